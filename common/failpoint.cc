@@ -1,0 +1,118 @@
+#include "common/failpoint.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "common/log.h"
+
+namespace weft {
+namespace {
+
+enum class Action { kError, kFull, kCrash, kSleep };
+
+struct Point {
+  Action action = Action::kError;
+  int milliseconds = 0;
+  int only_nth = 0;  // 0: every time
+  int seen = 0;
+};
+
+struct Registry {
+  std::atomic<bool> active{false};
+  std::mutex mutex;
+  std::map<std::string, Point, std::less<>> points;
+
+  Registry() {
+    const char* config = std::getenv("WEFT_FAILPOINTS");
+    if (config == nullptr) return;
+    if (Status status = Configure(config); !status.ok()) {
+      WEFT_LOG_ERROR << "WEFT_FAILPOINTS: " << status.message();
+    }
+  }
+
+  Status Configure(const std::string& config) {
+    std::map<std::string, Point, std::less<>> parsed;
+    size_t begin = 0;
+    while (begin < config.size()) {
+      size_t end = std::min(config.find(',', begin), config.size());
+      std::string entry = config.substr(begin, end - begin);
+      begin = end + 1;
+      size_t equals = entry.find('=');
+      if (equals == std::string::npos) {
+        return InvalidError("failpoint '" + entry + "' is not of the form name=action[@N]");
+      }
+      Point point;
+      std::string action = entry.substr(equals + 1);
+      if (size_t at = action.find('@'); at != std::string::npos) {
+        point.only_nth = std::atoi(action.c_str() + at + 1);
+        action.resize(at);
+      }
+      if (action == "error") {
+        point.action = Action::kError;
+      } else if (action == "full") {
+        point.action = Action::kFull;
+      } else if (action == "crash") {
+        point.action = Action::kCrash;
+      } else if (action.rfind("sleep:", 0) == 0) {
+        point.action = Action::kSleep;
+        point.milliseconds = std::atoi(action.c_str() + 6);
+      } else {
+        return InvalidError("failpoint action '" + action +
+                            "' is unknown; use error, full, crash or sleep:MILLISECONDS");
+      }
+      parsed[entry.substr(0, equals)] = point;
+    }
+    std::lock_guard lock(mutex);
+    points = std::move(parsed);
+    active = !points.empty();
+    return OkStatus();
+  }
+};
+
+Registry& Points() {
+  static Registry registry;
+  return registry;
+}
+
+}  // namespace
+
+Status SetFailpoints(const std::string& config) {
+  return Points().Configure(config);
+}
+
+Status Failpoint(std::string_view name) {
+  Registry& registry = Points();
+  if (!registry.active.load(std::memory_order_relaxed)) return OkStatus();
+  Point point;
+  {
+    std::lock_guard lock(registry.mutex);
+    auto it = registry.points.find(name);
+    if (it == registry.points.end()) return OkStatus();
+    ++it->second.seen;
+    if (it->second.only_nth != 0 && it->second.seen != it->second.only_nth) return OkStatus();
+    point = it->second;
+  }
+  std::string label(name);
+  switch (point.action) {
+    case Action::kError:
+      return InternalError("failpoint " + label);
+    case Action::kFull:
+      return ExhaustedError("failpoint " + label + ": No space left on device");
+    case Action::kCrash:
+      kill(getpid(), SIGKILL);
+      std::abort();
+    case Action::kSleep:
+      std::this_thread::sleep_for(std::chrono::milliseconds(point.milliseconds));
+      return OkStatus();
+  }
+  return OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,63 @@
+#include "common/json.h"
+
+#include <set>
+#include <vector>
+
+namespace weft {
+
+Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
+  if (text.size() > limits.bytes) {
+    return InvalidError("JSON of " + std::to_string(text.size()) + " bytes; at most " +
+                        std::to_string(limits.bytes) + " are accepted");
+  }
+  std::vector<std::set<std::string>> keys;
+  std::string refused;
+  auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+        keys.emplace_back();
+        [[fallthrough]];
+      case Json::parse_event_t::array_start:
+        // The parser itself keeps its own stack on the heap, so refusing late is safe.
+        if (depth >= limits.depth && refused.empty()) {
+          refused = "JSON is nested deeper than " + std::to_string(limits.depth) + " levels";
+        }
+        break;
+      case Json::parse_event_t::object_end:
+        keys.pop_back();
+        break;
+      case Json::parse_event_t::key:
+        if (!keys.back().insert(parsed.get<std::string>()).second && refused.empty()) {
+          refused = "JSON repeats the key \"" + parsed.get<std::string>() + "\"";
+        }
+        break;
+      default:
+        break;
+    }
+    return true;
+  };
+  try {
+    Json value = Json::parse(text.begin(), text.end(), check);
+    if (!refused.empty()) return InvalidError(refused);
+    return value;
+  } catch (const Json::exception& e) {
+    // nlohmann's text is "[json.exception...] parse error at line 1, column 2: reason".
+    std::string_view what = e.what();
+    if (size_t bracket = what.find("] "); bracket != std::string_view::npos) {
+      what.remove_prefix(bracket + 2);
+    }
+    return InvalidError("not valid JSON: " + std::string(what));
+  }
+}
+
+std::string Document::Locate(const std::string& path) const {
+  std::string place = source;
+  if (auto it = lines.find(path); it != lines.end()) {
+    if (!place.empty()) place += ':';
+    place += std::to_string(it->second);
+  }
+  if (!place.empty() && !path.empty()) place += ": ";
+  return place + path;
+}
+
+}  // namespace weft

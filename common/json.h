@@ -1,0 +1,35 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "common/status.h"
+
+namespace weft {
+
+using Json = nlohmann::json;
+
+/// Bounds on hostile input.
+struct JsonLimits {
+  size_t bytes = size_t{64} << 20;
+  int depth = 64;
+};
+
+/// Parses one JSON value. Refuses with kInvalid: malformed text (with line and column), duplicate
+/// keys, nesting past `limits.depth`, invalid UTF-8, anything after the value, too many bytes.
+Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
+
+/// A configuration document: its value, and where each part of it stands, for error messages.
+struct Document {
+  Json value;
+  std::string source;                ///< File name, or "" when there is none.
+  std::map<std::string, int> lines;  ///< Field path ("train.steps") to 1-based line; may be empty.
+
+  /// "job.yaml:12: train.steps", or without what is unknown.
+  std::string Locate(const std::string& path) const;
+};
+
+}  // namespace weft

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+
+namespace weft {
+
+/// What one rank process (weft-trainer) is told: its share of one attempt at a job.
+struct AttemptSpec {
+  std::string job_id;
+  int64_t epoch = 0;
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  std::string host;
+  std::string run_dir;
+  std::string cache_dir;
+  JobSpec job;
+  Plan plan;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("job_id", "The job.").Required(), self.job_id);
+    visit(Field("epoch",
+                "Attempt epoch: grows with every attempt at the job; whoever holds an older one "
+                "is refused."),
+          self.epoch);
+    visit(Field("rank", "This process, from 0.").Range(0, 1 << 20), self.rank);
+    visit(Field("world_size", "Ranks of the attempt.").Range(1, 1 << 20), self.world_size);
+    visit(Field("host", "Address this rank listens on for collectives."), self.host);
+    visit(Field("run_dir", "Folder of the job: checkpoints, export, loss curve.").Required(),
+          self.run_dir);
+    visit(Field("cache_dir", "Folder for token shards, shared by jobs on this machine.").Required(),
+          self.cache_dir);
+    visit(Field("job", "What to train.").Required(), self.job);
+    visit(Field("plan", "How to train it.").Required(), self.plan);
+  }
+};
+
+}  // namespace weft

@@ -1,0 +1,191 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/spec/field.h"
+
+namespace weft {
+
+/// Degrees of parallelism; their product is the number of ranks.
+struct Mesh {
+  int64_t data = 1;
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  int64_t context = 1;
+  int64_t expert = 1;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("data", "Replicas that see different sequences.").Range(1, 1 << 20), self.data);
+    visit(Field("tensor", "Ranks that share each matrix.").Range(1, 1 << 20), self.tensor);
+    visit(Field("pipeline", "Stages of blocks.").Range(1, 1 << 20), self.pipeline);
+    visit(Field("context", "Ranks that share each sequence.").Range(1, 1 << 20), self.context);
+    visit(Field("expert", "Ranks that share the experts.").Range(1, 1 << 20), self.expert);
+  }
+};
+
+inline int64_t RankCount(const Mesh& mesh) {
+  return mesh.data * mesh.tensor * mesh.pipeline * mesh.context * mesh.expert;
+}
+
+/// Bytes of one rank by component; the engine's allocator reports the same names.
+struct MemoryBreakdown {
+  int64_t parameters_bytes = 0;
+  int64_t gradients_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t activations_bytes = 0;
+  int64_t workspace_bytes = 0;
+  int64_t communication_bytes = 0;
+  int64_t runtime_bytes = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("parameters_bytes", "Master weights and their compute copies.").Unit("bytes"),
+          self.parameters_bytes);
+    visit(Field("gradients_bytes", "Accumulated gradients.").Unit("bytes"), self.gradients_bytes);
+    visit(Field("optimizer_bytes", "Optimizer state.").Unit("bytes"), self.optimizer_bytes);
+    visit(Field("activations_bytes", "Tensors saved for the backward pass, at the peak.")
+              .Unit("bytes"),
+          self.activations_bytes);
+    visit(
+        Field("workspace_bytes", "Transient results, logits chunk, library scratch.").Unit("bytes"),
+        self.workspace_bytes);
+    visit(Field("communication_bytes", "Buckets and staging of collectives.").Unit("bytes"),
+          self.communication_bytes);
+    visit(Field("runtime_bytes", "The process itself: code, libraries, threads.").Unit("bytes"),
+          self.runtime_bytes);
+  }
+};
+
+inline int64_t TotalBytes(const MemoryBreakdown& m) {
+  return m.parameters_bytes + m.gradients_bytes + m.optimizer_bytes + m.activations_bytes +
+         m.workspace_bytes + m.communication_bytes + m.runtime_bytes;
+}
+
+/// Where the time of one optimizer step goes, as seen by the slowest rank.
+struct TimeBreakdown {
+  double gemm_seconds = 0;
+  double memory_bound_seconds = 0;
+  double recompute_seconds = 0;
+  double exposed_communication_seconds = 0;
+  double optimizer_seconds = 0;
+  double overhead_seconds = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("gemm_seconds", "Matrix products and attention.").Unit("seconds"),
+          self.gemm_seconds);
+    visit(Field("memory_bound_seconds", "Norms, activations, embedding, loss.").Unit("seconds"),
+          self.memory_bound_seconds);
+    visit(Field("recompute_seconds", "Forward work repeated in the backward pass.").Unit("seconds"),
+          self.recompute_seconds);
+    visit(Field("exposed_communication_seconds", "Collectives that compute does not hide.")
+              .Unit("seconds"),
+          self.exposed_communication_seconds);
+    visit(Field("optimizer_seconds", "Clipping and update.").Unit("seconds"),
+          self.optimizer_seconds);
+    visit(Field("overhead_seconds", "Fixed cost per operation and micro-batch.").Unit("seconds"),
+          self.overhead_seconds);
+  }
+};
+
+inline double StepSeconds(const TimeBreakdown& t) {
+  return t.gemm_seconds + t.memory_bound_seconds + t.recompute_seconds +
+         t.exposed_communication_seconds + t.optimizer_seconds + t.overhead_seconds;
+}
+
+struct Prediction {
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  double model_flops_per_step = 0;
+  TimeBreakdown time;
+  MemoryBreakdown memory_per_rank;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("step_seconds", "Time of one optimizer step.").Unit("seconds"), self.step_seconds);
+    visit(Field("tokens_per_second", "Over all ranks.").Unit("tokens/s"), self.tokens_per_second);
+    visit(Field("model_flops_per_step", "Without recomputation; causal attention counted half.")
+              .Unit("FLOP"),
+          self.model_flops_per_step);
+    visit(Field("time", "Parts of step_seconds."), self.time);
+    visit(Field("memory_per_rank", "Of the fullest rank."), self.memory_per_rank);
+  }
+};
+
+/// How a job runs: all that the engine needs to know beyond the job, and nothing decides later.
+struct Plan {
+  Mesh mesh;
+  int64_t zero_stage = 0;
+  int64_t micro_batch = 1;
+  int64_t accumulation_steps = 1;
+  int64_t threads_per_rank = 1;
+  int64_t bucket_bytes = 26214400;
+  std::string precision = "bf16";
+  std::vector<std::string> block_memory_policy;
+  std::vector<std::string> rank_workers;
+  Prediction prediction;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("mesh", "Degrees of parallelism."), self.mesh);
+    visit(Field("zero_stage", "What data-parallel ranks shard: 0 nothing.").Range(0, 3),
+          self.zero_stage);
+    visit(Field("micro_batch", "Sequences per forward and backward pass of a rank.")
+              .Unit("sequences")
+              .Range(1, 1 << 24),
+          self.micro_batch);
+    visit(Field("accumulation_steps", "Micro-batches per optimizer step.").Range(1, 1 << 24),
+          self.accumulation_steps);
+    visit(Field("threads_per_rank", "Compute threads of a rank.").Range(1, 4096),
+          self.threads_per_rank);
+    visit(Field("bucket_bytes", "Size of a gradient bucket of the all-reduce.")
+              .Unit("bytes")
+              .Range(1, 1e12),
+          self.bucket_bytes);
+    visit(Field("precision", "Type of activations and matrix products.").OneOf({"fp32", "bf16"}),
+          self.precision);
+    visit(Field("block_memory_policy", "What each block does with its saved tensors.")
+              .OneOf({"keep", "recompute"}),
+          self.block_memory_policy);
+    visit(Field("rank_workers", "Worker of each rank, by rank."), self.rank_workers);
+    visit(Field("prediction", "What the planner expects."), self.prediction);
+  }
+};
+
+/// One plan the planner looked at.
+struct PlanCandidate {
+  Plan plan;
+  bool chosen = false;
+  bool feasible = false;
+  std::string reason;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("plan", "The plan with its prediction."), self.plan);
+    visit(Field("chosen", "The best one."), self.chosen);
+    visit(Field("feasible", "It fits every limit."), self.feasible);
+    visit(Field("reason", "Why it was chosen, or why it lost."), self.reason);
+  }
+};
+
+/// The planner's answer: candidates, best first.
+struct PlanReport {
+  std::vector<PlanCandidate> candidates;
+  int64_t parameters = 0;
+  int64_t candidates_considered = 0;
+  double planning_seconds = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("candidates", "Best first, then the infeasible ones."), self.candidates);
+    visit(Field("parameters", "Trainable parameters of the model."), self.parameters);
+    visit(Field("candidates_considered", "Before the list was cut."), self.candidates_considered);
+    visit(Field("planning_seconds", "Time the planner took.").Unit("seconds"),
+          self.planning_seconds);
+  }
+};
+
+}  // namespace weft

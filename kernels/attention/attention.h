@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/stream.h"
+
+namespace weft::kernels {
+
+/// Multi-head attention over packed sequences, without ever storing the T x T matrix
+/// (FlashAttention: Dao et al. 2022, arXiv 2205.14135). Tokens of all sequences stand one after
+/// another; `sequence_starts` gives where each begins and, last, where the last ends (the usual
+/// cu_seqlens). A query sees keys of its own sequence only and, when causal, none after itself.
+/// Head h of token t stands at row t, columns h*head_dim .. of each view, so q, k and v may be
+/// slices of one [tokens, 3*width] matrix. Fewer key heads than query heads: grouped queries.
+struct AttentionForwardArgs {
+  TensorView q;                ///< [tokens, heads * head_dim] f32 or bf16, rows may be strided
+  TensorView k;                ///< [tokens, kv_heads * head_dim] same type
+  TensorView v;                ///< [tokens, kv_heads * head_dim] same type
+  TensorView sequence_starts;  ///< [sequences + 1] i32, increasing from 0 to tokens
+  int64_t heads = 1;
+  int64_t kv_heads = 1;
+  float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
+  bool causal = true;
+  TensorView out;          ///< [tokens, heads * head_dim] same type; overwritten
+  TensorView log_sum_exp;  ///< [heads, tokens] f32: log of each row's softmax denominator
+};
+
+struct AttentionBackwardArgs {
+  AttentionForwardArgs forward;  ///< As in the forward pass; out and log_sum_exp are inputs now.
+  TensorView dout;               ///< [tokens, heads * head_dim]
+  TensorView dq;                 ///< like q; overwritten
+  TensorView dk;                 ///< like k; overwritten
+  TensorView dv;                 ///< like v; overwritten
+};
+
+/// Softmax and sums in f32. Deterministic for any number of threads. head_dim 8 to 256, a multiple
+/// of 8. kInvalid when shapes, types or sequence_starts do not agree.
+WEFT_DEVICE_OP(AttentionForward, AttentionForwardArgs)
+WEFT_DEVICE_OP(AttentionBackward, AttentionBackwardArgs)
+
+}  // namespace weft::kernels

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "common/rng.h"
+#include "kernels/stream.h"
+
+namespace weft::kernels {
+
+/// y = x * mask / (1 - probability). Element i of the mask is 0 when word (first_element + i) of
+/// the Philox stream `key`, as UniformFloat, is below `probability`; so the backward pass (the same
+/// call on the gradient) needs no stored mask, and any split over ranks or threads draws the same.
+struct DropoutArgs {
+  TensorView x;  ///< f32 or bf16, contiguous
+  TensorView y;  ///< same shape and type; may be x
+  float probability = 0.0f;
+  PhiloxKey key;
+  uint64_t first_element = 0;  ///< Global index of element 0; a multiple of 4.
+};
+
+WEFT_DEVICE_OP(Dropout, DropoutArgs)
+
+}  // namespace weft::kernels

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "kernels/stream.h"
+
+namespace weft::kernels {
+
+/// y = x, converting between f32 and bf16 (round to nearest even).
+struct CastArgs {
+  TensorView x;
+  TensorView y;  ///< same shape
+};
+
+/// y = a + b, computed in f32.
+struct AddArgs {
+  TensorView a;
+  TensorView b;
+  TensorView y;  ///< same shape and type; may be a or b
+};
+
+/// x = value; f32, bf16 or i32.
+struct FillArgs {
+  TensorView x;
+  float value = 0;
+};
+
+/// x *= factor; f32 or bf16.
+struct ScaleArgs {
+  TensorView x;
+  float factor = 1;
+};
+
+WEFT_DEVICE_OP(Cast, CastArgs)
+WEFT_DEVICE_OP(Add, AddArgs)
+WEFT_DEVICE_OP(Fill, FillArgs)
+WEFT_DEVICE_OP(Scale, ScaleArgs)
+
+}  // namespace weft::kernels

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "kernels/stream.h"
+
+namespace weft::kernels {
+
+/// out[t] = token_table[tokens[t]] + position_table[positions[t]].
+struct EmbeddingForwardArgs {
+  TensorView tokens;          ///< [count] i32, each in [0, vocabulary)
+  TensorView positions;       ///< [count] i32, each in [0, context); or none
+  TensorView token_table;     ///< [vocabulary, width] f32
+  TensorView position_table;  ///< [context, width] f32; or none
+  TensorView out;             ///< [count, width] f32 or bf16
+};
+
+/// Adds dout rows to the rows of the tables they came from, each table row in token order.
+struct EmbeddingBackwardArgs {
+  TensorView tokens;
+  TensorView positions;        ///< or none
+  TensorView dout;             ///< [count, width] f32 or bf16
+  TensorView dtoken_table;     ///< [vocabulary, width] f32, added to
+  TensorView dposition_table;  ///< [context, width] f32, added to; or none
+};
+
+/// An index out of range is kInvalid and names it. Deterministic for any number of threads.
+WEFT_DEVICE_OP(EmbeddingForward, EmbeddingForwardArgs)
+WEFT_DEVICE_OP(EmbeddingBackward, EmbeddingBackwardArgs)
+
+}  // namespace weft::kernels

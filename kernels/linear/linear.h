@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/stream.h"
+
+namespace weft::kernels {
+
+/// The weight of y = x Wᵀ + b in the layouts the GEMM library likes best, made from the fp32 master
+/// once per optimizer step and used by every micro-batch's forward and backward. Owns its memory,
+/// reported by Bytes(). Not thread-safe.
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+
+  /// (Re)packs from the master weight [out, in] f32.
+  virtual Status Pack(const Stream& stream, const TensorView& master) = 0;
+
+  /// Bytes held by the packed copies.
+  virtual int64_t Bytes() const = 0;
+
+  int64_t out_features() const { return out_features_; }
+  int64_t in_features() const { return in_features_; }
+  DType compute() const { return compute_; }
+
+ protected:
+  PackedWeight(int64_t out_features, int64_t in_features, DType compute)
+      : out_features_(out_features), in_features_(in_features), compute_(compute) {}
+
+ private:
+  int64_t out_features_;
+  int64_t in_features_;
+  DType compute_;
+};
+
+/// `compute` is the type of x, y and the packed copies: kF32 or kBF16. Products accumulate in f32.
+Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out_features,
+                                                      int64_t in_features, DType compute);
+
+/// y = x Wᵀ + bias.
+struct LinearForwardArgs {
+  TensorView x;  ///< [M, in] compute type
+  const PackedWeight* weight = nullptr;
+  TensorView bias;  ///< [out] f32, or none
+  TensorView y;     ///< [M, out] compute type (or f32); overwritten
+};
+
+/// dx = dy W.
+struct LinearBackwardInputArgs {
+  TensorView dy;  ///< [M, out] compute type
+  const PackedWeight* weight = nullptr;
+  TensorView dx;            ///< [M, in] compute type
+  bool accumulate = false;  ///< dx += instead of dx =
+};
+
+/// dW += dyᵀ x and db += column sums of dy (both f32), or = when `accumulate` is false.
+struct LinearBackwardWeightArgs {
+  TensorView x;        ///< [M, in] compute type
+  TensorView dy;       ///< [M, out] compute type
+  TensorView dweight;  ///< [out, in] f32
+  TensorView dbias;    ///< [out] f32, or none
+  bool accumulate = true;
+};
+
+/// All three: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows of x,
+/// y, dx and dy may be strided. Deterministic for a fixed number of threads.
+WEFT_DEVICE_OP(LinearForward, LinearForwardArgs)
+WEFT_DEVICE_OP(LinearBackwardInput, LinearBackwardInputArgs)
+WEFT_DEVICE_OP(LinearBackwardWeight, LinearBackwardWeightArgs)
+
+}  // namespace weft::kernels
