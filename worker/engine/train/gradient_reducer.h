@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/status.h"
+
+namespace weft::engine {
+
+/// Sums gradients over the data-parallel ranks, in place in the flat gradient buffer of the
+/// ParameterSet it was made for, while the backward pass still runs. A training step calls, on one
+/// thread and on every rank in the same order:
+///   SumScalars(target counts)
+///   for each micro-batch: Begin(last), then, when last, OnGradientReady once for every parameter
+///   Finish()
+///   SumScalars(loss)
+class GradientReducer {
+ public:
+  virtual ~GradientReducer() = default;
+
+  virtual int64_t world_size() const = 0;
+
+  /// A micro-batch starts; only the gradients of the last one are reduced.
+  virtual Status Begin(bool last_micro_batch) = 0;
+
+  /// The gradient of parameter `index` (of the ParameterSet) is complete on this rank and nothing
+  /// touches it before Finish. Called in the backward pass, in its order, which is the same on all
+  /// ranks. May start a collective; does not wait for one.
+  virtual Status OnGradientReady(int64_t index) = 0;
+
+  /// Waits until every gradient holds the sum over the ranks. An error of any collective started
+  /// since Begin surfaces here at the latest.
+  virtual Status Finish() = 0;
+
+  /// Replaces each value by its sum over the ranks, added in rank order.
+  virtual Status SumScalars(std::span<double> values) = 0;
+};
+
+}  // namespace weft::engine
