@@ -1,0 +1,111 @@
+#include "proto/convert.h"
+
+#include <gtest/gtest.h>
+
+#include "common/spec/cluster_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+#include "weft/v1/cluster.pb.h"
+#include "weft/v1/coordinator.pb.h"
+#include "weft/v1/job.pb.h"
+#include "weft/v1/plan.pb.h"
+
+namespace weft {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+
+/// The type a spec member needs in the .proto.
+template <class M>
+FieldDescriptor::CppType ProtoType() {
+  if constexpr (SpecStruct<M>)
+    return FieldDescriptor::CPPTYPE_MESSAGE;
+  else if constexpr (kIsVector<M>)
+    return ProtoType<typename M::value_type>();
+  else if constexpr (std::is_same_v<M, bool>)
+    return FieldDescriptor::CPPTYPE_BOOL;
+  else if constexpr (std::is_integral_v<M>)
+    return FieldDescriptor::CPPTYPE_INT64;
+  else if constexpr (std::is_floating_point_v<M>)
+    return FieldDescriptor::CPPTYPE_DOUBLE;
+  else
+    return FieldDescriptor::CPPTYPE_STRING;
+}
+
+/// Names, types and repetition of a spec against those of its message, with all below it.
+template <SpecStruct T>
+void ExpectSameFields(const Descriptor* descriptor) {
+  T spec{};
+  int count = 0;
+  T::Fields(spec, [&]<class M>(const Field& field, const M&) {
+    ++count;
+    const FieldDescriptor* other = descriptor->FindFieldByName(std::string(field.name));
+    ASSERT_NE(other, nullptr) << descriptor->full_name() << " lacks " << field.name;
+    EXPECT_EQ(other->is_repeated(), kIsVector<M>) << other->full_name();
+    EXPECT_EQ(other->cpp_type(), ProtoType<M>()) << other->full_name();
+    if constexpr (SpecStruct<M>) {
+      ExpectSameFields<M>(other->message_type());
+    } else if constexpr (kIsVector<M>) {
+      if constexpr (SpecStruct<typename M::value_type>) {
+        ExpectSameFields<typename M::value_type>(other->message_type());
+      }
+    }
+  });
+  EXPECT_EQ(descriptor->field_count(), count) << descriptor->full_name() << " has extra fields";
+}
+
+TEST(Convert, MessagesAndSpecsDeclareTheSameFields) {
+  ExpectSameFields<JobSpec>(v1::JobSpec::descriptor());
+  ExpectSameFields<ClusterProfile>(v1::ClusterProfile::descriptor());
+  ExpectSameFields<PlanReport>(v1::PlanReport::descriptor());
+}
+
+TEST(Convert, JobSurvivesTheRoundTrip) {
+  JobSpec job;
+  job.name = "round-trip";
+  job.data.train = {"a.txt", "b.txt"};
+  job.data.mask_documents = true;
+  job.optimizer.learning_rate = 1.0 / 3.0;
+  job.train.seed = 9'000'000'000'000'000;
+  auto message = ToProto<v1::JobSpec>(job);
+  EXPECT_EQ(message.optimizer().learning_rate(), 1.0 / 3.0);
+  Result<JobSpec> back = FromProto<JobSpec>(message);
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(ToJson(*back), ToJson(job));
+}
+
+TEST(Convert, AbsentFieldsMeanTheirDefault) {
+  v1::JobSpec message;
+  message.set_name("sparse");
+  message.mutable_data()->add_train("a.txt");
+  Result<JobSpec> job = FromProto<JobSpec>(message);
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_EQ(job->train.steps, TrainSpec().steps);
+  EXPECT_EQ(job->model.width, ModelSpec().width);
+}
+
+TEST(Convert, RangesHoldForMessagesToo) {
+  v1::JobSpec message;
+  message.set_name("bad");
+  message.mutable_data()->add_train("a.txt");
+  message.mutable_train()->set_precision("bf17");
+  Result<JobSpec> job = FromProto<JobSpec>(message);
+  ASSERT_FALSE(job.ok());
+  EXPECT_EQ(job.status().message(),
+            "train.precision is 'bf17', but must be one of fp32 | bf16; did you mean 'bf16'?");
+}
+
+TEST(Convert, EnumsTravelByName) {
+  v1::Job job;
+  job.set_state(v1::RUNNING);
+  EXPECT_EQ(ProtoToJson(job)["state"], "RUNNING");
+  v1::Job back;
+  ASSERT_TRUE(JsonToProto(Json{{"state", "RUNNING"}}, back).ok());
+  EXPECT_EQ(back.state(), v1::RUNNING);
+  EXPECT_FALSE(JsonToProto(Json{{"state", "SLEEPING"}}, back).ok());
+  EXPECT_FALSE(JsonToProto(Json{{"stat", "RUNNING"}}, back).ok());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "common/status.h"
+
+namespace weft {
+
+/// Weft's status as gRPC carries it, one code to one code (listed in coordinator.proto).
+grpc::Status ToGrpcStatus(const Status& status);
+
+/// And back; codes that Weft does not send (DEADLINE_EXCEEDED, CANCELLED, ...) fall on the nearest.
+Status FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace weft
