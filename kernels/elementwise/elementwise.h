@@ -29,6 +29,7 @@ struct ScaleArgs {
   float factor = 1;
 };
 
+/// All four: tensors are contiguous; kInvalid otherwise.
 WEFT_DEVICE_OP(Cast, CastArgs)
 WEFT_DEVICE_OP(Add, AddArgs)
 WEFT_DEVICE_OP(Fill, FillArgs)

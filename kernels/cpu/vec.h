@@ -1,0 +1,178 @@
+#pragma once
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/dtype.h"
+
+#ifndef WEFT_ISA
+#error "vec.h is for <op>_simd.cc files only: they are compiled once per instruction set"
+#endif
+
+#define WEFT_INLINE inline __attribute__((always_inline))
+
+/// Vectors of f32 as wide as the instruction set this file is compiled for, with loads and stores
+/// of f32 and bf16. Operators (+ - * / and comparisons) come with the compiler's vector extension;
+/// here is what they lack. Everything is forced inline and lives in the namespace WEFT_ISA, and
+/// nothing of the std library is used: a function that two compilations share could carry
+/// instructions that the machine lacks.
+namespace weft::kernels::cpu::WEFT_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kVecBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVecBytes = 32;
+#else
+inline constexpr int kVecBytes = 16;
+#endif
+
+/// f32 lanes of a vector.
+inline constexpr int kLanes = kVecBytes / 4;
+
+typedef float VecF __attribute__((vector_size(kVecBytes)));
+typedef int32_t VecI __attribute__((vector_size(kVecBytes)));
+typedef uint32_t VecU __attribute__((vector_size(kVecBytes)));
+typedef uint16_t VecH __attribute__((vector_size(kVecBytes / 2)));
+
+WEFT_INLINE VecF Set(float value) {
+  return VecF{} + value;
+}
+
+WEFT_INLINE VecF Load(const float* from) {
+  VecF v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+WEFT_INLINE void Store(float* to, VecF v) {
+  __builtin_memcpy(static_cast<void*>(to), &v, sizeof v);
+}
+
+/// Widens bf16 bit patterns.
+WEFT_INLINE VecF FromBits(VecH bits) {
+  return reinterpret_cast<VecF>(__builtin_convertvector(bits, VecU) << 16);
+}
+
+/// Rounds to bf16, to nearest even; NaN stays a NaN. The same bits on every instruction set.
+WEFT_INLINE VecH ToBits(VecF v) {
+  auto bits = reinterpret_cast<VecU>(v);
+  VecU rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+  VecU quiet_nan = bits | 0x400000u;
+  VecU chosen = (bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded;
+  return __builtin_convertvector(chosen >> 16, VecH);
+}
+
+WEFT_INLINE VecF Load(const BFloat16* from) {
+  VecH bits;
+  __builtin_memcpy(&bits, from, sizeof bits);
+  return FromBits(bits);
+}
+
+WEFT_INLINE void Store(BFloat16* to, VecF v) {
+  VecH bits = ToBits(v);
+  __builtin_memcpy(static_cast<void*>(to), &bits, sizeof bits);
+}
+
+/// The first `count` (< kLanes) elements, `fill` in the other lanes.
+template <class T>
+WEFT_INLINE VecF LoadPart(const T* from, int64_t count, float fill = 0.0f) {
+  T part[kLanes] = {};
+  __builtin_memcpy(static_cast<void*>(part), from, static_cast<size_t>(count) * sizeof(T));
+  VecF v = Load(part);
+  VecI lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  return lane < static_cast<int32_t>(count) ? v : Set(fill);
+}
+
+/// Writes the first `count` (< kLanes) lanes.
+template <class T>
+WEFT_INLINE void StorePart(T* to, VecF v, int64_t count) {
+  T part[kLanes];
+  Store(part, v);
+  __builtin_memcpy(static_cast<void*>(to), part, static_cast<size_t>(count) * sizeof(T));
+}
+
+/// a * b + c, in one rounding where the machine has it.
+WEFT_INLINE VecF Fma(VecF a, VecF b, VecF c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+/// The larger; b when either is a NaN.
+WEFT_INLINE VecF Max(VecF a, VecF b) {
+  return a > b ? a : b;
+}
+
+/// The smaller; b when either is a NaN.
+WEFT_INLINE VecF Min(VecF a, VecF b) {
+  return a < b ? a : b;
+}
+
+WEFT_INLINE VecF Abs(VecF v) {
+  return reinterpret_cast<VecF>(reinterpret_cast<VecU>(v) & 0x7fffffffu);
+}
+
+WEFT_INLINE VecF Sqrt(VecF v) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_ps(v);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(v);
+#else
+  for (int i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+#endif
+}
+
+/// Sum of the lanes, pairwise.
+WEFT_INLINE float ReduceAdd(VecF v) {
+  float lanes[kLanes];
+  Store(lanes, v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+/// Largest lane, of lanes without NaN.
+WEFT_INLINE float ReduceMax(VecF v) {
+  float largest = v[0];
+  for (int i = 1; i < kLanes; ++i) largest = v[i] > largest ? v[i] : largest;
+  return largest;
+}
+
+/// e^x with relative error below 2e-7. Under -87.3 the result is 0, over 88.7 infinity; NaN stays.
+WEFT_INLINE VecF Exp(VecF x) {
+  // x = n ln 2 + r with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer in the low bits.
+  VecF clamped = x < -88.0f ? Set(-88.0f) : x;
+  clamped = clamped > 88.8f ? Set(88.8f) : clamped;
+  VecF shifted = Fma(clamped, Set(1.44269504089f), Set(12582912.0f));
+  VecF n = shifted - 12582912.0f;
+  VecF r = Fma(n, Set(-0.693145752f), clamped);
+  r = Fma(n, Set(-1.42860677e-6f), r);
+  // Taylor series to r^7 / 7!: the next term is below 6e-9 of the sum.
+  VecF p = Set(1.0f / 5040);
+  p = Fma(p, r, Set(1.0f / 720));
+  p = Fma(p, r, Set(1.0f / 120));
+  p = Fma(p, r, Set(1.0f / 24));
+  p = Fma(p, r, Set(1.0f / 6));
+  p = Fma(p, r, Set(0.5f));
+  p = Fma(p, r, Set(1.0f));
+  p = Fma(p, r, Set(1.0f));
+  // 2^n in two factors, since n reaches 128; the low bits of `shifted` hold n.
+  VecI exponent = reinterpret_cast<VecI>(shifted) - 0x4b400000;
+  VecI half = exponent >> 1;
+  VecF low = reinterpret_cast<VecF>((half + 127) << 23);
+  VecF high = reinterpret_cast<VecF>((exponent - half + 127) << 23);
+  VecF result = p * low * high;
+  return x < -87.3f ? Set(0.0f) : result;
+}
+
+}  // namespace weft::kernels::cpu::WEFT_ISA

@@ -1,0 +1,95 @@
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels::testing {
+namespace {
+
+// The operations are one line of arithmetic each, so the references stand here.
+
+OpCase CastCase(DType from, DType to, int64_t count, CaseUse use) {
+  std::string name = "cast/" + std::to_string(count) + "/" + std::string(DTypeName(from)) + "-" +
+                     std::string(DTypeName(to));
+  return {name, use, [=](OpRun& run) {
+            TestTensor& x = run.Input(from, {count});
+            TestTensor& y = run.Output("y", to, {count}, 0, 1, [&x] { return x.Values(); });
+            run.run = [&x, &y](const Stream& stream) {
+              return Cast(stream, {.x = x.view(), .y = y.view()});
+            };
+            run.bytes = static_cast<double>(x.view().Bytes() + y.view().Bytes());
+          }};
+}
+
+OpCase AddCase(DType dtype, int64_t count, bool in_place, CaseUse use) {
+  std::string name = (in_place ? "add_in_place/" : "add/") + std::to_string(count) + "/" +
+                     std::string(DTypeName(dtype));
+  return {name, use, [=](OpRun& run) {
+            TestTensor& a = run.Input(dtype, {count});
+            TestTensor& b = run.Input(dtype, {count});
+            auto reference = [&a, &b] {
+              std::vector<double> sum = a.InitialValues(), other = b.InitialValues();
+              for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+              return sum;
+            };
+            TestTensor& y = in_place ? a : run.Output("y", dtype, {count}, 0, 1, reference);
+            if (in_place) run.Check("a", a, 1, reference);
+            run.run = [&a, &b, &y](const Stream& stream) {
+              return Add(stream, {.a = a.view(), .b = b.view(), .y = y.view()});
+            };
+            run.bytes = static_cast<double>(3 * a.view().Bytes());
+          }};
+}
+
+OpCase ScaleCase(DType dtype, int64_t count, CaseUse use) {
+  std::string name = "scale/" + std::to_string(count) + "/" + std::string(DTypeName(dtype));
+  return {name, use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count});
+            run.Check("x", x, 1, [&x] {
+              std::vector<double> scaled = x.InitialValues();
+              for (double& value : scaled) value *= 0.37f;
+              return scaled;
+            });
+            run.run = [&x](const Stream& stream) {
+              return Scale(stream, {.x = x.view(), .factor = 0.37f});
+            };
+            run.bytes = static_cast<double>(2 * x.view().Bytes());
+          }};
+}
+
+OpCase FillCase(DType dtype, int64_t count, CaseUse use) {
+  std::string name = "fill/" + std::to_string(count) + "/" + std::string(DTypeName(dtype));
+  return {name, use, [=](OpRun& run) {
+            TestTensor& x = run.Output("x", dtype, {count}, 0, 1, [count] {
+              return std::vector<double>(static_cast<size_t>(count), 3.0);
+            });
+            run.run = [&x](const Stream& stream) {
+              return Fill(stream, {.x = x.view(), .value = 3.0f});
+            };
+            run.bytes = static_cast<double>(x.view().Bytes());
+          }};
+}
+
+}  // namespace
+
+std::vector<OpCase> ElementwiseCases() {
+  std::vector<OpCase> cases;
+  auto add_all = [&cases](int64_t count, CaseUse use) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      DType other = dtype == DType::kF32 ? DType::kBF16 : DType::kF32;
+      cases.push_back(CastCase(dtype, other, count, use));
+      cases.push_back(AddCase(dtype, count, false, use));
+      cases.push_back(AddCase(dtype, count, true, use));
+      cases.push_back(ScaleCase(dtype, count, use));
+      cases.push_back(FillCase(dtype, count, use));
+    }
+  };
+  for (int64_t count : {0, 1, 3, 16, 17, 63, 100001}) {
+    add_all(count, CaseUse::kTest);
+    cases.push_back(CastCase(DType::kF32, DType::kF32, count, CaseUse::kTest));
+    cases.push_back(FillCase(DType::kI32, count, CaseUse::kTest));
+  }
+  add_all(int64_t{2048} * 768, CaseUse::kSpeed);
+  add_all(int64_t{1} << 26, CaseUse::kSpeed);
+  return cases;
+}
+
+}  // namespace weft::kernels::testing

@@ -1,0 +1,6 @@
+#include "kernels/elementwise/elementwise.h"
+
+WEFT_NO_CUDA_OP(Cast, CastArgs)
+WEFT_NO_CUDA_OP(Add, AddArgs)
+WEFT_NO_CUDA_OP(Fill, FillArgs)
+WEFT_NO_CUDA_OP(Scale, ScaleArgs)

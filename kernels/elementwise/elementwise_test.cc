@@ -1,0 +1,61 @@
+#include "kernels/elementwise/elementwise.h"
+
+#include <array>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels {
+namespace {
+
+TEST(Elementwise, MatchesTheReference) {
+  EXPECT_EQ(testing::CheckCases(testing::ElementwiseCases()), "");
+}
+
+TEST(Elementwise, EveryInstructionSetRoundsToBf16LikeTheScalarFunction) {
+  std::vector<float> x;
+  for (uint32_t high = 0; high < 0x10000; high += 7) {
+    for (uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      x.push_back(std::bit_cast<float>(high << 16 | low));
+    }
+  }
+  auto count = static_cast<int64_t>(x.size());
+  std::vector<BFloat16> y(x.size());
+  for (int level = 0; level <= static_cast<int>(cpu::DetectedIsa()); ++level) {
+    cpu::ScopedIsa use_isa(static_cast<cpu::Isa>(level));
+    Status status = Cast({}, {.x = TensorView(x.data(), DType::kF32, {count}),
+                              .y = TensorView(y.data(), DType::kBF16, {count})});
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(y[i].bits, ToBFloat16(x[i]).bits)
+          << std::bit_cast<uint32_t>(x[i]) << " on " << level;
+    }
+  }
+}
+
+TEST(Elementwise, RefusesArgumentsThatDoNotFit) {
+  std::array<float, 12> memory{};
+  TensorView four(memory.data(), DType::kF32, {4});
+  TensorView three(memory.data() + 4, DType::kF32, {3});
+  TensorView words(memory.data(), DType::kI32, {4});
+  TensorView missing(nullptr, DType::kF32, {4});
+  TensorView strided(memory.data(), DType::kF32, {2, 2});
+  strided.row_stride = 5;
+  TensorView overlapping(memory.data(), DType::kF32, {2, 2});
+  overlapping.row_stride = 1;
+  EXPECT_EQ(Add({}, {.a = four, .b = three, .y = four}).ToString(),
+            "INVALID: Add: b has shape [3] instead of [4]");
+  EXPECT_EQ(Cast({}, {.x = words, .y = four}).ToString(),
+            "INVALID: Cast: x is i32, not f32 or bf16");
+  EXPECT_EQ(Scale({}, {.x = missing}).ToString(), "INVALID: Scale: x has no memory");
+  EXPECT_EQ(Scale({}, {.x = strided}).code(), StatusCode::kInvalid);
+  EXPECT_EQ(Scale({}, {.x = overlapping}).code(), StatusCode::kInvalid);
+  EXPECT_EQ(Fill({.device = {DeviceType::kCuda, 0}}, {.x = four}).code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace weft::kernels

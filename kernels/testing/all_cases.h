@@ -1,0 +1,23 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/testing/op_case.h"
+
+namespace weft::kernels::testing {
+
+/// The case list of each operation, defined in its <op>_cases.cc.
+std::vector<OpCase> ElementwiseCases();
+
+/// All of them, for the benchmark.
+inline std::vector<OpCase> AllCases() {
+  std::vector<OpCase> all;
+  for (const auto& list : {
+           ElementwiseCases(),
+       }) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
+
+}  // namespace weft::kernels::testing

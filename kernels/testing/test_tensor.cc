@@ -1,0 +1,118 @@
+#include "kernels/testing/test_tensor.h"
+
+#include <cstring>
+
+#include "common/check.h"
+
+namespace weft::kernels::testing {
+namespace {
+
+// 0xff bytes: a NaN in f32 and bf16, -1 in i32.
+constexpr uint8_t kPoison = 0xff;
+constexpr int64_t kGuardElements = 64;
+
+}  // namespace
+
+TestTensor::TestTensor(DType dtype, Shape shape, int64_t row_padding) {
+  int64_t width = shape.rank == 0 ? 1 : shape[-1];
+  int64_t row_stride = width + row_padding;
+  size_t elements = static_cast<size_t>(shape.Rows() * row_stride + kGuardElements);
+  memory_.assign(elements * DTypeSize(dtype), kPoison);
+  initial_ = memory_;
+  view_ = TensorView(memory_.data(), dtype, shape);
+  view_.row_stride = row_stride;
+}
+
+void TestTensor::Write(int64_t offset, double value) {
+  uint8_t* at = memory_.data() + static_cast<size_t>(offset) * DTypeSize(view_.dtype);
+  auto put = [at](auto typed) { std::memcpy(at, &typed, sizeof typed); };
+  switch (view_.dtype) {
+    case DType::kF32:
+      return put(static_cast<float>(value));
+    case DType::kBF16:
+      return put(ToBFloat16(static_cast<float>(value)));
+    case DType::kI32:
+      return put(static_cast<int32_t>(value));
+    case DType::kU16:
+      return put(static_cast<uint16_t>(value));
+    case DType::kU8:
+      return put(static_cast<uint8_t>(value));
+  }
+}
+
+TestTensor& TestTensor::Assign(const std::vector<double>& values) {
+  WEFT_CHECK(static_cast<int64_t>(values.size()) == view_.shape.Elements(), "test tensor size");
+  int64_t width = view_.shape.rank == 0 ? 1 : view_.shape[-1];
+  for (size_t i = 0; i < values.size(); ++i) {
+    int64_t row = static_cast<int64_t>(i) / width;
+    Write(row * view_.row_stride + static_cast<int64_t>(i) % width, values[i]);
+  }
+  initial_ = memory_;
+  return *this;
+}
+
+TestTensor& TestTensor::Random(PhiloxStream& rng, double scale) {
+  std::vector<double> values(static_cast<size_t>(view_.shape.Elements()));
+  for (double& value : values) {
+    double magnitude = 0.1 + 0.9 * UniformFloat(rng.Next());
+    value = (rng.Next() & 1u) != 0 ? scale * magnitude : -scale * magnitude;
+  }
+  return Assign(values);
+}
+
+TestTensor& TestTensor::RandomIntegers(PhiloxStream& rng, int64_t low, int64_t high) {
+  std::vector<double> values(static_cast<size_t>(view_.shape.Elements()));
+  for (double& value : values) {
+    value = static_cast<double>(low) +
+            static_cast<double>(rng.Below(static_cast<uint64_t>(high - low)));
+  }
+  return Assign(values);
+}
+
+std::vector<double> TestTensor::Read(const std::vector<uint8_t>& memory) const {
+  std::vector<double> values(static_cast<size_t>(view_.shape.Elements()));
+  int64_t width = view_.shape.rank == 0 ? 1 : view_.shape[-1];
+  for (size_t i = 0; i < values.size(); ++i) {
+    int64_t offset =
+        static_cast<int64_t>(i) / width * view_.row_stride + static_cast<int64_t>(i) % width;
+    const uint8_t* at = memory.data() + static_cast<size_t>(offset) * DTypeSize(view_.dtype);
+    auto get = [at](auto typed) {
+      std::memcpy(&typed, at, sizeof typed);
+      return typed;
+    };
+    switch (view_.dtype) {
+      case DType::kF32:
+        values[i] = get(float{});
+        break;
+      case DType::kBF16:
+        values[i] = ToFloat(get(BFloat16{}));
+        break;
+      case DType::kI32:
+        values[i] = get(int32_t{});
+        break;
+      case DType::kU16:
+        values[i] = get(uint16_t{});
+        break;
+      case DType::kU8:
+        values[i] = get(uint8_t{});
+        break;
+    }
+  }
+  return values;
+}
+
+bool TestTensor::GuardsIntact() const {
+  size_t element = DTypeSize(view_.dtype);
+  int64_t width = view_.shape.rank == 0 ? 1 : view_.shape[-1];
+  int64_t total = static_cast<int64_t>(memory_.size() / element);
+  int64_t used = view_.shape.Rows() * view_.row_stride;
+  for (int64_t i = 0; i < total; ++i) {
+    if (i < used && i % view_.row_stride < width) continue;
+    for (size_t b = 0; b < element; ++b) {
+      if (memory_[static_cast<size_t>(i) * element + b] != kPoison) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace weft::kernels::testing

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/rng.h"
+#include "kernels/tensor_view.h"
+
+namespace weft::kernels::testing {
+
+/// A tensor for tests: owns its memory, has guard elements between rows (when padded) and behind
+/// the last, and can return to the state it was made in, so that a case can run many times.
+class TestTensor {
+ public:
+  /// All elements poison (a NaN pattern, or an impossible integer).
+  TestTensor(DType dtype, Shape shape, int64_t row_padding = 0);
+  TestTensor(const TestTensor&) = delete;
+  TestTensor& operator=(const TestTensor&) = delete;
+
+  /// Fills with values uniform in +-[0.1, 1] * scale, so that no element is zero.
+  TestTensor& Random(PhiloxStream& rng, double scale = 1.0);
+
+  /// Fills with integers uniform in [low, high).
+  TestTensor& RandomIntegers(PhiloxStream& rng, int64_t low, int64_t high);
+
+  /// Fills with the given values in row-major order, rounded to the dtype.
+  TestTensor& Assign(const std::vector<double>& values);
+
+  /// Back to the values (or poison) it had after the last of the functions above.
+  void Reset() { memory_ = initial_; }
+
+  TensorView view() const { return view_; }
+
+  /// Elements in row-major order, without padding. The initial ones are what an operation that
+  /// adds to its output starts from.
+  std::vector<double> Values() const { return Read(memory_); }
+  std::vector<double> InitialValues() const { return Read(initial_); }
+
+  /// Raw bytes with padding, for bitwise comparison.
+  const std::vector<uint8_t>& bytes() const { return memory_; }
+
+  /// True while nothing was written between or behind the rows.
+  bool GuardsIntact() const;
+
+ private:
+  std::vector<double> Read(const std::vector<uint8_t>& memory) const;
+  void Write(int64_t offset, double value);
+
+  TensorView view_;
+  std::vector<uint8_t> memory_;
+  std::vector<uint8_t> initial_;
+};
+
+}  // namespace weft::kernels::testing
