@@ -128,10 +128,9 @@ Status WriteSafetensorsFolder(Env& env, const std::string& folder,
   std::sort(tensors.begin(), tensors.end(),
             [](const SafetensorsTensor& a, const SafetensorsTensor& b) { return a.name < b.name; });
   std::vector<std::vector<size_t>> shards = AssignShards(tensors, max_shard_bytes);
+  const std::string single = JoinPath(folder, kSafetensorsFileName);
   if (shards.size() <= 1) {
-    return WriteSafetensors(env, JoinPath(folder, kSafetensorsFileName), std::move(tensors),
-                            metadata)
-        .status();
+    return WriteSafetensors(env, single, std::move(tensors), metadata).status();
   }
   SafetensorsIndex index;
   for (size_t s = 0; s < shards.size(); ++s) {
@@ -146,7 +145,10 @@ Status WriteSafetensorsFolder(Env& env, const std::string& folder,
     WEFT_RETURN_IF_ERROR(
         WriteSafetensors(env, JoinPath(folder, name), std::move(part), metadata).status());
   }
-  return WriteSafetensorsIndex(env, JoinPath(folder, kSafetensorsIndexName), index);
+  WEFT_RETURN_IF_ERROR(WriteSafetensorsIndex(env, JoinPath(folder, kSafetensorsIndexName), index));
+  // Readers prefer the single file, so one left by an earlier model must not stay beside shards.
+  if (env.FileExists(single)) return env.RemoveFile(single);
+  return OkStatus();
 }
 
 }  // namespace weft
