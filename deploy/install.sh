@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that Weft needs. Safe to run again: does nothing when all are there.
+#   deploy/install.sh [--runtime] [--images]
+#     (default)   compilers, libraries, test and lint tools, the quick start's text
+#     --runtime   only what the built programs need to run
+#     --images    also the tools that build and run the container image (deploy/docker/build.sh)
+set -euo pipefail
+
+build=(
+  build-essential cmake ninja-build ccache pkg-config git
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libdnnl-dev libgloo-dev libgomp1
+  libboost-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libxxhash-dev
+  libsqlite3-dev prometheus-cpp-dev
+)
+tests=(
+  libgtest-dev libgmock-dev clang-format clang-tidy shellcheck python3 prometheus procps
+  bible-kjv bible-kjv-text
+)
+runtime=(
+  libgrpc++1.51 libprotobuf32 libdnnl2 libgloo0 libgomp1 libyaml-cpp0.7 libspdlog1.10
+  libsqlite3-0 libprometheus-cpp-core1.0 libprometheus-cpp-pull1.0
+)
+images=(buildah debootstrap podman runc catatonit skopeo containernetworking-plugins)
+
+wanted=("${build[@]}" "${tests[@]}")
+for argument in "$@"; do
+  case $argument in
+    --runtime) wanted=("${runtime[@]}") ;;
+    --images) wanted+=("${images[@]}") ;;
+    *)
+      sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
+      exit 2
+      ;;
+  esac
+done
+
+missing=()
+for package in "${wanted[@]}"; do
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
+    missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "install: all ${#wanted[@]} Debian packages are installed"
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || {
+    echo "install: run as root, or install sudo; missing packages: ${missing[*]}" >&2
+    exit 1
+  }
+  as_root=(sudo)
+fi
+echo "install: installing ${#missing[@]} Debian packages: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+echo "install: done"
