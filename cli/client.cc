@@ -1,0 +1,201 @@
+#include "cli/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "common/clock.h"
+#include "proto/grpc_status.h"
+
+namespace weft::cli {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::milliseconds;
+using std::chrono::system_clock;
+
+constexpr auto kRetryPause = milliseconds(200);
+/// How long a stream waits for a coordinator that is away.
+constexpr double kPatienceSeconds = 60;
+
+double Now() {
+  return duration<double>(Clock::System().Monotonic()).count();
+}
+
+/// Worth trying again: the coordinator is starting, restarting or briefly out of reach.
+bool IsTransient(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE;
+}
+
+}  // namespace
+
+std::string RandomId() {
+  std::random_device source;
+  char text[33];
+  std::snprintf(text, sizeof(text), "%08x%08x%08x%08x", source(), source(), source(), source());
+  return text;
+}
+
+Client::Client(const std::string& server, double timeout_seconds)
+    : server_(server), timeout_seconds_(timeout_seconds) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 64 << 20);
+  stub_ = v1::Coordinator::NewStub(
+      grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments));
+}
+
+Status Client::Explain(const grpc::Status& status) const {
+  if (IsTransient(status)) {
+    return UnavailableError("no coordinator answers at " + server_ + " (" + status.error_message() +
+                            "); hint: `weft up` starts one on this machine, or name another with "
+                            "--server HOST:PORT");
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return UnavailableError("the coordinator at " + server_ + " did not answer in time");
+  }
+  return FromGrpcStatus(status);
+}
+
+template <class Request, class Response>
+Result<Response> Client::Call(Method<Request, Response> method, const Request& request) {
+  double give_up = Now() + timeout_seconds_;
+  while (true) {
+    grpc::ClientContext context;
+    auto left = milliseconds(static_cast<int64_t>(std::max(give_up - Now(), 0.05) * 1e3));
+    context.set_deadline(system_clock::now() + left);
+    Response response;
+    grpc::Status status = (stub_.get()->*method)(&context, request, &response);
+    if (status.ok()) return response;
+    if (!IsTransient(status) || Now() + 0.2 > give_up) return Explain(status);
+    std::this_thread::sleep_for(kRetryPause);
+  }
+}
+
+Result<v1::SubmitJobResponse> Client::SubmitJob(const v1::JobSpec& spec,
+                                                const std::string& request_id) {
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = spec;
+  request.set_client_request_id(request_id);
+  return Call(&v1::Coordinator::Stub::SubmitJob, request);
+}
+
+Result<v1::Job> Client::GetJob(const std::string& id) {
+  v1::GetJobRequest request;
+  request.set_id(id);
+  return Call(&v1::Coordinator::Stub::GetJob, request);
+}
+
+Result<std::vector<v1::Job>> Client::ListJobs(const std::vector<v1::JobState>& states, int limit) {
+  v1::ListJobsRequest request;
+  for (v1::JobState state : states) request.add_states(state);
+  std::vector<v1::Job> jobs;
+  do {
+    request.set_page_size(std::min(limit - static_cast<int>(jobs.size()), 1000));
+    auto page = Call(&v1::Coordinator::Stub::ListJobs, request);
+    if (!page.ok()) return page.status();
+    for (auto& job : *page->mutable_jobs()) jobs.push_back(std::move(job));
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty() && static_cast<int>(jobs.size()) < limit);
+  return jobs;
+}
+
+Result<v1::Job> Client::CancelJob(const std::string& id) {
+  v1::CancelJobRequest request;
+  request.set_id(id);
+  return Call(&v1::Coordinator::Stub::CancelJob, request);
+}
+
+Result<v1::Job> Client::RetryJob(const std::string& id) {
+  v1::RetryJobRequest request;
+  request.set_id(id);
+  return Call(&v1::Coordinator::Stub::RetryJob, request);
+}
+
+Result<v1::PlanReport> Client::PlanJob(const v1::PlanJobRequest& request) {
+  return Call(&v1::Coordinator::Stub::PlanJob, request);
+}
+
+Result<std::vector<v1::Worker>> Client::ListWorkers() {
+  auto response = Call(&v1::Coordinator::Stub::ListWorkers, v1::ListWorkersRequest());
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Worker>(response->workers().begin(), response->workers().end());
+}
+
+Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& id) {
+  v1::ListCheckpointsRequest request;
+  request.set_job_id(id);
+  auto response = Call(&v1::Coordinator::Stub::ListCheckpoints, request);
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Checkpoint>(response->checkpoints().begin(),
+                                     response->checkpoints().end());
+}
+
+Result<v1::GetVersionResponse> Client::GetVersion() {
+  return Call(&v1::Coordinator::Stub::GetVersion, v1::GetVersionRequest());
+}
+
+Status Client::WatchJob(const std::string& id, const std::function<bool(const v1::Job&)>& on_job,
+                        double limit_seconds) {
+  v1::WatchJobRequest request;
+  request.set_id(id);
+  double last_heard = Now();
+  double give_up = limit_seconds > 0 ? last_heard + limit_seconds : 0;
+  while (true) {
+    grpc::ClientContext context;
+    if (give_up > 0) {
+      auto left = milliseconds(static_cast<int64_t>(std::max(give_up - Now(), 0.0) * 1e3));
+      context.set_deadline(system_clock::now() + left);
+    }
+    auto stream = stub_->WatchJob(&context, request);
+    v1::JobUpdate update;
+    while (stream->Read(&update)) {
+      last_heard = Now();
+      request.set_id(update.job().id());
+      if (!on_job(update.job())) {
+        context.TryCancel();
+        (void)stream->Finish();
+        return OkStatus();
+      }
+    }
+    grpc::Status status = stream->Finish();
+    if (status.ok()) return OkStatus();
+    if (give_up > 0 && Now() >= give_up) {
+      return ExhaustedError("job " + id + " did not get there within " +
+                            std::to_string(limit_seconds) + " seconds");
+    }
+    if (!IsTransient(status) || Now() - last_heard > kPatienceSeconds) return Explain(status);
+    std::this_thread::sleep_for(kRetryPause);
+  }
+}
+
+Status Client::StreamLogs(v1::StreamLogsRequest request,
+                          const std::function<bool(const v1::LogLine&)>& on_line) {
+  double last_heard = Now();
+  while (true) {
+    grpc::ClientContext context;
+    auto stream = stub_->StreamLogs(&context, request);
+    v1::LogLine line;
+    while (stream->Read(&line)) {
+      last_heard = Now();
+      request.set_after_sequence(line.sequence());
+      request.set_tail(0);
+      if (!on_line(line)) {
+        context.TryCancel();
+        (void)stream->Finish();
+        return OkStatus();
+      }
+    }
+    grpc::Status status = stream->Finish();
+    if (status.ok()) return OkStatus();
+    if (!IsTransient(status) || Now() - last_heard > kPatienceSeconds) return Explain(status);
+    std::this_thread::sleep_for(kRetryPause);
+  }
+}
+
+}  // namespace weft::cli

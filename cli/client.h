@@ -1,0 +1,58 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/status.h"
+#include "weft/v1/coordinator.grpc.pb.h"
+
+namespace weft::cli {
+
+/// A connection to the coordinator. Unary calls have a deadline and are tried again while the
+/// service is away; streams reconnect by themselves until the caller's callback says stop.
+class Client {
+ public:
+  /// `server` is host:port; `timeout_seconds` bounds each unary call with all its retries.
+  Client(const std::string& server, double timeout_seconds);
+
+  Result<v1::SubmitJobResponse> SubmitJob(const v1::JobSpec& spec, const std::string& request_id);
+  Result<v1::Job> GetJob(const std::string& id);
+  Result<std::vector<v1::Job>> ListJobs(const std::vector<v1::JobState>& states, int limit);
+  Result<v1::Job> CancelJob(const std::string& id);
+  Result<v1::Job> RetryJob(const std::string& id);
+  Result<v1::PlanReport> PlanJob(const v1::PlanJobRequest& request);
+  Result<std::vector<v1::Worker>> ListWorkers();
+  Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
+  Result<v1::GetVersionResponse> GetVersion();
+
+  /// Calls `on_job` for the job as it is now and after each change, until it has ended or `on_job`
+  /// returns false. Survives restarts of the coordinator for a minute of silence. kExhausted when
+  /// `limit_seconds` (0: none) have passed.
+  Status WatchJob(const std::string& id, const std::function<bool(const v1::Job&)>& on_job,
+                  double limit_seconds = 0);
+
+  /// Calls `on_line` for each log line; continues after the last line on a broken stream, so none
+  /// is lost or doubled. With request.follow() until the job has ended.
+  Status StreamLogs(v1::StreamLogsRequest request,
+                    const std::function<bool(const v1::LogLine&)>& on_line);
+
+  const std::string& server() const { return server_; }
+
+ private:
+  template <class Request, class Response>
+  using Method = grpc::Status (v1::Coordinator::Stub::*)(grpc::ClientContext*, const Request&,
+                                                         Response*);
+  template <class Request, class Response>
+  Result<Response> Call(Method<Request, Response> method, const Request& request);
+  Status Explain(const grpc::Status& status) const;
+
+  std::string server_;
+  double timeout_seconds_;
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+};
+
+/// A random id, 32 hex digits.
+std::string RandomId();
+
+}  // namespace weft::cli

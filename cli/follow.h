@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "weft/v1/coordinator.pb.h"
+
+namespace weft::cli {
+
+/// Shows a job while it runs. On a terminal: one block that is redrawn, with state, progress bar,
+/// loss, tokens/s, time left and a sparkline of the loss. Elsewhere: a plain line for each change
+/// of state and about every twentieth of the job. Not thread-safe.
+class FollowView {
+ public:
+  /// `terminal`: redraw in place with ANSI sequences; `width` is the terminal's.
+  FollowView(std::ostream& out, bool terminal, int width);
+
+  /// Shows the job as it is now.
+  void Update(const v1::Job& job);
+
+  /// Leaves the cursor below what was drawn.
+  void Finish();
+
+ private:
+  void Draw(const v1::Job& job);
+  void PrintPlain(const v1::Job& job);
+
+  std::ostream& out_;
+  bool terminal_;
+  int width_;
+  int drawn_lines_ = 0;
+  v1::JobState last_state_ = v1::JOB_STATE_UNSPECIFIED;
+  std::string last_message_;
+  int64_t last_epoch_ = 0;
+  int64_t next_step_ = 0;
+  int64_t last_validation_step_ = 0;
+  int64_t last_checkpoint_step_ = 0;
+};
+
+/// `width` block characters, lowest value lowest; an empty string for no values.
+std::string Sparkline(const std::vector<double>& values, int width);
+
+/// "[#####.....]" with `width` cells between the brackets.
+std::string ProgressBar(double share, int width);
+
+/// "RUNNING", "QUEUED (WAITING_FOR_WORKERS)"
+std::string StateText(const v1::Job& job);
+
+}  // namespace weft::cli

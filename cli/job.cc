@@ -1,0 +1,372 @@
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/follow.h"
+#include "cli/job_file.h"
+#include "common/clock.h"
+#include "common/yaml.h"
+#include "proto/convert.h"
+
+namespace weft::cli {
+namespace {
+
+int TerminalWidth() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string AgeText(double unix_seconds) {
+  return HumanDuration(Clock::System().UnixSeconds() - unix_seconds);
+}
+
+std::string ProgressText(const v1::Job& job) {
+  const v1::Progress& p = job.progress();
+  if (p.steps_total() == 0) return "-";
+  return std::to_string(p.step()) + "/" + std::to_string(p.steps_total());
+}
+
+Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
+  Listing listing{"Job",
+                  {},
+                  {},
+                  Table({"ID", "STATE", "STEP", "LOSS", "TOKENS/S", "AGE"}),
+                  Table({"ID", "STATE", "REASON", "STEP", "LOSS", "VALIDATION", "TOKENS/S",
+                         "ATTEMPTS", "LEFT", "AGE", "RUN DIR"}),
+                  single};
+  for (const v1::Job& job : jobs) {
+    const v1::Progress& p = job.progress();
+    bool trained = p.step() > 0;
+    std::string loss = trained ? FixedText(p.loss(), 4) : "-";
+    std::string rate = trained ? HumanCount(p.tokens_per_second()) : "-";
+    std::string age = AgeText(job.submitted_at());
+    listing.items.push_back(ProtoToJson(job));
+    listing.names.push_back("job/" + job.id());
+    listing.table.Add(
+        {job.id(), v1::JobState_Name(job.state()), ProgressText(job), loss, rate, age});
+    listing.wide.Add(
+        {job.id(), v1::JobState_Name(job.state()),
+         job.reason() == v1::REASON_UNSPECIFIED ? "-" : v1::Reason_Name(job.reason()),
+         ProgressText(job), loss, p.has_validation_loss() ? FixedText(p.validation_loss(), 4) : "-",
+         rate, std::to_string(job.attempts_size()),
+         p.eta_seconds() > 0 ? HumanDuration(p.eta_seconds()) : "-", age, job.run_dir()});
+  }
+  return listing;
+}
+
+/// Watches until the job has ended, drawing to stdout.
+ExitCode Follow(const Session& session, Client& client, const std::string& id) {
+  bool terminal = isatty(STDOUT_FILENO) != 0 && session.output == OutputFormat::kTable;
+  FollowView view(std::cout, terminal, TerminalWidth());
+  v1::Job last;
+  Status status = client.WatchJob(id, [&](const v1::Job& job) {
+    last = job;
+    if (!session.quiet) view.Update(job);
+    return !IsTerminal(job.state());
+  });
+  view.Finish();
+  if (!status.ok()) return Fail(session, status);
+  if (session.output == OutputFormat::kJson || session.output == OutputFormat::kYaml) {
+    Print(JobListing({last}, true), session.output, std::cout);
+  }
+  return ExitCodeOf(last.state());
+}
+
+struct SubmitOptions {
+  std::string file;
+  std::string request_id;
+  bool follow = false;
+  bool dry_run = false;
+};
+
+ExitCode Submit(const Session& session, const SubmitOptions& options) {
+  Result<JobSpec> job = LoadJobFile(options.file);
+  if (!job.ok()) return Fail(session, job.status());
+  if (options.dry_run) {
+    std::cout << ToYaml(ToJson(*job));
+    return ExitCode::kOk;
+  }
+  Client client = session.Connect();
+  std::string request_id = options.request_id.empty() ? RandomId() : options.request_id;
+  auto response = client.SubmitJob(ToProto<v1::JobSpec>(*job), request_id);
+  if (!response.ok()) return Fail(session, response.status());
+  const std::string& id = response->job().id();
+  if (session.output == OutputFormat::kTable || session.output == OutputFormat::kWide) {
+    std::cout << (response->already_submitted() ? "job " + id + " was submitted before\n"
+                                                : "job " + id + " submitted\n");
+    if (!options.follow && !session.quiet) {
+      std::cout << "follow it:  weft job wait " << id << "\nits log:    weft logs -f " << id
+                << "\nstop it:    weft cancel " << id << '\n';
+    }
+  } else if (!options.follow) {
+    Print(JobListing({response->job()}, true), session.output, std::cout);
+  }
+  std::cout.flush();
+  return options.follow ? Follow(session, client, id) : ExitCode::kOk;
+}
+
+ExitCode List(const Session& session, const std::vector<std::string>& states, int limit) {
+  std::vector<v1::JobState> wanted;
+  for (const std::string& name : states) {
+    v1::JobState state;
+    if (!v1::JobState_Parse(name, &state)) {
+      return Fail(session, InvalidError("--state " + name +
+                                        " is not a job state; use QUEUED, STARTING, RUNNING, "
+                                        "RECOVERING, CANCELLING, SUCCEEDED, FAILED or CANCELLED"));
+    }
+    wanted.push_back(state);
+  }
+  auto jobs = session.Connect().ListJobs(wanted, limit);
+  if (!jobs.ok()) return Fail(session, jobs.status());
+  Print(JobListing(*jobs, false), session.output, std::cout);
+  return ExitCode::kOk;
+}
+
+ExitCode Get(const Session& session, const std::string& id) {
+  auto job = session.Connect().GetJob(id);
+  if (!job.ok()) return Fail(session, job.status());
+  Print(JobListing({*job}, true), session.output, std::cout);
+  return ExitCode::kOk;
+}
+
+void DescribePlan(const v1::Plan& plan, std::ostream& out) {
+  const v1::Prediction& prediction = plan.prediction();
+  int64_t recomputed = 0;
+  for (const std::string& policy : plan.block_memory_policy()) recomputed += policy == "recompute";
+  out << "  plan:        " << plan.rank_workers_size() << " ranks x " << plan.threads_per_rank()
+      << " threads, data parallel " << plan.mesh().data() << ", micro-batch " << plan.micro_batch()
+      << " x " << plan.accumulation_steps() << ", " << plan.precision() << ", " << recomputed
+      << " of " << plan.block_memory_policy_size() << " blocks recomputed\n";
+  out << "  predicted:   " << HumanDuration(prediction.step_seconds()) << " per step, "
+      << HumanCount(prediction.tokens_per_second()) << " tokens/s\n";
+}
+
+/// Everything known of a job, in words; `weft explain` and `weft job describe`.
+ExitCode Describe(const Session& session, const std::string& id) {
+  auto job = session.Connect().GetJob(id);
+  if (!job.ok()) return Fail(session, job.status());
+  if (session.output != OutputFormat::kTable && session.output != OutputFormat::kWide) {
+    Print(JobListing({*job}, true), session.output, std::cout);
+    return ExitCode::kOk;
+  }
+  const v1::Progress& p = job->progress();
+  std::ostream& out = std::cout;
+  out << "job:         " << job->id() << "\nstate:       " << StateText(*job) << '\n';
+  if (!job->message().empty()) out << "why:         " << job->message() << '\n';
+  out << "submitted:   " << FormatTime(job->submitted_at()) << '\n';
+  if (job->has_started_at()) out << "started:     " << FormatTime(job->started_at()) << '\n';
+  if (job->has_ended_at()) out << "ended:       " << FormatTime(job->ended_at()) << '\n';
+  out << "run dir:     " << job->run_dir() << '\n';
+  if (p.steps_total() > 0) {
+    out << "progress:    step " << ProgressText(*job) << ", loss " << FixedText(p.loss(), 4) << ", "
+        << HumanCount(p.tokens_per_second()) << " tokens/s";
+    if (p.eta_seconds() > 0) out << ", " << HumanDuration(p.eta_seconds()) << " left";
+    out << '\n';
+  }
+  if (p.has_validation_loss()) {
+    out << "validation:  " << FixedText(p.validation_loss(), 4) << " nats/token after step "
+        << p.validation_step() << '\n';
+  }
+  if (p.has_checkpoint_step()) out << "checkpoint:  step " << p.checkpoint_step() << '\n';
+  for (const v1::Attempt& attempt : job->attempts()) {
+    out << "attempt " << attempt.epoch() << ":   from " << FormatTime(attempt.started_at());
+    if (attempt.has_ended_at()) {
+      out << " to " << FormatTime(attempt.ended_at()) << ", " << v1::Reason_Name(attempt.reason());
+      if (!attempt.message().empty()) out << ": " << attempt.message();
+    }
+    out << '\n';
+    DescribePlan(attempt.plan(), out);
+    if (p.step() > 0 && !attempt.has_ended_at() && p.step_seconds() > 0) {
+      out << "  measured:    " << HumanDuration(p.step_seconds()) << " per step\n";
+    }
+  }
+  out << "spec:\n";
+  std::string spec = ToYaml(ProtoToJson(job->spec()));
+  size_t begin = 0;
+  for (size_t end; (end = spec.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    out << "  " << spec.substr(begin, end - begin) << '\n';
+  }
+  return ExitCode::kOk;
+}
+
+struct LogOptions {
+  std::string id;
+  bool follow = false;
+  int tail = 0;
+  int rank = -1;
+  int64_t attempt = 0;
+  bool prefix = false;
+};
+
+ExitCode Logs(const Session& session, const LogOptions& options) {
+  Client client = session.Connect();
+  v1::StreamLogsRequest request;
+  request.set_id(options.id);
+  request.set_follow(options.follow);
+  request.set_tail(options.tail);
+  if (options.rank >= 0) request.set_rank(options.rank);
+  if (options.attempt > 0) request.set_epoch(options.attempt);
+  Status status = client.StreamLogs(request, [&](const v1::LogLine& line) {
+    if (session.output == OutputFormat::kJson) {
+      std::cout << ProtoToJson(line).dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    } else {
+      if (options.prefix) std::cout << '[' << line.epoch() << '/' << line.rank() << "] ";
+      std::cout << line.text() << '\n';
+    }
+    if (options.follow) std::cout.flush();
+    return true;
+  });
+  if (!status.ok()) return Fail(session, status);
+  if (!options.follow) return ExitCode::kOk;
+  auto job = client.GetJob(options.id);
+  if (!job.ok()) return Fail(session, job.status());
+  return IsTerminal(job->state()) ? ExitCodeOf(job->state()) : ExitCode::kOk;
+}
+
+/// Waits for a state. Without one and without a limit this is the follow view.
+ExitCode Wait(const Session& session, const std::string& id, const std::string& wanted,
+              double limit_seconds) {
+  v1::JobState target = v1::JOB_STATE_UNSPECIFIED;
+  if (!wanted.empty() && !v1::JobState_Parse(wanted, &target)) {
+    return Fail(session, InvalidError("--for " + wanted + " is not a job state"));
+  }
+  Client client = session.Connect();
+  if (target == v1::JOB_STATE_UNSPECIFIED && limit_seconds <= 0) return Follow(session, client, id);
+  v1::Job last;
+  Status status = client.WatchJob(
+      id,
+      [&](const v1::Job& job) {
+        last = job;
+        return !IsTerminal(job.state()) && job.state() != target;
+      },
+      limit_seconds);
+  if (!status.ok()) {
+    ExitCode code = Fail(session, status);
+    return status.code() == StatusCode::kExhausted ? ExitCode::kWaitTimedOut : code;
+  }
+  Print(JobListing({last}, true), session.output, std::cout);
+  return last.state() == target ? ExitCode::kOk : ExitCodeOf(last.state());
+}
+
+ExitCode Cancel(const Session& session, const std::vector<std::string>& ids) {
+  Client client = session.Connect();
+  ExitCode code = ExitCode::kOk;
+  for (const std::string& id : ids) {
+    auto job = client.CancelJob(id);
+    if (!job.ok()) {
+      code = Fail(session, job.status());
+    } else if (session.output == OutputFormat::kTable) {
+      std::cout << "job " << job->id() << ' ' << v1::JobState_Name(job->state()) << '\n';
+    } else {
+      Print(JobListing({*job}, true), session.output, std::cout);
+    }
+  }
+  return code;
+}
+
+ExitCode Retry(const Session& session, const std::string& id) {
+  auto job = session.Connect().RetryJob(id);
+  if (!job.ok()) return Fail(session, job.status());
+  Print(JobListing({*job}, true), session.output, std::cout);
+  return ExitCode::kOk;
+}
+
+void AddSubmit(CLI::App& parent, Session& session) {
+  auto options = std::make_shared<SubmitOptions>();
+  CLI::App* command = AddCommand(parent, session, "submit", "Submit a job file",
+                                 [&session, options] { return Submit(session, *options); });
+  command->add_option("file", options->file, "Job file, YAML or JSON; - reads standard input")
+      ->required();
+  command->add_option("--request-id", options->request_id,
+                      "Identity of this submission: sent again, it returns the same job");
+  command->add_flag("--follow,-f", options->follow, "Follow the job; exit with its outcome");
+  command->add_flag("--dry-run", options->dry_run,
+                    "Check the file and print it with every default filled in");
+}
+
+void AddList(CLI::App& parent, Session& session, const std::string& name) {
+  struct Options {
+    std::vector<std::string> states;
+    int limit = 100;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      AddCommand(parent, session, name, "List jobs, newest first",
+                 [&session, options] { return List(session, options->states, options->limit); });
+  command->add_option("--state", options->states, "Only jobs in these states")->delimiter(',');
+  command->add_option("--limit", options->limit, "At most so many")->check(CLI::Range(1, 100000));
+}
+
+void AddLogs(CLI::App& parent, Session& session) {
+  auto options = std::make_shared<LogOptions>();
+  CLI::App* command = AddCommand(parent, session, "logs", "Print the log of a job's ranks",
+                                 [&session, options] { return Logs(session, *options); });
+  command->add_option("job", options->id, "Job id or a prefix of it")->required();
+  command->add_flag("--follow,-f", options->follow,
+                    "Go on until the job ends; exit with its outcome");
+  command->add_option("--tail", options->tail, "Only the newest lines")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--rank", options->rank, "Only this rank")->check(CLI::NonNegativeNumber);
+  command->add_option("--attempt", options->attempt, "Only this attempt");
+  command->add_flag("--prefix", options->prefix, "Begin each line with [attempt/rank]");
+}
+
+/// Registers a command whose one argument is a job.
+void AddOnJob(CLI::App& parent, Session& session, const std::string& name,
+              const std::string& description, ExitCode (*run)(const Session&, const std::string&)) {
+  auto id = std::make_shared<std::string>();
+  CLI::App* command = AddCommand(parent, session, name, description,
+                                 [&session, id, run] { return run(session, *id); });
+  command->add_option("job", *id, "Job id or a prefix of it")->required();
+}
+
+void AddCancel(CLI::App& parent, Session& session) {
+  auto ids = std::make_shared<std::vector<std::string>>();
+  CLI::App* command = AddCommand(parent, session, "cancel", "Stop jobs",
+                                 [&session, ids] { return Cancel(session, *ids); });
+  command->add_option("job", *ids, "Job ids or prefixes of them")->required();
+}
+
+void AddWait(CLI::App& parent, Session& session) {
+  struct Options {
+    std::string id;
+    std::string state;
+    double limit_seconds = 0;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command = AddCommand(
+      parent, session, "wait", "Wait for a job; exit with its outcome", [&session, options] {
+        return Wait(session, options->id, options->state, options->limit_seconds);
+      });
+  command->add_option("job", options->id, "Job id or a prefix of it")->required();
+  command->add_option("--for", options->state, "Until this state (default: until it has ended)");
+  command->add_option("--timeout", options->limit_seconds, "Give up after so many seconds")
+      ->check(CLI::NonNegativeNumber);
+}
+
+}  // namespace
+
+void AddJobCommands(CLI::App& app, Session& session) {
+  CLI::App* job = app.add_subcommand("job", "Submit, watch and stop jobs");
+  job->require_subcommand(1);
+  AddSubmit(*job, session);
+  AddList(*job, session, "list");
+  AddOnJob(*job, session, "get", "Show a job", &Get);
+  AddOnJob(*job, session, "describe", "Everything known of a job: state, plan, attempts, spec",
+           &Describe);
+  AddLogs(*job, session);
+  AddWait(*job, session);
+  AddCancel(*job, session);
+  AddOnJob(*job, session, "retry", "Queue a failed or cancelled job again", &Retry);
+  // The daily five, without the noun.
+  AddSubmit(app, session);
+  AddList(app, session, "ls");
+  AddLogs(app, session);
+  AddCancel(app, session);
+  AddOnJob(app, session, "explain", "Why a job is where it is, and how it runs", &Describe);
+}
+
+}  // namespace weft::cli

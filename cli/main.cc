@@ -1,0 +1,124 @@
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+
+#include "cli/command.h"
+#include "cli/local.h"
+#include "common/log.h"
+#include "common/version.h"
+
+namespace weft::cli {
+namespace {
+
+constexpr char kExitCodes[] = R"(exit codes
+  0    done; with --follow, wait or logs -f: the job SUCCEEDED
+  1    the operation failed
+  2    wrong usage or invalid job file
+  3    not found
+  4    not permitted
+  5    conflict: already exists, or the state does not allow it
+  6    coordinator unavailable; trying again may help
+  7    does not fit: memory, disk, quota
+  8    cancelled
+  10   the job FAILED
+  11   the job was CANCELLED
+  12   wait timed out
+  130  interrupted
+)";
+
+void AddHelpTopic(CLI::App& app, Session& session) {
+  CLI::App* help = app.add_subcommand("help", "More help");
+  help->require_subcommand(1);
+  AddCommand(*help, session, "exit-codes", "What weft returns to the shell", [] {
+    std::cout << kExitCodes;
+    return ExitCode::kOk;
+  });
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app("Weft trains transformers on the machines you have.", "weft");
+  app.set_version_flag("--version", std::string("weft ") + kVersion);
+  app.require_subcommand(1);
+  app.fallthrough();
+
+  Session session;
+  std::string format = "table";
+  std::vector<std::string> formats;
+  for (const auto& [name, value] : OutputFormats()) formats.push_back(name);
+  app.add_option("--server", session.server,
+                 "Coordinator, HOST:PORT (default: what `weft up` started, else 127.0.0.1:7070)")
+      ->envname("WEFT_SERVER");
+  app.add_option("--timeout", session.timeout_seconds, "Seconds a call may take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("-o,--output", format, "table, wide, json, yaml or name")
+      ->check(CLI::IsMember(formats))
+      ->capture_default_str();
+  app.add_flag("-q,--quiet", session.quiet, "Only what was asked for");
+
+  AddLocalCommands(app, session);
+  AddJobCommands(app, session);
+  AddPlanCommand(app, session);
+  AddCheckpointCommands(app, session);
+  AddWorkerCommands(app, session);
+  AddTrainCommand(app, session);
+  AddModelCommands(app, session);
+  AddTokenizerCommands(app, session);
+  AddVersionCommand(app, session);
+  AddCompletionCommand(app, session);
+  AddHelpTopic(app, session);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  for (const auto& [name, value] : OutputFormats()) {
+    if (name == format) session.output = value;
+  }
+  if (session.server.empty()) session.server = LocalServer();
+  if (session.server.empty()) session.server = "127.0.0.1:7070";
+  return static_cast<int>(session.action());
+}
+
+}  // namespace
+
+Client Session::Connect() const {
+  return Client(server, timeout_seconds);
+}
+
+CLI::App* AddCommand(CLI::App& parent, Session& session, const std::string& name,
+                     const std::string& description, std::function<ExitCode()> run) {
+  CLI::App* command = parent.add_subcommand(name, description);
+  command->callback([&session, run = std::move(run)] { session.action = run; });
+  return command;
+}
+
+ExitCode Fail(const Session& session, const Status& status) {
+  std::string message = status.message(), hint;
+  if (size_t at = message.find("hint: "); at != std::string::npos) {
+    hint = message.substr(at + 6);
+    message.resize(at);
+    while (!message.empty() && (message.back() == ' ' || message.back() == ';')) message.pop_back();
+  }
+  if (session.output == OutputFormat::kJson) {
+    Json error = {{"kind", "Error"},
+                  {"apiVersion", "weft/v1"},
+                  {"code", StatusCodeName(status.code())},
+                  {"message", message}};
+    if (!hint.empty()) error["hint"] = hint;
+    std::cout << error.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  } else {
+    std::cout.flush();
+    std::cerr << "error: " << message << '\n';
+    if (!hint.empty()) std::cerr << "hint: " << hint << '\n';
+  }
+  return ExitCodeOf(status);
+}
+
+}  // namespace weft::cli
+
+int main(int argc, char** argv) {
+  weft::InitLog("weft");
+  return weft::cli::Run(argc, argv);
+}

@@ -1,0 +1,114 @@
+#include "cli/output.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "common/yaml.h"
+
+namespace weft::cli {
+
+const std::vector<std::pair<std::string, OutputFormat>>& OutputFormats() {
+  static const std::vector<std::pair<std::string, OutputFormat>> formats = {
+      {"table", OutputFormat::kTable},
+      {"wide", OutputFormat::kWide},
+      {"json", OutputFormat::kJson},
+      {"yaml", OutputFormat::kYaml},
+      {"name", OutputFormat::kName}};
+  return formats;
+}
+
+void Table::Print(std::ostream& out) const {
+  std::vector<size_t> widths(header_.size());
+  auto measure = [&](const std::vector<std::string>& row) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  };
+  measure(header_);
+  for (const auto& row : rows_) measure(row);
+  auto print = [&](const std::vector<std::string>& row) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    out << line << '\n';
+  };
+  print(header_);
+  for (const auto& row : rows_) print(row);
+}
+
+void Print(const Listing& listing, OutputFormat format, std::ostream& out) {
+  switch (format) {
+    case OutputFormat::kTable:
+      listing.table.Print(out);
+      return;
+    case OutputFormat::kWide:
+      listing.wide.Print(out);
+      return;
+    case OutputFormat::kName:
+      for (const std::string& name : listing.names) out << name << '\n';
+      return;
+    case OutputFormat::kJson:
+    case OutputFormat::kYaml:
+      break;
+  }
+  Json value;
+  if (listing.single && listing.items.size() == 1) {
+    value = listing.items[0];
+    value["kind"] = listing.kind;
+  } else {
+    value["kind"] = listing.kind + "List";
+    value["items"] = listing.items;
+  }
+  value["apiVersion"] = "weft/v1";
+  if (format == OutputFormat::kJson) {
+    out << value.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  } else {
+    out << ToYaml(value);
+  }
+}
+
+std::string FixedText(double value, int digits) {
+  if (!std::isfinite(value)) return "-";
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", digits, value);
+  return text;
+}
+
+std::string HumanBytes(double bytes) {
+  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  int unit = 0;
+  while (bytes >= 1024 && unit < 5) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return FixedText(bytes, unit == 0 || bytes >= 100 ? 0 : 1) + " " + kUnits[unit];
+}
+
+std::string HumanCount(double count) {
+  static const char* const kUnits[] = {"", "k", "M", "B", "T"};
+  int unit = 0;
+  while (count >= 1000 && unit < 4) {
+    count /= 1000;
+    ++unit;
+  }
+  return FixedText(count, unit == 0 ? 0 : 1) + kUnits[unit];
+}
+
+std::string HumanDuration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  if (seconds < 1) return FixedText(seconds * 1e3, 0) + "ms";
+  if (seconds < 60) return FixedText(seconds, 1) + "s";
+  auto whole = static_cast<long long>(std::llround(seconds));
+  char text[48];
+  if (whole < 3600) {
+    std::snprintf(text, sizeof(text), "%lldm%02llds", whole / 60, whole % 60);
+  } else if (whole < 48 * 3600) {
+    std::snprintf(text, sizeof(text), "%lldh%02lldm", whole / 3600, whole / 60 % 60);
+  } else {
+    std::snprintf(text, sizeof(text), "%lldd%02lldh", whole / 86400, whole / 3600 % 24);
+  }
+  return text;
+}
+
+}  // namespace weft::cli
