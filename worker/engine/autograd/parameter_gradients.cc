@@ -1,0 +1,57 @@
+#include "worker/engine/autograd/parameter_gradients.h"
+
+#include "kernels/elementwise/elementwise.h"
+
+namespace weft::engine {
+
+void ParameterGradients::StartStep() {
+  for (State& state : state_) state.written = false;
+}
+
+void ParameterGradients::StartPass(ReadyHook on_ready) {
+  on_ready_ = std::move(on_ready);
+  for (State& state : state_) {
+    state.open_uses = 0;
+    state.reported = false;
+  }
+}
+
+ParameterGradients::Target ParameterGradients::Write(int64_t index) {
+  WEFT_CHECK(!state_[index].reported, "gradient written after it was reported complete");
+  Target target{gradients_[index], state_[index].written};
+  state_[index].written = true;
+  return target;
+}
+
+Result<TensorView> ParameterGradients::Add(Context& context, int64_t index) {
+  Target target = Write(index);
+  if (!target.accumulate) {
+    WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {target.gradient, 0.0f}));
+  }
+  return target.gradient;
+}
+
+Status ParameterGradients::Done(int64_t index) {
+  State& state = state_[index];
+  WEFT_CHECK(state.open_uses > 0, "more gradient contributions than uses");
+  if (--state.open_uses > 0) return OkStatus();
+  state.reported = true;
+  return on_ready_ ? on_ready_(index) : OkStatus();
+}
+
+Status ParameterGradients::FinishPass(Context& context) {
+  for (size_t i = 0; i < state_.size(); ++i) {
+    State& state = state_[i];
+    WEFT_CHECK(state.open_uses == 0, "backward pass left a gradient incomplete");
+    if (state.reported) continue;
+    if (!state.written) {
+      auto zeroed = Add(context, static_cast<int64_t>(i));
+      WEFT_RETURN_IF_ERROR(zeroed.status());
+    }
+    state.reported = true;
+    if (on_ready_) WEFT_RETURN_IF_ERROR(on_ready_(static_cast<int64_t>(i)));
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::engine

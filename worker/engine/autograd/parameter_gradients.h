@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "kernels/tensor_view.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::engine {
+
+/// Where the backward passes of one optimizer step leave the gradients of the parameters, and the
+/// knowledge of which of them are complete. Buffers are not cleared between steps: the first
+/// operation that touches a gradient in a step overwrites it where it can.
+class ParameterGradients {
+ public:
+  using ReadyHook = std::function<Status(int64_t index)>;
+
+  /// f32, by parameter index.
+  explicit ParameterGradients(std::vector<TensorView> gradients)
+      : gradients_(std::move(gradients)), state_(gradients_.size()) {}
+
+  /// What the buffers hold is of an earlier step.
+  void StartStep();
+
+  /// A forward pass starts. In its backward pass `on_ready` (or none) is called once for each
+  /// parameter, as soon as its gradient is complete.
+  void StartPass(ReadyHook on_ready);
+
+  /// An operation of this pass will add to the gradient of `index` and call Done once it has.
+  void AddUse(int64_t index) { ++state_[index].open_uses; }
+
+  struct Target {
+    TensorView gradient;
+    bool accumulate = false;  ///< += when true, = when false.
+  };
+  /// For operations that can do both.
+  Target Write(int64_t index);
+
+  /// For operations that only add: zero when nothing was written in this step.
+  Result<TensorView> Add(Context& context, int64_t index);
+
+  /// The operation that called AddUse has written its share.
+  Status Done(int64_t index);
+
+  /// The backward pass is over: parameters it did not use get a zero gradient if they have none,
+  /// and their hook.
+  Status FinishPass(Context& context);
+
+ private:
+  struct State {
+    int32_t open_uses = 0;
+    bool written = false;   ///< In this step.
+    bool reported = false;  ///< In this pass.
+  };
+  std::vector<TensorView> gradients_;
+  std::vector<State> state_;
+  ReadyHook on_ready_;
+};
+
+}  // namespace weft::engine

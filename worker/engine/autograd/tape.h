@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "worker/engine/autograd/parameter_gradients.h"
+#include "worker/engine/tensor/tensor.h"
+
+namespace weft::engine {
+
+/// A tensor of a forward pass and the tape node that will carry its gradient.
+struct Value {
+  static constexpr int32_t kNoNode = -1;
+  Tensor tensor;
+  int32_t node = kNoNode;
+};
+
+/// A tensor put aside until the backward pass. Operations know only Tape::Save and Restore, so what
+/// happens in between is not their affair.
+class SavedTensor {
+ public:
+  /// The saved content. Called once, in the backward pass.
+  Result<Tensor> Restore(Context&) const { return tensor_; }
+
+ private:
+  friend class Tape;
+  explicit SavedTensor(Tensor tensor) : tensor_(std::move(tensor)) {}
+  Tensor tensor_;
+};
+
+/// Records what a forward pass does and plays it backwards. Not thread-safe.
+class Tape {
+ public:
+  /// Takes the gradients of an operation's outputs off the tape, computes those of its inputs and
+  /// puts them there, and adds those of parameters to parameters().
+  using Backward = std::function<Status(Context& context, Tape& tape)>;
+
+  /// Without `parameters` nothing is recorded: evaluation.
+  explicit Tape(ParameterGradients* parameters) : Tape(parameters, Mode::kRecord) {}
+
+  /// A backward pass over this forward pass will come, now recorded or later replayed.
+  bool differentiable() const { return parameters_ != nullptr; }
+
+  /// Operations are to Record.
+  bool recording() const { return differentiable() && mode_ != Mode::kPreview; }
+
+  /// What the results of operations count as.
+  Component component() const {
+    return differentiable() ? Component::kActivations : Component::kWorkspace;
+  }
+
+  /// A value with a node, when the tape is recording.
+  Value NewValue(Tensor tensor) {
+    if (!recording()) return {std::move(tensor), Value::kNoNode};
+    gradients_.emplace_back();
+    return {std::move(tensor), static_cast<int32_t>(gradients_.size()) - 1};
+  }
+
+  /// An operation uses parameter `index` and will call parameters().Done(index) in its Backward.
+  /// Operations call it whenever they run; replays are not counted twice.
+  void UseParameter(int64_t index) {
+    if (differentiable() && mode_ != Mode::kReplay) parameters_->AddUse(index);
+  }
+
+  ParameterGradients& parameters() const { return *parameters_; }
+
+  static SavedTensor Save(Tensor tensor) { return SavedTensor(std::move(tensor)); }
+
+  /// Appends an operation; only while recording. `name` is a string literal, for the profiler.
+  void Record(std::string_view name, Backward backward) {
+    entries_.push_back({name, std::move(backward)});
+  }
+
+  /// The gradient gathered for `node`, or an empty tensor when none arrived. Empties the node.
+  Tensor TakeGradient(int32_t node) { return std::exchange(gradients_[node], Tensor()); }
+
+  /// Adds to the gradient of `node`; nothing for kNoNode. Gradients may be shared between nodes:
+  /// who wants to overwrite one checks unique().
+  Status AddGradient(Context& context, int32_t node, Tensor gradient);
+
+  /// Runs the recorded operations, last first, freeing each after it ran.
+  Status RunBackward(Context& context);
+
+  /// A tape for running a part of the forward pass without recording it, to be replayed later.
+  Tape Preview() const { return Tape(parameters_, Mode::kPreview); }
+  /// A tape for that replay.
+  Tape Replay() const { return Tape(parameters_, Mode::kReplay); }
+
+ private:
+  enum class Mode { kRecord, kPreview, kReplay };
+  struct Entry {
+    std::string_view name;
+    Backward backward;
+  };
+
+  Tape(ParameterGradients* parameters, Mode mode) : parameters_(parameters), mode_(mode) {}
+
+  ParameterGradients* parameters_;
+  Mode mode_;
+  std::vector<Entry> entries_;
+  std::vector<Tensor> gradients_;  ///< By node.
+};
+
+/// A part of a forward pass: the same inputs give bit for bit the same outputs each time.
+using Segment = std::function<Result<std::vector<Value>>(Context& context, Tape& tape,
+                                                         const std::vector<Value>& inputs)>;
+
+/// Runs `segment` keeping only its inputs; the backward pass runs it again to get what it needs
+/// (Chen et al. 2016, arXiv 1604.06174). Gradients are bit for bit those of running it directly.
+Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
+                                     std::vector<Value> inputs);
+
+}  // namespace weft::engine

@@ -1,0 +1,131 @@
+#include "worker/engine/models/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "common/rng.h"
+
+namespace weft::engine {
+namespace {
+
+Status Validate(const ModelSpec& spec, const std::vector<int32_t>& prompt,
+                const GenerateOptions& options) {
+  if (prompt.empty()) return InvalidError("generating needs a prompt of at least one token");
+  if (static_cast<int64_t>(prompt.size()) > spec.context) {
+    return InvalidError("a prompt of " + std::to_string(prompt.size()) +
+                        " tokens is longer than the model's context of " +
+                        std::to_string(spec.context) + "; hint: keep its end only");
+  }
+  for (int32_t token : prompt) {
+    if (token < 0 || token >= spec.vocab_size) {
+      return InvalidError("prompt token " + std::to_string(token) +
+                          " is outside the vocabulary of " + std::to_string(spec.vocab_size));
+    }
+  }
+  const SamplingOptions& s = options.sampling;
+  if (!(s.temperature >= 0) || !std::isfinite(s.temperature) || s.top_k < 0 || !(s.top_p > 0) ||
+      s.top_p > 1 || options.max_new_tokens < 0) {
+    return InvalidError(
+        "sampling needs temperature >= 0, top_k >= 0, 0 < top_p <= 1 and max_new_tokens >= 0");
+  }
+  return OkStatus();
+}
+
+Result<std::vector<KeyValueCache>> NewCaches(Context& context, const ModelSpec& spec, DType compute,
+                                             int64_t capacity) {
+  std::vector<KeyValueCache> caches(static_cast<size_t>(spec.layers));
+  const Shape shape = {capacity, spec.width};
+  for (KeyValueCache& cache : caches) {
+    WEFT_ASSIGN_OR_RETURN(cache.keys, Tensor::New(context, Component::kWorkspace, compute, shape));
+    WEFT_ASSIGN_OR_RETURN(cache.values,
+                          Tensor::New(context, Component::kWorkspace, compute, shape));
+  }
+  return caches;
+}
+
+// Tokens that follow `length` cached ones, without targets.
+Batch Continuation(const std::vector<int32_t>& tokens, int64_t length) {
+  Batch batch;
+  batch.sequences = 1;
+  batch.length = static_cast<int64_t>(tokens.size());
+  batch.tokens = tokens;
+  batch.targets.assign(tokens.size(), -1);
+  batch.positions.resize(tokens.size());
+  std::iota(batch.positions.begin(), batch.positions.end(), static_cast<int32_t>(length));
+  batch.sequence_starts = {0, static_cast<int32_t>(tokens.size())};
+  return batch;
+}
+
+std::vector<float> LastRow(const Tensor& logits, int64_t vocabulary) {
+  const Tensor row = logits.Rows(logits.shape().Rows() - 1, 1);
+  std::vector<float> values(static_cast<size_t>(vocabulary));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = row.dtype() == DType::kBF16 ? ToFloat(row.As<BFloat16>()[i]) : row.As<float>()[i];
+  }
+  return values;
+}
+
+}  // namespace
+
+int32_t SampleToken(const std::vector<float>& logits, const SamplingOptions& options,
+                    uint64_t index) {
+  if (options.temperature == 0) {
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
+    order.resize(static_cast<size_t>(options.top_k));
+  }
+  std::vector<double> weights(order.size());
+  double total = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    weights[i] = std::exp((logits[order[i]] - logits[order[0]]) / options.temperature);
+    total += weights[i];
+  }
+  double kept = 0;
+  size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < options.top_p * total)) {
+    kept += weights[count++];
+  }
+  PhiloxStream random(PhiloxKey{options.seed, static_cast<uint32_t>(index), SiteHash("generate")});
+  double point = random.Uniform() * kept;
+  for (size_t i = 0; i < count; ++i) {
+    point -= weights[i];
+    if (point < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& model,
+                                      const std::vector<int32_t>& prompt,
+                                      const GenerateOptions& options) {
+  const ModelSpec& spec = model.spec();
+  WEFT_RETURN_IF_ERROR(Validate(spec, prompt, options));
+  const auto prompt_length = static_cast<int64_t>(prompt.size());
+  const int64_t capacity = std::min(spec.context, prompt_length + options.max_new_tokens);
+  WEFT_ASSIGN_OR_RETURN(std::vector<KeyValueCache> caches,
+                        NewCaches(context, spec, model.compute(), capacity));
+  std::vector<int32_t> generated;
+  std::vector<int32_t> next = prompt;
+  int64_t length = 0;
+  while (static_cast<int64_t>(generated.size()) < options.max_new_tokens &&
+         length + static_cast<int64_t>(next.size()) <= capacity) {
+    WEFT_ASSIGN_OR_RETURN(TokenBatch batch,
+                          TokenBatch::New(context, Continuation(next, length), 0));
+    WEFT_ASSIGN_OR_RETURN(Tensor logits, model.Logits(context, batch, &caches));
+    length += batch.count;
+    const int32_t token =
+        SampleToken(LastRow(logits, spec.vocab_size), options.sampling, generated.size());
+    generated.push_back(token);
+    if (token == options.stop_token || (options.on_token && !options.on_token(token))) break;
+    next = {token};
+  }
+  return generated;
+}
+
+}  // namespace weft::engine

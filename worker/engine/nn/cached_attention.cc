@@ -1,0 +1,94 @@
+#include "worker/engine/nn/cached_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+
+namespace weft::engine {
+namespace {
+
+char* RowBytes(const Tensor& matrix, int64_t row) {
+  const TensorView& view = matrix.view();
+  return static_cast<char*>(view.data) +
+         static_cast<size_t>(row * view.row_stride) * DTypeSize(view.dtype);
+}
+
+template <class T>
+void AttendHead(const T* query, const KeyValueCache& cache, int64_t length, int64_t column,
+                int64_t head_dim, T* out) {
+  const int64_t stride = cache.keys.view().row_stride;
+  const T* keys = cache.keys.As<T>() + column;
+  const T* values = cache.values.As<T>() + column;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  std::vector<float> weights(static_cast<size_t>(length));
+  float highest = -INFINITY;
+  for (int64_t t = 0; t < length; ++t) {
+    float score = 0;
+    for (int64_t i = 0; i < head_dim; ++i)
+      score += ToFloat(query[i]) * ToFloat(keys[t * stride + i]);
+    weights[t] = score * scale;
+    highest = std::max(highest, weights[t]);
+  }
+  std::vector<float> sums(static_cast<size_t>(head_dim), 0.0f);
+  float total = 0;
+  for (int64_t t = 0; t < length; ++t) {
+    const float weight = std::exp(weights[t] - highest);
+    total += weight;
+    for (int64_t i = 0; i < head_dim; ++i) sums[i] += weight * ToFloat(values[t * stride + i]);
+  }
+  for (int64_t i = 0; i < head_dim; ++i) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      out[i] = ToBFloat16(sums[i] / total);
+    } else {
+      out[i] = sums[i] / total;
+    }
+  }
+}
+
+}  // namespace
+
+void AppendKeysAndValues(const Tensor& qkv, KeyValueCache& cache) {
+  const int64_t count = qkv.shape().Rows();
+  const int64_t width = qkv.shape()[-1] / 3;
+  WEFT_CHECK(cache.length + count <= cache.keys.shape().Rows(), "key-value cache is full");
+  const Tensor keys = qkv.Columns(width, width);
+  const Tensor values = qkv.Columns(2 * width, width);
+  const size_t bytes = static_cast<size_t>(width) * DTypeSize(qkv.dtype());
+  for (int64_t row = 0; row < count; ++row) {
+    std::memcpy(RowBytes(cache.keys, cache.length + row), RowBytes(keys, row), bytes);
+    std::memcpy(RowBytes(cache.values, cache.length + row), RowBytes(values, row), bytes);
+  }
+  cache.length += count;
+}
+
+Result<Tensor> AttendCached(Context& context, const Tensor& qkv, int64_t heads,
+                            KeyValueCache& cache) {
+  const int64_t count = qkv.shape().Rows();
+  const int64_t width = qkv.shape()[-1] / 3;
+  const int64_t head_dim = width / heads;
+  WEFT_ASSIGN_OR_RETURN(Tensor out,
+                        Tensor::New(context, Component::kWorkspace, qkv.dtype(), {count, width}));
+  AppendKeysAndValues(qkv, cache);
+  const auto attend = [&]<class T>(T) {
+    kernels::cpu::ParallelFor(count * heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t item = begin; item < end; ++item) {
+        const int64_t row = item / heads;
+        const int64_t column = item % heads * head_dim;
+        const int64_t length = cache.length - count + row + 1;
+        AttendHead(reinterpret_cast<const T*>(RowBytes(qkv, row)) + column, cache, length, column,
+                   head_dim, reinterpret_cast<T*>(RowBytes(out, row)) + column);
+      }
+    });
+  };
+  if (qkv.dtype() == DType::kBF16) {
+    attend(BFloat16{});
+  } else {
+    attend(0.0f);
+  }
+  return out;
+}
+
+}  // namespace weft::engine

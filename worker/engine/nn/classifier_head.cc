@@ -1,0 +1,101 @@
+#include "worker/engine/nn/classifier_head.h"
+
+#include <algorithm>
+
+#include "kernels/cross_entropy/cross_entropy.h"
+
+namespace weft::engine {
+namespace {
+
+// Large enough that the weight gradient, read and written once a chunk, stays cheap beside the
+// products; small enough to stay in cache and not to count.
+constexpr int64_t kLogitsChunkBytes = int64_t{64} << 20;
+
+// Rows of a chunk: chunks of equal size, whole tiles of rows.
+int64_t ChunkRows(int64_t rows, int64_t row_bytes) {
+  constexpr int64_t kTile = 32;
+  const int64_t fitting = std::max<int64_t>(kLogitsChunkBytes / row_bytes, kTile);
+  const int64_t chunks = (rows + fitting - 1) / fitting;
+  const int64_t even = (rows + chunks - 1) / chunks;
+  return (even + kTile - 1) / kTile * kTile;
+}
+
+}  // namespace
+
+Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value& hidden,
+                                       const Tensor& targets, float gradient_scale) const {
+  WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
+  ProfileScope scope(context.profiler, "head");
+  const bool differentiate = tape.recording();
+  const int64_t rows = hidden.tensor.shape().Rows();
+  const int64_t width = hidden.tensor.shape()[-1];
+  const DType dtype = hidden.tensor.dtype();
+  const int64_t columns = weight_->packed()->out_features();
+  const int64_t chunk = ChunkRows(rows, columns * static_cast<int64_t>(DTypeSize(dtype)));
+
+  WEFT_ASSIGN_OR_RETURN(Tensor logits_space, Tensor::New(context, Component::kWorkspace, dtype,
+                                                         {std::min(chunk, rows), columns}));
+  WEFT_ASSIGN_OR_RETURN(Tensor losses,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, {rows, 1}));
+  Tensor dhidden;
+  if (differentiate) {
+    tape.UseParameter(weight_->index());
+    WEFT_ASSIGN_OR_RETURN(dhidden,
+                          Tensor::New(context, Component::kWorkspace, dtype, {rows, width}));
+  }
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const Tensor input = hidden.tensor.Rows(begin, count);
+    const Tensor logits = logits_space.Rows(0, count);
+    TensorView chunk_targets = targets.view();
+    chunk_targets.data = targets.As<int32_t>() + begin;
+    chunk_targets.shape = {count};
+    TensorView chunk_losses = losses.view();
+    chunk_losses.data = losses.As<float>() + begin;
+    chunk_losses.shape = {count};
+    {
+      ProfileScope gemm(context.profiler, "head: logits");
+      WEFT_RETURN_IF_ERROR(
+          kernels::LinearForward(context.stream, {input, weight_->packed(), {}, logits}));
+    }
+    {
+      ProfileScope loss(context.profiler, "head: cross entropy");
+      WEFT_RETURN_IF_ERROR(kernels::CrossEntropy(
+          context.stream,
+          {logits, chunk_targets, vocabulary_, gradient_scale, differentiate, chunk_losses}));
+    }
+    if (!differentiate) continue;
+    {
+      ProfileScope gemm(context.profiler, "head: input gradient");
+      WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
+          context.stream, {logits, weight_->packed(), dhidden.Rows(begin, count), false}));
+    }
+    ProfileScope gemm(context.profiler, "head: weight gradient");
+    const bool accumulate = tape.parameters().Write(weight_->index()).accumulate;
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+        context.stream,
+        {input, logits, parameters_->padded_gradient(weight_->index()), {}, accumulate}));
+  }
+  if (differentiate) {
+    tape.Record("head backward",
+                [index = weight_->index(), node = hidden.node, dhidden = std::move(dhidden)](
+                    Context& ctx, Tape& t) -> Status {
+                  WEFT_RETURN_IF_ERROR(t.parameters().Done(index));
+                  return t.AddGradient(ctx, node, dhidden);
+                });
+  }
+  double sum = 0;
+  for (int64_t row = 0; row < rows; ++row) sum += losses.As<float>()[row];
+  return sum;
+}
+
+Result<Tensor> ClassifierHead::Logits(Context& context, const Tensor& hidden) const {
+  WEFT_ASSIGN_OR_RETURN(Tensor logits,
+                        Tensor::New(context, Component::kWorkspace, hidden.dtype(),
+                                    {hidden.shape().Rows(), weight_->packed()->out_features()}));
+  WEFT_RETURN_IF_ERROR(
+      kernels::LinearForward(context.stream, {hidden, weight_->packed(), {}, logits}));
+  return logits;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/rng.h"
+#include "worker/engine/autograd/tape.h"
+
+namespace weft::engine {
+
+/// Dropout at one site of the network (Srivastava et al. 2014). The mask is drawn by position in
+/// the global batch, so micro-batches, ranks and recomputation do not change it. Off in evaluation.
+class Dropout {
+ public:
+  Dropout(const std::string& name, double probability)
+      : site_(SiteHash(name.c_str())), probability_(static_cast<float>(probability)) {}
+
+  /// `first_token` is the index of row 0 in the global batch. Works in place on a value that nobody
+  /// else holds.
+  Result<Value> Forward(Context& context, Tape& tape, Value x, int64_t first_token) const;
+
+ private:
+  uint32_t site_;
+  float probability_;
+};
+
+}  // namespace weft::engine

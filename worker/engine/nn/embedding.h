@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/token_batch.h"
+
+namespace weft::engine {
+
+/// Token plus learned position embedding: two parameters that others may share.
+class Embedding {
+ public:
+  Embedding(const ParameterSet* parameters, int64_t token_table, int64_t position_table,
+            DType compute)
+      : parameters_(parameters),
+        token_table_(token_table),
+        position_table_(position_table),
+        compute_(compute) {}
+
+  /// [count, width], compute type.
+  Result<Value> Forward(Context& context, Tape& tape, const TokenBatch& batch) const;
+
+ private:
+  const ParameterSet* parameters_;
+  int64_t token_table_;
+  int64_t position_table_;
+  DType compute_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/named_tensor.h"
+
+namespace weft::engine {
+
+struct UpdateArgs {
+  double learning_rate = 0;
+  double gradient_scale = 1;  ///< Multiplies the gradients on the fly.
+  int64_t update = 1;         ///< How many updates this one makes, counted from 1.
+};
+
+/// A rule that moves the parameters of one ParameterSet by their gradients. All it remembers
+/// between updates is in its state tensors.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  virtual Status Update(Context& context, const UpdateArgs& args) = 0;
+
+  /// For checkpoints: writing into the views restores the optimizer. Names are the rule's, the
+  /// parameter's and what it is: "adamw/transformer.wte.weight/first_moment".
+  virtual std::vector<NamedTensor> StateTensors() const = 0;
+};
+
+/// The optimizer of `spec`, its state zero. `parameters`, allocated with gradients, outlives it.
+Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const OptimizerSpec& spec,
+                                                const ParameterSet* parameters);
+
+}  // namespace weft::engine

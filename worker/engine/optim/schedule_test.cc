@@ -1,0 +1,51 @@
+#include "worker/engine/optim/schedule.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace weft::engine {
+namespace {
+
+std::vector<double> Rates(const ScheduleSpec& schedule, int64_t steps) {
+  std::vector<double> rates;
+  for (int64_t step = 0; step < steps; ++step) {
+    rates.push_back(ScheduledLearningRate(schedule, 8.0, step, steps));
+  }
+  return rates;
+}
+
+void ExpectRates(const std::vector<double>& rates, const std::vector<double>& expected) {
+  ASSERT_EQ(rates.size(), expected.size());
+  for (size_t i = 0; i < rates.size(); ++i) EXPECT_NEAR(rates[i], expected[i], 1e-12) << i;
+}
+
+TEST(ScheduleTest, ConstantRisesToThePeakAndStays) {
+  ExpectRates(Rates({.kind = "constant", .warmup_steps = 4, .final_ratio = 0.1}, 6),
+              {2, 4, 6, 8, 8, 8});
+}
+
+TEST(ScheduleTest, LinearEndsAtTheFinalRatio) {
+  ExpectRates(Rates({.kind = "linear", .warmup_steps = 2, .final_ratio = 0.25}, 6),
+              {4, 8, 6.5, 5, 3.5, 2});
+}
+
+TEST(ScheduleTest, CosineIsHalfWayInTheMiddle) {
+  // cos(pi/4) = sqrt(1/2): 8 * 0.5 * (1 + 0.70710678) = 6.82842712.
+  ExpectRates(Rates({.kind = "cosine", .warmup_steps = 1, .final_ratio = 0}, 5),
+              {8, 6.82842712474619, 4, 1.17157287525381, 0});
+}
+
+TEST(ScheduleTest, WarmupAsLongAsTrainingAndNoneAtAll) {
+  ExpectRates(Rates({.kind = "cosine", .warmup_steps = 4, .final_ratio = 0.1}, 4), {2, 4, 6, 8});
+  ExpectRates(Rates({.kind = "linear", .warmup_steps = 0, .final_ratio = 0.5}, 2), {6, 4});
+}
+
+TEST(ScheduleTest, StepsPastTheEndKeepTheLastRate) {
+  EXPECT_NEAR(ScheduledLearningRate({.kind = "cosine", .warmup_steps = 1, .final_ratio = 0.5}, 8.0,
+                                    100, 10),
+              4.0, 1e-12);
+}
+
+}  // namespace
+}  // namespace weft::engine

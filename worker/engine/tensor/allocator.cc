@@ -1,0 +1,180 @@
+#include "worker/engine/tensor/allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+
+namespace weft::engine {
+namespace {
+
+// From this size on blocks stand on huge pages, which spares the TLB in streaming kernels.
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t RoundUp(size_t bytes) {
+  constexpr size_t kSmall = 256;
+  const size_t grain = bytes >= kHugePage ? size_t{64} << 10 : kSmall;
+  return (std::max<size_t>(bytes, 1) + grain - 1) / grain * grain;
+}
+
+void* SystemAllocate(size_t bytes) {
+  void* data = nullptr;
+  const size_t alignment = bytes >= kHugePage ? kHugePage : Allocator::kAlignment;
+  if (posix_memalign(&data, alignment, bytes) != 0) return nullptr;
+  // Advice only: without huge pages everything works, slower.
+  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
+  return data;
+}
+
+}  // namespace
+
+std::string_view ComponentName(Component component) {
+  constexpr std::array<std::string_view, kComponents> kNames = {
+      "parameters", "gradients", "optimizer", "activations", "workspace", "communication"};
+  return kNames[static_cast<size_t>(component)];
+}
+
+void BlockRef::Release() {
+  if (block_ != nullptr && block_->references.fetch_sub(1) == 1) block_->owner->Return(block_);
+}
+
+Allocator::~Allocator() {
+  DropCached(0);
+  WEFT_CHECK(std::all_of(live_.begin(), live_.end(), [](int64_t bytes) { return bytes == 0; }),
+             "tensors outlive their allocator");
+}
+
+ExternalBytes::~ExternalBytes() {
+  // Counting less never fails.
+  if (allocator_ != nullptr) (void)allocator_->CountExternal(component_, -bytes_);
+}
+
+Status ExternalBytes::Set(Allocator* allocator, Component component, int64_t bytes) {
+  if (allocator_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(allocator_->CountExternal(component_, -bytes_));
+    allocator_ = nullptr;
+  }
+  WEFT_RETURN_IF_ERROR(allocator->CountExternal(component, bytes));
+  allocator_ = allocator;
+  component_ = component;
+  bytes_ = bytes;
+  return OkStatus();
+}
+
+Result<BlockRef> Allocator::Allocate(Component component, size_t bytes) {
+  if (bytes > size_t{1} << 60) return OverLimit(component, INT64_MAX);
+  const size_t rounded = RoundUp(bytes);
+  const auto size = static_cast<int64_t>(rounded);
+  std::lock_guard lock(mutex_);
+  Block* block = TakeCached(rounded);
+  if (block == nullptr) {
+    if (limit_bytes_ > 0 && held_bytes_ + size > limit_bytes_) {
+      DropCached(std::max<int64_t>(limit_bytes_ - size, 0));
+      if (held_bytes_ + size > limit_bytes_) return OverLimit(component, size);
+    }
+    void* data = SystemAllocate(rounded);
+    if (data == nullptr) return OverLimit(component, size);
+    block = new Block{data, rounded, component, this};
+    held_bytes_ += size;
+    ++system_allocations_;
+  }
+  block->component = component;
+  Count(component, static_cast<int64_t>(block->bytes));
+  return BlockRef(block);
+}
+
+Status Allocator::CountExternal(Component component, int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (bytes > 0 && limit_bytes_ > 0 && held_bytes_ + bytes > limit_bytes_) {
+    DropCached(std::max<int64_t>(limit_bytes_ - bytes, 0));
+    if (held_bytes_ + bytes > limit_bytes_) return OverLimit(component, bytes);
+  }
+  held_bytes_ += bytes;
+  Count(component, bytes);
+  return OkStatus();
+}
+
+int64_t Allocator::live_bytes(Component component) const {
+  std::lock_guard lock(mutex_);
+  return live_[static_cast<size_t>(component)];
+}
+
+int64_t Allocator::peak_bytes(Component component) const {
+  std::lock_guard lock(mutex_);
+  return peak_[static_cast<size_t>(component)];
+}
+
+MemoryBreakdown Allocator::Peaks() const {
+  return {peak_bytes(Component::kParameters),
+          peak_bytes(Component::kGradients),
+          peak_bytes(Component::kOptimizer),
+          peak_bytes(Component::kActivations),
+          peak_bytes(Component::kWorkspace),
+          peak_bytes(Component::kCommunication),
+          0};
+}
+
+void Allocator::ResetPeaks() {
+  std::lock_guard lock(mutex_);
+  peak_ = live_;
+}
+
+int64_t Allocator::held_bytes() const {
+  std::lock_guard lock(mutex_);
+  return held_bytes_;
+}
+
+int64_t Allocator::system_allocations() const {
+  std::lock_guard lock(mutex_);
+  return system_allocations_;
+}
+
+void Allocator::Return(Block* block) {
+  std::lock_guard lock(mutex_);
+  Count(block->component, -static_cast<int64_t>(block->bytes));
+  cached_.emplace(block->bytes, block);
+}
+
+// The smallest block that fits, unless it wastes more than a quarter.
+Allocator::Block* Allocator::TakeCached(size_t bytes) {
+  auto it = cached_.lower_bound(bytes);
+  if (it == cached_.end() || it->first > bytes + bytes / 4) return nullptr;
+  Block* block = it->second;
+  cached_.erase(it);
+  return block;
+}
+
+void Allocator::DropCached(int64_t until_bytes_held) {
+  while (!cached_.empty() && held_bytes_ > until_bytes_held) {
+    auto largest = std::prev(cached_.end());
+    Block* block = largest->second;
+    held_bytes_ -= static_cast<int64_t>(block->bytes);
+    std::free(block->data);
+    delete block;
+    cached_.erase(largest);
+  }
+}
+
+void Allocator::Count(Component component, int64_t bytes) {
+  auto i = static_cast<size_t>(component);
+  live_[i] += bytes;
+  peak_[i] = std::max(peak_[i], live_[i]);
+}
+
+Status Allocator::OverLimit(Component component, int64_t bytes) const {
+  std::string held;
+  for (int i = 0; i < kComponents; ++i) {
+    held += (i > 0 ? ", " : "") + std::string(ComponentName(static_cast<Component>(i))) + " " +
+            std::to_string(live_[static_cast<size_t>(i)]);
+  }
+  return ExhaustedError(
+      "allocating " + std::to_string(bytes) + " bytes for " +
+      std::string(ComponentName(component)) + " with " + std::to_string(held_bytes_) +
+      " held goes past the limit of " +
+      (limit_bytes_ > 0 ? std::to_string(limit_bytes_) + " bytes" : "what the system has") + " (" +
+      held + "); hint: a smaller micro_batch, recompute: block, or more memory_per_rank_bytes");
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/spec/field.h"
+#include "common/spec/plan.h"
+
+namespace weft::engine {
+
+/// Where the time of a step went, on this rank.
+struct PhaseSeconds {
+  double data = 0;
+  double forward = 0;   ///< Includes the classifier's share of the backward pass.
+  double backward = 0;  ///< Includes recomputation.
+  double communication_exposed = 0;
+  double optimizer = 0;  ///< Norm, update and packing.
+
+  double Total() const { return data + forward + backward + communication_exposed + optimizer; }
+};
+
+/// What happened in one optimizer step. All ranks report the same but for seconds and memory.
+struct StepReport {
+  int64_t step = 0;          ///< The step this is about, from 0.
+  double loss = 0;           ///< Mean over all targets of the global batch, before the update.
+  double gradient_norm = 0;  ///< Before clipping.
+  double learning_rate = 0;
+  int64_t tokens = 0;    ///< Of the global batch.
+  int64_t targets = 0;   ///< Of the global batch.
+  bool skipped = false;  ///< No update: the loss or a gradient was not finite.
+  PhaseSeconds seconds;
+  MemoryBreakdown peak_memory;  ///< Since the trainer started.
+};
+
+struct EvaluationReport {
+  double loss = 0;  ///< Mean over all targets.
+  int64_t targets = 0;
+  double seconds = 0;
+};
+
+/// The numbers of the training state beside its tensors.
+struct TrainCounters {
+  int64_t step = 0;
+  int64_t updates = 0;
+  int64_t skipped_steps = 0;
+  int64_t tokens = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("step", "Steps taken, which is also where the data goes on.").Unit("steps"),
+          self.step);
+    visit(Field("updates", "Steps that changed the parameters.").Unit("steps"), self.updates);
+    visit(Field("skipped_steps", "Steps dropped because of a non-finite gradient.").Unit("steps"),
+          self.skipped_steps);
+    visit(Field("tokens", "Tokens trained on, over all ranks.").Unit("tokens"), self.tokens);
+  }
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,230 @@
+#include "worker/engine/train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
+#include "worker/engine/optim/gradient_norm.h"
+#include "worker/engine/optim/schedule.h"
+
+namespace weft::engine {
+namespace {
+
+std::vector<TensorView> GradientViews(const ParameterSet& parameters) {
+  std::vector<TensorView> views;
+  for (int64_t i = 0; i < parameters.size(); ++i) views.push_back(parameters.gradient(i));
+  return views;
+}
+
+Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
+  const int64_t ranks = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
+  if (RankCount(plan.mesh) != ranks || plan.mesh.data != ranks) {
+    return InvalidError("a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
+                        std::to_string(plan.mesh.data) + " of them data-parallel, cannot run on " +
+                        std::to_string(ranks));
+  }
+  if (plan.micro_batch * plan.accumulation_steps * ranks != job.train.global_batch) {
+    return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
+                        " x accumulation_steps " + std::to_string(plan.accumulation_steps) + " x " +
+                        std::to_string(ranks) + " ranks is not train.global_batch " +
+                        std::to_string(job.train.global_batch));
+  }
+  if (parts.rank < 0 || parts.rank >= ranks) {
+    return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
+  }
+  if (parts.model->compute() != ModelOptionsOf(plan).compute) {
+    return InvalidError("the model computes in " + std::string(DTypeName(parts.model->compute())) +
+                        ", the plan's precision is " + plan.precision);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+ModelOptions ModelOptionsOf(const Plan& plan) {
+  return {.compute = plan.precision == "fp32" ? DType::kF32 : DType::kBF16,
+          .with_gradients = true,
+          .block_memory_policy = plan.block_memory_policy};
+}
+
+Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
+    : job_(job), plan_(plan), parts_(parts), gradients_(GradientViews(parts.model->parameters())) {}
+
+Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& plan,
+                                              const TrainerParts& parts) {
+  WEFT_RETURN_IF_ERROR(Validate(job, plan, parts));
+  kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
+  parts.context->seed = static_cast<uint64_t>(job.train.seed);
+  std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
+  WEFT_ASSIGN_OR_RETURN(trainer->optimizer_,
+                        NewOptimizer(*parts.context, job.optimizer, &parts.model->parameters()));
+  return trainer;
+}
+
+Status Trainer::Pack() {
+  if (packed_) return OkStatus();
+  ProfileScope scope(parts_.context->profiler, "pack weights");
+  WEFT_RETURN_IF_ERROR(parts_.model->Pack(*parts_.context));
+  packed_ = true;
+  return OkStatus();
+}
+
+Result<std::vector<Trainer::MicroBatch>> Trainer::LoadBatches(int64_t* targets) {
+  std::vector<MicroBatch> batches;
+  *targets = 0;
+  for (int64_t k = 0; k < plan_.accumulation_steps; ++k) {
+    const int64_t first = (parts_.rank * plan_.accumulation_steps + k) * plan_.micro_batch;
+    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(counters_.step, first, plan_.micro_batch));
+    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(*parts_.context, batch, first));
+    *targets += batch.target_count;
+    batches.push_back({std::move(tokens), batch.target_count});
+  }
+  return batches;
+}
+
+Status Trainer::SumScalars(std::span<double> values, PhaseSeconds& seconds) {
+  if (parts_.reducer == nullptr) return OkStatus();
+  Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(values));
+  seconds.communication_exposed += watch.Lap();
+  return OkStatus();
+}
+
+Status Trainer::FinishReduction(PhaseSeconds& seconds) {
+  if (parts_.reducer == nullptr) return OkStatus();
+  Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
+  seconds.communication_exposed += watch.Lap();
+  return OkStatus();
+}
+
+Result<double> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
+                                           PhaseSeconds& seconds) {
+  Context& context = *parts_.context;
+  GradientReducer* reducer = parts_.reducer;
+  const float gradient_scale = 1.0f / static_cast<float>(targets);
+  double loss_sum = 0;
+  gradients_.StartStep();
+  for (size_t k = 0; k < batches.size(); ++k) {
+    const bool last = k + 1 == batches.size();
+    Stopwatch watch;
+    ParameterGradients::ReadyHook hook;
+    if (reducer != nullptr) {
+      WEFT_RETURN_IF_ERROR(reducer->Begin(last));
+      if (last) hook = [reducer](int64_t index) { return reducer->OnGradientReady(index); };
+    }
+    gradients_.StartPass(std::move(hook));
+    Tape tape(&gradients_);
+    WEFT_ASSIGN_OR_RETURN(double loss,
+                          parts_.model->LossSum(context, tape, batches[k].tokens, gradient_scale));
+    loss_sum += loss;
+    batches[k] = {};
+    seconds.forward += watch.Lap();
+    WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
+    WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
+    seconds.backward += watch.Lap();
+  }
+  return loss_sum;
+}
+
+Status Trainer::Update(StepReport& report) {
+  Context& context = *parts_.context;
+  {
+    ProfileScope scope(context.profiler, "gradient norm");
+    WEFT_ASSIGN_OR_RETURN(GradientNorm gradient,
+                          MeasureGradients(context, parts_.model->parameters()));
+    report.gradient_norm = gradient.norm;
+    report.skipped = gradient.non_finite > 0 || !std::isfinite(report.loss);
+  }
+  if (report.skipped) return OkStatus();
+  {
+    ProfileScope scope(context.profiler, "update");
+    WEFT_RETURN_IF_ERROR(optimizer_->Update(
+        context, {.learning_rate = report.learning_rate,
+                  .gradient_scale = ClipFactor(report.gradient_norm, job_.train.gradient_clip_norm),
+                  .update = counters_.updates + 1}));
+  }
+  ++counters_.updates;
+  packed_ = false;
+  return Pack();
+}
+
+Result<StepReport> Trainer::Step() {
+  StepReport report;
+  report.step = counters_.step;
+  report.learning_rate = ScheduledLearningRate(job_.schedule, job_.optimizer.learning_rate,
+                                               counters_.step, job_.train.steps);
+  report.tokens = job_.train.global_batch * SequenceLength(job_);
+  parts_.context->step = counters_.step;
+  WEFT_RETURN_IF_ERROR(Pack());
+
+  Stopwatch watch;
+  int64_t own_targets = 0;
+  WEFT_ASSIGN_OR_RETURN(std::vector<MicroBatch> batches, LoadBatches(&own_targets));
+  report.seconds.data = watch.Lap();
+  std::array<double, 1> targets = {static_cast<double>(own_targets)};
+  WEFT_RETURN_IF_ERROR(SumScalars(targets, report.seconds));
+  report.targets = static_cast<int64_t>(targets[0]);
+  if (report.targets == 0) {
+    return InvalidError("step " + std::to_string(counters_.step) +
+                        " has no targets; hint: look at the data, every token is ignored");
+  }
+
+  WEFT_ASSIGN_OR_RETURN(double own_loss,
+                        ForwardAndBackward(std::move(batches), report.targets, report.seconds));
+  WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
+  std::array<double, 1> loss = {own_loss};
+  WEFT_RETURN_IF_ERROR(SumScalars(loss, report.seconds));
+  report.loss = loss[0] / static_cast<double>(report.targets);
+
+  watch.Lap();
+  WEFT_RETURN_IF_ERROR(Update(report));
+  report.seconds.optimizer = watch.Lap();
+  ++counters_.step;
+  counters_.tokens += report.tokens;
+  if (report.skipped) ++counters_.skipped_steps;
+  report.peak_memory = parts_.context->allocator->Peaks();
+  return report;
+}
+
+Result<EvaluationReport> Trainer::Evaluate() {
+  if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
+  WEFT_RETURN_IF_ERROR(Pack());
+  Stopwatch watch;
+  Context& context = *parts_.context;
+  int64_t count = parts_.validation->Sequences();
+  if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
+  const int64_t end = count * (parts_.rank + 1) / world_size();
+  std::array<double, 2> sums = {0, 0};  // loss, targets
+  for (int64_t first = count * parts_.rank / world_size(); first < end;) {
+    const int64_t sequences = std::min(plan_.micro_batch, end - first);
+    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
+    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
+    Tape tape(nullptr);
+    WEFT_ASSIGN_OR_RETURN(double loss, parts_.model->LossSum(context, tape, tokens, 1.0f));
+    sums[0] += loss;
+    sums[1] += static_cast<double>(batch.target_count);
+    first += sequences;
+  }
+  PhaseSeconds ignored;
+  WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
+  if (sums[1] == 0) return InvalidError("the validation data has no targets");
+  return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]), watch.Lap()};
+}
+
+std::vector<NamedTensor> Trainer::StateTensors() const {
+  std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
+  for (NamedTensor& tensor : optimizer_->StateTensors()) tensors.push_back(std::move(tensor));
+  return tensors;
+}
+
+void Trainer::Restored(const TrainCounters& counters) {
+  counters_ = counters;
+  packed_ = false;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+#include "worker/engine/autograd/parameter_gradients.h"
+#include "worker/engine/data/batch_source.h"
+#include "worker/engine/models/language_model.h"
+#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/train/gradient_reducer.h"
+#include "worker/engine/train/step_report.h"
+
+namespace weft::engine {
+
+/// What the plan says to the model.
+ModelOptions ModelOptionsOf(const Plan& plan);
+
+/// Whom a Trainer works with; all outlive it.
+struct TrainerParts {
+  Context* context = nullptr;
+  LanguageModel* model = nullptr;  ///< Its parameters initialized or loaded.
+  BatchSource* train = nullptr;
+  BatchSource* validation = nullptr;   ///< Or none.
+  GradientReducer* reducer = nullptr;  ///< None for one rank.
+  int64_t rank = 0;                    ///< Among reducer->world_size().
+};
+
+/// Trains a model as the job says what and the plan says how. Its whole state is StateTensors() and
+/// counters(): with both restored a run goes on bit for bit as if it had never stopped. Not
+/// thread-safe.
+class Trainer {
+ public:
+  /// kInvalid when job and plan do not fit each other: batch sizes, ranks, precision.
+  static Result<std::unique_ptr<Trainer>> New(const JobSpec& job, const Plan& plan,
+                                              const TrainerParts& parts);
+
+  /// One optimizer step: accumulation_steps micro-batches forward and backward, the sum over ranks,
+  /// clipping, update. A loss or gradient that is not finite skips the update on all ranks. After
+  /// an error the state is as before the step, or the update is complete but not counted.
+  Result<StepReport> Step();
+
+  /// Mean loss over the job's evaluation sequences, all ranks together. kNotFound without
+  /// validation data.
+  Result<EvaluationReport> Evaluate();
+
+  const TrainCounters& counters() const { return counters_; }
+  bool finished() const { return counters_.step >= job_.train.steps; }
+
+  /// Parameters under their own names, then the optimizer's state.
+  std::vector<NamedTensor> StateTensors() const;
+
+  /// StateTensors() have been overwritten with the state that belongs to `counters`.
+  void Restored(const TrainCounters& counters);
+
+ private:
+  struct MicroBatch {
+    TokenBatch tokens;
+    int64_t targets = 0;
+  };
+
+  Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
+
+  Status Pack();
+  Result<std::vector<MicroBatch>> LoadBatches(int64_t* targets);
+  Result<double> ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
+                                    PhaseSeconds& seconds);
+  Status Update(StepReport& report);
+  Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
+  Status FinishReduction(PhaseSeconds& seconds);
+  int64_t world_size() const { return parts_.reducer ? parts_.reducer->world_size() : 1; }
+
+  JobSpec job_;
+  Plan plan_;
+  TrainerParts parts_;
+  ParameterGradients gradients_;
+  std::unique_ptr<Optimizer> optimizer_;
+  TrainCounters counters_;
+  bool packed_ = false;
+};
+
+}  // namespace weft::engine
