@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/env.h"
+#include "common/status.h"
+#include "worker/engine/checkpoint/epoch_fence.h"
+#include "worker/engine/checkpoint/manifest.h"
+#include "worker/engine/tensor/named_tensor.h"
+
+namespace weft::engine {
+
+/// Makes the checkpoint folder durable from the run folder down, and removes leftovers. Once per
+/// attempt, after the epoch was claimed.
+Status PrepareCheckpointsFolder(Env& env, const std::string& run_dir);
+
+/// Writes and publishes the checkpoint of manifest.step; returns the manifest with its files. A
+/// crash or error at any point leaves it whole or invisible, and all others as they were. Where a
+/// sound checkpoint of this step stands already it is kept, a damaged one is replaced. kConflict
+/// when a newer attempt owns the folder, kExhausted when the disk is full.
+Result<CheckpointManifest> PublishCheckpoint(Env& env, const std::string& run_dir,
+                                             EpochFence& fence, CheckpointManifest manifest,
+                                             const std::vector<NamedTensor>& tensors);
+
+}  // namespace weft::engine

@@ -1,0 +1,128 @@
+#include "worker/engine/checkpoint/writer.h"
+
+#include <chrono>
+#include <cstring>
+#include <new>
+
+#include "common/failpoint.h"
+#include "common/log.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/publish.h"
+#include "worker/engine/tensor/profiler.h"
+
+namespace weft::engine {
+
+CheckpointWriter::CheckpointWriter(CheckpointWriterOptions options)
+    : options_(std::move(options)), fence_(*options_.env, options_.run_dir, options_.epoch) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (running_.valid()) running_.wait();
+}
+
+Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(CheckpointWriterOptions options) {
+  std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(std::move(options)));
+  WEFT_RETURN_IF_ERROR(writer->fence_.Claim());
+  WEFT_RETURN_IF_ERROR(PrepareCheckpointsFolder(*writer->options_.env, writer->options_.run_dir));
+  return writer;
+}
+
+bool CheckpointWriter::busy() const {
+  return running_.valid() &&
+         running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+Status CheckpointWriter::Wait() {
+  if (running_.valid()) last_ = running_.get();
+  return last_;
+}
+
+Result<CheckpointWriter::Snapshot> CheckpointWriter::Copy(const std::vector<NamedTensor>& tensors) {
+  size_t total = 0;
+  for (const NamedTensor& tensor : tensors) total += tensor.view.Bytes();
+  Snapshot snapshot;
+  snapshot.bytes.reset(new (std::nothrow) std::byte[total]);
+  if (snapshot.bytes == nullptr) {
+    return ExhaustedError("no memory for a copy of " + std::to_string(total) +
+                          " bytes of training state");
+  }
+  size_t offset = 0;
+  for (const NamedTensor& tensor : tensors) {
+    NamedTensor copy = tensor;
+    copy.view.data = snapshot.bytes.get() + offset;
+    if (tensor.view.Bytes() > 0) {
+      std::memcpy(copy.view.data, tensor.view.data, tensor.view.Bytes());
+    }
+    offset += tensor.view.Bytes();
+    snapshot.tensors.push_back(std::move(copy));
+  }
+  return snapshot;
+}
+
+Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
+                                      const std::vector<NamedTensor>& tensors) {
+  Stopwatch watch;
+  CheckpointProgress progress;
+  progress.step = manifest.step;
+  progress.path = CheckpointPath(options_.run_dir, manifest.step);
+  (void)Wait();  // its outcome has been reported
+  Result<Snapshot> snapshot = Copy(tensors);
+  if (!snapshot.ok()) {
+    last_ = snapshot.status();
+    progress.state = CheckpointProgress::State::kFailed;
+    progress.error = last_;
+    Report(progress);
+    return last_;
+  }
+  progress.snapshot_seconds = watch.Lap();
+  const double held_up = progress.snapshot_seconds;
+  running_ = std::async(std::launch::async,
+                        [this, manifest = std::move(manifest), copy = *std::move(snapshot),
+                         progress = std::move(progress)]() mutable {
+                          return Run(std::move(manifest), std::move(copy), std::move(progress));
+                        });
+  return held_up;
+}
+
+Status CheckpointWriter::Run(CheckpointManifest manifest, Snapshot snapshot,
+                             CheckpointProgress progress) {
+  Status status = WriteAndVerify(std::move(manifest), std::move(snapshot), progress);
+  if (!status.ok()) {
+    if (status.code() == StatusCode::kConflict) fenced_ = true;
+    progress.state = CheckpointProgress::State::kFailed;
+    progress.error = status;
+    Report(progress);
+    return status;
+  }
+  progress.state = CheckpointProgress::State::kVerified;
+  Report(progress);
+  Result<int64_t> collected =
+      CollectCheckpoints(*options_.env, options_.run_dir, fence_,
+                         {progress.step, options_.keep_last, options_.resume_step});
+  if (!collected.ok()) {
+    // The checkpoint is safe; what could not be deleted is looked at again after the next one.
+    if (collected.status().code() == StatusCode::kConflict) fenced_ = true;
+    WEFT_LOG_WARNING << "deleting old checkpoints: " << collected.status().message();
+  }
+  return OkStatus();
+}
+
+Status CheckpointWriter::WriteAndVerify(CheckpointManifest manifest, Snapshot snapshot,
+                                        CheckpointProgress& progress) {
+  Stopwatch watch;
+  WEFT_ASSIGN_OR_RETURN(manifest, PublishCheckpoint(*options_.env, options_.run_dir, fence_,
+                                                    std::move(manifest), snapshot.tensors));
+  snapshot = {};
+  for (const CheckpointFile& file : manifest.files) progress.bytes += file.bytes;
+  progress.write_seconds = watch.Lap();
+  Report(progress);
+  WEFT_RETURN_IF_ERROR(Failpoint("checkpoint.before_verify"));
+  WEFT_RETURN_IF_ERROR(VerifyAndMark(*options_.env, progress.path).status());
+  progress.verify_seconds = watch.Lap();
+  return Failpoint("checkpoint.after_verify");
+}
+
+void CheckpointWriter::Report(const CheckpointProgress& progress) const {
+  if (options_.report) options_.report(progress);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/env.h"
+#include "common/status.h"
+#include "worker/engine/checkpoint/epoch_fence.h"
+#include "worker/engine/checkpoint/manifest.h"
+#include "worker/engine/tensor/named_tensor.h"
+
+namespace weft::engine {
+
+/// How far the checkpoint of a step got.
+struct CheckpointProgress {
+  enum class State { kWritten, kVerified, kFailed };
+  State state = State::kWritten;
+  int64_t step = 0;
+  std::string path;
+  int64_t bytes = 0;
+  double snapshot_seconds = 0;  ///< Training stood still.
+  double write_seconds = 0;     ///< In the background, as is what follows.
+  double verify_seconds = 0;
+  Status error;  ///< With kFailed.
+};
+
+struct CheckpointWriterOptions {
+  Env* env = nullptr;
+  std::string run_dir;
+  int64_t epoch = 0;
+  int64_t keep_last = 1;
+  std::optional<int64_t> resume_step;  ///< Checkpoint the attempt started from; is kept.
+
+  /// Told of every step of every checkpoint, on the writer's thread.
+  std::function<void(const CheckpointProgress&)> report;
+};
+
+/// Saves checkpoints beside the training: Save copies the tensors and returns, a thread writes the
+/// copy, publishes it, reads it back and only then deletes old ones. What fails is reported and
+/// leaves the older checkpoints as they were; the next Save tries anew. One caller.
+class CheckpointWriter {
+ public:
+  /// Claims the epoch and prepares the folder. kConflict when a newer attempt owns it.
+  static Result<std::unique_ptr<CheckpointWriter>> Open(CheckpointWriterOptions options);
+
+  /// Waits for a save under way.
+  ~CheckpointWriter();
+
+  /// A save is under way; another Save would wait for it.
+  bool busy() const;
+
+  /// A newer attempt owns the folder: this one has no business any more.
+  bool fenced() const { return fenced_; }
+
+  /// Starts the checkpoint of manifest.step. Returns the seconds the caller was held up; kExhausted
+  /// without memory for the copy (reported as well). The tensors may change once it returns.
+  Result<double> Save(CheckpointManifest manifest, const std::vector<NamedTensor>& tensors);
+
+  /// Waits until no save is under way. The outcome of the last one: OK means it is verified.
+  Status Wait();
+
+ private:
+  struct Snapshot {
+    std::unique_ptr<std::byte[]> bytes;
+    std::vector<NamedTensor> tensors;
+  };
+
+  explicit CheckpointWriter(CheckpointWriterOptions options);
+  static Result<Snapshot> Copy(const std::vector<NamedTensor>& tensors);
+  Status Run(CheckpointManifest manifest, Snapshot snapshot, CheckpointProgress progress);
+  Status WriteAndVerify(CheckpointManifest manifest, Snapshot snapshot,
+                        CheckpointProgress& progress);
+  void Report(const CheckpointProgress& progress) const;
+
+  CheckpointWriterOptions options_;
+  EpochFence fence_;
+  std::atomic<bool> fenced_{false};
+  std::future<Status> running_;
+  Status last_;
+};
+
+}  // namespace weft::engine

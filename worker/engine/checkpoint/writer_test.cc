@@ -1,0 +1,180 @@
+#include "worker/engine/checkpoint/writer.h"
+
+#include <condition_variable>
+#include <mutex>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/env_fault.h"
+#include "common/failpoint.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/checkpoint/testing.h"
+
+namespace weft::engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using State = CheckpointProgress::State;
+
+const std::string kRun = "/runs/j-1";
+
+class WriterTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(env_.CreateDirs(kRun).ok()); }
+  void TearDown() override { ASSERT_TRUE(SetFailpoints("").ok()); }
+
+  Result<std::unique_ptr<CheckpointWriter>> Open(int64_t epoch, int64_t keep_last = 1,
+                                                 std::optional<int64_t> resume_step = {}) {
+    return CheckpointWriter::Open(
+        {&env_, kRun, epoch, keep_last, resume_step, [this](const CheckpointProgress& progress) {
+           std::unique_lock lock(mutex_);
+           progress_.push_back(progress);
+           gate_.wait(lock, [this] { return gate_open_; });
+         }});
+  }
+
+  static Status Save(CheckpointWriter& writer, int64_t step) {
+    TestState state(step);
+    WEFT_RETURN_IF_ERROR(writer.Save(TestManifest(step), state.Tensors()).status());
+    return writer.Wait();
+  }
+
+  std::vector<int64_t> Steps() {
+    std::vector<int64_t> steps;
+    const std::vector<CheckpointInfo> found = *ListCheckpoints(env_, kRun);
+    for (const CheckpointInfo& info : found) steps.push_back(info.step);
+    return steps;
+  }
+
+  void SetGate(bool open) {
+    std::lock_guard lock(mutex_);
+    gate_open_ = open;
+    gate_.notify_all();
+  }
+
+  FaultEnv env_;
+  std::mutex mutex_;
+  std::condition_variable gate_;
+  bool gate_open_ = true;  ///< While closed the writer's thread stays in its report.
+  std::vector<CheckpointProgress> progress_;
+};
+
+TEST_F(WriterTest, TrainingGoesOnWhileTheCopyIsWritten) {
+  auto writer = *Open(1);
+  SetGate(false);
+  TestState state(100);
+  ASSERT_TRUE(writer->Save(TestManifest(100), state.Tensors()).ok());
+  state = TestState(101);  // the next step overwrites the tensors
+  EXPECT_TRUE(writer->busy());
+  SetGate(true);
+  ASSERT_TRUE(writer->Wait().ok());
+  EXPECT_FALSE(writer->busy());
+  ASSERT_EQ(progress_.size(), 2u);
+  EXPECT_EQ(progress_[0].state, State::kWritten);
+  EXPECT_EQ(progress_[1].state, State::kVerified);
+  EXPECT_EQ(progress_[1].path, CheckpointPath(kRun, 100));
+  EXPECT_GT(progress_[1].bytes, 17 * 4);
+  LatestSearch search = *LatestVerified(env_, kRun);
+  TestState loaded;
+  ASSERT_TRUE(
+      LoadTensors(env_, search.latest->path, search.latest->manifest, loaded.Tensors()).ok());
+  EXPECT_TRUE(loaded == TestState(100));
+}
+
+TEST_F(WriterTest, KeepsTheLastOnesAndTheOneResumedFrom) {
+  auto writer = *Open(1, 2);
+  for (int64_t step : {1, 2, 3, 4}) ASSERT_TRUE(Save(*writer, step).ok());
+  EXPECT_THAT(Steps(), ElementsAre(3, 4));
+  writer.reset();
+  auto next = *Open(2, 2, 3);
+  for (int64_t step : {5, 6, 7}) ASSERT_TRUE(Save(*next, step).ok());
+  EXPECT_THAT(Steps(), ElementsAre(3, 6, 7));
+}
+
+TEST_F(WriterTest, NothingIsDeletedBeforeTheNewOneIsVerified) {
+  auto writer = *Open(1, 1);
+  ASSERT_TRUE(Save(*writer, 1).ok());
+  SetGate(false);
+  TestState state(2);
+  ASSERT_TRUE(writer->Save(TestManifest(2), state.Tensors()).ok());
+  {
+    std::unique_lock lock(mutex_);
+    while (progress_.back().step != 2) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+    EXPECT_EQ(progress_.back().state, State::kWritten);
+  }
+  EXPECT_THAT(Steps(), ElementsAre(1, 2)) << "written, not verified";
+  SetGate(true);
+  ASSERT_TRUE(writer->Wait().ok());
+  EXPECT_THAT(Steps(), ElementsAre(2));
+
+  ASSERT_TRUE(SetFailpoints("checkpoint.before_verify=error").ok());
+  EXPECT_FALSE(Save(*writer, 3).ok());
+  EXPECT_FALSE(Save(*writer, 4).ok());
+  EXPECT_THAT(Steps(), ElementsAre(2, 3, 4)) << "unverified ones never push out a verified one";
+}
+
+TEST_F(WriterTest, AFullDiskIsReportedCleanedUpAndRetried) {
+  auto writer = *Open(1, 1);
+  ASSERT_TRUE(Save(*writer, 1).ok());
+  env_.SetCapacity(*env_.FileSize(CheckpointPath(kRun, 1) + "/manifest.json") * 2);
+  Status full = Save(*writer, 2);
+  EXPECT_EQ(full.code(), StatusCode::kExhausted);
+  EXPECT_EQ(progress_.back().state, State::kFailed);
+  EXPECT_THAT(progress_.back().error.message(), HasSubstr("No space left"));
+  EXPECT_THAT(*env_.ListDir(CheckpointsFolder(kRun)), ElementsAre("step-00000001"));
+  EXPECT_FALSE(writer->fenced());
+  env_.SetCapacity(1 << 20);
+  EXPECT_TRUE(Save(*writer, 3).ok());
+  EXPECT_THAT(Steps(), ElementsAre(3));
+}
+
+TEST_F(WriterTest, AReplacedAttemptPublishesAndDeletesNothing) {
+  auto old_writer = *Open(1, 1);
+  ASSERT_TRUE(Save(*old_writer, 1).ok());
+  auto new_writer = *Open(2, 1);
+  EXPECT_EQ(Save(*old_writer, 2).code(), StatusCode::kConflict);
+  EXPECT_TRUE(old_writer->fenced());
+  EXPECT_EQ(progress_.back().state, State::kFailed);
+  EXPECT_THAT(*env_.ListDir(CheckpointsFolder(kRun)), ElementsAre("step-00000001"));
+  EXPECT_EQ(Open(1).status().code(), StatusCode::kConflict);
+  ASSERT_TRUE(Save(*new_writer, 2).ok());
+  EXPECT_EQ(ReadManifest(env_, CheckpointPath(kRun, 2))->epoch, 2);
+}
+
+TEST_F(WriterTest, AnAttemptReplacedWhileItWritesDoesNotPublish) {
+  auto old_writer = *Open(1, 1);
+  ASSERT_TRUE(SetFailpoints("checkpoint.after_manifest=sleep:200").ok());
+  TestState state(1);
+  ASSERT_TRUE(old_writer->Save(TestManifest(1), state.Tensors()).ok());
+  auto new_writer = *Open(2, 1);
+  EXPECT_FALSE(old_writer->Wait().ok());
+  EXPECT_TRUE(Steps().empty());
+}
+
+TEST_F(WriterTest, EveryFailpointLeavesTheOldCheckpoint) {
+  for (const char* name :
+       {"checkpoint.before_write", "checkpoint.after_shards", "checkpoint.after_manifest",
+        "checkpoint.after_publish", "checkpoint.before_verify", "checkpoint.after_verify",
+        "checkpoint.before_collect", "checkpoint.during_collect"}) {
+    FaultEnv env;
+    ASSERT_TRUE(env.CreateDirs(kRun).ok());
+    auto writer = *CheckpointWriter::Open({&env, kRun, 1, 1, {}, {}});
+    ASSERT_TRUE(Save(*writer, 1).ok());
+    ASSERT_TRUE(SetFailpoints(std::string(name) + "=full").ok());
+    (void)Save(*writer, 2);
+    EXPECT_TRUE(LatestVerified(env, kRun)->latest.has_value()) << name;
+    ASSERT_TRUE(SetFailpoints("").ok());
+    ASSERT_TRUE(Save(*writer, 3).ok());
+    EXPECT_THAT(*env.ListDir(CheckpointsFolder(kRun)), ElementsAre("step-00000003")) << name;
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine
