@@ -1,0 +1,34 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "common/rng.h"
+
+namespace weft::daemon {
+
+/// Waiting times between dials: doubling from 0.2 to 5 seconds, each spread evenly over its upper
+/// half so that many workers do not come back in one moment. Not thread-safe.
+class Backoff {
+ public:
+  static constexpr double kFirstSeconds = 0.2;
+  static constexpr double kLastSeconds = 5;
+
+  explicit Backoff(uint64_t seed) : random_(PhiloxKey{seed, 0, SiteHash("backoff")}) {}
+
+  std::chrono::duration<double> Next() {
+    double whole = seconds_;
+    seconds_ = std::min(kLastSeconds, seconds_ * 2);
+    return std::chrono::duration<double>(whole * (0.5 + 0.5 * random_.Uniform()));
+  }
+
+  /// A dial succeeded.
+  void Reset() { seconds_ = kFirstSeconds; }
+
+ private:
+  PhiloxStream random_;
+  double seconds_ = kFirstSeconds;
+};
+
+}  // namespace weft::daemon

@@ -1,0 +1,63 @@
+#include "worker/daemon/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "common/version.h"
+
+namespace weft::daemon {
+namespace {
+
+/// "--data-dir" or WEFT_WORKER_DATA_DIR.
+template <class T>
+CLI::Option* Add(CLI::App& app, const std::string& name, T& value, const std::string& help) {
+  std::string variable = "WEFT_WORKER_";
+  for (char c : name) variable += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return app.add_option("--" + name, value, help)->envname(variable);
+}
+
+}  // namespace
+
+bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
+  CLI::App app{
+      "weft-worker runs the ranks of training jobs on this machine.\n"
+      "Every option can be given as WEFT_WORKER_NAME in the environment."};
+  app.set_version_flag("--version", std::string("weft-worker ") + kVersion);
+  Add(app, "coordinator", options.coordinator, "Coordinator to attach to, HOST:PORT")
+      ->capture_default_str();
+  Add(app, "data-dir", options.data_dir,
+      "Folder of this daemon: id, lock, measurements, token shards; one for each worker")
+      ->required();
+  Add(app, "run-root", options.run_root,
+      "Refuse jobs whose folder is not inside this one (shared by all workers); empty: accept any");
+  Add(app, "worker-id", options.worker_id,
+      "Name of this worker; default: the one kept in the data folder");
+  Add(app, "host", options.host,
+      "Address of this machine that ranks on others can reach; default: the one that reaches the "
+      "coordinator");
+  Add(app, "cores", options.cores, "Cores offered to ranks; 0: all this process may use")
+      ->check(CLI::Range(0, 65536));
+  Add(app, "memory-limit", options.memory_limit_bytes,
+      "Memory offered to ranks, for example 8GiB; 0: nine tenths of what this process may use")
+      ->transform(CLI::AsSizeValue(false));
+  Add(app, "metrics-listen", options.metrics_listen,
+      "Where /metrics is served, HOST:PORT; port 0: any free one; empty: nowhere")
+      ->capture_default_str();
+  Add(app, "trainer", options.trainer,
+      "Program run for each rank; default: weft-trainer beside this program");
+  Add(app, "drain-seconds", options.drain_seconds,
+      "Time ranks have to save and stop after SIGTERM before they are killed")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  app.add_flag("--reprobe", options.reprobe, "Measure this machine again");
+  app.add_flag("--healthcheck", options.healthcheck,
+               "Ask the worker that runs on --data-dir whether it is attached; exit 0 if so");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    exit_code = app.exit(error) == 0 ? kExitOk : kExitUsage;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace weft::daemon

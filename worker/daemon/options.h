@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace weft::daemon {
+
+/// Exit codes of weft-worker; listed in docs/operations.md.
+enum ExitCode : int {
+  kExitOk = 0,        ///< Drained, or --help, --version.
+  kExitInternal = 1,  ///< Unexpected; the last log line says what.
+  kExitUsage = 2,     ///< Flags, environment or files are wrong.
+  kExitInUse = 3,     ///< Another daemon holds the data folder.
+  kExitRefused = 4,   ///< The coordinator does not take this worker (version, duplicate id).
+};
+
+/// What the user says about a worker: flags, or WEFT_WORKER_* in the environment.
+struct Options {
+  std::string coordinator = "127.0.0.1:7070";
+  std::string data_dir;
+  std::string run_root;
+  std::string worker_id;
+  std::string host;
+  std::string metrics_listen = "127.0.0.1:0";
+  std::string trainer;
+  int64_t cores = 0;
+  uint64_t memory_limit_bytes = 0;
+  double drain_seconds = 60;
+  bool reprobe = false;
+  bool healthcheck = false;
+};
+
+/// Parses the command line. Fills `options` and returns true, or prints help, the version or what
+/// is wrong, sets `exit_code` and returns false.
+bool ParseOptions(int argc, char** argv, Options& options, int& exit_code);
+
+}  // namespace weft::daemon
