@@ -1,0 +1,309 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "common/spec/field.h"
+#include "common/spec/plan.h"
+#include "common/status.h"
+#include "worker/trainer/run_summary.h"
+
+namespace weft::trainer {
+
+/// The control channel between the worker daemon and a rank (weft-trainer): a socket pair on which
+/// each side writes one JSON object a line, `{"progress": {...}}`, whose only key names the
+/// message. End of file means that the other side is gone: a rank then exits at once.
+
+/// How a rank process ends; the message `finished`, `stopped` or `failed` before it says more.
+enum ExitCode : int {
+  kExitDone = 0,        ///< Finished, or stopped as asked.
+  kExitUsage = 64,      ///< Wrong arguments, or an attempt spec that cannot be read.
+  kExitUserError = 65,  ///< Job or data are wrong: a retry cannot help.
+  kExitInternal = 70,   ///< A defect of Weft.
+  kExitOrphaned = 71,   ///< The daemon is gone.
+  kExitRetry = 75,      ///< A peer, memory, disk or the like failed: a retry may help.
+};
+
+// Rank to daemon.
+
+/// First message.
+struct HelloMessage {
+  static constexpr std::string_view kName = "hello";
+  int64_t pid = 0;
+  int64_t rank = 0;
+  int64_t epoch = 0;
+  std::string version;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("pid", "Process id."), self.pid);
+    visit(Field("rank", "Which rank."), self.rank);
+    visit(Field("epoch", "Attempt epoch."), self.epoch);
+    visit(Field("version", "Release of the binary."), self.version);
+  }
+};
+
+/// Data, model and peers are there; the first step begins.
+struct StartedMessage {
+  static constexpr std::string_view kName = "started";
+  int64_t step = 0;
+  std::string resumed_from;
+  int64_t parameters = 0;
+  double startup_seconds = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("step", "Steps done already.").Unit("steps"), self.step);
+    visit(Field("resumed_from", "Checkpoint folder; empty for a fresh start."), self.resumed_from);
+    visit(Field("parameters", "Trainable numbers of the model."), self.parameters);
+    visit(Field("startup_seconds", "Since the process began.").Unit("seconds"),
+          self.startup_seconds);
+  }
+};
+
+/// Where the time of a step went on this rank.
+struct PhaseTimes {
+  double data = 0;
+  double forward = 0;
+  double backward = 0;
+  double communication_exposed = 0;
+  double optimizer = 0;
+  double checkpoint_stall = 0;
+  double evaluation = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("data", "Waiting for sequences.").Unit("seconds"), self.data);
+    visit(Field("forward", "Forward passes.").Unit("seconds"), self.forward);
+    visit(Field("backward", "Backward passes, recomputation included.").Unit("seconds"),
+          self.backward);
+    visit(Field("communication_exposed", "Waiting for collectives.").Unit("seconds"),
+          self.communication_exposed);
+    visit(Field("optimizer", "Norm, update, packing.").Unit("seconds"), self.optimizer);
+    visit(Field("checkpoint_stall", "Copying the state for a checkpoint.").Unit("seconds"),
+          self.checkpoint_stall);
+    visit(Field("evaluation", "Validation.").Unit("seconds"), self.evaluation);
+  }
+};
+
+/// After every step.
+struct ProgressMessage {
+  static constexpr std::string_view kName = "progress";
+  int64_t step = 0;
+  int64_t steps_total = 0;
+  std::optional<double> loss;
+  std::optional<double> gradient_norm;
+  double learning_rate = 0;
+  bool skipped = false;
+  int64_t tokens = 0;
+  double tokens_per_second = 0;
+  double step_seconds = 0;
+  PhaseTimes phases;
+  MemoryBreakdown memory_peak;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("step", "Steps done, this one included.").Unit("steps"), self.step);
+    visit(Field("steps_total", "Steps of the job.").Unit("steps"), self.steps_total);
+    visit(Field("loss", "Training loss; absent when not finite.").Unit("nats per token"),
+          self.loss);
+    visit(Field("gradient_norm", "Global, before clipping; absent when not finite."),
+          self.gradient_norm);
+    visit(Field("learning_rate", "Of this step."), self.learning_rate);
+    visit(Field("skipped", "The update was dropped: loss or gradient not finite."), self.skipped);
+    visit(Field("tokens", "Trained on so far, over all ranks and attempts.").Unit("tokens"),
+          self.tokens);
+    visit(Field("tokens_per_second", "Over the last steps, all ranks.").Unit("tokens/s"),
+          self.tokens_per_second);
+    visit(Field("step_seconds", "Since the previous step ended.").Unit("seconds"),
+          self.step_seconds);
+    visit(Field("phases", "Parts of step_seconds."), self.phases);
+    visit(Field("memory_peak", "Of this rank so far."), self.memory_peak);
+  }
+};
+
+/// From rank 0.
+struct EvaluationMessage {
+  static constexpr std::string_view kName = "evaluation";
+  int64_t step = 0;
+  double loss = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("step", "Steps done.").Unit("steps"), self.step);
+    visit(Field("loss", "Validation loss.").Unit("nats per token"), self.loss);
+  }
+};
+
+/// From rank 0, for each state a checkpoint reaches.
+struct CheckpointMessage {
+  static constexpr std::string_view kName = "checkpoint";
+  std::string state = "written";
+  int64_t step = 0;
+  std::string path;
+  int64_t bytes = 0;
+  double snapshot_seconds = 0;
+  double write_seconds = 0;
+  double verify_seconds = 0;
+  std::string error;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("state", "How far it got.").OneOf({"written", "verified", "failed"}), self.state);
+    visit(Field("step", "Steps done.").Unit("steps"), self.step);
+    visit(Field("path", "Its folder."), self.path);
+    visit(Field("bytes", "Size of its state files.").Unit("bytes"), self.bytes);
+    visit(Field("snapshot_seconds", "Training stood still.").Unit("seconds"),
+          self.snapshot_seconds);
+    visit(Field("write_seconds", "Writing and publishing, beside the training.").Unit("seconds"),
+          self.write_seconds);
+    visit(Field("verify_seconds", "Reading back.").Unit("seconds"), self.verify_seconds);
+    visit(Field("error", "With failed: why."), self.error);
+  }
+};
+
+/// Something people should know about the job.
+struct EventMessage {
+  static constexpr std::string_view kName = "event";
+  std::string level = "info";
+  std::string text;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("level", "How bad.").OneOf({"info", "warning", "error"}), self.level);
+    visit(Field("text", "For people."), self.text);
+  }
+};
+
+/// Rendezvous of the ranks, asked of the attempt's key-value store. Values are hexadecimal.
+struct StoreSetMessage {
+  static constexpr std::string_view kName = "store_set";
+  int64_t request_id = 0;
+  std::string key;
+  std::string value_hex;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("request_id", "Echoed in the reply."), self.request_id);
+    visit(Field("key", "Name."), self.key);
+    visit(Field("value_hex", "Bytes, two hex digits each."), self.value_hex);
+  }
+};
+
+struct StoreGetMessage {
+  static constexpr std::string_view kName = "store_get";
+  int64_t request_id = 0;
+  std::string key;
+  double timeout_seconds = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("request_id", "Echoed in the reply."), self.request_id);
+    visit(Field("key", "Name."), self.key);
+    visit(Field("timeout_seconds", "Wait so long for it to be set.").Unit("seconds"),
+          self.timeout_seconds);
+  }
+};
+
+/// Last message of a rank that trained to the end.
+struct FinishedMessage {
+  static constexpr std::string_view kName = "finished";
+  RunSummary summary;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("summary", "What came out; also in summary.json."), self.summary);
+  }
+};
+
+/// Last message of a rank that was asked to stop.
+struct StoppedMessage {
+  static constexpr std::string_view kName = "stopped";
+  int64_t step = 0;
+  std::string checkpoint_path;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("step", "Steps done.").Unit("steps"), self.step);
+    visit(Field("checkpoint_path", "Where they are saved; empty when they could not be."),
+          self.checkpoint_path);
+  }
+};
+
+/// Last message of a rank that failed.
+struct FailedMessage {
+  static constexpr std::string_view kName = "failed";
+  std::string code;
+  std::string message;
+  bool numerics = false;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("code",
+                "Status code: INVALID and NOT_FOUND are errors of the user, which a retry cannot "
+                "help; all others may be retried.")
+              .OneOf({"INVALID", "NOT_FOUND", "CONFLICT", "UNAVAILABLE", "EXHAUSTED", "ABORTED",
+                      "CORRUPT", "INTERNAL"}),
+          self.code);
+    visit(Field("message", "For people."), self.message);
+    visit(Field("numerics", "Loss or gradients were not finite for too long."), self.numerics);
+  }
+};
+
+// Daemon to rank.
+
+struct StoreReplyMessage {
+  static constexpr std::string_view kName = "store_reply";
+  int64_t request_id = 0;
+  std::string error;
+  std::string value_hex;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("request_id", "Of the request."), self.request_id);
+    visit(Field("error", "Why there is no value; empty on success."), self.error);
+    visit(Field("value_hex", "With get: bytes, two hex digits each."), self.value_hex);
+  }
+};
+
+/// Finish the step, save a checkpoint, exit. SIGTERM means the same.
+struct StopMessage {
+  static constexpr std::string_view kName = "stop";
+
+  template <class Self, class Visitor>
+  static void Fields(Self&, Visitor&&) {}
+};
+
+/// Exit at once.
+struct AbortMessage {
+  static constexpr std::string_view kName = "abort";
+
+  template <class Self, class Visitor>
+  static void Fields(Self&, Visitor&&) {}
+};
+
+using RankMessage = std::variant<HelloMessage, StartedMessage, ProgressMessage, EvaluationMessage,
+                                 CheckpointMessage, EventMessage, StoreSetMessage, StoreGetMessage,
+                                 FinishedMessage, StoppedMessage, FailedMessage>;
+using DaemonMessage = std::variant<StoreReplyMessage, StopMessage, AbortMessage>;
+
+/// The line of a message, without its line end. Text that is not UTF-8 gets replacement characters.
+std::string ToLine(const RankMessage& message);
+std::string ToLine(const DaemonMessage& message);
+
+/// The inverse; kInvalid for anything that ToLine cannot have made.
+Result<RankMessage> ParseRankMessage(std::string_view line);
+Result<DaemonMessage> ParseDaemonMessage(std::string_view line);
+
+/// What `failed` says, and how to say it.
+Status ToStatus(const FailedMessage& message);
+FailedMessage ToFailed(const Status& status);
+
+std::string ToHex(std::string_view bytes);
+/// kInvalid when `hex` is not pairs of hexadecimal digits.
+Result<std::string> FromHex(std::string_view hex);
+
+}  // namespace weft::trainer

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/spec/field.h"
+#include "common/spec/plan.h"
+
+namespace weft::trainer {
+
+/// What came out of a job: `<run_dir>/summary.json`.
+struct RunSummary {
+  std::string job_id;
+  int64_t epoch = 0;
+  int64_t steps = 0;
+  int64_t skipped_steps = 0;
+  int64_t parameters = 0;
+  int64_t tokens = 0;
+  double train_loss = 0;
+  std::optional<double> validation_loss;
+  double unigram_entropy = 0;
+  int64_t resumed_from_step = 0;
+  double seconds = 0;
+  double tokens_per_second = 0;
+  MemoryBreakdown memory_peak;
+  std::string checkpoint_path;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("job_id", "The job."), self.job_id);
+    visit(Field("epoch", "Attempt that finished it."), self.epoch);
+    visit(Field("steps", "Optimizer steps, over all attempts.").Unit("steps"), self.steps);
+    visit(Field("skipped_steps", "Of them dropped because something was not finite.").Unit("steps"),
+          self.skipped_steps);
+    visit(Field("parameters", "Trainable numbers of the model."), self.parameters);
+    visit(Field("tokens", "Tokens trained on, over all attempts and ranks.").Unit("tokens"),
+          self.tokens);
+    visit(Field("train_loss", "Mean training loss of the last steps (at most 100).")
+              .Unit("nats per token"),
+          self.train_loss);
+    visit(Field("validation_loss", "At the end; absent without validation data.")
+              .Unit("nats per token"),
+          self.validation_loss);
+    visit(Field("unigram_entropy",
+                "Of the training tokens: the loss of a model that knows their frequencies only.")
+              .Unit("nats per token"),
+          self.unigram_entropy);
+    visit(Field("resumed_from_step", "Where the last attempt started.").Unit("steps"),
+          self.resumed_from_step);
+    visit(Field("seconds", "Duration of the last attempt.").Unit("seconds"), self.seconds);
+    visit(Field("tokens_per_second", "Of the last attempt while it trained, over all ranks.")
+              .Unit("tokens/s"),
+          self.tokens_per_second);
+    visit(Field("memory_peak", "Of rank 0 in the last attempt."), self.memory_peak);
+    visit(Field("checkpoint_path", "Final checkpoint."), self.checkpoint_path);
+  }
+};
+
+}  // namespace weft::trainer
