@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace weft {
+
+/// How text is cut into the pieces that byte-pair merges never cross.
+enum class SplitPattern : uint8_t {
+  kNone,  ///< Not at all.
+  /// GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+  kGpt2,
+  /// cl100k and Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+  /// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+  kCl100k,
+};
+
+/// The pattern that a regular expression of a tokenizer.json means; nothing for others.
+std::optional<SplitPattern> PatternOfRegex(std::string_view regex);
+
+/// The regular expression of a pattern; "" for kNone.
+std::string_view RegexOfPattern(SplitPattern pattern);
+
+/// Length in bytes of the first piece of `text`, 0 only for empty text. The pieces, taken one after
+/// another, make up the text. An invalid UTF-8 byte counts as one character that is neither letter,
+/// number nor space. `text` must reach to the end of its document or to a place where a piece is
+/// known to begin, for the patterns look ahead.
+size_t NextPiece(SplitPattern pattern, std::string_view text);
+
+}  // namespace weft
