@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/env.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// How documents stand in a file; the fields mean what DataSpec says of them.
+struct DocumentOptions {
+  std::string format = "auto";  ///< "auto", "text" or "jsonl".
+  std::string text_field = "text";
+  std::string separator;
+};
+
+/// The documents of one text or JSONL file, mapped. Immutable, so thread-safe. The file must not be
+/// truncated while it is open.
+class DocumentFile {
+ public:
+  /// Finds the documents. A byte order mark at the start is dropped; empty documents and blank
+  /// lines are skipped; the last line needs no newline; JSONL lines may end in CR LF. kInvalid: an
+  /// empty file, or one that is not text (NUL bytes, more than a tenth of its bytes not UTF-8).
+  static Result<DocumentFile> Open(Env& env, const std::string& path,
+                                   const DocumentOptions& options);
+
+  size_t size() const { return documents_.size(); }
+
+  /// Bytes of the document in the file, for sharing out work.
+  size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
+
+  /// Text of document `i`; it stands in the file or in `scratch`. kInvalid names file and line when
+  /// a JSONL line is not a JSON object with the text field.
+  Result<std::string_view> Text(size_t i, std::string& scratch) const;
+
+  /// The whole file.
+  std::span<const std::byte> bytes() const { return file_->bytes(); }
+
+ private:
+  struct Document {
+    std::string_view bytes;
+    uint64_t line = 0;  ///< In JSONL, from 1.
+  };
+
+  void SplitLines(std::string_view text);
+  void SplitText(std::string_view text, const std::string& separator);
+
+  std::string path_;
+  std::unique_ptr<MappedFile> file_;
+  std::string json_field_;  ///< Empty for text.
+  std::vector<Document> documents_;
+};
+
+/// OK when `text` can be training text, kInvalid with the reason otherwise. `source` names it.
+Status CheckIsText(std::string_view text, const std::string& source);
+
+}  // namespace weft

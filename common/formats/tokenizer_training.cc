@@ -1,0 +1,32 @@
+#include "common/formats/tokenizer_training.h"
+
+#include "common/formats/bpe_trainer.h"
+
+namespace weft {
+
+Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files,
+                                 const DocumentOptions& options, int64_t vocab_size) {
+  BpeTrainer trainer;
+  std::string scratch;
+  for (const std::string& path : files) {
+    WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(env, path, options));
+    for (size_t i = 0; i < file.size(); ++i) {
+      WEFT_ASSIGN_OR_RETURN(std::string_view text, file.Text(i, scratch));
+      trainer.Add(text);
+    }
+  }
+  WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, trainer.Train(vocab_size));
+  return Tokenizer::Create(definition);
+}
+
+Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string>& files,
+                                         const DocumentOptions& options, int64_t vocab_size,
+                                         const std::string& output_folder) {
+  WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, TrainTokenizer(env, files, options, vocab_size));
+  WEFT_RETURN_IF_ERROR(env.CreateDirs(output_folder));
+  WEFT_RETURN_IF_ERROR(
+      WriteFileAtomic(env, JoinPath(output_folder, "tokenizer.json"), tokenizer.json()));
+  return tokenizer;
+}
+
+}  // namespace weft

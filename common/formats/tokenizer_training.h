@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/formats/documents.h"
+#include "common/formats/tokenizer.h"
+
+namespace weft {
+
+/// Trains a byte-level BPE tokenizer (BpeTrainer) on the documents of some files. Errors of the
+/// files are those of DocumentFile.
+Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files,
+                                 const DocumentOptions& options, int64_t vocab_size);
+
+/// The same, written to `output_folder`/tokenizer.json; the folder is made when it is missing.
+Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string>& files,
+                                         const DocumentOptions& options, int64_t vocab_size,
+                                         const std::string& output_folder);
+
+}  // namespace weft
