@@ -16,7 +16,7 @@ namespace weft {
 struct DocumentOptions {
   std::string format = "auto";  ///< "auto", "text" or "jsonl".
   std::string text_field = "text";
-  std::string separator;
+  std::string separator = "";
 };
 
 /// The documents of one text or JSONL file, mapped. Immutable, so thread-safe. The file must not be
