@@ -28,7 +28,7 @@ TEST(Documents, TextIsOneDocumentOrCutAtTheSeparator) {
   EXPECT_THAT(*Read("a.txt", "one\r\ntwo"), ElementsAre("one\r\ntwo"));
   EXPECT_THAT(*Read("a.txt", "\xef\xbb\xbfone"), ElementsAre("one"));
   EXPECT_THAT(*Read("a.txt", "\n%\nx\n%\ny\n\n%\n \n%\nz\n%\n", {.separator = "\n%\n"}),
-              ElementsAre("x", "y\n", "z\n%\n"));
+              ElementsAre("x", "y\n", "z"));
 }
 
 TEST(Documents, JsonlTakesLineEndsBomBlankLinesAndEscapes) {
