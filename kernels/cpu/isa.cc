@@ -56,7 +56,7 @@ Isa FromEnvironment() {
 }
 
 std::atomic<Isa>& Active() {
-  static std::atomic<Isa> active = FromEnvironment();
+  static std::atomic<Isa> active = ProcessIsa();
   return active;
 }
 
@@ -69,6 +69,11 @@ std::string_view IsaName(Isa isa) {
 Isa DetectedIsa() {
   static const Isa kDetected = Detect();
   return kDetected;
+}
+
+Isa ProcessIsa() {
+  static const Isa kProcess = FromEnvironment();
+  return kProcess;
 }
 
 Isa ActiveIsa() {

@@ -20,9 +20,12 @@ std::string_view IsaName(Isa isa);
 /// The widest set this CPU and operating system offer, found once. Thread-safe.
 Isa DetectedIsa();
 
-/// The set in use: DetectedIsa(), or less when the environment variable WEFT_ISA names less. A name
-/// that is unknown or more than the CPU has is reported once and ignored. oneDNN follows the value
-/// the process starts with. Thread-safe.
+/// The set this process starts with: DetectedIsa(), or less when the environment variable WEFT_ISA
+/// names less. A name that is unknown or more than the CPU has is reported once and ignored.
+/// oneDNN obeys it too. Thread-safe.
+Isa ProcessIsa();
+
+/// The set in use: ProcessIsa(), unless a test changed it. Thread-safe.
 Isa ActiveIsa();
 
 /// Puts another set in use for as long as it lives; must not exceed DetectedIsa(). For tests; no

@@ -95,6 +95,20 @@ WEFT_INLINE void StorePart(T* to, VecF v, int64_t count) {
   __builtin_memcpy(static_cast<void*>(to), part, static_cast<size_t>(count) * sizeof(T));
 }
 
+/// Load and Store of a whole vector, or of `count` elements when fewer are left.
+template <class T>
+WEFT_INLINE VecF LoadUpTo(const T* from, int64_t count, float fill = 0.0f) {
+  return count >= kLanes ? Load(from) : LoadPart(from, count, fill);
+}
+template <class T>
+WEFT_INLINE void StoreUpTo(T* to, VecF v, int64_t count) {
+  if (count >= kLanes) {
+    Store(to, v);
+  } else {
+    StorePart(to, v, count);
+  }
+}
+
 /// a * b + c, in one rounding where the machine has it.
 WEFT_INLINE VecF Fma(VecF a, VecF b, VecF c) {
 #if defined(__AVX512F__)

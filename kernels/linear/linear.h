@@ -34,16 +34,29 @@ class PackedWeight {
   DType compute_;
 };
 
-/// `compute` is the type of x, y and the packed copies: kF32 or kBF16. Products accumulate in f32.
+namespace cpu {
 Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out_features,
                                                       int64_t in_features, DType compute);
+}
+namespace cuda {
+Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out_features,
+                                                      int64_t in_features, DType compute);
+}
+
+/// `compute` is the type of x, y and the packed copies: kF32 or kBF16. Products accumulate in f32.
+inline Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out_features,
+                                                             int64_t in_features, DType compute) {
+  return device.type == DeviceType::kCuda
+             ? cuda::NewPackedWeight(device, out_features, in_features, compute)
+             : cpu::NewPackedWeight(device, out_features, in_features, compute);
+}
 
 /// y = x Wᵀ + bias.
 struct LinearForwardArgs {
   TensorView x;  ///< [M, in] compute type
   const PackedWeight* weight = nullptr;
-  TensorView bias;  ///< [out] f32, or none
-  TensorView y;     ///< [M, out] compute type (or f32); overwritten
+  TensorView bias = {};  ///< [out] f32, or none
+  TensorView y;          ///< [M, out] compute type (or f32); overwritten
 };
 
 /// dx = dy W.
@@ -56,10 +69,10 @@ struct LinearBackwardInputArgs {
 
 /// dW += dyᵀ x and db += column sums of dy (both f32), or = when `accumulate` is false.
 struct LinearBackwardWeightArgs {
-  TensorView x;        ///< [M, in] compute type
-  TensorView dy;       ///< [M, out] compute type
-  TensorView dweight;  ///< [out, in] f32
-  TensorView dbias;    ///< [out] f32, or none
+  TensorView x;           ///< [M, in] compute type
+  TensorView dy;          ///< [M, out] compute type
+  TensorView dweight;     ///< [out, in] f32
+  TensorView dbias = {};  ///< [out] f32, or none
   bool accumulate = true;
 };
 

@@ -8,12 +8,14 @@ namespace weft::kernels::testing {
 
 /// The case list of each operation, defined in its <op>_cases.cc.
 std::vector<OpCase> ElementwiseCases();
+std::vector<OpCase> LinearCases();
 
 /// All of them, for the benchmark.
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
            ElementwiseCases(),
+           LinearCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

@@ -79,7 +79,7 @@ std::string CheckCase(const OpCase& op_case) {
   std::vector<std::vector<double>> wants;
   for (const OpRun::Expectation& output : run.outputs) wants.push_back(output.reference());
   std::string failures;
-  for (int level = 0; level <= static_cast<int>(cpu::DetectedIsa()); ++level) {
+  for (int level = 0; level <= static_cast<int>(cpu::ProcessIsa()); ++level) {
     auto isa = static_cast<cpu::Isa>(level);
     cpu::ScopedIsa use_isa(isa);
     for (int threads = 1; threads <= 3; ++threads) {

@@ -59,7 +59,7 @@ struct OpCase {
 /// Makes the inputs of a case.
 OpRun BuildCase(const OpCase& op_case);
 
-/// Runs a kTest case on every instruction set this CPU has and with 1, 2 and 3 threads; checks
+/// Runs a kTest case on every instruction set up to ProcessIsa(), with 1, 2 and 3 threads; checks
 /// against the reference, for writes outside the rows, and that a second run is bitwise equal.
 /// Returns the failures as text, empty when there are none.
 std::string CheckCase(const OpCase& op_case);

@@ -1,0 +1,187 @@
+#include <map>
+#include <memory>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear/linear_ref.h"
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels::testing {
+namespace {
+
+struct Dims {
+  int64_t rows, in, out;
+
+  std::string Name(DType dtype) const {
+    return std::to_string(rows) + "x" + std::to_string(in) + "x" + std::to_string(out) + "/" +
+           std::string(DTypeName(dtype));
+  }
+  double Flops() const { return 2.0 * static_cast<double>(rows * in * out); }
+};
+
+// Gaps between rows in some test cases: views into wider matrices.
+int64_t Padding(CaseUse use, const Dims& dims) {
+  return use == CaseUse::kTest && dims.rows % 2 == 1 ? 3 : 0;
+}
+
+// A master weight whose elements bf16 holds exactly, so that packing loses nothing.
+TestTensor& Master(OpRun& run, const Dims& dims) {
+  TestTensor rounded(DType::kBF16, {dims.out, dims.in});
+  rounded.Random(run.rng);
+  TestTensor& master = run.tensors.emplace_back(DType::kF32, Shape{dims.out, dims.in});
+  return master.Assign(rounded.Values());
+}
+
+// Packs `master` once for each instruction set: layouts may differ between them.
+class PackedByIsa {
+ public:
+  PackedByIsa(const TestTensor& master, DType compute) : master_(master), compute_(compute) {}
+
+  Result<const PackedWeight*> Get(const Stream& stream) {
+    std::unique_ptr<PackedWeight>& weight = weights_[cpu::ActiveIsa()];
+    if (weight == nullptr) {
+      TensorView view = master_.view();
+      WEFT_ASSIGN_OR_RETURN(weight,
+                            NewPackedWeight(stream.device, view.shape[0], view.shape[1], compute_));
+      WEFT_RETURN_IF_ERROR(weight->Pack(stream, view));
+    }
+    return weight.get();
+  }
+
+ private:
+  const TestTensor& master_;
+  DType compute_;
+  std::map<cpu::Isa, std::unique_ptr<PackedWeight>> weights_;
+};
+
+OpCase ForwardCase(Dims dims, DType dtype, DType result, bool with_bias, CaseUse use) {
+  std::string name = "linear_forward/" + dims.Name(dtype) +
+                     (result == dtype ? "" : "-" + std::string(DTypeName(result))) +
+                     (with_bias ? "/bias" : "");
+  return {name, use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {dims.rows, dims.in}, Padding(use, dims));
+            TestTensor& w = Master(run, dims);
+            TestTensor* bias = with_bias ? &run.Input(DType::kF32, {dims.out}) : nullptr;
+            TestTensor& y = run.Output(
+                "y", result, {dims.rows, dims.out}, Padding(use, dims), dims.in, [=, &x, &w] {
+                  return LinearForwardRef(x.Values(), w.Values(),
+                                          bias ? bias->Values() : std::vector<double>(), dims.rows,
+                                          dims.in, dims.out);
+                });
+            auto weight = std::make_shared<PackedByIsa>(w, dtype);
+            run.run = [=, &x, &y](const Stream& stream) -> Status {
+              WEFT_ASSIGN_OR_RETURN(const PackedWeight* packed, weight->Get(stream));
+              return LinearForward(stream, {.x = x.view(),
+                                            .weight = packed,
+                                            .bias = bias ? bias->view() : TensorView(),
+                                            .y = y.view()});
+            };
+            run.flops = dims.Flops();
+            run.compute = dtype;
+          }};
+}
+
+OpCase BackwardInputCase(Dims dims, DType dtype, bool accumulate, CaseUse use) {
+  std::string name =
+      "linear_backward_input/" + dims.Name(dtype) + (accumulate ? "/accumulate" : "");
+  return {name, use, [=](OpRun& run) {
+            TestTensor& dy = run.Input(dtype, {dims.rows, dims.out}, Padding(use, dims));
+            TestTensor& w = Master(run, dims);
+            TestTensor& dx =
+                run.tensors.emplace_back(dtype, Shape{dims.rows, dims.in}, Padding(use, dims));
+            if (accumulate) dx.Random(run.rng);
+            run.Check("dx", dx, dims.out, [=, &dy, &w, &dx] {
+              return LinearBackwardInputRef(dy.Values(), w.Values(),
+                                            accumulate ? dx.InitialValues() : std::vector<double>(),
+                                            dims.rows, dims.in, dims.out);
+            });
+            auto weight = std::make_shared<PackedByIsa>(w, dtype);
+            run.run = [=, &dy, &dx](const Stream& stream) -> Status {
+              WEFT_ASSIGN_OR_RETURN(const PackedWeight* packed, weight->Get(stream));
+              return LinearBackwardInput(
+                  stream,
+                  {.dy = dy.view(), .weight = packed, .dx = dx.view(), .accumulate = accumulate});
+            };
+            run.flops = dims.Flops();
+            run.compute = dtype;
+          }};
+}
+
+OpCase BackwardWeightCase(Dims dims, DType dtype, bool with_bias, bool accumulate, CaseUse use) {
+  std::string name = "linear_backward_weight/" + dims.Name(dtype) +
+                     (accumulate ? "/accumulate" : "") + (with_bias ? "/bias" : "");
+  return {name, use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {dims.rows, dims.in}, Padding(use, dims));
+            TestTensor& dy = run.Input(dtype, {dims.rows, dims.out}, Padding(use, dims));
+            TestTensor& dw = run.tensors.emplace_back(DType::kF32, Shape{dims.out, dims.in});
+            TestTensor& db = run.tensors.emplace_back(DType::kF32, Shape{dims.out});
+            if (accumulate) {
+              dw.Random(run.rng);
+              db.Random(run.rng);
+            }
+            auto before = [=](const TestTensor& tensor) {
+              return accumulate ? tensor.InitialValues() : std::vector<double>();
+            };
+            run.Check("dweight", dw, dims.rows, [=, &x, &dy, &dw] {
+              return LinearBackwardWeightRef(x.Values(), dy.Values(), before(dw), dims.rows,
+                                             dims.in, dims.out);
+            });
+            if (with_bias) {
+              run.Check("dbias", db, dims.rows, [=, &dy, &db] {
+                return BiasGradientRef(dy.Values(), before(db), dims.rows, dims.out);
+              });
+            }
+            run.run = [=, &x, &dy, &dw, &db](const Stream& stream) {
+              return LinearBackwardWeight(stream, {.x = x.view(),
+                                                   .dy = dy.view(),
+                                                   .dweight = dw.view(),
+                                                   .dbias = with_bias ? db.view() : TensorView(),
+                                                   .accumulate = accumulate});
+            };
+            run.flops = dims.Flops();
+            run.compute = dtype;
+          }};
+}
+
+OpCase PackCase(Dims dims, DType dtype) {
+  std::string name = "linear_pack/" + std::to_string(dims.in) + "x" + std::to_string(dims.out) +
+                     "/" + std::string(DTypeName(dtype));
+  return {name, CaseUse::kSpeed, [=](OpRun& run) {
+            TestTensor& w = Master(run, dims);
+            auto made = NewPackedWeight({}, dims.out, dims.in, dtype);
+            WEFT_CHECK(made.ok(), made.status().message());
+            std::shared_ptr<PackedWeight> weight = std::move(made).value();
+            run.run = [=, &w](const Stream& stream) { return weight->Pack(stream, w.view()); };
+            run.bytes =
+                static_cast<double>(static_cast<int64_t>(w.view().Bytes()) + weight->Bytes());
+          }};
+}
+
+}  // namespace
+
+std::vector<OpCase> LinearCases() {
+  std::vector<OpCase> cases;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (Dims dims : {Dims{3, 17, 5}, Dims{33, 64, 96}, Dims{130, 70, 257}, Dims{64, 300, 34}}) {
+      for (bool flag : {false, true}) {
+        cases.push_back(ForwardCase(dims, dtype, dtype, flag, CaseUse::kTest));
+        cases.push_back(BackwardInputCase(dims, dtype, flag, CaseUse::kTest));
+        cases.push_back(BackwardWeightCase(dims, dtype, true, flag, CaseUse::kTest));
+      }
+    }
+    cases.push_back(BackwardWeightCase({40, 24, 48}, dtype, false, true, CaseUse::kTest));
+    cases.push_back(ForwardCase({40, 24, 48}, dtype, DType::kF32, true, CaseUse::kTest));
+    for (Dims dims :
+         {Dims{2048, 384, 1152}, Dims{2048, 384, 384}, Dims{2048, 384, 1536}, Dims{2048, 1536, 384},
+          Dims{2048, 384, 8192}, Dims{2048, 768, 2304}, Dims{2048, 768, 768}, Dims{2048, 768, 3072},
+          Dims{2048, 3072, 768}, Dims{2048, 768, 50304}}) {
+      cases.push_back(ForwardCase(dims, dtype, dtype, true, CaseUse::kSpeed));
+      cases.push_back(BackwardInputCase(dims, dtype, false, CaseUse::kSpeed));
+      cases.push_back(BackwardWeightCase(dims, dtype, true, true, CaseUse::kSpeed));
+      cases.push_back(PackCase(dims, dtype));
+    }
+  }
+  return cases;
+}
+
+}  // namespace weft::kernels::testing

@@ -1,0 +1,223 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/elementwise/elementwise_simd.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear/linear_simd.h"
+#include "kernels/linear/matmul.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Columns a thread must have for the bias gradient to be split.
+constexpr int64_t kBiasGrain = 64;
+
+// Two packed copies of W: as the right-hand matrix of x Wᵀ and of dy W. Where oneDNN has no bf16
+// products the copies are f32, and the bf16 operands are widened for each call.
+class PackedWeightCpu final : public PackedWeight {
+ public:
+  PackedWeightCpu(int64_t out, int64_t in, DType compute, PackedMatrix forward,
+                  PackedMatrix backward)
+      : PackedWeight(out, in, compute),
+        forward_(std::move(forward)),
+        backward_(std::move(backward)) {}
+
+  Status Pack(const Stream& stream, const TensorView& master) override {
+    WEFT_RETURN_IF_ERROR(
+        ArgumentCheck(stream, "PackedWeight::Pack")
+            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, {DType::kF32})
+            .status());
+    WEFT_RETURN_IF_ERROR(forward_.Pack(master.As<float>(), 1, in_features()));
+    return backward_.Pack(master.As<float>(), in_features(), 1);
+  }
+
+  int64_t Bytes() const override { return forward_.bytes() + backward_.bytes(); }
+
+  const PackedMatrix& forward() const { return forward_; }
+  const PackedMatrix& backward() const { return backward_; }
+
+ private:
+  PackedMatrix forward_;
+  PackedMatrix backward_;
+};
+
+DType ProductType(DType compute) {
+  return compute == DType::kBF16 && !MatmulHasBf16() ? DType::kF32 : compute;
+}
+
+// Copies rows between views of the same shape, converting between f32 and bf16.
+void CopyRows(const TensorView& from, const TensorView& to) {
+  const ElementwiseKernels& kernels = PickElementwiseKernels();
+  int64_t columns = from.shape[1];
+  ParallelFor(from.shape[0], 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      int64_t source = r * from.row_stride, target = r * to.row_stride;
+      if (from.dtype == DType::kF32 && to.dtype == DType::kF32) {
+        std::copy_n(from.As<float>() + source, columns, to.As<float>() + target);
+      } else if (from.dtype == DType::kF32) {
+        kernels.to_bf16(from.As<float>() + source, to.As<BFloat16>() + target, columns);
+      } else if (to.dtype == DType::kF32) {
+        kernels.to_f32(from.As<BFloat16>() + source, to.As<float>() + target, columns);
+      } else {
+        std::copy_n(from.As<BFloat16>() + source, columns, to.As<BFloat16>() + target);
+      }
+    }
+  });
+}
+
+// An operand as oneDNN's fast kernels want it: of type `type` and without gaps between rows, in
+// place or as a copy. (With gaps it falls back to a reference implementation hundreds of times
+// slower.)
+class Operand {
+ public:
+  Operand(const TensorView& view, DType type, bool is_input) : view_(view) {
+    if (view.dtype == type && view.Contiguous()) return;
+    copy_.resize(static_cast<size_t>(view.shape.Elements()) * DTypeSize(type));
+    view_ = TensorView(copy_.data(), type, view.shape);
+    if (is_input) CopyRows(view, view_);
+  }
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+
+  const TensorView& view() const { return view_; }
+
+  // Moves a result computed in a copy to where it belongs.
+  void WriteBack(const TensorView& to) const {
+    if (!copy_.empty()) CopyRows(view_, to);
+  }
+
+ private:
+  TensorView view_;
+  std::vector<uint8_t> copy_;
+};
+
+// c = a b (+ bias), with b packed.
+Status PackedProduct(const TensorView& a, const PackedMatrix& b, const TensorView& bias,
+                     const TensorView& c, bool accumulate) {
+  DType product_type = ProductType(a.dtype);
+  Operand left(a, product_type, true);
+  // A bf16 result of f32 products is computed in f32 and rounded once.
+  DType result_type = product_type == DType::kF32 ? DType::kF32 : c.dtype;
+  Operand result(c, result_type, accumulate);
+  MatmulShape shape = {.m = a.shape[0],
+                       .k = a.shape[1],
+                       .n = c.shape[1],
+                       .input = product_type,
+                       .output = result_type,
+                       .a_stride = left.view().row_stride,
+                       .c_stride = result.view().row_stride,
+                       .bias = static_cast<bool>(bias),
+                       .accumulate = accumulate};
+  WEFT_RETURN_IF_ERROR(Matmul(shape, left.view().data, b.data(),
+                              static_cast<const float*>(bias.data), result.view().data));
+  result.WriteBack(c);
+  return OkStatus();
+}
+
+void BiasGradient(const TensorView& dy, const TensorView& dbias, bool accumulate) {
+  const LinearKernels& kernels = PickLinearKernels();
+  int64_t rows = dy.shape[0];
+  auto* sums = dbias.As<float>();
+  ParallelFor(dy.shape[1], kBiasGrain, [&](int64_t begin, int64_t end) {
+    if (dy.dtype == DType::kF32) {
+      kernels.column_sums_f32(dy.As<float>() + begin, rows, dy.row_stride, end - begin, accumulate,
+                              sums + begin);
+    } else {
+      kernels.column_sums_bf16(dy.As<BFloat16>() + begin, rows, dy.row_stride, end - begin,
+                               accumulate, sums + begin);
+    }
+  });
+}
+
+const PackedWeightCpu* CpuWeight(const PackedWeight* weight) {
+  return dynamic_cast<const PackedWeightCpu*>(weight);
+}
+
+int64_t RowsOf(const TensorView& view) {
+  return view.shape.rank == 2 ? view.shape[0] : 0;
+}
+
+}  // namespace
+
+Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
+  const PackedWeightCpu* weight = CpuWeight(args.weight);
+  if (weight == nullptr) return InvalidError("LinearForward: weight is missing or not on the CPU");
+  DType type = weight->compute();
+  int64_t rows = RowsOf(args.x), in = weight->in_features(), out = weight->out_features();
+  ArgumentCheck check(stream, "LinearForward");
+  check.Tensor("x", args.x, Shape{rows, in}, {type});
+  check.Tensor("y", args.y, Shape{rows, out}, {type, DType::kF32});
+  if (args.bias) check.ContiguousTensor("bias", args.bias, Shape{out}, {DType::kF32});
+  WEFT_RETURN_IF_ERROR(check.status());
+  if (rows == 0) return OkStatus();
+  return PackedProduct(args.x, weight->forward(), args.bias, args.y, false);
+}
+
+Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& args) {
+  const PackedWeightCpu* weight = CpuWeight(args.weight);
+  if (weight == nullptr) {
+    return InvalidError("LinearBackwardInput: weight is missing or not on the CPU");
+  }
+  DType type = weight->compute();
+  int64_t rows = RowsOf(args.dy), in = weight->in_features(), out = weight->out_features();
+  ArgumentCheck check(stream, "LinearBackwardInput");
+  check.Tensor("dy", args.dy, Shape{rows, out}, {type});
+  check.Tensor("dx", args.dx, Shape{rows, in}, {type});
+  WEFT_RETURN_IF_ERROR(check.status());
+  if (rows == 0) return OkStatus();
+  return PackedProduct(args.dy, weight->backward(), {}, args.dx, args.accumulate);
+}
+
+Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs& args) {
+  ArgumentCheck check(stream, "LinearBackwardWeight");
+  check.That(args.x.shape.rank == 2 && args.dy.shape.rank == 2, "x and dy must be matrices");
+  int64_t rows = RowsOf(args.x), in = args.x.shape[-1], out = args.dy.shape[-1];
+  check.Tensor("x", args.x, Shape{rows, in}, {DType::kF32, DType::kBF16});
+  check.Tensor("dy", args.dy, Shape{rows, out}, {args.x.dtype});
+  check.ContiguousTensor("dweight", args.dweight, Shape{out, in}, {DType::kF32});
+  if (args.dbias) check.ContiguousTensor("dbias", args.dbias, Shape{out}, {DType::kF32});
+  WEFT_RETURN_IF_ERROR(check.status());
+  if (args.dbias) BiasGradient(args.dy, args.dbias, args.accumulate);
+  if (rows == 0) {
+    if (!args.accumulate) {
+      std::fill_n(args.dweight.As<float>(), args.dweight.shape.Elements(), 0.0f);
+    }
+    return OkStatus();
+  }
+  DType product_type = ProductType(args.x.dtype);
+  Operand x(args.x, product_type, true), dy(args.dy, product_type, true);
+  MatmulShape shape = {.m = out,
+                       .k = rows,
+                       .n = in,
+                       .input = product_type,
+                       .output = DType::kF32,
+                       .a_stride = dy.view().row_stride,
+                       .a_transposed = true,
+                       .b_stride = x.view().row_stride,
+                       .c_stride = in,
+                       .accumulate = args.accumulate};
+  return Matmul(shape, dy.view().data, x.view().data, nullptr, args.dweight.data);
+}
+
+Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t out_features,
+                                                      int64_t in_features, DType compute) {
+  if (out_features < 1 || in_features < 1) {
+    return InvalidError("NewPackedWeight: [" + std::to_string(out_features) + ", " +
+                        std::to_string(in_features) + "] has no elements");
+  }
+  if (compute != DType::kF32 && compute != DType::kBF16) {
+    return InvalidError("NewPackedWeight: compute type " + std::string(DTypeName(compute)) +
+                        "; hint: f32 or bf16");
+  }
+  DType type = ProductType(compute);
+  WEFT_ASSIGN_OR_RETURN(auto forward, PackedMatrix::New(in_features, out_features, type));
+  WEFT_ASSIGN_OR_RETURN(auto backward, PackedMatrix::New(out_features, in_features, type));
+  return std::unique_ptr<PackedWeight>(std::make_unique<PackedWeightCpu>(
+      out_features, in_features, compute, std::move(forward), std::move(backward)));
+}
+
+}  // namespace weft::kernels::cpu

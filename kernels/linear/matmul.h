@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/status.h"
+#include "kernels/dtype.h"
+
+namespace weft::kernels::cpu {
+
+/// c = a b (+ bias) or c += a b on oneDNN, for row-major matrices: a [m, k], b [k, n], c [m, n].
+struct MatmulShape {
+  int64_t m = 0;
+  int64_t k = 0;
+  int64_t n = 0;
+  DType input = DType::kF32;   ///< of a and b: f32 or bf16
+  DType output = DType::kF32;  ///< of c: f32 or bf16
+  int64_t a_stride = 0;        ///< Elements between rows of a.
+  bool a_transposed = false;   ///< a is stored as [k, m].
+  int64_t b_stride = 0;        ///< Elements between rows of b; 0: b is a PackedMatrix.
+  int64_t c_stride = 0;        ///< Elements between rows of c.
+  bool bias = false;           ///< Adds a row vector [n] f32.
+  bool accumulate = false;     ///< c += instead of c =.
+
+  bool operator==(const MatmulShape&) const = default;
+};
+
+/// Whether oneDNN multiplies bf16 matrices on this CPU (from AVX-512 on).
+bool MatmulHasBf16();
+
+/// The right-hand matrix b [k, n] of a product in the layout oneDNN prefers for it.
+class PackedMatrix {
+ public:
+  /// Room for a matrix of f32 or bf16.
+  static Result<PackedMatrix> New(int64_t k, int64_t n, DType dtype);
+
+  /// Fills it from f32 elements: b[i, j] stands at i * row_stride + j * column_stride. One of the
+  /// strides is 1.
+  Status Pack(const float* from, int64_t row_stride, int64_t column_stride);
+
+  const void* data() const { return memory_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const;
+  };
+
+  int64_t k_ = 0;
+  int64_t n_ = 0;
+  DType dtype_ = DType::kF32;
+  std::unique_ptr<void, Free> memory_;
+  int64_t bytes_ = 0;
+};
+
+/// Runs one product; `bias` is null unless shape.bias. Primitives are kept in a bounded cache
+/// shared by all threads; scratch memory belongs to the calling thread. Thread-safe. kInternal when
+/// oneDNN refuses, kExhausted when it finds no memory.
+Status Matmul(const MatmulShape& shape, const void* a, const void* b, const float* bias, void* c);
+
+}  // namespace weft::kernels::cpu
