@@ -127,9 +127,4 @@ Result<Tensor> Gpt2::Logits(Context& context, const TokenBatch& batch,
   return head_.Logits(context, hidden.tensor);
 }
 
-bool Gpt2StoresTransposed(std::string_view name) {
-  return name.ends_with(".c_attn.weight") || name.ends_with(".c_proj.weight") ||
-         name.ends_with(".c_fc.weight");
-}
-
 }  // namespace weft::engine

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "worker/engine/models/language_model.h"
@@ -67,9 +66,5 @@ class Gpt2 : public LanguageModel {
   LayerNorm ln_f_;
   ClassifierHead head_;
 };
-
-/// Whether Hugging Face's GPT-2 checkpoints store parameter `name` as [in, out] (their Conv1D), so
-/// that import and export transpose it.
-bool Gpt2StoresTransposed(std::string_view name);
 
 }  // namespace weft::engine

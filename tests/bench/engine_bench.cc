@@ -1,0 +1,144 @@
+// Trains a GPT on random tokens for some steps and prints, as one JSON object, tokens per second
+// and where the time went. The first steps warm up and are not counted.
+//
+//   engine_bench --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512 --batch 4
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "common/json.h"
+#include "common/spec/spec_json.h"
+#include "worker/engine/testing/token_streams.h"
+#include "worker/engine/train/trainer.h"
+
+namespace weft::engine {
+namespace {
+
+struct BenchOptions {
+  JobSpec job;
+  Plan plan;
+  int64_t batch = 8;
+  int64_t warmup_steps = 2;
+  int64_t steps = 10;
+  bool recompute = false;
+  bool by_operation = false;
+};
+
+Json Phases(const PhaseSeconds& total, double steps) {
+  return {{"data", total.data / steps},
+          {"forward", total.forward / steps},
+          {"backward", total.backward / steps},
+          {"communication_exposed", total.communication_exposed / steps},
+          {"optimizer", total.optimizer / steps}};
+}
+
+Json Operations(const Profiler& profiler, double steps) {
+  Json operations = Json::object();
+  for (const auto& [name, entry] : profiler.entries()) {
+    operations[std::string(name)] = entry.seconds / steps;
+  }
+  return operations;
+}
+
+void AddTo(PhaseSeconds& total, const PhaseSeconds& step) {
+  total.data += step.data;
+  total.forward += step.forward;
+  total.backward += step.backward;
+  total.communication_exposed += step.communication_exposed;
+  total.optimizer += step.optimizer;
+}
+
+Result<Json> RunBench(BenchOptions options) {
+  JobSpec& job = options.job;
+  Plan& plan = options.plan;
+  job.name = "bench";
+  job.train.steps = options.warmup_steps + options.steps;
+  job.train.global_batch = options.batch;
+  job.schedule.warmup_steps = 0;
+  job.model.context = SequenceLength(job);
+  plan.micro_batch = options.batch / plan.accumulation_steps;
+  if (options.recompute) plan.block_memory_policy.assign(job.model.layers, "recompute");
+
+  Allocator allocator;
+  Profiler profiler;
+  Context context;
+  context.allocator = &allocator;
+  if (options.by_operation) context.profiler = &profiler;
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<LanguageModel> model,
+                        NewLanguageModel(context, job.model, ModelOptionsOf(plan)));
+  model->parameters().Initialize(1);
+  RandomTokens tokens(job.model.vocab_size, job.model.context);
+  WEFT_ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      Trainer::New(job, plan, {.context = &context, .model = model.get(), .train = &tokens}));
+
+  PhaseSeconds total;
+  std::vector<double> seconds;
+  StepReport report;
+  for (int64_t step = 0; step < job.train.steps; ++step) {
+    if (step == options.warmup_steps) profiler.Clear();
+    WEFT_ASSIGN_OR_RETURN(report, trainer->Step());
+    if (step < options.warmup_steps) continue;
+    seconds.push_back(report.seconds.Total());
+    AddTo(total, report.seconds);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  Json result = {{"model",
+                  {{"layers", job.model.layers},
+                   {"width", job.model.width},
+                   {"heads", job.model.heads},
+                   {"vocabulary", job.model.vocab_size},
+                   {"context", job.model.context},
+                   {"parameters", model->parameters().ElementCount()}}},
+                 {"batch", options.batch},
+                 {"precision", plan.precision},
+                 {"recompute", options.recompute},
+                 {"threads", plan.threads_per_rank},
+                 {"steps", options.steps},
+                 {"loss", report.loss},
+                 {"step_seconds_median", median},
+                 {"step_seconds_best", seconds.front()},
+                 {"tokens_per_second", static_cast<double>(report.tokens) / median},
+                 {"seconds_by_phase", Phases(total, static_cast<double>(options.steps))},
+                 {"peak_memory", ToJson(report.peak_memory)}};
+  if (options.by_operation) {
+    result["seconds_by_operation"] = Operations(profiler, static_cast<double>(options.steps));
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace weft::engine
+
+int main(int argc, char** argv) {
+  weft::engine::BenchOptions options;
+  options.job.model.vocab_size = 8192;
+  options.plan.threads_per_rank = 2;
+  CLI::App app("Speed of the training engine on random tokens.");
+  app.add_option("--layers", options.job.model.layers)->capture_default_str();
+  app.add_option("--width", options.job.model.width)->capture_default_str();
+  app.add_option("--heads", options.job.model.heads)->capture_default_str();
+  app.add_option("--vocabulary", options.job.model.vocab_size)->capture_default_str();
+  app.add_option("--context", options.job.model.context)->capture_default_str();
+  app.add_option("--batch", options.batch)->capture_default_str();
+  app.add_option("--accumulation", options.plan.accumulation_steps)->capture_default_str();
+  app.add_option("--precision", options.plan.precision)->capture_default_str();
+  app.add_option("--threads", options.plan.threads_per_rank)->capture_default_str();
+  app.add_option("--warmup-steps", options.warmup_steps)->capture_default_str();
+  app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--recompute", options.recompute);
+  app.add_flag("--by-operation", options.by_operation);
+  CLI11_PARSE(app, argc, argv);
+  auto result = weft::engine::RunBench(options);
+  if (!result.ok()) {
+    std::fprintf(stderr, "%s\n", result.status().ToString().c_str());
+    return 1;
+  }
+  std::printf("%s\n", result->dump(2).c_str());
+  return 0;
+}

@@ -1,0 +1,110 @@
+#include "worker/engine/models/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+// Logits far enough apart that rounding does not swap them.
+void Sharpen(TinyRun& run) {
+  const TensorView wte = run.model->parameters().value(0);
+  for (int64_t i = 0; i < wte.shape.Elements(); ++i) wte.As<float>()[i] *= 40.0f;
+  ASSERT_TRUE(run.model->Pack(run.context).ok());
+}
+
+std::vector<int32_t> Continue(TinyRun& run, const std::vector<int32_t>& prompt,
+                              const GenerateOptions& options) {
+  auto tokens = Generate(run.context, *run.model, prompt, options);
+  EXPECT_TRUE(tokens.ok()) << tokens.status().ToString();
+  return tokens.ok() ? *tokens : std::vector<int32_t>();
+}
+
+TEST(GenerateTest, CachedDecodingGivesTheTokensOfWholeForwardPasses) {
+  for (DType compute : {DType::kF32, DType::kBF16}) {
+    TinyRun run(TinyModel(), {compute, false, {}});
+    Sharpen(run);
+    const std::vector<int32_t> prompt = {3, 1, 4, 1, 5};
+    GenerateOptions options;
+    options.sampling.temperature = 0;
+    options.max_new_tokens = 10;
+    const std::vector<int32_t> generated = Continue(run, prompt, options);
+    ASSERT_EQ(generated.size(), 10u);
+
+    std::vector<int32_t> tokens = prompt;
+    for (int32_t expected : generated) {
+      std::vector<int32_t> stream = tokens;
+      stream.push_back(0);
+      const auto logits = run.Logits(BatchOf(stream, static_cast<int64_t>(tokens.size())));
+      const auto row = logits.end() - TinyModel().vocab_size;
+      const auto best = static_cast<int32_t>(std::max_element(row, logits.end()) - row);
+      EXPECT_EQ(best, expected) << DTypeName(compute) << " at " << tokens.size();
+      tokens.push_back(expected);
+    }
+  }
+}
+
+TEST(GenerateTest, StopsAtTheContextAtAStopTokenAndWhenTold) {
+  TinyRun run(TinyModel(), {DType::kF32, false, {}});
+  GenerateOptions options;
+  options.max_new_tokens = 100;
+  options.sampling.seed = 5;
+  const std::vector<int32_t> all = Continue(run, {1, 2, 3}, options);
+  EXPECT_EQ(all.size(), 14u) << "16 positions: 3 of the prompt, 13 read back, 1 more drawn";
+  EXPECT_EQ(Continue(run, {1, 2, 3}, options), all);
+  options.stop_token = all[4];
+  const std::vector<int32_t> stopped = Continue(run, {1, 2, 3}, options);
+  EXPECT_EQ(stopped.back(), all[4]);
+  EXPECT_LE(stopped.size(), 5u);
+  options.stop_token = -1;
+  options.on_token = [](int32_t) { return false; };
+  EXPECT_EQ(Continue(run, {1, 2, 3}, options).size(), 1u);
+}
+
+TEST(GenerateTest, TokensAreDrawnWithTheirProbability) {
+  const std::vector<float> logits = {std::log(0.5f), std::log(0.1f), std::log(0.3f),
+                                     std::log(0.1f)};
+  const auto shares = [&](const SamplingOptions& options) {
+    std::vector<double> counts(4, 0.0);
+    for (uint64_t i = 0; i < 20000; ++i) counts[SampleToken(logits, options, i)] += 1.0 / 20000;
+    return counts;
+  };
+  const auto expect = [](const std::vector<double>& got, const std::vector<double>& want) {
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.015) << i;
+  };
+  expect(shares({}), {0.5, 0.1, 0.3, 0.1});
+  expect(shares({.top_k = 2}), {0.625, 0, 0.375, 0});
+  expect(shares({.top_p = 0.75}), {0.625, 0, 0.375, 0});
+  expect(shares({.top_p = 0.85}), {0.5 / 0.9, 0.1 / 0.9, 0.3 / 0.9, 0});
+  expect(shares({.top_p = 0.01}), {1, 0, 0, 0});
+  expect(shares({.temperature = 0}), {1, 0, 0, 0});
+  // Squared and normalised: 0.25, 0.01, 0.09, 0.01 of 0.36.
+  expect(shares({.temperature = 0.5}), {0.694, 0.028, 0.25, 0.028});
+}
+
+TEST(GenerateTest, BadRequestsAreRefused) {
+  TinyRun run(TinyModel(), {DType::kF32, false, {}});
+  const auto code = [&](const std::vector<int32_t>& prompt, const GenerateOptions& options) {
+    return Generate(run.context, *run.model, prompt, options).status().code();
+  };
+  EXPECT_EQ(code({}, {}), StatusCode::kInvalid);
+  EXPECT_EQ(code(std::vector<int32_t>(17, 1), {}), StatusCode::kInvalid);
+  EXPECT_EQ(code({50}, {}), StatusCode::kInvalid);
+  EXPECT_EQ(code({-1}, {}), StatusCode::kInvalid);
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{.temperature = -1}, SamplingOptions{.temperature = NAN},
+        SamplingOptions{.top_k = -1}, SamplingOptions{.top_p = 0}, SamplingOptions{.top_p = 1.1}}) {
+    GenerateOptions options;
+    options.sampling = sampling;
+    EXPECT_EQ(code({1}, options), StatusCode::kInvalid);
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine

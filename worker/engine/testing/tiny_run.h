@@ -1,0 +1,137 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/check.h"
+#include "worker/engine/models/language_model.h"
+#include "worker/engine/train/trainer.h"
+
+namespace weft::engine {
+
+/// A two-layer model with a vocabulary that is not a multiple of the tile.
+inline ModelSpec TinyModel() {
+  ModelSpec spec;
+  spec.layers = 2;
+  spec.width = 32;
+  spec.heads = 2;
+  spec.vocab_size = 50;
+  spec.context = 16;
+  return spec;
+}
+
+inline JobSpec TinyJob(int64_t global_batch = 4) {
+  JobSpec job;
+  job.name = "tiny";
+  job.model = TinyModel();
+  job.train.steps = 100;
+  job.train.global_batch = global_batch;
+  job.schedule.warmup_steps = 0;
+  return job;
+}
+
+inline Plan TinyPlan(const std::string& precision, int64_t micro_batch = 4,
+                     int64_t accumulation_steps = 1) {
+  Plan plan;
+  plan.precision = precision;
+  plan.micro_batch = micro_batch;
+  plan.accumulation_steps = accumulation_steps;
+  return plan;
+}
+
+/// A model with its allocator, initialized from seed 1 and packed.
+struct TinyRun {
+  Allocator allocator;
+  Context context;
+  std::unique_ptr<LanguageModel> model;
+
+  explicit TinyRun(const ModelSpec& spec, const ModelOptions& options, int64_t limit_bytes = 0)
+      : allocator(limit_bytes) {
+    context.allocator = &allocator;
+    auto made = NewLanguageModel(context, spec, options);
+    WEFT_CHECK(made.ok(), made.status().message());
+    model = *std::move(made);
+    model->parameters().Initialize(1);
+    WEFT_CHECK(model->Pack(context).ok(), "pack");
+  }
+
+  /// Loss sum of `batch`, and the gradient of scale * sum in the model's gradients.
+  double Differentiate(const Batch& batch, float scale = 1.0f, int64_t first_sequence = 0) {
+    std::vector<TensorView> views;
+    for (int64_t i = 0; i < model->parameters().size(); ++i) {
+      views.push_back(model->parameters().gradient(i));
+    }
+    ParameterGradients gradients(views);
+    gradients.StartStep();
+    gradients.StartPass({});
+    auto tokens = TokenBatch::New(context, batch, first_sequence);
+    WEFT_CHECK(tokens.ok(), tokens.status().message());
+    Tape tape(&gradients);
+    auto loss = model->LossSum(context, tape, *tokens, scale);
+    WEFT_CHECK(loss.ok(), loss.status().message());
+    Status status = tape.RunBackward(context);
+    WEFT_CHECK(status.ok(), status.message());
+    WEFT_CHECK(gradients.FinishPass(context).ok(), "finish");
+    return *loss;
+  }
+
+  double Loss(const Batch& batch) {
+    auto tokens = TokenBatch::New(context, batch, 0);
+    WEFT_CHECK(tokens.ok(), tokens.status().message());
+    Tape tape(nullptr);
+    auto loss = model->LossSum(context, tape, *tokens, 1.0f);
+    WEFT_CHECK(loss.ok(), loss.status().message());
+    return *loss;
+  }
+
+  /// Logits of the real vocabulary, row after row.
+  std::vector<float> Logits(const Batch& batch) {
+    auto tokens = TokenBatch::New(context, batch, 0);
+    WEFT_CHECK(tokens.ok(), tokens.status().message());
+    auto logits = model->Logits(context, *tokens, nullptr);
+    WEFT_CHECK(logits.ok(), logits.status().message());
+    std::vector<float> values;
+    for (int64_t row = 0; row < tokens->count; ++row) {
+      const Tensor one = logits->Rows(row, 1);
+      for (int64_t c = 0; c < model->spec().vocab_size; ++c) {
+        values.push_back(one.dtype() == DType::kF32 ? one.As<float>()[c]
+                                                    : ToFloat(one.As<BFloat16>()[c]));
+      }
+    }
+    return values;
+  }
+
+  std::vector<float> Flat(const Tensor& flat) const {
+    return {flat.As<float>(), flat.As<float>() + flat.shape().Elements()};
+  }
+  std::vector<float> Gradients() const { return Flat(model->parameters().gradients()); }
+  std::vector<float> Parameters() const { return Flat(model->parameters().values()); }
+};
+
+/// A TinyRun with its trainer.
+struct TinyTraining : TinyRun {
+  std::unique_ptr<Trainer> trainer;
+
+  TinyTraining(const JobSpec& job, const Plan& plan, BatchSource& train,
+               GradientReducer* reducer = nullptr)
+      : TinyRun(job.model, ModelOptionsOf(plan)) {
+    auto made = Trainer::New(job, plan,
+                             {.context = &context,
+                              .model = model.get(),
+                              .train = &train,
+                              .validation = &train,
+                              .reducer = reducer,
+                              .rank = 0});
+    WEFT_CHECK(made.ok(), made.status().message());
+    trainer = *std::move(made);
+  }
+
+  StepReport Step() {
+    auto report = trainer->Step();
+    WEFT_CHECK(report.ok(), report.status().message());
+    return *report;
+  }
+};
+
+}  // namespace weft::engine
