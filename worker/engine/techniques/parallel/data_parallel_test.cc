@@ -1,0 +1,217 @@
+#include "worker/engine/techniques/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/engine/comm/rank_threads.h"
+
+namespace weft::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+
+/// Parameters of 100, 200, ... f32 numbers (400, 800, ... bytes; 64-byte ranges).
+struct Parameters {
+  explicit Parameters(int count) {
+    context.allocator = &allocator;
+    for (int i = 0; i < count; ++i) {
+      set.Register("p" + std::to_string(i), Shape{100 * (i + 1)}, {});
+    }
+    WEFT_CHECK(set.Allocate(context, true).ok(), "allocate");
+  }
+  void Fill(int rank) {
+    float* gradients = set.gradients().As<float>();
+    for (int64_t i = 0; i < set.FlatCount(); ++i) {
+      gradients[i] = std::sin(static_cast<float>(i * 7 + rank));
+    }
+  }
+  std::vector<float> Gradients() const {
+    const float* begin = set.gradients().As<float>();
+    return {begin, begin + set.FlatCount()};
+  }
+
+  Allocator allocator;
+  Context context;
+  ParameterSet set;
+};
+
+/// A group of two whose sums add `added`, and whose collectives wait until they are let through.
+class ScriptedGroup : public Collective {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  Status AllReduceSum(std::span<float> values) override {
+    std::unique_lock lock(mutex_);
+    ++started_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+    if (started_ == fail_at_) return UnavailableError("rank 1 is gone");
+    for (float& value : values) value += 1;
+    lengths_.push_back(static_cast<int64_t>(values.size()));
+    return OkStatus();
+  }
+  Status AllReduceSum(std::span<double>) override { return InternalError("unused"); }
+  Result<std::vector<std::string>> AllGather(std::string_view bytes) override {
+    std::string other(bytes.size(), '\0');
+    for (size_t i = 0; i < bytes.size() / sizeof(double); ++i) {
+      const double value = 0.1;
+      std::memcpy(other.data() + i * sizeof(double), &value, sizeof(double));
+    }
+    return std::vector<std::string>{std::string(bytes), other};
+  }
+  Status Broadcast(std::span<std::byte>, int) override { return InternalError("unused"); }
+  Status Barrier() override { return InternalError("unused"); }
+  void Abort() override {}
+
+  void Open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  bool WaitStarted(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return started_ >= count; });
+  }
+  int started() {
+    std::lock_guard lock(mutex_);
+    return started_;
+  }
+  void FailAt(int collective) { fail_at_ = collective; }
+  const std::vector<int64_t>& lengths() const { return lengths_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  int started_ = 0;
+  int fail_at_ = 0;
+  std::vector<int64_t> lengths_;
+};
+
+TEST(GradientBuckets, CoverTheBufferFromItsEndInWholeParameters) {
+  Parameters parameters(5);
+  for (int64_t bytes : {1, 1300, 3000, 1 << 20}) {
+    const BucketLayout layout = CutBuckets(parameters.set, bytes);
+    int64_t end = parameters.set.FlatCount();
+    std::map<int64_t, int64_t> counted;
+    for (int64_t bucket : layout.bucket_of) ++counted[bucket];
+    for (size_t i = 0; i < layout.buckets.size(); ++i) {
+      const GradientBucket& bucket = layout.buckets[i];
+      EXPECT_EQ(bucket.end, end);
+      EXPECT_EQ(bucket.parameters, counted[static_cast<int64_t>(i)]);
+      const bool last = i + 1 == layout.buckets.size();
+      EXPECT_TRUE(last || (bucket.end - bucket.begin) * 4 >= bytes);
+      end = bucket.begin;
+    }
+    EXPECT_EQ(end, 0);
+    for (int64_t p = 0; p < parameters.set.size(); ++p) {
+      const GradientBucket& bucket =
+          layout.buckets[static_cast<size_t>(layout.bucket_of[static_cast<size_t>(p)])];
+      EXPECT_LE(bucket.begin, parameters.set.FlatRange(p).begin);
+      EXPECT_GE(bucket.end, parameters.set.FlatRange(p).end);
+    }
+  }
+  EXPECT_THAT(CutBuckets(parameters.set, 1).bucket_of, ElementsAre(4, 3, 2, 1, 0));
+  EXPECT_THAT(CutBuckets(parameters.set, 1 << 20).bucket_of, ElementsAre(0, 0, 0, 0, 0));
+}
+
+TEST(DataParallel, TheFirstBucketIsOnTheWireBeforeTheBackwardPassEnds) {
+  Parameters parameters(3);
+  ScriptedGroup group;
+  DataParallel reducer(&group, &parameters.set, 1);
+  ASSERT_TRUE(reducer.Begin(false).ok());
+  ASSERT_TRUE(reducer.Begin(true).ok());
+  EXPECT_EQ(group.started(), 0);
+  ASSERT_TRUE(reducer.OnGradientReady(2).ok());
+  EXPECT_TRUE(group.WaitStarted(1)) << "while gradients 1 and 0 are still to come";
+  ASSERT_TRUE(reducer.OnGradientReady(1).ok());
+  ASSERT_TRUE(reducer.OnGradientReady(0).ok());
+  EXPECT_EQ(group.started(), 1) << "one bucket at a time";
+  group.Open();
+  ASSERT_TRUE(reducer.Finish().ok());
+  EXPECT_THAT(parameters.Gradients(), testing::Each(1.0f)) << "every element once";
+  EXPECT_GT(reducer.communication_seconds(), 0);
+}
+
+TEST(DataParallel, ABucketWaitsForAllItsParameters) {
+  Parameters parameters(3);
+  ScriptedGroup group;
+  group.Open();
+  DataParallel reducer(&group, &parameters.set, 1500);  // 2 alone has 1216
+  ASSERT_THAT(reducer.layout().bucket_of, ElementsAre(1, 0, 0));
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(reducer.Begin(true).ok());
+    ASSERT_TRUE(reducer.OnGradientReady(0).ok());
+    ASSERT_TRUE(reducer.OnGradientReady(1).ok());
+    ASSERT_TRUE(reducer.OnGradientReady(2).ok());
+    ASSERT_TRUE(reducer.Finish().ok());
+  }
+  EXPECT_THAT(parameters.Gradients(), testing::Each(3.0f));
+  const int64_t front = parameters.set.FlatRange(0).end;
+  const int64_t rest = parameters.set.FlatCount() - front;
+  EXPECT_THAT(group.lengths(), ElementsAre(front, rest, front, rest, front, rest));
+}
+
+TEST(DataParallel, ALostPeerFailsTheStepAndAllLaterOnes) {
+  Parameters parameters(3);
+  ScriptedGroup group;
+  group.Open();
+  group.FailAt(2);
+  DataParallel reducer(&group, &parameters.set, 1);
+  ASSERT_TRUE(reducer.Begin(true).ok());
+  for (int64_t index : {2, 1, 0}) (void)reducer.OnGradientReady(index);
+  EXPECT_EQ(reducer.Finish().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(reducer.Begin(true).code(), StatusCode::kUnavailable);
+  std::vector<double> values(1);
+  EXPECT_EQ(reducer.SumScalars(values).code(), StatusCode::kUnavailable);
+}
+
+TEST(DataParallel, ScalarsAreAddedInRankOrder) {
+  Parameters parameters(1);
+  ScriptedGroup group;
+  DataParallel reducer(&group, &parameters.set, 1);
+  std::vector<double> values = {1.0, -0.1, 1e17};
+  ASSERT_TRUE(reducer.SumScalars(values).ok());
+  EXPECT_THAT(values, ElementsAre(1.0 + 0.1, 0.0, 1e17 + 0.1));
+}
+
+TEST(DataParallel, RanksOverGlooGetTheSumWithTheSameBits) {
+  constexpr int kRanks = 3;
+  std::vector<float> results[kRanks];
+  std::vector<double> expected;
+  RunRanks(kRanks, milliseconds(20000), [&](Collective& group) {
+    Parameters parameters(6);
+    DataParallel reducer(&group, &parameters.set, 1500);
+    for (int step = 0; step < 2; ++step) {
+      parameters.Fill(group.rank());
+      std::vector<double> count = {static_cast<double>(group.rank())};
+      ASSERT_TRUE(reducer.SumScalars(count).ok());
+      EXPECT_EQ(count[0], 3);
+      ASSERT_TRUE(reducer.Begin(true).ok());
+      for (int64_t index = 5; index >= 0; --index) {
+        ASSERT_TRUE(reducer.OnGradientReady(index).ok());
+      }
+      ASSERT_TRUE(reducer.Finish().ok());
+      results[group.rank()] = parameters.Gradients();
+    }
+  });
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    double sum = 0;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      sum += std::sin(static_cast<float>(static_cast<int64_t>(i) * 7 + rank));
+    }
+    ASSERT_NEAR(results[0][i], sum, 1e-5);
+  }
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+}
+
+}  // namespace
+}  // namespace weft::engine

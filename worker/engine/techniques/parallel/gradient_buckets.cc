@@ -1,0 +1,21 @@
+#include "worker/engine/techniques/parallel/gradient_buckets.h"
+
+namespace weft::engine {
+
+BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
+  BucketLayout layout;
+  layout.bucket_of.resize(static_cast<size_t>(parameters.size()));
+  bool open = false;
+  for (int64_t index = parameters.size() - 1; index >= 0; --index) {
+    const ParameterSet::Range range = parameters.FlatRange(index);
+    if (!open) layout.buckets.push_back({range.end, range.end, 0});
+    GradientBucket& bucket = layout.buckets.back();
+    bucket.begin = range.begin;
+    ++bucket.parameters;
+    layout.bucket_of[static_cast<size_t>(index)] = static_cast<int64_t>(layout.buckets.size()) - 1;
+    open = (bucket.end - bucket.begin) * static_cast<int64_t>(sizeof(float)) < bucket_bytes;
+  }
+  return layout;
+}
+
+}  // namespace weft::engine
