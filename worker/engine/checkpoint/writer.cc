@@ -95,9 +95,8 @@ Status CheckpointWriter::Run(CheckpointManifest manifest, Snapshot snapshot,
   }
   progress.state = CheckpointProgress::State::kVerified;
   Report(progress);
-  Result<int64_t> collected =
-      CollectCheckpoints(*options_.env, options_.run_dir, fence_,
-                         {progress.step, options_.keep_last, options_.resume_step});
+  Result<int64_t> collected = CollectCheckpoints(*options_.env, options_.run_dir, fence_,
+                                                 {progress.step, options_.keep_last, resume_step_});
   if (!collected.ok()) {
     // The checkpoint is safe; what could not be deleted is looked at again after the next one.
     if (collected.status().code() == StatusCode::kConflict) fenced_ = true;

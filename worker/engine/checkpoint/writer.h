@@ -35,7 +35,6 @@ struct CheckpointWriterOptions {
   std::string run_dir;
   int64_t epoch = 0;
   int64_t keep_last = 1;
-  std::optional<int64_t> resume_step;  ///< Checkpoint the attempt started from; is kept.
 
   /// Told of every step of every checkpoint, on the writer's thread.
   std::function<void(const CheckpointProgress&)> report;
@@ -51,6 +50,9 @@ class CheckpointWriter {
 
   /// Waits for a save under way.
   ~CheckpointWriter();
+
+  /// The attempt starts from the checkpoint of `step`, which is then never deleted. Before Save.
+  void KeepResumeStep(int64_t step) { resume_step_ = step; }
 
   /// A save is under way; another Save would wait for it.
   bool busy() const;
@@ -80,6 +82,7 @@ class CheckpointWriter {
 
   CheckpointWriterOptions options_;
   EpochFence fence_;
+  std::optional<int64_t> resume_step_;
   std::atomic<bool> fenced_{false};
   std::future<Status> running_;
   Status last_;

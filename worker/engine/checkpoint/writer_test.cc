@@ -26,10 +26,9 @@ class WriterTest : public testing::Test {
   void SetUp() override { ASSERT_TRUE(env_.CreateDirs(kRun).ok()); }
   void TearDown() override { ASSERT_TRUE(SetFailpoints("").ok()); }
 
-  Result<std::unique_ptr<CheckpointWriter>> Open(int64_t epoch, int64_t keep_last = 1,
-                                                 std::optional<int64_t> resume_step = {}) {
+  Result<std::unique_ptr<CheckpointWriter>> Open(int64_t epoch, int64_t keep_last = 1) {
     return CheckpointWriter::Open(
-        {&env_, kRun, epoch, keep_last, resume_step, [this](const CheckpointProgress& progress) {
+        {&env_, kRun, epoch, keep_last, [this](const CheckpointProgress& progress) {
            std::unique_lock lock(mutex_);
            progress_.push_back(progress);
            gate_.wait(lock, [this] { return gate_open_; });
@@ -89,7 +88,8 @@ TEST_F(WriterTest, KeepsTheLastOnesAndTheOneResumedFrom) {
   for (int64_t step : {1, 2, 3, 4}) ASSERT_TRUE(Save(*writer, step).ok());
   EXPECT_THAT(Steps(), ElementsAre(3, 4));
   writer.reset();
-  auto next = *Open(2, 2, 3);
+  auto next = *Open(2, 2);
+  next->KeepResumeStep(3);
   for (int64_t step : {5, 6, 7}) ASSERT_TRUE(Save(*next, step).ok());
   EXPECT_THAT(Steps(), ElementsAre(3, 6, 7));
 }
@@ -165,7 +165,7 @@ TEST_F(WriterTest, EveryFailpointLeavesTheOldCheckpoint) {
         "checkpoint.before_collect", "checkpoint.during_collect"}) {
     FaultEnv env;
     ASSERT_TRUE(env.CreateDirs(kRun).ok());
-    auto writer = *CheckpointWriter::Open({&env, kRun, 1, 1, {}, {}});
+    auto writer = *CheckpointWriter::Open({&env, kRun, 1, 1, {}});
     ASSERT_TRUE(Save(*writer, 1).ok());
     ASSERT_TRUE(SetFailpoints(std::string(name) + "=full").ok());
     (void)Save(*writer, 2);
