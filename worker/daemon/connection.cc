@@ -1,5 +1,6 @@
 #include "worker/daemon/connection.h"
 
+#include <thread>
 #include <utility>
 
 #include "proto/grpc_status.h"
@@ -17,63 +18,64 @@ std::shared_ptr<Connection> Connection::Dial(const std::string& address, Events 
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
 
   std::shared_ptr<Connection> connection(new Connection(std::move(events)));
-  connection->self_ = connection;
   connection->stub_ = v1::WorkerService::NewStub(
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-  connection->stub_->async()->Attach(&connection->context_, connection.get());
-  // Held until the reading side ends: until then Send may start a write at any time.
-  connection->AddHold();
-  connection->StartRead(&connection->incoming_);
-  connection->StartCall();
+  std::thread([connection] { connection->Run(); }).detach();
   return connection;
+}
+
+void Connection::Run() {
+  std::unique_ptr<Stream> stream = stub_->Attach(&context_);
+  std::thread writer([&] { WriteQueued(*stream); });
+  v1::CoordinatorMessage message;
+  while (stream->Read(&message)) events_.on_message(std::move(message));
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  writer.join();
+  events_.on_closed(FromGrpcStatus(stream->Finish()));
+  stream.reset();
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+void Connection::WriteQueued(Stream& stream) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ended_ || finishing_ || !outgoing_.empty(); });
+    if (ended_) return;
+    bool more = !outgoing_.empty();
+    v1::WorkerMessage message;
+    if (more) {
+      message = std::move(outgoing_.front());
+      outgoing_.pop_front();
+    }
+    lock.unlock();
+    bool ok = more ? stream.Write(message) : stream.WritesDone();
+    lock.lock();
+    if (!more || !ok) return;
+  }
 }
 
 void Connection::Send(v1::WorkerMessage message) {
   std::lock_guard lock(mutex_);
   if (ended_ || finishing_) return;
   outgoing_.push_back(std::move(message));
-  if (writing_) return;
-  writing_ = true;
-  StartWrite(&outgoing_.front());
+  changed_.notify_all();
 }
 
 void Connection::Finish() {
   std::lock_guard lock(mutex_);
-  if (ended_ || finishing_) return;
   finishing_ = true;
-  if (!writing_) StartWritesDone();
+  changed_.notify_all();
 }
 
-void Connection::OnWriteDone(bool ok) {
-  std::lock_guard lock(mutex_);
-  writing_ = false;
-  outgoing_.pop_front();
-  if (!ok || ended_) return;
-  if (!outgoing_.empty()) {
-    writing_ = true;
-    StartWrite(&outgoing_.front());
-  } else if (finishing_) {
-    StartWritesDone();
-  }
-}
-
-void Connection::OnReadDone(bool ok) {
-  if (ok) {
-    events_.on_message(std::move(incoming_));
-    incoming_.Clear();
-    StartRead(&incoming_);
-    return;
-  }
-  {
-    std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  RemoveHold();
-}
-
-void Connection::OnDone(const grpc::Status& status) {
-  events_.on_closed(FromGrpcStatus(status));
-  self_.reset();
+void Connection::WaitClosed() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return closed_; });
 }
 
 }  // namespace weft::daemon

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -13,9 +14,9 @@
 
 namespace weft::daemon {
 
-/// One Attach stream, from dialling to its end. Send and Close are thread-safe; the callbacks come
-/// on threads of gRPC, one at a time, on_closed last and exactly once.
-class Connection : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
+/// One Attach stream, from dialling to its end, on two threads of its own: nobody waits for a slow
+/// peer. Thread-safe; the callbacks come on one of those threads, on_closed last and once.
+class Connection {
  public:
   struct Events {
     std::function<void(v1::CoordinatorMessage)> on_message;
@@ -34,24 +35,26 @@ class Connection : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::Coordin
   /// Ends the stream at once.
   void Cancel() { context_.TryCancel(); }
 
- private:
-  explicit Connection(Events events) : events_(std::move(events)) {}
+  /// Blocks until on_closed has returned.
+  void WaitClosed();
 
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
+ private:
+  using Stream = grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
+
+  explicit Connection(Events events) : events_(std::move(events)) {}
+  void Run();
+  void WriteQueued(Stream& stream);
 
   Events events_;
-  grpc::ClientContext context_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;
-  std::shared_ptr<Connection> self_;  // until OnDone
-  v1::CoordinatorMessage incoming_;
+  grpc::ClientContext context_;  // of a call on the stub's channel: goes before it
 
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::deque<v1::WorkerMessage> outgoing_;
-  bool writing_ = false;
   bool finishing_ = false;
-  bool ended_ = false;
+  bool ended_ = false;   // nothing can be sent any more
+  bool closed_ = false;  // on_closed has returned
 };
 
 }  // namespace weft::daemon

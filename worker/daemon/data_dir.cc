@@ -86,8 +86,10 @@ Result<DataDir> DataDir::Open(const std::string& path, const std::string& worker
     Json json{{"worker_id", dir.worker_id_}};
     WEFT_RETURN_IF_ERROR(WriteFileAtomic(env, id_path, json.dump(2) + "\n"));
   }
-  WEFT_RETURN_IF_ERROR(env.RemoveTree(dir.LogDir()));
-  WEFT_RETURN_IF_ERROR(env.CreateDirs(dir.LogDir()));
+  for (const std::string& folder : {dir.LogDir(), dir.SpecDir()}) {
+    WEFT_RETURN_IF_ERROR(env.RemoveTree(folder));
+    WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
+  }
   WEFT_RETURN_IF_ERROR(env.CreateDirs(dir.CacheDir()));
   return dir;
 }

@@ -11,6 +11,7 @@ namespace weft::daemon {
 ///   worker.json   the worker's id
 ///   profile.json  what the probe measured
 ///   logs/         log lines waiting for the coordinator; emptied at start
+///   attempts/     attempt specs of running ranks; emptied at start
 ///   cache/        token shards, shared by the jobs of this machine
 /// Owning an object means holding the lock.
 class DataDir {
@@ -28,6 +29,7 @@ class DataDir {
   const std::string& worker_id() const { return worker_id_; }
   std::string ProfilePath() const { return path_ + "/profile.json"; }
   std::string LogDir() const { return path_ + "/logs"; }
+  std::string SpecDir() const { return path_ + "/attempts"; }
   std::string CacheDir() const { return path_ + "/cache"; }
 
  private:

@@ -1,0 +1,508 @@
+#include "worker/daemon/agent.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <optional>
+#include <vector>
+
+#include "common/log.h"
+#include "common/version.h"
+#include "proto/convert.h"
+
+namespace weft::daemon {
+namespace asio = boost::asio;
+
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+/// Lines in one LogBatch, and lines sent but not acknowledged, at most.
+constexpr size_t kBatchLines = 256;
+constexpr int64_t kWindowLines = 4096;
+
+/// Log lines wait this long for company.
+constexpr milliseconds kPumpDelay{20};
+
+/// The first answer must come within this time.
+constexpr std::chrono::seconds kRegisterPatience{10};
+
+/// Checkpoint reports have no acknowledgement: the newest few are sent again after a reconnect.
+constexpr size_t kKeptCheckpoints = 8;
+
+/// Ended attempts are kept this long at most for a coordinator that stays away.
+constexpr std::chrono::hours kKeepEnded{24};
+
+/// How long a drained worker waits for its last reports to be acknowledged.
+constexpr std::chrono::seconds kFarewell{5};
+
+nanoseconds Seconds(double seconds) {
+  return duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+bool IsTerminal(v1::AttemptState state) {
+  return state == v1::ATTEMPT_FINISHED || state == v1::ATTEMPT_FAILED ||
+         state == v1::ATTEMPT_STOPPED;
+}
+
+}  // namespace
+
+/// An attempt, and what of it the coordinator does not know yet.
+struct Agent::Share {
+  Attempt attempt;
+  LogBuffer logs;
+  int64_t lines_sent = 0;                  // on this connection
+  std::deque<v1::AttemptReport> reports;   // not acknowledged, oldest first
+  size_t reports_sent = 0;                 // of them, on this connection
+  std::deque<v1::Checkpoint> checkpoints;  // newest
+  nanoseconds ended_at{0};
+
+  Share(asio::io_context& io, const Clock& clock, const Settings& settings,
+        const v1::StartAttempt& start, AttemptListener& listener, Metrics& metrics)
+      : attempt(io, clock, settings.attempt, start, listener, metrics),
+        logs(Env::Posix(),
+             JoinPath(settings.log_dir, start.job_id() + "-" + std::to_string(start.epoch())),
+             LogBuffer::Limits{}) {}
+
+  /// Nothing of it is left to do or tell.
+  bool Settled() const { return attempt.over() && reports.empty() && logs.empty(); }
+};
+
+struct Agent::StoreCall {
+  v1::StoreRequest request;
+  StoreAnswer answer;
+};
+
+Agent::Agent(asio::io_context& io, const Clock& clock, Settings settings, Metrics& metrics,
+             std::function<void(Status)> on_done)
+    : io_(io),
+      clock_(clock),
+      settings_(std::move(settings)),
+      metrics_(metrics),
+      on_done_(std::move(on_done)),
+      backoff_(std::hash<std::string>()(settings_.incarnation)),
+      lease_(clock),
+      dial_timer_(io),
+      heartbeat_timer_(io),
+      lease_timer_(io),
+      pump_timer_(io),
+      drain_timer_(io) {}
+
+Agent::~Agent() {
+  if (connection_ == nullptr) return;
+  connection_->Cancel();
+  connection_->WaitClosed();
+}
+
+void Agent::Start() {
+  Dial();
+}
+
+// ---------------------------------------------------------------------- life of the connection
+
+void Agent::Dial() {
+  int64_t dial = ++dial_;
+  registered_ = false;
+  metrics_.CountDial();
+  // Posted to our thread; what comes from an earlier connection is void.
+  connection_ = Connection::Dial(settings_.coordinator,
+                                 {[this, dial](v1::CoordinatorMessage message) {
+                                    asio::post(io_, [this, dial, message = std::move(message)] {
+                                      if (dial == dial_) OnMessage(message);
+                                    });
+                                  },
+                                  [this, dial](const Status& status) {
+                                    asio::post(io_, [this, dial, status] {
+                                      if (dial == dial_) OnClosed(status);
+                                    });
+                                  }});
+  v1::WorkerMessage message;
+  v1::Register& hello = *message.mutable_register_();
+  hello.set_worker_id(settings_.profile.worker_id);
+  hello.set_incarnation(settings_.incarnation);
+  hello.set_version(kVersion);
+  hello.set_api_level(kApiLevel);
+  *hello.mutable_profile() = ToProto<v1::WorkerProfile>(settings_.profile);
+  AddRunning(hello.mutable_running());
+  register_sent_ = clock_.Monotonic();
+  connection_->Send(std::move(message));
+  dial_timer_.expires_after(kRegisterPatience);
+  dial_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && !registered_) connection_->Cancel();
+  });
+}
+
+void Agent::OnClosed(const Status& status) {
+  // Once for each loss, not for each vain dial after it.
+  if (registered_ || dial_ == 1) {
+    WEFT_LOG_WARNING << "no connection to the coordinator at " << settings_.coordinator << ": "
+                     << status.message() << "; dialling again";
+  }
+  registered_ = false;
+  connection_.reset();
+  metrics_.SetAttached(false);
+  if (leaving_) return Leave();
+  heartbeat_timer_.cancel();
+  heartbeats_sent_.clear();
+  dial_timer_.expires_after(duration_cast<nanoseconds>(backoff_.Next()));
+  dial_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) Dial();
+  });
+}
+
+void Agent::OnMessage(const v1::CoordinatorMessage& message) {
+  switch (message.message_case()) {
+    case v1::CoordinatorMessage::kRegistered:
+      return OnRegistered(message.registered());
+    case v1::CoordinatorMessage::kHeartbeatAck:
+      return OnHeartbeatAck(message.heartbeat_ack().sequence());
+    case v1::CoordinatorMessage::kStart:
+      return OnStart(message.start());
+    case v1::CoordinatorMessage::kStop:
+      return OnStop(message.stop());
+    case v1::CoordinatorMessage::kStore:
+      return OnStoreReply(message.store());
+    case v1::CoordinatorMessage::kLogAck:
+      return OnLogAck(message.log_ack());
+    case v1::CoordinatorMessage::kAttemptAck:
+      return OnAttemptAck(message.attempt_ack());
+    case v1::CoordinatorMessage::MESSAGE_NOT_SET:
+      return;  // of a newer coordinator
+  }
+}
+
+void Agent::OnRegistered(const v1::Registered& registered) {
+  if (!registered.refused().empty()) {
+    GiveUpWork();
+    return on_done_(ConflictError("the coordinator at " + settings_.coordinator +
+                                  " refuses this worker: " + registered.refused()));
+  }
+  WEFT_LOG_INFO << "attached to " << settings_.coordinator << " as " << settings_.profile.worker_id
+                << ", lease " << registered.lease_seconds() << " s";
+  registered_ = true;
+  backoff_.Reset();
+  metrics_.SetAttached(true);
+  lease_.SetLength(Seconds(registered.lease_seconds()));
+  lease_.Renew(register_sent_);
+  heartbeat_every_ =
+      std::max<nanoseconds>(Seconds(registered.heartbeat_seconds()), milliseconds(10));
+  // A connection that is silent for half a lease is given up while there is time for another.
+  heartbeat_patience_ = Seconds(registered.lease_seconds() / 2);
+  ScheduleLeaseCheck();
+  ScheduleHeartbeat();
+
+  for (auto& [key, share] : shares_) {
+    bool adopted = std::any_of(registered.adopted().begin(), registered.adopted().end(),
+                               [&](const v1::AttemptKey& k) {
+                                 return k.job_id() == key.first && k.epoch() == key.second;
+                               });
+    if (!adopted && !share->attempt.over()) {
+      WEFT_LOG_WARNING << "the coordinator does not know attempt " << key.second << " of "
+                       << key.first << " any more; killing its ranks";
+      share->attempt.Stop(/*graceful=*/false);
+    }
+    share->lines_sent = share->logs.acknowledged();
+    share->reports_sent = 0;
+    for (const v1::Checkpoint& checkpoint : share->checkpoints) {
+      v1::WorkerMessage message;
+      *message.mutable_checkpoint()->mutable_checkpoint() = checkpoint;
+      connection_->Send(std::move(message));
+    }
+  }
+  for (const auto& [id, call] : store_calls_) {
+    v1::WorkerMessage message;
+    *message.mutable_store() = call.request;
+    connection_->Send(std::move(message));
+  }
+  for (auto& [key, share] : shares_) Pump(*share);
+}
+
+void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running) const {
+  for (const auto& [key, share] : shares_) {
+    if (!share->attempt.over()) *running->Add() = share->attempt.Running();
+  }
+}
+
+void Agent::ScheduleHeartbeat() {
+  heartbeat_timer_.expires_after(heartbeat_every_);
+  heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || !registered_) return;
+    if (!heartbeats_sent_.empty() &&
+        clock_.Monotonic() - heartbeats_sent_.begin()->second > heartbeat_patience_) {
+      WEFT_LOG_WARNING << "the coordinator does not answer heartbeats; dialling again";
+      return connection_->Cancel();
+    }
+    SendHeartbeat();
+    ScheduleHeartbeat();
+  });
+}
+
+void Agent::SendHeartbeat() {
+  v1::WorkerMessage message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_sequence(++heartbeat_);
+  heartbeat.set_draining(draining_);
+  AddRunning(heartbeat.mutable_running());
+  heartbeats_sent_[heartbeat_] = clock_.Monotonic();
+  connection_->Send(std::move(message));
+  metrics_.SetRunningAttempts(heartbeat.running_size());
+  int64_t waiting = 0;
+  for (const auto& [key, share] : shares_)
+    waiting += share->logs.last() - share->logs.acknowledged();
+  metrics_.SetWaitingLogLines(waiting);
+  metrics_.RemoveOldRuns();
+  ForgetOldShares();
+}
+
+void Agent::OnHeartbeatAck(int64_t sequence) {
+  auto sent = heartbeats_sent_.find(sequence);
+  if (sent == heartbeats_sent_.end()) return;
+  lease_.Renew(sent->second);
+  heartbeats_sent_.erase(heartbeats_sent_.begin(), std::next(sent));
+  ScheduleLeaseCheck();
+}
+
+void Agent::ScheduleLeaseCheck() {
+  lease_timer_.expires_after(std::max(lease_.Deadline() - clock_.Monotonic(), nanoseconds(0)));
+  lease_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    if (!lease_.Expired()) return ScheduleLeaseCheck();
+    GiveUpWork();
+  });
+}
+
+void Agent::GiveUpWork() {
+  bool any = false;
+  for (auto& [key, share] : shares_) {
+    if (share->attempt.over()) continue;
+    any = true;
+    share->attempt.Abort(v1::WORKER_LOST, "the worker's lease ran out, so it killed its ranks");
+  }
+  if (!any) return;
+  WEFT_LOG_ERROR << "the lease ran out without word from the coordinator; all ranks are killed";
+  metrics_.CountLeaseExpiry();
+}
+
+// --------------------------------------------------------------------------------- commands
+
+void Agent::OnStart(const v1::StartAttempt& start) {
+  Key key{start.job_id(), start.epoch()};
+  // Delivered at least once, and perhaps late.
+  if (FindShare(key) != nullptr) return;
+  int64_t& newest = newest_epoch_[start.job_id()];
+  if (start.epoch() <= newest) {
+    return SendStopped(start.job_id(), start.epoch(),
+                       "epoch " + std::to_string(newest) + " came before this start");
+  }
+  // Told again after a reconnect.
+  if (lease_.Expired()) return;
+  if (draining_) {
+    return SendStopped(start.job_id(), start.epoch(), "the worker is shutting down");
+  }
+  newest = start.epoch();
+  for (auto& [other, share] : shares_) {
+    if (other.first == start.job_id()) share->attempt.Stop(/*graceful=*/false);
+  }
+  auto share = std::make_unique<Share>(io_, clock_, settings_, start,
+                                       static_cast<AttemptListener&>(*this), metrics_);
+  Attempt& attempt = share->attempt;
+  shares_[key] = std::move(share);
+  attempt.Start();
+}
+
+void Agent::OnStop(const v1::StopAttempt& stop) {
+  int64_t& newest = newest_epoch_[stop.job_id()];
+  newest = std::max(newest, stop.epoch());
+  Share* share = FindShare({stop.job_id(), stop.epoch()});
+  if (share == nullptr) {
+    return SendStopped(stop.job_id(), stop.epoch(), "no rank of this attempt runs here");
+  }
+  share->attempt.Stop(stop.graceful());
+}
+
+void Agent::OnStoreReply(const v1::StoreReply& reply) {
+  auto call = store_calls_.find(reply.request_id());
+  if (call == store_calls_.end()) return;
+  StoreAnswer answer = std::move(call->second.answer);
+  store_calls_.erase(call);
+  answer(reply.error(), reply.value());
+}
+
+void Agent::OnLogAck(const v1::LogAck& ack) {
+  Share* share = FindShare({ack.job_id(), ack.epoch()});
+  if (share == nullptr) return;
+  share->logs.Acknowledge(std::min(ack.sequence(), share->lines_sent));
+  Pump(*share);
+  FinishDrainIfDone();
+}
+
+void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
+  Share* share = FindShare({ack.job_id(), ack.epoch()});
+  if (share == nullptr) return;
+  // Reports are sent in order, so this answers all up to the one it names.
+  while (share->reports_sent > 0) {
+    bool named = share->reports.front().state() == ack.state();
+    share->reports.pop_front();
+    --share->reports_sent;
+    if (named) break;
+  }
+  FinishDrainIfDone();
+}
+
+// --------------------------------------------------------------------- what attempts tell
+
+void Agent::OnReport(v1::AttemptReport report) {
+  Share* share = FindShare({report.job_id(), report.epoch()});
+  if (share == nullptr) return;
+  if (IsTerminal(report.state())) {
+    share->ended_at = clock_.Monotonic();
+    metrics_.CountAttemptEnd(report.state() == v1::ATTEMPT_FINISHED ? "finished"
+                             : report.state() == v1::ATTEMPT_FAILED ? "failed"
+                                                                    : "stopped");
+    std::erase_if(store_calls_, [&](const auto& entry) {
+      return entry.second.request.job_id() == report.job_id() &&
+             entry.second.request.epoch() == report.epoch();
+    });
+  }
+  share->reports.push_back(std::move(report));
+  Pump(*share);
+  FinishDrainIfDone();
+}
+
+void Agent::OnLogLine(Attempt& attempt, v1::LogLine line) {
+  Share* share = FindShare({attempt.job_id(), attempt.epoch()});
+  if (share == nullptr) return;
+  share->logs.Append(std::move(line));
+  SchedulePump();
+}
+
+void Agent::OnCheckpoint(v1::Checkpoint checkpoint) {
+  Share* share = FindShare({checkpoint.job_id(), checkpoint.epoch()});
+  if (share == nullptr) return;
+  if (registered_) {
+    v1::WorkerMessage message;
+    *message.mutable_checkpoint()->mutable_checkpoint() = checkpoint;
+    connection_->Send(std::move(message));
+  }
+  share->checkpoints.push_back(std::move(checkpoint));
+  if (share->checkpoints.size() > kKeptCheckpoints) share->checkpoints.pop_front();
+}
+
+void Agent::OnStoreRequest(Attempt& /*attempt*/, v1::StoreRequest request, StoreAnswer answer) {
+  request.set_request_id(next_store_call_++);
+  if (registered_) {
+    v1::WorkerMessage message;
+    *message.mutable_store() = request;
+    connection_->Send(std::move(message));
+  }
+  int64_t id = request.request_id();
+  store_calls_[id] = {std::move(request), std::move(answer)};
+}
+
+void Agent::ReapChildren() {
+  for (auto& [key, share] : shares_) share->attempt.ReapChildren();
+}
+
+// ---------------------------------------------------------------------------------- sending
+
+Agent::Share* Agent::FindShare(const Key& key) {
+  auto it = shares_.find(key);
+  return it == shares_.end() ? nullptr : it->second.get();
+}
+
+void Agent::Pump(Share& share) {
+  if (!registered_) return;
+  const Attempt& attempt = share.attempt;
+  while (share.lines_sent - share.logs.acknowledged() < kWindowLines) {
+    std::vector<v1::LogLine> lines = share.logs.Read(share.lines_sent, kBatchLines);
+    if (lines.empty()) break;
+    v1::WorkerMessage message;
+    v1::LogBatch& batch = *message.mutable_logs();
+    batch.set_job_id(attempt.job_id());
+    batch.set_epoch(attempt.epoch());
+    batch.set_first_sequence(share.lines_sent + 1);
+    share.lines_sent += static_cast<int64_t>(lines.size());
+    for (v1::LogLine& line : lines) *batch.add_lines() = std::move(line);
+    connection_->Send(std::move(message));
+  }
+  while (share.reports_sent < share.reports.size()) {
+    const v1::AttemptReport& report = share.reports[share.reports_sent];
+    // A job's log is complete before its end is known.
+    if (IsTerminal(report.state()) && share.lines_sent < share.logs.last()) break;
+    v1::WorkerMessage message;
+    *message.mutable_attempt() = report;
+    connection_->Send(std::move(message));
+    ++share.reports_sent;
+  }
+}
+
+void Agent::SchedulePump() {
+  if (pump_scheduled_) return;
+  pump_scheduled_ = true;
+  pump_timer_.expires_after(kPumpDelay);
+  pump_timer_.async_wait([this](const boost::system::error_code& error) {
+    pump_scheduled_ = false;
+    if (error) return;
+    for (auto& [key, share] : shares_) Pump(*share);
+  });
+}
+
+void Agent::SendStopped(const std::string& job_id, int64_t epoch, const std::string& message) {
+  v1::WorkerMessage out;
+  v1::AttemptReport& report = *out.mutable_attempt();
+  report.set_job_id(job_id);
+  report.set_epoch(epoch);
+  report.set_state(v1::ATTEMPT_STOPPED);
+  report.set_message(message);
+  connection_->Send(std::move(out));
+}
+
+void Agent::ForgetOldShares() {
+  std::erase_if(shares_, [&](const auto& entry) {
+    const Share& share = *entry.second;
+    return share.Settled() ||
+           (share.attempt.over() && clock_.Monotonic() - share.ended_at > kKeepEnded);
+  });
+}
+
+void Agent::Drain(std::chrono::duration<double> limit) {
+  bool first = !draining_;
+  draining_ = true;
+  WEFT_LOG_INFO << (first ? "draining: ranks save and stop" : "killing the ranks");
+  if (registered_) SendHeartbeat();
+  for (auto& [key, share] : shares_) share->attempt.Stop(/*graceful=*/first);
+  drain_timer_.expires_after(duration_cast<nanoseconds>(limit));
+  drain_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    WEFT_LOG_WARNING << "ranks did not stop in time; killing them";
+    for (auto& [key, share] : shares_) share->attempt.Stop(/*graceful=*/false);
+  });
+  FinishDrainIfDone();
+}
+
+void Agent::FinishDrainIfDone() {
+  bool over = std::all_of(shares_.begin(), shares_.end(),
+                          [](const auto& entry) { return entry.second->attempt.over(); });
+  if (!draining_ || !over) return;
+  bool settled = std::all_of(shares_.begin(), shares_.end(),
+                             [](const auto& entry) { return entry.second->Settled(); });
+  if (settled) return Leave();
+  if (std::exchange(farewell_, true)) return;
+  drain_timer_.expires_after(kFarewell);
+  drain_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) Leave();
+  });
+}
+
+void Agent::Leave() {
+  if (connection_ == nullptr) return on_done_(OkStatus());
+  if (std::exchange(leaving_, true)) return connection_->Cancel();
+  connection_->Finish();
+  drain_timer_.expires_after(std::chrono::seconds(1));
+  drain_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && connection_ != nullptr) connection_->Cancel();
+  });
+}
+
+}  // namespace weft::daemon

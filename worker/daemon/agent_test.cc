@@ -1,0 +1,336 @@
+#include "worker/daemon/agent.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <future>
+#include <thread>
+
+#include "worker/daemon/process_scan.h"
+#include "worker/daemon/testing/fake_coordinator.h"
+
+namespace weft::daemon {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+/// An agent on a thread of its own, a coordinator made up, and ranks that do as the job's name
+/// says (testing/fake_trainer.cc).
+class AgentTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    signal(SIGPIPE, SIG_IGN);
+    dir_ = ::testing::TempDir() + "agent_" + std::to_string(getpid());
+    ASSERT_TRUE(Env::Posix().CreateDirs(dir_ + "/runs").ok());
+    owner_ = "WEFT_RANK_OWNER=" + dir_;
+    coordinator_.Start();
+  }
+
+  void TearDown() override {
+    if (thread_.joinable()) {
+      io_.stop();
+      thread_.join();
+    }
+    coordinator_.Stop();
+    EXPECT_TRUE(FindProcesses({owner_}).empty()) << "no rank outlives the agent";
+    EXPECT_TRUE(Env::Posix().RemoveTree(dir_).ok());
+  }
+
+  void StartAgent(bool await_heartbeat = true) {
+    thread_ = std::thread([this] {
+      Agent::Settings settings;
+      settings.coordinator = coordinator_.address();
+      settings.incarnation = "i1";
+      settings.profile.worker_id = "w1";
+      settings.profile.cores = 2;
+      settings.log_dir = dir_;
+      settings.attempt = {std::string(WEFT_BINARY_DIR) + "/fake_trainer",
+                          "127.0.0.1",
+                          dir_ + "/cache",
+                          dir_ + "/runs",
+                          dir_,
+                          {},
+                          owner_};
+      Metrics metrics(Clock::System());
+      Agent agent(io_, Clock::System(), settings, metrics, [this](const Status& status) {
+        done_.set_value(status);
+        io_.stop();
+      });
+      agent_ = &agent;
+      boost::asio::signal_set children(io_, SIGCHLD);
+      std::function<void()> wait = [&] {
+        children.async_wait([&](const boost::system::error_code& error, int) {
+          if (error) return;
+          agent.ReapChildren();
+          wait();
+        });
+      };
+      wait();
+      agent.Start();
+      io_.run();
+    });
+    if (!await_heartbeat) return;
+    ASSERT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_heartbeat(); }));
+  }
+
+  void StartJob(const std::string& name, int64_t epoch = 1, int ranks = 2) {
+    v1::CoordinatorMessage message;
+    v1::StartAttempt& start = *message.mutable_start();
+    start.set_job_id(name);
+    start.set_epoch(epoch);
+    start.mutable_spec()->set_name(name);
+    start.mutable_spec()->mutable_data()->add_train("text.txt");
+    start.mutable_plan()->mutable_mesh()->set_data(ranks);
+    start.set_world_size(ranks);
+    start.set_run_dir(dir_ + "/runs/" + name);
+    for (int rank = 0; rank < ranks; ++rank) {
+      start.add_ranks(rank);
+      start.mutable_plan()->add_rank_workers("w1");
+    }
+    Fill(*start.mutable_plan());
+    coordinator_.Send(message);
+  }
+
+  /// Scalars of a plan have no presence: unset ones would be zero, out of range.
+  static void Fill(v1::Plan& plan) {
+    v1::Mesh& mesh = *plan.mutable_mesh();
+    mesh.set_tensor(1);
+    mesh.set_pipeline(1);
+    mesh.set_context(1);
+    mesh.set_expert(1);
+    plan.set_micro_batch(1);
+    plan.set_accumulation_steps(1);
+    plan.set_threads_per_rank(1);
+    plan.set_bucket_bytes(1 << 20);
+    plan.set_precision("fp32");
+  }
+
+  void StopJob(const std::string& name, bool graceful, int64_t epoch = 1) {
+    v1::CoordinatorMessage message;
+    message.mutable_stop()->set_job_id(name);
+    message.mutable_stop()->set_epoch(epoch);
+    message.mutable_stop()->set_graceful(graceful);
+    coordinator_.Send(message);
+  }
+
+  bool WaitForNoRanks() {
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!FindProcesses({owner_}).empty()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  }
+
+  std::string dir_, owner_;
+  FakeCoordinator coordinator_;
+  boost::asio::io_context io_;
+  std::thread thread_;
+  Agent* agent_ = nullptr;
+  std::promise<Status> done_;
+};
+
+TEST_F(AgentTest, RunsAJobAndTellsItsWholeStory) {
+  StartAgent();
+  StartJob("finish");
+  auto report = coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_FINISHED);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->summary_json(), HasSubstr("\"steps\":3"));
+  EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_STARTED));
+  EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_TRAINING));
+  EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) {
+    return m.checkpoint().checkpoint().step() == 3 && m.checkpoint().checkpoint().verified();
+  }));
+  EXPECT_EQ(coordinator_.Lines("finish").size(), 4u);
+  EXPECT_THAT(coordinator_.Lines("finish"), Contains("rank 1 of 2"));
+  EXPECT_THAT(coordinator_.Lines("finish"), Contains("a warning"));
+}
+
+TEST_F(AgentTest, SendsTheWholeLogBeforeTheEnd) {
+  StartAgent();
+  StartJob("chatty", 1, 1);
+  ASSERT_TRUE(coordinator_.WaitForReport("chatty", 1, v1::ATTEMPT_FINISHED));
+  std::vector<std::string> lines = coordinator_.Lines("chatty");
+  ASSERT_EQ(lines.size(), 20002u);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "line 20000"), 1);
+}
+
+TEST_F(AgentTest, NamesTheRankThatDiedAndLeavesNone) {
+  StartAgent();
+  StartJob("crash");
+  auto report = coordinator_.WaitForReport("crash", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->rank(), 1);
+  EXPECT_EQ(report->signal(), SIGSEGV);
+  EXPECT_EQ(report->reason(), v1::RANK_DIED);
+  EXPECT_TRUE(FindProcesses({owner_}).empty());
+}
+
+TEST_F(AgentTest, ReportsWhatRanksSayOfTheirFailure) {
+  StartAgent();
+  StartJob("invalid");
+  auto report = coordinator_.WaitForReport("invalid", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->reason(), v1::USER_ERROR);
+  EXPECT_THAT(report->message(), HasSubstr("no such file"));
+  StartJob("silent");
+  report = coordinator_.WaitForReport("silent", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->exit_status(), 9);
+}
+
+TEST_F(AgentTest, StopsRanksGracefullyOrAtOnce) {
+  StartAgent();
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  StopJob("wait", /*graceful=*/true);
+  EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
+  StartJob("stubborn");
+  ASSERT_TRUE(coordinator_.WaitForReport("stubborn", 1, v1::ATTEMPT_TRAINING));
+  StopJob("stubborn", /*graceful=*/true);
+  StopJob("stubborn", /*graceful=*/false);
+  EXPECT_TRUE(coordinator_.WaitForReport("stubborn", 1, v1::ATTEMPT_STOPPED));
+  EXPECT_TRUE(FindProcesses({owner_}).empty());
+}
+
+TEST_F(AgentTest, DoesNothingTwiceAndNothingOld) {
+  StartAgent();
+  StopJob("late", false, 3);
+  ASSERT_TRUE(coordinator_.WaitForReport("late", 3, v1::ATTEMPT_STOPPED)) << "nothing to stop";
+  StartJob("late", 3);
+  StartJob("late", 2);
+  ASSERT_TRUE(coordinator_.WaitForReport("late", 2, v1::ATTEMPT_STOPPED));
+  StartJob("wait", 1);
+  StartJob("wait", 1);
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  EXPECT_EQ(FindProcesses({owner_}).size(), 2u);
+  // A newer attempt puts an end to the older one.
+  StartJob("wait", 2);
+  EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
+  EXPECT_TRUE(coordinator_.WaitForReport("wait", 2, v1::ATTEMPT_TRAINING));
+  for (const v1::WorkerMessage& m : coordinator_.Messages()) {
+    EXPECT_FALSE(m.attempt().job_id() == "late" && m.attempt().state() == v1::ATTEMPT_STARTED);
+  }
+}
+
+TEST_F(AgentTest, RefusesARunFolderOutsideItsRoot) {
+  StartAgent();
+  v1::CoordinatorMessage message;
+  StartJob("../../escape");
+  auto report = coordinator_.WaitForReport("../../escape", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->message(), HasSubstr("--run-root"));
+}
+
+TEST_F(AgentTest, CarriesTheRendezvousOfTheRanks) {
+  StartAgent();
+  StartJob("store");
+  ASSERT_TRUE(coordinator_.WaitForReport("store", 1, v1::ATTEMPT_FINISHED));
+  EXPECT_THAT(coordinator_.Lines("store"), Contains("got 2: value of rank0"));
+  EXPECT_THAT(coordinator_.Lines("store"), Contains("got 2: value of rank1"));
+}
+
+TEST_F(AgentTest, KillsItsRanksWhenTheLeaseRunsOut) {
+  coordinator_.lease_seconds = 0.6;
+  StartAgent();
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  auto before = std::chrono::steady_clock::now();
+  coordinator_.Stop();
+  EXPECT_TRUE(WaitForNoRanks());
+  auto took = std::chrono::steady_clock::now() - before;
+  EXPECT_LT(took, std::chrono::milliseconds(600)) << "before the coordinator would give it away";
+  // It comes back and tells.
+  coordinator_.ForgetMessages();
+  coordinator_.Start();
+  auto report = coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->reason(), v1::WORKER_LOST);
+}
+
+TEST_F(AgentTest, GoesOnThroughARestartOfTheCoordinatorThatAdoptsIt) {
+  StartAgent();
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  std::vector<pid_t> before = FindProcesses({owner_});
+  coordinator_.Stop();
+  coordinator_.ForgetMessages();
+  v1::AttemptKey key;
+  key.set_job_id("wait");
+  key.set_epoch(1);
+  coordinator_.adopt = {key};
+  coordinator_.Start();
+  auto hello = coordinator_.WaitFor([](const auto& m) { return m.has_register_(); });
+  ASSERT_TRUE(hello);
+  ASSERT_EQ(hello->register_().running_size(), 1);
+  EXPECT_EQ(hello->register_().running(0).progress().step(), 3);
+  ASSERT_TRUE(
+      coordinator_.WaitFor([](const auto& m) { return m.heartbeat().running_size() == 1; }));
+  EXPECT_EQ(FindProcesses({owner_}), before);
+
+  // One that does not know it any more has it stopped.
+  coordinator_.Stop();
+  coordinator_.adopt.clear();
+  coordinator_.Start();
+  EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
+}
+
+TEST_F(AgentTest, SendsAgainWhatWasNotAcknowledged) {
+  coordinator_.acknowledge_reports = false;
+  coordinator_.acknowledge_logs = false;
+  StartAgent();
+  StartJob("finish");
+  ASSERT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_FINISHED));
+  coordinator_.Stop();
+  coordinator_.ForgetMessages();
+  coordinator_.acknowledge_reports = true;
+  coordinator_.acknowledge_logs = true;
+  coordinator_.Start();
+  EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_STARTED));
+  EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_FINISHED));
+  EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.logs().first_sequence() == 1; }));
+}
+
+TEST_F(AgentTest, DialsAgainWhenTheCoordinatorStaysSilent) {
+  coordinator_.lease_seconds = 1;
+  StartAgent();
+  coordinator_.ForgetMessages();
+  coordinator_.acknowledge_heartbeats = false;
+  EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_register_(); }));
+}
+
+TEST_F(AgentTest, DrainsAndLeaves) {
+  StartAgent();
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  boost::asio::post(io_, [this] { agent_->Drain(std::chrono::seconds(10)); });
+  EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.heartbeat().draining(); }));
+  EXPECT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
+  EXPECT_TRUE(done_.get_future().get().ok());
+}
+
+TEST_F(AgentTest, KillsRanksThatDoNotStopInTimeWhenItDrains) {
+  StartAgent();
+  StartJob("stubborn");
+  ASSERT_TRUE(coordinator_.WaitForReport("stubborn", 1, v1::ATTEMPT_TRAINING));
+  boost::asio::post(io_, [this] { agent_->Drain(std::chrono::milliseconds(100)); });
+  EXPECT_TRUE(done_.get_future().get().ok());
+  EXPECT_TRUE(FindProcesses({owner_}).empty());
+}
+
+TEST_F(AgentTest, EndsWhenItIsRefused) {
+  coordinator_.refuse = "version 9 is needed";
+  StartAgent(/*await_heartbeat=*/false);
+  Status status = done_.get_future().get();
+  EXPECT_EQ(status.code(), StatusCode::kConflict);
+  EXPECT_THAT(status.message(), HasSubstr("version 9 is needed"));
+}
+
+}  // namespace
+}  // namespace weft::daemon

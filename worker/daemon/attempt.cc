@@ -1,0 +1,458 @@
+#include "worker/daemon/attempt.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "common/env.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/spec/attempt_spec.h"
+#include "proto/convert.h"
+#include "worker/daemon/machine.h"
+#include "worker/daemon/process_scan.h"
+
+namespace weft::daemon {
+namespace asio = boost::asio;
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// After the first failure the others are given so long to show that it was theirs.
+constexpr milliseconds kVerdictDelay{150};
+
+/// Losses kept for a sparkline.
+constexpr int kRecentLosses = 120;
+
+/// Ranks that were killed must be gone after this time; otherwise it is tried again.
+constexpr milliseconds kKillPatience{2000};
+
+/// Steps in the loss curve that earlier attempts left: 0 when there is none.
+int64_t StepsDoneBefore(const v1::StartAttempt& start) {
+  constexpr uint64_t kTail = 4096;
+  Env& env = Env::Posix();
+  std::string path = JoinPath(start.run_dir(), "loss.jsonl");
+  Result<uint64_t> size = env.FileSize(path);
+  if (!size.ok() || *size == 0) return 0;
+  std::string tail(std::min(*size, kTail), '\0');
+  if (!env.ReadAt(path, *size - tail.size(), std::as_writable_bytes(std::span(tail))).ok())
+    return 0;
+  size_t end = tail.rfind('\n');
+  if (end == std::string::npos) return 0;
+  size_t begin = end == 0 ? std::string::npos : tail.rfind('\n', end - 1);
+  begin = begin == std::string::npos ? 0 : begin + 1;
+  Result<Json> line = ParseJson(std::string_view(tail).substr(begin, end - begin));
+  if (!line.ok() || !line->is_object() || !line->value("step", Json()).is_number_integer())
+    return 0;
+  return line->at("step").get<int64_t>();
+}
+
+}  // namespace
+
+struct Attempt::Rank {
+  int index = 0;
+  std::unique_ptr<RankProcess> process;
+  bool ended = false;
+  int wait_status = 0;           // set only when the rank ended before it was killed from here
+  bool finished = false;         // said that it trained to the end
+  bool stopped = false;          // said that it stopped and saved
+  std::optional<Status> failed;  // said why it failed
+  bool numerics = false;
+  bool in_failures = false;
+};
+
+Attempt::Attempt(asio::io_context& io, const Clock& clock, const AttemptSettings& settings,
+                 v1::StartAttempt start, AttemptListener& listener, Metrics& metrics)
+    : io_(io),
+      clock_(clock),
+      settings_(settings),
+      start_(std::move(start)),
+      listener_(listener),
+      metrics_(metrics),
+      timer_(io),
+      ledger_(clock.Monotonic(), StepsDoneBefore(start_)) {}
+
+Attempt::~Attempt() {
+  *alive_ = false;
+}
+
+std::vector<std::string> Attempt::Marker() const {
+  return {settings_.owner, "WEFT_ATTEMPT=" + job_id() + ":" + std::to_string(epoch())};
+}
+
+Status Attempt::CheckStart() const {
+  if (start_.ranks().empty()) return InvalidError("no rank to start");
+  std::filesystem::path dir = start_.run_dir();
+  if (!dir.is_absolute()) {
+    return InvalidError("run folder '" + dir.string() + "' is not an absolute path");
+  }
+  if (settings_.run_root.empty()) return OkStatus();
+  std::error_code error;
+  std::string real = std::filesystem::weakly_canonical(dir, error).string();
+  if (!error && real.rfind(settings_.run_root + "/", 0) == 0) return OkStatus();
+  return InvalidError("run folder '" + dir.string() + "' is not inside this worker's --run-root " +
+                      settings_.run_root +
+                      "; hint: give coordinator and workers the same --run-root");
+}
+
+void Attempt::Start() {
+  WEFT_LOG_INFO << "starting " << start_.ranks_size() << " of " << start_.world_size()
+                << " ranks of " << Name();
+  oom_kills_before_ = OomKills();
+  bool has_rank_zero =
+      std::find(start_.ranks().begin(), start_.ranks().end(), 0) != start_.ranks().end();
+  metrics_.BeginRun(job_id(), epoch(), start_.plan(), has_rank_zero);
+  Status status = CheckStart();
+  for (int i = 0; status.ok() && i < start_.ranks_size(); ++i) status = StartRank(start_.ranks(i));
+  if (!status.ok()) return Abort(v1::SERVICE_FAULT, status.WithContext("start ranks").message());
+  listener_.OnReport(NewReport(v1::ATTEMPT_STARTED));
+}
+
+Status Attempt::StartRank(int index) {
+  WEFT_ASSIGN_OR_RETURN(JobSpec job, FromProto<JobSpec>(start_.spec()));
+  WEFT_ASSIGN_OR_RETURN(Plan plan, FromProto<Plan>(start_.plan()));
+  AttemptSpec spec{job_id(),
+                   epoch(),
+                   index,
+                   start_.world_size(),
+                   settings_.host,
+                   start_.run_dir(),
+                   settings_.cache_dir,
+                   std::move(job),
+                   std::move(plan)};
+  std::string spec_path = JoinPath(settings_.spec_dir, job_id() + "-" + std::to_string(epoch()) +
+                                                           "-" + std::to_string(index) + ".json");
+  WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), spec_path, ToJson(spec).dump(2) + "\n"));
+  spec_paths_.push_back(spec_path);
+
+  auto rank = std::make_unique<Rank>();
+  rank->index = index;
+  RankCommand command;
+  command.arguments = {settings_.trainer, "--spec", spec_path, "--control-fd",
+                       std::to_string(command.control_fd)};
+  command.environment = Marker();
+  command.group = ranks_.empty() ? 0 : ranks_.front()->process->pid();
+  auto process =
+      RankProcess::Start(io_, command,
+                         {[this, index](bool is_stderr, std::string line) {
+                            AddLogLine(index, is_stderr, std::move(line));
+                          },
+                          [this, r = rank.get()](const std::string& line) { OnControl(*r, line); },
+                          [this, r = rank.get()](int wait_status) { OnRankEnd(*r, wait_status); }});
+  if (!process.ok()) return process.status();
+  rank->process = std::move(*process);
+  ranks_.push_back(std::move(rank));
+  return OkStatus();
+}
+
+void Attempt::AddLogLine(int rank, bool is_stderr, std::string text) {
+  v1::LogLine line;
+  line.set_epoch(epoch());
+  line.set_rank(rank);
+  line.set_is_stderr(is_stderr);
+  line.set_time(clock_.UnixSeconds());
+  line.set_text(std::move(text));
+  listener_.OnLogLine(*this, std::move(line));
+}
+
+void Attempt::Stop(bool graceful) {
+  if (over_ || aborted_) return;
+  if (graceful && !failing_ && !killed_) {
+    for (auto& rank : ranks_) rank->process->SendControl(ToLine(trainer::StopMessage{}));
+    return;
+  }
+  KillRanks();
+  FinishIfAllEnded();
+}
+
+void Attempt::Abort(v1::Reason reason, const std::string& message) {
+  if (over_) return;
+  if (!aborted_) aborted_ = {reason, message};
+  KillRanks();
+  FinishIfAllEnded();
+}
+
+void Attempt::ReapChildren() {
+  if (over_) return;
+  for (auto& rank : ranks_) rank->process->Reap();
+}
+
+// ------------------------------------------------------------------------- what ranks say
+
+void Attempt::OnControl(Rank& rank, const std::string& line) {
+  Result<trainer::RankMessage> message = trainer::ParseRankMessage(line);
+  if (!message.ok()) {
+    rank.failed = InternalError("rank " + std::to_string(rank.index) +
+                                " broke the control protocol: " + message.status().message());
+    return OnFailure(rank);
+  }
+  std::visit([&](const auto& body) { On(rank, body); }, *message);
+}
+
+void Attempt::On(Rank& rank, const trainer::HelloMessage& hello) {
+  WEFT_LOG_DEBUG << Name() << ": rank " << rank.index << " is pid " << hello.pid;
+}
+
+void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
+  if (!started.resumed_from.empty()) {
+    WEFT_LOG_INFO << Name() << ": rank " << rank.index << " resumes at step " << started.step;
+  }
+}
+
+void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
+  const trainer::PhaseTimes& p = progress.phases;
+  metrics_.ObserveStep(job_id(), rank.index, progress.step_seconds,
+                       {{"data", p.data},
+                        {"forward", p.forward},
+                        {"backward", p.backward},
+                        {"comm_exposed", p.communication_exposed},
+                        {"optimizer", p.optimizer},
+                        {"checkpoint_stall", p.checkpoint_stall},
+                        {"eval", p.evaluation}});
+  metrics_.SetMemoryPeak(job_id(), rank.index, progress.memory_peak);
+  if (&rank != ranks_.front().get()) return;
+  progress_.set_step(progress.step);
+  progress_.set_steps_total(progress.steps_total);
+  if (progress.loss) progress_.set_loss(*progress.loss);
+  if (progress.gradient_norm) progress_.set_gradient_norm(*progress.gradient_norm);
+  progress_.set_learning_rate(progress.learning_rate);
+  progress_.set_tokens(progress.tokens);
+  progress_.set_tokens_per_second(progress.tokens_per_second);
+  progress_.set_step_seconds(progress.step_seconds);
+  mean_step_seconds_ = mean_step_seconds_ == 0
+                           ? progress.step_seconds
+                           : 0.9 * mean_step_seconds_ + 0.1 * progress.step_seconds;
+  progress_.set_eta_seconds(mean_step_seconds_ *
+                            static_cast<double>(progress.steps_total - progress.step));
+  progress_.set_utilization_ratio(Utilization());
+  if (progress.loss) {
+    if (progress_.recent_losses_size() == kRecentLosses) {
+      progress_.mutable_recent_losses()->erase(progress_.recent_losses().begin());
+    }
+    progress_.add_recent_losses(*progress.loss);
+  }
+  ledger_.OnStep(clock_.Monotonic(), progress.step,
+                 std::chrono::duration_cast<std::chrono::nanoseconds>(
+                     std::chrono::duration<double>(progress.step_seconds)));
+  metrics_.SetAccounted(job_id(), ledger_);
+  metrics_.SetProgress(job_id(), progress_);
+  if (progress.skipped) metrics_.CountSkippedStep(job_id());
+  if (!std::exchange(training_, true)) listener_.OnReport(NewReport(v1::ATTEMPT_TRAINING));
+}
+
+void Attempt::On(Rank& /*rank*/, const trainer::EvaluationMessage& evaluation) {
+  progress_.set_validation_loss(evaluation.loss);
+  progress_.set_validation_step(evaluation.step);
+  metrics_.SetProgress(job_id(), progress_);
+}
+
+void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
+  if (message.state == "failed") {
+    metrics_.CountFailedCheckpoint(job_id());
+    return AddLogLine(rank.index, true,
+                      "[weft-worker] checkpoint of step " + std::to_string(message.step) +
+                          " failed: " + message.error);
+  }
+  v1::Checkpoint checkpoint;
+  checkpoint.set_job_id(job_id());
+  checkpoint.set_epoch(epoch());
+  checkpoint.set_step(message.step);
+  checkpoint.set_path(message.path);
+  checkpoint.set_bytes(message.bytes);
+  checkpoint.set_verified(message.state == "verified");
+  checkpoint.set_created_at(clock_.UnixSeconds());
+  if (checkpoint.verified()) {
+    progress_.set_checkpoint_step(message.step);
+    metrics_.ObserveCheckpoint(job_id(), checkpoint,
+                               {{"snapshot", message.snapshot_seconds},
+                                {"write", message.write_seconds},
+                                {"verify", message.verify_seconds}});
+  }
+  listener_.OnCheckpoint(std::move(checkpoint));
+}
+
+void Attempt::On(Rank& rank, const trainer::EventMessage& event) {
+  AddLogLine(rank.index, true, event.level + ": " + event.text);
+}
+
+void Attempt::On(Rank& rank, const trainer::StoreSetMessage& set) {
+  Result<std::string> value = trainer::FromHex(set.value_hex);
+  if (!value.ok()) return AnswerStore(rank, set.request_id, value.status().message(), "");
+  v1::StoreRequest request;
+  request.mutable_set()->set_key(set.key);
+  request.mutable_set()->set_value(std::move(*value));
+  AskStore(rank, set.request_id, std::move(request));
+}
+
+void Attempt::On(Rank& rank, const trainer::StoreGetMessage& get) {
+  v1::StoreRequest request;
+  request.mutable_get()->set_key(get.key);
+  request.mutable_get()->set_timeout_seconds(get.timeout_seconds);
+  AskStore(rank, get.request_id, std::move(request));
+}
+
+void Attempt::AskStore(Rank& rank, int64_t id, v1::StoreRequest request) {
+  request.set_job_id(job_id());
+  request.set_epoch(epoch());
+  listener_.OnStoreRequest(
+      *this, std::move(request),
+      [this, &rank, id, alive = alive_](const std::string& error, const std::string& value) {
+        if (*alive && !over_) AnswerStore(rank, id, error, value);
+      });
+}
+
+void Attempt::AnswerStore(Rank& rank, int64_t id, const std::string& error,
+                          const std::string& value) {
+  rank.process->SendControl(ToLine(trainer::StoreReplyMessage{id, error, trainer::ToHex(value)}));
+}
+
+void Attempt::On(Rank& rank, const trainer::FinishedMessage& finished) {
+  rank.finished = true;
+  if (rank.index == 0) summary_json_ = ToJson(finished.summary).dump();
+}
+
+void Attempt::On(Rank& rank, const trainer::StoppedMessage& stopped) {
+  rank.stopped = true;
+  WEFT_LOG_INFO << Name() << ": rank " << rank.index << " stopped at step " << stopped.step;
+}
+
+void Attempt::On(Rank& rank, const trainer::FailedMessage& failed) {
+  rank.failed = trainer::ToStatus(failed);
+  rank.numerics = failed.numerics;
+  OnFailure(rank);
+}
+
+// --------------------------------------------------------------------------------- the end
+
+void Attempt::OnRankEnd(Rank& rank, int wait_status) {
+  rank.ended = true;
+  bool success = wait_status == 0 && (rank.finished || rank.stopped);
+  if (!killed_) {
+    rank.wait_status = wait_status;
+    if (!success) OnFailure(rank);
+  }
+  FinishIfAllEnded();
+}
+
+void Attempt::OnFailure(Rank& rank) {
+  if (killed_ || std::exchange(rank.in_failures, true)) return;
+  failures_.push_back(&rank);
+  if (std::exchange(failing_, true)) return;
+  timer_.expires_after(kVerdictDelay);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) KillRanks();
+  });
+}
+
+void Attempt::KillRanks() {
+  killed_ = true;
+  for (auto& rank : ranks_) rank->process->Signal(SIGKILL);
+}
+
+void Attempt::FinishIfAllEnded() {
+  bool all =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->ended; });
+  if (!all || std::exchange(finishing_, true)) return;
+  timer_.cancel();
+  // Later, as this may run inside a call of a rank or of the listener.
+  asio::post(io_, [this, alive = alive_] {
+    if (*alive) ReportEnd();
+  });
+}
+
+void Attempt::ReportEnd() {
+  // Something that a rank started may have outlived it.
+  if (Status status = KillProcesses(Marker(), kKillPatience); !status.ok()) {
+    WEFT_LOG_ERROR << Name() << ": " << status.message();
+    timer_.expires_after(std::chrono::seconds(1));
+    timer_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) ReportEnd();
+    });
+    return;
+  }
+  over_ = true;
+  for (const std::string& path : spec_paths_) {
+    Status removed = Env::Posix().RemoveFile(path);
+    if (!removed.ok()) {
+      WEFT_LOG_WARNING << removed.message();
+    }
+  }
+  ledger_.Finish(clock_.Monotonic());
+  metrics_.SetAccounted(job_id(), ledger_);
+  metrics_.EndRun(job_id());
+  v1::AttemptReport report = EndReport();
+  WEFT_LOG_INFO << Name() << ": " << v1::AttemptState_Name(report.state())
+                << (report.message().empty() ? "" : ": ") << report.message();
+  listener_.OnReport(std::move(report));
+}
+
+v1::AttemptReport Attempt::NewReport(v1::AttemptState state) const {
+  v1::AttemptReport report;
+  report.set_job_id(job_id());
+  report.set_epoch(epoch());
+  report.set_state(state);
+  return report;
+}
+
+v1::AttemptReport Attempt::EndReport() const {
+  bool finished =
+      !ranks_.empty() && std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+        return rank->finished && rank->wait_status == 0;
+      });
+  if (finished) {
+    v1::AttemptReport report = NewReport(v1::ATTEMPT_FINISHED);
+    report.set_summary_json(summary_json_);
+    return report;
+  }
+  if (aborted_) {
+    v1::AttemptReport report = NewReport(v1::ATTEMPT_FAILED);
+    report.set_reason(aborted_->first);
+    report.set_message(aborted_->second);
+    return report;
+  }
+  if (failures_.empty()) return NewReport(v1::ATTEMPT_STOPPED);
+  std::vector<RankFailure> failures;
+  for (const Rank* rank : failures_) {
+    failures.push_back({rank->index, rank->failed, rank->wait_status, rank->numerics});
+  }
+  Verdict verdict = JudgeFailures(failures, OomKills() > oom_kills_before_);
+  v1::AttemptReport report = NewReport(v1::ATTEMPT_FAILED);
+  report.set_reason(verdict.reason);
+  report.set_message(verdict.message);
+  report.set_rank(verdict.rank);
+  report.set_exit_status(verdict.exit_status);
+  report.set_signal(verdict.signal);
+  return report;
+}
+
+v1::RunningAttempt Attempt::Running() const {
+  v1::RunningAttempt running;
+  running.set_job_id(job_id());
+  running.set_epoch(epoch());
+  for (const auto& rank : ranks_) {
+    if (!rank->ended) running.add_ranks(rank->index);
+  }
+  *running.mutable_progress() = progress_;
+  return running;
+}
+
+std::string Attempt::Name() const {
+  return job_id() + ", attempt " + std::to_string(epoch());
+}
+
+double Attempt::Utilization() const {
+  double threads = static_cast<double>(start_.world_size() * start_.plan().threads_per_rank());
+  double flops = start_.plan().prediction().model_flops_per_step();
+  auto peak = settings_.flops_per_core.find(start_.plan().precision());
+  if (peak == settings_.flops_per_core.end() || mean_step_seconds_ <= 0) return 0;
+  return flops / mean_step_seconds_ / (peak->second * threads);
+}
+
+}  // namespace weft::daemon

@@ -1,0 +1,138 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "weft/v1/worker.pb.h"
+#include "worker/daemon/metrics.h"
+#include "worker/daemon/rank_process.h"
+#include "worker/daemon/time_ledger.h"
+#include "worker/daemon/verdict.h"
+#include "worker/trainer/control.h"
+
+namespace weft::daemon {
+
+class Attempt;
+
+/// What all attempts of a worker share.
+struct AttemptSettings {
+  std::string trainer;                           ///< Path of weft-trainer.
+  std::string host;                              ///< Address ranks listen on for collectives.
+  std::string cache_dir;                         ///< Token shards.
+  std::string run_root;                          ///< Job folders must be inside; empty: anywhere.
+  std::string spec_dir;                          ///< Where ranks find their attempt spec.
+  std::map<std::string, double> flops_per_core;  ///< Measured ceiling of a core, by precision.
+  std::string owner;  ///< Environment entry by which every rank of this daemon is known.
+};
+
+/// Answer to a rendezvous request: an error message (empty on success) and the value.
+using StoreAnswer = std::function<void(const std::string& error, const std::string& value)>;
+
+/// Hears what the ranks of an attempt do. Calls come on the io_context's thread.
+class AttemptListener {
+ public:
+  virtual ~AttemptListener() = default;
+  /// The state changed. After FINISHED, FAILED and STOPPED no rank is alive, and nothing follows.
+  virtual void OnReport(v1::AttemptReport report) = 0;
+  virtual void OnLogLine(Attempt& attempt, v1::LogLine line) = 0;
+  virtual void OnCheckpoint(v1::Checkpoint checkpoint) = 0;
+  /// `request` lacks its request id. `answer` may be called later, also after the attempt's end.
+  virtual void OnStoreRequest(Attempt& attempt, v1::StoreRequest request, StoreAnswer answer) = 0;
+};
+
+/// The ranks of one attempt on this worker: one process each, all in one process group. The first
+/// failure kills them all; no end is reported before a scan of /proc has shown that none is left.
+/// Not thread-safe.
+class Attempt {
+ public:
+  Attempt(boost::asio::io_context& io, const Clock& clock, const AttemptSettings& settings,
+          v1::StartAttempt start, AttemptListener& listener, Metrics& metrics);
+  ~Attempt();
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  /// Starts the ranks, or reports FAILED.
+  void Start();
+
+  /// Ends the ranks: graceful lets them finish their step and save first. Then reports STOPPED, or
+  /// FINISHED when they were done before.
+  void Stop(bool graceful);
+
+  /// Kills the ranks at once and reports FAILED with this reason.
+  void Abort(v1::Reason reason, const std::string& message);
+
+  void ReapChildren();
+
+  const std::string& job_id() const { return start_.job_id(); }
+  int64_t epoch() const { return start_.epoch(); }
+  /// All ranks are gone and the end is reported.
+  bool over() const { return over_; }
+  /// For heartbeats: living ranks and progress.
+  v1::RunningAttempt Running() const;
+
+ private:
+  struct Rank;
+
+  Status CheckStart() const;
+  Status StartRank(int index);
+  void AddLogLine(int rank, bool is_stderr, std::string text);
+
+  void OnControl(Rank& rank, const std::string& line);
+  void On(Rank& rank, const trainer::HelloMessage& hello);
+  void On(Rank& rank, const trainer::StartedMessage& started);
+  void On(Rank& rank, const trainer::ProgressMessage& progress);
+  void On(Rank& rank, const trainer::EvaluationMessage& evaluation);
+  void On(Rank& rank, const trainer::CheckpointMessage& message);
+  void On(Rank& rank, const trainer::EventMessage& event);
+  void On(Rank& rank, const trainer::StoreSetMessage& set);
+  void On(Rank& rank, const trainer::StoreGetMessage& get);
+  void On(Rank& rank, const trainer::FinishedMessage& finished);
+  void On(Rank& rank, const trainer::StoppedMessage& stopped);
+  void On(Rank& rank, const trainer::FailedMessage& failed);
+  void AskStore(Rank& rank, int64_t id, v1::StoreRequest request);
+  void AnswerStore(Rank& rank, int64_t id, const std::string& error, const std::string& value);
+
+  void OnRankEnd(Rank& rank, int wait_status);
+  void OnFailure(Rank& rank);
+  void KillRanks();
+  void FinishIfAllEnded();
+  void ReportEnd();
+  v1::AttemptReport EndReport() const;
+  v1::AttemptReport NewReport(v1::AttemptState state) const;
+  std::vector<std::string> Marker() const;
+  std::string Name() const;
+  double Utilization() const;
+
+  boost::asio::io_context& io_;
+  const Clock& clock_;
+  const AttemptSettings& settings_;
+  v1::StartAttempt start_;
+  AttemptListener& listener_;
+  Metrics& metrics_;
+  boost::asio::steady_timer timer_;
+  TimeLedger ledger_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // false: callbacks do nothing
+
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<const Rank*> failures_;  // in order, before anything was killed from here
+  std::vector<std::string> spec_paths_;
+  v1::Progress progress_;
+  double mean_step_seconds_ = 0;
+  bool training_ = false;
+  bool failing_ = false;  // a rank failed; the others are given a moment, then killed
+  bool killed_ = false;
+  bool finishing_ = false;
+  bool over_ = false;
+  std::optional<std::pair<v1::Reason, std::string>> aborted_;
+  int64_t oom_kills_before_ = 0;
+  std::string summary_json_;
+};
+
+}  // namespace weft::daemon

@@ -1,0 +1,176 @@
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <random>
+
+#include "common/env.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/version.h"
+#include "worker/daemon/agent.h"
+#include "worker/daemon/data_dir.h"
+#include "worker/daemon/health.h"
+#include "worker/daemon/machine.h"
+#include "worker/daemon/options.h"
+#include "worker/daemon/probe.h"
+#include "worker/daemon/process_scan.h"
+
+namespace weft::daemon {
+namespace {
+
+namespace asio = boost::asio;
+
+/// Share of the machine's memory that is offered when the user does not say how much: the rest is
+/// for this daemon, the kernel and the file cache.
+constexpr double kOfferedMemory = 0.9;
+
+int Fail(const Status& status, int exit_code) {
+  std::cerr << "weft-worker: " << status.message() << std::endl;
+  return exit_code;
+}
+
+std::string NewIncarnation() {
+  std::random_device random;
+  std::ostringstream text;
+  text << std::hex << random() << random() << '-' << getpid();
+  return text.str();
+}
+
+Result<std::string> FindTrainer(const std::string& chosen) {
+  std::error_code error;
+  std::string path = chosen;
+  if (path.empty()) {
+    path = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "weft-trainer";
+  }
+  path = std::filesystem::absolute(path, error);
+  if (access(path.c_str(), X_OK) == 0) return path;
+  return NotFoundError("no program at " + path +
+                       "; hint: install weft-trainer beside weft-worker, or give --trainer PATH");
+}
+
+Result<std::string> FindRunRoot(const std::string& chosen) {
+  if (chosen.empty()) return chosen;
+  WEFT_RETURN_IF_ERROR(Env::Posix().CreateDirs(chosen));
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::canonical(chosen, error);
+  if (error) return InvalidError("--run-root " + chosen + ": " + error.message());
+  return path.string();
+}
+
+Result<WorkerProfile> Profile(const Options& options, const DataDir& data,
+                              const std::string& run_root) {
+  Machine machine = ReadMachine();
+  if (options.cores > 0) machine.cores = options.cores;
+  WEFT_ASSIGN_OR_RETURN(
+      WorkerProfile profile,
+      MeasuredProfile(machine, data.ProfilePath(), run_root.empty() ? data.path() : run_root,
+                      options.reprobe));
+  profile.worker_id = data.worker_id();
+  profile.memory_limit_bytes =
+      options.memory_limit_bytes > 0
+          ? static_cast<int64_t>(options.memory_limit_bytes)
+          : std::llround(kOfferedMemory * static_cast<double>(machine.memory_limit_bytes));
+  profile.host = options.host;
+  if (profile.host.empty()) {
+    WEFT_ASSIGN_OR_RETURN(profile.host, AddressTowards(options.coordinator));
+  }
+  return profile;
+}
+
+/// Best measured rate of a core, by precision.
+std::map<std::string, double> FlopsPerCore(const WorkerProfile& profile) {
+  std::map<std::string, double> best;
+  for (const GemmRate& rate : profile.gemm) {
+    double& value = best[rate.precision];
+    value = std::max(value, rate.flops_per_second / static_cast<double>(rate.threads));
+  }
+  return best;
+}
+
+int Run(const Options& options) {
+  Result<DataDir> data = DataDir::Open(options.data_dir, options.worker_id);
+  if (!data.ok()) {
+    return Fail(data.status(),
+                data.status().code() == StatusCode::kConflict ? kExitInUse : kExitUsage);
+  }
+  Result<std::string> trainer = FindTrainer(options.trainer);
+  if (!trainer.ok()) return Fail(trainer.status(), kExitUsage);
+  Result<std::string> run_root = FindRunRoot(options.run_root);
+  if (!run_root.ok()) return Fail(run_root.status(), kExitUsage);
+
+  // Ranks die with their daemon; should one have lived on, it goes before its successors come.
+  std::string owner = "WEFT_RANK_OWNER=" + data->path();
+  if (Status s = KillProcesses({owner}, std::chrono::seconds(5)); !s.ok()) {
+    return Fail(s, kExitInternal);
+  }
+  Result<WorkerProfile> profile = Profile(options, *data, *run_root);
+  if (!profile.ok()) return Fail(profile.status(), kExitUsage);
+
+  Metrics metrics(Clock::System());
+  metrics.SetWorker(profile->worker_id, profile->cores, profile->memory_limit_bytes);
+  if (!options.metrics_listen.empty()) {
+    if (Status s = metrics.Listen(options.metrics_listen); !s.ok()) return Fail(s, kExitUsage);
+  }
+  if (Status s = WriteHealthFile(data->path(), metrics.port()); !s.ok()) {
+    return Fail(s, kExitUsage);
+  }
+
+  asio::io_context io;
+  int exit_code = kExitOk;
+  Agent agent(io, Clock::System(),
+              {options.coordinator,
+               NewIncarnation(),
+               *profile,
+               data->LogDir(),
+               {*trainer, profile->host, data->CacheDir(), *run_root, data->SpecDir(),
+                FlopsPerCore(*profile), owner}},
+              metrics, [&](const Status& status) {
+                if (!status.ok()) exit_code = Fail(status, kExitRefused);
+                io.stop();
+              });
+  asio::signal_set stop_signals(io, SIGTERM, SIGINT);
+  std::function<void()> wait_for_stop = [&] {
+    stop_signals.async_wait([&](const boost::system::error_code& error, int /*signal*/) {
+      if (error) return;
+      agent.Drain(std::chrono::duration<double>(options.drain_seconds));
+      wait_for_stop();
+    });
+  };
+  wait_for_stop();
+  asio::signal_set child_signals(io, SIGCHLD);
+  std::function<void()> wait_for_child = [&] {
+    child_signals.async_wait([&](const boost::system::error_code& error, int /*signal*/) {
+      if (error) return;
+      agent.ReapChildren();
+      wait_for_child();
+    });
+  };
+  wait_for_child();
+
+  agent.Start();
+  std::cout << "weft-worker " << kVersion << " ready: worker " << profile->worker_id << ", "
+            << profile->cores << " cores, coordinator " << options.coordinator << ", metrics port "
+            << metrics.port() << std::endl;
+  io.run();
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace weft::daemon
+
+int main(int argc, char** argv) {
+  weft::daemon::Options options;
+  int exit_code = 0;
+  if (!weft::daemon::ParseOptions(argc, argv, options, exit_code)) return exit_code;
+  if (options.healthcheck) return weft::daemon::CheckHealth(options.data_dir);
+  weft::InitLog("worker");
+  // Writing to a rank that has just died is an error to handle, not a reason to end.
+  signal(SIGPIPE, SIG_IGN);
+  return weft::daemon::Run(options);
+}

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/spec/plan.h"
+#include "common/status.h"
+#include "weft/v1/coordinator.pb.h"
+#include "weft/v1/plan.pb.h"
+#include "worker/daemon/time_ledger.h"
+
+namespace weft::daemon {
+
+/// The metrics of this daemon and of the runs that have ranks here, for Prometheus at
+/// http://ADDRESS/metrics. What is true of a whole run (label run) is published by the worker of
+/// rank 0 only, so that sums over workers are right. Updated on the io_context's thread; read by
+/// the threads of the exposer.
+class Metrics {
+ public:
+  explicit Metrics(const Clock& clock);
+  ~Metrics();
+
+  /// Serves them on "HOST:PORT" (port 0: a free one); kUnavailable when that cannot be bound.
+  Status Listen(const std::string& address);
+
+  /// Port served on; 0 before Listen.
+  int port() const { return port_; }
+
+  void SetWorker(const std::string& worker_id, int64_t cores, int64_t memory_limit_bytes);
+  void SetAttached(bool attached);
+  void SetRunningAttempts(int64_t count);
+  void SetWaitingLogLines(int64_t count);
+  void CountDial();
+  void CountLeaseExpiry();
+  void CountAttemptEnd(const std::string& state);
+
+  /// An attempt at `run` begins here; its series stay until some time after EndRun.
+  void BeginRun(const std::string& run, int64_t epoch, const v1::Plan& plan, bool has_rank_zero);
+
+  /// Newest progress of the run. Ignored where rank 0 is not.
+  void SetProgress(const std::string& run, const v1::Progress& progress);
+
+  /// One optimizer step of one local rank took so long; phases as the rank measured them.
+  void ObserveStep(const std::string& run, int rank, double step_seconds,
+                   const std::map<std::string, double>& phase_seconds);
+
+  /// Most memory a local rank has used, by component.
+  void SetMemoryPeak(const std::string& run, int rank, const MemoryBreakdown& peak);
+
+  /// An update was dropped because loss or gradient were not finite.
+  void CountSkippedStep(const std::string& run);
+
+  /// A checkpoint was written and verified; the time of each stage.
+  void ObserveCheckpoint(const std::string& run, const v1::Checkpoint& checkpoint,
+                         const std::map<std::string, double>& stage_seconds);
+  void CountFailedCheckpoint(const std::string& run);
+
+  /// Wall time of the run's attempts here, so far. Grows only.
+  void SetAccounted(const std::string& run, const TimeLedger& ledger);
+
+  void EndRun(const std::string& run);
+
+  /// Removes the series of runs that ended long ago. To be called now and then.
+  void RemoveOldRuns();
+
+ private:
+  struct Families;
+  struct Run;
+  Run* Find(const std::string& run);
+
+  const Clock& clock_;
+  std::shared_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<Families> families_;
+  std::map<std::string, std::unique_ptr<Run>> runs_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  int port_ = 0;
+};
+
+}  // namespace weft::daemon

@@ -1,0 +1,223 @@
+#include "worker/daemon/probe.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "common/env.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "common/spec/spec_json.h"
+#include "common/version.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/linear/linear.h"
+
+namespace weft::daemon {
+namespace {
+
+using kernels::cpu::SetThreads;
+using Seconds = std::chrono::duration<double>;
+
+/// A measurement goes on until it has taken this long; its best run counts.
+constexpr Seconds kEnough{0.012};
+
+/// Runs once to warm up, then until kEnough; the shortest run.
+template <class Fn>
+double BestSeconds(Fn&& fn) {
+  fn();
+  double best = 1e30;
+  Seconds total{0};
+  while (total < kEnough) {
+    auto begin = std::chrono::steady_clock::now();
+    fn();
+    Seconds took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count());
+    total += took;
+  }
+  return std::max(best, 1e-9);
+}
+
+struct GemmShape {
+  int64_t m, n, k;
+};
+/// From the small products of a toy model to those that reach the processor's ceiling.
+constexpr std::array<GemmShape, 5> kGemmShapes{
+    {{64, 128, 128}, {256, 256, 256}, {256, 1024, 256}, {512, 512, 512}, {512, 1536, 512}}};
+
+Result<GemmRate> MeasureGemm(const GemmShape& shape, const std::string& precision, int threads) {
+  using namespace kernels;
+  DType dtype = precision == "bf16" ? DType::kBF16 : DType::kF32;
+  // One and a half in either type is a plain number, neither zero nor subnormal.
+  std::vector<float> master(static_cast<size_t>(shape.n * shape.k), 1.5f);
+  std::vector<float> x(static_cast<size_t>(shape.m * shape.k), 1.5f);
+  std::vector<float> y(static_cast<size_t>(shape.m * shape.n));
+  if (dtype == DType::kBF16) {
+    auto* values = reinterpret_cast<BFloat16*>(x.data());
+    std::fill(values, values + 2 * x.size(), ToBFloat16(1.5f));
+  }
+  Stream stream;
+  WEFT_ASSIGN_OR_RETURN(auto weight, NewPackedWeight(Device{}, shape.n, shape.k, dtype));
+  WEFT_RETURN_IF_ERROR(weight->Pack(stream, {master.data(), DType::kF32, {shape.n, shape.k}}));
+  LinearForwardArgs args;
+  args.x = {x.data(), dtype, {shape.m, shape.k}};
+  args.weight = weight.get();
+  args.y = {y.data(), dtype, {shape.m, shape.n}};
+  Status status;
+  double seconds = BestSeconds([&] { status = LinearForward(stream, args); });
+  WEFT_RETURN_IF_ERROR(status);
+  double flops = 2.0 * static_cast<double>(shape.m * shape.n * shape.k);
+  return GemmRate{precision, shape.m, shape.n, shape.k, threads, flops / seconds};
+}
+
+Status MeasureGemms(WorkerProfile& profile) {
+  std::vector<int> thread_counts{1};
+  if (profile.cores > 1) thread_counts.push_back(static_cast<int>(profile.cores));
+  for (int threads : thread_counts) {
+    SetThreads(threads);
+    for (const char* precision : {"fp32", "bf16"}) {
+      for (const GemmShape& shape : kGemmShapes) {
+        WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(shape, precision, threads));
+        profile.gemm.push_back(std::move(rate));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+/// Read plus write of all cores, on memory well past the caches.
+double MeasureCopy() {
+  constexpr size_t kBytes = size_t{32} << 20;
+  std::vector<char> from(kBytes, 1), to(kBytes, 2);
+  double seconds = BestSeconds([&] {
+    kernels::cpu::ParallelFor(kBytes, 1 << 16, [&](int64_t begin, int64_t end) {
+      std::memcpy(to.data() + begin, from.data() + begin, static_cast<size_t>(end - begin));
+    });
+  });
+  return 2.0 * kBytes / seconds;
+}
+
+/// A connected pair of TCP sockets over loopback, closed at the end.
+struct TcpPair {
+  int sender = -1, receiver = -1;
+  ~TcpPair() {
+    if (sender >= 0) close(sender);
+    if (receiver >= 0) close(receiver);
+  }
+  Status Open() {
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    bool ok = listener >= 0 && bind(listener, any, size) == 0 && listen(listener, 1) == 0 &&
+              getsockname(listener, any, &size) == 0;
+    if (ok) {
+      sender = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      ok = sender >= 0 && connect(sender, any, size) == 0;
+    }
+    if (ok) ok = (receiver = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;
+    int error = errno;
+    if (listener >= 0) close(listener);
+    return ok ? OkStatus() : ErrnoError("open a TCP connection over loopback", error);
+  }
+};
+
+Result<double> MeasureLoopback() {
+  constexpr size_t kBytes = size_t{16} << 20;
+  TcpPair pair;
+  WEFT_RETURN_IF_ERROR(pair.Open());
+  std::vector<char> out(size_t{1} << 18, 1), in(size_t{1} << 18);
+  auto begin = std::chrono::steady_clock::now();
+  std::thread writer([&] {
+    for (size_t sent = 0; sent < kBytes;) {
+      ssize_t n = send(pair.sender, out.data(), out.size(), MSG_NOSIGNAL);
+      if (n <= 0) break;
+      sent += static_cast<size_t>(n);
+    }
+    shutdown(pair.sender, SHUT_WR);
+  });
+  size_t received = 0;
+  for (ssize_t n = 0; (n = recv(pair.receiver, in.data(), in.size(), 0)) > 0;) {
+    received += static_cast<size_t>(n);
+  }
+  writer.join();
+  Seconds took = std::chrono::steady_clock::now() - begin;
+  return static_cast<double>(received) / std::max(took.count(), 1e-9);
+}
+
+Result<double> MeasureDisk(const std::string& dir) {
+  constexpr size_t kBytes = size_t{4} << 20;
+  Env& env = Env::Posix();
+  std::string path = JoinPath(dir, ".weft-probe-" + std::to_string(getpid()));
+  std::string block(size_t{1} << 20, 'w');
+  auto begin = std::chrono::steady_clock::now();
+  Status status;
+  {
+    WEFT_ASSIGN_OR_RETURN(auto file, env.NewWritableFile(path));
+    for (size_t written = 0; status.ok() && written < kBytes; written += block.size()) {
+      status = file->Append(block);
+    }
+    if (status.ok()) status = file->Sync();
+  }
+  Seconds took = std::chrono::steady_clock::now() - begin;
+  Status removed = env.RemoveFile(path);
+  WEFT_RETURN_IF_ERROR(status);
+  WEFT_RETURN_IF_ERROR(removed);
+  return static_cast<double>(kBytes) / std::max(took.count(), 1e-9);
+}
+
+Result<WorkerProfile> Measure(WorkerProfile profile, const std::string& write_dir) {
+  WEFT_RETURN_IF_ERROR(MeasureGemms(profile));
+  profile.copy_bytes_per_second = MeasureCopy();
+  WEFT_ASSIGN_OR_RETURN(profile.loopback_bytes_per_second, MeasureLoopback());
+  WEFT_ASSIGN_OR_RETURN(profile.disk_write_bytes_per_second, MeasureDisk(write_dir));
+  return profile;
+}
+
+/// The kept profile if it is of this version and machine.
+Result<WorkerProfile> ReadCache(const std::string& path, const WorkerProfile& wanted) {
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(Env::Posix(), path, 1 << 20));
+  WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(text));
+  if (!json.is_object() || !json.contains("profile") || json.value("version", Json()) != kVersion) {
+    return NotFoundError("no measurements of this version");
+  }
+  WEFT_ASSIGN_OR_RETURN(WorkerProfile kept, FromJson<WorkerProfile>(json["profile"]));
+  if (kept.cpu_model != wanted.cpu_model || kept.isa != wanted.isa || kept.cores != wanted.cores) {
+    return NotFoundError("measurements of another machine");
+  }
+  kept.memory_bytes = wanted.memory_bytes;
+  return kept;
+}
+
+}  // namespace
+
+Result<WorkerProfile> MeasuredProfile(const Machine& machine, const std::string& cache_path,
+                                      const std::string& write_dir, bool again) {
+  WorkerProfile profile;
+  profile.cpu_model = machine.cpu_model;
+  profile.isa = kernels::cpu::IsaName(kernels::cpu::ActiveIsa());
+  profile.cores = machine.cores;
+  profile.memory_bytes = machine.memory_bytes;
+  if (!again) {
+    if (Result<WorkerProfile> kept = ReadCache(cache_path, profile); kept.ok()) return kept;
+  }
+  auto begin = std::chrono::steady_clock::now();
+  WEFT_ASSIGN_OR_RETURN(profile, Measure(std::move(profile), write_dir));
+  Seconds took = std::chrono::steady_clock::now() - begin;
+  WEFT_LOG_INFO << "measured this machine in " << took.count() << " s";
+  Json json{{"version", kVersion}, {"profile", ToJson(profile)}};
+  WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), cache_path, json.dump(2) + "\n"));
+  return profile;
+}
+
+}  // namespace weft::daemon
