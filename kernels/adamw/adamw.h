@@ -23,7 +23,7 @@ struct AdamWTensor {
 ///   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 ///   p -= lr * (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon)
 struct AdamWArgs {
-  std::span<const AdamWTensor> tensors;
+  std::span<const AdamWTensor> tensors = {};
   float learning_rate = 0;
   float beta1 = 0.9f;
   float beta2 = 0.95f;

@@ -88,7 +88,7 @@ std::vector<OpCase> ElementwiseCases() {
     cases.push_back(FillCase(DType::kI32, count, CaseUse::kTest));
   }
   add_all(int64_t{2048} * 768, CaseUse::kSpeed);
-  add_all(int64_t{1} << 26, CaseUse::kSpeed);
+  add_all(int64_t{1} << 24, CaseUse::kSpeed);
   return cases;
 }
 

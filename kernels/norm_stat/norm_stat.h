@@ -16,7 +16,7 @@ struct NormTensor {
 /// Sum of squares (in f64, over blocks of fixed size in fixed order: the same for any number of
 /// threads) and number of NaN or infinite elements, over all tensors.
 struct NormStatArgs {
-  std::span<const NormTensor> tensors;
+  std::span<const NormTensor> tensors = {};
   double* sum_of_squares = nullptr;  ///< host memory, written
   int64_t* non_finite = nullptr;     ///< host memory, written
 };

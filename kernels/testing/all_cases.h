@@ -7,15 +7,21 @@
 namespace weft::kernels::testing {
 
 /// The case list of each operation, defined in its <op>_cases.cc.
+std::vector<OpCase> AdamWCases();
+std::vector<OpCase> CrossEntropyCases();
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> LinearCases();
+std::vector<OpCase> NormStatCases();
 
 /// All of them, for the benchmark.
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
+           AdamWCases(),
+           CrossEntropyCases(),
            ElementwiseCases(),
            LinearCases(),
+           NormStatCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

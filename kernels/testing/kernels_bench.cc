@@ -15,6 +15,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/linear/linear.h"
 #include "kernels/testing/all_cases.h"
 
 namespace weft::kernels::testing {
@@ -78,6 +79,23 @@ double CopyCeiling(double budget, CacheScrubber& scrubber) {
   return 2.0 * static_cast<double>(x.view().Bytes()) / MedianSeconds(run, budget, scrubber);
 }
 
+// FLOP/s of one large product, 2048 x 2048 x 2048.
+double GemmCeiling(DType dtype, double budget, CacheScrubber& scrubber) {
+  constexpr int64_t kSize = 2048;
+  OpRun run;
+  TestTensor& x = run.Input(dtype, {kSize, kSize});
+  TestTensor& w = run.Input(DType::kF32, {kSize, kSize});
+  TestTensor& y = run.tensors.emplace_back(dtype, Shape{kSize, kSize});
+  auto weight = NewPackedWeight({}, kSize, kSize, dtype);
+  WEFT_CHECK(weight.ok(), weight.status().message());
+  Status packed = (*weight)->Pack({}, w.view());
+  WEFT_CHECK(packed.ok(), packed.message());
+  run.run = [&](const Stream& stream) {
+    return LinearForward(stream, {.x = x.view(), .weight = weight->get(), .y = y.view()});
+  };
+  return 2.0 * kSize * kSize * kSize / MedianSeconds(run, budget, scrubber);
+}
+
 int Main(const Options& options) {
   std::regex filter(options.filter);
   if (options.threads > 0) cpu::SetThreads(options.threads);
@@ -92,17 +110,20 @@ int Main(const Options& options) {
   }
   CacheScrubber scrubber;
   double copy = CopyCeiling(options.seconds, scrubber);
-  Json report = {{"isa", cpu::IsaName(cpu::ActiveIsa())},
-                 {"threads", cpu::Threads()},
-                 {"copy_gbytes_per_s", copy / 1e9},
-                 {"cases", Json::array()}};
-  std::printf("%s, %d threads; copy %.1f GB/s\n", report["isa"].get<std::string>().c_str(),
-              cpu::Threads(), copy / 1e9);
+  double gemm_f32 = GemmCeiling(DType::kF32, options.seconds, scrubber);
+  double gemm_bf16 = GemmCeiling(DType::kBF16, options.seconds, scrubber);
+  Json report = {{"isa", cpu::IsaName(cpu::ActiveIsa())}, {"threads", cpu::Threads()},
+                 {"copy_gbytes_per_s", copy / 1e9},       {"gemm_f32_gflops", gemm_f32 / 1e9},
+                 {"gemm_bf16_gflops", gemm_bf16 / 1e9},   {"cases", Json::array()}};
+  std::printf("%s, %d threads; copy %.1f GB/s, GEMM f32 %.0f, bf16 %.0f GFLOP/s\n",
+              report["isa"].get<std::string>().c_str(), cpu::Threads(), copy / 1e9, gemm_f32 / 1e9,
+              gemm_bf16 / 1e9);
   for (const OpCase& op_case : cases) {
     OpRun run = BuildCase(op_case);
     double seconds = MedianSeconds(run, options.seconds, scrubber);
     double rate = (run.flops > 0 ? run.flops : run.bytes) / seconds;
-    double share = run.flops > 0 ? 0 : rate / copy;
+    double gemm = run.compute == DType::kBF16 ? gemm_bf16 : gemm_f32;
+    double share = rate / (run.flops > 0 ? gemm : copy);
     const char* unit = run.flops > 0 ? "GFLOP/s" : "GB/s";
     std::printf("%-44s %9.3f ms %9.1f %-7s %4.0f %%\n", op_case.name.c_str(), seconds * 1e3,
                 rate / 1e9, unit, share * 100);

@@ -1,0 +1,3 @@
+#include "kernels/adamw/adamw.h"
+
+WEFT_NO_CUDA_OP(AdamW, AdamWArgs)

@@ -1,0 +1,67 @@
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/cross_entropy/cross_entropy_simd.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+Status Check(const Stream& stream, const CrossEntropyArgs& args) {
+  ArgumentCheck check(stream, "CrossEntropy");
+  check.That(args.logits.shape.rank == 2, "logits must be a matrix");
+  WEFT_RETURN_IF_ERROR(check.status());
+  int64_t rows = args.logits.shape[0], columns = args.logits.shape[1];
+  check.Tensor("logits", args.logits, args.logits.shape, {DType::kF32, DType::kBF16})
+      .ContiguousTensor("targets", args.targets, Shape{rows}, {DType::kI32})
+      .ContiguousTensor("losses", args.losses, Shape{rows}, {DType::kF32})
+      .That(args.vocabulary >= 1 && args.vocabulary <= columns,
+            "vocabulary " + std::to_string(args.vocabulary) + " is not in 1 to the " +
+                std::to_string(columns) + " columns of logits");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const auto* targets = args.targets.As<int32_t>();
+  for (int64_t r = 0; r < rows; ++r) {
+    if (targets[r] == kIgnoreTarget || (targets[r] >= 0 && targets[r] < args.vocabulary)) continue;
+    return InvalidError("CrossEntropy: target " + std::to_string(targets[r]) + " of row " +
+                        std::to_string(r) + " is not in the vocabulary of " +
+                        std::to_string(args.vocabulary));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
+  WEFT_RETURN_IF_ERROR(Check(stream, args));
+  const TensorView& logits = args.logits;
+  int64_t columns = logits.shape[1];
+  const auto* targets = args.targets.As<int32_t>();
+  auto* losses = args.losses.As<float>();
+  const CrossEntropyKernels& kernels = PickCrossEntropyKernels();
+  ParallelFor(logits.shape[0], 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(args.write_gradient ? args.vocabulary : 0);
+    float* exponentials = args.write_gradient ? scratch.data() : nullptr;
+    for (int64_t r = begin; r < end; ++r) {
+      int64_t offset = r * logits.row_stride;
+      if (targets[r] == kIgnoreTarget) {
+        losses[r] = 0;
+        if (args.write_gradient) {
+          std::memset(static_cast<char*>(logits.data) + offset * DTypeSize(logits.dtype), 0,
+                      columns * DTypeSize(logits.dtype));
+        }
+      } else if (logits.dtype == DType::kF32) {
+        losses[r] = kernels.row_f32(logits.As<float>() + offset, columns, args.vocabulary,
+                                    targets[r], args.grad_scale, exponentials);
+      } else {
+        losses[r] = kernels.row_bf16(logits.As<BFloat16>() + offset, columns, args.vocabulary,
+                                     targets[r], args.grad_scale, exponentials);
+      }
+    }
+  });
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

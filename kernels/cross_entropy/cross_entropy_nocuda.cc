@@ -1,0 +1,3 @@
+#include "kernels/cross_entropy/cross_entropy.h"
+
+WEFT_NO_CUDA_OP(CrossEntropy, CrossEntropyArgs)

@@ -1,0 +1,51 @@
+#include <vector>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/norm_stat/norm_stat.h"
+#include "kernels/norm_stat/norm_stat_simd.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Part of the result's definition: another size sums in another order.
+constexpr int64_t kBlock = 16384;
+
+}  // namespace
+
+Status NormStat(const Stream& stream, const NormStatArgs& args) {
+  ArgumentCheck check(stream, "NormStat");
+  check.That(args.sum_of_squares != nullptr && args.non_finite != nullptr,
+             "there is no memory for the results");
+  for (const NormTensor& tensor : args.tensors) {
+    check.That(tensor.count >= 0, "a tensor has a negative count");
+    check.That(tensor.count == 0 || tensor.data != nullptr, "a tensor has no memory");
+  }
+  WEFT_RETURN_IF_ERROR(check.status());
+
+  struct Partial {
+    double sum = 0;
+    int64_t non_finite = 0;
+  };
+  const NormStatKernels& kernels = PickNormStatKernels();
+  std::vector<Block> blocks = SplitIntoBlocks(args.tensors, kBlock);
+  std::vector<Partial> partials(blocks.size());
+  ParallelFor(static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const Block& block = blocks[b];
+      kernels.block(args.tensors[block.tensor].data + block.begin, block.count, &partials[b].sum,
+                    &partials[b].non_finite);
+    }
+  });
+  Partial total;
+  for (const Partial& partial : partials) {
+    total.sum += partial.sum;
+    total.non_finite += partial.non_finite;
+  }
+  *args.sum_of_squares = total.sum;
+  *args.non_finite = total.non_finite;
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

@@ -1,0 +1,3 @@
+#include "kernels/norm_stat/norm_stat.h"
+
+WEFT_NO_CUDA_OP(NormStat, NormStatArgs)
