@@ -27,13 +27,14 @@ const Clock& Clock::System() {
 
 std::string FormatTime(double unix_seconds) {
   auto milliseconds = static_cast<int64_t>(std::llround(unix_seconds * 1e3));
-  auto seconds = static_cast<std::time_t>(milliseconds / 1000);
+  int64_t fraction = (milliseconds % 1000 + 1000) % 1000;  // never negative, also before 1970
+  auto seconds = static_cast<std::time_t>((milliseconds - fraction) / 1000);
   std::tm utc{};
   gmtime_r(&seconds, &utc);
   char date[32];
   std::strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &utc);
   char text[48];
-  std::snprintf(text, sizeof(text), "%s.%03dZ", date, static_cast<int>(milliseconds % 1000));
+  std::snprintf(text, sizeof(text), "%s.%03dZ", date, static_cast<int>(fraction));
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -205,7 +206,9 @@ Result<std::string> ReadFile(Env& env, const std::string& path, uint64_t limit) 
 }
 
 Status WriteFileAtomic(Env& env, const std::string& path, std::string_view text) {
-  std::string temporary = path + ".tmp." + std::to_string(getpid());
+  static std::atomic<uint64_t> writes{0};  // two threads may write the same path
+  std::string temporary = path + ".tmp." + std::to_string(getpid()) + "." +
+                          std::to_string(writes.fetch_add(1, std::memory_order_relaxed));
   auto write = [&]() -> Status {
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, env.NewWritableFile(temporary));
     WEFT_RETURN_IF_ERROR(file->Append(text));

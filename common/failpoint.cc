@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <map>
@@ -23,6 +24,11 @@ struct Point {
   int only_nth = 0;  // 0: every time
   int seen = 0;
 };
+
+bool ParsePositive(std::string_view text, int& value) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value > 0;
+}
 
 struct Registry {
   std::atomic<bool> active{false};
@@ -45,13 +51,15 @@ struct Registry {
       std::string entry = config.substr(begin, end - begin);
       begin = end + 1;
       size_t equals = entry.find('=');
-      if (equals == std::string::npos) {
+      if (equals == std::string::npos || equals == 0) {
         return InvalidError("failpoint '" + entry + "' is not of the form name=action[@N]");
       }
       Point point;
       std::string action = entry.substr(equals + 1);
       if (size_t at = action.find('@'); at != std::string::npos) {
-        point.only_nth = std::atoi(action.c_str() + at + 1);
+        if (!ParsePositive(std::string_view(action).substr(at + 1), point.only_nth)) {
+          return InvalidError("failpoint '" + entry + "': after @ stands a count from 1");
+        }
         action.resize(at);
       }
       if (action == "error") {
@@ -62,7 +70,9 @@ struct Registry {
         point.action = Action::kCrash;
       } else if (action.rfind("sleep:", 0) == 0) {
         point.action = Action::kSleep;
-        point.milliseconds = std::atoi(action.c_str() + 6);
+        if (!ParsePositive(std::string_view(action).substr(6), point.milliseconds)) {
+          return InvalidError("failpoint '" + entry + "': after sleep: stand milliseconds from 1");
+        }
       } else {
         return InvalidError("failpoint action '" + action +
                             "' is unknown; use error, full, crash or sleep:MILLISECONDS");

@@ -3,6 +3,8 @@
 #include <set>
 #include <vector>
 
+#include "common/text.h"
+
 namespace weft {
 
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
@@ -10,7 +12,10 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
     return InvalidError("JSON of " + std::to_string(text.size()) + " bytes; at most " +
                         std::to_string(limits.bytes) + " are accepted");
   }
-  std::vector<std::set<std::string>> keys;
+  if (text.find('\0') != std::string_view::npos) {  // the parser would take it for the end
+    return InvalidError("not valid JSON: it holds a NUL byte");
+  }
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
   std::string refused;
   auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
     switch (event) {
@@ -28,7 +33,8 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
         break;
       case Json::parse_event_t::key:
         if (!keys.back().insert(parsed.get<std::string>()).second && refused.empty()) {
-          refused = "JSON repeats the key \"" + parsed.get<std::string>() + "\"";
+          refused =
+              "JSON repeats the key \"" + ClipText(parsed.get_ref<const std::string&>()) + "\"";
         }
         break;
       default:
@@ -46,7 +52,7 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
     if (size_t bracket = what.find("] "); bracket != std::string_view::npos) {
       what.remove_prefix(bracket + 2);
     }
-    return InvalidError("not valid JSON: " + std::string(what));
+    return InvalidError("not valid JSON: " + ClipText(what, 200));
   }
 }
 
@@ -57,7 +63,7 @@ std::string Document::Locate(const std::string& path) const {
     place += std::to_string(it->second);
   }
   if (!place.empty() && !path.empty()) place += ": ";
-  return place + path;
+  return place + ClipText(path, 120);
 }
 
 }  // namespace weft

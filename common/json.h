@@ -28,7 +28,8 @@ struct Document {
   std::string source;                ///< File name, or "" when there is none.
   std::map<std::string, int> lines;  ///< Field path ("train.steps") to 1-based line; may be empty.
 
-  /// "job.yaml:12: train.steps", or without what is unknown.
+  /// "job.yaml:12: train.steps", or without what is unknown. Paths hold keys from
+  /// outside: a long one is clipped.
   std::string Locate(const std::string& path) const;
 };
 

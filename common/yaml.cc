@@ -1,27 +1,35 @@
 #include "common/yaml.h"
 
+#include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
 #include <cmath>
+#include <sstream>
+
+#include "common/text.h"
 
 namespace weft {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr int kMaxDepth = 32;
-constexpr int kMaxNodes = 1'000'000;
+// Aliases share one node in the parser's tree but are copied into the value: what the expanded
+// value may hold is bounded, whatever the text's size.
+constexpr size_t kMaxExpandedBytes = size_t{32} << 20;
+constexpr size_t kBytesPerNode = 64;  ///< Charged for each value besides its text and path.
 
 template <class T>
 bool ParseWhole(std::string_view text, T& value) {
-  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
 
 Json ScalarValue(const YAML::Node& node) {
   const std::string& text = node.Scalar();
-  if (node.Tag() == "!") return text;  // quoted
+  if (node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str") return text;  // quoted, !!str
   if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return {};
   if (text == "true" || text == "True" || text == "TRUE") return true;
   if (text == "false" || text == "False" || text == "FALSE") return false;
@@ -51,8 +59,13 @@ class Converter {
       return InvalidError(document_.Locate(path) + " is nested deeper than " +
                           std::to_string(kMaxDepth) + " levels");
     }
-    if (++nodes_ > kMaxNodes) {
-      return InvalidError(document_.source + " expands to more than a million values");
+    // Charged before the copy is made; only scalars have text.
+    expanded_bytes_ +=
+        kBytesPerNode + path.size() + (node.IsScalar() ? node.Scalar().size() : size_t{0});
+    if (expanded_bytes_ > kMaxExpandedBytes) {
+      return InvalidError(document_.source + " expands to more than " +
+                          std::to_string(kMaxExpandedBytes >> 20) +
+                          " MiB of values; hint: are aliases (*name) nested?");
     }
     switch (node.Type()) {
       case YAML::NodeType::Undefined:
@@ -83,7 +96,7 @@ class Converter {
           std::string child_path = path.empty() ? key.Scalar() : path + "." + key.Scalar();
           if (out.contains(key.Scalar())) {
             return InvalidError(document_.source + ":" + std::to_string(key.Mark().line + 1) +
-                                ": " + child_path + " is given twice");
+                                ": " + ClipText(child_path) + " is given twice");
           }
           document_.lines.emplace(child_path, key.Mark().line + 1);
           WEFT_RETURN_IF_ERROR(Convert(child, child_path, depth + 1, out[key.Scalar()]));
@@ -96,13 +109,52 @@ class Converter {
 
  private:
   Document& document_;
-  int nodes_ = 0;
+  size_t expanded_bytes_ = 0;
 };
 
-/// A string that ScalarValue would read as something else needs quotes.
+/// Parses without building anything.
+struct IgnoreEvents : YAML::EventHandler {
+  using Style = YAML::EmitterStyle::value;
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, Style) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, Style) override {}
+  void OnMapEnd() override {}
+};
+
+/// The parser guards its own recursion, at some hundreds of levels, but calls that a bad file.
+std::string Reason(const YAML::Exception& e) {
+  if (dynamic_cast<const YAML::DeepRecursion*>(&e) != nullptr) {
+    return "nested deeper than " + std::to_string(kMaxDepth) + " levels";
+  }
+  return e.msg;
+}
+
+/// YAML 1.2 is nearly a superset of JSON; what the parser lacks are tabs and escaped surrogate
+/// pairs.
+Result<Document> ParseAsJson(std::string_view text, const std::string& source) {
+  size_t start = text.find_first_not_of(" \t\r\n");
+  if (start == std::string_view::npos || text[start] != '{') {
+    return InvalidError(source + " is not JSON");
+  }
+  JsonLimits limits;
+  limits.depth = kMaxDepth;
+  WEFT_ASSIGN_OR_RETURN(Json value, ParseJson(text, limits));
+  return Document{std::move(value), source, {}};
+}
+
+/// Whether a plain scalar of this text might be read as anything but this string.
 bool NeedsQuotes(const std::string& text) {
-  YAML::Node probe(text);
-  return !ScalarValue(probe).is_string();
+  constexpr std::string_view kStart =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/.";
+  bool plain = !text.empty() && kStart.find(text[0]) != std::string_view::npos &&
+               text.find_first_not_of(std::string(kStart) + "-+") == std::string::npos;
+  return !plain || !ScalarValue(YAML::Node(text)).is_string();
 }
 
 void Emit(const Json& value, YAML::Emitter& out) {
@@ -110,7 +162,9 @@ void Emit(const Json& value, YAML::Emitter& out) {
     case Json::value_t::object:
       out << YAML::BeginMap;
       for (const auto& [key, child] : value.items()) {
-        out << YAML::Key << key << YAML::Value;
+        out << YAML::Key;
+        if (NeedsQuotes(key)) out << YAML::DoubleQuoted;
+        out << key << YAML::Value;
         Emit(child, out);
       }
       out << YAML::EndMap;
@@ -126,6 +180,9 @@ void Emit(const Json& value, YAML::Emitter& out) {
       out << text;
       break;
     }
+    case Json::value_t::null:
+      out << YAML::Null;
+      break;
     default:
       out << value.dump();
       break;
@@ -145,15 +202,20 @@ Result<Document> ParseYaml(std::string_view text, const std::string& source) {
   Document document;
   document.source = source;
   try {
-    std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() != 1) {
-      return InvalidError(source + " holds " + std::to_string(documents.size()) +
-                          " YAML documents; exactly one is expected");
+    // Not LoadAll, which on a stray comma reads empty documents until memory runs out.
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    IgnoreEvents ignore;
+    if (!parser.HandleNextDocument(ignore)) return InvalidError(source + " is empty");
+    if (parser.HandleNextDocument(ignore)) {
+      return InvalidError(source + " holds more than one YAML document");
     }
-    WEFT_RETURN_IF_ERROR(Converter(document).Convert(documents[0], "", 0, document.value));
+    WEFT_RETURN_IF_ERROR(
+        Converter(document).Convert(YAML::Load(std::string(text)), "", 0, document.value));
   } catch (const YAML::Exception& e) {
+    if (Result<Document> json = ParseAsJson(text, source); json.ok()) return json;
     return InvalidError(source + ":" + std::to_string(e.mark.line + 1) + ":" +
-                        std::to_string(e.mark.column + 1) + ": not valid YAML: " + e.msg);
+                        std::to_string(e.mark.column + 1) + ": not valid YAML: " + Reason(e));
   }
   return document;
 }

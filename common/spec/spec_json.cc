@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/text.h"
+
 namespace weft {
 namespace {
 
@@ -29,6 +31,7 @@ std::string Hint(const std::string& nearest) {
 
 std::string NearestName(const std::string& name, const std::vector<std::string>& known) {
   std::string nearest;
+  if (name.size() > 256) return nearest;
   size_t best = std::max<size_t>(name.size() / 2, 2) + 1;
   for (const std::string& candidate : known) {
     size_t distance = EditDistance(name, candidate);
@@ -72,8 +75,9 @@ std::string LegalText(const Field& field) {
 }
 
 std::string JsonTypeText(const Json& json) {
-  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 40) text = text.substr(0, 37) + "...";
+  std::string text = json.is_structured()
+                         ? ""
+                         : ClipText(json.dump(-1, ' ', false, Json::error_handler_t::replace));
   switch (json.type()) {
     case Json::value_t::null:
       return "null";
@@ -110,8 +114,9 @@ Status Reader::UnknownField(const std::string& key, const std::string& parent,
 Status Reader::CheckChoice(const Field& field, const std::string& value, const std::string& path) {
   std::vector<std::string> legal(field.choices.begin(), field.choices.end());
   if (std::find(legal.begin(), legal.end(), value) != legal.end()) return OkStatus();
-  return InvalidError(document_.Locate(path) + " is '" + value + "', but must be one of " +
-                      LegalText(field) + Hint(NearestName(value, legal)));
+  return InvalidError(document_.Locate(path) + " is '" + ClipText(value) +
+                      "', but must be one of " + LegalText(field) +
+                      Hint(NearestName(value, legal)));
 }
 
 Status Reader::CheckRange(const Field& field, double value, const std::string& path) {

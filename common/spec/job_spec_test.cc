@@ -1,0 +1,84 @@
+#include "common/spec/job_spec.h"
+
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/spec/spec_json.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+JobSpec GoodJob() {
+  JobSpec job;
+  job.name = "tiny";
+  job.data.train = {"a.txt"};
+  return job;
+}
+
+std::string ErrorAfter(const std::function<void(JobSpec&)>& change) {
+  JobSpec job = GoodJob();
+  change(job);
+  Status status = ValidateJob(job);
+  EXPECT_EQ(status.code(), StatusCode::kInvalid);
+  return status.message();
+}
+
+TEST(ValidateJob, AcceptsTheDefaults) {
+  EXPECT_TRUE(ValidateJob(GoodJob()).ok());
+}
+
+TEST(ValidateJob, NamesTheFieldsThatDoNotAgree) {
+  for (const char* name : {"Tiny", "-a", "a-", "a b", "a/b", "a.b", "é", "a_b"}) {
+    EXPECT_THAT(ErrorAfter([&](JobSpec& job) { job.name = name; }), HasSubstr("name"));
+  }
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.heads = 7; }),
+              HasSubstr("model.width 384 must be a multiple of model.heads 7"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.train.sequence_length = 257; }),
+              HasSubstr("train.sequence_length 257 is longer than model.context 256"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.train.steps = 99; }),
+              HasSubstr("schedule.warmup_steps 100 is more than train.steps 99"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.ranks = 3; }),
+              HasSubstr("train.global_batch 32 must be a multiple of resources.ranks 3"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.micro_batch = 5; }),
+              HasSubstr("resources.micro_batch"));
+}
+
+TEST(ValidateJob, LeavesSizesOfAnImportedModelToTheImport) {
+  JobSpec job = GoodJob();
+  job.model.import_path = "gpt2";
+  job.model.heads = 7;
+  job.train.sequence_length = 1024;
+  EXPECT_TRUE(ValidateJob(job).ok());
+}
+
+TEST(ValidateJob, ExtremesWithinTheDeclaredRangesDoNotOverflow) {
+  JobSpec job = GoodJob();
+  job.train.global_batch = 1 << 24;
+  job.resources.ranks = 1 << 20;
+  job.resources.micro_batch = 1 << 24;
+  EXPECT_FALSE(ValidateJob(job).ok());
+}
+
+TEST(JobSpec, ResolvesDerivedSizes) {
+  JobSpec job = GoodJob();
+  EXPECT_EQ(SequenceLength(job), 256);
+  EXPECT_EQ(MlpWidth(job.model), 4 * 384);
+  job.train.sequence_length = 64;
+  job.model.mlp_width = 100;
+  EXPECT_EQ(SequenceLength(job), 64);
+  EXPECT_EQ(MlpWidth(job.model), 100);
+}
+
+TEST(JobSpec, DefaultsLieWithinTheirDeclaredRanges) {
+  Json json = ToJson(GoodJob());
+  Result<JobSpec> back = FromJson<JobSpec>(json);
+  ASSERT_TRUE(back.ok()) << back.status().ToString();
+  EXPECT_EQ(ToJson(*back), json);
+}
+
+}  // namespace
+}  // namespace weft
