@@ -1,0 +1,77 @@
+#include "common/model/memory_model.h"
+
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+MemoryInputs Gpt2Inputs() {
+  MemoryInputs inputs;
+  inputs.shape = {12, 768, 12, 3072, 50257, 1024};
+  inputs.micro_batch = 4;
+  inputs.sequence_length = 256;
+  return inputs;
+}
+
+TEST(BlockSavedBytes, IsTwelveWidthsAndSomeStatistics) {
+  const ModelShape shape = Gpt2Inputs().shape;
+  // Twelve bf16 tensors of the width (four of them the MLP's), four f32 of norms, one per head.
+  EXPECT_EQ(BlockSavedBytes(shape, 1024, 2), 1024 * (12 * 768 * 2 + (4 + 12) * 4));
+  EXPECT_EQ(BlockSavedBytes(shape, 1024, 4), 1024 * (12 * 768 * 4 + (4 + 12) * 4));
+  EXPECT_EQ(BlockSavedTensors(shape)[0].name, "residual_1");
+}
+
+TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
+  MemoryBreakdown memory = PredictMemory(Gpt2Inputs());
+  const int64_t stored = 124'475'904;  // with 47 padded rows
+  const int64_t packed = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50304 * 768;
+  EXPECT_EQ(memory.gradients_bytes, 4 * stored);
+  EXPECT_EQ(memory.optimizer_bytes, 8 * stored);
+  EXPECT_EQ(memory.parameters_bytes, 4 * stored + 2 * 2 * packed);
+  EXPECT_EQ(memory.communication_bytes, 0);
+
+  MemoryInputs inputs = Gpt2Inputs();
+  inputs.bf16 = false;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * 4 * packed);
+  inputs.bf16 = true;
+  inputs.native_bf16 = false;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * 4 * packed);
+  inputs.ranks = 2;
+  inputs.bucket_bytes = 1000;
+  EXPECT_EQ(PredictMemory(inputs).communication_bytes, 2000);
+}
+
+TEST(PredictMemory, ActivationsFollowTheBlocks) {
+  MemoryInputs inputs = Gpt2Inputs();
+  const int64_t tokens = 1024, row = tokens * 768 * 2;
+  const int64_t block = BlockSavedBytes(inputs.shape, tokens, 2);
+  // All kept: every block, then the last norm's input and output and the MLP's result.
+  EXPECT_EQ(PredictMemory(inputs).activations_bytes, 12 * block + 3 * row + 8 * tokens);
+  // All recomputed: every input, and one whole block while it is replayed.
+  inputs.recomputed_blocks = 12;
+  EXPECT_EQ(PredictMemory(inputs).activations_bytes, 11 * row + block + 2 * row);
+}
+
+TEST(PredictMemory, EachRecomputedBlockSavesMemoryAndLinearlyMoreTokensNeedMore) {
+  MemoryInputs inputs = Gpt2Inputs();
+  int64_t previous = PredictMemory(inputs).activations_bytes;
+  for (int64_t k = 1; k <= 11; ++k) {
+    inputs.recomputed_blocks = k;
+    int64_t bytes = PredictMemory(inputs).activations_bytes;
+    EXPECT_LT(bytes, previous) << k;
+    previous = bytes;
+  }
+  inputs = Gpt2Inputs();
+  const int64_t once = PredictMemory(inputs).activations_bytes;
+  inputs.micro_batch *= 2;
+  EXPECT_EQ(PredictMemory(inputs).activations_bytes, 2 * once);
+}
+
+TEST(BlockPolicies, RecomputesTheFirstBlocks) {
+  EXPECT_EQ(BlockPolicies(3, 1), (std::vector<std::string>{"recompute", "keep", "keep"}));
+  EXPECT_EQ(BlockPolicies(2, 0), (std::vector<std::string>{"keep", "keep"}));
+  EXPECT_EQ(BlockPolicies(2, 2), (std::vector<std::string>{"recompute", "recompute"}));
+}
+
+}  // namespace
+}  // namespace weft
