@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "coordinator/planner/planner.h"
+#include "coordinator/planner/units.h"
+
+namespace weft::planner {
+namespace {
+
+/// Rows of cells as aligned columns; the first row is the heading. Numbers stand at the right.
+std::string Table(const std::vector<std::vector<std::string>>& rows,
+                  const std::vector<bool>& align_right) {
+  std::vector<size_t> widths(align_right.size(), 0);
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      line += " " + (align_right[i] ? padding + row[i] : row[i] + padding) + " ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string Percent(double part, double whole) {
+  return std::to_string(static_cast<int>(whole > 0 ? part / whole * 100 + 0.5 : 0)) + " %";
+}
+
+int64_t Recomputed(const Plan& plan) {
+  return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
+}
+
+std::string Placement(const Plan& plan) {
+  std::string text;
+  for (size_t i = 0; i < plan.rank_workers.size();) {
+    size_t end = i;
+    while (end < plan.rank_workers.size() && plan.rank_workers[end] == plan.rank_workers[i]) ++end;
+    text += (text.empty() ? "" : ", ") + plan.rank_workers[i];
+    if (end - i > 1) text += " x " + std::to_string(end - i);
+    i = end;
+  }
+  return text;
+}
+
+std::string Chosen(const PlanCandidate& candidate, int64_t parameters) {
+  const Plan& plan = candidate.plan;
+  const Prediction& prediction = plan.prediction;
+  std::string text = "Plan: " + candidate.reason + "\n";
+  text += Table(
+      {{"parameters", HumanCount(static_cast<double>(parameters))},
+       {"ranks", std::to_string(RankCount(plan.mesh)) + " x " +
+                     std::to_string(plan.threads_per_rank) + " threads, on " + Placement(plan)},
+       {"micro-batch", std::to_string(plan.micro_batch) + " sequences x " +
+                           std::to_string(plan.accumulation_steps) + " per step and rank"},
+       {"precision", plan.precision},
+       {"recomputed", std::to_string(Recomputed(plan)) + " of " +
+                          std::to_string(plan.block_memory_policy.size()) + " blocks"},
+       {"step",
+        HumanSeconds(prediction.step_seconds) + ", " + HumanCount(prediction.tokens_per_second) +
+            " tokens/s, " +
+            HumanCount(prediction.model_flops_per_step / std::max(prediction.step_seconds, 1e-12)) +
+            "FLOP/s of the model"}},
+      {false, false});
+
+  std::vector<std::vector<std::string>> rows = {{"memory per rank", "", ""}};
+  const int64_t total = TotalBytes(prediction.memory_per_rank);
+  for (const MemoryComponent& part : Components(prediction.memory_per_rank)) {
+    rows.push_back({std::string(part.name), HumanBytes(part.bytes),
+                    Percent(static_cast<double>(part.bytes), static_cast<double>(total))});
+  }
+  rows.push_back({"total", HumanBytes(total), ""});
+  text += "\n" + Table(rows, {false, true, true});
+
+  rows = {{"time per step", "", ""}};
+  for (const TimeComponent& part : Components(prediction.time)) {
+    rows.push_back({std::string(part.name), HumanSeconds(part.seconds),
+                    Percent(part.seconds, prediction.step_seconds)});
+  }
+  rows.push_back({"total", HumanSeconds(prediction.step_seconds), ""});
+  return text + "\n" + Table(rows, {false, true, true});
+}
+
+}  // namespace
+
+std::string FormatPlanReport(const PlanReport& report) {
+  std::string text;
+  std::vector<std::vector<std::string>> rows = {
+      {"", "ranks", "threads", "micro-batch", "recomputed", "memory/rank", "step", "why"}};
+  for (const PlanCandidate& candidate : report.candidates) {
+    const Plan& plan = candidate.plan;
+    if (candidate.chosen) text += Chosen(candidate, report.parameters);
+    rows.push_back(
+        {candidate.chosen     ? "*"
+         : candidate.feasible ? ""
+                              : "x",
+         std::to_string(RankCount(plan.mesh)), std::to_string(plan.threads_per_rank),
+         std::to_string(plan.micro_batch) + " x " + std::to_string(plan.accumulation_steps),
+         std::to_string(Recomputed(plan)), HumanBytes(TotalBytes(plan.prediction.memory_per_rank)),
+         candidate.feasible ? HumanSeconds(plan.prediction.step_seconds) : "-",
+         candidate.chosen ? "chosen" : candidate.reason});
+  }
+  if (report.candidates.empty()) return "No plans.\n";
+  text += "\nCandidates (" + std::to_string(report.candidates.size()) + " of " +
+          std::to_string(report.candidates_considered) + " considered; * chosen, x does not fit)\n";
+  return text + Table(rows, {false, true, true, true, true, true, true, false});
+}
+
+}  // namespace weft::planner

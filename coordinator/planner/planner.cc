@@ -1,0 +1,122 @@
+#include "coordinator/planner/planner.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "common/model/model_counts.h"
+#include "coordinator/planner/search.h"
+#include "coordinator/planner/units.h"
+
+namespace weft::planner {
+namespace {
+
+constexpr size_t kFittingShown = 20;
+constexpr size_t kMisfittingShown = 10;
+
+std::string Factor(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), value < 1.0995 ? "%.3fx" : "%.2fx", value);
+  return text;
+}
+
+/// Why `option` is slower than `best`: the part of its time that grew most.
+std::string WhySlower(const Option& option, const Option& best) {
+  const double factor = StepSeconds(option.time) / StepSeconds(best.time);
+  if (factor < 1.0005) return "as fast as the chosen plan, which is simpler";
+  const auto own = Components(option.time), other = Components(best.time);
+  size_t worst = 0;
+  for (size_t i = 1; i < own.size(); ++i) {
+    if (own[i].seconds - other[i].seconds > own[worst].seconds - other[worst].seconds) worst = i;
+  }
+  return Factor(factor) + " the step time; " + std::string(own[worst].name) + " takes " +
+         HumanSeconds(own[worst].seconds - other[worst].seconds) + " more";
+}
+
+std::string WhyChosen(const Option& option, const SearchResult& result) {
+  std::string text =
+      "shortest predicted step of " + std::to_string(result.fitting.size()) + " plans that fit";
+  if (option.recomputed_blocks > 0) {
+    text += "; recomputes " + std::to_string(option.recomputed_blocks) + " blocks to fit in memory";
+  }
+  return text;
+}
+
+PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, const Option& option) {
+  const ModelShape shape = ShapeOf(job);
+  PlanCandidate candidate;
+  Plan& plan = candidate.plan;
+  plan.mesh.data = option.ranks;
+  plan.micro_batch = option.micro_batch;
+  plan.accumulation_steps = option.accumulation_steps;
+  plan.threads_per_rank = option.threads;
+  plan.bucket_bytes = kBucketBytes;
+  plan.precision = job.train.precision;
+  plan.block_memory_policy = BlockPolicies(shape.layers, option.recomputed_blocks);
+  candidate.feasible = option.misfit.empty();
+  candidate.reason = option.misfit;
+  plan.prediction.memory_per_rank = option.memory;
+  const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
+  plan.prediction.model_flops_per_step = tokens * TrainingFlopsPerToken(shape, SequenceLength(job));
+  if (!candidate.feasible) return candidate;
+  for (size_t w = 0; w < result.workers.size(); ++w) {
+    plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(option.ranks_on[w]),
+                             result.workers[w]->worker_id);
+  }
+  plan.prediction.time = option.time;
+  plan.prediction.step_seconds = StepSeconds(option.time);
+  plan.prediction.tokens_per_second = tokens / plan.prediction.step_seconds;
+  return candidate;
+}
+
+Status NothingFits(const JobSpec& job, const SearchResult& result) {
+  if (result.misfitting.empty()) {
+    return ExhaustedError("no worker has the cores for a rank of " +
+                          std::to_string(std::max<int64_t>(job.resources.threads_per_rank, 1)) +
+                          " threads, or the micro-batch is past any memory; hint: lower "
+                          "resources.threads_per_rank or resources.micro_batch");
+  }
+  const Option& least = result.misfitting.front();
+  std::string text = "no plan fits; the one that needs least (" + std::to_string(least.ranks) +
+                     " ranks of " + std::to_string(least.threads) + " threads, micro-batch " +
+                     std::to_string(least.micro_batch) + ", " +
+                     std::to_string(least.recomputed_blocks) + " blocks recomputed) " +
+                     least.misfit + "; hint: ";
+  if (least.misfit.find("more cores") != std::string::npos) {
+    return ExhaustedError(text + "ask for fewer resources.ranks or resources.threads_per_rank");
+  }
+  text += "offer more memory per rank";
+  if (job.resources.memory_per_rank_bytes > 0) text += " (resources.memory_per_rank_bytes)";
+  if (job.resources.ranks != 1) text += ", or ask for fewer resources.ranks";
+  if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
+  if (job.resources.recompute == "none") text += ", or allow resources.recompute";
+  return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");
+}
+
+}  // namespace
+
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
+  WEFT_RETURN_IF_ERROR(ValidateJob(job));
+  if (cluster.workers.empty()) {
+    return UnavailableError("there are no workers to plan for; hint: start weft-worker");
+  }
+  const SearchResult result = Search(job, cluster);
+  if (result.fitting.empty()) return NothingFits(job, result);
+
+  PlanReport report;
+  report.parameters = CountParameters(ShapeOf(job)).Total();
+  report.candidates_considered = result.considered;
+  for (size_t i = 0; i < std::min(result.fitting.size(), kFittingShown); ++i) {
+    const Option& option = result.fitting[i];
+    PlanCandidate candidate = MakeCandidate(job, result, option);
+    candidate.chosen = i == 0;
+    candidate.reason =
+        i == 0 ? WhyChosen(option, result) : WhySlower(option, result.fitting.front());
+    report.candidates.push_back(std::move(candidate));
+  }
+  for (size_t i = 0; i < std::min(result.misfitting.size(), kMisfittingShown); ++i) {
+    report.candidates.push_back(MakeCandidate(job, result, result.misfitting[i]));
+  }
+  return report;
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "common/spec/cluster_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+#include "common/status.h"
+
+namespace weft::planner {
+
+/// Finds how to run `job` on `cluster`: tries every number of ranks that divides the batch, how
+/// they spread over workers, threads per rank, micro-batch and, where memory is short, the least
+/// number of recomputed blocks, and ranks them by predicted step time. Candidates come best first,
+/// the first one chosen, then some that do not fit, each with its reason. Pure and deterministic:
+/// the same arguments give the same report; planning_seconds is left to the caller. Sizes of an
+/// imported model must have been put into job.model before.
+/// kInvalid: the job contradicts itself. kUnavailable: no workers. kExhausted: nothing fits; the
+/// message says the smallest need.
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
+
+/// The report for people: the chosen plan with memory by component and where the time goes, then
+/// the candidates and why they lost. Ends with a newline.
+std::string FormatPlanReport(const PlanReport& report);
+
+}  // namespace weft::planner

@@ -1,0 +1,318 @@
+#include "coordinator/planner/planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/model/model_counts.h"
+#include "common/spec/spec_json.h"
+#include "coordinator/planner/rate_model.h"
+
+namespace weft::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+JobSpec SmallJob() {
+  JobSpec job;
+  job.name = "small";
+  job.data.train = {"a.txt"};
+  job.train.global_batch = 24;
+  return job;
+}
+
+JobSpec Gpt2Job() {
+  JobSpec job = SmallJob();
+  job.model.layers = 12;
+  job.model.width = 768;
+  job.model.heads = 12;
+  job.model.vocab_size = 50257;
+  job.model.context = 1024;
+  job.train.sequence_length = 256;
+  job.train.global_batch = 16;
+  return job;
+}
+
+WorkerProfile Worker(const std::string& id, int64_t cores, int64_t memory) {
+  WorkerProfile worker;
+  worker.worker_id = id;
+  worker.isa = "avx512_bf16";
+  worker.cores = cores;
+  worker.memory_bytes = worker.memory_limit_bytes = memory;
+  worker.copy_bytes_per_second = 20e9;
+  worker.loopback_bytes_per_second = 2e9;
+  for (int64_t threads : {1, 2}) {
+    for (int64_t m : {64, 256, 1024, 4096}) {
+      const double thin = static_cast<double>(m) / static_cast<double>(m + 64);
+      worker.gemm.push_back({"bf16", m, 768, 768, threads, 500e9 * thin * threads});
+      worker.gemm.push_back({"fp32", m, 768, 768, threads, 250e9 * thin * threads});
+    }
+  }
+  return worker;
+}
+
+ClusterProfile Cluster(int workers, int64_t cores, int64_t memory) {
+  ClusterProfile cluster;
+  for (int i = 0; i < workers; ++i) {
+    cluster.workers.push_back(Worker("w" + std::to_string(100 + i), cores, memory));
+  }
+  return cluster;
+}
+
+Plan Best(const JobSpec& job, const ClusterProfile& cluster) {
+  Result<PlanReport> report = PlanJob(job, cluster);
+  EXPECT_TRUE(report.ok()) << report.status().ToString();
+  return report.ok() ? report->candidates.front().plan : Plan{};
+}
+
+/// What must hold of every plan that is said to fit.
+void CheckFits(const JobSpec& job, const ClusterProfile& cluster, const Plan& plan) {
+  const int64_t ranks = RankCount(plan.mesh);
+  EXPECT_EQ(ranks * plan.micro_batch * plan.accumulation_steps, job.train.global_batch);
+  EXPECT_EQ(static_cast<int64_t>(plan.rank_workers.size()), ranks);
+  EXPECT_EQ(static_cast<int64_t>(plan.block_memory_policy.size()), job.model.layers);
+  std::map<std::string, int64_t> ranks_on;
+  for (const std::string& worker : plan.rank_workers) ++ranks_on[worker];
+  const int64_t bytes = TotalBytes(plan.prediction.memory_per_rank);
+  for (const WorkerProfile& worker : cluster.workers) {
+    EXPECT_LE(ranks_on[worker.worker_id] * bytes, worker.memory_limit_bytes);
+    EXPECT_LE(ranks_on[worker.worker_id] * plan.threads_per_rank, worker.cores);
+    ranks_on.erase(worker.worker_id);
+  }
+  EXPECT_TRUE(ranks_on.empty()) << "a rank on no worker of the cluster";
+  EXPECT_GT(plan.prediction.step_seconds, 0);
+  EXPECT_EQ(plan.prediction.step_seconds, StepSeconds(plan.prediction.time));
+}
+
+TEST(PlanJob, EveryCandidateThatFitsKeepsAllLimits) {
+  for (int workers : {1, 3}) {
+    for (int64_t cores : {1, 2, 6}) {
+      for (double gib : {0.7, 1.0, 2.0, 8.0, 64.0}) {
+        for (const JobSpec& job : {SmallJob(), Gpt2Job()}) {
+          ClusterProfile cluster =
+              Cluster(workers, cores, static_cast<int64_t>(gib * static_cast<double>(kGiB)));
+          Result<PlanReport> report = PlanJob(job, cluster);
+          if (!report.ok()) {
+            EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
+            continue;
+          }
+          bool misfits_began = false;
+          double previous = 0;
+          for (const PlanCandidate& candidate : report->candidates) {
+            EXPECT_FALSE(candidate.reason.empty());
+            misfits_began = misfits_began || !candidate.feasible;
+            EXPECT_EQ(candidate.feasible, !misfits_began);
+            if (!candidate.feasible) continue;
+            CheckFits(job, cluster, candidate.plan);
+            EXPECT_GE(candidate.plan.prediction.step_seconds, previous);
+            previous = candidate.plan.prediction.step_seconds;
+          }
+          EXPECT_TRUE(report->candidates[0].chosen && report->candidates[0].feasible);
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanJob, MoreMemoryIsNeverSlower) {
+  for (int workers : {1, 2}) {
+    double previous = 1e30;
+    for (double gib = 2.0; gib < 20; gib *= 1.15) {
+      Result<PlanReport> report = PlanJob(
+          Gpt2Job(), Cluster(workers, 2, static_cast<int64_t>(gib * static_cast<double>(kGiB))));
+      if (!report.ok()) {
+        EXPECT_EQ(previous, 1e30) << "fitted with less memory";
+        continue;
+      }
+      const double step = report->candidates[0].plan.prediction.step_seconds;
+      EXPECT_LE(step, previous) << gib;
+      previous = step;
+    }
+    EXPECT_LT(previous, 1e30);
+  }
+}
+
+TEST(PlanJob, MoreCoresOrWorkersAreNeverSlower) {
+  double previous = 1e30;
+  for (int64_t cores : {1, 2, 3, 4, 6, 8, 16, 32}) {
+    const double step = Best(Gpt2Job(), Cluster(1, cores, 64 * kGiB)).prediction.step_seconds;
+    EXPECT_LE(step, previous) << cores;
+    previous = step;
+  }
+  previous = 1e30;
+  for (int workers : {1, 2, 3, 4, 8}) {
+    const double step = Best(Gpt2Job(), Cluster(workers, 2, 64 * kGiB)).prediction.step_seconds;
+    EXPECT_LE(step, previous) << workers;
+    previous = step;
+  }
+}
+
+TEST(PlanJob, RecomputesAsFewBlocksAsMemoryAllows) {
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = 1;
+  job.resources.micro_batch = 16;
+  const ClusterProfile ample = Cluster(1, 2, 64 * kGiB);
+  const Plan all_kept = Best(job, ample);
+  EXPECT_EQ(all_kept.block_memory_policy, std::vector<std::string>(12, "keep"));
+
+  job.resources.memory_per_rank_bytes =
+      TotalBytes(all_kept.prediction.memory_per_rank) - 300 * (1 << 20);
+  const Plan some = Best(job, ample);
+  const auto recomputed =
+      std::count(some.block_memory_policy.begin(), some.block_memory_policy.end(), "recompute");
+  // A block of 16 x 256 tokens saves about 73 MiB.
+  EXPECT_GE(recomputed, 4);
+  EXPECT_LE(recomputed, 6);
+  EXPECT_EQ(some.block_memory_policy.front(), "recompute");
+  EXPECT_EQ(some.block_memory_policy.back(), "keep");
+  EXPECT_GT(some.prediction.time.recompute_seconds, 0);
+
+  job.resources.recompute = "none";
+  EXPECT_EQ(PlanJob(job, ample).status().code(), StatusCode::kExhausted);
+  job.resources.recompute = "block";
+  EXPECT_EQ(Best(job, ample).block_memory_policy, std::vector<std::string>(12, "recompute"));
+}
+
+TEST(PlanJob, ObeysWhatTheJobAsksFor) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 2;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 3;
+  const Plan plan = Best(job, Cluster(1, 4, 16 * kGiB));
+  EXPECT_EQ(plan.mesh.data, 2);
+  EXPECT_EQ(plan.threads_per_rank, 1);
+  EXPECT_EQ(plan.micro_batch, 3);
+  EXPECT_EQ(plan.accumulation_steps, 4);
+  job.train.precision = "fp32";
+  EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).precision, "fp32");
+}
+
+TEST(PlanJob, PlacesRanksWhereThereIsRoom) {
+  ClusterProfile cluster = Cluster(3, 2, 16 * kGiB);
+  cluster.workers[1].memory_limit_bytes = 1 << 20;  // too small for any rank
+  JobSpec job = SmallJob();
+  job.resources.ranks = 2;
+  job.resources.threads_per_rank = 2;
+  const Plan plan = Best(job, cluster);
+  EXPECT_EQ(plan.rank_workers, (std::vector<std::string>{"w100", "w102"}));
+}
+
+TEST(PlanJob, SaysWhyNothingFitsAndWhatWouldHelp) {
+  Result<PlanReport> report = PlanJob(Gpt2Job(), Cluster(2, 2, kGiB));
+  EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
+  EXPECT_THAT(report.status().message(), HasSubstr("more than the largest worker offers"));
+  EXPECT_THAT(report.status().message(), HasSubstr("largest part: optimizer"));
+  EXPECT_THAT(report.status().message(), HasSubstr("hint: offer more memory per rank"));
+
+  JobSpec job = SmallJob();
+  job.resources.ranks = 8;
+  job.resources.threads_per_rank = 2;
+  report = PlanJob(job, Cluster(1, 4, 16 * kGiB));
+  EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
+  EXPECT_THAT(report.status().message(), HasSubstr("room for 2"));
+
+  EXPECT_EQ(PlanJob(job, {}).status().code(), StatusCode::kUnavailable);
+  job.model.heads = 7;
+  EXPECT_EQ(PlanJob(job, Cluster(1, 4, kGiB)).status().code(), StatusCode::kInvalid);
+}
+
+TEST(PlanJob, SurvivesTheLargestLegalNumbers) {
+  JobSpec job = SmallJob();
+  job.model.layers = 1024;
+  job.model.width = 1 << 17;
+  job.model.heads = 1024;
+  job.model.mlp_width = 1 << 20;
+  job.model.vocab_size = 1 << 24;
+  job.model.context = 1 << 20;
+  job.train.global_batch = 1 << 24;
+  for (int64_t micro : {0, 1 << 24}) {
+    job.resources.micro_batch = micro;
+    EXPECT_EQ(PlanJob(job, Cluster(2, 4, 64 * kGiB)).status().code(), StatusCode::kExhausted);
+  }
+}
+
+TEST(PlanJob, IsAFunctionOfItsArguments) {
+  const ClusterProfile cluster = Cluster(3, 4, 8 * kGiB);
+  ClusterProfile reversed = cluster;
+  std::reverse(reversed.workers.begin(), reversed.workers.end());
+  const Json report = ToJson(*PlanJob(Gpt2Job(), cluster));
+  EXPECT_EQ(ToJson(*PlanJob(Gpt2Job(), cluster)), report);
+  EXPECT_EQ(ToJson(*PlanJob(Gpt2Job(), reversed)), report);
+}
+
+TEST(PlanJob, CountsTheModelByTheRule) {
+  const PlanReport report = *PlanJob(Gpt2Job(), Cluster(1, 2, 64 * kGiB));
+  EXPECT_EQ(report.parameters, 124'439'808);
+  const Prediction& prediction = report.candidates[0].plan.prediction;
+  // 6 N + 6 L C T, times tokens.
+  const double tokens = 16 * 256;
+  EXPECT_DOUBLE_EQ(prediction.model_flops_per_step,
+                   tokens * (6.0 * 124'439'808 + 6.0 * 12 * 768 * 256));
+  EXPECT_DOUBLE_EQ(prediction.tokens_per_second, tokens / prediction.step_seconds);
+}
+
+TEST(PlanJob, PlansSixtyFourWorkersInAMoment) {
+  ClusterProfile cluster = Cluster(64, 64, 256 * kGiB);
+  JobSpec job = Gpt2Job();
+  job.train.global_batch = 5040;  // many divisors
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(PlanJob(job, cluster).ok());
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  RecordProperty("milliseconds", static_cast<int>(seconds * 1e3));
+  std::printf("planned in %.1f ms\n", seconds * 1e3);
+#ifdef NDEBUG
+  EXPECT_LT(seconds, 0.5);
+#endif
+}
+
+TEST(RateModel, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
+  WorkerProfile worker = Worker("w", 4, kGiB);
+  RateModel rates(worker, true);
+  for (const GemmRate& rate : worker.gemm) {
+    if (rate.precision != "bf16") continue;
+    EXPECT_NEAR(rates.GemmFlopsPerSecond(rate.m, rate.n, rate.k, rate.threads),
+                rate.flops_per_second, 0.01 * rate.flops_per_second);
+  }
+  const double low = rates.GemmFlopsPerSecond(64, 768, 768, 1);
+  const double middle = rates.GemmFlopsPerSecond(128, 768, 768, 1);
+  const double high = rates.GemmFlopsPerSecond(256, 768, 768, 1);
+  EXPECT_LT(low, middle);
+  EXPECT_LT(middle, high);
+  EXPECT_GT(rates.GemmFlopsPerSecond(256, 768, 768, 4), high * 2);
+}
+
+TEST(RateModel, FallsBackToTheInstructionSet) {
+  WorkerProfile worker;
+  double previous = 0;
+  for (const char* isa : {"baseline", "avx2", "avx512", "avx512_bf16", "amx"}) {
+    worker.isa = isa;
+    const double rate = RateModel(worker, true).GemmFlopsPerSecond(1024, 1024, 1024, 2);
+    EXPECT_GT(rate, previous) << isa;
+    previous = rate;
+  }
+  EXPECT_GT(RateModel(worker, false).MemoryBytesPerSecond(1, 1), 0);
+  EXPECT_GT(RateModel(worker, false).LinkBytesPerSecond(), 0);
+}
+
+TEST(FormatPlanReport, ShowsThePlanAndWhyTheOthersLost) {
+  ClusterProfile cluster = Cluster(1, 2, 3 * kGiB);
+  const std::string text = FormatPlanReport(*PlanJob(Gpt2Job(), cluster));
+  for (const char* part : {"parameters", "124 M", "micro-batch", "activations", "optimizer",
+                           "exposed communication", "total", "why", "the step time", "GiB"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_EQ(text.find("\n\n\n"), std::string::npos);
+  EXPECT_EQ(text.find(" \n"), std::string::npos) << "trailing spaces";
+  EXPECT_EQ(text.back(), '\n');
+  EXPECT_EQ(FormatPlanReport({}), "No plans.\n");
+}
+
+}  // namespace
+}  // namespace weft::planner

@@ -1,0 +1,100 @@
+#include "coordinator/planner/rate_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+namespace weft::planner {
+namespace {
+
+// A rate grows with the threads to this power.
+constexpr double kThreadScaling = 0.9;
+// Share of the product rate that attention reaches: heads are narrow, and the softmax between its
+// two products is vector code.
+constexpr double kAttentionEfficiency = 0.3;
+// What one core can draw from memory however idle the others are.
+constexpr double kBytesPerSecondPerCore = 16e9;
+constexpr double kDefaultCopyBytesPerSecond = 10e9;
+constexpr double kDefaultLinkBytesPerSecond = 1.5e9;
+
+/// FLOP/s of one core on large products where nothing was measured.
+double DefaultCoreRate(std::string_view isa, bool bf16) {
+  if (isa == "amx") return bf16 ? 400e9 : 70e9;
+  if (isa == "avx512_bf16") return bf16 ? 140e9 : 70e9;
+  if (isa == "avx512") return bf16 ? 55e9 : 70e9;
+  if (isa == "avx2") return bf16 ? 30e9 : 40e9;
+  return bf16 ? 6e9 : 8e9;
+}
+
+double Log2(int64_t value) {
+  return std::log2(static_cast<double>(std::max<int64_t>(value, 1)));
+}
+
+/// Most threads measured that are not more than `threads`, or the least measured; 0: none.
+int64_t NearestThreads(const WorkerProfile& worker, std::string_view precision, int64_t threads) {
+  int64_t below = 0, above = 0;
+  for (const GemmRate& rate : worker.gemm) {
+    if (rate.precision != precision || rate.flops_per_second <= 0) continue;
+    if (rate.threads <= threads) {
+      below = std::max(below, rate.threads);
+    } else if (above == 0 || rate.threads < above) {
+      above = rate.threads;
+    }
+  }
+  return below > 0 ? below : above;
+}
+
+}  // namespace
+
+bool RateModel::HasNativeBf16(const WorkerProfile& worker) {
+  return worker.isa == "amx" || worker.isa == "avx512_bf16" || worker.device == "cuda";
+}
+
+double RateModel::GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t threads) const {
+  // bf16 that was not measured is as fast as f32 times what the instruction set says.
+  std::string_view precision = bf16_ ? "bf16" : "fp32";
+  double factor = 1;
+  int64_t measured = NearestThreads(worker_, precision, threads);
+  if (measured == 0 && bf16_) {
+    precision = "fp32";
+    measured = NearestThreads(worker_, precision, threads);
+    factor = DefaultCoreRate(worker_.isa, true) / DefaultCoreRate(worker_.isa, false);
+  }
+  if (measured == 0) {
+    const auto thinnest = static_cast<double>(std::min({m, n, k}));
+    return DefaultCoreRate(worker_.isa, bf16_) * thinnest / (thinnest + 48) *
+           std::pow(static_cast<double>(threads), kThreadScaling);
+  }
+  double weights = 0, logs = 0;
+  for (const GemmRate& rate : worker_.gemm) {
+    if (rate.precision != precision || rate.threads != measured || rate.flops_per_second <= 0) {
+      continue;
+    }
+    const double dm = Log2(m) - Log2(rate.m), dn = Log2(n) - Log2(rate.n),
+                 dk = Log2(k) - Log2(rate.k);
+    const double weight = 1.0 / (dm * dm + dn * dn + dk * dk + 1e-3);
+    weights += weight;
+    logs += weight * std::log(rate.flops_per_second);
+  }
+  const double scaling =
+      std::pow(static_cast<double>(threads) / static_cast<double>(measured), kThreadScaling);
+  return factor * std::exp(logs / weights) * scaling;
+}
+
+double RateModel::AttentionFlopsPerSecond(int64_t threads) const {
+  return kAttentionEfficiency * GemmFlopsPerSecond(512, 512, 512, threads);
+}
+
+double RateModel::MemoryBytesPerSecond(int64_t threads, int64_t ranks) const {
+  const double all = worker_.copy_bytes_per_second > 0 ? worker_.copy_bytes_per_second
+                                                       : kDefaultCopyBytesPerSecond;
+  return std::min(all / static_cast<double>(ranks),
+                  kBytesPerSecondPerCore * static_cast<double>(threads));
+}
+
+double RateModel::LinkBytesPerSecond() const {
+  return worker_.loopback_bytes_per_second > 0 ? worker_.loopback_bytes_per_second
+                                               : kDefaultLinkBytesPerSecond;
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,294 @@
+#include "coordinator/planner/search.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "common/spec/spec_json.h"
+#include "coordinator/planner/time_model.h"
+#include "coordinator/planner/units.h"
+
+namespace weft::planner {
+namespace {
+
+std::vector<int64_t> Divisors(int64_t value) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d * d <= value; ++d) {
+    if (value % d != 0) continue;
+    divisors.push_back(d);
+    if (d * d != value) divisors.push_back(value / d);
+  }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+constexpr int64_t kMostTokens = int64_t{1} << 20;
+
+class Searcher {
+ public:
+  Searcher(const JobSpec& job, const ClusterProfile& cluster)
+      : job_(job), shape_(ShapeOf(job)), bf16_(job.train.precision == "bf16") {
+    for (const WorkerProfile& worker : cluster.workers) workers_.push_back(&worker);
+    // The largest first, so that few machines do the work; equals by name.
+    std::sort(workers_.begin(), workers_.end(), [](const auto* a, const auto* b) {
+      return std::tie(b->cores, b->memory_limit_bytes, a->worker_id) <
+             std::tie(a->cores, a->memory_limit_bytes, b->worker_id);
+    });
+    FindKinds();
+  }
+
+  SearchResult Run() {
+    for (int64_t threads : ThreadChoices()) {
+      for (int64_t ranks : RankChoices(threads)) {
+        for (int64_t spread : SpreadChoices(ranks, threads)) {
+          for (int64_t micro : MicroBatchChoices(ranks)) Try(threads, ranks, spread, micro);
+        }
+      }
+    }
+    std::stable_sort(result_.fitting.begin(), result_.fitting.end(), Better);
+    std::stable_sort(result_.misfitting.begin(), result_.misfitting.end(),
+                     [](const Option& a, const Option& b) {
+                       return TotalBytes(a.memory) < TotalBytes(b.memory);
+                     });
+    result_.workers = workers_;
+    return std::move(result_);
+  }
+
+ private:
+  /// Faster; then fewer ranks, less recomputation, less memory, fewer threads.
+  static bool Better(const Option& a, const Option& b) {
+    const double time_a = StepSeconds(a.time), time_b = StepSeconds(b.time);
+    const int64_t bytes_a = TotalBytes(a.memory), bytes_b = TotalBytes(b.memory);
+    return std::tie(time_a, a.ranks, a.recomputed_blocks, bytes_a, a.threads, a.micro_batch) <
+           std::tie(time_b, b.ranks, b.recomputed_blocks, bytes_b, b.threads, b.micro_batch);
+  }
+
+  /// Workers that measured the same share predictions.
+  void FindKinds() {
+    std::map<std::string, size_t> kinds;
+    for (const WorkerProfile* worker : workers_) {
+      WorkerProfile measured = *worker;
+      measured.worker_id.clear();
+      measured.host.clear();
+      auto [it, added] = kinds.emplace(ToJson(measured).dump(), rates_.size());
+      if (added) rates_.emplace_back(*worker, bf16_);
+      kind_.push_back(it->second);
+      native_bf16_ = native_bf16_ && RateModel::HasNativeBf16(*worker);
+    }
+  }
+
+  /// Every way to cut some worker's cores into equal parts.
+  std::set<int64_t> ThreadChoices() const {
+    if (job_.resources.threads_per_rank > 0) return {job_.resources.threads_per_rank};
+    std::set<int64_t> choices;
+    for (const WorkerProfile* worker : workers_) {
+      // Skips the numbers of parts that give the same threads.
+      for (int64_t parts = 1; parts <= worker->cores;
+           parts = worker->cores / (worker->cores / parts) + 1) {
+        choices.insert(worker->cores / parts);
+      }
+    }
+    return choices;
+  }
+
+  int64_t Slots(int64_t threads) const {
+    int64_t slots = 0;
+    for (const WorkerProfile* worker : workers_) slots += worker->cores / threads;
+    return slots;
+  }
+
+  std::vector<int64_t> RankChoices(int64_t threads) const {
+    if (job_.resources.ranks > 0) return {job_.resources.ranks};
+    std::vector<int64_t> choices;
+    for (int64_t ranks : Divisors(job_.train.global_batch)) {
+      if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
+    }
+    return choices;
+  }
+
+  /// On all workers, on all but one, ..., on one.
+  std::set<int64_t> SpreadChoices(int64_t ranks, int64_t threads) const {
+    const int64_t most = std::max<int64_t>(workers_[0]->cores / threads, 1);
+    std::set<int64_t> choices;
+    for (size_t used = 1; used <= workers_.size(); ++used) {
+      const auto count = static_cast<int64_t>(used);
+      choices.insert(std::min((ranks + count - 1) / count, most));
+    }
+    return choices;
+  }
+
+  std::vector<int64_t> MicroBatchChoices(int64_t ranks) const {
+    const int64_t per_rank = job_.train.global_batch / ranks;
+    if (job_.resources.micro_batch > 0) return {job_.resources.micro_batch};
+    std::vector<int64_t> choices = Divisors(per_rank);
+    // Past a million tokens a pass nothing gets faster, and the arithmetic of bytes stays in range.
+    while (choices.size() > 1 && choices.back() * SequenceLength(job_) > kMostTokens) {
+      choices.pop_back();
+    }
+    return choices;
+  }
+
+  MemoryInputs MemoryOf(const Option& option, int64_t recomputed) const {
+    MemoryInputs inputs;
+    inputs.shape = shape_;
+    inputs.micro_batch = option.micro_batch;
+    inputs.sequence_length = SequenceLength(job_);
+    inputs.accumulation_steps = option.accumulation_steps;
+    inputs.ranks = option.ranks;
+    inputs.threads = option.threads;
+    inputs.bucket_bytes = kBucketBytes;
+    inputs.bf16 = bf16_;
+    inputs.native_bf16 = native_bf16_;
+    inputs.recomputed_blocks = recomputed;
+    return inputs;
+  }
+
+  /// Fills ranks_on worker by worker. False: there is no room for all.
+  bool Place(int64_t bytes, Option& option) const {
+    const int64_t limit = job_.resources.memory_per_rank_bytes;
+    option.ranks_on.assign(workers_.size(), 0);
+    if (limit > 0 && bytes > limit) return false;
+    int64_t left = option.ranks;
+    for (size_t w = 0; w < workers_.size() && left > 0; ++w) {
+      const int64_t room =
+          std::min({left, option.ranks_per_worker, workers_[w]->cores / option.threads,
+                    workers_[w]->memory_limit_bytes / std::max<int64_t>(bytes, 1)});
+      option.ranks_on[w] = static_cast<int32_t>(room);
+      left -= room;
+    }
+    return left == 0;
+  }
+
+  void Try(int64_t threads, int64_t ranks, int64_t spread, int64_t micro) {
+    if (micro * SequenceLength(job_) > kMostTokens * 64) return;  // only when the job asks for it
+    Option option;
+    option.threads = threads;
+    option.ranks = ranks;
+    option.ranks_per_worker = spread;
+    option.micro_batch = micro;
+    option.accumulation_steps = job_.train.global_batch / (ranks * micro);
+    // With enough cores but for memory? Otherwise it is not worth a line of its own.
+    Option unlimited = option;
+    if (!PlaceByCores(unlimited)) {
+      ReportFewCores(std::move(option));
+      return;
+    }
+    const std::string& recompute = job_.resources.recompute;
+    const int64_t least = recompute == "block" ? shape_.layers : 0;
+    const int64_t most = recompute == "none" ? 0 : shape_.layers;
+    ++result_.considered;
+    // Memory falls with every recomputed block: the least number that fits is the fastest.
+    auto fits = [&](int64_t recomputed) {
+      option.memory = PredictMemory(MemoryOf(option, recomputed));
+      return Place(TotalBytes(option.memory), option);
+    };
+    int64_t low = least, high = most;
+    if (!fits(low)) {
+      if (!fits(high)) {
+        option.recomputed_blocks = high;
+        option.misfit = MemoryReason(option);
+        result_.misfitting.push_back(std::move(option));
+        return;
+      }
+      while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (fits(middle) ? high : low) = middle;
+      }
+      low = high;
+    }
+    (void)fits(low);
+    option.recomputed_blocks = low;
+    option.time = SlowestRank(option);
+    result_.fitting.push_back(std::move(option));
+  }
+
+  bool PlaceByCores(Option& option) const {
+    int64_t room = 0;
+    for (const WorkerProfile* worker : workers_) {
+      room += std::min(option.ranks_per_worker, worker->cores / option.threads);
+    }
+    return room >= option.ranks;
+  }
+
+  /// Only when the job itself asks for too many: the search offers no such numbers.
+  void ReportFewCores(Option option) {
+    if (Slots(option.threads) >= option.ranks || !result_.misfitting.empty()) return;
+    ++result_.considered;
+    option.memory = PredictMemory(MemoryOf(option, 0));
+    option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
+                    " threads need more cores than the workers offer: they have room for " +
+                    std::to_string(Slots(option.threads));
+    result_.misfitting.push_back(std::move(option));
+  }
+
+  std::string MemoryReason(const Option& option) const {
+    const int64_t need = TotalBytes(option.memory);
+    int64_t limit = 0;
+    for (const WorkerProfile* worker : workers_) {
+      limit = std::max(limit, worker->memory_limit_bytes);
+    }
+    std::string whose = "the largest worker offers";
+    if (int64_t asked = job_.resources.memory_per_rank_bytes; asked > 0 && need > asked) {
+      limit = asked;
+      whose = "resources.memory_per_rank_bytes allows";
+    }
+    std::string text = "needs " + HumanBytes(need) + " per rank";
+    if (need > limit) {
+      text += ", " + HumanBytes(need - limit) + " more than " + whose;
+    } else {
+      text += ", which leaves no room for " + std::to_string(option.ranks) + " ranks";
+    }
+    const MemoryComponent largest = LargestComponent(option.memory);
+    return text + "; largest part: " + std::string(largest.name) + ", " + HumanBytes(largest.bytes);
+  }
+
+  TimeBreakdown SlowestRank(const Option& option) {
+    TimeBreakdown slowest;
+    std::set<std::pair<size_t, int32_t>> seen;
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      if (option.ranks_on[w] == 0 || !seen.emplace(kind_[w], option.ranks_on[w]).second) continue;
+      const RateModel& rates = rates_[kind_[w]];
+      StepInputs inputs{shape_,
+                        option.accumulation_steps,
+                        option.recomputed_blocks,
+                        option.threads,
+                        option.ranks,
+                        option.ranks_on[w],
+                        kBucketBytes,
+                        bf16_};
+      TimeBreakdown time = PredictStep(inputs, Pass(kind_[w], option), rates);
+      if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
+    }
+    return slowest;
+  }
+
+  const PassCost& Pass(size_t kind, const Option& option) {
+    auto [it, added] = passes_.try_emplace({kind, option.threads, option.micro_batch});
+    if (added) {
+      it->second = CostOfPass(shape_, option.micro_batch, SequenceLength(job_), bf16_,
+                              job_.model.dropout, rates_[kind], option.threads);
+    }
+    return it->second;
+  }
+
+  const JobSpec& job_;
+  const ModelShape shape_;
+  const bool bf16_;
+  bool native_bf16_ = true;
+  std::vector<const WorkerProfile*> workers_;
+  std::vector<size_t> kind_;  ///< By worker: index into rates_.
+  std::vector<RateModel> rates_;
+  std::map<std::tuple<size_t, int64_t, int64_t>, PassCost> passes_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+SearchResult Search(const JobSpec& job, const ClusterProfile& cluster) {
+  return Searcher(job, cluster).Run();
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model/memory_model.h"
+#include "common/spec/cluster_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+
+namespace weft::planner {
+
+/// One way to run the job, with what it costs.
+struct Option {
+  int64_t ranks = 1;
+  int64_t ranks_per_worker = 1;  ///< At most so many on each.
+  int64_t threads = 1;
+  int64_t micro_batch = 1;
+  int64_t accumulation_steps = 1;
+  int64_t recomputed_blocks = 0;
+  std::vector<int32_t> ranks_on;  ///< By worker, in the order of Search::workers.
+  TimeBreakdown time;
+  MemoryBreakdown memory;
+  std::string misfit;  ///< Why it cannot run; empty when it can.
+};
+
+struct SearchResult {
+  std::vector<Option> fitting;     ///< Fastest first.
+  std::vector<Option> misfitting;  ///< Least memory first.
+  std::vector<const WorkerProfile*> workers;
+  int64_t considered = 0;
+};
+
+/// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
+inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
+/// Tries everything; both lists may be long. `cluster` outlives the result.
+SearchResult Search(const JobSpec& job, const ClusterProfile& cluster);
+
+}  // namespace weft::planner

@@ -1,0 +1,108 @@
+#include "coordinator/planner/time_model.h"
+
+#include <algorithm>
+
+#include "common/model/model_counts.h"
+
+namespace weft::planner {
+namespace {
+
+// Entering and leaving a parallel loop, checks, allocation; each thread adds to the barrier.
+constexpr double kSecondsPerOperation = 4e-6;
+constexpr double kSecondsPerOperationAndThread = 0.3e-6;
+constexpr double kOperationsPerBlock = 26;         // forward and backward
+constexpr double kForwardOperationsPerBlock = 10;  // of them
+constexpr double kOperationsPerPass = 40;          // embedding, classifier, loading the batch
+// One message between two ranks.
+constexpr double kSecondsPerMessage = 60e-6;
+// Share of the backward pass that can hide a collective: on a CPU it takes cores from compute.
+constexpr double kOverlap = 0.5;
+
+double D(int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// Weights that take part in products: all but the position table, biases and norms.
+double MatrixElements(const ModelShape& shape) {
+  return D(shape.layers) *
+             (4 * D(shape.width) * D(shape.width) + 2 * D(shape.width) * D(shape.mlp_width)) +
+         D(shape.PaddedVocabulary()) * D(shape.width);
+}
+
+}  // namespace
+
+PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
+                    bool bf16, double dropout, const RateModel& rates, int64_t threads) {
+  const int64_t tokens = micro_batch * sequence_length;
+  const int64_t element = bf16 ? 2 : 4;
+  PassCost cost;
+  for (const Gemm& gemm : WeightGemms(shape, tokens, element)) {
+    const double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
+    cost.gemm_seconds += seconds;
+    if (gemm.pass != GemmPass::kForward) {
+      cost.backward_gemm_seconds += seconds;
+    } else if (gemm.name != "classifier") {
+      cost.block_forward_gemm_seconds += seconds / D(shape.layers);
+    }
+  }
+  // Causal attention: 2 products forward, 5 backward (flash attention computes the scores again),
+  // each T C operations a token with half of the square.
+  const double product =
+      D(sequence_length) * D(shape.width) * D(tokens) / rates.AttentionFlopsPerSecond(threads);
+  cost.gemm_seconds += D(shape.layers) * 7 * product;
+  cost.backward_gemm_seconds += D(shape.layers) * 5 * product;
+  cost.block_forward_gemm_seconds += 2 * product;
+
+  // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
+  // and writes two, GELU reads one and writes one; backward, a norm moves four and GELU four, and
+  // the bias gradients read what the products read.
+  const double c = D(shape.width) * D(element), f = D(shape.mlp_width) * D(element);
+  const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
+  const double block_forward = 2 * 4 * c + 2 * f + mask;
+  const double block_backward = 2 * 4 * c + 4 * f + (5 * c + f) + mask;
+  const double embedding = 3 * 4 * D(shape.width) + c;
+  const double classifier = 3 * D(shape.PaddedVocabulary()) * D(element);
+  cost.block_forward_memory_bytes = D(tokens) * block_forward;
+  cost.memory_bytes = D(tokens) * (D(shape.layers) * (block_forward + block_backward) +
+                                   2 * embedding + classifier + 8 * c);
+  cost.weight_gradient_bytes = 4 * MatrixElements(shape);
+  return cost;
+}
+
+TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
+  const double passes = D(inputs.accumulation_steps);
+  const double bandwidth = rates.MemoryBytesPerSecond(inputs.threads, inputs.ranks_on_worker);
+  const double parameters = D(CountParameters(inputs.shape).Total());
+  const double matrices = MatrixElements(inputs.shape);
+  const double per_operation =
+      kSecondsPerOperation + kSecondsPerOperationAndThread * D(inputs.threads);
+
+  TimeBreakdown time;
+  time.gemm_seconds = passes * pass.gemm_seconds;
+  time.memory_bound_seconds =
+      (passes * pass.memory_bytes + (2 * passes - 1) * pass.weight_gradient_bytes) / bandwidth;
+  const double recomputed = passes * D(inputs.recomputed_blocks);
+  time.recompute_seconds =
+      recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth +
+                    kForwardOperationsPerBlock * per_operation);
+  time.overhead_seconds =
+      passes * (D(inputs.shape.layers) * kOperationsPerBlock + kOperationsPerPass) * per_operation;
+  // AdamW reads four and writes three f32; the norm reads the gradients; packing reads each matrix
+  // twice and writes two copies.
+  const double optimizer_bytes =
+      parameters * (28 + 4) + matrices * (2 * 4 + 2 * (inputs.bf16 ? 2 : 4));
+  time.optimizer_seconds = optimizer_bytes / bandwidth;
+
+  if (inputs.ranks > 1) {
+    const double bytes = 4 * parameters, neighbours = D(inputs.ranks - 1);
+    const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
+    const double seconds = 2 * neighbours / D(inputs.ranks) * bytes / rates.LinkBytesPerSecond() +
+                           std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;
+    // Only the last pass reduces, and its last bucket has nothing to hide behind.
+    const double hidden = kOverlap * pass.backward_gemm_seconds;
+    time.exposed_communication_seconds = std::max(seconds - hidden, seconds / buckets);
+  }
+  return time;
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/model_shape.h"
+#include "common/spec/plan.h"
+#include "coordinator/planner/rate_model.h"
+
+namespace weft::planner {
+
+/// One forward and backward pass over a micro-batch on one kind of worker. Products are in
+/// seconds; the rest in bytes, since what memory gives depends on who else uses it.
+struct PassCost {
+  double gemm_seconds = 0;
+  double backward_gemm_seconds = 0;       ///< Part of gemm_seconds.
+  double block_forward_gemm_seconds = 0;  ///< Of one block: what recomputing it costs.
+  double memory_bytes = 0;
+  double block_forward_memory_bytes = 0;
+  double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
+};
+
+PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
+                    bool bf16, double dropout, const RateModel& rates, int64_t threads);
+
+/// How a rank takes its steps.
+struct StepInputs {
+  ModelShape shape;
+  int64_t accumulation_steps = 1;
+  int64_t recomputed_blocks = 0;
+  int64_t threads = 1;
+  int64_t ranks = 1;
+  int64_t ranks_on_worker = 1;
+  int64_t bucket_bytes = 1;
+  bool bf16 = true;
+};
+
+/// Where the time of one optimizer step goes on this worker.
+TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates);
+
+}  // namespace weft::planner
