@@ -58,8 +58,9 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
   plan.prediction.model_flops_per_step = tokens * TrainingFlopsPerToken(shape, SequenceLength(job));
   if (!candidate.feasible) return candidate;
+  const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
   for (size_t w = 0; w < result.workers.size(); ++w) {
-    plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(option.ranks_on[w]),
+    plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(ranks_on[w]),
                              result.workers[w]->worker_id);
   }
   plan.prediction.time = option.time;

