@@ -12,12 +12,12 @@ constexpr double kEpsilonBF16 = 0x1.0p-7;
 
 }  // namespace
 
-Tolerance ToleranceFor(DType dtype, int64_t terms) {
-  double epsilon = dtype == DType::kBF16 ? kEpsilonBF16 : kEpsilonF32;
-  // Rounding errors of a sum behave like a random walk; 4 covers its tail. A stored result and an
-  // intermediate (a probability, a transposed copy) may each be rounded once.
+Tolerance ToleranceFor(DType dtype, int64_t terms, int roundings) {
+  double half_epsilon = (dtype == DType::kBF16 ? kEpsilonBF16 : kEpsilonF32) / 2;
+  // Rounding errors of a sum behave like a random walk; 4 covers its tail. By default the stored
+  // result and one intermediate (a probability, a transposed copy) are each rounded once.
   double sum = 4 * kEpsilonF32 * std::sqrt(static_cast<double>(std::max<int64_t>(terms, 1)));
-  return {epsilon + sum, epsilon / 2 + sum};
+  return {roundings * half_epsilon + sum, half_epsilon + sum};
 }
 
 std::string Mismatch(std::span<const double> got, std::span<const double> want,

@@ -17,8 +17,9 @@ struct Tolerance {
 };
 
 /// The one place where tolerances come from: the epsilon of `dtype` (the type in which results are
-/// stored or intermediates pass) for the last rounding, and f32 sums of `terms` terms before it.
-Tolerance ToleranceFor(DType dtype, int64_t terms);
+/// stored or intermediates pass) for `roundings` roundings on the way, the last of them that of the
+/// result, and f32 sums of `terms` terms between.
+Tolerance ToleranceFor(DType dtype, int64_t terms, int roundings = 2);
 
 /// Empty when `got` agrees with `want`; otherwise the worst element and both errors, as text.
 /// Elements that are not finite must be the same in both.

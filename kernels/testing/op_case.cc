@@ -36,8 +36,8 @@ std::string CheckOnce(OpRun& run, const std::vector<std::vector<double>>& wants)
   if (std::string failure = RunOnce(run); !failure.empty()) return failure;
   for (size_t i = 0; i < run.outputs.size(); ++i) {
     const OpRun::Expectation& output = run.outputs[i];
-    std::string mismatch =
-        Mismatch(output.tensor->Values(), wants[i], ToleranceFor(output.precision, output.terms));
+    std::string mismatch = Mismatch(output.tensor->Values(), wants[i],
+                                    ToleranceFor(output.precision, output.terms, output.roundings));
     if (!mismatch.empty()) return output.name + ": " + mismatch;
   }
   for (const TestTensor& tensor : run.tensors) {
@@ -64,7 +64,8 @@ TestTensor& OpRun::Output(std::string name, DType dtype, Shape shape, int64_t ro
 
 void OpRun::Check(std::string name, const TestTensor& tensor, int64_t terms,
                   std::function<std::vector<double>()> reference) {
-  outputs.push_back({std::move(name), &tensor, std::move(reference), terms, tensor.view().dtype});
+  outputs.push_back(
+      {std::move(name), &tensor, std::move(reference), terms, tensor.view().dtype, 2});
 }
 
 OpRun BuildCase(const OpCase& op_case) {

@@ -19,8 +19,9 @@ struct OpRun {
     std::string name;
     const TestTensor* tensor;
     std::function<std::vector<double>()> reference;
-    int64_t terms;    ///< Length of the f32 sums behind an element.
-    DType precision;  ///< Coarsest type that values pass through; usually the tensor's own.
+    int64_t terms;      ///< Length of the f32 sums behind an element.
+    DType precision;    ///< Coarsest type that values pass through; usually the tensor's own.
+    int roundings = 2;  ///< To that type, the result's own included; at least 2.
   };
 
   /// Draws this run's inputs; each case has its own fixed seed.
