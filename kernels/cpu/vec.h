@@ -145,6 +145,29 @@ WEFT_INLINE VecF Sqrt(VecF v) {
 #endif
 }
 
+/// a[0] b[0] a[1] b[1] ... of the lower halves.
+WEFT_INLINE VecF InterleaveLow(VecF a, VecF b) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+#else
+  return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+#endif
+}
+
+/// The same of the upper halves.
+WEFT_INLINE VecF InterleaveHigh(VecF a, VecF b) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                 31);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+  return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
 /// Sum of the lanes, pairwise.
 WEFT_INLINE float ReduceAdd(VecF v) {
   float lanes[kLanes];
