@@ -31,7 +31,7 @@ struct LayerNormBackwardArgs {
   TensorView dbias;      ///< [width] f32, added to
 };
 
-/// Deterministic for a fixed number of threads.
+/// Deterministic for any number of threads.
 WEFT_DEVICE_OP(LayerNormForward, LayerNormForwardArgs)
 WEFT_DEVICE_OP(LayerNormBackward, LayerNormBackwardArgs)
 

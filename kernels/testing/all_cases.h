@@ -7,9 +7,14 @@
 namespace weft::kernels::testing {
 
 /// The case list of each operation, defined in its <op>_cases.cc.
+std::vector<OpCase> ActivationCases();
 std::vector<OpCase> AdamWCases();
+std::vector<OpCase> AttentionCases();
 std::vector<OpCase> CrossEntropyCases();
+std::vector<OpCase> DropoutCases();
 std::vector<OpCase> ElementwiseCases();
+std::vector<OpCase> EmbeddingCases();
+std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> NormStatCases();
 
@@ -17,9 +22,14 @@ std::vector<OpCase> NormStatCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
+           ActivationCases(),
            AdamWCases(),
+           AttentionCases(),
            CrossEntropyCases(),
+           DropoutCases(),
            ElementwiseCases(),
+           EmbeddingCases(),
+           LayerNormCases(),
            LinearCases(),
            NormStatCases(),
        }) {

@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <omp.h>
+
+#include "kernels/argument_check.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_simd.h"
+#include "kernels/cpu/parallel.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+const AttentionTable& PickTable(DType dtype) {
+  if (dtype == DType::kF32) return PickAttentionTables().f32;
+  if (ActiveIsa() == Isa::kAmx) return avx512_bf16::kAttentionTileTable;
+  if (ActiveIsa() == Isa::kAvx512Bf16) return avx512_bf16::kAttentionDotTable;
+  return PickAttentionTables().bf16;
+}
+
+Status CheckForward(const Stream& stream, const char* op, const AttentionForwardArgs& args) {
+  int64_t tokens = args.q.shape.rank == 2 ? args.q.shape[0] : 0;
+  int64_t sequences = args.sequence_starts.shape.rank == 1 ? args.sequence_starts.shape[0] - 1 : -1;
+  ArgumentCheck check(stream, op);
+  check.That(args.heads > 0 && args.kv_heads > 0 && args.heads % args.kv_heads == 0,
+             "heads is not a multiple of kv_heads");
+  check.That(args.q.shape.rank == 2, "q is not a matrix");
+  if (!check.status().ok()) return check.status();
+  int64_t width = args.q.shape[1], head_dim = width / args.heads;
+  DType dtype = args.q.dtype;
+  check
+      .That(width % args.heads == 0 && head_dim % 8 == 0 && head_dim >= 8 && head_dim <= 256,
+            "q does not have heads * head_dim columns with head_dim a multiple of 8 up to 256")
+      .That(args.scale > 0 && std::isfinite(args.scale), "scale is not a positive number")
+      .That(sequences >= 0, "sequence_starts is not a vector of at least one element")
+      .Tensor("q", args.q, {tokens, width}, {DType::kF32, DType::kBF16})
+      .Tensor("k", args.k, {tokens, args.kv_heads * head_dim}, {dtype})
+      .Tensor("v", args.v, {tokens, args.kv_heads * head_dim}, {dtype})
+      .Tensor("out", args.out, {tokens, width}, {dtype})
+      .ContiguousTensor("log_sum_exp", args.log_sum_exp, {args.heads, tokens}, {DType::kF32})
+      .ContiguousTensor("sequence_starts", args.sequence_starts, {sequences + 1}, {DType::kI32});
+  if (!check.status().ok()) return check.status();
+  const int32_t* starts = args.sequence_starts.As<int32_t>();
+  check.That(starts[0] == 0 && starts[sequences] == tokens,
+             "sequence_starts does not go from 0 to the number of tokens");
+  for (int64_t s = 0; s < sequences && check.status().ok(); ++s) {
+    if (starts[s] <= starts[s + 1]) continue;
+    check.That(false, "sequence_starts falls from " + std::to_string(starts[s]) + " to " +
+                          std::to_string(starts[s + 1]) + " at sequence " + std::to_string(s));
+  }
+  return check.status();
+}
+
+TokenRows Rows(const TensorView& view) {
+  return {view.data, view.row_stride};
+}
+
+AttentionWork ForwardWork(const AttentionForwardArgs& args) {
+  AttentionWork work;
+  work.q = Rows(args.q);
+  work.k = Rows(args.k);
+  work.v = Rows(args.v);
+  work.out = Rows(args.out);
+  work.log_sum_exp = args.log_sum_exp.As<float>();
+  work.tokens = args.q.shape[0];
+  work.head_dim = args.q.shape[1] / args.heads;
+  work.scale = args.scale;
+  work.causal = args.causal;
+  return work;
+}
+
+// Scores that the item computes, as a measure of its time.
+int64_t Cost(const AttentionItem& item, bool causal) {
+  int64_t queries = item.query_end - item.query_begin, keys = item.key_end - item.key_begin;
+  int64_t scores = queries * keys;
+  if (causal) {
+    // Of the square on the diagonal only half is seen.
+    int64_t diagonal =
+        std::min(item.query_end, item.key_end) - std::max(item.query_begin, item.key_begin);
+    if (diagonal > 0) scores -= diagonal * diagonal / 2;
+  }
+  return scores * (item.head_end - item.head_begin);
+}
+
+// Long items first, so that threads end together.
+void SortByCost(std::vector<AttentionItem>& items, bool causal) {
+  std::stable_sort(items.begin(), items.end(),
+                   [causal](const AttentionItem& a, const AttentionItem& b) {
+                     return Cost(a, causal) > Cost(b, causal);
+                   });
+}
+
+// Calls fn(sequence begin, sequence length, begin of a span, end of the span).
+template <class Fn>
+void ForEachSpan(const AttentionForwardArgs& args, Fn&& fn) {
+  const int32_t* starts = args.sequence_starts.As<int32_t>();
+  for (int64_t s = 0; s + 1 < args.sequence_starts.shape[0]; ++s) {
+    int64_t length = starts[s + 1] - starts[s];
+    for (int64_t begin = 0; begin < length; begin += kAttentionSpan) {
+      fn(starts[s], length, begin, std::min(begin + kAttentionSpan, length));
+    }
+  }
+}
+
+std::vector<AttentionItem> QueryItems(const AttentionForwardArgs& args) {
+  std::vector<AttentionItem> items;
+  ForEachSpan(args, [&](int64_t sequence, int64_t length, int64_t begin, int64_t end) {
+    for (int64_t h = 0; h < args.heads; ++h) {
+      items.push_back({.sequence_begin = sequence,
+                       .kv_head = h * args.kv_heads / args.heads,
+                       .head_begin = h,
+                       .head_end = h + 1,
+                       .query_begin = begin,
+                       .query_end = end,
+                       .key_begin = 0,
+                       .key_end = args.causal ? end : length,
+                       .query_gradient = true});
+    }
+  });
+  return items;
+}
+
+std::vector<AttentionItem> KeyItems(const AttentionForwardArgs& args) {
+  std::vector<AttentionItem> items;
+  int64_t group = args.heads / args.kv_heads;
+  ForEachSpan(args, [&](int64_t sequence, int64_t length, int64_t begin, int64_t end) {
+    for (int64_t h = 0; h < args.kv_heads; ++h) {
+      items.push_back({.sequence_begin = sequence,
+                       .kv_head = h,
+                       .head_begin = h * group,
+                       .head_end = (h + 1) * group,
+                       .query_begin = args.causal ? begin : 0,
+                       .query_end = length,
+                       .key_begin = begin,
+                       .key_end = end,
+                       .key_gradient = true});
+    }
+  });
+  return items;
+}
+
+// Both gradients of a whole sequence and key head at once: scores are computed only once.
+std::vector<AttentionItem> WholeItems(const AttentionForwardArgs& args) {
+  std::vector<AttentionItem> items;
+  int64_t group = args.heads / args.kv_heads;
+  const int32_t* starts = args.sequence_starts.As<int32_t>();
+  for (int64_t s = 0; s + 1 < args.sequence_starts.shape[0]; ++s) {
+    int64_t length = starts[s + 1] - starts[s];
+    if (length == 0) continue;
+    for (int64_t h = 0; h < args.kv_heads; ++h) {
+      items.push_back({.sequence_begin = starts[s],
+                       .kv_head = h,
+                       .head_begin = h * group,
+                       .head_end = (h + 1) * group,
+                       .query_begin = 0,
+                       .query_end = length,
+                       .key_begin = 0,
+                       .key_end = length,
+                       .query_gradient = true,
+                       .key_gradient = true});
+    }
+  }
+  return items;
+}
+
+// Whole items, unless one of them would keep the other threads waiting for longer than it takes to
+// compute everything twice in smaller parts. Results are the same bits either way.
+std::vector<AttentionItem> BackwardItems(const AttentionForwardArgs& args) {
+  std::vector<AttentionItem> items = WholeItems(args);
+  int64_t total = 0, longest = 0;
+  for (const AttentionItem& item : items) {
+    total += Cost(item, args.causal);
+    longest = std::max(longest, Cost(item, args.causal));
+  }
+  constexpr double kSplitCost = 1.5;
+  if (static_cast<double>(longest) > kSplitCost * static_cast<double>(total) / Threads()) {
+    items = QueryItems(args);
+    std::vector<AttentionItem> keys = KeyItems(args);
+    items.insert(items.end(), keys.begin(), keys.end());
+  }
+  return items;
+}
+
+struct FreeDeleter {
+  void operator()(unsigned char* memory) const { std::free(memory); }
+};
+
+// Calls fn(item, scratch) for all items, each thread with its own `scratch_size` bytes.
+template <class Fn>
+Status RunItems(const char* op, const std::vector<AttentionItem>& items, int64_t scratch_size,
+                Fn&& fn) {
+  if (items.empty()) return OkStatus();
+  constexpr size_t kPage = 4096;
+  size_t part = (static_cast<size_t>(scratch_size) + kPage - 1) / kPage * kPage;
+  size_t size = part * static_cast<size_t>(Threads());
+  std::unique_ptr<unsigned char, FreeDeleter> scratch(
+      static_cast<unsigned char*>(std::aligned_alloc(kPage, size)));
+  if (scratch == nullptr) {
+    return ExhaustedError(std::string(op) + ": no memory for " + std::to_string(size) +
+                          " bytes of scratch; hint: use fewer threads_per_rank");
+  }
+  ParallelForDynamic(static_cast<int64_t>(items.size()), [&](int64_t i) {
+    fn(items[i], scratch.get() + part * static_cast<size_t>(omp_get_thread_num()));
+  });
+  return OkStatus();
+}
+
+}  // namespace
+
+Status AttentionForward(const Stream& stream, const AttentionForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckForward(stream, "AttentionForward", args));
+  const AttentionTable& table = PickTable(args.q.dtype);
+  const AttentionWork work = ForwardWork(args);
+  std::vector<AttentionItem> items = QueryItems(args);
+  SortByCost(items, args.causal);
+  return RunItems("AttentionForward", items, table.forward_scratch(work.head_dim),
+                  [&](const AttentionItem& item, unsigned char* scratch) {
+                    table.forward(work, item, scratch);
+                  });
+}
+
+Status AttentionBackward(const Stream& stream, const AttentionBackwardArgs& args) {
+  const AttentionForwardArgs& forward = args.forward;
+  WEFT_RETURN_IF_ERROR(CheckForward(stream, "AttentionBackward", forward));
+  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "AttentionBackward")
+                           .Tensor("dout", args.dout, forward.q.shape, {forward.q.dtype})
+                           .Tensor("dq", args.dq, forward.q.shape, {forward.q.dtype})
+                           .Tensor("dk", args.dk, forward.k.shape, {forward.q.dtype})
+                           .Tensor("dv", args.dv, forward.v.shape, {forward.q.dtype})
+                           .status());
+  const AttentionTable& table = PickTable(forward.q.dtype);
+  AttentionWork work = ForwardWork(forward);
+  work.dout = Rows(args.dout);
+  work.dq = Rows(args.dq);
+  work.dk = Rows(args.dk);
+  work.dv = Rows(args.dv);
+  std::vector<AttentionItem> items = BackwardItems(forward);
+  SortByCost(items, forward.causal);
+  int64_t keys = 0;
+  for (const AttentionItem& item : items) {
+    if (item.key_gradient) keys = std::max(keys, item.key_end - item.key_begin);
+  }
+  return RunItems("AttentionBackward", items, table.backward_scratch(work.head_dim, keys),
+                  [&](const AttentionItem& item, unsigned char* scratch) {
+                    table.backward(work, item, scratch);
+                  });
+}
+
+}  // namespace weft::kernels::cpu

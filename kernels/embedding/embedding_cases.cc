@@ -1,0 +1,108 @@
+#include "kernels/embedding/embedding.h"
+#include "kernels/embedding/embedding_ref.h"
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels::testing {
+namespace {
+
+struct Geometry {
+  int64_t count;
+  int64_t vocabulary;
+  int64_t context;  ///< 0: no positions.
+  int64_t width;
+};
+
+std::string NameOf(const char* op, const Geometry& g, DType dtype) {
+  return std::string(op) + "/" + std::to_string(g.count) + "of" + std::to_string(g.vocabulary) +
+         "x" + std::to_string(g.width) + (g.context > 0 ? "+positions/" : "/") +
+         std::string(DTypeName(dtype));
+}
+
+std::vector<int32_t> Indices(const TestTensor& tensor) {
+  std::vector<double> values = tensor.InitialValues();
+  return {values.begin(), values.end()};
+}
+
+TestTensor& MakeIndices(OpRun& run, int64_t count, int64_t limit) {
+  return run.tensors.emplace_back(DType::kI32, Shape{count}).RandomIntegers(run.rng, 0, limit);
+}
+
+OpCase ForwardCase(const Geometry& g, DType dtype, CaseUse use) {
+  return {NameOf("embedding_forward", g, dtype), use, [=](OpRun& run) {
+            bool with_positions = g.context > 0;
+            TestTensor& tokens = MakeIndices(run, g.count, g.vocabulary);
+            TestTensor& positions = MakeIndices(run, g.count, std::max<int64_t>(g.context, 1));
+            TestTensor& table = run.Input(DType::kF32, {g.vocabulary, g.width});
+            TestTensor& position_table = run.Input(DType::kF32, {g.context, g.width});
+            TestTensor& out = run.Output(
+                "out", dtype, {g.count, g.width}, 0, 1,
+                [=, &tokens, &positions, &table, &position_table] {
+                  return ref::Embedding(
+                      Indices(tokens), with_positions ? Indices(positions) : std::vector<int32_t>(),
+                      table.InitialValues(), position_table.InitialValues(), g.width);
+                });
+            EmbeddingForwardArgs args;
+            args.tokens = tokens.view();
+            args.token_table = table.view();
+            if (with_positions) {
+              args.positions = positions.view();
+              args.position_table = position_table.view();
+            }
+            args.out = out.view();
+            run.run = [args](const Stream& stream) { return EmbeddingForward(stream, args); };
+            run.bytes = static_cast<double>(out.view().Bytes()) +
+                        (with_positions ? 8.0 : 4.0) * static_cast<double>(g.count * g.width);
+          }};
+}
+
+OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
+  return {NameOf("embedding_backward", g, dtype), use, [=](OpRun& run) {
+            TestTensor& tokens = MakeIndices(run, g.count, g.vocabulary);
+            TestTensor& positions = MakeIndices(run, g.count, std::max<int64_t>(g.context, 1));
+            TestTensor& dout = run.Input(dtype, {g.count, g.width});
+            TestTensor& dtable = run.Input(DType::kF32, {g.vocabulary, g.width});
+            auto add = [=, &dout](const TestTensor& indices, const TestTensor& gradient) {
+              std::vector<double> sum = gradient.InitialValues();
+              ref::EmbeddingBackward(Indices(indices), dout.InitialValues(), g.width, sum);
+              return sum;
+            };
+            run.Check("dtoken_table", dtable, g.count,
+                      [=, &tokens, &dtable] { return add(tokens, dtable); });
+            EmbeddingBackwardArgs args;
+            args.tokens = tokens.view();
+            args.dout = dout.view();
+            args.dtoken_table = dtable.view();
+            if (g.context > 0) {
+              TestTensor& dposition = run.Input(DType::kF32, {g.context, g.width});
+              run.Check("dposition_table", dposition, g.count,
+                        [=, &positions, &dposition] { return add(positions, dposition); });
+              args.positions = positions.view();
+              args.dposition_table = dposition.view();
+            }
+            run.run = [args](const Stream& stream) { return EmbeddingBackward(stream, args); };
+            run.bytes = static_cast<double>(dout.view().Bytes()) +
+                        (g.context > 0 ? 16.0 : 8.0) * static_cast<double>(g.count * g.width);
+          }};
+}
+
+}  // namespace
+
+std::vector<OpCase> EmbeddingCases() {
+  std::vector<OpCase> cases;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    auto add = [&](const Geometry& g, CaseUse use) {
+      cases.push_back(ForwardCase(g, dtype, use));
+      cases.push_back(BackwardCase(g, dtype, use));
+    };
+    add({0, 5, 0, 8}, CaseUse::kTest);
+    add({1, 5, 3, 1}, CaseUse::kTest);
+    add({40, 7, 9, 33}, CaseUse::kTest);
+    add({900, 50, 128, 70}, CaseUse::kTest);
+    add({900, 3, 0, 70}, CaseUse::kTest);
+    add({2048, 50304, 1024, 384}, CaseUse::kSpeed);
+    add({2048, 50304, 1024, 768}, CaseUse::kSpeed);
+  }
+  return cases;
+}
+
+}  // namespace weft::kernels::testing
