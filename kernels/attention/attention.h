@@ -16,10 +16,10 @@ struct AttentionForwardArgs {
   TensorView q;                ///< [tokens, heads * head_dim] f32 or bf16, rows may be strided
   TensorView k;                ///< [tokens, kv_heads * head_dim] same type
   TensorView v;                ///< [tokens, kv_heads * head_dim] same type
-  TensorView sequence_starts;  ///< [sequences + 1] i32, increasing from 0 to tokens
+  TensorView sequence_starts;  ///< [sequences + 1] i32, never falling, from 0 to tokens
   int64_t heads = 1;
   int64_t kv_heads = 1;
-  float scale = 1.0f;  ///< usually 1 / sqrt(head_dim)
+  float scale = 1.0f;  ///< positive; usually 1 / sqrt(head_dim)
   bool causal = true;
   TensorView out;          ///< [tokens, heads * head_dim] same type; overwritten
   TensorView log_sum_exp;  ///< [heads, tokens] f32: log of each row's softmax denominator

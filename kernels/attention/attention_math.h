@@ -21,26 +21,33 @@ WEFT_INLINE void MultiplyBlock(const typename Math::Element* a, int64_t lda,
                                const typename Math::Element* b, int64_t ldb, float* c, int64_t ldc,
                                int64_t k, bool accumulate) {
   VecF sum[kRows][kColumns];
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
     for (int j = 0; j < kColumns; ++j) {
       sum[i][j] = accumulate ? Load(c + i * ldc + j * kLanes) : VecF{};
     }
   }
   for (int64_t depth = 0; depth < k; depth += Math::kPair) {
     VecF right[kColumns];
+#pragma GCC unroll 2
     for (int j = 0; j < kColumns; ++j) {
       __builtin_memcpy(&right[j], b + depth / Math::kPair * ldb + j * kLanes * Math::kPair,
                        sizeof(VecF));
     }
+#pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
       float left;
       __builtin_memcpy(&left, a + i * lda + depth, sizeof left);
+#pragma GCC unroll 2
       for (int j = 0; j < kColumns; ++j) {
         sum[i][j] = Math::MultiplyAdd(Set(left), right[j], sum[i][j]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
     for (int j = 0; j < kColumns; ++j) Store(c + i * ldc + j * kLanes, sum[i][j]);
   }
 }

@@ -38,7 +38,13 @@ typedef uint32_t VecU __attribute__((vector_size(kVecBytes)));
 typedef uint16_t VecH __attribute__((vector_size(kVecBytes / 2)));
 
 WEFT_INLINE VecF Set(float value) {
-  return VecF{} + value;
+#if defined(__AVX512F__)
+  return _mm512_set1_ps(value);
+#elif defined(__AVX2__)
+  return _mm256_set1_ps(value);
+#else
+  return VecF{value, value, value, value};
+#endif
 }
 
 WEFT_INLINE VecF Load(const float* from) {
