@@ -69,10 +69,16 @@ struct Problem {
         tokens(token_count),
         heads(head_count),
         head_dim(dim),
-        q(Make(scale)),
-        k(Make(scale)),
-        v(Make(1.0)),
-        dout(Make(1.0)) {}
+        q(type, RowsShape(token_count)),
+        k(type, RowsShape(token_count)),
+        v(type, RowsShape(token_count)),
+        dout(type, RowsShape(token_count)) {
+    PhiloxStream rng({.seed = 5, .step = 0, .site = 0});
+    q.Random(rng, scale);
+    k.Random(rng, scale);
+    v.Random(rng);
+    dout.Random(rng);
+  }
 
   struct Results {
     Values out, log_sum_exp, dq, dk, dv;
@@ -82,7 +88,8 @@ struct Problem {
   // Forward and backward over tokens [begin, begin + starts.back()).
   Results Run(std::vector<int32_t> starts, int64_t begin = 0, bool causal = true) const {
     int64_t count = starts.back();
-    testing::TestTensor out = Make(count), dq = Make(count), dk = Make(count), dv = Make(count);
+    testing::TestTensor out(dtype, RowsShape(count)), dq(dtype, RowsShape(count));
+    testing::TestTensor dk(dtype, RowsShape(count)), dv(dtype, RowsShape(count));
     testing::TestTensor lse(DType::kF32, {heads, count});
     auto part = [&](const testing::TestTensor& whole) {
       TensorView view = whole.view();
@@ -113,15 +120,7 @@ struct Problem {
   }
 
  private:
-  testing::TestTensor Make(int64_t rows) const {
-    return testing::TestTensor(dtype, {rows, heads * head_dim});
-  }
-  testing::TestTensor Make(double scale) {
-    testing::TestTensor tensor = Make(tokens);
-    tensor.Random(rng_, scale);
-    return tensor;
-  }
-  PhiloxStream rng_{{.seed = 5, .step = 0, .site = 0}};
+  Shape RowsShape(int64_t rows) const { return {rows, heads * head_dim}; }
 };
 
 TEST(Attention, DocumentGivesTheSameBitsPackedWithOthersAndAlone) {
