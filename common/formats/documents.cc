@@ -56,10 +56,10 @@ Result<DocumentFile> DocumentFile::Open(Env& env, const std::string& path,
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   WEFT_RETURN_IF_ERROR(CheckIsText(text, path));
-  bool is_jsonl =
+  file.is_jsonl_ =
       options.format == "jsonl" ||
       (options.format == "auto" && (path.ends_with(".jsonl") || path.ends_with(".ndjson")));
-  if (is_jsonl) {
+  if (file.is_jsonl_) {
     file.json_field_ = options.text_field;
     file.SplitLines(text);
   } else {
@@ -93,7 +93,7 @@ void DocumentFile::SplitText(std::string_view text, const std::string& separator
 
 Result<std::string_view> DocumentFile::Text(size_t i, std::string& scratch) const {
   const Document& document = documents_[i];
-  if (json_field_.empty()) return document.bytes;
+  if (!is_jsonl_) return document.bytes;
   const std::string place = path_ + ":" + std::to_string(document.line);
   Result<Json> json = ParseJson(document.bytes, {.bytes = kMaxLineBytes, .depth = 64});
   if (!json.ok()) return json.status().WithContext(place);

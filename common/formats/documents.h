@@ -30,6 +30,7 @@ class DocumentFile {
                                    const DocumentOptions& options);
 
   size_t size() const { return documents_.size(); }
+  bool is_jsonl() const { return is_jsonl_; }
 
   /// Bytes of the document in the file, for sharing out work.
   size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
@@ -52,7 +53,8 @@ class DocumentFile {
 
   std::string path_;
   std::unique_ptr<MappedFile> file_;
-  std::string json_field_;  ///< Empty for text.
+  bool is_jsonl_ = false;
+  std::string json_field_;
   std::vector<Document> documents_;
 };
 

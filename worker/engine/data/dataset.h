@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/env.h"
+#include "common/spec/field.h"
+#include "worker/engine/data/token_shard.h"
+
+namespace weft::engine {
+
+/// What dataset.json in a prepared folder says.
+struct DatasetInfo {
+  int64_t version = 1;
+  int64_t vocab_size = 0;
+  int64_t end_of_text = 0;
+  std::string tokenizer_hash;
+  int64_t train_tokens = 0;
+  int64_t train_documents = 0;
+  int64_t validation_tokens = 0;
+  int64_t validation_documents = 0;
+  bool validation_file = false;
+  double unigram_entropy_nats = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("version", "Version of this form.").Range(1, 1).Required(), self.version);
+    visit(Field("vocab_size", "Tokens of the tokenizer.").Range(1, 1 << 24).Required(),
+          self.vocab_size);
+    visit(Field("end_of_text", "Id of the token after each document.").Range(0, 1 << 24).Required(),
+          self.end_of_text);
+    visit(Field("tokenizer_hash", "Content hash of tokenizer.json.").Range(32, 32).Required(),
+          self.tokenizer_hash);
+    visit(Field("train_tokens", "Tokens to train on, from the start of train.tokens.")
+              .Range(0, 9e15)
+              .Required(),
+          self.train_tokens);
+    visit(Field("train_documents", "Documents they come from."), self.train_documents);
+    visit(Field("validation_tokens", "Tokens held out.").Range(0, 9e15).Required(),
+          self.validation_tokens);
+    visit(Field("validation_documents", "Documents they come from."), self.validation_documents);
+    visit(Field("validation_file",
+                "They stand in validation.tokens; otherwise after the training tokens."),
+          self.validation_file);
+    visit(Field("unigram_entropy_nats",
+                "Cross entropy of the validation tokens under the add-one smoothed frequencies of "
+                "the training tokens: the loss of a model that knows no context.")
+              .Unit("nats/token"),
+          self.unigram_entropy_nats);
+  }
+};
+
+/// A run of tokens of a shard, with the documents in it.
+struct TokenSpan {
+  std::shared_ptr<const TokenShard> shard;
+  uint64_t first = 0;
+  uint64_t count = 0;
+
+  /// Borders of documents relative to `first`: 0, the starts within the span, and `count`. A
+  /// document that the span cuts counts as one of its own.
+  std::vector<uint64_t> DocumentStarts() const;
+};
+
+/// A prepared dataset. Immutable, so thread-safe.
+struct Dataset {
+  std::string folder;
+  DatasetInfo info;
+  TokenSpan train;
+  TokenSpan validation;     ///< count 0 when there is none.
+  std::string fingerprint;  ///< Equal for equal tokens and split, wherever they were prepared.
+
+  std::string TokenizerPath() const { return JoinPath(folder, "tokenizer.json"); }
+};
+
+/// Opens a folder that PrepareDataset made and verifies its hashes. kCorrupt when it is damaged.
+Result<Dataset> OpenDataset(Env& env, const std::string& folder);
+
+}  // namespace weft::engine

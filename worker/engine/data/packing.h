@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace weft::engine {
+
+/// A run of tokens of one document that stands in a packed sequence.
+struct Segment {
+  uint64_t first = 0;  ///< Token index in the span.
+  uint32_t count = 0;
+  bool operator==(const Segment&) const = default;
+};
+
+/// Sequences made of whole documents.
+struct PackedSequences {
+  std::vector<Segment> segments;
+  std::vector<uint64_t> starts = {0};  ///< First segment of each sequence, then their number.
+
+  size_t size() const { return starts.size() - 1; }
+  std::span<const Segment> operator[](size_t i) const {
+    return std::span(segments).subspan(starts[i], starts[i + 1] - starts[i]);
+  }
+};
+
+/// Best-fit decreasing (Ding et al., "Fewer Truncations Improve Language Modeling", ICML 2024):
+/// documents longer than `length` are cut into pieces of `length` and a rest, and every piece goes,
+/// longest first, into the fullest sequence that has room. No document that fits is cut. Equally
+/// long pieces go in their order in the data, and the sequences are shuffled afterwards with a
+/// fixed key, for packing leaves them sorted by length. O(N log length) for N documents.
+/// `document_starts` as of TokenSpan::DocumentStarts; length in [1, 2^20].
+PackedSequences PackBestFit(std::span<const uint64_t> document_starts, int64_t length);
+
+}  // namespace weft::engine

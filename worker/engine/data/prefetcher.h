@@ -1,0 +1,56 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "worker/engine/data/batch_source.h"
+
+namespace weft::engine {
+
+/// Sequences of the global batch that a rank asks for at once.
+struct SequenceRange {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool operator==(const SequenceRange&) const = default;
+};
+
+/// Prepares, on a thread of its own, the batch that will be asked for next: a rank goes through the
+/// same ranges in every step. Any other request is answered too, only without the head start.
+/// Not thread-safe.
+class Prefetcher : public BatchSource {
+ public:
+  /// `ranges`: what is asked for in each step, in order; not empty.
+  Prefetcher(std::unique_ptr<BatchSource> source, std::vector<SequenceRange> ranges);
+  ~Prefetcher() override;
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
+
+  int64_t Sequences() const override { return source_->Sequences(); }
+  Result<Batch> Get(int64_t step, int64_t first_sequence, int64_t count) override;
+
+ private:
+  struct Request {
+    int64_t step = 0;
+    SequenceRange range;
+    bool operator==(const Request&) const = default;
+  };
+
+  Request Next(const Request& request) const;
+  void Work();
+
+  const std::unique_ptr<BatchSource> source_;
+  const std::vector<SequenceRange> ranges_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Request> wanted_;  ///< Being prepared, or prepared when `ready_` is set.
+  std::optional<Result<Batch>> ready_;
+  bool stop_ = false;
+  std::thread thread_;  // last: it uses the members above
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/engine/data/dataset.h"
+
+namespace weft::engine {
+
+/// An empty folder for the running test.
+inline std::string MakeTestFolder() {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::string folder =
+      ::testing::TempDir() + "data_" + test->test_suite_name() + "_" + test->name();
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
+  EXPECT_TRUE(Env::Posix().CreateDirs(folder).ok());
+  return folder;
+}
+
+/// A shard with these documents.
+inline TokenSpan MakeSpan(const std::vector<std::vector<int32_t>>& documents,
+                          uint64_t vocab_size = 1000) {
+  const std::string path = MakeTestFolder() + "/test.tokens";
+  Result<TokenShardWriter> writer =
+      TokenShardWriter::Create(Env::Posix(), path, vocab_size, std::string(32, 'a'));
+  EXPECT_TRUE(writer.ok());
+  for (const std::vector<int32_t>& document : documents) {
+    EXPECT_TRUE(writer->Append(document).ok());
+    writer->EndDocument();
+  }
+  EXPECT_TRUE(writer->Finish().ok());
+  Result<TokenShard> shard = TokenShard::Open(Env::Posix(), path);
+  EXPECT_TRUE(shard.ok()) << shard.status().ToString();
+  auto shared = std::make_shared<TokenShard>(*std::move(shard));
+  const uint64_t size = shared->size();
+  return {std::move(shared), 0, size};
+}
+
+}  // namespace weft::engine
