@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace weft {
 namespace {
@@ -12,7 +13,8 @@ using ::testing::HasSubstr;
 /// Opens a file with this content; its documents, or the first error.
 Result<std::vector<std::string>> Read(const std::string& name, const std::string& content,
                                       const DocumentOptions& options = {}) {
-  const std::string path = ::testing::TempDir() + "documents_" + name;
+  const std::string path =
+      ::testing::TempDir() + "documents_" + std::to_string(getpid()) + "_" + name;
   WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), path, content));
   WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(Env::Posix(), path, options));
   std::vector<std::string> documents;
@@ -57,7 +59,7 @@ TEST(Documents, NamesFileAndLineOfABadJsonlLine) {
     Result<std::vector<std::string>> documents = Read("bad.jsonl", good + c.line + "\n");
     ASSERT_FALSE(documents.ok()) << c.line;
     EXPECT_EQ(documents.status().code(), StatusCode::kInvalid);
-    EXPECT_THAT(documents.status().message(), HasSubstr("bad.jsonl:3: ")) << c.line;
+    EXPECT_THAT(documents.status().message(), HasSubstr("_bad.jsonl:3: ")) << c.line;
     EXPECT_THAT(documents.status().message(), HasSubstr(c.reason)) << c.line;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -21,7 +22,7 @@ const std::string kTiny = std::string(WEFT_SOURCE_DIR) + "/common/formats/testda
 using Weights = std::map<std::string, std::vector<float>>;
 
 std::string MakeFolder() {
-  std::string folder = ::testing::TempDir() + "huggingface_" +
+  std::string folder = ::testing::TempDir() + "huggingface_" + std::to_string(getpid()) + "_" +
                        ::testing::UnitTest::GetInstance()->current_test_info()->name();
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
   EXPECT_TRUE(Env::Posix().CreateDirs(folder).ok());

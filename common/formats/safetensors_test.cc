@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -18,7 +19,7 @@ std::string Fixture(const std::string& name) {
 }
 
 std::string MakeFolder() {
-  std::string folder = ::testing::TempDir() + "safetensors_" +
+  std::string folder = ::testing::TempDir() + "safetensors_" + std::to_string(getpid()) + "_" +
                        ::testing::UnitTest::GetInstance()->current_test_info()->name();
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
   EXPECT_TRUE(Env::Posix().CreateDirs(folder).ok());

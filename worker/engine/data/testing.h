@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -10,11 +11,16 @@
 
 namespace weft::engine {
 
-/// An empty folder for the running test.
-inline std::string MakeTestFolder() {
+/// Path of the running test's folder; of this process alone, for tests run side by side.
+inline std::string TestFolder() {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string folder =
-      ::testing::TempDir() + "data_" + test->test_suite_name() + "_" + test->name();
+  return ::testing::TempDir() + "data_" + std::to_string(getpid()) + "_" + test->test_suite_name() +
+         "_" + test->name();
+}
+
+/// The same, made empty.
+inline std::string MakeTestFolder() {
+  std::string folder = TestFolder();
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
   EXPECT_TRUE(Env::Posix().CreateDirs(folder).ok());
   return folder;

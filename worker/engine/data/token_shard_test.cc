@@ -36,8 +36,7 @@ TEST(TokenShard, KeepsTokensAndDocumentsAtBothWidths) {
 
 TEST(TokenShard, HasTheBytesThatItsDocumentationGives) {
   MakeSpan({{1, 258, 3}}, 300);
-  const std::string path =
-      ::testing::TempDir() + "data_TokenShard_HasTheBytesThatItsDocumentationGives/test.tokens";
+  const std::string path = TestFolder() + "/test.tokens";
   Result<std::string> bytes = ReadFile(Env::Posix(), path);
   ASSERT_TRUE(bytes.ok()) << bytes.status().ToString();
   std::string expected("WEFTTOKS\1\0\0\0\2\0\0\0\1\0\2\1\3\0\0\0", 24);
@@ -53,8 +52,7 @@ TEST(TokenShard, HasTheBytesThatItsDocumentationGives) {
 
 TEST(TokenShard, RefusesEveryOtherLengthAndDamagedFrames) {
   MakeSpan({{1, 2, 3}, {4, 5}});
-  const std::string folder =
-      ::testing::TempDir() + "data_TokenShard_RefusesEveryOtherLengthAndDamagedFrames";
+  const std::string folder = TestFolder();
   const std::string sound = *ReadFile(Env::Posix(), folder + "/test.tokens");
   const std::string path = folder + "/damaged.tokens";
   auto open = [&](const std::string& bytes) {
@@ -81,8 +79,7 @@ TEST(TokenShard, RefusesEveryOtherLengthAndDamagedFrames) {
 
 TEST(TokenShard, FindsTokensPastTheVocabulary) {
   MakeSpan({{1, 2, 3}});
-  const std::string path =
-      ::testing::TempDir() + "data_TokenShard_FindsTokensPastTheVocabulary/test.tokens";
+  const std::string path = TestFolder() + "/test.tokens";
   std::string bytes = *ReadFile(Env::Posix(), path);
   bytes[17] = 0x7f;  // the first token becomes 32513
   const std::string hash = HashHex(std::as_bytes(std::span(bytes)).first(bytes.size() - 40));
