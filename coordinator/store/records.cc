@@ -1,0 +1,50 @@
+#include "coordinator/store/records.h"
+
+#include <array>
+
+namespace weft::coordinator {
+namespace {
+
+constexpr std::array<std::string_view, kJobStates> kJobStateNames = {
+    "QUEUED",     "STARTING",  "RUNNING", "RECOVERING",
+    "CANCELLING", "SUCCEEDED", "FAILED",  "CANCELLED"};
+
+constexpr std::array<std::string_view, kReasons> kReasonNames = {
+    "REASON_UNSPECIFIED", "WAITING_FOR_WORKERS", "WAITING_FOR_CAPACITY", "USER_ERROR",
+    "RANK_DIED",          "WORKER_LOST",         "OUT_OF_MEMORY",        "NUMERICS",
+    "RETRIES_EXHAUSTED",  "CANCELLED_BY_USER",   "SERVICE_FAULT",        "COMPLETED"};
+
+constexpr std::array<std::string_view, kShareStates> kShareStateNames = {
+    "DISPATCHED", "STARTED", "TRAINING", "FINISHED", "FAILED", "STOPPED", "LOST"};
+
+template <class E, size_t N>
+std::optional<E> Find(const std::array<std::string_view, N>& names, std::string_view name) {
+  for (size_t i = 0; i < N; ++i) {
+    if (names[i] == name) return static_cast<E>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view Name(JobState state) {
+  return kJobStateNames[static_cast<size_t>(state)];
+}
+std::string_view Name(Reason reason) {
+  return kReasonNames[static_cast<size_t>(reason)];
+}
+std::string_view Name(ShareState state) {
+  return kShareStateNames[static_cast<size_t>(state)];
+}
+
+std::optional<JobState> JobStateFromName(std::string_view name) {
+  return Find<JobState>(kJobStateNames, name);
+}
+std::optional<Reason> ReasonFromName(std::string_view name) {
+  return Find<Reason>(kReasonNames, name);
+}
+std::optional<ShareState> ShareStateFromName(std::string_view name) {
+  return Find<ShareState>(kShareStateNames, name);
+}
+
+}  // namespace weft::coordinator

@@ -1,0 +1,203 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+
+namespace weft::coordinator {
+
+/// State of a job. Names and meaning are those of proto/weft/v1/coordinator.proto.
+enum class JobState {
+  kQueued,
+  kStarting,
+  kRunning,
+  kRecovering,
+  kCancelling,
+  kSucceeded,
+  kFailed,
+  kCancelled,
+};
+inline constexpr int kJobStates = 8;
+
+/// Why a job is in its state, or why an attempt ended; as in coordinator.proto.
+enum class Reason {
+  kNone,
+  kWaitingForWorkers,
+  kWaitingForCapacity,
+  kUserError,
+  kRankDied,
+  kWorkerLost,
+  kOutOfMemory,
+  kNumerics,
+  kRetriesExhausted,
+  kCancelledByUser,
+  kServiceFault,
+  kCompleted,
+};
+inline constexpr int kReasons = 12;
+
+/// Where the ranks of one attempt on one worker stand.
+enum class ShareState {
+  kDispatched,  ///< The start intent is stored; the worker has not answered yet.
+  kStarted,     ///< Rank processes run.
+  kTraining,    ///< First optimizer step done.
+  kFinished,    ///< All ended with success.
+  kFailed,      ///< One failed, all are gone.
+  kStopped,     ///< Ended as asked, all are gone.
+  kLost,        ///< The worker does not have them any more, or is itself lost past its lease.
+};
+inline constexpr int kShareStates = 7;
+
+/// "RUNNING"; the names of the wire and of the store.
+std::string_view Name(JobState state);
+std::string_view Name(Reason reason);
+std::string_view Name(ShareState state);
+
+/// The inverse of Name; nullopt for an unknown text.
+std::optional<JobState> JobStateFromName(std::string_view name);
+std::optional<Reason> ReasonFromName(std::string_view name);
+std::optional<ShareState> ShareStateFromName(std::string_view name);
+
+/// Terminal states are final; only a retry asked for by a user leaves kFailed and kCancelled.
+constexpr bool IsTerminal(JobState state) {
+  return state == JobState::kSucceeded || state == JobState::kFailed ||
+         state == JobState::kCancelled;
+}
+
+/// No rank of the share is alive any more.
+constexpr bool IsGone(ShareState state) {
+  return state >= ShareState::kFinished;
+}
+
+/// How far a running job is; mirrors weft.v1.Progress field by field.
+struct Progress {
+  int64_t step = 0;
+  int64_t steps_total = 0;
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  int64_t tokens = 0;
+  double tokens_per_second = 0;
+  double step_seconds = 0;
+  double eta_seconds = 0;
+  std::optional<double> validation_loss;
+  int64_t validation_step = 0;
+  std::optional<int64_t> checkpoint_step;
+  std::vector<double> recent_losses;
+  double utilization_ratio = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("step", "Optimizer steps done."), self.step);
+    visit(Field("steps_total", "Optimizer steps in all."), self.steps_total);
+    visit(Field("loss", "Training loss of the last step."), self.loss);
+    visit(Field("gradient_norm", "Before clipping."), self.gradient_norm);
+    visit(Field("learning_rate", "Of the last step."), self.learning_rate);
+    visit(Field("tokens", "Training tokens so far."), self.tokens);
+    visit(Field("tokens_per_second", "All ranks."), self.tokens_per_second);
+    visit(Field("step_seconds", "Time of the last step.").Unit("seconds"), self.step_seconds);
+    visit(Field("eta_seconds", "Remaining time.").Unit("seconds"), self.eta_seconds);
+    visit(Field("validation_loss", "Newest validation loss."), self.validation_loss);
+    visit(Field("validation_step", "Step of validation_loss."), self.validation_step);
+    visit(Field("checkpoint_step", "Newest verified checkpoint."), self.checkpoint_step);
+    visit(Field("recent_losses", "Newest training losses.").Range(0, 120), self.recent_losses);
+    visit(Field("utilization_ratio", "Of the measured matrix rate."), self.utilization_ratio);
+  }
+};
+
+/// A job as it is stored.
+struct JobRecord {
+  std::string id;
+  JobSpec spec;
+  JobState state = JobState::kQueued;
+  Reason reason = Reason::kNone;
+  std::string message;
+  double submitted_at = 0;           ///< Seconds since 1970 UTC, as the two below.
+  std::optional<double> started_at;  ///< First dispatch.
+  std::optional<double> ended_at;    ///< Terminal state reached.
+  double queued_at = 0;              ///< Last time it entered kQueued.
+  std::string run_dir;
+  std::string summary_json;
+  Progress progress;        ///< As known at the last change of the record.
+  int64_t last_epoch = 0;   ///< Epoch of the newest attempt; 0 before the first.
+  int64_t budget_from = 0;  ///< Attempts up to this epoch do not count against max_attempts.
+  int64_t version = 0;      ///< Grows by one with every write; 0: not stored yet.
+  int64_t ordinal = 0;      ///< Place in the order of submission; given by the store.
+};
+
+/// The ranks of an attempt on one worker.
+struct ShareRecord {
+  std::string worker_id;
+  std::vector<int64_t> ranks;
+  ShareState state = ShareState::kDispatched;
+};
+
+/// One try at a job. Its epoch fences everything it writes.
+struct AttemptRecord {
+  std::string job_id;
+  int64_t epoch = 0;
+  double started_at = 0;
+  std::optional<double> ended_at;
+  Reason reason = Reason::kNone;
+  std::string message;
+  Plan plan;
+  std::optional<int64_t> first_step;
+  int64_t last_step = 0;
+  std::vector<ShareRecord> shares;
+};
+
+/// One line of a job's history.
+struct EventRecord {
+  std::string job_id;
+  int64_t epoch = 0;
+  double time = 0;
+  std::string kind;  ///< "transition", "report", "late report", "adopted", ...
+  std::string text;
+};
+
+enum class IntentKind { kStart, kStop };
+
+/// Something a worker must be told, kept until it shows that it knows. Delivered at least once.
+struct IntentRecord {
+  std::string worker_id;
+  std::string job_id;
+  int64_t epoch = 0;
+  IntentKind kind = IntentKind::kStart;
+  bool graceful = false;  ///< kStop only: let the ranks finish their step and save.
+};
+
+struct CheckpointRecord {
+  std::string job_id;
+  int64_t step = 0;
+  int64_t epoch = 0;
+  std::string path;
+  int64_t bytes = 0;
+  bool verified = false;
+  double created_at = 0;
+};
+
+/// A stored log line; sequence is its position in the job's log, from 1 without gaps.
+struct LogRecord {
+  int64_t sequence = 0;
+  int64_t epoch = 0;
+  int64_t rank = 0;
+  bool is_stderr = false;
+  double time = 0;
+  std::string text;
+};
+
+/// Lines of one attempt on one worker. first_position counts from 1 over all lines of that source.
+struct LogAppend {
+  std::string job_id;
+  int64_t epoch = 0;
+  std::string worker_id;
+  int64_t first_position = 1;
+  std::vector<LogRecord> lines;
+};
+
+}  // namespace weft::coordinator

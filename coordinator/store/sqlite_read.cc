@@ -1,0 +1,217 @@
+#include "common/spec/spec_json.h"
+#include "coordinator/store/sqlite_store.h"
+
+namespace weft::coordinator {
+namespace {
+
+constexpr std::string_view kJobColumns =
+    "id, version, state, reason, message, submitted_at, started_at, ended_at, queued_at, run_dir, "
+    "summary_json, spec_json, progress_json, last_epoch, budget_from, ordinal";
+
+template <class T>
+Result<T> Decode(const std::string& json, const std::string& what) {
+  Result<Json> value = ParseJson(json);
+  if (!value.ok()) return CorruptError(what + ": " + value.status().message());
+  Result<T> decoded = FromJson<T>(*value);
+  if (!decoded.ok()) return CorruptError(what + ": " + decoded.status().message());
+  return decoded;
+}
+
+template <class E>
+Status DecodeName(std::optional<E> value, const std::string& what, E& out) {
+  if (!value) return CorruptError(what + " has an unknown name in a stored state or reason");
+  out = *value;
+  return OkStatus();
+}
+
+Result<JobRecord> ReadJob(SqliteQuery& row) {
+  JobRecord job;
+  job.id = row.Text();
+  std::string what = "stored job " + job.id;
+  job.version = row.Int();
+  WEFT_RETURN_IF_ERROR(DecodeName(JobStateFromName(row.Text()), what, job.state));
+  WEFT_RETURN_IF_ERROR(DecodeName(ReasonFromName(row.Text()), what, job.reason));
+  job.message = row.Text();
+  job.submitted_at = row.Real();
+  job.started_at = row.OptionalReal();
+  job.ended_at = row.OptionalReal();
+  job.queued_at = row.Real();
+  job.run_dir = row.Text();
+  job.summary_json = row.Text();
+  WEFT_ASSIGN_OR_RETURN(job.spec, Decode<JobSpec>(row.Text(), what));
+  WEFT_ASSIGN_OR_RETURN(job.progress, Decode<Progress>(row.Text(), what));
+  job.last_epoch = row.Int();
+  job.budget_from = row.Int();
+  job.ordinal = row.Int();
+  return job;
+}
+
+Status ReadShares(const std::string& text, const std::string& what,
+                  std::vector<ShareRecord>& shares) {
+  Result<Json> list = ParseJson(text);
+  if (!list.ok() || !list->is_array()) return CorruptError(what + ": its shares are damaged");
+  for (const Json& item : *list) {
+    ShareRecord share;
+    if (!item.is_object() || !item.contains("worker") || !item["worker"].is_string() ||
+        !item.contains("ranks") || !item["ranks"].is_array() || !item.contains("state") ||
+        !item["state"].is_string()) {
+      return CorruptError(what + ": a share is damaged");
+    }
+    share.worker_id = item["worker"].get<std::string>();
+    for (const Json& rank : item["ranks"]) {
+      if (!rank.is_number_integer()) return CorruptError(what + ": a rank is damaged");
+      share.ranks.push_back(rank.get<int64_t>());
+    }
+    WEFT_RETURN_IF_ERROR(
+        DecodeName(ShareStateFromName(item["state"].get<std::string>()), what, share.state));
+    shares.push_back(std::move(share));
+  }
+  return OkStatus();
+}
+
+/// Rows of a query, each made by `read`.
+template <class T, class Read>
+Result<std::vector<T>> All(SqliteQuery& query, Read read) {
+  std::vector<T> rows;
+  while (true) {
+    WEFT_ASSIGN_OR_RETURN(bool more, query.Step());
+    if (!more) return rows;
+    Result<T> row = read(query);
+    if (!row.ok()) return row.status();
+    rows.push_back(std::move(*row));
+  }
+}
+
+}  // namespace
+
+Result<JobRecord> SqliteStore::GetJob(const std::string& id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(), "SELECT " + std::string(kJobColumns) + " FROM jobs WHERE id = ?");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(id).Step());
+  if (!row) return NotFoundError("there is no job '" + id + "'; hint: weft job list");
+  return ReadJob(query);
+}
+
+Result<std::vector<std::string>> SqliteStore::FindJobIds(const std::string& prefix, int64_t limit) {
+  std::lock_guard lock(read_mutex_);
+  // Ids are ASCII, so every id with the prefix sorts before prefix + DEL.
+  SqliteQuery query(reader(), "SELECT id FROM jobs WHERE id >= ? AND id < ? ORDER BY id LIMIT ?");
+  query.Bind(prefix).Bind(prefix + "\x7f").Bind(limit);
+  return All<std::string>(query,
+                          [](SqliteQuery& row) -> Result<std::string> { return row.Text(); });
+}
+
+Result<std::vector<JobRecord>> SqliteStore::ListJobs(const JobQuery& query) {
+  std::lock_guard lock(read_mutex_);
+  std::string sql =
+      "SELECT " + std::string(kJobColumns) + " FROM jobs WHERE (? = 0 OR ordinal < ?)";
+  for (size_t i = 0; i < query.states.size(); ++i) sql += i == 0 ? " AND state IN (?" : ",?";
+  if (!query.states.empty()) sql += ")";
+  SqliteQuery rows(reader(), sql + " ORDER BY ordinal DESC LIMIT ?");
+  rows.Bind(query.before_ordinal).Bind(query.before_ordinal);
+  for (JobState state : query.states) rows.Bind(Name(state));
+  rows.Bind(query.limit);
+  return All<JobRecord>(rows, ReadJob);
+}
+
+Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& job_id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT epoch, started_at, ended_at, reason, message, plan_json, first_step, "
+                   "last_step, shares_json FROM attempts WHERE job_id = ? ORDER BY epoch");
+  rows.Bind(job_id);
+  return All<AttemptRecord>(rows, [&](SqliteQuery& row) -> Result<AttemptRecord> {
+    AttemptRecord attempt;
+    attempt.job_id = job_id;
+    attempt.epoch = row.Int();
+    std::string what = "stored attempt " + std::to_string(attempt.epoch) + " of job " + job_id;
+    attempt.started_at = row.Real();
+    attempt.ended_at = row.OptionalReal();
+    WEFT_RETURN_IF_ERROR(DecodeName(ReasonFromName(row.Text()), what, attempt.reason));
+    attempt.message = row.Text();
+    WEFT_ASSIGN_OR_RETURN(attempt.plan, Decode<Plan>(row.Text(), what));
+    attempt.first_step = row.OptionalInt();
+    attempt.last_step = row.Int();
+    WEFT_RETURN_IF_ERROR(ReadShares(row.Text(), what, attempt.shares));
+    return attempt;
+  });
+}
+
+Result<std::vector<EventRecord>> SqliteStore::ListEvents(const std::string& job_id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT epoch, time, kind, text FROM events WHERE job_id = ? ORDER BY id");
+  rows.Bind(job_id);
+  return All<EventRecord>(rows, [&](SqliteQuery& row) -> Result<EventRecord> {
+    int64_t epoch = row.Int();
+    double time = row.Real();
+    std::string kind = row.Text();
+    return EventRecord{job_id, epoch, time, kind, row.Text()};
+  });
+}
+
+Result<std::vector<IntentRecord>> SqliteStore::ListIntents() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(), "SELECT worker_id, job_id, epoch, kind, graceful FROM outbox");
+  return All<IntentRecord>(rows, [](SqliteQuery& row) -> Result<IntentRecord> {
+    IntentRecord intent;
+    intent.worker_id = row.Text();
+    intent.job_id = row.Text();
+    intent.epoch = row.Int();
+    intent.kind = row.Int() == 0 ? IntentKind::kStart : IntentKind::kStop;
+    intent.graceful = row.Int() != 0;
+    return intent;
+  });
+}
+
+Result<std::vector<CheckpointRecord>> SqliteStore::ListCheckpoints(const std::string& job_id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT step, epoch, path, bytes, verified, created_at FROM checkpoints "
+                   "WHERE job_id = ? ORDER BY step DESC");
+  rows.Bind(job_id);
+  return All<CheckpointRecord>(rows, [&](SqliteQuery& row) -> Result<CheckpointRecord> {
+    CheckpointRecord checkpoint;
+    checkpoint.job_id = job_id;
+    checkpoint.step = row.Int();
+    checkpoint.epoch = row.Int();
+    checkpoint.path = row.Text();
+    checkpoint.bytes = row.Int();
+    checkpoint.verified = row.Int() != 0;
+    checkpoint.created_at = row.Real();
+    return checkpoint;
+  });
+}
+
+Result<std::vector<LogRecord>> SqliteStore::ReadLogs(const LogQuery& query) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT sequence, epoch, rank, is_stderr, time, text FROM logs WHERE job_id = ? "
+                   "AND sequence > ? AND (?3 IS NULL OR rank = ?3) AND (?4 IS NULL OR epoch = ?4) "
+                   "ORDER BY sequence LIMIT ?");
+  rows.Bind(query.job_id).Bind(query.after_sequence).Bind(query.rank).Bind(query.epoch);
+  rows.Bind(query.limit);
+  return All<LogRecord>(rows, [](SqliteQuery& row) -> Result<LogRecord> {
+    LogRecord line;
+    line.sequence = row.Int();
+    line.epoch = row.Int();
+    line.rank = row.Int();
+    line.is_stderr = row.Int() != 0;
+    line.time = row.Real();
+    line.text = row.Text();
+    return line;
+  });
+}
+
+Result<int64_t> SqliteStore::TailCursor(const LogQuery& query, int64_t lines) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT sequence FROM logs WHERE job_id = ? AND sequence > ? AND "
+                   "(?3 IS NULL OR rank = ?3) AND (?4 IS NULL OR epoch = ?4) "
+                   "ORDER BY sequence DESC LIMIT 1 OFFSET ?");
+  rows.Bind(query.job_id).Bind(query.after_sequence).Bind(query.rank).Bind(query.epoch);
+  WEFT_ASSIGN_OR_RETURN(bool row, rows.Bind(lines).Step());
+  return row ? rows.Int() : query.after_sequence;
+}
+
+}  // namespace weft::coordinator

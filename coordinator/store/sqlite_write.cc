@@ -1,0 +1,206 @@
+#include "coordinator/store/sqlite_write.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/spec/spec_json.h"
+
+namespace weft::coordinator {
+namespace {
+
+/// JSON has no infinities; a stored progress must stay readable.
+Progress Finite(Progress progress) {
+  Progress::Fields(progress, []<class M>(const Field&, M& member) {
+    if constexpr (std::is_same_v<M, double>) {
+      if (!std::isfinite(member)) member = 0;
+    } else if constexpr (std::is_same_v<M, std::optional<double>>) {
+      if (member && !std::isfinite(*member)) member.reset();
+    } else if constexpr (std::is_same_v<M, std::vector<double>>) {
+      std::erase_if(member, [](double x) { return !std::isfinite(x); });
+    }
+  });
+  return progress;
+}
+
+std::string SharesJson(const std::vector<ShareRecord>& shares) {
+  Json list = Json::array();
+  for (const ShareRecord& share : shares) {
+    list.push_back(
+        {{"worker", share.worker_id}, {"ranks", share.ranks}, {"state", Name(share.state)}});
+  }
+  return list.dump();
+}
+
+Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
+  if (job.version == 0) {
+    SqliteQuery insert(
+        db,
+        "INSERT INTO jobs (id, version, state, reason, message, submitted_at, started_at, "
+        "ended_at, queued_at, run_dir, summary_json, spec_json, progress_json, last_epoch, "
+        "budget_from) VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    insert.Bind(job.id).Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
+    insert.Bind(job.submitted_at).Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at);
+    insert.Bind(job.run_dir).Bind(job.summary_json).Bind(ToJson(job.spec).dump());
+    insert.Bind(ToJson(Finite(job.progress)).dump()).Bind(job.last_epoch).Bind(job.budget_from);
+    WEFT_RETURN_IF_ERROR(insert.Run().WithContext("store the new job " + job.id));
+    result.job_ordinal = sqlite3_last_insert_rowid(db.handle());
+  } else {
+    SqliteQuery update(
+        db,
+        "UPDATE jobs SET version = version + 1, state = ?, reason = ?, message = ?, "
+        "started_at = ?, ended_at = ?, queued_at = ?, run_dir = ?, summary_json = ?, "
+        "progress_json = ?, last_epoch = ?, budget_from = ? WHERE id = ? AND version = ?");
+    update.Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
+    update.Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at).Bind(job.run_dir);
+    update.Bind(job.summary_json).Bind(ToJson(Finite(job.progress)).dump());
+    update.Bind(job.last_epoch).Bind(job.budget_from).Bind(job.id).Bind(job.version);
+    WEFT_RETURN_IF_ERROR(update.Run());
+    if (sqlite3_changes64(db.handle()) != 1) {
+      return ConflictError("job " + job.id + " is not at version " + std::to_string(job.version) +
+                           " any more");
+    }
+    result.job_ordinal = job.ordinal;
+  }
+  result.job_version = job.version + 1;
+  return OkStatus();
+}
+
+Status WriteAttempt(SqliteDb& db, const AttemptRecord& attempt) {
+  SqliteQuery newest(db, "SELECT max(epoch) FROM attempts WHERE job_id = ?");
+  WEFT_ASSIGN_OR_RETURN(bool row, newest.Bind(attempt.job_id).Step());
+  int64_t last = row ? newest.Int() : 0;
+  if (attempt.epoch <= last) {
+    SqliteQuery known(db, "SELECT 1 FROM attempts WHERE job_id = ? AND epoch = ?");
+    WEFT_ASSIGN_OR_RETURN(bool exists, known.Bind(attempt.job_id).Bind(attempt.epoch).Step());
+    if (!exists) {
+      return ConflictError("attempt " + std::to_string(attempt.epoch) + " of job " +
+                           attempt.job_id + " is not newer than attempt " + std::to_string(last));
+    }
+  }
+  SqliteQuery put(db,
+                  "INSERT OR REPLACE INTO attempts (job_id, epoch, started_at, ended_at, reason, "
+                  "message, plan_json, first_step, last_step, shares_json) "
+                  "VALUES (?,?,?,?,?,?,?,?,?,?)");
+  put.Bind(attempt.job_id).Bind(attempt.epoch).Bind(attempt.started_at).Bind(attempt.ended_at);
+  put.Bind(Name(attempt.reason)).Bind(attempt.message).Bind(ToJson(attempt.plan).dump());
+  put.Bind(attempt.first_step).Bind(attempt.last_step).Bind(SharesJson(attempt.shares));
+  return put.Run().WithContext("store attempt " + std::to_string(attempt.epoch) + " of job " +
+                               attempt.job_id);
+}
+
+/// Deletes the oldest lines until nine tenths of the limit are left, so that not every append
+/// deletes.
+Status TrimLogs(SqliteDb& db, const std::string& job_id, int64_t& bytes, int64_t limit) {
+  if (bytes <= limit) return OkStatus();
+  int64_t target = limit / 10 * 9;
+  int64_t cut = 0;
+  {
+    SqliteQuery lines(db,
+                      "SELECT sequence, length(CAST(text AS BLOB)) FROM logs WHERE job_id = ? "
+                      "ORDER BY sequence");
+    lines.Bind(job_id);
+    while (bytes > target) {
+      WEFT_ASSIGN_OR_RETURN(bool row, lines.Step());
+      if (!row) break;
+      cut = lines.Int();
+      bytes -= lines.Int();
+    }
+  }
+  SqliteQuery remove(db, "DELETE FROM logs WHERE job_id = ? AND sequence <= ?");
+  return remove.Bind(job_id).Bind(cut).Run();
+}
+
+Status WriteLogs(SqliteDb& db, const LogAppend& logs, int64_t limit, CommitResult& result) {
+  int64_t position = 0;
+  {
+    SqliteQuery source(
+        db, "SELECT position FROM log_sources WHERE job_id = ? AND epoch = ? AND worker_id = ?");
+    source.Bind(logs.job_id).Bind(logs.epoch).Bind(logs.worker_id);
+    WEFT_ASSIGN_OR_RETURN(bool row, source.Step());
+    if (row) position = source.Int();
+  }
+  int64_t last = 0;
+  int64_t bytes = 0;
+  {
+    SqliteQuery head(db, "SELECT last_sequence, bytes FROM log_heads WHERE job_id = ?");
+    WEFT_ASSIGN_OR_RETURN(bool row, head.Bind(logs.job_id).Step());
+    if (row) {
+      last = head.Int();
+      bytes = head.Int();
+    }
+  }
+  auto known = static_cast<size_t>(std::max<int64_t>(0, position + 1 - logs.first_position));
+  for (size_t i = known; i < logs.lines.size(); ++i) {
+    const LogRecord& line = logs.lines[i];
+    SqliteQuery insert(db,
+                       "INSERT INTO logs (job_id, sequence, epoch, rank, is_stderr, time, text) "
+                       "VALUES (?,?,?,?,?,?,?)");
+    insert.Bind(logs.job_id).Bind(++last).Bind(logs.epoch).Bind(line.rank);
+    insert.Bind(int64_t{line.is_stderr}).Bind(line.time).Bind(line.text);
+    WEFT_RETURN_IF_ERROR(insert.Run());
+    bytes += static_cast<int64_t>(line.text.size());
+    position = logs.first_position + static_cast<int64_t>(i);
+  }
+  WEFT_RETURN_IF_ERROR(TrimLogs(db, logs.job_id, bytes, limit));
+  SqliteQuery put_source(db, "INSERT OR REPLACE INTO log_sources VALUES (?,?,?,?)");
+  put_source.Bind(logs.job_id).Bind(logs.epoch).Bind(logs.worker_id).Bind(position);
+  WEFT_RETURN_IF_ERROR(put_source.Run());
+  SqliteQuery put_head(db, "INSERT OR REPLACE INTO log_heads VALUES (?,?,?)");
+  WEFT_RETURN_IF_ERROR(put_head.Bind(logs.job_id).Bind(last).Bind(bytes).Run());
+  result.log_position = position;
+  result.last_log_sequence = last;
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transaction,
+                                      int64_t log_bytes_per_job) {
+  CommitResult result;
+  if (!transaction.client_request_id.empty()) {
+    SqliteQuery known(db, "SELECT job_id FROM request_ids WHERE client_request_id = ?");
+    WEFT_ASSIGN_OR_RETURN(bool row, known.Bind(transaction.client_request_id).Step());
+    if (row) {
+      result.existing_job_id = known.Text();
+      return result;
+    }
+  }
+  if (transaction.job) WEFT_RETURN_IF_ERROR(WriteJob(db, *transaction.job, result));
+  if (!transaction.client_request_id.empty()) {
+    SqliteQuery insert(db, "INSERT INTO request_ids VALUES (?,?)");
+    insert.Bind(transaction.client_request_id).Bind(transaction.job->id);
+    WEFT_RETURN_IF_ERROR(insert.Run());
+  }
+  if (transaction.attempt) WEFT_RETURN_IF_ERROR(WriteAttempt(db, *transaction.attempt));
+  for (const EventRecord& event : transaction.events) {
+    SqliteQuery insert(db,
+                       "INSERT INTO events (job_id, epoch, time, kind, text) VALUES (?,?,?,?,?)");
+    insert.Bind(event.job_id).Bind(event.epoch).Bind(event.time).Bind(event.kind);
+    WEFT_RETURN_IF_ERROR(insert.Bind(event.text).Run());
+  }
+  for (const IntentRecord& intent : transaction.add_intents) {
+    SqliteQuery insert(db, "INSERT OR REPLACE INTO outbox VALUES (?,?,?,?,?)");
+    insert.Bind(intent.worker_id).Bind(intent.job_id).Bind(intent.epoch);
+    insert.Bind(static_cast<int64_t>(intent.kind)).Bind(int64_t{intent.graceful});
+    WEFT_RETURN_IF_ERROR(insert.Run());
+  }
+  for (const IntentRecord& intent : transaction.remove_intents) {
+    SqliteQuery remove(
+        db, "DELETE FROM outbox WHERE worker_id = ? AND job_id = ? AND epoch = ? AND kind = ?");
+    remove.Bind(intent.worker_id).Bind(intent.job_id).Bind(intent.epoch);
+    WEFT_RETURN_IF_ERROR(remove.Bind(static_cast<int64_t>(intent.kind)).Run());
+  }
+  if (transaction.checkpoint) {
+    const CheckpointRecord& checkpoint = *transaction.checkpoint;
+    SqliteQuery put(db, "INSERT OR REPLACE INTO checkpoints VALUES (?,?,?,?,?,?,?)");
+    put.Bind(checkpoint.job_id).Bind(checkpoint.step).Bind(checkpoint.epoch);
+    put.Bind(checkpoint.path).Bind(checkpoint.bytes).Bind(int64_t{checkpoint.verified});
+    WEFT_RETURN_IF_ERROR(put.Bind(checkpoint.created_at).Run());
+  }
+  if (transaction.logs) {
+    WEFT_RETURN_IF_ERROR(WriteLogs(db, *transaction.logs, log_bytes_per_job, result));
+  }
+  return result;
+}
+
+}  // namespace weft::coordinator

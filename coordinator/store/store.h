@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "coordinator/store/records.h"
+
+namespace weft::coordinator {
+
+/// One atomic change. All parts are stored, or none.
+struct Transaction {
+  /// Written when the stored version equals job->version (0: it must not exist yet); the stored
+  /// version is one more. Otherwise the transaction fails with kConflict.
+  std::optional<JobRecord> job;
+  /// With a new job: the client's name for this submission. When it is known already nothing is
+  /// written, and the result names the job submitted then.
+  std::string client_request_id;
+  /// Inserted, or replaced when the (job, epoch) exists. The epoch of a new one must be greater
+  /// than every epoch of the job, or the transaction fails with kConflict.
+  std::optional<AttemptRecord> attempt;
+  std::vector<EventRecord> events;
+  std::vector<IntentRecord> add_intents;     ///< Replaces one of the same worker, attempt, kind.
+  std::vector<IntentRecord> remove_intents;  ///< By worker, attempt and kind; absent ones are fine.
+  std::optional<CheckpointRecord> checkpoint;  ///< Replaces the one of the same job and step.
+  /// Lines whose position the source has stored already are dropped. A gap stays one: the source
+  /// has lost those lines.
+  std::optional<LogAppend> logs;
+
+  bool empty() const {
+    return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
+           !checkpoint && !logs;
+  }
+};
+
+struct CommitResult {
+  int64_t job_version = 0;        ///< Of Transaction::job.
+  int64_t job_ordinal = 0;        ///< Of a new job.
+  std::string existing_job_id;    ///< Set when client_request_id was known.
+  int64_t log_position = 0;       ///< The source's lines are stored up to here.
+  int64_t last_log_sequence = 0;  ///< Newest line of the job.
+};
+
+/// A page of jobs, newest first.
+struct JobQuery {
+  std::vector<JobState> states;  ///< Empty: all.
+  int64_t before_ordinal = 0;    ///< Only older ones; 0: from the newest.
+  int64_t limit = 100;
+};
+
+struct LogQuery {
+  std::string job_id;
+  int64_t after_sequence = 0;
+  std::optional<int64_t> rank;
+  std::optional<int64_t> epoch;
+  int64_t limit = 1000;
+};
+
+/// The durable state of the coordinator, behind one contract: SQLite today. Thread-safe. Changes
+/// are acknowledged only when they survive power loss. Reads see every acknowledged change.
+///
+/// Errors: kConflict (version or epoch), kExhausted (disk full), kCorrupt (the stored
+/// bytes are damaged), kInternal (anything else of the back end); nothing was changed then.
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  /// Queues a change. `done` runs on the store's writer thread after the change is durable, or has
+  /// failed; calls run in the order of Commit. It must not block and must not call the store.
+  virtual void Commit(Transaction transaction, std::function<void(Result<CommitResult>)> done) = 0;
+
+  virtual Result<JobRecord> GetJob(const std::string& id) = 0;
+  /// Ids that begin with `prefix`, in order, at most `limit`.
+  virtual Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) = 0;
+  virtual Result<std::vector<JobRecord>> ListJobs(const JobQuery& query) = 0;
+  /// Oldest first.
+  virtual Result<std::vector<AttemptRecord>> ListAttempts(const std::string& job_id) = 0;
+  virtual Result<std::vector<EventRecord>> ListEvents(const std::string& job_id) = 0;
+  virtual Result<std::vector<IntentRecord>> ListIntents() = 0;
+  /// Newest step first.
+  virtual Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_id) = 0;
+  /// In order of sequence.
+  virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
+  /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.
+  virtual Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) = 0;
+};
+
+/// Commit and wait.
+Result<CommitResult> CommitAndWait(Store& store, Transaction transaction);
+
+}  // namespace weft::coordinator

@@ -1,0 +1,311 @@
+#include "coordinator/store/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "common/failpoint.h"
+#include "common/spec/spec_json.h"
+#include "coordinator/store/sqlite_store.h"
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Backend {
+  std::string name;
+  std::function<std::unique_ptr<Store>(const std::string& dir)> open;
+};
+
+std::unique_ptr<Store> OpenSqlite(const std::string& path) {
+  SqliteOptions options;
+  options.path = path;
+  options.log_bytes_per_job = 1000;
+  auto store = SqliteStore::Open(options);
+  EXPECT_TRUE(store.ok()) << store.status().message();
+  return store.ok() ? std::move(*store) : nullptr;
+}
+
+JobRecord NewJob(const std::string& id) {
+  JobRecord job;
+  job.id = id;
+  job.spec.name = "test";
+  job.spec.data.train = {"a.txt"};
+  job.submitted_at = 5;
+  return job;
+}
+
+Transaction Put(JobRecord job) {
+  Transaction t;
+  t.job = std::move(job);
+  return t;
+}
+
+/// What every Store must do, whatever is behind it.
+class StoreContract : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::temp_directory_path() /
+           ("weft-store-" + std::to_string(getpid()) + "-" +
+            std::to_string(std::hash<std::string>()(
+                testing::UnitTest::GetInstance()->current_test_info()->name())));
+    std::filesystem::create_directories(dir_);
+    store_ = GetParam().open(dir_);
+    ASSERT_NE(store_, nullptr);
+  }
+  void TearDown() override {
+    store_.reset();
+    ASSERT_TRUE(SetFailpoints("").ok());
+    std::filesystem::remove_all(dir_);
+  }
+  void MustCommit(Transaction t) {
+    auto result = CommitAndWait(*store_, std::move(t));
+    ASSERT_TRUE(result.ok()) << result.status().message();
+  }
+
+  std::filesystem::path dir_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_P(StoreContract, AJobComesBackAsItWasStored) {
+  JobRecord job = NewJob("j-1");
+  job.state = JobState::kRecovering;
+  job.reason = Reason::kOutOfMemory;
+  job.message = "größer";
+  job.started_at = 7.25;
+  job.progress.validation_loss = 1.5;
+  job.progress.loss = std::numeric_limits<double>::quiet_NaN();
+  job.progress.recent_losses = {3, std::numeric_limits<double>::infinity(), 2};
+  job.last_epoch = 4;
+  auto result = CommitAndWait(*store_, Put(job));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->job_version, 1);
+  auto back = store_->GetJob("j-1");
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(back->state, JobState::kRecovering);
+  EXPECT_EQ(back->reason, Reason::kOutOfMemory);
+  EXPECT_EQ(back->message, "größer");
+  EXPECT_EQ(back->started_at, 7.25);
+  EXPECT_FALSE(back->ended_at);
+  EXPECT_EQ(back->progress.validation_loss, 1.5);
+  EXPECT_THAT(back->progress.recent_losses, ElementsAre(3, 2));
+  EXPECT_EQ(ToJson(back->spec), ToJson(job.spec));
+  EXPECT_EQ(back->version, 1);
+  EXPECT_EQ(store_->GetJob("j-2").status().code(), StatusCode::kNotFound);
+}
+
+TEST_P(StoreContract, AChangeFromAnOldVersionIsRefusedWhole) {
+  MustCommit(Put(NewJob("j")));
+  JobRecord job = *store_->GetJob("j");
+  MustCommit(Put(job));  // now at version 2
+  Transaction stale = Put(job);
+  stale.events.push_back({"j", 0, 1, "transition", "never"});
+  auto result = CommitAndWait(*store_, stale);
+  EXPECT_EQ(result.status().code(), StatusCode::kConflict);
+  EXPECT_THAT(*store_->ListEvents("j"), IsEmpty());
+  EXPECT_EQ(CommitAndWait(*store_, Put(NewJob("j"))).status().code(), StatusCode::kConflict);
+}
+
+TEST_P(StoreContract, OneRequestIdGivesOneJob) {
+  Transaction first = Put(NewJob("j-first"));
+  first.client_request_id = "r";
+  MustCommit(first);
+  Transaction second = Put(NewJob("j-second"));
+  second.client_request_id = "r";
+  auto result = CommitAndWait(*store_, second);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->existing_job_id, "j-first");
+  EXPECT_THAT(*store_->FindJobIds("j-", 10), ElementsAre("j-first"));
+}
+
+TEST_P(StoreContract, RacingSubmissionsOfOneRequestMakeOneJob) {
+  std::atomic<int> created = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      Transaction t = Put(NewJob("j-" + std::to_string(i)));
+      t.client_request_id = "same";
+      auto result = CommitAndWait(*store_, t);
+      if (result.ok() && result->existing_job_id.empty()) ++created;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(created, 1);
+  EXPECT_EQ(store_->FindJobIds("", 100)->size(), 1u);
+}
+
+TEST_P(StoreContract, EpochsOnlyGrow) {
+  MustCommit(Put(NewJob("j")));
+  Transaction t;
+  t.attempt = AttemptRecord{};
+  t.attempt->job_id = "j";
+  t.attempt->epoch = 3;
+  t.attempt->plan.rank_workers = {"a", "b"};
+  t.attempt->shares = {{"a", {0}, ShareState::kTraining}, {"b", {1}, ShareState::kLost}};
+  MustCommit(t);
+  t.attempt->last_step = 9;
+  MustCommit(t);  // the same one: an update
+  t.attempt->epoch = 2;
+  EXPECT_EQ(CommitAndWait(*store_, t).status().code(), StatusCode::kConflict);
+  auto attempts = *store_->ListAttempts("j");
+  ASSERT_EQ(attempts.size(), 1u);
+  EXPECT_EQ(attempts[0].last_step, 9);
+  EXPECT_THAT(attempts[0].plan.rank_workers, ElementsAre("a", "b"));
+  ASSERT_EQ(attempts[0].shares.size(), 2u);
+  EXPECT_EQ(attempts[0].shares[1].state, ShareState::kLost);
+  EXPECT_THAT(attempts[0].shares[1].ranks, ElementsAre(1));
+}
+
+TEST_P(StoreContract, IntentsStayUntilRemoved) {
+  Transaction t;
+  t.add_intents = {{"a", "j", 1, IntentKind::kStart, false},
+                   {"a", "j", 1, IntentKind::kStop, true}};
+  MustCommit(t);
+  MustCommit(t);
+  EXPECT_EQ(store_->ListIntents()->size(), 2u);
+  Transaction remove;
+  remove.remove_intents = {{"a", "j", 1, IntentKind::kStart, false}};
+  MustCommit(remove);
+  auto left = *store_->ListIntents();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].kind, IntentKind::kStop);
+  EXPECT_TRUE(left[0].graceful);
+}
+
+TEST_P(StoreContract, JobsAreListedNewestFirstInPages) {
+  for (int i = 0; i < 5; ++i) {
+    JobRecord job = NewJob("j-" + std::to_string(i));
+    if (i == 1) job.state = JobState::kFailed;
+    MustCommit(Put(job));
+  }
+  auto page = *store_->ListJobs({{}, 0, 2});
+  ASSERT_EQ(page.size(), 2u);
+  EXPECT_EQ(page[0].id, "j-4");
+  page = *store_->ListJobs({{}, page[1].ordinal, 10});
+  ASSERT_EQ(page.size(), 3u);
+  EXPECT_EQ(page[0].id, "j-2");
+  page = *store_->ListJobs({{JobState::kFailed, JobState::kRunning}, 0, 10});
+  ASSERT_EQ(page.size(), 1u);
+  EXPECT_EQ(page[0].id, "j-1");
+  EXPECT_THAT(*store_->FindJobIds("j-3", 10), ElementsAre("j-3"));
+  EXPECT_THAT(*store_->FindJobIds("k", 10), IsEmpty());
+}
+
+std::vector<LogRecord> Lines(std::initializer_list<const char*> texts) {
+  std::vector<LogRecord> lines;
+  for (const char* text : texts) lines.push_back({0, 0, 1, true, 2.5, text});
+  return lines;
+}
+
+std::vector<std::string> Texts(const std::vector<LogRecord>& lines) {
+  std::vector<std::string> texts;
+  for (const auto& line : lines) texts.push_back(line.text);
+  return texts;
+}
+
+TEST_P(StoreContract, LogLinesSentTwiceAreStoredOnce) {
+  Transaction t;
+  t.logs = LogAppend{"j", 1, "a", 1, Lines({"one", "two"})};
+  MustCommit(t);
+  t.logs = LogAppend{"j", 1, "a", 2, Lines({"two", "three"})};
+  auto result = CommitAndWait(*store_, t);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->log_position, 3);
+  t.logs = LogAppend{"j", 1, "b", 1, Lines({"other"})};
+  MustCommit(t);
+  auto lines = *store_->ReadLogs({"j", 0, {}, {}, 100});
+  EXPECT_THAT(Texts(lines), ElementsAre("one", "two", "three", "other"));
+  for (size_t i = 0; i < lines.size(); ++i)
+    EXPECT_EQ(lines[i].sequence, static_cast<int64_t>(i + 1));
+  EXPECT_TRUE(lines[0].is_stderr);
+  EXPECT_EQ(lines[0].rank, 1);
+  t.logs = LogAppend{"j", 1, "a", 9, Lines({"after lost lines"})};
+  result = CommitAndWait(*store_, t);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->log_position, 9);
+  EXPECT_EQ(result->last_log_sequence, 5);
+}
+
+TEST_P(StoreContract, LogsAreReadByCursorFilterAndTail) {
+  Transaction t;
+  t.logs = LogAppend{"j", 1, "a", 1, Lines({"1", "2", "3"})};
+  t.logs->lines[1].rank = 0;
+  MustCommit(t);
+  t.logs = LogAppend{"j", 2, "a", 1, Lines({"4"})};
+  MustCommit(t);
+  EXPECT_THAT(Texts(*store_->ReadLogs({"j", 2, {}, {}, 100})), ElementsAre("3", "4"));
+  EXPECT_THAT(Texts(*store_->ReadLogs({"j", 0, 0, {}, 100})), ElementsAre("2"));
+  EXPECT_THAT(Texts(*store_->ReadLogs({"j", 0, {}, 2, 100})), ElementsAre("4"));
+  EXPECT_EQ(*store_->TailCursor({"j", 0, {}, {}, 0}, 1), 3);
+  EXPECT_EQ(*store_->TailCursor({"j", 0, 1, {}, 0}, 2), 1);
+  EXPECT_EQ(*store_->TailCursor({"j", 0, {}, {}, 0}, 99), 0);
+}
+
+TEST_P(StoreContract, OldLogLinesGoWhenTheJobsLogIsFull) {
+  Transaction t;
+  t.logs = LogAppend{"j", 1, "a", 1, {}};
+  for (int i = 0; i < 40; ++i) {
+    t.logs->lines = {{0, 0, 0, false, 1, std::string(100, 'x')}};
+    t.logs->first_position = i + 1;
+    MustCommit(t);
+  }
+  auto lines = *store_->ReadLogs({"j", 0, {}, {}, 100});
+  EXPECT_LE(lines.size(), 10u);
+  EXPECT_GE(lines.size(), 9u);
+  EXPECT_EQ(lines.back().sequence, 40);
+}
+
+TEST_P(StoreContract, ACheckpointReplacesTheOneOfItsStep) {
+  Transaction t;
+  t.checkpoint = CheckpointRecord{"j", 100, 1, "/c/100", 5, false, 1};
+  MustCommit(t);
+  t.checkpoint->verified = true;
+  MustCommit(t);
+  t.checkpoint->step = 200;
+  MustCommit(t);
+  auto list = *store_->ListCheckpoints("j");
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].step, 200);
+  EXPECT_TRUE(list[1].verified);
+}
+
+TEST_P(StoreContract, AFullDiskIsNeverAcknowledged) {
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  auto result = CommitAndWait(*store_, Put(NewJob("j")));
+  EXPECT_EQ(result.status().code(), StatusCode::kExhausted);
+  ASSERT_TRUE(SetFailpoints("").ok());
+  EXPECT_EQ(store_->GetJob("j").status().code(), StatusCode::kNotFound);
+  MustCommit(Put(NewJob("j")));  // and goes on when there is room again
+}
+
+TEST_P(StoreContract, RepliesComeInTheOrderOfTheCommits) {
+  std::vector<int> order;
+  std::promise<void> last;
+  for (int i = 0; i < 300; ++i) {
+    store_->Commit(Put(NewJob("j-" + std::to_string(i))), [&, i](const Result<CommitResult>& r) {
+      EXPECT_TRUE(r.ok());
+      order.push_back(i);
+      if (i == 299) last.set_value();
+    });
+  }
+  last.get_future().wait();
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  EXPECT_EQ(order.size(), 300u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends, StoreContract,
+    testing::Values(
+        Backend{"SqliteFile", [](const std::string& dir) { return OpenSqlite(dir + "/w.db"); }},
+        Backend{"SqliteMemory", [](const std::string&) { return OpenSqlite(":memory:"); }}),
+    [](const auto& backend) { return backend.param.name; });
+
+}  // namespace
+}  // namespace weft::coordinator
