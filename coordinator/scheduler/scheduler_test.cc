@@ -1,0 +1,150 @@
+#include "coordinator/scheduler/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A planner that wants resources.ranks ranks of resources.threads_per_rank threads and 10 bytes.
+Result<PlanReport> SimplePlan(const JobSpec& spec, const ClusterProfile& cluster) {
+  Plan plan;
+  plan.threads_per_rank = std::max<int64_t>(1, spec.resources.threads_per_rank);
+  plan.mesh.data = std::max<int64_t>(1, spec.resources.ranks);
+  plan.prediction.memory_per_rank.parameters_bytes = 10;
+  for (const WorkerProfile& worker : cluster.workers) {
+    int64_t fit = std::min(worker.cores / plan.threads_per_rank, worker.memory_limit_bytes / 10);
+    for (int64_t i = 0; i < fit; ++i) {
+      if (std::ssize(plan.rank_workers) < plan.mesh.data) {
+        plan.rank_workers.push_back(worker.worker_id);
+      }
+    }
+  }
+  PlanReport report;
+  bool fits = std::ssize(plan.rank_workers) == plan.mesh.data;
+  report.candidates.push_back({plan, fits, fits, fits ? "" : "needs more cores than there are"});
+  return report;
+}
+
+struct Situation {
+  SchedulerSnapshot snapshot;
+  std::vector<std::unique_ptr<JobSpec>> specs;
+
+  Situation& Worker(const std::string& id, int64_t cores, int64_t free_cores) {
+    WorkerProfile profile;
+    profile.worker_id = id;
+    profile.cores = cores;
+    profile.memory_limit_bytes = 1000;
+    snapshot.cluster.workers.push_back(profile);
+    if (free_cores > 0) snapshot.free[id] = {free_cores, 1000};
+    return *this;
+  }
+  Situation& Job(const std::string& id, int64_t ranks, int64_t threads,
+                 const Plan* last = nullptr) {
+    specs.push_back(std::make_unique<JobSpec>());
+    specs.back()->resources.ranks = ranks;
+    specs.back()->resources.threads_per_rank = threads;
+    snapshot.queue.push_back({id, specs.back().get(), last});
+    return *this;
+  }
+  SchedulerDecisions Run() const { return Schedule(snapshot, SimplePlan); }
+};
+
+TEST(Scheduler, StartsAllRanksOfAJobOrNone) {
+  Situation s;
+  s.Worker("a", 2, 2).Worker("b", 2, 1).Job("j", 4, 1);
+  auto decisions = s.Run();
+  EXPECT_TRUE(decisions.starts.empty());
+  ASSERT_EQ(decisions.waits.size(), 1u);
+  EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForCapacity);
+  s.snapshot.free["b"] = {2, 1000};
+  decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("a", "a", "b", "b"));
+}
+
+TEST(Scheduler, SaysWhyEachJobWaits) {
+  Situation s;
+  s.Worker("a", 2, 0).Job("huge", 99, 1).Job("next", 2, 1).Job("behind", 1, 1);
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.waits.size(), 3u);
+  EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForWorkers);
+  EXPECT_THAT(decisions.waits[0].message, HasSubstr("needs more cores"));
+  EXPECT_EQ(decisions.waits[1].reason, Reason::kWaitingForCapacity);
+  EXPECT_THAT(decisions.waits[2].message, HasSubstr("behind job next"));
+  EXPECT_THAT(Situation().Job("alone", 1, 1).Run().waits[0].message,
+              HasSubstr("no worker is attached"));
+}
+
+TEST(Scheduler, AJobThatNoWorkerCanRunHoldsNobodyBack) {
+  Situation s;
+  s.Worker("a", 2, 2).Job("huge", 99, 1).Job("small", 1, 2);
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].job_id, "small");
+}
+
+TEST(Scheduler, AFirstJobIsNotOvertakenByASmallerOne) {
+  Situation s;
+  s.Worker("a", 4, 1).Job("wide", 4, 1).Job("small", 1, 1);
+  EXPECT_TRUE(s.Run().starts.empty());
+}
+
+TEST(Scheduler, ARestartKeepsMeshAndThreadsOnAnotherWorker) {
+  Plan last;
+  last.mesh.data = 2;
+  last.threads_per_rank = 1;
+  last.micro_batch = 7;
+  last.rank_workers = {"gone", "a"};
+  Situation s;
+  s.Worker("a", 1, 1).Worker("b", 4, 4).Job("j", 0, 4, &last);
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].plan.micro_batch, 7);
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("b", "b"));
+}
+
+TEST(Scheduler, ARestartIsPlannedAnewWhenTheOldPlanFitsNowhere) {
+  Plan last;
+  last.mesh.data = 2;
+  last.threads_per_rank = 8;
+  last.rank_workers = {"a", "gone"};
+  Situation s;
+  s.Worker("a", 8, 8).Job("j", 1, 8, &last);
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].plan.mesh.data, 1);
+}
+
+TEST(Scheduler, NeverGivesMoreThanIsFree) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 500; ++round) {
+    Situation s;
+    std::map<std::string, FreeCapacity> left;
+    int workers = static_cast<int>(random() % 4);
+    for (int w = 0; w < workers; ++w) {
+      int64_t cores = 1 + static_cast<int64_t>(random() % 4);
+      s.Worker(std::string(1, static_cast<char>('a' + w)), cores,
+               static_cast<int64_t>(random() % (static_cast<unsigned>(cores) + 1)));
+    }
+    for (int j = 0; j < 5; ++j) s.Job("j" + std::to_string(j), 1 + random() % 4, 1 + random() % 3);
+    left = s.snapshot.free;
+    auto decisions = s.Run();
+    EXPECT_EQ(decisions.starts.size() + decisions.waits.size(), 5u);
+    for (const StartDecision& start : decisions.starts) {
+      EXPECT_EQ(std::ssize(start.plan.rank_workers), RankCount(start.plan.mesh));
+      for (const std::string& worker : start.plan.rank_workers) {
+        left[worker].cores -= start.plan.threads_per_rank;
+        EXPECT_GE(left[worker].cores, 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::coordinator
