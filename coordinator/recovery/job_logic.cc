@@ -1,0 +1,283 @@
+#include "coordinator/recovery/job_logic.h"
+
+#include <algorithm>
+#include <map>
+
+namespace weft::coordinator {
+namespace {
+
+/// One change being put together.
+class Change {
+ public:
+  Change(const JobCase& current, double now)
+      : job_(current.job),
+        attempt_(current.attempt),
+        previous_reason_(current.previous_reason),
+        now_(now) {}
+
+  JobRecord& job() { return job_; }
+  std::optional<AttemptRecord>& attempt() { return attempt_; }
+  void SaveAttempt() { attempt_changed_ = true; }
+  void Event(const std::string& kind, const std::string& text, int64_t epoch) {
+    transaction_.events.push_back({job_.id, epoch, now_, kind, text});
+  }
+  void AddIntent(const std::string& worker, int64_t epoch, IntentKind kind, bool graceful = false) {
+    transaction_.add_intents.push_back({worker, job_.id, epoch, kind, graceful});
+  }
+  void RemoveIntent(const std::string& worker, int64_t epoch, IntentKind kind) {
+    transaction_.remove_intents.push_back({worker, job_.id, epoch, kind, false});
+  }
+
+  /// Takes the job through one row of the table.
+  JobOutcome Fire(JobEvent event) {
+    const JobTransition& row = FindTransition(job_.state, event, MayRetry());
+    if (row.outcome == JobOutcome::kMove) {
+      Event("transition",
+            std::string(Name(row.from)) + " -> " + std::string(Name(row.to)) + " (" +
+                std::string(Name(event)) + ")",
+            job_.last_epoch);
+      job_.state = row.to;
+      job_changed_ = true;
+      if (IsTerminal(row.to)) job_.ended_at = now_;
+      if (row.to == JobState::kQueued) {
+        job_.queued_at = now_;
+        job_.ended_at.reset();
+      }
+    }
+    return row.outcome;
+  }
+
+  /// Asks every worker with living ranks of the attempt to end them.
+  void StopRanks(bool graceful) {
+    for (const ShareRecord& share : attempt_->shares) {
+      if (IsGone(share.state)) continue;
+      RemoveIntent(share.worker_id, attempt_->epoch, IntentKind::kStart);
+      AddIntent(share.worker_id, attempt_->epoch, IntentKind::kStop, graceful);
+    }
+  }
+
+  void EndAttempt(Reason reason) {
+    if (reason != Reason::kNone) attempt_->reason = reason;
+    attempt_->ended_at = now_;
+    attempt_changed_ = true;
+  }
+
+  bool MayRetry() const {
+    if (!attempt_ || IsFatal(attempt_->reason)) return false;
+    // Out of memory may pass once (another job was beside it), not twice.
+    if (attempt_->reason == Reason::kOutOfMemory && previous_reason_ == Reason::kOutOfMemory) {
+      return false;
+    }
+    return job_.last_epoch - job_.budget_from < job_.spec.retry.max_attempts;
+  }
+
+  Transaction Finish() {
+    if (job_changed_) transaction_.job = std::move(job_);
+    if (attempt_changed_) transaction_.attempt = std::move(attempt_);
+    return std::move(transaction_);
+  }
+
+ private:
+  JobRecord job_;
+  std::optional<AttemptRecord> attempt_;
+  std::optional<Reason> previous_reason_;
+  double now_;
+  Transaction transaction_;
+  bool job_changed_ = false;
+  bool attempt_changed_ = false;
+};
+
+ShareRecord* FindShare(AttemptRecord& attempt, const std::string& worker_id) {
+  for (ShareRecord& share : attempt.shares) {
+    if (share.worker_id == worker_id) return &share;
+  }
+  return nullptr;
+}
+
+/// A cause replaces the one known so far when it says more: the first rank to die of a broken
+/// connection often reports before the one that made it break.
+int Weight(Reason reason) {
+  switch (reason) {
+    case Reason::kUserError:
+    case Reason::kNumerics:
+      return 4;
+    case Reason::kOutOfMemory:
+      return 3;
+    case Reason::kWorkerLost:
+      return 2;
+    case Reason::kNone:
+      return 0;
+    default:
+      return 1;
+  }
+}
+
+void Interrupt(Change& change, Reason reason, const std::string& message) {
+  AttemptRecord& attempt = *change.attempt();
+  if (Weight(reason) > Weight(attempt.reason)) {
+    attempt.reason = reason;
+    attempt.message = message;
+    change.SaveAttempt();
+  }
+  JobState before = change.job().state;
+  if (change.Fire(JobEvent::kInterrupted) == JobOutcome::kMove) change.StopRanks(false);
+  if (before == JobState::kCancelling) return;
+  change.job().reason = attempt.reason;
+  change.job().message = attempt.message;
+}
+
+/// Every rank of the attempt is gone: the job ends, or is queued again.
+void CloseAttempt(Change& change) {
+  AttemptRecord& attempt = *change.attempt();
+  JobRecord& job = change.job();
+  bool finished = std::all_of(attempt.shares.begin(), attempt.shares.end(), [](const auto& share) {
+    return share.state == ShareState::kFinished;
+  });
+  if (finished && change.Fire(JobEvent::kFinished) == JobOutcome::kMove) {
+    change.EndAttempt(Reason::kCompleted);
+    attempt.message.clear();
+    job.reason = Reason::kCompleted;
+    job.message.clear();
+    return;
+  }
+  bool cancelled = job.state == JobState::kCancelling;
+  if (change.Fire(JobEvent::kGone) != JobOutcome::kMove) return;
+  change.EndAttempt(cancelled ? Reason::kCancelledByUser : Reason::kNone);
+  if (cancelled) {
+    job.reason = Reason::kCancelledByUser;
+    job.message = "cancelled by the user";
+  } else if (job.state == JobState::kFailed && !IsFatal(attempt.reason)) {
+    int64_t used = job.last_epoch - job.budget_from;
+    job.reason = Reason::kRetriesExhausted;
+    job.message = "gave up after " + std::to_string(used) +
+                  " attempts; the last one: " + std::string(Name(attempt.reason)) + ": " +
+                  attempt.message;
+  }
+}
+
+}  // namespace
+
+bool IsFatal(Reason reason) {
+  return reason == Reason::kUserError || reason == Reason::kNumerics;
+}
+
+Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, double now) {
+  Change change(current, now);
+  if (change.Fire(JobEvent::kDispatch) != JobOutcome::kMove) {
+    return ConflictError("job " + current.job.id + " is " + std::string(Name(current.job.state)) +
+                         " and cannot be dispatched");
+  }
+  JobRecord& job = change.job();
+  ++job.last_epoch;
+  if (!job.started_at) job.started_at = now;
+  job.reason = Reason::kNone;
+  job.message.clear();
+  AttemptRecord attempt;
+  attempt.job_id = job.id;
+  attempt.epoch = job.last_epoch;
+  attempt.started_at = now;
+  attempt.plan = plan;
+  std::map<std::string, std::vector<int64_t>> ranks;
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    ranks[plan.rank_workers[rank]].push_back(static_cast<int64_t>(rank));
+  }
+  for (auto& [worker, list] : ranks) {
+    attempt.shares.push_back({worker, std::move(list), ShareState::kDispatched});
+    change.AddIntent(worker, attempt.epoch, IntentKind::kStart);
+  }
+  change.attempt() = std::move(attempt);
+  change.SaveAttempt();
+  return change.Finish();
+}
+
+Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& report, double now) {
+  Change change(current, now);
+  std::string text = report.worker_id + ": " + std::string(Name(report.event)) +
+                     (report.message.empty() ? "" : ": " + report.message);
+  ShareRecord* share = nullptr;
+  if (change.attempt() && change.attempt()->epoch == report.epoch) {
+    share = FindShare(*change.attempt(), report.worker_id);
+  }
+  if (share == nullptr || change.attempt()->ended_at) {
+    change.Event("late report", text, report.epoch);
+    return change.Finish();
+  }
+  ShareState next = NextShareState(share->state, report.event);
+  if (next == share->state) return change.Finish();  // repeated or overtaken
+  share->state = next;
+  change.SaveAttempt();
+  change.Event("report", text, report.epoch);
+  change.RemoveIntent(report.worker_id, report.epoch, IntentKind::kStart);
+
+  AttemptRecord& attempt = *change.attempt();
+  JobRecord& job = change.job();
+  switch (report.event) {
+    case ShareEvent::kStarted:
+      break;
+    case ShareEvent::kTraining:
+      change.Fire(JobEvent::kTraining);
+      break;
+    case ShareEvent::kFinished:
+      if (!report.summary_json.empty()) job.summary_json = report.summary_json;
+      break;
+    case ShareEvent::kFailed:
+      Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text);
+      break;
+    case ShareEvent::kStopped:
+      // Unasked, for example because the worker shuts down: the others cannot go on alone.
+      if (job.state == JobState::kStarting || job.state == JobState::kRunning) {
+        Interrupt(change, Reason::kWorkerLost, text);
+      }
+      break;
+    case ShareEvent::kLost:
+      Interrupt(change, report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason, text);
+      break;
+  }
+  if (IsGone(next)) {
+    change.RemoveIntent(report.worker_id, report.epoch, IntentKind::kStop);
+    bool all_gone = std::all_of(attempt.shares.begin(), attempt.shares.end(),
+                                [](const auto& s) { return IsGone(s.state); });
+    if (all_gone) CloseAttempt(change);
+  }
+  return change.Finish();
+}
+
+Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reason reason,
+                                     const std::string& message, double now) {
+  Change change(current, now);
+  if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
+    return Transaction{};
+  }
+  Interrupt(change, reason, message);
+  return change.Finish();
+}
+
+Result<Transaction> CancelJob(const JobCase& current, double now) {
+  Change change(current, now);
+  JobState before = current.job.state;
+  if (change.Fire(JobEvent::kCancel) != JobOutcome::kMove) {
+    if (before == JobState::kCancelling) change.StopRanks(false);
+    return change.Finish();
+  }
+  JobRecord& job = change.job();
+  job.reason = Reason::kCancelledByUser;
+  job.message = before == JobState::kQueued ? "cancelled by the user before it started"
+                                            : "cancel asked for; ranks are stopping";
+  if (before != JobState::kQueued) change.StopRanks(before == JobState::kRunning);
+  return change.Finish();
+}
+
+Result<Transaction> RetryJob(const JobCase& current, double now) {
+  Change change(current, now);
+  if (change.Fire(JobEvent::kRetry) != JobOutcome::kMove) {
+    return ConflictError("job " + current.job.id + " is " + std::string(Name(current.job.state)) +
+                         "; only FAILED and CANCELLED jobs can be retried");
+  }
+  JobRecord& job = change.job();
+  job.budget_from = job.last_epoch;
+  job.reason = Reason::kNone;
+  job.message.clear();
+  return change.Finish();
+}
+
+}  // namespace weft::coordinator

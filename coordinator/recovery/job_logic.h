@@ -1,0 +1,54 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/status.h"
+#include "coordinator/recovery/state_machine.h"
+#include "coordinator/store/store.h"
+
+namespace weft::coordinator {
+
+/// What decisions about a job need: it, and its newest and last but one attempts.
+struct JobCase {
+  JobRecord job;
+  std::optional<AttemptRecord> attempt;
+  std::optional<Reason> previous_reason;  ///< Why the attempt before `attempt` ended.
+};
+
+/// What a worker says about its ranks of one attempt, or what is concluded about them.
+struct ShareReport {
+  std::string worker_id;
+  int64_t epoch = 0;
+  ShareEvent event = ShareEvent::kStarted;
+  Reason reason = Reason::kNone;  ///< With kFailed and kLost.
+  std::string message;
+  std::string summary_json;  ///< With kFinished, from the worker of rank 0.
+};
+
+/// The life of a job as pure functions: from what is stored and what happened to the one atomic
+/// change that follows. An empty transaction means that nothing changes. The caller commits it
+/// before any effect shows; a crash in between loses nothing but the question.
+
+/// Starts attempt last_epoch + 1 with `plan`; kConflict unless the job is queued.
+Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, double now);
+
+/// A report of the right epoch or not: older ones, and those of a worker that has no share, only
+/// become an event "late report".
+Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& report, double now);
+
+/// The attempt cannot go on, but its ranks may still be alive (a lease ran out): stops the others
+/// and waits. Nothing when the attempt has ended or another one runs.
+Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reason reason,
+                                     const std::string& message, double now);
+
+/// A user asks it to end. A second time while CANCELLING: ranks are killed at once.
+Result<Transaction> CancelJob(const JobCase& current, double now);
+
+/// A user asks for another run; kConflict unless FAILED or CANCELLED.
+Result<Transaction> RetryJob(const JobCase& current, double now);
+
+/// A failure that no retry can help.
+bool IsFatal(Reason reason);
+
+}  // namespace weft::coordinator

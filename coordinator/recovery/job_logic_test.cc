@@ -1,0 +1,193 @@
+#include "coordinator/recovery/job_logic.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Applies changes to a case as the service does after the commit.
+class Life {
+ public:
+  explicit Life(int64_t max_attempts = 3) {
+    current.job.id = "job";
+    current.job.spec.retry.max_attempts = max_attempts;
+  }
+
+  void Take(Result<Transaction> change) {
+    ASSERT_TRUE(change.ok()) << change.status().message();
+    last = *change;
+    if (change->attempt) {
+      if (current.attempt && current.attempt->epoch != change->attempt->epoch) {
+        current.previous_reason = current.attempt->reason;
+      }
+      current.attempt = change->attempt;
+    }
+    if (change->job) current.job = *change->job;
+  }
+  void Dispatch(std::vector<std::string> workers) {
+    Plan plan;
+    plan.rank_workers = std::move(workers);
+    Take(DispatchAttempt(current, plan, 1));
+  }
+  void Report(const std::string& worker, ShareEvent event, Reason reason = Reason::kNone,
+              const std::string& message = "") {
+    ShareReport report;
+    report.worker_id = worker;
+    report.epoch = current.job.last_epoch;
+    report.event = event;
+    report.reason = reason;
+    report.message = message;
+    Take(ApplyReport(current, report, 2));
+  }
+  JobState state() const { return current.job.state; }
+
+  JobCase current;
+  Transaction last;
+};
+
+TEST(JobLogic, TwoWorkersTrainAndFinish) {
+  Life life;
+  life.Dispatch({"a", "a", "b"});
+  EXPECT_EQ(life.state(), JobState::kStarting);
+  ASSERT_EQ(life.current.attempt->shares.size(), 2u);
+  EXPECT_EQ(life.current.attempt->shares[0].ranks, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(life.last.add_intents.size(), 2u);
+  life.Report("a", ShareEvent::kStarted);
+  ASSERT_EQ(life.last.remove_intents.size(), 1u);
+  EXPECT_EQ(life.last.remove_intents[0].worker_id, "a");
+  life.Report("b", ShareEvent::kTraining);
+  EXPECT_EQ(life.state(), JobState::kRunning);
+  life.Report("b", ShareEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kRunning);
+  life.Report("a", ShareEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kSucceeded);
+  EXPECT_EQ(life.current.attempt->reason, Reason::kCompleted);
+}
+
+TEST(JobLogic, LosingOneWorkerStopsTheOtherAndQueuesTheJobWhenItIsGone) {
+  Life life;
+  life.Dispatch({"a", "b"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(InterruptAttempt(life.current, 1, Reason::kWorkerLost, "lease of b ran out", 3));
+  EXPECT_EQ(life.state(), JobState::kRecovering);
+  EXPECT_EQ(life.last.add_intents.size(), 2u);
+  life.Report("a", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kRecovering) << "b may still be alive";
+  life.Report("b", ShareEvent::kLost);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_EQ(life.current.job.reason, Reason::kWorkerLost);
+  life.Dispatch({"a"});
+  EXPECT_EQ(life.current.attempt->epoch, 2);
+}
+
+TEST(JobLogic, ReportsOfAnOlderEpochOnlyGoIntoTheHistory) {
+  Life life;
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kFailed);
+  ASSERT_EQ(life.state(), JobState::kQueued);
+  life.Dispatch({"b"});
+  ShareReport zombie{"a", 1, ShareEvent::kFinished, Reason::kNone, "", ""};
+  Result<Transaction> change = ApplyReport(life.current, zombie, 5);
+  ASSERT_TRUE(change.ok());
+  EXPECT_FALSE(change->job);
+  EXPECT_FALSE(change->attempt);
+  ASSERT_EQ(change->events.size(), 1u);
+  EXPECT_EQ(change->events[0].kind, "late report");
+}
+
+TEST(JobLogic, AUserErrorEndsTheJobEvenWhenAPeerDiedOfItFirst) {
+  Life life;
+  life.Dispatch({"a", "b"});
+  life.Report("b", ShareEvent::kFailed, Reason::kRankDied, "connection reset");
+  EXPECT_EQ(life.state(), JobState::kRecovering);
+  life.Report("a", ShareEvent::kFailed, Reason::kUserError, "file is empty");
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_EQ(life.current.job.reason, Reason::kUserError);
+  EXPECT_THAT(life.current.job.message, HasSubstr("file is empty"));
+}
+
+TEST(JobLogic, OutOfMemoryIsRetriedOnce) {
+  Life life(10);
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kFailed, Reason::kOutOfMemory);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kFailed, Reason::kOutOfMemory);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+}
+
+TEST(JobLogic, GivesUpAfterMaxAttemptsAndARetryStartsTheCountAnew) {
+  Life life(2);
+  for (int i = 0; i < 2; ++i) {
+    life.Dispatch({"a"});
+    life.Report("a", ShareEvent::kFailed, Reason::kRankDied, "signal 9");
+  }
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_EQ(life.current.job.reason, Reason::kRetriesExhausted);
+  EXPECT_THAT(life.current.job.message, HasSubstr("signal 9"));
+  life.Take(RetryJob(life.current, 9));
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_FALSE(life.current.job.ended_at);
+  life.Dispatch({"a"});
+  EXPECT_EQ(life.current.attempt->epoch, 3);
+  life.Report("a", ShareEvent::kFailed);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+}
+
+TEST(JobLogic, CancelLetsRanksSaveAndASecondCancelKillsThem) {
+  Life life;
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(CancelJob(life.current, 3));
+  EXPECT_EQ(life.state(), JobState::kCancelling);
+  ASSERT_EQ(life.last.add_intents.size(), 1u);
+  EXPECT_TRUE(life.last.add_intents[0].graceful);
+  life.Take(CancelJob(life.current, 3));
+  ASSERT_EQ(life.last.add_intents.size(), 1u);
+  EXPECT_FALSE(life.last.add_intents[0].graceful);
+  life.Report("a", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kCancelled);
+  EXPECT_EQ(life.current.job.reason, Reason::kCancelledByUser);
+  life.Take(CancelJob(life.current, 4));
+  EXPECT_TRUE(life.last.empty());
+}
+
+TEST(JobLogic, RanksThatFinishBeforeTheCancelReachesThemSucceed) {
+  Life life;
+  life.Dispatch({"a"});
+  life.Take(CancelJob(life.current, 3));
+  life.Report("a", ShareEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kSucceeded);
+}
+
+TEST(JobLogic, ADrainingWorkerInterruptsTheAttempt) {
+  Life life;
+  life.Dispatch({"a", "b"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kRecovering);
+  EXPECT_EQ(life.current.job.reason, Reason::kWorkerLost);
+}
+
+TEST(JobLogic, RepeatedReportsChangeNothing) {
+  Life life;
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Report("a", ShareEvent::kTraining);
+  EXPECT_TRUE(life.last.empty());
+  life.Report("a", ShareEvent::kStarted);
+  EXPECT_TRUE(life.last.empty());
+}
+
+TEST(JobLogic, OnlyQueuedJobsAreDispatchedAndOnlyEndedOnesRetried) {
+  Life life;
+  EXPECT_EQ(RetryJob(life.current, 1).status().code(), StatusCode::kConflict);
+  life.Dispatch({"a"});
+  EXPECT_EQ(DispatchAttempt(life.current, Plan(), 1).status().code(), StatusCode::kConflict);
+}
+
+}  // namespace
+}  // namespace weft::coordinator

@@ -1,0 +1,145 @@
+#include "coordinator/recovery/state_machine.h"
+
+#include <array>
+
+#include "common/check.h"
+
+namespace weft::coordinator {
+namespace {
+
+using enum JobState;
+
+constexpr JobTransition Move(JobState from, JobEvent event, JobState to,
+                             JobGuard guard = JobGuard::kAlways) {
+  return {from, event, guard, JobOutcome::kMove, to};
+}
+constexpr JobTransition Record(JobState from, JobEvent event) {
+  return {from, event, JobGuard::kAlways, JobOutcome::kRecord, from};
+}
+constexpr JobTransition Refuse(JobState from, JobEvent event) {
+  return {from, event, JobGuard::kAlways, JobOutcome::kRefuse, from};
+}
+
+// A job is terminal or queued only when no rank of its last attempt is left: failures pass through
+// RECOVERING and cancels through CANCELLING until kGone.
+constexpr JobTransition kJobTable[] = {
+    Move(kQueued, JobEvent::kDispatch, kStarting),
+    Record(kQueued, JobEvent::kTraining),
+    Record(kQueued, JobEvent::kFinished),
+    Record(kQueued, JobEvent::kInterrupted),
+    Record(kQueued, JobEvent::kGone),
+    Move(kQueued, JobEvent::kCancel, kCancelled),
+    Refuse(kQueued, JobEvent::kRetry),
+
+    Refuse(kStarting, JobEvent::kDispatch),
+    Move(kStarting, JobEvent::kTraining, kRunning),
+    Move(kStarting, JobEvent::kFinished, kSucceeded),
+    Move(kStarting, JobEvent::kInterrupted, kRecovering),
+    Record(kStarting, JobEvent::kGone),
+    Move(kStarting, JobEvent::kCancel, kCancelling),
+    Refuse(kStarting, JobEvent::kRetry),
+
+    Refuse(kRunning, JobEvent::kDispatch),
+    Record(kRunning, JobEvent::kTraining),
+    Move(kRunning, JobEvent::kFinished, kSucceeded),
+    Move(kRunning, JobEvent::kInterrupted, kRecovering),
+    Record(kRunning, JobEvent::kGone),
+    Move(kRunning, JobEvent::kCancel, kCancelling),
+    Refuse(kRunning, JobEvent::kRetry),
+
+    Refuse(kRecovering, JobEvent::kDispatch),
+    Record(kRecovering, JobEvent::kTraining),
+    Record(kRecovering, JobEvent::kFinished),
+    Record(kRecovering, JobEvent::kInterrupted),
+    Move(kRecovering, JobEvent::kGone, kQueued, JobGuard::kMayRetry),
+    Move(kRecovering, JobEvent::kGone, kFailed, JobGuard::kMayNotRetry),
+    Move(kRecovering, JobEvent::kCancel, kCancelling),
+    Refuse(kRecovering, JobEvent::kRetry),
+
+    Refuse(kCancelling, JobEvent::kDispatch),
+    Record(kCancelling, JobEvent::kTraining),
+    Move(kCancelling, JobEvent::kFinished, kSucceeded),
+    Record(kCancelling, JobEvent::kInterrupted),
+    Move(kCancelling, JobEvent::kGone, kCancelled),
+    Record(kCancelling, JobEvent::kCancel),
+    Refuse(kCancelling, JobEvent::kRetry),
+
+    Refuse(kSucceeded, JobEvent::kDispatch),
+    Record(kSucceeded, JobEvent::kTraining),
+    Record(kSucceeded, JobEvent::kFinished),
+    Record(kSucceeded, JobEvent::kInterrupted),
+    Record(kSucceeded, JobEvent::kGone),
+    Record(kSucceeded, JobEvent::kCancel),
+    Refuse(kSucceeded, JobEvent::kRetry),
+
+    Refuse(kFailed, JobEvent::kDispatch),
+    Record(kFailed, JobEvent::kTraining),
+    Record(kFailed, JobEvent::kFinished),
+    Record(kFailed, JobEvent::kInterrupted),
+    Record(kFailed, JobEvent::kGone),
+    Record(kFailed, JobEvent::kCancel),
+    Move(kFailed, JobEvent::kRetry, kQueued),
+
+    Refuse(kCancelled, JobEvent::kDispatch),
+    Record(kCancelled, JobEvent::kTraining),
+    Record(kCancelled, JobEvent::kFinished),
+    Record(kCancelled, JobEvent::kInterrupted),
+    Record(kCancelled, JobEvent::kGone),
+    Record(kCancelled, JobEvent::kCancel),
+    Move(kCancelled, JobEvent::kRetry, kQueued),
+};
+
+constexpr auto MakeShareTable() {
+  std::array<ShareTransition, size_t{kShareStates} * kShareEvents> table{};
+  constexpr ShareState kTargets[kShareEvents] = {ShareState::kStarted,  ShareState::kTraining,
+                                                 ShareState::kFinished, ShareState::kFailed,
+                                                 ShareState::kStopped,  ShareState::kLost};
+  size_t next = 0;
+  for (int s = 0; s < kShareStates; ++s) {
+    for (int e = 0; e < kShareEvents; ++e) {
+      auto from = static_cast<ShareState>(s);
+      // States are ordered by progress: a report of an earlier one is late, and what is gone stays.
+      bool moves = !IsGone(from) && kTargets[e] > from;
+      table[next++] = {from, static_cast<ShareEvent>(e), moves ? kTargets[e] : from};
+    }
+  }
+  return table;
+}
+
+constexpr auto kShareTable = MakeShareTable();
+
+}  // namespace
+
+std::span<const JobTransition> JobTransitions() {
+  return kJobTable;
+}
+
+const JobTransition& FindTransition(JobState from, JobEvent event, bool may_retry) {
+  JobGuard unwanted = may_retry ? JobGuard::kMayNotRetry : JobGuard::kMayRetry;
+  for (const JobTransition& row : kJobTable) {
+    if (row.from == from && row.event == event && row.guard != unwanted) return row;
+  }
+  CheckFailed(__FILE__, __LINE__, "job table", "a pair of state and event is not defined");
+}
+
+std::span<const ShareTransition> ShareTransitions() {
+  return kShareTable;
+}
+
+ShareState NextShareState(ShareState from, ShareEvent event) {
+  return kShareTable[static_cast<size_t>(from) * kShareEvents + static_cast<size_t>(event)].to;
+}
+
+std::string_view Name(JobEvent event) {
+  constexpr std::string_view kNames[kJobEvents] = {
+      "dispatch", "training", "finished", "interrupted", "gone", "cancel", "retry"};
+  return kNames[static_cast<size_t>(event)];
+}
+
+std::string_view Name(ShareEvent event) {
+  constexpr std::string_view kNames[kShareEvents] = {"started", "training", "finished",
+                                                     "failed",  "stopped",  "lost"};
+  return kNames[static_cast<size_t>(event)];
+}
+
+}  // namespace weft::coordinator

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "coordinator/store/records.h"
+
+namespace weft::coordinator {
+
+/// What can happen to a job.
+enum class JobEvent {
+  kDispatch,     ///< The scheduler starts an attempt.
+  kTraining,     ///< The first optimizer step of the attempt is done.
+  kFinished,     ///< Every rank of the attempt ended with success.
+  kInterrupted,  ///< A rank or worker of the attempt is lost or failed.
+  kGone,         ///< No rank of the attempt is left, and not all had finished.
+  kCancel,       ///< A user asks it to end.
+  kRetry,        ///< A user asks for another run of a failed or cancelled job.
+};
+inline constexpr int kJobEvents = 7;
+
+/// Condition under which a row of the table holds.
+enum class JobGuard {
+  kAlways,
+  kMayRetry,     ///< The cause may pass, and attempts are left.
+  kMayNotRetry,  ///< The opposite.
+};
+
+enum class JobOutcome {
+  kMove,    ///< The state becomes `to`.
+  kRecord,  ///< Late or repeated: goes into the history, the state stays.
+  kRefuse,  ///< Not allowed in this state: an error for whoever asked.
+};
+
+struct JobTransition {
+  JobState from;
+  JobEvent event;
+  JobGuard guard;
+  JobOutcome outcome;
+  JobState to;  ///< Equal to from unless outcome is kMove.
+};
+
+/// The whole life of a job, every pair of state and event defined.
+std::span<const JobTransition> JobTransitions();
+
+/// The row that holds. `may_retry` decides between guarded rows.
+const JobTransition& FindTransition(JobState from, JobEvent event, bool may_retry);
+
+/// What can happen to the ranks of an attempt on one worker.
+enum class ShareEvent {
+  kStarted,
+  kTraining,
+  kFinished,
+  kFailed,
+  kStopped,
+  kLost,  ///< The worker does not have them, or its lease and the margin have passed.
+};
+inline constexpr int kShareEvents = 6;
+
+struct ShareTransition {
+  ShareState from;
+  ShareEvent event;
+  ShareState to;  ///< Equal to from: repeated or late, changes nothing.
+};
+
+/// The whole life of a share, every pair defined; shares that are gone stay as they are.
+std::span<const ShareTransition> ShareTransitions();
+
+ShareState NextShareState(ShareState from, ShareEvent event);
+
+std::string_view Name(JobEvent event);
+std::string_view Name(ShareEvent event);
+
+}  // namespace weft::coordinator
