@@ -1,0 +1,204 @@
+#include "coordinator/api/convert.h"
+
+#include "proto/convert.h"
+
+namespace weft::coordinator {
+namespace {
+
+constexpr size_t kMaxLineBytes = size_t{64} << 10;
+
+v1::JobState StateMessage(JobState state) {
+  v1::JobState message = v1::JOB_STATE_UNSPECIFIED;
+  WEFT_CHECK(v1::JobState_Parse(std::string(Name(state)), &message), "a state without a message");
+  return message;
+}
+
+v1::Reason ReasonMessage(Reason reason) {
+  v1::Reason message = v1::REASON_UNSPECIFIED;
+  WEFT_CHECK(v1::Reason_Parse(std::string(Name(reason)), &message), "a reason without a message");
+  return message;
+}
+
+v1::Attempt AttemptMessage(const AttemptRecord& attempt) {
+  v1::Attempt message;
+  message.set_epoch(attempt.epoch);
+  message.set_started_at(attempt.started_at);
+  if (attempt.ended_at) message.set_ended_at(*attempt.ended_at);
+  message.set_reason(ReasonMessage(attempt.reason));
+  message.set_message(attempt.message);
+  *message.mutable_plan() = ToProto<v1::Plan>(attempt.plan);
+  if (attempt.first_step) message.set_first_step(*attempt.first_step);
+  message.set_last_step(attempt.last_step);
+  return message;
+}
+
+/// Cut to `limit` bytes without splitting a UTF-8 character.
+std::string Clip(const std::string& text, size_t limit) {
+  if (text.size() <= limit) return text;
+  while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0) == 0x80) --limit;
+  return text.substr(0, limit);
+}
+
+}  // namespace
+
+v1::Job ToMessage(const JobView& view) {
+  const JobRecord& job = view.job;
+  v1::Job message;
+  message.set_id(job.id);
+  *message.mutable_spec() = ToProto<v1::JobSpec>(job.spec);
+  message.set_state(StateMessage(job.state));
+  message.set_reason(ReasonMessage(job.reason));
+  message.set_message(job.message);
+  message.set_submitted_at(job.submitted_at);
+  if (job.started_at) message.set_started_at(*job.started_at);
+  if (job.ended_at) message.set_ended_at(*job.ended_at);
+  for (const AttemptRecord& attempt : view.attempts) {
+    *message.add_attempts() = AttemptMessage(attempt);
+  }
+  *message.mutable_progress() = ToProto<v1::Progress>(job.progress);
+  message.set_run_dir(job.run_dir);
+  message.set_summary_json(job.summary_json);
+  message.set_version(job.version);
+  return message;
+}
+
+v1::Worker ToMessage(const WorkerView& view) {
+  v1::Worker message;
+  *message.mutable_profile() = ToProto<v1::WorkerProfile>(view.profile);
+  message.set_state(view.state == WorkerState::kReady          ? v1::READY
+                    : view.state == WorkerState::kDisconnected ? v1::DISCONNECTED
+                                                               : v1::LOST);
+  for (const std::string& id : view.job_ids) message.add_job_ids(id);
+  message.set_last_heartbeat_at(view.last_heartbeat_at);
+  message.set_version(view.version);
+  return message;
+}
+
+v1::Checkpoint ToMessage(const CheckpointRecord& checkpoint) {
+  v1::Checkpoint message;
+  message.set_job_id(checkpoint.job_id);
+  message.set_step(checkpoint.step);
+  message.set_epoch(checkpoint.epoch);
+  message.set_path(checkpoint.path);
+  message.set_bytes(checkpoint.bytes);
+  message.set_verified(checkpoint.verified);
+  message.set_created_at(checkpoint.created_at);
+  return message;
+}
+
+v1::LogLine ToMessage(const LogRecord& line) {
+  v1::LogLine message;
+  message.set_sequence(line.sequence);
+  message.set_epoch(line.epoch);
+  message.set_rank(static_cast<int32_t>(line.rank));
+  message.set_is_stderr(line.is_stderr);
+  message.set_time(line.time);
+  message.set_text(line.text);
+  return message;
+}
+
+v1::StartAttempt ToMessage(const StartOrder& order) {
+  v1::StartAttempt message;
+  message.set_job_id(order.job_id);
+  message.set_epoch(order.epoch);
+  *message.mutable_spec() = ToProto<v1::JobSpec>(order.spec);
+  *message.mutable_plan() = ToProto<v1::Plan>(order.plan);
+  for (int64_t rank : order.ranks) message.add_ranks(static_cast<int32_t>(rank));
+  message.set_world_size(static_cast<int32_t>(order.plan.rank_workers.size()));
+  message.set_run_dir(order.run_dir);
+  return message;
+}
+
+v1::AttemptState ToMessage(ShareEvent event) {
+  switch (event) {
+    case ShareEvent::kStarted:
+      return v1::ATTEMPT_STARTED;
+    case ShareEvent::kTraining:
+      return v1::ATTEMPT_TRAINING;
+    case ShareEvent::kFinished:
+      return v1::ATTEMPT_FINISHED;
+    case ShareEvent::kFailed:
+      return v1::ATTEMPT_FAILED;
+    case ShareEvent::kStopped:
+      return v1::ATTEMPT_STOPPED;
+    case ShareEvent::kLost:
+      break;
+  }
+  return v1::ATTEMPT_STATE_UNSPECIFIED;
+}
+
+std::optional<JobState> FromMessage(v1::JobState state) {
+  return JobStateFromName(v1::JobState_Name(state));
+}
+
+Reason FromMessage(v1::Reason reason) {
+  return ReasonFromName(v1::Reason_Name(reason)).value_or(Reason::kNone);
+}
+
+Result<std::vector<RunningAttempt>> FromMessage(
+    const google::protobuf::RepeatedPtrField<v1::RunningAttempt>& running) {
+  std::vector<RunningAttempt> attempts;
+  for (const v1::RunningAttempt& item : running) {
+    WEFT_ASSIGN_OR_RETURN(Progress progress, FromProto<Progress>(item.progress()));
+    attempts.push_back({item.job_id(), item.epoch(), std::move(progress)});
+  }
+  return attempts;
+}
+
+Result<WorkerHello> FromMessage(const v1::Register& message) {
+  WorkerHello hello;
+  hello.worker_id = message.worker_id();
+  hello.incarnation = message.incarnation();
+  hello.version = message.version();
+  hello.api_level = message.api_level();
+  // A peer of another level may mean something else by its profile; it is refused anyway.
+  WEFT_ASSIGN_OR_RETURN(hello.profile, FromProto<WorkerProfile>(message.profile()));
+  WEFT_ASSIGN_OR_RETURN(hello.running, FromMessage(message.running()));
+  return hello;
+}
+
+Result<ShareReport> FromMessage(const v1::AttemptReport& message) {
+  ShareReport report;
+  report.epoch = message.epoch();
+  report.reason = FromMessage(message.reason());
+  report.message = message.message();
+  report.summary_json = message.summary_json();
+  switch (message.state()) {
+    case v1::ATTEMPT_STARTED:
+      report.event = ShareEvent::kStarted;
+      return report;
+    case v1::ATTEMPT_TRAINING:
+      report.event = ShareEvent::kTraining;
+      return report;
+    case v1::ATTEMPT_FINISHED:
+      report.event = ShareEvent::kFinished;
+      return report;
+    case v1::ATTEMPT_FAILED:
+      report.event = ShareEvent::kFailed;
+      return report;
+    case v1::ATTEMPT_STOPPED:
+      report.event = ShareEvent::kStopped;
+      return report;
+    default:
+      return InvalidError("an attempt report without a state");
+  }
+}
+
+LogAppend FromMessage(const v1::LogBatch& message) {
+  LogAppend logs;
+  logs.job_id = message.job_id();
+  logs.epoch = message.epoch();
+  logs.first_position = std::max<int64_t>(1, message.first_sequence());
+  for (const v1::LogLine& line : message.lines()) {
+    logs.lines.push_back({0, message.epoch(), line.rank(), line.is_stderr(), line.time(),
+                          Clip(line.text(), kMaxLineBytes)});
+  }
+  return logs;
+}
+
+CheckpointRecord FromMessage(const v1::Checkpoint& message) {
+  return {message.job_id(), message.step(),     message.epoch(),     message.path(),
+          message.bytes(),  message.verified(), message.created_at()};
+}
+
+}  // namespace weft::coordinator

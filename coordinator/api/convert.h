@@ -1,0 +1,29 @@
+#pragma once
+
+#include "coordinator/service/service.h"
+#include "weft/v1/coordinator.pb.h"
+#include "weft/v1/worker.pb.h"
+
+namespace weft::coordinator {
+
+// Between the records of the coordinator and the messages of the wire.
+
+v1::Job ToMessage(const JobView& view);
+v1::Worker ToMessage(const WorkerView& view);
+v1::Checkpoint ToMessage(const CheckpointRecord& checkpoint);
+v1::LogLine ToMessage(const LogRecord& line);
+v1::StartAttempt ToMessage(const StartOrder& order);
+v1::AttemptState ToMessage(ShareEvent event);
+
+std::optional<JobState> FromMessage(v1::JobState state);
+Reason FromMessage(v1::Reason reason);
+
+/// kInvalid when a profile or progress is out of range.
+Result<WorkerHello> FromMessage(const v1::Register& message);
+Result<std::vector<RunningAttempt>> FromMessage(
+    const google::protobuf::RepeatedPtrField<v1::RunningAttempt>& running);
+Result<ShareReport> FromMessage(const v1::AttemptReport& message);
+LogAppend FromMessage(const v1::LogBatch& message);
+CheckpointRecord FromMessage(const v1::Checkpoint& message);
+
+}  // namespace weft::coordinator

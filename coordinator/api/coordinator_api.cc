@@ -1,0 +1,169 @@
+#include "coordinator/api/coordinator_api.h"
+
+#include <charconv>
+
+#include "common/version.h"
+#include "coordinator/api/convert.h"
+#include "coordinator/api/job_streams.h"
+#include "proto/convert.h"
+#include "proto/grpc_status.h"
+
+namespace weft::coordinator {
+namespace {
+
+constexpr int32_t kDefaultPage = 100;
+constexpr int32_t kMaxPage = 1000;
+constexpr int64_t kDefaultCandidates = 10;
+
+Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
+  JobQuery query;
+  if (request.page_size() < 0 || request.page_size() > kMaxPage) {
+    return InvalidError("page_size is " + std::to_string(request.page_size()) +
+                        ", but must be 0 to " + std::to_string(kMaxPage));
+  }
+  query.limit = request.page_size() == 0 ? kDefaultPage : request.page_size();
+  const std::string& token = request.page_token();
+  if (!token.empty()) {
+    auto [end, error] =
+        std::from_chars(token.data(), token.data() + token.size(), query.before_ordinal);
+    if (error != std::errc() || end != token.data() + token.size() || query.before_ordinal < 1) {
+      return InvalidError("page_token '" + token + "' is not one that this coordinator gave");
+    }
+  }
+  for (int state : request.states()) {
+    std::optional<JobState> known = FromMessage(static_cast<v1::JobState>(state));
+    if (!known) return InvalidError("states holds an unknown state " + std::to_string(state));
+    query.states.push_back(*known);
+  }
+  if (query.states.size() > static_cast<size_t>(kJobStates)) {
+    return InvalidError("states names a state twice");
+  }
+  return query;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* CoordinatorApi::Finish(grpc::ServerUnaryReactor* reactor,
+                                                 const char* method, const Status& status) {
+  metrics_.RpcHandled("Coordinator", method, std::string(StatusCodeName(status.code())));
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::SubmitJob(grpc::CallbackServerContext* context,
+                                                    const v1::SubmitJobRequest* request,
+                                                    v1::SubmitJobResponse* response) {
+  auto* reactor = context->DefaultReactor();
+  Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
+  if (!spec.ok()) return Finish(reactor, "SubmitJob", spec.status());
+  service_.Submit(*spec, request->client_request_id(),
+                  [this, reactor, response](const Result<SubmitResult>& result) {
+                    if (result.ok()) {
+                      *response->mutable_job() = ToMessage(result->view);
+                      response->set_already_submitted(result->already_submitted);
+                    }
+                    Finish(reactor, "SubmitJob", result.status());
+                  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::GetJob(grpc::CallbackServerContext* context,
+                                                 const v1::GetJobRequest* request,
+                                                 v1::Job* response) {
+  Result<JobView> view = service_.Get(request->id());
+  if (view.ok()) *response = ToMessage(*view);
+  return Finish(context->DefaultReactor(), "GetJob", view.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ListJobs(grpc::CallbackServerContext* context,
+                                                   const v1::ListJobsRequest* request,
+                                                   v1::ListJobsResponse* response) {
+  auto* reactor = context->DefaultReactor();
+  Result<JobQuery> query = ToQuery(*request);
+  if (!query.ok()) return Finish(reactor, "ListJobs", query.status());
+  Result<JobPage> page = service_.List(*query);
+  if (page.ok()) {
+    for (const JobView& view : page->jobs) *response->add_jobs() = ToMessage(view);
+    if (page->next_before_ordinal > 0) {
+      response->set_next_page_token(std::to_string(page->next_before_ordinal));
+    }
+  }
+  return Finish(reactor, "ListJobs", page.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::CancelJob(grpc::CallbackServerContext* context,
+                                                    const v1::CancelJobRequest* request,
+                                                    v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Cancel(request->id(), [this, reactor, response](const Result<JobView>& view) {
+    if (view.ok()) *response = ToMessage(*view);
+    Finish(reactor, "CancelJob", view.status());
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::RetryJob(grpc::CallbackServerContext* context,
+                                                   const v1::RetryJobRequest* request,
+                                                   v1::Job* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Retry(request->id(), [this, reactor, response](const Result<JobView>& view) {
+    if (view.ok()) *response = ToMessage(*view);
+    Finish(reactor, "RetryJob", view.status());
+  });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::JobUpdate>* CoordinatorApi::WatchJob(
+    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+  return NewJobWatch(service_, metrics_, request->id());
+}
+
+grpc::ServerWriteReactor<v1::LogLine>* CoordinatorApi::StreamLogs(
+    grpc::CallbackServerContext*, const v1::StreamLogsRequest* request) {
+  return NewLogStream(service_, metrics_, *request);
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::PlanJob(grpc::CallbackServerContext* context,
+                                                  const v1::PlanJobRequest* request,
+                                                  v1::PlanReport* response) {
+  auto* reactor = context->DefaultReactor();
+  Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
+  if (!spec.ok()) return Finish(reactor, "PlanJob", spec.status());
+  std::optional<ClusterProfile> cluster;
+  if (request->has_cluster()) {
+    Result<ClusterProfile> given = FromProto<ClusterProfile>(request->cluster());
+    if (!given.ok()) return Finish(reactor, "PlanJob", given.status());
+    cluster = std::move(*given);
+  }
+  int64_t top = request->top() > 0 ? request->top() : kDefaultCandidates;
+  Result<PlanReport> report = service_.PlanFor(*spec, cluster, top);
+  if (report.ok()) *response = ToProto<v1::PlanReport>(*report);
+  return Finish(reactor, "PlanJob", report.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ListWorkers(grpc::CallbackServerContext* context,
+                                                      const v1::ListWorkersRequest*,
+                                                      v1::ListWorkersResponse* response) {
+  for (const WorkerView& view : service_.Workers()) *response->add_workers() = ToMessage(view);
+  return Finish(context->DefaultReactor(), "ListWorkers", OkStatus());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ListCheckpoints(grpc::CallbackServerContext* context,
+                                                          const v1::ListCheckpointsRequest* request,
+                                                          v1::ListCheckpointsResponse* response) {
+  Result<std::vector<CheckpointRecord>> list = service_.Checkpoints(request->job_id());
+  if (list.ok()) {
+    for (const CheckpointRecord& item : *list) *response->add_checkpoints() = ToMessage(item);
+  }
+  return Finish(context->DefaultReactor(), "ListCheckpoints", list.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::GetVersion(grpc::CallbackServerContext* context,
+                                                     const v1::GetVersionRequest*,
+                                                     v1::GetVersionResponse* response) {
+  response->set_version(kVersion);
+  response->set_api_level(kApiLevel);
+  return Finish(context->DefaultReactor(), "GetVersion", OkStatus());
+}
+
+}  // namespace weft::coordinator

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <string>
+
+#include "coordinator/store/records.h"
+
+namespace weft::coordinator {
+
+/// What the coordinator counts and measures; the table stands in docs/metrics.md. Thread-safe.
+class Metrics {
+ public:
+  Metrics();
+
+  const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
+
+  void SetLiveJobs(JobState state, int64_t count);
+  void JobSubmitted() { submitted_.Increment(); }
+  void JobMoved(JobState from, JobState to);
+  void JobFinished(JobState outcome, Reason reason);
+  void SetPending(Reason reason, int64_t count);
+  void QueueWaited(double seconds) { queue_wait_.Observe(seconds); }
+  void ScheduleCycle(double seconds) { schedule_cycle_.Observe(seconds); }
+  void Planned(bool found, double seconds, int64_t candidates);
+  /// |measured - predicted| / measured of an attempt that ended.
+  void PlanStepTimeError(double ratio) { plan_step_time_error_.Observe(ratio); }
+  /// `state` is "ready", "disconnected" or "lost".
+  void SetWorkers(const std::string& state, int64_t count);
+  void LeaseExpired() { lease_expirations_.Increment(); }
+  /// A message refused because its epoch, worker or incarnation is not the present one.
+  void Fenced(const std::string& method);
+  void Dispatched(double seconds) { dispatch_.Observe(seconds); }
+  /// From the interruption to training again.
+  void Recovered(Reason cause, double seconds);
+  void StoreCommitted(double seconds, int64_t changes);
+  void StoreFailed() { store_errors_.Increment(); }
+  void CheckpointReported(bool verified);
+  void LogLines(int64_t lines) { log_lines_.Increment(static_cast<double>(lines)); }
+  void SetStartupSeconds(double seconds) { startup_.Set(seconds); }
+  void RpcHandled(const std::string& service, const std::string& method, const std::string& code);
+
+ private:
+  std::shared_ptr<prometheus::Registry> registry_;
+  prometheus::Family<prometheus::Gauge>& jobs_;
+  prometheus::Counter& submitted_;
+  prometheus::Family<prometheus::Counter>& finished_;
+  prometheus::Family<prometheus::Counter>& transitions_;
+  prometheus::Family<prometheus::Gauge>& pending_;
+  prometheus::Histogram& queue_wait_;
+  prometheus::Histogram& schedule_cycle_;
+  prometheus::Family<prometheus::Histogram>& plan_duration_;
+  prometheus::Counter& plan_candidates_;
+  prometheus::Histogram& plan_step_time_error_;
+  prometheus::Family<prometheus::Gauge>& workers_;
+  prometheus::Counter& lease_expirations_;
+  prometheus::Family<prometheus::Counter>& fenced_;
+  prometheus::Histogram& dispatch_;
+  prometheus::Family<prometheus::Histogram>& recovery_;
+  prometheus::Histogram& store_txn_;
+  prometheus::Histogram& store_batch_;
+  prometheus::Counter& store_errors_;
+  prometheus::Family<prometheus::Counter>& checkpoints_;
+  prometheus::Counter& log_lines_;
+  prometheus::Gauge& startup_;
+  prometheus::Family<prometheus::Counter>& rpc_handled_;
+};
+
+}  // namespace weft::coordinator

@@ -1,0 +1,276 @@
+#include "coordinator/service/service.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/log.h"
+
+namespace weft::coordinator {
+namespace {
+
+constexpr std::chrono::seconds kStoreRetryDelay(1);
+
+double Seconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+Service::Service(Store& store, const Clock& clock, PlanFunction plan, Metrics& metrics,
+                 ServiceOptions options)
+    : store_(store),
+      clock_(clock),
+      plan_(std::move(plan)),
+      metrics_(metrics),
+      options_(std::move(options)),
+      loop_(clock),
+      leases_(clock, options_.lease, options_.Margin()) {}
+
+Service::~Service() {
+  Stop();
+}
+
+Status Service::Start() {
+  Duration begin = clock_.Monotonic();
+  JobQuery query;
+  query.limit = 1000;
+  for (int i = 0; i < kJobStates; ++i) {
+    if (!IsTerminal(static_cast<JobState>(i))) query.states.push_back(static_cast<JobState>(i));
+  }
+  while (true) {
+    WEFT_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, store_.ListJobs(query));
+    for (const JobRecord& job : jobs) WEFT_RETURN_IF_ERROR(Load(job.id).status());
+    if (std::ssize(jobs) < query.limit) break;
+    query.before_ordinal = jobs.back().ordinal;
+  }
+  WEFT_ASSIGN_OR_RETURN(std::vector<IntentRecord> intents, store_.ListIntents());
+  for (IntentRecord& intent : intents) {
+    outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = std::move(intent);
+  }
+  // The workers of running attempts have a lease from now on to come back with them.
+  for (const auto& [worker_id, jobs] : placed_) {
+    sessions_[worker_id].profile.worker_id = worker_id;
+    leases_.Renew(worker_id);
+  }
+  if (!live_.empty()) {
+    settling_ = true;
+    loop_.PostAfter(options_.heartbeat, [this] {
+      settling_ = false;
+      ScheduleSoon();
+    });
+  }
+  CountWorkers();
+  ArmLeaseTimer();
+  metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
+  if (!live_.empty()) {
+    WEFT_LOG_INFO << live_.size() << " unfinished jobs loaded, " << placed_.size()
+                  << " workers expected back with running attempts";
+  }
+  loop_.Start();
+  return OkStatus();
+}
+
+void Service::CloseLinks() {
+  loop_.Post([this] {
+    for (auto& [id, session] : sessions_) {
+      if (session.link) session.link->Close();
+    }
+  });
+}
+
+void Service::Stop() {
+  loop_.Stop();
+  // Replies come in order: after this one none of ours is left that refers to this object.
+  (void)CommitAndWait(store_, Transaction{});
+}
+
+Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
+  if (auto it = live_.find(job_id); it != live_.end()) return it->second.get();
+  auto live = std::make_unique<LiveJob>();
+  WEFT_ASSIGN_OR_RETURN(live->current.job, store_.GetJob(job_id));
+  WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job_id));
+  live->progress = live->current.job.progress;
+  if (attempts.size() > 1) live->current.previous_reason = attempts[attempts.size() - 2].reason;
+  if (!attempts.empty()) {
+    live->current.attempt = std::move(attempts.back());
+    for (const ShareRecord& share : live->current.attempt->shares) {
+      if (!IsGone(share.state)) live->shares[share.worker_id].expected_from = clock_.Monotonic();
+    }
+    SetPlaced(*live->current.attempt);
+  }
+  if (live->current.job.state == JobState::kQueued) {
+    queue_[live->current.job.ordinal] = job_id;
+  }
+  CountJob(live->current.job.state, 1);
+  return (live_[job_id] = std::move(live)).get();
+}
+
+void Service::Change(const std::string& job_id, Decide decide, Done done, bool must) {
+  Result<LiveJob*> loaded = Load(job_id);
+  if (!loaded.ok()) {
+    done(loaded.status());
+    return;
+  }
+  LiveJob& live = **loaded;
+  if (live.busy) {
+    live.waiting.push_back([this, job_id, decide = std::move(decide), done = std::move(done),
+                            must] { Change(job_id, decide, done, must); });
+    return;
+  }
+  Result<Transaction> change = decide(live.current);
+  if (!change.ok() || change->empty()) {
+    done(change.status());
+    NextChange(job_id);
+    return;
+  }
+  if (change->job) change->job->progress = live.progress;
+  if (change->attempt && change->attempt->epoch == live.current.job.last_epoch) {
+    change->attempt->last_step = std::max(change->attempt->last_step, live.progress.step);
+  }
+  live.busy = true;
+  Transaction copy = *change;
+  store_.Commit(std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done),
+                                  must, change = std::move(*change)](Result<CommitResult> result) {
+    loop_.Post([this, job_id, decide, done, must, change, result = std::move(result)] {
+      LiveJob& job = *live_.at(job_id);
+      job.busy = false;
+      if (result.ok()) {
+        Committed(job_id, change, *result);
+        done(OkStatus());
+      } else {
+        metrics_.StoreFailed();
+        WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
+        if (must && result.status().code() != StatusCode::kConflict) {
+          loop_.PostAfter(kStoreRetryDelay,
+                          [this, job_id, decide, done] { Change(job_id, decide, done, true); });
+        } else {
+          done(result.status());
+        }
+      }
+      NextChange(job_id);
+    });
+  });
+}
+
+void Service::NextChange(const std::string& job_id) {
+  auto it = live_.find(job_id);
+  if (it == live_.end() || it->second->busy) return;
+  if (it->second->waiting.empty()) {
+    if (IsTerminal(it->second->current.job.state)) Retire(job_id);
+    return;
+  }
+  auto next = std::move(it->second->waiting.front());
+  it->second->waiting.pop_front();
+  next();
+}
+
+void Service::Retire(const std::string& job_id) {
+  CountJob(live_.at(job_id)->current.job.state, -1);
+  live_.erase(job_id);
+  std::lock_guard lock(view_mutex_);
+  overlays_.erase(job_id);
+}
+
+void Service::Committed(const std::string& job_id, const Transaction& change,
+                        const CommitResult& result) {
+  LiveJob& live = *live_.at(job_id);
+  JobState from = live.current.job.state;
+  if (change.attempt) {
+    const AttemptRecord& attempt = *change.attempt;
+    if (live.current.attempt && live.current.attempt->epoch != attempt.epoch) {
+      live.current.previous_reason = live.current.attempt->reason;
+    }
+    if (!live.current.attempt || live.current.attempt->epoch != attempt.epoch) {
+      live.shares.clear();
+      for (const ShareRecord& share : attempt.shares) {
+        live.shares[share.worker_id].expected_from = clock_.Monotonic();
+      }
+      live.dispatched_at = clock_.Monotonic();
+    }
+    live.current.attempt = attempt;
+    SetPlaced(attempt);
+    if (attempt.ended_at) rendezvous_.Drop(job_id, attempt.epoch);
+  }
+  if (change.job) {
+    live.current.job = *change.job;
+    live.current.job.version = result.job_version;
+    live.current.job.ordinal = result.job_ordinal;
+    ShowMove(live, from);
+  }
+  for (const IntentRecord& intent : change.remove_intents) {
+    outbox_.erase({intent.worker_id, intent.job_id, intent.epoch, intent.kind});
+  }
+  for (const IntentRecord& intent : change.add_intents) {
+    outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = intent;
+    Deliver(intent);
+  }
+  bool frees =
+      change.attempt && std::any_of(change.attempt->shares.begin(), change.attempt->shares.end(),
+                                    [](const auto& share) { return IsGone(share.state); });
+  if (frees || live.current.job.state != from) ScheduleSoon();
+  job_changes_.Notify(job_id);
+  if (IsTerminal(live.current.job.state)) log_changes_.Notify(job_id);
+}
+
+void Service::ShowMove(LiveJob& live, JobState from) {
+  const JobRecord& job = live.current.job;
+  if (job.state == from) return;
+  metrics_.JobMoved(from, job.state);
+  CountJob(from, -1);
+  CountJob(job.state, 1);
+  WEFT_LOG_INFO << "job " << job.id << ": " << Name(from) << " -> " << Name(job.state)
+                << (job.message.empty() ? "" : ": ") << job.message;
+  if (from == JobState::kQueued) queue_.erase(job.ordinal);
+  if (job.state == JobState::kQueued) queue_[job.ordinal] = job.id;
+  if (job.state == JobState::kStarting) {
+    metrics_.QueueWaited(std::max(0.0, clock_.UnixSeconds() - job.queued_at));
+  }
+  if (job.state == JobState::kRecovering ||
+      (from != JobState::kRecovering && job.state == JobState::kQueued && live.current.attempt)) {
+    live.interrupted_at = clock_.Monotonic();
+    live.interrupted_by = job.reason;
+  }
+  if (job.state == JobState::kRunning && live.interrupted_at) {
+    metrics_.Recovered(live.interrupted_by, Seconds(clock_.Monotonic() - *live.interrupted_at));
+    live.interrupted_at.reset();
+  }
+  if (IsTerminal(job.state)) {
+    metrics_.JobFinished(job.state, job.reason);
+    double predicted =
+        live.current.attempt ? live.current.attempt->plan.prediction.step_seconds : 0;
+    double measured = live.progress.step_seconds;
+    if (predicted > 0 && measured > 0 && std::isfinite(measured)) {
+      metrics_.PlanStepTimeError(std::fabs(measured - predicted) / measured);
+    }
+  }
+  SetOverlay(job.id, [](Overlay& overlay) {
+    overlay.reason = Reason::kNone;
+    overlay.message.clear();
+  });
+}
+
+void Service::CountJob(JobState state, int64_t change) {
+  int64_t& count = job_counts_[static_cast<size_t>(state)];
+  count += change;
+  if (!IsTerminal(state)) metrics_.SetLiveJobs(state, count);
+}
+
+void Service::SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change) {
+  std::lock_guard lock(view_mutex_);
+  change(overlays_[job_id]);
+}
+
+JobView Service::Compose(JobRecord job, std::vector<AttemptRecord> attempts) {
+  std::lock_guard lock(view_mutex_);
+  auto it = overlays_.find(job.id);
+  if (it != overlays_.end() && !IsTerminal(job.state)) {
+    if (it->second.progress) job.progress = *it->second.progress;
+    if (job.state == JobState::kQueued && it->second.reason != Reason::kNone) {
+      job.reason = it->second.reason;
+      job.message = it->second.message;
+    }
+  }
+  return {std::move(job), std::move(attempts)};
+}
+
+}  // namespace weft::coordinator

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "coordinator/membership/lease_table.h"
+#include "coordinator/recovery/job_logic.h"
+#include "coordinator/scheduler/scheduler.h"
+#include "coordinator/service/event_loop.h"
+#include "coordinator/service/metrics.h"
+#include "coordinator/service/notifier.h"
+#include "coordinator/service/rendezvous.h"
+#include "coordinator/service/worker_link.h"
+#include "coordinator/store/store.h"
+
+namespace weft::coordinator {
+
+struct ServiceOptions {
+  std::string run_root;                 ///< run_dir of a job is run_root/ID.
+  std::vector<std::string> data_roots;  ///< Files of jobs must be below one; empty: anywhere.
+  std::chrono::nanoseconds lease = std::chrono::seconds(10);
+  std::chrono::nanoseconds heartbeat = std::chrono::seconds(2);
+
+  /// Past the lease, until ranks of a lost worker are surely gone.
+  std::chrono::nanoseconds Margin() const { return lease / 5; }
+  /// Ranks that an attached worker has reported and does not list any more are lost after this.
+  std::chrono::nanoseconds MissingGrace() const { return 3 * heartbeat; }
+  /// The same for ranks that the worker was told to start and never listed.
+  std::chrono::nanoseconds StartGrace() const { return 15 * heartbeat; }
+};
+
+/// A job for people: as stored, with the newest progress and the reason why it waits.
+struct JobView {
+  JobRecord job;
+  std::vector<AttemptRecord> attempts;  ///< Oldest first.
+};
+
+struct JobPage {
+  std::vector<JobView> jobs;
+  int64_t next_before_ordinal = 0;  ///< For the next page; 0: this was the last.
+};
+
+struct SubmitResult {
+  JobView view;
+  bool already_submitted = false;
+};
+
+enum class WorkerState { kReady, kDisconnected, kLost };
+
+struct WorkerView {
+  WorkerProfile profile;
+  WorkerState state = WorkerState::kDisconnected;
+  std::vector<std::string> job_ids;
+  double last_heartbeat_at = 0;
+  std::string version;
+};
+
+/// The coordinator without its transport: everything users and workers ask for, on one event loop
+/// that alone changes jobs (single writer), over a Store that is the truth. What a job's record
+/// says was committed before anyone is told. Public functions are thread-safe unless said
+/// otherwise; callbacks run on the loop or on the store's writer thread and must not block.
+class Service {
+ public:
+  Service(Store& store, const Clock& clock, PlanFunction plan, Metrics& metrics,
+          ServiceOptions options);
+  ~Service();
+
+  /// Loads what has not ended and waits, a lease long, for the workers of running attempts to come
+  /// back with them. Once, before anything else.
+  Status Start();
+  /// Ends the streams of the workers; their ranks go on, and they will dial again.
+  void CloseLinks();
+  /// Ends the loop. No call may be in progress.
+  void Stop();
+  /// For tests that moved a ManualClock.
+  void Wake() { loop_.Wake(); }
+
+  // For users.
+  void Submit(const JobSpec& spec, const std::string& client_request_id,
+              std::function<void(Result<SubmitResult>)> done);
+  void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  Result<JobView> Get(const std::string& id_or_prefix);
+  Result<JobPage> List(const JobQuery& query);
+  /// Plans for `cluster`, or for the attached workers. Keeps the `top` best candidates.
+  Result<PlanReport> PlanFor(const JobSpec& spec, const std::optional<ClusterProfile>& cluster,
+                             int64_t top);
+  std::vector<WorkerView> Workers();
+  Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& id_or_prefix);
+  /// The full id of the one job whose id begins so.
+  Result<std::string> ResolveId(const std::string& id_or_prefix);
+  Store& store() { return store_; }
+  /// Key: job id, for its state and progress.
+  Notifier& job_changes() { return job_changes_; }
+  /// Key: job id, for its log.
+  Notifier& log_changes() { return log_changes_; }
+
+  // For workers. Calls for one link come in the order of its messages.
+  void Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello);
+  void Detach(const std::shared_ptr<WorkerLink>& link);
+  /// `draining`: the worker ends soon and gets no new attempt.
+  void Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequence,
+                 std::vector<RunningAttempt> running, bool draining);
+  void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
+              ShareReport report);
+  void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
+  void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint);
+  void StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                const AttemptKey& attempt, const std::string& key, std::string value);
+  void StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                const AttemptKey& attempt, const std::string& key, double timeout_seconds);
+
+ private:
+  using Duration = std::chrono::nanoseconds;
+  using Decide = std::function<Result<Transaction>(const JobCase&)>;
+  using Done = std::function<void(const Status&)>;
+
+  /// What is known of ranks on a worker beyond what is stored.
+  struct ShareTrack {
+    std::optional<Duration> listed_at;  ///< Last named by the worker.
+    Duration expected_from{0};          ///< Nobody can have named them before.
+  };
+
+  /// A job that has not ended, or one being changed.
+  struct LiveJob {
+    JobCase current;
+    Progress progress;
+    bool busy = false;                          ///< A change is being committed.
+    std::deque<std::function<void()>> waiting;  ///< Changes after that one.
+    std::map<std::string, ShareTrack> shares;   ///< Of the newest attempt, by worker.
+    std::optional<Plan> reserved;               ///< Capacity of a start being committed.
+    std::optional<Duration> dispatched_at;      ///< Until the first answer.
+    std::optional<Duration> interrupted_at;     ///< Until it trains again.
+    Reason interrupted_by = Reason::kNone;
+  };
+
+  struct Session {
+    std::shared_ptr<WorkerLink> link;  ///< Null: no stream.
+    std::string incarnation;
+    std::string version;
+    WorkerProfile profile;
+    bool lost = false;
+    bool stale_ranks = false;  ///< Runs ranks of attempts that are over; takes no others.
+    bool draining = false;     ///< Ends soon; takes no others.
+    Duration registered_at{0};
+    Duration heard_at{0};
+    double last_heartbeat_at = 0;
+  };
+
+  /// What views add to the stored record.
+  struct Overlay {
+    std::optional<Progress> progress;
+    Reason reason = Reason::kNone;
+    std::string message;
+  };
+
+  using IntentKey = std::tuple<std::string, std::string, int64_t, IntentKind>;
+
+  // service.cc: jobs and their changes. On the loop.
+  Result<LiveJob*> Load(const std::string& job_id);
+  /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
+  /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
+  /// again later, and `done` waits.
+  void Change(const std::string& job_id, Decide decide, Done done, bool must);
+  void Committed(const std::string& job_id, const Transaction& change, const CommitResult& result);
+  void ShowMove(LiveJob& live, JobState from);
+  void NextChange(const std::string& job_id);
+  void Retire(const std::string& job_id);
+  void CountJob(JobState state, int64_t change);
+  void SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change);
+  JobView Compose(JobRecord job, std::vector<AttemptRecord> attempts);
+
+  // service_workers.cc: sessions. On the loop.
+  Session* SessionOf(const std::shared_ptr<WorkerLink>& link, const char* method,
+                     std::string* worker_id);
+  bool SeeRunning(const std::string& worker_id, Session& session,
+                  const std::vector<RunningAttempt>& running, std::vector<AttemptKey>* adopted);
+  void FindMissing(const std::string& worker_id, Session& session, bool restarted,
+                   const std::vector<RunningAttempt>& running);
+  void LoseShare(const std::string& job_id, int64_t epoch, const std::string& worker_id,
+                 const std::string& why, Reason reason);
+  void CheckLeases();
+  void ArmLeaseTimer();
+  void CountWorkers();
+  bool IsCurrent(const AttemptKey& attempt, const std::string& worker_id);
+  std::vector<std::string> JobsOn(const std::string& worker_id) const;
+  void SetPlaced(const AttemptRecord& attempt);
+
+  // service_schedule.cc: starting attempts. On the loop.
+  void ScheduleSoon();
+  void RunSchedule();
+  SchedulerSnapshot TakeSnapshot();
+  Result<PlanReport> TimedPlan(const JobSpec& spec, const ClusterProfile& cluster);
+  void Deliver(const IntentRecord& intent);
+
+  Store& store_;
+  const Clock& clock_;
+  PlanFunction plan_;
+  Metrics& metrics_;
+  ServiceOptions options_;
+  Notifier job_changes_;
+  Notifier log_changes_;
+  EventLoop loop_;
+
+  // On the loop only.
+  std::map<std::string, std::unique_ptr<LiveJob>> live_;
+  std::map<int64_t, std::string> queue_;      ///< Queued jobs by order of submission.
+  std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
+  LeaseTable leases_;
+  Rendezvous rendezvous_;
+  bool schedule_pending_ = false;
+  bool settling_ = false;  ///< Just started: workers are still coming back.
+  std::optional<Duration> lease_timer_;
+  std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
+  int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
+
+  std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
+  std::map<std::string, Session> sessions_;
+  std::map<std::string, Overlay> overlays_;
+  std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.
+};
+
+/// kInvalid when a file that the job reads is not below one of `roots`; no roots: all are allowed.
+Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots);
+
+}  // namespace weft::coordinator

@@ -1,0 +1,249 @@
+#include "coordinator/service/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <future>
+
+#include "common/failpoint.h"
+#include "common/version.h"
+#include "coordinator/store/sqlite_store.h"
+
+namespace weft::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+/// Writes down what it is told, as words.
+class FakeLink : public WorkerLink {
+ public:
+  void SendRegistered(double, double, const std::vector<AttemptKey>& adopted) override {
+    Note("registered " + std::to_string(adopted.size()));
+  }
+  void Refuse(const std::string& why) override { Note("refused " + why); }
+  void AckHeartbeat(int64_t sequence) override { Note("heartbeat " + std::to_string(sequence)); }
+  void Start(const StartOrder& order) override {
+    Note("start " + order.job_id + " " + std::to_string(order.epoch));
+  }
+  void Stop(const std::string& job, int64_t epoch, bool graceful) override {
+    Note("stop " + job + " " + std::to_string(epoch) + (graceful ? " gracefully" : ""));
+  }
+  void AckReport(const std::string& job, int64_t epoch, ShareEvent) override {
+    Note("ack " + job + " " + std::to_string(epoch));
+  }
+  void AckLogs(const std::string&, int64_t, int64_t position) override {
+    Note("logs " + std::to_string(position));
+  }
+  void ReplyStore(int64_t, const Result<std::string>&) override { Note("store"); }
+  void Close() override { Note("closed"); }
+
+  /// Waits (real time) until a note begins so; whether it came.
+  bool Saw(const std::string& beginning, milliseconds timeout = seconds(5)) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, timeout, [&] {
+      return std::any_of(notes_.begin(), notes_.end(),
+                         [&](const auto& note) { return note.rfind(beginning, 0) == 0; });
+    });
+  }
+
+ private:
+  void Note(const std::string& note) {
+    std::lock_guard lock(mutex_);
+    notes_.push_back(note);
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> notes_;
+};
+
+Result<PlanReport> OneRankEach(const JobSpec& spec, const ClusterProfile& cluster) {
+  Plan plan;
+  for (const auto& worker : cluster.workers) {
+    if (std::ssize(plan.rank_workers) < spec.resources.ranks) {
+      plan.rank_workers.push_back(worker.worker_id);
+    }
+  }
+  bool fits = std::ssize(plan.rank_workers) == spec.resources.ranks;
+  PlanReport report;
+  report.candidates.push_back({plan, fits, fits, "too few workers"});
+  return report;
+}
+
+class ServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SqliteOptions sqlite;
+    sqlite.path = ":memory:";
+    store_ = std::move(*SqliteStore::Open(sqlite));
+    service_ = std::make_unique<Service>(*store_, clock_, OneRankEach, metrics_, ServiceOptions{});
+    ASSERT_TRUE(service_->Start().ok());
+  }
+  void TearDown() override {
+    ASSERT_TRUE(SetFailpoints("").ok());
+    service_.reset();
+  }
+  std::shared_ptr<FakeLink> Attach(const std::string& id) {
+    auto link = std::make_shared<FakeLink>();
+    WorkerHello hello;
+    hello.worker_id = id;
+    hello.incarnation = "i";
+    hello.version = kVersion;
+    hello.api_level = kApiLevel;
+    hello.profile.cores = 1;
+    hello.profile.memory_limit_bytes = 1 << 30;
+    service_->Attach(link, hello);
+    EXPECT_TRUE(link->Saw("registered"));
+    return link;
+  }
+  Result<SubmitResult> Submit(int64_t ranks) {
+    JobSpec spec;
+    spec.name = "job";
+    spec.data.train = {"/data/a"};
+    spec.resources.ranks = ranks;
+    std::promise<Result<SubmitResult>> promise;
+    service_->Submit(spec, "request-" + std::to_string(++requests_),
+                     [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });
+    return promise.get_future().get();
+  }
+  /// Moves the clock, with the given workers sending heartbeats every second.
+  void Pass(int duration, const std::vector<std::shared_ptr<FakeLink>>& alive,
+            const std::vector<RunningAttempt>& running = {}) {
+    for (int i = 0; i < duration; ++i) {
+      clock_.Advance(seconds(1));
+      for (const auto& link : alive) {
+        int64_t sequence = ++heartbeats_;
+        service_->Heartbeat(link, sequence, running, false);
+        ASSERT_TRUE(link->Saw("heartbeat " + std::to_string(sequence)));
+      }
+      service_->Wake();
+    }
+  }
+  JobState AwaitState(const std::string& id, JobState state) {
+    JobState now = service_->Get(id)->job.state;
+    for (int i = 0; i < 1000 && now != state; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+      now = service_->Get(id)->job.state;
+    }
+    return now;
+  }
+
+  ManualClock clock_;
+  Metrics metrics_;
+  std::unique_ptr<SqliteStore> store_;
+  std::unique_ptr<Service> service_;
+  int requests_ = 0;
+  int64_t heartbeats_ = 0;
+};
+
+TEST_F(ServiceTest, ALostWorkersJobWaitsForLeaseAndMarginAndForTheOtherRanks) {
+  auto a = Attach("a");
+  auto b = Attach("b");
+  std::string id = Submit(2)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  ASSERT_TRUE(b->Saw("start " + id + " 1"));
+  for (const auto& link : {a, b}) {
+    service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+    ASSERT_TRUE(link->Saw("ack " + id));
+  }
+  auto c = Attach("c");
+  std::vector<RunningAttempt> runs = {{id, 1, {}}};
+  // b falls silent; a and c go on (c runs nothing).
+  auto pass = [&](int duration) {
+    for (int i = 0; i < duration; ++i) {
+      clock_.Advance(seconds(1));
+      int64_t first = ++heartbeats_;
+      service_->Heartbeat(
+          a, first,
+          service_->Get(id)->job.state == JobState::kQueued ? std::vector<RunningAttempt>{} : runs,
+          false);
+      ASSERT_TRUE(a->Saw("heartbeat " + std::to_string(first)));
+      int64_t second = ++heartbeats_;
+      service_->Heartbeat(c, second, {}, false);
+      ASSERT_TRUE(c->Saw("heartbeat " + std::to_string(second)));
+      service_->Wake();
+    }
+  };
+  pass(9);
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning);
+  pass(1);
+  EXPECT_EQ(AwaitState(id, JobState::kRecovering), JobState::kRecovering);
+  ASSERT_TRUE(a->Saw("stop " + id + " 1"));
+  pass(2);  // the margin has passed, but a has not confirmed its stop
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kRecovering);
+  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  ASSERT_TRUE(c->Saw("start " + id + " 2"));
+  EXPECT_FALSE(b->Saw("start " + id + " 2", milliseconds(1)));
+}
+
+TEST_F(ServiceTest, RanksThatAWorkerDoesNotListAnyMoreAreRecovered) {
+  auto a = Attach("a");
+  std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  service_->Report(a, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("ack " + id));
+  Pass(5, {a}, {{id, 1, {}}});
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning);
+  Pass(5, {a});
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning) << "within the grace";
+  Pass(3, {a});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+}
+
+TEST_F(ServiceTest, AFullDiskRefusesSubmissionsAndDelaysReportsWithoutLosingThem) {
+  auto a = Attach("a");
+  std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  auto refused = Submit(1);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kExhausted);
+  service_->Report(a, id, {"", 1, ShareEvent::kFinished, Reason::kNone, "", "{}"});
+  EXPECT_FALSE(a->Saw("ack " + id, milliseconds(50)));
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kStarting);
+  ASSERT_TRUE(SetFailpoints("").ok());
+  for (int i = 0; i < 100 && !a->Saw("ack " + id, milliseconds(20)); ++i) {
+    clock_.Advance(milliseconds(500));
+    service_->Wake();
+  }
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kSucceeded);
+}
+
+TEST_F(ServiceTest, HeartbeatsNeverTouchTheDisk) {
+  auto a = Attach("a");
+  std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  service_->Report(a, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("ack " + id));
+  int64_t version = store_->GetJob(id)->version;
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  RunningAttempt running{id, 1, {}};
+  running.progress.step = 41;
+  Pass(20, {a}, {running});
+  EXPECT_EQ(store_->GetJob(id)->version, version);
+  EXPECT_EQ(service_->Get(id)->job.progress.step, 41);
+}
+
+TEST(CheckDataPaths, KeepsJobsBelowTheDeclaredFolders) {
+  JobSpec spec;
+  spec.data.train = {"/data/sets/a.txt"};
+  EXPECT_TRUE(CheckDataPaths(spec, {}).ok());
+  EXPECT_TRUE(CheckDataPaths(spec, {"/other", "/data/sets"}).ok());
+  for (const char* outside : {"/etc/passwd", "/data/sets/../secret", "a.txt", "/data/setsx/a"}) {
+    spec.data.train = {"/data/sets/a.txt", outside};
+    Status status = CheckDataPaths(spec, {"/data/sets"});
+    EXPECT_EQ(status.code(), StatusCode::kInvalid) << outside;
+    EXPECT_THAT(status.message(), HasSubstr("data.train"));
+  }
+  spec.data.train = {"/data/sets/a.txt"};
+  spec.model.import_path = "/models/gpt2";
+  EXPECT_FALSE(CheckDataPaths(spec, {"/data/sets"}).ok());
+}
+
+}  // namespace
+}  // namespace weft::coordinator

@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <filesystem>
+#include <random>
+
+#include "common/env.h"
+#include "common/failpoint.h"
+#include "coordinator/service/service.h"
+
+namespace weft::coordinator {
+namespace {
+
+constexpr int kSuffixLength = 5;
+
+/// Five characters that are hard to mistake for each other.
+std::string RandomSuffix() {
+  constexpr std::string_view kAlphabet = "23456789abcdefghjkmnpqrstuvwxyz";
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  std::string suffix;
+  for (int i = 0; i < kSuffixLength; ++i) suffix += kAlphabet[random() % kAlphabet.size()];
+  return suffix;
+}
+
+}  // namespace
+
+Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots) {
+  if (roots.empty()) return OkStatus();
+  std::vector<std::pair<std::string, std::string>> paths;
+  for (const auto& path : spec.data.train) paths.emplace_back("data.train", path);
+  for (const auto& path : spec.data.validation) paths.emplace_back("data.validation", path);
+  paths.emplace_back("data.tokenizer.path", spec.data.tokenizer.path);
+  paths.emplace_back("model.import_path", spec.model.import_path);
+  for (const auto& [field, path] : paths) {
+    if (path.empty()) continue;
+    std::error_code error;
+    std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
+    if (error) real = std::filesystem::path(path).lexically_normal();
+    bool inside = std::any_of(roots.begin(), roots.end(), [&](const std::string& root) {
+      std::filesystem::path base = std::filesystem::weakly_canonical(root, error);
+      if (error) base = std::filesystem::path(root).lexically_normal();
+      auto relative = real.lexically_relative(base);
+      return !relative.empty() && *relative.begin() != "..";
+    });
+    if (!inside || !std::filesystem::path(path).is_absolute()) {
+      return InvalidError(field + " '" + path + "' is not below a folder that this coordinator " +
+                          "allows; hint: --data-root of weft-coordinator");
+    }
+  }
+  return OkStatus();
+}
+
+void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
+                     std::function<void(Result<SubmitResult>)> done) {
+  Status status = ValidateJob(spec);
+  if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
+  if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
+    status = InvalidError("client_request_id must have 1 to 128 characters");
+  }
+  if (status.ok()) status = Failpoint("coordinator.submit.before_commit");
+  if (!status.ok()) {
+    done(status);
+    return;
+  }
+  Transaction change;
+  change.client_request_id = client_request_id;
+  JobRecord job;
+  job.id = spec.name + "-" + RandomSuffix();
+  job.spec = spec;
+  job.submitted_at = clock_.UnixSeconds();
+  job.queued_at = job.submitted_at;
+  job.run_dir = JoinPath(options_.run_root, job.id);
+  change.events.push_back({job.id, 0, job.submitted_at, "submitted", client_request_id});
+  change.job = job;
+  store_.Commit(change, [this, job, client_request_id, done](Result<CommitResult> result) mutable {
+    if (!result.ok()) {
+      if (result.status().code() == StatusCode::kConflict) {  // the random id was taken
+        loop_.Post(
+            [this, job, client_request_id, done] { Submit(job.spec, client_request_id, done); });
+        return;
+      }
+      metrics_.StoreFailed();
+      done(result.status().WithContext("store the job"));
+      return;
+    }
+    if (Status crash = Failpoint("coordinator.submit.after_commit"); !crash.ok()) {
+      done(crash);
+      return;
+    }
+    if (!result->existing_job_id.empty()) {
+      loop_.Post([this, id = result->existing_job_id, done] {
+        Result<JobView> view = Get(id);
+        if (view.ok()) {
+          done(SubmitResult{std::move(*view), true});
+        } else {
+          done(view.status());
+        }
+      });
+      return;
+    }
+    metrics_.JobSubmitted();
+    job.version = result->job_version;
+    job.ordinal = result->job_ordinal;
+    loop_.Post([this, job] {
+      // A cancel may have loaded it from the store meanwhile.
+      if (!live_.count(job.id)) {
+        auto live = std::make_unique<LiveJob>();
+        live->current.job = job;
+        live->progress.steps_total = job.spec.train.steps;
+        live_[job.id] = std::move(live);
+        queue_[job.ordinal] = job.id;
+        CountJob(JobState::kQueued, 1);
+      }
+      ScheduleSoon();
+    });
+    done(SubmitResult{JobView{std::move(job), {}}, false});
+  });
+}
+
+void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+  loop_.Post([this, id_or_prefix, done = std::move(done)] {
+    Result<std::string> id = ResolveId(id_or_prefix);
+    if (!id.ok()) {
+      done(id.status());
+      return;
+    }
+    Change(
+        *id, [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
+        [this, id = *id, done](const Status& status) {
+          done(status.ok() ? Get(id) : Result<JobView>(status));
+        },
+        false);
+  });
+}
+
+void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done) {
+  loop_.Post([this, id_or_prefix, done = std::move(done)] {
+    Result<std::string> id = ResolveId(id_or_prefix);
+    if (!id.ok()) {
+      done(id.status());
+      return;
+    }
+    Change(
+        *id, [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
+        [this, id = *id, done](const Status& status) {
+          done(status.ok() ? Get(id) : Result<JobView>(status));
+        },
+        false);
+  });
+}
+
+Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
+  if (id_or_prefix.empty()) return InvalidError("a job id is needed; hint: weft job list");
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> ids, store_.FindJobIds(id_or_prefix, 3));
+  if (ids.empty()) {
+    return NotFoundError("there is no job '" + id_or_prefix + "'; hint: weft job list");
+  }
+  if (ids.front() == id_or_prefix || ids.size() == 1) return ids.front();
+  return InvalidError("'" + id_or_prefix + "' is the beginning of several jobs (" + ids[0] + ", " +
+                      ids[1] + (ids.size() > 2 ? ", ..." : "") + "); hint: give more of the id");
+}
+
+Result<JobView> Service::Get(const std::string& id_or_prefix) {
+  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
+  WEFT_ASSIGN_OR_RETURN(JobRecord job, store_.GetJob(id));
+  WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(id));
+  return Compose(std::move(job), std::move(attempts));
+}
+
+Result<JobPage> Service::List(const JobQuery& query) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, store_.ListJobs(query));
+  JobPage page;
+  if (std::ssize(jobs) == query.limit) page.next_before_ordinal = jobs.back().ordinal;
+  for (JobRecord& job : jobs) {
+    WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job.id));
+    page.jobs.push_back(Compose(std::move(job), std::move(attempts)));
+  }
+  return page;
+}
+
+Result<PlanReport> Service::PlanFor(const JobSpec& spec,
+                                    const std::optional<ClusterProfile>& cluster, int64_t top) {
+  WEFT_RETURN_IF_ERROR(ValidateJob(spec));
+  WEFT_RETURN_IF_ERROR(CheckDataPaths(spec, options_.data_roots));
+  ClusterProfile attached;
+  if (!cluster) {
+    for (WorkerView& worker : Workers()) {
+      if (worker.state == WorkerState::kReady) attached.workers.push_back(worker.profile);
+    }
+    if (attached.workers.empty()) {
+      return UnavailableError(
+          "no worker is attached to plan for; hint: start weft-worker, or "
+          "give a cluster file");
+    }
+  }
+  WEFT_ASSIGN_OR_RETURN(PlanReport report, TimedPlan(spec, cluster ? *cluster : attached));
+  if (std::ssize(report.candidates) > top) {
+    report.candidates.resize(static_cast<size_t>(top));
+  }
+  return report;
+}
+
+std::vector<WorkerView> Service::Workers() {
+  std::lock_guard lock(view_mutex_);
+  std::vector<WorkerView> views;
+  for (const auto& [id, session] : sessions_) {
+    WorkerView view;
+    view.profile = session.profile;
+    view.state = session.lost   ? WorkerState::kLost
+                 : session.link ? WorkerState::kReady
+                                : WorkerState::kDisconnected;
+    view.last_heartbeat_at = session.last_heartbeat_at;
+    view.version = session.version;
+    if (auto jobs = placed_.find(id); jobs != placed_.end()) {
+      view.job_ids.assign(jobs->second.begin(), jobs->second.end());
+    }
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+Result<std::vector<CheckpointRecord>> Service::Checkpoints(const std::string& id_or_prefix) {
+  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
+  return store_.ListCheckpoints(id);
+}
+
+}  // namespace weft::coordinator

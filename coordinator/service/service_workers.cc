@@ -1,0 +1,420 @@
+#include <algorithm>
+#include <cmath>
+
+#include "common/failpoint.h"
+#include "common/log.h"
+#include "common/version.h"
+#include "coordinator/service/service.h"
+
+namespace weft::coordinator {
+namespace {
+
+const ShareRecord* FindShare(const JobCase& current, int64_t epoch, const std::string& worker_id) {
+  if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
+    return nullptr;
+  }
+  for (const ShareRecord& share : current.attempt->shares) {
+    if (share.worker_id == worker_id && !IsGone(share.state)) return &share;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<std::string> Service::JobsOn(const std::string& worker_id) const {
+  auto it = placed_.find(worker_id);
+  if (it == placed_.end()) return {};
+  return {it->second.begin(), it->second.end()};
+}
+
+void Service::SetPlaced(const AttemptRecord& attempt) {
+  std::lock_guard lock(view_mutex_);
+  for (const ShareRecord& share : attempt.shares) {
+    if (IsGone(share.state)) {
+      placed_[share.worker_id].erase(attempt.job_id);
+    } else {
+      placed_[share.worker_id].insert(attempt.job_id);
+    }
+  }
+}
+
+Service::Session* Service::SessionOf(const std::shared_ptr<WorkerLink>& link, const char* method,
+                                     std::string* worker_id) {
+  auto it = link_workers_.find(link.get());
+  if (it == link_workers_.end()) {
+    metrics_.Fenced(method);
+    return nullptr;
+  }
+  *worker_id = it->second;
+  return &sessions_.at(it->second);
+}
+
+void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
+  loop_.Post([this, link = std::move(link), hello = std::move(hello)] {
+    const std::string& id = hello.worker_id;
+    if (hello.api_level != kApiLevel) {
+      link->Refuse("worker " + id + " is of version " + hello.version + " (api level " +
+                   std::to_string(hello.api_level) + "), this coordinator is of " + kVersion +
+                   " (api level " + std::to_string(kApiLevel) +
+                   "); hint: install the same version of Weft on both");
+      return;
+    }
+    if (id.empty() || id.size() > 128) {
+      link->Refuse("worker_id must have 1 to 128 characters");
+      return;
+    }
+    Duration now = clock_.Monotonic();
+    auto known = sessions_.find(id);
+    bool restarted = known != sessions_.end() && !known->second.incarnation.empty() &&
+                     known->second.incarnation != hello.incarnation;
+    if (known != sessions_.end() && known->second.link) {
+      if (restarted && now - known->second.heard_at < options_.MissingGrace()) {
+        link->Refuse("another worker is attached as '" + id +
+                     "'; hint: give each worker its own --data-dir and --worker-id");
+        metrics_.Fenced("attach");
+        return;
+      }
+      known->second.link->Close();
+      link_workers_.erase(known->second.link.get());
+    }
+    std::unique_lock lock(view_mutex_);
+    Session& session = sessions_[id];
+    session.link = link;
+    link_workers_[link.get()] = id;
+    session.incarnation = hello.incarnation;
+    session.version = hello.version;
+    session.profile = hello.profile;
+    session.profile.worker_id = id;
+    session.lost = false;
+    session.draining = false;
+    session.registered_at = session.heard_at = now;
+    session.last_heartbeat_at = clock_.UnixSeconds();
+    lock.unlock();
+    leases_.Renew(id);
+    ArmLeaseTimer();
+    CountWorkers();
+
+    std::vector<AttemptKey> adopted;
+    session.stale_ranks = SeeRunning(id, session, hello.running, &adopted);
+    for (const AttemptKey& key : adopted) {
+      Transaction event;
+      event.events.push_back(
+          {key.job_id, key.epoch, clock_.UnixSeconds(), "adopted", "by worker " + id});
+      store_.Commit(std::move(event), [](const Result<CommitResult>&) {});
+    }
+    WEFT_LOG_INFO << "worker " << id << " attached (" << hello.profile.cores << " cores, "
+                  << adopted.size() << " running attempts adopted)";
+    link->SendRegistered(std::chrono::duration<double>(options_.lease).count(),
+                         std::chrono::duration<double>(options_.heartbeat).count(), adopted);
+    FindMissing(id, session, restarted, hello.running);
+    std::vector<IntentRecord> intents;
+    for (const auto& [key, intent] : outbox_) {
+      if (intent.worker_id == id) intents.push_back(intent);
+    }
+    for (const IntentRecord& intent : intents) Deliver(intent);
+    ScheduleSoon();
+  });
+}
+
+void Service::Detach(const std::shared_ptr<WorkerLink>& link) {
+  loop_.Post([this, link] {
+    auto it = link_workers_.find(link.get());
+    if (it == link_workers_.end()) return;
+    WEFT_LOG_INFO << "worker " << it->second << " detached; its lease runs on";
+    {
+      std::lock_guard lock(view_mutex_);
+      sessions_.at(it->second).link.reset();
+    }
+    link_workers_.erase(it);
+    CountWorkers();
+  });
+}
+
+/// True when the worker runs ranks that it must not. Those in order are collected in `adopted`.
+bool Service::SeeRunning(const std::string& worker_id, Session& session,
+                         const std::vector<RunningAttempt>& running,
+                         std::vector<AttemptKey>* adopted) {
+  bool stale = false;
+  for (const RunningAttempt& item : running) {
+    auto it = live_.find(item.job_id);
+    const ShareRecord* share =
+        it == live_.end() ? nullptr : FindShare(it->second->current, item.epoch, worker_id);
+    if (share == nullptr) {
+      metrics_.Fenced(adopted != nullptr ? "attach" : "heartbeat");
+      WEFT_LOG_WARNING << "worker " << worker_id << " runs attempt " << item.epoch << " of job "
+                       << item.job_id << ", which is over; told to stop it";
+      session.link->Stop(item.job_id, item.epoch, false);
+      stale = true;
+      continue;
+    }
+    LiveJob& live = *it->second;
+    live.shares[worker_id].listed_at = clock_.Monotonic();
+    JobState state = live.current.job.state;
+    if (adopted != nullptr && state != JobState::kRecovering) {
+      adopted->push_back({item.job_id, item.epoch});
+    }
+    if (share->state == ShareState::kDispatched) {
+      ShareReport started{worker_id, item.epoch, ShareEvent::kStarted, Reason::kNone, "", ""};
+      Change(
+          item.job_id,
+          [this, started](const JobCase& current) {
+            return ApplyReport(current, started, clock_.UnixSeconds());
+          },
+          [](const Status&) {}, true);
+    }
+    // Only the worker of rank 0 has the numbers of the whole job; the others lag or say nothing.
+    if (item.progress.step > 0 && (share->ranks.empty() || share->ranks.front() == 0 ||
+                                   item.progress.step > live.progress.step)) {
+      live.progress = item.progress;
+      AttemptRecord& attempt = *live.current.attempt;
+      if (!attempt.first_step) attempt.first_step = item.progress.step;
+      SetOverlay(item.job_id, [&](Overlay& overlay) { overlay.progress = item.progress; });
+      job_changes_.Notify(item.job_id);
+    }
+  }
+  return stale;
+}
+
+void Service::FindMissing(const std::string& worker_id, Session& session, bool restarted,
+                          const std::vector<RunningAttempt>& running) {
+  Duration now = clock_.Monotonic();
+  for (const std::string& job_id : JobsOn(worker_id)) {
+    auto it = live_.find(job_id);
+    if (it == live_.end()) continue;
+    LiveJob& live = *it->second;
+    int64_t epoch = live.current.attempt ? live.current.attempt->epoch : 0;
+    const ShareRecord* share = FindShare(live.current, epoch, worker_id);
+    if (share == nullptr) continue;
+    bool listed = std::any_of(running.begin(), running.end(), [&](const RunningAttempt& item) {
+      return item.job_id == job_id && item.epoch == epoch;
+    });
+    if (listed) continue;
+    bool never = share->state == ShareState::kDispatched;
+    const ShareTrack& track = live.shares[worker_id];
+    Duration since = std::max(
+        {track.listed_at.value_or(Duration(0)), track.expected_from, session.registered_at});
+    Duration grace = never ? options_.StartGrace() : options_.MissingGrace();
+    if (restarted && !never) {
+      LoseShare(job_id, epoch, worker_id, "the worker was restarted without its ranks",
+                Reason::kWorkerLost);
+    } else if (now - since > grace) {
+      LoseShare(job_id, epoch, worker_id,
+                never ? "the ranks were never started" : "the worker has no such ranks any more",
+                Reason::kRankDied);
+    }
+  }
+}
+
+void Service::LoseShare(const std::string& job_id, int64_t epoch, const std::string& worker_id,
+                        const std::string& why, Reason reason) {
+  ShareReport lost{worker_id, epoch, ShareEvent::kLost, reason, why, ""};
+  Change(
+      job_id,
+      [this, lost](const JobCase& current) {
+        return ApplyReport(current, lost, clock_.UnixSeconds());
+      },
+      [](const Status&) {}, true);
+}
+
+void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequence,
+                        std::vector<RunningAttempt> running, bool draining) {
+  loop_.Post([this, link, sequence, running = std::move(running), draining] {
+    std::string id;
+    Session* session = SessionOf(link, "heartbeat", &id);
+    if (session == nullptr) return;
+    bool was_lost = session->lost;
+    {
+      std::lock_guard lock(view_mutex_);
+      session->heard_at = clock_.Monotonic();
+      session->last_heartbeat_at = clock_.UnixSeconds();
+      session->lost = false;
+    }
+    leases_.Renew(id);
+    link->AckHeartbeat(sequence);
+    session->draining = draining;
+    bool was_stale = session->stale_ranks;
+    session->stale_ranks = SeeRunning(id, *session, running, nullptr);
+    FindMissing(id, *session, false, running);
+    if (was_lost) CountWorkers();
+    if (was_lost || was_stale) ScheduleSoon();
+  });
+}
+
+void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
+                     ShareReport report) {
+  loop_.Post([this, link, job_id, report = std::move(report)]() mutable {
+    if (SessionOf(link, "report", &report.worker_id) == nullptr) return;
+    if (Status fail = Failpoint("coordinator.attempt.report.before_commit"); !fail.ok()) return;
+    if (auto it = live_.find(job_id); it != live_.end() && it->second->dispatched_at) {
+      metrics_.Dispatched(
+          std::chrono::duration<double>(clock_.Monotonic() - *it->second->dispatched_at).count());
+      it->second->dispatched_at.reset();
+    }
+    auto decide = [this, job_id, report, link](const JobCase& current) {
+      bool mine = current.attempt && current.attempt->epoch == report.epoch;
+      if (!mine || current.attempt->ended_at) {
+        metrics_.Fenced("report");
+        bool alive = report.event == ShareEvent::kStarted || report.event == ShareEvent::kTraining;
+        if (alive) link->Stop(job_id, report.epoch, false);
+      }
+      return ApplyReport(current, report, clock_.UnixSeconds());
+    };
+    auto done = [link, job_id, report](const Status& status) {
+      if (!status.ok() && status.code() != StatusCode::kNotFound) return;
+      if (!Failpoint("coordinator.attempt.report.after_commit").ok()) return;
+      link->AckReport(job_id, report.epoch, report.event);
+    };
+    Change(job_id, decide, done, true);
+  });
+}
+
+void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs) {
+  loop_.Post([this, link, logs = std::move(logs)]() mutable {
+    if (SessionOf(link, "logs", &logs.worker_id) == nullptr) return;
+    auto it = live_.find(logs.job_id);
+    Result<JobRecord> job =
+        it != live_.end() ? Result<JobRecord>(it->second->current.job) : store_.GetJob(logs.job_id);
+    int64_t last = logs.first_position + std::ssize(logs.lines) - 1;
+    if (!job.ok() || job->last_epoch != logs.epoch) {
+      metrics_.Fenced("logs");
+      link->AckLogs(logs.job_id, logs.epoch, last);  // the worker may forget them
+      return;
+    }
+    std::string job_id = logs.job_id;
+    int64_t epoch = logs.epoch;
+    int64_t lines = std::ssize(logs.lines);
+    Transaction change;
+    change.logs = std::move(logs);
+    store_.Commit(std::move(change),
+                  [this, link, job_id, epoch, lines](Result<CommitResult> result) {
+                    if (!result.ok()) {
+                      metrics_.StoreFailed();
+                      return;  // not acknowledged: the worker sends them again
+                    }
+                    metrics_.LogLines(lines);
+                    link->AckLogs(job_id, epoch, result->log_position);
+                    log_changes_.Notify(job_id);
+                  });
+  });
+}
+
+void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link,
+                               CheckpointRecord checkpoint) {
+  loop_.Post([this, link, checkpoint = std::move(checkpoint)]() mutable {
+    std::string worker_id;
+    if (SessionOf(link, "checkpoint", &worker_id) == nullptr) return;
+    auto it = live_.find(checkpoint.job_id);
+    if (it == live_.end() || it->second->current.job.last_epoch != checkpoint.epoch) {
+      metrics_.Fenced("checkpoint");
+      return;
+    }
+    metrics_.CheckpointReported(checkpoint.verified);
+    std::string job_id = checkpoint.job_id;
+    if (checkpoint.verified) {
+      LiveJob& live = *it->second;
+      live.progress.checkpoint_step =
+          std::max(live.progress.checkpoint_step.value_or(0), checkpoint.step);
+      SetOverlay(job_id, [&](Overlay& overlay) { overlay.progress = live.progress; });
+    }
+    Transaction change;
+    change.checkpoint = std::move(checkpoint);
+    store_.Commit(std::move(change), [this, job_id](const Result<CommitResult>& result) {
+      if (!result.ok()) metrics_.StoreFailed();
+      job_changes_.Notify(job_id);
+    });
+  });
+}
+
+bool Service::IsCurrent(const AttemptKey& attempt, const std::string& worker_id) {
+  auto it = live_.find(attempt.job_id);
+  return it != live_.end() && FindShare(it->second->current, attempt.epoch, worker_id) != nullptr;
+}
+
+void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                       const AttemptKey& attempt, const std::string& key, std::string value) {
+  loop_.Post([this, link, request_id, attempt, key, value = std::move(value)]() mutable {
+    std::string worker_id;
+    if (SessionOf(link, "store", &worker_id) == nullptr) return;
+    if (!IsCurrent(attempt, worker_id)) {
+      metrics_.Fenced("store");
+      link->ReplyStore(request_id, AbortedError("the attempt is over"));
+      return;
+    }
+    Status status = rendezvous_.Set(attempt.job_id, attempt.epoch, key, std::move(value));
+    link->ReplyStore(request_id, status.ok() ? Result<std::string>("") : status);
+  });
+}
+
+void Service::StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                       const AttemptKey& attempt, const std::string& key, double timeout_seconds) {
+  loop_.Post([this, link, request_id, attempt, key, timeout_seconds] {
+    std::string worker_id;
+    if (SessionOf(link, "store", &worker_id) == nullptr) return;
+    if (!IsCurrent(attempt, worker_id)) {
+      metrics_.Fenced("store");
+      link->ReplyStore(request_id, AbortedError("the attempt is over"));
+      return;
+    }
+    int64_t ticket = rendezvous_.Get(attempt.job_id, attempt.epoch, key,
+                                     [link, request_id](const Result<std::string>& value) {
+                                       link->ReplyStore(request_id, value);
+                                     });
+    if (ticket == 0) return;
+    double seconds = std::isfinite(timeout_seconds) ? std::clamp(timeout_seconds, 0.0, 3600.0) : 0;
+    loop_.PostAfter(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)),
+                    [this, ticket] { rendezvous_.Expire(ticket); });
+  });
+}
+
+void Service::ArmLeaseTimer() {
+  std::optional<Duration> next = leases_.NextDeadline();
+  if (!next || (lease_timer_ && *lease_timer_ <= *next)) return;
+  lease_timer_ = *next;
+  loop_.PostAfter(std::max(Duration(0), *next - clock_.Monotonic()), [this] { CheckLeases(); });
+}
+
+void Service::CheckLeases() {
+  lease_timer_.reset();
+  for (const LeaseTable::Change& change : leases_.TakeChanges()) {
+    const std::string& id = change.worker_id;
+    bool expired = change.phase == LeaseTable::Phase::kExpired;
+    if (expired) {
+      metrics_.LeaseExpired();
+      WEFT_LOG_WARNING << "the lease of worker " << id << " ran out";
+      std::lock_guard lock(view_mutex_);
+      sessions_[id].lost = true;
+    }
+    for (const std::string& job_id : JobsOn(id)) {
+      auto it = live_.find(job_id);
+      if (it == live_.end() || !it->second->current.attempt) continue;
+      int64_t epoch = it->second->current.attempt->epoch;
+      if (!expired) {
+        LoseShare(job_id, epoch, id, "its lease and the margin have passed", Reason::kWorkerLost);
+        continue;
+      }
+      Change(
+          job_id,
+          [this, epoch, id](const JobCase& current) {
+            return InterruptAttempt(current, epoch, Reason::kWorkerLost,
+                                    "the lease of worker " + id + " ran out", clock_.UnixSeconds());
+          },
+          [](const Status&) {}, true);
+    }
+  }
+  CountWorkers();
+  ArmLeaseTimer();
+}
+
+void Service::CountWorkers() {
+  int64_t ready = 0;
+  int64_t disconnected = 0;
+  int64_t lost = 0;
+  for (const auto& [id, session] : sessions_) {
+    ++(session.lost ? lost : session.link ? ready : disconnected);
+  }
+  metrics_.SetWorkers("ready", ready);
+  metrics_.SetWorkers("disconnected", disconnected);
+  metrics_.SetWorkers("lost", lost);
+}
+
+}  // namespace weft::coordinator

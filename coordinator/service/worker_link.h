@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/spec/cluster_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+#include "common/status.h"
+#include "coordinator/recovery/state_machine.h"
+#include "coordinator/store/records.h"
+
+namespace weft::coordinator {
+
+struct AttemptKey {
+  std::string job_id;
+  int64_t epoch = 0;
+};
+
+/// An attempt whose ranks run on a worker, as the worker says.
+struct RunningAttempt {
+  std::string job_id;
+  int64_t epoch = 0;
+  Progress progress;
+};
+
+/// How a worker introduces itself on a new stream.
+struct WorkerHello {
+  std::string worker_id;
+  std::string incarnation;
+  std::string version;
+  int api_level = 0;
+  WorkerProfile profile;
+  std::vector<RunningAttempt> running;
+};
+
+/// What a worker is told to run. Delivered at least once.
+struct StartOrder {
+  std::string job_id;
+  int64_t epoch = 0;
+  JobSpec spec;
+  Plan plan;
+  std::vector<int64_t> ranks;
+  std::string run_dir;
+};
+
+/// The way back to one attached worker. Thread-safe; what is sent after the stream broke is lost.
+class WorkerLink {
+ public:
+  virtual ~WorkerLink() = default;
+  virtual void SendRegistered(double lease_seconds, double heartbeat_seconds,
+                              const std::vector<AttemptKey>& adopted) = 0;
+  /// Says why the worker is not taken, and ends the stream.
+  virtual void Refuse(const std::string& why) = 0;
+  virtual void AckHeartbeat(int64_t sequence) = 0;
+  virtual void Start(const StartOrder& order) = 0;
+  virtual void Stop(const std::string& job_id, int64_t epoch, bool graceful) = 0;
+  virtual void AckReport(const std::string& job_id, int64_t epoch, ShareEvent event) = 0;
+  virtual void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) = 0;
+  virtual void ReplyStore(int64_t request_id, const Result<std::string>& value) = 0;
+  /// Ends the stream.
+  virtual void Close() = 0;
+};
+
+}  // namespace weft::coordinator
