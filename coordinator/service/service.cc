@@ -156,7 +156,10 @@ void Service::NextChange(const std::string& job_id) {
   auto it = live_.find(job_id);
   if (it == live_.end() || it->second->busy) return;
   if (it->second->waiting.empty()) {
-    if (IsTerminal(it->second->current.job.state)) Retire(job_id);
+    JobState state = it->second->current.job.state;
+    if (IsTerminal(state)) Retire(job_id);
+    // A pass over the queue leaves out a job that is being changed.
+    if (state == JobState::kQueued) ScheduleSoon();
     return;
   }
   auto next = std::move(it->second->waiting.front());
