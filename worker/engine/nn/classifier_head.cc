@@ -36,7 +36,7 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
   WEFT_ASSIGN_OR_RETURN(Tensor logits_space, Tensor::New(context, Component::kWorkspace, dtype,
                                                          {std::min(chunk, rows), columns}));
   WEFT_ASSIGN_OR_RETURN(Tensor losses,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, {rows, 1}));
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, {rows}));
   Tensor dhidden;
   if (differentiate) {
     tape.UseParameter(weight_->index());
@@ -47,12 +47,6 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
     const int64_t count = std::min(chunk, rows - begin);
     const Tensor input = hidden.tensor.Rows(begin, count);
     const Tensor logits = logits_space.Rows(0, count);
-    TensorView chunk_targets = targets.view();
-    chunk_targets.data = targets.As<int32_t>() + begin;
-    chunk_targets.shape = {count};
-    TensorView chunk_losses = losses.view();
-    chunk_losses.data = losses.As<float>() + begin;
-    chunk_losses.shape = {count};
     {
       ProfileScope gemm(context.profiler, "head: logits");
       WEFT_RETURN_IF_ERROR(
@@ -61,8 +55,8 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
     {
       ProfileScope loss(context.profiler, "head: cross entropy");
       WEFT_RETURN_IF_ERROR(kernels::CrossEntropy(
-          context.stream,
-          {logits, chunk_targets, vocabulary_, gradient_scale, differentiate, chunk_losses}));
+          context.stream, {logits, targets.Elements(begin, count), vocabulary_, gradient_scale,
+                           differentiate, losses.Elements(begin, count)}));
     }
     if (!differentiate) continue;
     {

@@ -36,6 +36,15 @@ class Tensor {
   /// Nobody else holds the memory, so it may be overwritten in place.
   bool unique() const { return block_.unique(); }
 
+  /// Elements [begin, begin + count) of a vector.
+  Tensor Elements(int64_t begin, int64_t count) const {
+    Tensor part = *this;
+    char* data =
+        static_cast<char*>(view_.data) + static_cast<size_t>(begin) * DTypeSize(view_.dtype);
+    part.view_ = TensorView(data, view_.dtype, {count}, view_.device);
+    return part;
+  }
+
   /// Rows [begin, begin + count) of the [Rows(), shape[-1]] matrix.
   Tensor Rows(int64_t begin, int64_t count) const {
     Tensor rows = *this;
