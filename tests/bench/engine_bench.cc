@@ -1,5 +1,6 @@
-// Trains a GPT on random tokens for some steps and prints, as one JSON object, tokens per second
-// and where the time went. The first steps warm up and are not counted.
+// Trains a GPT on random tokens for some steps and prints, as one line of JSON, tokens per second,
+// where the time went, and how fast the machine multiplies large matrices meanwhile. The first
+// steps warm up and are not counted.
 //
 //   engine_bench --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512 --batch 4
 
@@ -11,7 +12,10 @@
 #include <CLI/CLI.hpp>
 
 #include "common/json.h"
+#include "common/model/model_counts.h"
 #include "common/spec/spec_json.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/linear/linear.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/engine/train/trainer.h"
 
@@ -52,6 +56,29 @@ void AddTo(PhaseSeconds& total, const PhaseSeconds& step) {
   total.optimizer += step.optimizer;
 }
 
+// Best rate of a large square product in the compute type: the ceiling that training runs under.
+Result<double> GemmFlopsPerSecond(Context& context, DType compute) {
+  constexpr int64_t kSize = 2048;
+  constexpr int kRepeats = 10;
+  const Shape shape = {kSize, kSize};
+  WEFT_ASSIGN_OR_RETURN(Tensor x, Tensor::New(context, Component::kWorkspace, compute, shape));
+  WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, Component::kWorkspace, compute, shape));
+  WEFT_ASSIGN_OR_RETURN(Tensor master,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, shape));
+  WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {x, 0.5f}));
+  WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {master, 0.5f}));
+  WEFT_ASSIGN_OR_RETURN(auto weight,
+                        kernels::NewPackedWeight(context.stream.device, kSize, kSize, compute));
+  WEFT_RETURN_IF_ERROR(weight->Pack(context.stream, master));
+  double best = 0;
+  for (int i = 0; i < kRepeats; ++i) {
+    Stopwatch watch;
+    WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight.get(), {}, y}));
+    best = std::max(best, 2.0 * kSize * kSize * kSize / watch.Lap());
+  }
+  return best;
+}
+
 Result<Json> RunBench(BenchOptions options) {
   JobSpec& job = options.job;
   Plan& plan = options.plan;
@@ -88,24 +115,28 @@ Result<Json> RunBench(BenchOptions options) {
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
-  Json result = {{"model",
-                  {{"layers", job.model.layers},
-                   {"width", job.model.width},
-                   {"heads", job.model.heads},
-                   {"vocabulary", job.model.vocab_size},
-                   {"context", job.model.context},
-                   {"parameters", model->parameters().ElementCount()}}},
-                 {"batch", options.batch},
-                 {"precision", plan.precision},
-                 {"recompute", options.recompute},
-                 {"threads", plan.threads_per_rank},
-                 {"steps", options.steps},
-                 {"loss", report.loss},
-                 {"step_seconds_median", median},
-                 {"step_seconds_best", seconds.front()},
-                 {"tokens_per_second", static_cast<double>(report.tokens) / median},
-                 {"seconds_by_phase", Phases(total, static_cast<double>(options.steps))},
-                 {"peak_memory", ToJson(report.peak_memory)}};
+  WEFT_ASSIGN_OR_RETURN(double gemm, GemmFlopsPerSecond(context, model->compute()));
+  Json result = {
+      {"model",
+       {{"layers", job.model.layers},
+        {"width", job.model.width},
+        {"heads", job.model.heads},
+        {"vocabulary", job.model.vocab_size},
+        {"context", job.model.context}}},
+      {"parameters", model->parameters().ElementCount()},
+      {"model_flops_per_token", TrainingFlopsPerToken(ShapeOf(job), SequenceLength(job))},
+      {"gemm_flops_per_second", gemm},
+      {"batch", options.batch},
+      {"precision", plan.precision},
+      {"recompute", options.recompute},
+      {"threads", plan.threads_per_rank},
+      {"steps", options.steps},
+      {"loss", report.loss},
+      {"step_seconds_median", median},
+      {"step_seconds_best", seconds.front()},
+      {"tokens_per_second", static_cast<double>(report.tokens) / median},
+      {"seconds_by_phase", Phases(total, static_cast<double>(options.steps))},
+      {"peak_memory", ToJson(report.peak_memory)}};
   if (options.by_operation) {
     result["seconds_by_operation"] = Operations(profiler, static_cast<double>(options.steps));
   }
@@ -129,7 +160,7 @@ int main(int argc, char** argv) {
   app.add_option("--accumulation", options.plan.accumulation_steps)->capture_default_str();
   app.add_option("--precision", options.plan.precision)->capture_default_str();
   app.add_option("--threads", options.plan.threads_per_rank)->capture_default_str();
-  app.add_option("--warmup-steps", options.warmup_steps)->capture_default_str();
+  app.add_option("--warmup", options.warmup_steps)->capture_default_str();
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--recompute", options.recompute);
   app.add_flag("--by-operation", options.by_operation);
@@ -139,6 +170,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", result.status().ToString().c_str());
     return 1;
   }
-  std::printf("%s\n", result->dump(2).c_str());
+  std::printf("%s\n", result->dump().c_str());
   return 0;
 }

@@ -2,15 +2,11 @@
 
 #include <cmath>
 
+#include "common/model/model_shape.h"
 #include "worker/engine/autograd/add.h"
 
 namespace weft::engine {
 namespace {
-
-int64_t PaddedVocabulary(int64_t vocabulary) {
-  constexpr int64_t kTile = 64;
-  return (vocabulary + kTile - 1) / kTile * kTile;
-}
 
 // The layers that write into the residual stream start smaller, by the number of them, so that its
 // variance does not grow with depth.
@@ -62,7 +58,8 @@ Gpt2::Gpt2(const ModelSpec& spec, const ModelOptions& options)
     : spec_(spec),
       block_memory_policy_(options.block_memory_policy),
       wte_(parameters_.Register("transformer.wte.weight", {spec.vocab_size, spec.width},
-                                {0, spec.initializer_range}, PaddedVocabulary(spec.vocab_size))),
+                                {0, spec.initializer_range},
+                                ModelShape{.vocab_size = spec.vocab_size}.PaddedVocabulary())),
       wpe_(parameters_.Register("transformer.wpe.weight", {spec.context, spec.width},
                                 {0, spec.initializer_range})),
       classifier_(&parameters_, wte_, options.compute),

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "kernels/cpu/parallel.h"
 #include "worker/engine/models/language_model.h"
 #include "worker/engine/train/trainer.h"
 
@@ -49,6 +50,7 @@ struct TinyRun {
   explicit TinyRun(const ModelSpec& spec, const ModelOptions& options, int64_t limit_bytes = 0)
       : allocator(limit_bytes) {
     context.allocator = &allocator;
+    kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
     auto made = NewLanguageModel(context, spec, options);
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);
