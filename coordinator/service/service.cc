@@ -148,6 +148,11 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
         }
       }
       NextChange(job_id);
+      // A pass over the queue leaves out a job that is being changed.
+      if (auto it = live_.find(job_id); result.ok() && it != live_.end() && !it->second->busy &&
+                                        it->second->current.job.state == JobState::kQueued) {
+        ScheduleSoon();
+      }
     });
   });
 }
@@ -156,10 +161,7 @@ void Service::NextChange(const std::string& job_id) {
   auto it = live_.find(job_id);
   if (it == live_.end() || it->second->busy) return;
   if (it->second->waiting.empty()) {
-    JobState state = it->second->current.job.state;
-    if (IsTerminal(state)) Retire(job_id);
-    // A pass over the queue leaves out a job that is being changed.
-    if (state == JobState::kQueued) ScheduleSoon();
+    if (IsTerminal(it->second->current.job.state)) Retire(job_id);
     return;
   }
   auto next = std::move(it->second->waiting.front());
