@@ -6,6 +6,7 @@
 #include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise_simd.h"
+#include "kernels/linear/cpu_weight.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_simd.h"
 #include "kernels/linear/matmul.h"
@@ -15,35 +16,6 @@ namespace {
 
 // Columns a thread must have for the bias gradient to be split.
 constexpr int64_t kBiasGrain = 64;
-
-// Two packed copies of W: as the right-hand matrix of x Wᵀ and of dy W. Where oneDNN has no bf16
-// products the copies are f32, and the bf16 operands are widened for each call.
-class PackedWeightCpu final : public PackedWeight {
- public:
-  PackedWeightCpu(int64_t out, int64_t in, DType compute, PackedMatrix forward,
-                  PackedMatrix backward)
-      : PackedWeight(out, in, compute),
-        forward_(std::move(forward)),
-        backward_(std::move(backward)) {}
-
-  Status Pack(const Stream& stream, const TensorView& master) override {
-    WEFT_RETURN_IF_ERROR(
-        ArgumentCheck(stream, "PackedWeight::Pack")
-            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, {DType::kF32})
-            .status());
-    WEFT_RETURN_IF_ERROR(forward_.Pack(master.As<float>(), 1, in_features()));
-    return backward_.Pack(master.As<float>(), in_features(), 1);
-  }
-
-  int64_t Bytes() const override { return forward_.bytes() + backward_.bytes(); }
-
-  const PackedMatrix& forward() const { return forward_; }
-  const PackedMatrix& backward() const { return backward_; }
-
- private:
-  PackedMatrix forward_;
-  PackedMatrix backward_;
-};
 
 DType ProductType(DType compute) {
   return compute == DType::kBF16 && !MatmulHasBf16() ? DType::kF32 : compute;
@@ -118,6 +90,37 @@ Status PackedProduct(const TensorView& a, const PackedMatrix& b, const TensorVie
   return OkStatus();
 }
 
+// Two packed copies of W: as the right-hand matrix of x Wᵀ and of dy W. Where oneDNN has no bf16
+// products the copies are f32, and the bf16 operands are widened for each call.
+class OneDnnWeight final : public CpuWeight {
+ public:
+  OneDnnWeight(int64_t out, int64_t in, DType compute, PackedMatrix forward, PackedMatrix backward)
+      : CpuWeight(out, in, compute), forward_(std::move(forward)), backward_(std::move(backward)) {}
+
+  Status Pack(const Stream& stream, const TensorView& master) override {
+    WEFT_RETURN_IF_ERROR(
+        ArgumentCheck(stream, "PackedWeight::Pack")
+            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, {DType::kF32})
+            .status());
+    WEFT_RETURN_IF_ERROR(forward_.Pack(master.As<float>(), 1, in_features()));
+    return backward_.Pack(master.As<float>(), in_features(), 1);
+  }
+
+  int64_t Bytes() const override { return forward_.bytes() + backward_.bytes(); }
+
+  Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
+    return PackedProduct(x, forward_, bias, y, false);
+  }
+
+  Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
+    return PackedProduct(dy, backward_, {}, dx, accumulate);
+  }
+
+ private:
+  PackedMatrix forward_;
+  PackedMatrix backward_;
+};
+
 void BiasGradient(const TensorView& dy, const TensorView& dbias, bool accumulate) {
   const LinearKernels& kernels = PickLinearKernels();
   int64_t rows = dy.shape[0];
@@ -133,8 +136,8 @@ void BiasGradient(const TensorView& dy, const TensorView& dbias, bool accumulate
   });
 }
 
-const PackedWeightCpu* CpuWeight(const PackedWeight* weight) {
-  return dynamic_cast<const PackedWeightCpu*>(weight);
+const CpuWeight* OnCpu(const PackedWeight* weight) {
+  return dynamic_cast<const CpuWeight*>(weight);
 }
 
 int64_t RowsOf(const TensorView& view) {
@@ -144,7 +147,7 @@ int64_t RowsOf(const TensorView& view) {
 }  // namespace
 
 Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
-  const PackedWeightCpu* weight = CpuWeight(args.weight);
+  const CpuWeight* weight = OnCpu(args.weight);
   if (weight == nullptr) return InvalidError("LinearForward: weight is missing or not on the CPU");
   DType type = weight->compute();
   int64_t rows = RowsOf(args.x), in = weight->in_features(), out = weight->out_features();
@@ -154,11 +157,11 @@ Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
   if (args.bias) check.ContiguousTensor("bias", args.bias, Shape{out}, {DType::kF32});
   WEFT_RETURN_IF_ERROR(check.status());
   if (rows == 0) return OkStatus();
-  return PackedProduct(args.x, weight->forward(), args.bias, args.y, false);
+  return weight->Forward(args.x, args.bias, args.y);
 }
 
 Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& args) {
-  const PackedWeightCpu* weight = CpuWeight(args.weight);
+  const CpuWeight* weight = OnCpu(args.weight);
   if (weight == nullptr) {
     return InvalidError("LinearBackwardInput: weight is missing or not on the CPU");
   }
@@ -169,7 +172,7 @@ Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& 
   check.Tensor("dx", args.dx, Shape{rows, in}, {type});
   WEFT_RETURN_IF_ERROR(check.status());
   if (rows == 0) return OkStatus();
-  return PackedProduct(args.dy, weight->backward(), {}, args.dx, args.accumulate);
+  return weight->BackwardInput(args.dy, args.dx, args.accumulate);
 }
 
 Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs& args) {
@@ -186,6 +189,10 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
     if (!args.accumulate) {
       std::fill_n(args.dweight.As<float>(), args.dweight.shape.Elements(), 0.0f);
     }
+    return OkStatus();
+  }
+  if (AmxServes(out, in, args.x.dtype)) {
+    AmxBackwardWeight(args.x, args.dy, args.dweight, args.accumulate);
     return OkStatus();
   }
   DType product_type = ProductType(args.x.dtype);
@@ -213,10 +220,13 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t
     return InvalidError("NewPackedWeight: compute type " + std::string(DTypeName(compute)) +
                         "; hint: f32 or bf16");
   }
+  if (AmxServes(out_features, in_features, compute)) {
+    return std::unique_ptr<PackedWeight>(NewAmxWeight(out_features, in_features));
+  }
   DType type = ProductType(compute);
   WEFT_ASSIGN_OR_RETURN(auto forward, PackedMatrix::New(in_features, out_features, type));
   WEFT_ASSIGN_OR_RETURN(auto backward, PackedMatrix::New(out_features, in_features, type));
-  return std::unique_ptr<PackedWeight>(std::make_unique<PackedWeightCpu>(
+  return std::unique_ptr<PackedWeight>(std::make_unique<OneDnnWeight>(
       out_features, in_features, compute, std::move(forward), std::move(backward)));
 }
 

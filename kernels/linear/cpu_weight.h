@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/linear/linear.h"
+
+namespace weft::kernels::cpu {
+
+/// A weight packed for one of the CPU's matrix engines, with the products that use it. Arguments
+/// are checked by the caller: matrices of the compute type with as many rows, at least one.
+class CpuWeight : public PackedWeight {
+ public:
+  /// y = x Wᵀ (+ bias, unless it is none).
+  virtual Status Forward(const TensorView& x, const TensorView& bias,
+                         const TensorView& y) const = 0;
+
+  /// dx = dy W, or dx += dy W.
+  virtual Status BackwardInput(const TensorView& dy, const TensorView& dx,
+                               bool accumulate) const = 0;
+
+ protected:
+  using PackedWeight::PackedWeight;
+};
+
+/// Whether the AMX kernels serve these sizes on this CPU: bf16, and multiples of 32.
+bool AmxServes(int64_t out_features, int64_t in_features, DType compute);
+
+/// A weight for the AMX kernels; AmxServes() must hold.
+std::unique_ptr<CpuWeight> NewAmxWeight(int64_t out_features, int64_t in_features);
+
+/// dweight (+)= dyᵀ x by the AMX kernels; AmxServes() must hold.
+void AmxBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
+                       bool accumulate);
+
+}  // namespace weft::kernels::cpu
