@@ -4,13 +4,13 @@
 #include "kernels/argument_check.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/linear/amx_gemm.h"
 #include "kernels/linear/cpu_weight.h"
+#include "kernels/linear/linear_bf16_simd.h"
 
 namespace weft::kernels::cpu {
 namespace {
 
-using amx::kBlock;
+using avx512_bf16::kBlock;
 
 // Output features whose gradient is transposed at a time, which bounds the scratch memory.
 constexpr int64_t kTransposedFeatures = 4096;
@@ -38,22 +38,22 @@ BFloat16* ThreadScratch(int64_t elements) {
 }
 
 // c [rows, 32 * panels] spread over the threads: by rows, or by panels when rows are few.
-void Spread(const amx::Product& product, int64_t rows, int64_t panels) {
+void Spread(const avx512_bf16::Product& product, int64_t rows, int64_t panels) {
   int64_t blocks = (rows + kBlock - 1) / kBlock;
   if (blocks >= 2 * Threads() || blocks >= panels) {
     ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
-      amx::Multiply(product, begin * kBlock, std::min(end * kBlock, rows), 0, panels,
-                    ThreadScratch<0>(kBlock * product.k));
+      avx512_bf16::Multiply(product, begin * kBlock, std::min(end * kBlock, rows), 0, panels,
+                            ThreadScratch<0>(kBlock * product.k));
     });
   } else {
     ParallelFor(panels, 1, [&](int64_t begin, int64_t end) {
-      amx::Multiply(product, 0, rows, begin, end, ThreadScratch<0>(kBlock * product.k));
+      avx512_bf16::Multiply(product, 0, rows, begin, end, ThreadScratch<0>(kBlock * product.k));
     });
   }
 }
 
-amx::Product ProductOf(const TensorView& a, const BFloat16* b, const TensorView& c,
-                       bool accumulate) {
+avx512_bf16::Product ProductOf(const TensorView& a, const BFloat16* b, const TensorView& c,
+                               bool accumulate) {
   bool f32 = c.dtype == DType::kF32;
   return {.a = a.As<BFloat16>(),
           .a_stride = a.row_stride,
@@ -78,10 +78,10 @@ class AmxWeight final : public CpuWeight {
                              .status());
     const auto* w = master.As<float>();
     ParallelFor(out / kBlock, 1, [&](int64_t begin, int64_t end) {
-      amx::PackColumns(w, in, in, begin, end, Data(forward_));
+      avx512_bf16::PackColumns(w, in, in, begin, end, Data(forward_));
     });
     ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
-      amx::PackRows(w, in, out, begin, end, Data(backward_));
+      avx512_bf16::PackRows(w, in, out, begin, end, Data(backward_));
     });
     return OkStatus();
   }
@@ -91,7 +91,7 @@ class AmxWeight final : public CpuWeight {
   }
 
   Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
-    amx::Product product = ProductOf(x, Data(forward_), y, false);
+    avx512_bf16::Product product = ProductOf(x, Data(forward_), y, false);
     product.bias = static_cast<const float*>(bias.data);
     Spread(product, x.shape[0], out_features() / kBlock);
     return OkStatus();
@@ -124,14 +124,14 @@ void AmxBackwardWeight(const TensorView& x, const TensorView& dy, const TensorVi
   int64_t padded = (rows + kBlock - 1) / kBlock * kBlock;
   BFloat16* packed_x = ThreadScratch<1>(padded * in);
   ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
-    amx::PackBf16Rows(x.As<BFloat16>(), x.row_stride, rows, begin, end, packed_x);
+    avx512_bf16::PackBf16Rows(x.As<BFloat16>(), x.row_stride, rows, begin, end, packed_x);
   });
   BFloat16* dy_transposed = ThreadScratch<2>(padded * std::min(out, kTransposedFeatures));
   for (int64_t first = 0; first < out; first += kTransposedFeatures) {
     int64_t features = std::min(kTransposedFeatures, out - first);
     ParallelFor(features / kBlock, 1, [&](int64_t begin, int64_t end) {
-      amx::TransposeBf16(dy.As<BFloat16>() + first, dy.row_stride, rows, begin, end, dy_transposed,
-                         padded);
+      avx512_bf16::TransposeBf16(dy.As<BFloat16>() + first, dy.row_stride, rows, begin, end,
+                                 dy_transposed, padded);
     });
     TensorView a(dy_transposed, DType::kBF16, {features, padded});
     TensorView c(dweight.As<float>() + first * in, DType::kF32, {features, in});

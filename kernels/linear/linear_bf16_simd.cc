@@ -1,8 +1,8 @@
-#include "kernels/linear/amx_gemm.h"
+#include "kernels/linear/linear_bf16_simd.h"
 
 #include "kernels/cpu/vec.h"
 
-namespace weft::kernels::cpu::amx {
+namespace weft::kernels::cpu::avx512_bf16 {
 namespace {
 
 // Elements of one tile of 16 rows of 64 bytes, and of a panel's part for 32 rows of b.
@@ -284,4 +284,4 @@ void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begi
   }
 }
 
-}  // namespace weft::kernels::cpu::amx
+}  // namespace weft::kernels::cpu::avx512_bf16

@@ -4,7 +4,7 @@
 
 #include "kernels/dtype.h"
 
-namespace weft::kernels::cpu::amx {
+namespace weft::kernels::cpu::avx512_bf16 {
 
 /// Products of bf16 matrices on AMX tiles, faster than oneDNN 2.6 by half and more. A product
 /// c = a b runs over blocks of 32 x 32 of c. The right-hand matrix b [k, n] is packed: for each
@@ -48,4 +48,4 @@ struct Product {
 void Multiply(const Product& product, int64_t row_begin, int64_t row_end, int64_t begin,
               int64_t end, BFloat16* row_scratch);
 
-}  // namespace weft::kernels::cpu::amx
+}  // namespace weft::kernels::cpu::avx512_bf16
