@@ -1,0 +1,341 @@
+#include "worker/trainer/attempt.h"
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/failpoint.h"
+#include "common/log.h"
+#include "common/spec/spec_json.h"
+#include "kernels/cpu/parallel.h"
+
+namespace weft::trainer {
+namespace {
+
+using engine::CheckpointProgress;
+using std::chrono::steady_clock;
+
+/// Sizes that the job leaves open.
+ModelSpec ResolveModel(const JobSpec& job, int64_t tokenizer_size) {
+  constexpr int64_t kVocabMultiple = 64;
+  ModelSpec model = job.model;
+  if (model.vocab_size == 0) {
+    model.vocab_size = (tokenizer_size + kVocabMultiple - 1) / kVocabMultiple * kVocabMultiple;
+  }
+  return model;
+}
+
+std::optional<double> IfFinite(double value) {
+  if (!std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter& reporter,
+                 engine::Store& store)
+    : env_(env),
+      spec_(spec),
+      data_(std::move(data)),
+      reporter_(reporter),
+      store_(store),
+      begin_(steady_clock::now()),
+      allocator_(spec.job.resources.memory_per_rank_bytes) {
+  spec_.job.model = ResolveModel(spec.job, data_.vocab_size);
+  context_.allocator = &allocator_;
+  context_.seed = static_cast<uint64_t>(spec_.job.train.seed);
+}
+
+Status Attempt::Prepare() {
+  WEFT_RETURN_IF_ERROR(ValidateJob(spec_.job));
+  if (spec_.job.model.vocab_size < data_.vocab_size) {
+    return InvalidError("the tokenizer has " + std::to_string(data_.vocab_size) +
+                        " entries, the model's vocabulary only " +
+                        std::to_string(spec_.job.model.vocab_size) +
+                        "; hint: set model.vocab_size to 0 or use the model's own tokenizer");
+  }
+  kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
+  if (first_rank()) {
+    WEFT_ASSIGN_OR_RETURN(checkpoints_,
+                          engine::CheckpointWriter::Open(
+                              {&env_, spec_.run_dir, spec_.epoch, spec_.job.checkpoint.keep_last,
+                               [this](const auto& p) { ReportCheckpoint(p); }}));
+  }
+  WEFT_RETURN_IF_ERROR(Join());
+  WEFT_RETURN_IF_ERROR(AgreeOnData());
+  WEFT_RETURN_IF_ERROR(BuildModel());
+  WEFT_ASSIGN_OR_RETURN(StartPoint start,
+                        PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
+  for (const std::string& warning : start.warnings) Event("warning", warning);
+  first_step_ = start.counters.step;
+  WEFT_RETURN_IF_ERROR(OpenOutputs(start));
+  const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
+  reporter_.Report(StartedMessage{first_step_, start.checkpoint_path,
+                                  model_->parameters().ElementCount(), seconds});
+  return OkStatus();
+}
+
+Status Attempt::Join() {
+  engine::CollectiveOptions options;
+  options.rank = static_cast<int>(spec_.rank);
+  options.size = static_cast<int>(spec_.world_size);
+  if (!spec_.host.empty()) options.host = spec_.host;
+  WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
+  return OkStatus();
+}
+
+Status Attempt::AgreeOnData() {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group_->AllGather(data_.fingerprint));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      return InvalidError("rank 0 read data " + all[0] + ", rank " + std::to_string(rank) +
+                          " read " + all[rank] +
+                          "; hint: the training files must be the same on all machines");
+    }
+  }
+  return OkStatus();
+}
+
+Status Attempt::BuildModel() {
+  WEFT_ASSIGN_OR_RETURN(model_, engine::NewLanguageModel(context_, spec_.job.model,
+                                                         engine::ModelOptionsOf(spec_.plan)));
+  model_->parameters().Initialize(context_.seed);
+  if (group_->size() > 1) {
+    reducer_ = std::make_unique<engine::DataParallel>(group_.get(), &model_->parameters(),
+                                                      spec_.plan.bucket_bytes);
+  }
+  WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
+                                                       {.context = &context_,
+                                                        .model = model_.get(),
+                                                        .train = data_.train.get(),
+                                                        .validation = data_.validation.get(),
+                                                        .reducer = reducer_.get(),
+                                                        .rank = spec_.rank}));
+  return OkStatus();
+}
+
+Status Attempt::OpenOutputs(const StartPoint& start) {
+  if (!first_rank()) return OkStatus();
+  if (!start.checkpoint_path.empty()) {
+    saved_step_ = start.counters.step;
+    checkpoints_->KeepResumeStep(start.counters.step);
+    Event("info", "resumed from " + start.checkpoint_path);
+  }
+  if (!data_.tokenizer_path.empty()) {
+    // Beside the checkpoints, so that the run folder alone is enough to use the model.
+    WEFT_ASSIGN_OR_RETURN(std::string tokenizer, ReadFile(env_, data_.tokenizer_path));
+    WEFT_RETURN_IF_ERROR(
+        WriteFileAtomic(env_, JoinPath(spec_.run_dir, "tokenizer.json"), tokenizer));
+  }
+  WEFT_ASSIGN_OR_RETURN(curve_, LossCurve::Open(env_, spec_.run_dir, start.counters.step));
+  return OkStatus();
+}
+
+Result<AttemptOutcome> Attempt::Train() {
+  speed_.emplace(steady_clock::now());
+  const JobSpec& job = spec_.job;
+  while (!trainer_->finished()) {
+    WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_step"));
+    WEFT_RETURN_IF_ERROR(Step());
+    const int64_t step = trainer_->counters().step;
+    WEFT_ASSIGN_OR_RETURN(Votes votes, CollectVotes());
+    if (votes.fenced) {
+      return ConflictError("attempt " + std::to_string(spec_.epoch) + " of job " + spec_.job_id +
+                           " was replaced by a newer one");
+    }
+    if (trainer_->finished()) break;
+    if (votes.stop) {
+      if (Status saved = SaveAndWait(); !saved.ok()) {
+        Event("error", "stopped without a checkpoint of step " + std::to_string(step) + ": " +
+                           saved.message());
+        return AttemptOutcome{step, "", std::nullopt};
+      }
+      return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
+    }
+    const int64_t eval_every = job.train.eval_every_steps;
+    if (eval_every > 0 && step % eval_every == 0) WEFT_RETURN_IF_ERROR(EvaluateNow());
+    const int64_t save_every = job.checkpoint.every_steps;
+    if (save_every > 0 && step % save_every == 0) WEFT_RETURN_IF_ERROR(SaveInBackground());
+  }
+  return Finish();
+}
+
+Status Attempt::Step() {
+  WEFT_ASSIGN_OR_RETURN(engine::StepReport report, trainer_->Step());
+  const engine::TrainCounters& counters = trainer_->counters();
+  ProgressMessage progress;
+  progress.step = counters.step;
+  progress.steps_total = spec_.job.train.steps;
+  progress.loss = IfFinite(report.loss);
+  progress.gradient_norm = IfFinite(report.gradient_norm);
+  progress.learning_rate = report.learning_rate;
+  progress.skipped = report.skipped;
+  progress.tokens = counters.tokens;
+  progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens);
+  progress.tokens_per_second = speed_->tokens_per_second();
+  progress.phases = {report.seconds.data,
+                     report.seconds.forward,
+                     report.seconds.backward,
+                     report.seconds.communication_exposed,
+                     report.seconds.optimizer,
+                     std::exchange(checkpoint_stall_, 0),
+                     std::exchange(evaluation_seconds_, 0)};
+  progress.memory_peak = peak_memory_ = report.peak_memory;
+  training_seconds_ += progress.step_seconds;
+  if (curve_) {
+    WEFT_RETURN_IF_ERROR(curve_->Append(counters.step, report.loss, report.learning_rate));
+    if (counters.step % spec_.job.train.log_every_steps == 0 || trainer_->finished()) {
+      WEFT_LOG_INFO << "step " << counters.step << "/" << progress.steps_total << " loss "
+                    << report.loss << " gradient norm " << report.gradient_norm << " learning rate "
+                    << report.learning_rate << " " << std::llround(progress.tokens_per_second)
+                    << " tokens/s";
+    }
+  }
+  reporter_.Report(std::move(progress));
+
+  skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (report.skipped && skipped_in_a_row_ == 1) {
+    Event("warning", "step " + std::to_string(counters.step) +
+                         " had a loss or gradient that is not finite; its update was dropped");
+  }
+  if (skipped_in_a_row_ >= kMaxSkippedInARow) return NumericsError(counters.step);
+  return OkStatus();
+}
+
+Result<Attempt::Votes> Attempt::CollectVotes() {
+  std::array<double, 2> votes = {reporter_.StopRequested() ? 1.0 : 0.0,
+                                 checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0};
+  if (reducer_) WEFT_RETURN_IF_ERROR(reducer_->SumScalars(votes));
+  return Votes{votes[0] > 0, votes[1] > 0};
+}
+
+Status Attempt::EvaluateNow() {
+  if (data_.validation == nullptr) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(engine::EvaluationReport report, trainer_->Evaluate());
+  evaluation_seconds_ += report.seconds;
+  validation_loss_ = IfFinite(report.loss);
+  if (first_rank() && validation_loss_) {
+    const int64_t step = trainer_->counters().step;
+    WEFT_LOG_INFO << "step " << step << " validation loss " << report.loss;
+    reporter_.Report(EvaluationMessage{step, report.loss});
+  }
+  return OkStatus();
+}
+
+engine::CheckpointManifest Attempt::Manifest() const {
+  const engine::TrainCounters& counters = trainer_->counters();
+  engine::CheckpointManifest manifest;
+  manifest.job_id = spec_.job_id;
+  manifest.step = counters.step;
+  manifest.updates = counters.updates;
+  manifest.skipped_steps = counters.skipped_steps;
+  manifest.tokens = counters.tokens;
+  manifest.data_fingerprint = data_.fingerprint;
+  manifest.seed = spec_.job.train.seed;
+  manifest.world_size = spec_.world_size;
+  manifest.created_at = Clock::System().UnixSeconds();
+  manifest.job = spec_.job;
+  manifest.plan = spec_.plan;
+  return manifest;
+}
+
+Status Attempt::SaveInBackground() {
+  if (!first_rank()) return OkStatus();
+  const int64_t step = trainer_->counters().step;
+  if (checkpoints_->busy()) {
+    Event("warning", "no checkpoint of step " + std::to_string(step) +
+                         ": the previous one is still being written; hint: raise "
+                         "checkpoint.every_steps");
+    return OkStatus();
+  }
+  WEFT_RETURN_IF_ERROR(curve_->Sync());
+  Result<double> held_up = checkpoints_->Save(Manifest(), trainer_->StateTensors());
+  if (!held_up.ok()) return OkStatus();  // reported; the next interval tries again
+  checkpoint_stall_ += *held_up;
+  saved_step_ = step;
+  return OkStatus();
+}
+
+Status Attempt::SaveAndWait() {
+  if (!first_rank()) return OkStatus();
+  const int64_t step = trainer_->counters().step;
+  if (saved_step_ == step && checkpoints_->Wait().ok()) return OkStatus();
+  WEFT_RETURN_IF_ERROR(curve_->Sync());
+  WEFT_RETURN_IF_ERROR(checkpoints_->Save(Manifest(), trainer_->StateTensors()).status());
+  return checkpoints_->Wait();
+}
+
+Result<AttemptOutcome> Attempt::Finish() {
+  WEFT_RETURN_IF_ERROR(EvaluateNow());
+  WEFT_RETURN_IF_ERROR(SaveAndWait());
+  AttemptOutcome outcome{trainer_->counters().step,
+                         engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),
+                         Summarize()};
+  if (first_rank()) {
+    WEFT_RETURN_IF_ERROR(WriteFileAtomic(env_, JoinPath(spec_.run_dir, "summary.json"),
+                                         ToJson(*outcome.summary).dump(2) + "\n"));
+  }
+  return outcome;
+}
+
+RunSummary Attempt::Summarize() const {
+  const engine::TrainCounters& counters = trainer_->counters();
+  RunSummary summary;
+  summary.job_id = spec_.job_id;
+  summary.epoch = spec_.epoch;
+  summary.steps = counters.step;
+  summary.skipped_steps = counters.skipped_steps;
+  summary.parameters = model_->parameters().ElementCount();
+  summary.tokens = counters.tokens;
+  if (curve_) summary.train_loss = curve_->RecentMean();
+  summary.validation_loss = validation_loss_;
+  summary.unigram_entropy = data_.unigram_entropy;
+  summary.resumed_from_step = first_step_;
+  summary.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
+  const int64_t tokens_per_step = spec_.job.train.global_batch * SequenceLength(spec_.job);
+  if (training_seconds_ > 0) {
+    summary.tokens_per_second =
+        static_cast<double>((counters.step - first_step_) * tokens_per_step) / training_seconds_;
+  }
+  summary.memory_peak = peak_memory_;
+  summary.checkpoint_path = engine::CheckpointPath(spec_.run_dir, counters.step);
+  return summary;
+}
+
+void Attempt::ReportCheckpoint(const CheckpointProgress& progress) {
+  CheckpointMessage message;
+  switch (progress.state) {
+    case CheckpointProgress::State::kWritten:
+      message.state = "written";
+      break;
+    case CheckpointProgress::State::kVerified:
+      message.state = "verified";
+      WEFT_LOG_INFO << "checkpoint " << progress.path << " verified, " << progress.bytes
+                    << " bytes";
+      break;
+    case CheckpointProgress::State::kFailed:
+      message.state = "failed";
+      Event("error", "checkpoint of step " + std::to_string(progress.step) +
+                         " failed: " + progress.error.message());
+      break;
+  }
+  message.step = progress.step;
+  message.path = progress.path;
+  message.bytes = progress.bytes;
+  message.snapshot_seconds = progress.snapshot_seconds;
+  message.write_seconds = progress.write_seconds;
+  message.verify_seconds = progress.verify_seconds;
+  message.error = progress.error.message();
+  reporter_.Report(std::move(message));
+}
+
+void Attempt::Event(const std::string& level, const std::string& text) {
+  WEFT_LOG_AT(level == "info"      ? LogLevel::kInfo
+              : level == "warning" ? LogLevel::kWarning
+                                   : LogLevel::kError)
+      << text;
+  reporter_.Report(EventMessage{level, text});
+}
+
+}  // namespace weft::trainer

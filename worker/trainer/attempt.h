@@ -1,0 +1,81 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/writer.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/train/trainer.h"
+#include "worker/trainer/loss_curve.h"
+#include "worker/trainer/run_attempt.h"
+#include "worker/trainer/speedometer.h"
+#include "worker/trainer/start_state.h"
+
+namespace weft::trainer {
+
+/// One rank's share of an attempt, in the order Prepare, Train. Not thread-safe.
+class Attempt {
+ public:
+  Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter& reporter,
+          engine::Store& store);
+
+  /// Joins the peers, builds the model and restores the newest state.
+  Status Prepare();
+
+  /// Steps until the job is done, a stop is asked for, or something fails.
+  Result<AttemptOutcome> Train();
+
+ private:
+  /// What one rank tells all after a step.
+  struct Votes {
+    bool stop = false;
+    bool fenced = false;
+  };
+
+  bool first_rank() const { return spec_.rank == 0; }
+  Status Join();
+  Status AgreeOnData();
+  Status BuildModel();
+  Status OpenOutputs(const StartPoint& start);
+  Status Step();
+  Result<Votes> CollectVotes();
+  Status EvaluateNow();
+  Status SaveInBackground();
+  Status SaveAndWait();
+  engine::CheckpointManifest Manifest() const;
+  Result<AttemptOutcome> Finish();
+  RunSummary Summarize() const;
+  void ReportCheckpoint(const engine::CheckpointProgress& progress);
+  void Event(const std::string& level, const std::string& text);
+
+  Env& env_;
+  AttemptSpec spec_;
+  TrainingData data_;
+  Reporter& reporter_;
+  engine::Store& store_;
+  const std::chrono::steady_clock::time_point begin_;
+
+  std::unique_ptr<engine::Collective> group_;
+  engine::Allocator allocator_;
+  engine::Context context_;
+  std::unique_ptr<engine::LanguageModel> model_;
+  std::unique_ptr<engine::DataParallel> reducer_;  ///< None for one rank.
+  std::unique_ptr<engine::Trainer> trainer_;
+  std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Rank 0, as is the curve.
+  std::optional<LossCurve> curve_;
+  std::optional<Speedometer> speed_;
+
+  int64_t first_step_ = 0;
+  int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.
+  int64_t skipped_in_a_row_ = 0;
+  double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
+  double evaluation_seconds_ = 0;
+  double training_seconds_ = 0;
+  std::optional<double> validation_loss_;
+  MemoryBreakdown peak_memory_;
+};
+
+}  // namespace weft::trainer

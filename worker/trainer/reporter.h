@@ -1,0 +1,19 @@
+#pragma once
+
+#include "worker/trainer/control.h"
+
+namespace weft::trainer {
+
+/// Whom an attempt tells how it goes, and who may ask it to stop. Thread-safe: checkpoints report
+/// from a thread of their own.
+class Reporter {
+ public:
+  virtual ~Reporter() = default;
+
+  virtual void Report(const RankMessage& message) = 0;
+
+  /// Asked after every step, on every rank; one rank that is asked to stop stops all.
+  virtual bool StopRequested() = 0;
+};
+
+}  // namespace weft::trainer

@@ -1,0 +1,72 @@
+#include "worker/trainer/run_attempt.h"
+
+#include "common/formats/huggingface.h"
+#include "worker/trainer/attempt.h"
+
+namespace weft::trainer {
+namespace {
+
+constexpr std::string_view kDiverged = "the training diverged: ";
+
+Status CheckPlan(const AttemptSpec& spec) {
+  if (spec.rank < 0 || spec.rank >= spec.world_size ||
+      spec.world_size != RankCount(spec.plan.mesh)) {
+    return InvalidError("rank " + std::to_string(spec.rank) + " of " +
+                        std::to_string(spec.world_size) + " does not fit a plan for " +
+                        std::to_string(RankCount(spec.plan.mesh)) + " ranks");
+  }
+  return OkStatus();
+}
+
+/// Before the first step a thing that is not there was named by the user: a retry cannot help.
+Status BeforeTraining(Status status) {
+  if (status.code() != StatusCode::kNotFound) return status;
+  return InvalidError(status.message());
+}
+
+/// Once training runs, what the user gave has proved good.
+Status WhileTraining(Status status) {
+  if (status.code() != StatusCode::kNotFound && status.code() != StatusCode::kInvalid) {
+    return status;
+  }
+  return InternalError(status.message());
+}
+
+}  // namespace
+
+Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingData data,
+                                    Reporter& reporter, engine::Store& store) {
+  WEFT_RETURN_IF_ERROR(CheckPlan(spec));
+  WEFT_RETURN_IF_ERROR(env.CreateDirs(spec.run_dir));
+  Attempt attempt(env, spec, std::move(data), reporter, store);
+  if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
+  Result<AttemptOutcome> outcome = attempt.Train();
+  if (!outcome.ok()) return WhileTraining(outcome.status());
+  return outcome;
+}
+
+Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& reporter,
+                                  engine::Store& store) {
+  AttemptSpec resolved = spec;
+  if (const std::string& folder = spec.job.model.import_path; !folder.empty()) {
+    Result<ModelSpec> model = ReadGpt2Config(env, folder, spec.job.model);
+    if (!model.ok()) return BeforeTraining(model.status());
+    resolved.job.model = *std::move(model);
+  }
+  Result<TrainingData> data = OpenTrainingData(env, resolved);
+  if (!data.ok()) return BeforeTraining(data.status());
+  return RunAttemptOn(env, resolved, *std::move(data), reporter, store);
+}
+
+Status NumericsError(int64_t step) {
+  return InternalError(std::string(kDiverged) + "loss or gradients were not finite for " +
+                       std::to_string(kMaxSkippedInARow) + " steps in a row up to step " +
+                       std::to_string(step) +
+                       "; hint: lower optimizer.learning_rate or raise schedule.warmup_steps");
+}
+
+bool IsNumericsError(const Status& status) {
+  return status.message().rfind(kDiverged, 0) == 0;
+}
+
+}  // namespace weft::trainer

@@ -1,0 +1,75 @@
+#include "worker/trainer/start_state.h"
+
+#include "common/json.h"
+#include "common/spec/spec_json.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/models/weights.h"
+
+namespace weft::trainer {
+namespace {
+
+using engine::CheckpointManifest;
+using engine::NamedTensor;
+
+/// Rank 0's part.
+Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
+                             engine::LanguageModel& model, engine::Trainer& trainer) {
+  StartPoint start;
+  WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, spec.run_dir));
+  for (const Status& rejected : search.rejected) start.warnings.push_back(rejected.message());
+  if (!search.latest) {
+    if (!search.rejected.empty()) {
+      return InvalidError("no checkpoint in " + spec.run_dir +
+                          " is sound: " + search.rejected.front().message() +
+                          "; hint: delete them all to start from the beginning");
+    }
+    if (!spec.job.model.import_path.empty()) {
+      WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, spec.job.model.import_path, model));
+    }
+    return start;
+  }
+  const CheckpointManifest& manifest = search.latest->manifest;
+  if (manifest.data_fingerprint != data_fingerprint) {
+    return InvalidError("the checkpoint in " + search.latest->path + " was trained on data " +
+                        manifest.data_fingerprint + ", the job's data is now " + data_fingerprint +
+                        "; hint: restore the files, or submit a new job");
+  }
+  WEFT_RETURN_IF_ERROR(
+      engine::LoadTensors(env, search.latest->path, manifest, trainer.StateTensors()));
+  start.counters = {manifest.step, manifest.updates, manifest.skipped_steps, manifest.tokens};
+  start.checkpoint_path = search.latest->path;
+  return start;
+}
+
+/// The same text on every rank.
+Result<std::string> BroadcastText(engine::Collective& group, const std::string& text) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group.AllGather(text));
+  return all[0];
+}
+
+}  // namespace
+
+Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
+                                const std::string& data_fingerprint, engine::LanguageModel& model,
+                                engine::Trainer& trainer, engine::Collective& group) {
+  StartPoint start;
+  if (group.rank() == 0) {
+    WEFT_ASSIGN_OR_RETURN(start, LoadState(env, spec, data_fingerprint, model, trainer));
+  }
+  if (group.size() > 1) {
+    WEFT_ASSIGN_OR_RETURN(std::string counters,
+                          BroadcastText(group, ToJson(start.counters).dump()));
+    WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(counters));
+    WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
+    WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
+    for (const NamedTensor& tensor : trainer.StateTensors()) {
+      WEFT_RETURN_IF_ERROR(
+          group.Broadcast({static_cast<std::byte*>(tensor.view.data), tensor.view.Bytes()}, 0));
+    }
+  }
+  trainer.Restored(start.counters);
+  return start;
+}
+
+}  // namespace weft::trainer

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/env.h"
+#include "common/spec/attempt_spec.h"
+#include "worker/engine/data/batch_source.h"
+
+namespace weft::trainer {
+
+/// What a rank trains on.
+struct TrainingData {
+  std::unique_ptr<engine::BatchSource> train;
+  std::unique_ptr<engine::BatchSource> validation;  ///< Null: nothing is held out.
+  int64_t vocab_size = 0;                           ///< Of the tokenizer.
+  std::string fingerprint;                          ///< Hash over the tokens and how they are cut.
+  std::string tokenizer_path;                       ///< tokenizer.json; empty when there is none.
+  double unigram_entropy = 0;  ///< Of the training tokens. Unit: nats per token.
+};
+
+/// Reads, tokenizes and cuts the job's text, or finds in spec.cache_dir that this was done before.
+/// kInvalid or kNotFound when the job's files or tokenizer are at fault.
+Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec);
+
+}  // namespace weft::trainer
