@@ -361,9 +361,17 @@ TEST_F(TrainerProcessTest, ADamagedCheckpointIsPassedOverAndAReplacedAttemptRefu
   const AttemptSpec undisturbed = Spec("undisturbed");
   ASSERT_EQ(Start(undisturbed)->Wait(), kExitDone);
   AttemptSpec spec = Spec("damaged");
-  ASSERT_EQ(Start(spec, "trainer.before_step=crash@10")->Wait(), -SIGKILL);
-  const std::string shard =
-      engine::CheckpointPath(spec.run_dir, 8) + "/state-00000-of-00001.safetensors";
+  std::string newest;
+  for (spec.epoch = 1; spec.epoch <= 2; ++spec.epoch) {  // stopped twice: two checkpoints
+    auto rank = Start(spec, "trainer.before_step=sleep:50", true);
+    ASSERT_TRUE(rank->Await<ProgressMessage>().has_value());
+    rank->Send(StopMessage{});
+    auto stopped = rank->Await<StoppedMessage>();
+    ASSERT_TRUE(stopped.has_value());
+    newest = stopped->checkpoint_path;
+    ASSERT_EQ(rank->Wait(), kExitDone);
+  }
+  const std::string shard = newest + "/state-00000-of-00001.safetensors";
   std::string bytes = *ReadFile(env_, shard);
   bytes[bytes.size() / 2] ^= 1;
   ASSERT_TRUE(WriteFileAtomic(env_, shard, bytes).ok());
