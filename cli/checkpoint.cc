@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include "cli/checkpoint_path.h"
+#include "cli/command.h"
+#include "common/clock.h"
+#include "common/env.h"
+#include "proto/convert.h"
+#include "worker/engine/checkpoint/catalog.h"
+
+namespace weft::cli {
+namespace {
+
+ExitCode List(const Session& session, const std::string& id) {
+  auto checkpoints = session.Connect().ListCheckpoints(id);
+  if (!checkpoints.ok()) return Fail(session, checkpoints.status());
+  Listing listing{"Checkpoint",
+                  {},
+                  {},
+                  Table({"STEP", "ATTEMPT", "STATE", "SIZE", "CREATED"}),
+                  Table({"STEP", "ATTEMPT", "STATE", "SIZE", "CREATED", "PATH"}),
+                  false};
+  for (const v1::Checkpoint& checkpoint : *checkpoints) {
+    std::vector<std::string> row = {
+        std::to_string(checkpoint.step()), std::to_string(checkpoint.epoch()),
+        checkpoint.verified() ? "VERIFIED" : "WRITTEN",
+        HumanBytes(static_cast<double>(checkpoint.bytes())), FormatTime(checkpoint.created_at())};
+    listing.items.push_back(ProtoToJson(checkpoint));
+    listing.names.push_back("checkpoint/" + checkpoint.job_id() + "/" +
+                            std::to_string(checkpoint.step()));
+    listing.table.Add(row);
+    row.push_back(checkpoint.path());
+    listing.wide.Add(row);
+  }
+  Print(listing, session.output, std::cout);
+  return ExitCode::kOk;
+}
+
+ExitCode Verify(const Session& session, const std::string& what, int64_t step) {
+  auto path = FindCheckpoint(session, what, step);
+  if (!path.ok()) return Fail(session, path.status());
+  auto manifest = engine::VerifyCheckpoint(Env::Posix(), *path);
+  if (!manifest.ok()) return Fail(session, manifest.status());
+  int64_t bytes = 0;
+  for (const engine::CheckpointFile& file : manifest->files) bytes += file.bytes;
+  if (session.output == OutputFormat::kJson) {
+    std::cout << Json{{"path", *path}, {"step", manifest->step}, {"bytes", bytes}}.dump(2) << '\n';
+  } else {
+    std::cout << *path << ": step " << manifest->step << ", " << manifest->files.size()
+              << " files, " << HumanBytes(static_cast<double>(bytes))
+              << ", every hash read back and equal\n";
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+Result<std::string> FindCheckpoint(const Session& session, const std::string& what, int64_t step) {
+  Env& env = Env::Posix();
+  if (env.FileExists(JoinPath(what, engine::kManifestName))) return what;
+  std::string run_dir = what;
+  if (!env.FileExists(engine::CheckpointsFolder(what))) {
+    if (what.find('/') != std::string::npos) {
+      return NotFoundError(what + " is neither a checkpoint nor a run folder");
+    }
+    WEFT_ASSIGN_OR_RETURN(v1::Job job, session.Connect().GetJob(what));
+    run_dir = job.run_dir();
+  }
+  WEFT_ASSIGN_OR_RETURN(std::vector<engine::CheckpointInfo> checkpoints,
+                        engine::ListCheckpoints(env, run_dir));
+  std::string known;
+  for (auto it = checkpoints.rbegin(); it != checkpoints.rend(); ++it) {
+    if (step < 0 || it->step == step) return it->path;
+    known += " " + std::to_string(it->step);
+  }
+  if (checkpoints.empty()) return NotFoundError(run_dir + " has no checkpoint yet");
+  return NotFoundError(run_dir + " has no checkpoint of step " + std::to_string(step) +
+                       "; hint: it has those of steps" + known);
+}
+
+void AddCheckpointCommands(CLI::App& app, Session& session) {
+  CLI::App* checkpoint = app.add_subcommand("ckpt", "See and check checkpoints");
+  checkpoint->require_subcommand(1);
+
+  auto id = std::make_shared<std::string>();
+  CLI::App* list = AddCommand(*checkpoint, session, "list", "List a job's checkpoints",
+                              [&session, id] { return List(session, *id); });
+  list->add_option("job", *id, "Job id or a prefix of it")->required();
+
+  auto what = std::make_shared<std::string>();
+  auto step = std::make_shared<int64_t>(-1);
+  CLI::App* verify =
+      AddCommand(*checkpoint, session, "verify", "Read a checkpoint back and compare every hash",
+                 [&session, what, step] { return Verify(session, *what, *step); });
+  verify->add_option("what", *what, "Job, run folder or checkpoint folder")->required();
+  verify->add_option("--step", *step, "Its checkpoint of this step (default: the newest)");
+}
+
+}  // namespace weft::cli

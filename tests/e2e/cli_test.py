@@ -1,0 +1,192 @@
+"""The command line as a user meets it: real daemons, real jobs, exit codes, output forms."""
+
+import json
+import pathlib
+import subprocess
+import unittest
+
+from weft_cluster import Cluster
+
+
+class WithoutCluster(unittest.TestCase):
+    def setUp(self):
+        self.cluster = Cluster()
+        self.addCleanup(self.cluster.close)
+
+    def test_no_coordinator_is_exit_6_with_a_hint(self):
+        result = self.cluster.weft("--timeout", "1", "ls")
+        self.assertEqual(result.code, 6)
+        self.assertIn("no coordinator answers", result.err)
+        self.assertIn("hint: `weft up`", result.err)
+
+    def test_bad_usage_and_bad_job_files_are_exit_2(self):
+        cluster = self.cluster
+        self.assertEqual(cluster.weft("no-such-command").code, 2)
+        path = cluster.job()
+        job = json.loads(path.read_text())
+        job["train"]["step"] = 5
+        path.write_text(json.dumps(job))
+        result = cluster.weft("submit", path)
+        self.assertEqual(result.code, 2)
+        self.assertIn("train.step is not a known field; did you mean 'steps'?", result.err)
+        error = cluster.weft("submit", path, "-o", "json").json()
+        self.assertEqual((error["kind"], error["code"]), ("Error", "INVALID"))
+        self.assertEqual(cluster.weft("submit", "missing.yaml").code, 3)
+        self.assertEqual(cluster.weft("submit", "-", stdin="\0\0").code, 2)
+
+    def test_dry_run_prints_every_default(self):
+        result = self.cluster.weft("submit", self.cluster.job(), "--dry-run")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("gradient_clip_norm: 1.0", result.out)
+
+    def test_completion_scripts_are_valid(self):
+        for shell in ("bash", "zsh", "fish"):
+            script = self.cluster.weft("completion", shell)
+            self.assertEqual(script.code, 0)
+            self.assertIn("submit", script.out)
+        bash = self.cluster.weft("completion", "bash").out
+        complete = ('COMP_WORDS=(weft job su); COMP_CWORD=2; _weft; echo "${COMPREPLY[@]}"')
+        words = subprocess.run(["bash", "-c", bash + complete], capture_output=True, text=True)
+        self.assertEqual(words.stdout.strip(), "submit", words.stderr)
+
+    def test_versions_and_help(self):
+        self.assertIn("client", self.cluster.weft("version", "--client", "-o", "json").json())
+        self.assertIn("wait timed out", self.cluster.weft("help", "exit-codes").out)
+
+    def test_trains_in_process_without_daemons(self):
+        cluster = self.cluster
+        result = cluster.weft("train", cluster.job(), "--run-dir", "run")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("step 20/20", result.out)
+        self.assertEqual(len((cluster.folder / "run/loss.jsonl").read_text().splitlines()), 20)
+        self.assertEqual(cluster.weft("ckpt", "verify", "./run").code, 0)
+        text = cluster.weft("generate", "./run", "--prompt", "the king", "--tokens", "5")
+        self.assertEqual(text.code, 0, text.err)
+        self.assertTrue(text.out.startswith("the king"))
+
+    def test_tokenizer_is_trained_from_text(self):
+        cluster = self.cluster
+        result = cluster.weft("tokenizer", "train", "text.txt", "--vocab-size", "280",
+                              "--output", "tok")
+        self.assertEqual(result.code, 0, result.err)
+        tokenizer = json.loads((cluster.folder / "tok/tokenizer.json").read_text())
+        self.assertEqual(len(tokenizer["model"]["vocab"]), 280)
+        self.assertEqual(
+            cluster.weft("tokenizer", "train", "none.txt", "--output", "t2").code, 3)
+
+    def test_a_dead_start_says_why(self):
+        cluster = self.cluster
+        import socket
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            cluster.port = taken.getsockname()[1]
+            result = cluster.up()
+        self.assertEqual(result.code, 6)
+        self.assertIn("coordinator ended while starting", result.err)
+        self.assertEqual(cluster.processes(), [])
+
+
+class WithCluster(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster()
+        cls.addClassCleanup(cls.cluster.close)
+        result = cls.cluster.up()
+        assert result.code == 0, result.err
+
+    def test_up_twice_and_status(self):
+        self.assertIn("already up", self.cluster.up().out)
+        self.assertEqual(self.cluster.weft("status").code, 0)
+        workers = self.cluster.weft("worker", "list", "-o", "json").json()["items"]
+        self.assertEqual([w["state"] for w in workers], ["READY", "READY"])
+
+    def test_a_job_from_submit_to_export(self):
+        cluster = self.cluster
+        followed = cluster.weft("submit", cluster.job("whole"), "--follow")
+        self.assertEqual(followed.code, 0, followed.err + followed.out)
+        self.assertNotIn("\x1b", followed.out)
+        self.assertIn("SUCCEEDED", followed.out)
+        listed = cluster.weft("ls", "--state", "SUCCEEDED", "-o", "json").json()["items"]
+        job = next(item for item in listed if item["id"].startswith("whole-"))
+        self.assertEqual(job["progress"]["step"], 20)
+        summary = json.loads(job["summary_json"])
+        self.assertLess(summary["validation_loss_nats"], summary["unigram_entropy_nats"])
+        self.assertEqual(cluster.weft("job", "wait", job["id"]).code, 0)
+        self.assertIn("plan:", cluster.weft("explain", job["id"]).out)
+
+        checkpoints = cluster.weft("ckpt", "list", job["id"], "-o", "json").json()["items"]
+        self.assertEqual([(c["step"], c["verified"]) for c in checkpoints], [(20, True), (10, True)])
+        self.assertEqual(cluster.weft("ckpt", "verify", job["id"]).code, 0)
+        shard = next(pathlib.Path(checkpoints[1]["path"]).glob("*.safetensors"))
+        content = bytearray(shard.read_bytes())
+        content[-5] ^= 1
+        shard.write_bytes(content)
+        damaged = cluster.weft("ckpt", "verify", job["id"], "--step", "10")
+        self.assertEqual(damaged.code, 1)
+        self.assertIn(shard.name, damaged.err)
+
+        exported = cluster.weft("export", job["id"], "--format", "hf", "--output", "hf")
+        self.assertEqual(exported.code, 0, exported.err)
+        names = {path.name for path in (cluster.folder / "hf").iterdir()}
+        self.assertLessEqual({"config.json", "model.safetensors", "tokenizer.json"}, names)
+        again = cluster.weft("generate", "./hf", "--prompt", "the", "--tokens", "4",
+                             "--temperature", "0")
+        same = cluster.weft("generate", job["id"], "--prompt", "the", "--tokens", "4",
+                            "--temperature", "0")
+        self.assertEqual(again.out, same.out, again.err + same.err)
+
+    def test_plan_names_the_chosen_one_and_why_others_lost(self):
+        cluster = self.cluster
+        plan = cluster.weft("plan", cluster.job("planned"))
+        self.assertEqual(plan.code, 0, plan.err)
+        self.assertIn("parameters", plan.out)
+        report = cluster.weft("plan", cluster.job("planned"), "-o", "json").json()
+        self.assertTrue(report["candidates"][0]["chosen"])
+
+    def test_a_repeated_submission_is_the_same_job(self):
+        cluster = self.cluster
+        path = cluster.job("twice", steps=5)
+        first = cluster.weft("submit", path, "--request-id", "r-1", "-o", "name").out
+        second = cluster.weft("submit", path, "--request-id", "r-1", "-o", "name").out
+        self.assertEqual(first, second)
+        self.assertEqual(cluster.weft("job", "wait", first.strip()[4:]).code, 0)
+
+    def test_cancel_wait_and_retry(self):
+        cluster = self.cluster
+        job = cluster.submit(cluster.job("long", steps=100000, eval_every_steps=0))
+        running = cluster.weft("job", "wait", job, "--for", "RUNNING", "--timeout", "60")
+        self.assertEqual(running.code, 0, running.err)
+        self.assertEqual(cluster.weft("job", "wait", job, "--timeout", "0.5").code, 12)
+        self.assertEqual(cluster.weft("cancel", job).code, 0)
+        self.assertEqual(cluster.weft("job", "wait", job).code, 11)
+        self.assertEqual(cluster.weft("cancel", "no-such-job").code, 3)
+        self.assertEqual(cluster.weft("job", "retry", job).code, 0)
+        cluster.weft("job", "wait", job, "--for", "RUNNING", "--timeout", "60")
+        self.assertEqual(cluster.weft("cancel", job).code, 0)
+        self.assertEqual(cluster.weft("job", "wait", job).code, 11)
+
+    def test_logs_come_whole_and_end_with_the_outcome(self):
+        cluster = self.cluster
+        job = cluster.submit(cluster.job("logged", log_every_steps=1))
+        followed = cluster.weft("logs", "-f", job, "--rank", "0")
+        self.assertEqual(followed.code, 0, followed.err)
+        self.assertEqual(followed.out, cluster.weft("logs", job, "--rank", "0").out)
+        for step in (1, 20):
+            self.assertIn(f"step {step}/20", followed.out)
+
+    def test_bad_data_fails_the_job_for_good(self):
+        cluster = self.cluster
+        path = cluster.job("binary")
+        (cluster.folder / "binary.txt").write_bytes(bytes(range(256)) * 64)
+        job = json.loads(path.read_text())
+        job["data"]["train"] = ["binary.txt"]
+        path.write_text(json.dumps(job))
+        result = cluster.weft("submit", path, "-f")
+        self.assertEqual(result.code, 10, result.out + result.err)
+        self.assertIn("binary.txt", result.out)
+        self.assertIn("USER_ERROR", result.out)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,87 @@
+"""Every query of the Grafana dashboard returns data from a real cluster scraped by Prometheus."""
+
+import json
+import pathlib
+import subprocess
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from weft_cluster import Cluster, free_port
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
+
+
+def queries(dashboard):
+    """(panel title, expression) with the variables filled in as Grafana would."""
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"].replace("$run", ".*").replace("[1m]", "[20s]")
+
+
+class Dashboard(unittest.TestCase):
+    def test_panels_are_well_formed(self):
+        for path in DASHBOARDS:
+            dashboard = json.loads(path.read_text())
+            self.assertIsNone(dashboard["id"])
+            ids = [panel["id"] for panel in dashboard["panels"]]
+            self.assertEqual(len(ids), len(set(ids)))
+            for panel in dashboard["panels"]:
+                if panel["type"] != "row":
+                    self.assertTrue(panel["description"], panel["title"])
+                    self.assertTrue(panel["fieldConfig"]["defaults"]["unit"], panel["title"])
+                    self.assertEqual(panel["datasource"]["uid"], "${datasource}")
+
+    def test_every_query_returns_data(self):
+        cluster = Cluster()
+        self.addCleanup(cluster.close)
+        self.assertEqual(cluster.up().code, 0)
+        targets = [f"127.0.0.1:{port}" for port in cluster.metrics_ports()]
+        for target in targets:
+            text = urllib.request.urlopen(f"http://{target}/metrics", timeout=5).read()
+            check = subprocess.run(["promtool", "check", "metrics"], input=text,
+                                   capture_output=True)
+            self.assertEqual(check.returncode, 0, target + check.stderr.decode())
+
+        config = cluster.folder / "prometheus.yaml"
+        config.write_text(json.dumps({
+            "global": {"scrape_interval": "1s"},
+            "scrape_configs": [{"job_name": "weft", "static_configs": [{"targets": targets}]}]}))
+        port = free_port()
+        prometheus = subprocess.Popen(
+            ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={cluster.folder}/tsdb",
+             f"--web.listen-address=127.0.0.1:{port}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(prometheus.wait)
+        self.addCleanup(prometheus.terminate)
+
+        def query(expression):
+            url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode(
+                {"query": expression})
+            try:
+                with urllib.request.urlopen(url, timeout=5) as response:
+                    return json.load(response)["data"]["result"]
+            except urllib.error.URLError:
+                return []
+
+        job = cluster.submit(cluster.job("watched", steps=100000, eval_every_steps=20))
+        pending = {(path.name, title, expression) for path in DASHBOARDS
+                   for title, expression in queries(json.loads(path.read_text()))}
+
+        def all_answered():
+            for item in list(pending):
+                if query(item[2]):
+                    pending.discard(item)
+            return not pending
+
+        try:
+            cluster.wait_for(all_answered, 60)
+        except AssertionError:
+            self.fail(f"panels without data: {sorted(pending)}")
+        cluster.weft("cancel", job)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
