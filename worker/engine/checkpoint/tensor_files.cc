@@ -54,7 +54,7 @@ Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int6
 }
 
 Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,
-                   const std::vector<NamedTensor>& targets) {
+                   const std::vector<NamedTensor>& targets, ExtraTensors extra) {
   std::map<std::string, TensorView> missing;
   for (const NamedTensor& target : targets) {
     WEFT_CHECK(target.view.Contiguous(), target.name);
@@ -66,6 +66,7 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
     for (const SafetensorsView& tensor : tensors.tensors()) {
       auto it = missing.find(tensor.name);
       if (it == missing.end()) {
+        if (extra == ExtraTensors::kIgnore) continue;
         return InvalidError(path + " holds '" + tensor.name +
                             "', which this model and optimizer do not have");
       }

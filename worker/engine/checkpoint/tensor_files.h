@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,17 @@ namespace weft::engine {
 Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int64_t rank,
                                        int64_t world_size, const std::vector<NamedTensor>& tensors);
 
-/// Fills `targets` from the checkpoint in `folder`, whose hashes have been verified. Its tensors
-/// and the targets must be the same set, with equal types and shapes: kInvalid names the first that
-/// is not; then the targets may be filled in part.
+/// What a checkpoint may hold beyond what is asked for.
+enum class ExtraTensors : uint8_t {
+  kRefuse,  ///< Resuming: all state counts.
+  kIgnore,  ///< Export and generation: the weights are enough.
+};
+
+/// Fills `targets` from the checkpoint in `folder`, whose hashes have been verified. Each must be
+/// there with equal type and shape: kInvalid names the first that is not; then the targets may be
+/// filled in part.
 Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,
-                   const std::vector<NamedTensor>& targets);
+                   const std::vector<NamedTensor>& targets,
+                   ExtraTensors extra = ExtraTensors::kRefuse);
 
 }  // namespace weft::engine

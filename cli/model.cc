@@ -1,0 +1,127 @@
+#include <iostream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/trained_model.h"
+#include "common/formats/huggingface.h"
+#include "worker/engine/models/generate.h"
+
+namespace weft::cli {
+namespace {
+
+struct ExportOptions {
+  std::string source;
+  int64_t step = -1;
+  std::string format = "hf";
+  std::string output;
+};
+
+ExitCode Export(const Session& session, const ExportOptions& options) {
+  auto trained = LoadTrainedModel(session, options.source, options.step);
+  if (!trained.ok()) return Fail(session, trained.status());
+  engine::ParameterSet& parameters = trained->model->parameters();
+  Gpt2ExportOptions extras;
+  if (auto end = trained->tokenizer->end_of_text(); end.has_value()) {
+    extras.end_token = *end;
+    extras.end_token_text = trained->tokenizer->Decode(std::span(&*end, 1)).value();
+  }
+  extras.tokenizer_json = trained->tokenizer->json();
+  auto values = [&](const Gpt2Tensor& tensor) -> Result<std::span<const float>> {
+    WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find("transformer." + tensor.name));
+    TensorView view = parameters.value(index);
+    return std::span<const float>(view.As<float>(), static_cast<size_t>(view.shape.Elements()));
+  };
+  Status status = ExportGpt2(Env::Posix(), options.output, trained->model->spec(), values, extras);
+  if (!status.ok()) return Fail(session, status);
+  if (session.output == OutputFormat::kJson) {
+    std::cout << Json{{"folder", options.output}, {"parameters", parameters.ElementCount()}}.dump(2)
+              << '\n';
+  } else {
+    std::cout << options.output << ": "
+              << HumanCount(static_cast<double>(parameters.ElementCount()))
+              << " parameters in Hugging Face format\n";
+  }
+  return ExitCode::kOk;
+}
+
+struct PromptOptions {
+  std::string source;
+  int64_t step = -1;
+  std::string prompt;
+  engine::GenerateOptions generate;
+};
+
+ExitCode Generate(const Session& session, const PromptOptions& options) {
+  auto trained = LoadTrainedModel(session, options.source, options.step);
+  if (!trained.ok()) return Fail(session, trained.status());
+  const Tokenizer& tokenizer = *trained->tokenizer;
+  std::vector<int32_t> prompt;
+  tokenizer.Encode(options.prompt, prompt);
+  if (prompt.empty() && tokenizer.end_of_text().has_value()) {
+    prompt.push_back(*tokenizer.end_of_text());  // what a document begins after
+  }
+  engine::GenerateOptions generate = options.generate;
+  generate.stop_token = tokenizer.end_of_text().value_or(-1);
+  bool stream = session.output != OutputFormat::kJson;
+  std::string text;
+  if (stream) std::cout << options.prompt << std::flush;
+  generate.on_token = [&](int32_t token) {
+    if (token == generate.stop_token) return false;
+    auto piece = tokenizer.Decode(std::span(&token, 1));
+    if (!piece.ok()) return true;  // a padding row of the vocabulary stands for no text
+    text += *piece;
+    if (stream) std::cout << *piece << std::flush;
+    return true;
+  };
+  auto tokens = engine::Generate(*trained->context, *trained->model, prompt, generate);
+  if (!tokens.ok()) {
+    if (stream) std::cout << '\n';
+    return Fail(session, tokens.status());
+  }
+  if (stream) {
+    std::cout << '\n';
+  } else {
+    Json json = {{"prompt", options.prompt}, {"text", text}, {"tokens", *tokens}};
+    std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  }
+  return ExitCode::kOk;
+}
+
+constexpr char kSourceHelp[] = "Job, run folder, checkpoint folder or Hugging Face folder";
+
+}  // namespace
+
+void AddModelCommands(CLI::App& app, Session& session) {
+  auto exporting = std::make_shared<ExportOptions>();
+  CLI::App* command = AddCommand(app, session, "export", "Write a trained model for other programs",
+                                 [&session, exporting] { return Export(session, *exporting); });
+  command->add_option("source", exporting->source, kSourceHelp)->required();
+  command->add_option("--step", exporting->step, "Its checkpoint of this step (default: newest)");
+  command->add_option("--format", exporting->format, "hf: a folder that transformers loads")
+      ->check(CLI::IsMember({"hf"}))
+      ->capture_default_str();
+  command->add_option("--output", exporting->output, "Folder to write")->required();
+
+  auto prompting = std::make_shared<PromptOptions>();
+  engine::SamplingOptions& sampling = prompting->generate.sampling;
+  command = AddCommand(app, session, "generate", "Let a trained model continue a text",
+                       [&session, prompting] { return Generate(session, *prompting); });
+  command->add_option("source", prompting->source, kSourceHelp)->required();
+  command->add_option("--step", prompting->step, "Its checkpoint of this step (default: newest)");
+  command->add_option("--prompt", prompting->prompt, "Text to continue");
+  command->add_option("--tokens", prompting->generate.max_new_tokens, "Tokens to add at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--temperature", sampling.temperature, "0 takes the most probable token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-k", sampling.top_k, "Draw among so many tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--top-p", sampling.top_p, "Draw among the tokens that hold this probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", sampling.seed, "Same seed, same text")->capture_default_str();
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,75 @@
+#include "cli/trained_model.h"
+
+#include "cli/checkpoint_path.h"
+#include "common/env.h"
+#include "common/formats/huggingface.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/tensor_files.h"
+
+namespace weft::cli {
+namespace {
+
+Result<TrainedModel> EmptyModel(const ModelSpec& spec) {
+  TrainedModel trained;
+  trained.allocator = std::make_unique<engine::Allocator>();
+  trained.context = std::make_unique<engine::Context>();
+  trained.context->allocator = trained.allocator.get();
+  WEFT_ASSIGN_OR_RETURN(
+      trained.model, engine::NewLanguageModel(*trained.context, spec,
+                                              {.compute = DType::kF32, .with_gradients = false}));
+  return trained;
+}
+
+Status LoadTokenizer(TrainedModel& trained, const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(Env::Posix(), folder));
+  if (tokenizer.vocab_size() > trained.model->spec().vocab_size) {
+    return InvalidError("the tokenizer in " + folder + " has " +
+                        std::to_string(tokenizer.vocab_size()) + " tokens, the model only " +
+                        std::to_string(trained.model->spec().vocab_size));
+  }
+  trained.tokenizer = std::make_unique<Tokenizer>(std::move(tokenizer));
+  return OkStatus();
+}
+
+Result<TrainedModel> FromHuggingFace(const std::string& folder) {
+  Env& env = Env::Posix();
+  WEFT_ASSIGN_OR_RETURN(ModelSpec spec, ReadGpt2Config(env, folder, ModelSpec()));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(spec));
+  engine::ParameterSet& parameters = trained.model->parameters();
+  auto buffer = [&](const Gpt2Tensor& tensor) -> Result<std::span<float>> {
+    WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find("transformer." + tensor.name));
+    TensorView view = parameters.value(index);
+    return std::span<float>(view.As<float>(), static_cast<size_t>(view.shape.Elements()));
+  };
+  WEFT_RETURN_IF_ERROR(ImportGpt2(env, folder, spec, buffer));
+  WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, folder));
+  return trained;
+}
+
+Result<TrainedModel> FromCheckpoint(const std::string& folder) {
+  Env& env = Env::Posix();
+  WEFT_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest, engine::VerifyCheckpoint(env, folder));
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model));
+  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
+                                           trained.model->parameters().NamedValues(),
+                                           engine::ExtraTensors::kIgnore));
+  // <run>/checkpoints/<step>: the tokenizer stands in the run folder.
+  WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, DirName(DirName(folder))));
+  return trained;
+}
+
+}  // namespace
+
+Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what,
+                                      int64_t step) {
+  auto load = [&]() -> Result<TrainedModel> {
+    if (Env::Posix().FileExists(JoinPath(what, "config.json"))) return FromHuggingFace(what);
+    WEFT_ASSIGN_OR_RETURN(std::string folder, FindCheckpoint(session, what, step));
+    return FromCheckpoint(folder);
+  };
+  WEFT_ASSIGN_OR_RETURN(TrainedModel trained, load());
+  WEFT_RETURN_IF_ERROR(trained.model->Pack(*trained.context));
+  return trained;
+}
+
+}  // namespace weft::cli

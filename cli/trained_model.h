@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "common/formats/tokenizer.h"
+#include "common/status.h"
+#include "worker/engine/models/language_model.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::cli {
+
+/// A model with its weights and tokenizer, ready to generate or to be written out.
+struct TrainedModel {
+  std::unique_ptr<engine::Allocator> allocator;
+  std::unique_ptr<engine::Context> context;
+  std::unique_ptr<engine::LanguageModel> model;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+/// Loads from a Hugging Face folder, a checkpoint folder, a run folder, or a job the coordinator
+/// knows; of the latter two the checkpoint of `step` (negative: the newest), verified first.
+Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what,
+                                      int64_t step);
+
+}  // namespace weft::cli
