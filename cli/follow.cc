@@ -1,5 +1,8 @@
 #include "cli/follow.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -51,6 +54,11 @@ std::string Sparkline(const std::vector<double>& values, int width) {
 std::string ProgressBar(double share, int width) {
   auto filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width + 1e-9);
   return "[" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
+}
+
+int TerminalWidth() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 std::string StateText(const v1::Job& job) {

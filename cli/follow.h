@@ -44,6 +44,9 @@ std::string Sparkline(const std::vector<double>& values, int width);
 /// "[#####.....]" with `width` cells between the brackets.
 std::string ProgressBar(double share, int width);
 
+/// Columns of the terminal on standard output; 80 when it is none.
+int TerminalWidth();
+
 /// "RUNNING", "QUEUED (WAITING_FOR_WORKERS)"
 std::string StateText(const v1::Job& job);
 

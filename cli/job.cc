@@ -1,4 +1,3 @@
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -13,11 +12,6 @@
 
 namespace weft::cli {
 namespace {
-
-int TerminalWidth() {
-  winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
 
 std::string AgeText(double unix_seconds) {
   return HumanDuration(Clock::System().UnixSeconds() - unix_seconds);

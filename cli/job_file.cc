@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "common/env.h"
+#include "common/formats/huggingface.h"
 #include "common/spec/spec_json.h"
 #include "common/yaml.h"
 
@@ -36,6 +37,11 @@ Result<JobSpec> LoadJobFile(const std::string& path) {
   for (std::string& file : job.data.validation) MakeAbsolute(base, file);
   MakeAbsolute(base, job.data.tokenizer.path);
   MakeAbsolute(base, job.model.import_path);
+  if (!job.model.import_path.empty()) {
+    // The planner needs the sizes of the model that is imported.
+    WEFT_ASSIGN_OR_RETURN(job.model,
+                          ReadGpt2Config(Env::Posix(), job.model.import_path, job.model));
+  }
   return job;
 }
 

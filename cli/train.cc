@@ -1,0 +1,172 @@
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/follow.h"
+#include "cli/job_file.h"
+#include "common/spec/attempt_spec.h"
+#include "common/spec/cluster_spec.h"
+#include "coordinator/planner/planner.h"
+#include "kernels/cpu/isa.h"
+#include "worker/engine/comm/hash_store.h"
+#include "worker/trainer/run_attempt.h"
+
+namespace weft::cli {
+namespace {
+
+constexpr size_t kRecentLosses = 120;
+
+std::atomic<bool> interrupted{false};
+
+/// Shows an attempt of this process the way `weft job wait` shows one of the cluster.
+class ViewReporter : public trainer::Reporter {
+ public:
+  explicit ViewReporter(const std::string& job_id)
+      : view_(std::cout, isatty(STDOUT_FILENO) != 0, TerminalWidth()) {
+    job_.set_id(job_id);
+    job_.set_state(v1::STARTING);
+  }
+
+  void Report(const trainer::RankMessage& message) override {
+    std::lock_guard lock(mutex_);
+    std::visit([this](const auto& m) { Take(m); }, message);
+    view_.Update(job_);
+  }
+  bool StopRequested() override { return interrupted; }
+
+  void Finish(v1::JobState state, const std::string& message) {
+    std::lock_guard lock(mutex_);
+    job_.set_state(state);
+    job_.set_message(message);
+    view_.Update(job_);
+    view_.Finish();
+  }
+
+ private:
+  void Take(const trainer::StartedMessage& m) {
+    job_.set_state(v1::RUNNING);
+    job_.set_message(m.resumed_from.empty() ? "" : "resumed from " + m.resumed_from);
+  }
+  void Take(const trainer::ProgressMessage& m) {
+    v1::Progress& p = *job_.mutable_progress();
+    p.set_step(m.step);
+    p.set_steps_total(m.steps_total);
+    p.set_loss(m.loss.value_or(std::numeric_limits<double>::quiet_NaN()));
+    p.set_gradient_norm(m.gradient_norm.value_or(std::numeric_limits<double>::quiet_NaN()));
+    p.set_learning_rate(m.learning_rate);
+    p.set_tokens(m.tokens);
+    p.set_tokens_per_second(m.tokens_per_second);
+    p.set_step_seconds(m.step_seconds);
+    if (m.step > 0 && m.tokens_per_second > 0) {
+      double tokens_per_step = static_cast<double>(m.tokens) / static_cast<double>(m.step);
+      p.set_eta_seconds(static_cast<double>(m.steps_total - m.step) * tokens_per_step /
+                        m.tokens_per_second);
+    }
+    p.add_recent_losses(p.loss());
+    if (static_cast<size_t>(p.recent_losses_size()) > kRecentLosses) {
+      p.mutable_recent_losses()->erase(p.recent_losses().begin());
+    }
+  }
+  void Take(const trainer::EvaluationMessage& m) {
+    job_.mutable_progress()->set_validation_loss(m.loss);
+    job_.mutable_progress()->set_validation_step(m.step);
+  }
+  void Take(const trainer::CheckpointMessage& m) {
+    if (m.state == "verified") job_.mutable_progress()->set_checkpoint_step(m.step);
+    if (m.state == "failed") job_.set_message("checkpoint failed: " + m.error);
+  }
+  void Take(const trainer::EventMessage& m) { job_.set_message(m.text); }
+  template <class Other>
+  void Take(const Other&) {}
+
+  std::mutex mutex_;
+  FollowView view_;
+  v1::Job job_;
+};
+
+/// This machine as far as it can be known without measuring.
+ClusterProfile ThisMachine() {
+  WorkerProfile machine;
+  machine.worker_id = "local";
+  machine.host = "127.0.0.1";
+  machine.cores = std::max(1U, std::thread::hardware_concurrency());
+  machine.isa = kernels::cpu::IsaName(kernels::cpu::ProcessIsa());
+  machine.memory_bytes = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  machine.memory_limit_bytes = machine.memory_bytes;
+  return {{machine}};
+}
+
+struct TrainOptions {
+  std::string file;
+  std::string run_dir;
+};
+
+Result<AttemptSpec> MakeAttempt(const TrainOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file));
+  if (job.resources.ranks > 1) {
+    return InvalidError("resources.ranks is " + std::to_string(job.resources.ranks) +
+                        ", but `weft train` runs one rank in one process; hint: `weft up` and "
+                        "`weft submit` run several");
+  }
+  job.resources.ranks = 1;
+  WEFT_ASSIGN_OR_RETURN(PlanReport report, planner::PlanJob(job, ThisMachine()));
+  AttemptSpec attempt;
+  attempt.job_id = job.name;
+  attempt.epoch = 1;
+  attempt.host = "127.0.0.1";
+  std::string folder = options.run_dir.empty() ? "runs/" + job.name : options.run_dir;
+  std::error_code error;
+  attempt.run_dir = std::filesystem::absolute(folder, error).lexically_normal();
+  attempt.cache_dir = JoinPath(HomeDir(), "cache");
+  attempt.job = std::move(job);
+  attempt.plan = report.candidates.front().plan;
+  return attempt;
+}
+
+ExitCode Train(const Session& session, const TrainOptions& options) {
+  auto attempt = MakeAttempt(options);
+  if (!attempt.ok()) return Fail(session, attempt.status());
+  // The first Ctrl-C saves a checkpoint and stops; the second one kills.
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = true; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  ViewReporter reporter(attempt->job_id);
+  engine::HashStore store;
+  auto outcome = trainer::RunAttempt(Env::Posix(), *attempt, reporter, store);
+  if (!outcome.ok()) {
+    reporter.Finish(v1::FAILED, "");
+    return Fail(session, outcome.status());
+  }
+  if (!outcome->summary.has_value()) {
+    reporter.Finish(v1::CANCELLED,
+                    "stopped; the same command goes on from " +
+                        (outcome->checkpoint_path.empty() ? std::string("the newest checkpoint")
+                                                          : outcome->checkpoint_path));
+    return ExitCode::kInterrupted;
+  }
+  reporter.Finish(v1::SUCCEEDED, "results in " + attempt->run_dir);
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddTrainCommand(CLI::App& app, Session& session) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command =
+      AddCommand(app, session, "train", "Run a job in this process, without daemons",
+                 [&session, options] { return Train(session, *options); });
+  command->add_option("file", options->file, "Job file, YAML or JSON")->required();
+  command->add_option("--run-dir", options->run_dir,
+                      "Folder of the results; a second run goes on from its newest checkpoint "
+                      "(default: runs/<name>)");
+}
+
+}  // namespace weft::cli
