@@ -139,6 +139,25 @@ void Stop(const std::vector<Daemon>& daemons) {
   }
 }
 
+/// Waits for the coordinator to listen; gives its address, whose port it may have chosen itself.
+Result<std::string> AwaitAddress(const Daemon& coordinator) {
+  std::string path = JoinPath(HomeDir(), "coordinator/coordinator.json");
+  auto give_up = steady_clock::now() + duration<double>(kStartSeconds);
+  while (steady_clock::now() < give_up) {
+    waitpid(coordinator.pid, nullptr, WNOHANG);
+    if (!coordinator.Alive()) {
+      return UnavailableError("coordinator ended while starting:\n" + LogTail("coordinator"));
+    }
+    if (auto text = ReadFile(Env::Posix(), path, 1 << 20); text.ok()) {
+      auto json = ParseJson(*text);
+      if (json.ok() && json->value("pid", 0) == coordinator.pid) return json->value("address", "");
+    }
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return UnavailableError("the coordinator does not listen after " + HumanDuration(kStartSeconds) +
+                          "; hint: see " + JoinPath(HomeDir(), "logs/coordinator.log"));
+}
+
 /// Waits until `workers` workers are READY, or says which daemon died and shows its log.
 Status AwaitReady(const std::string& server, const std::vector<Daemon>& daemons, int workers) {
   Client client(server, 1);
@@ -163,7 +182,8 @@ Status AwaitReady(const std::string& server, const std::vector<Daemon>& daemons,
                           "; hint: see the logs in " + JoinPath(HomeDir(), "logs"));
 }
 
-Status StartAll(const UpOptions& options, std::vector<Daemon>& daemons) {
+/// Starts everything into `daemons`; returns the coordinator's address.
+Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daemons) {
   Env& env = Env::Posix();
   std::string home = HomeDir();
   for (const char* folder : {"logs", "runs", "coordinator"}) {
@@ -179,6 +199,7 @@ Status StartAll(const UpOptions& options, std::vector<Daemon>& daemons) {
                             "--metrics-listen", options.metrics_listen, "--data-dir",
                             JoinPath(home, "coordinator"), "--run-root", runs}));
   daemons.push_back(coordinator);
+  WEFT_ASSIGN_OR_RETURN(std::string server, AwaitAddress(coordinator));
   // A tenth stays free for the daemons and the file cache.
   auto memory = static_cast<int64_t>(0.9 * static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
                                      static_cast<double>(sysconf(_SC_PAGESIZE)) / options.workers);
@@ -193,14 +214,13 @@ Status StartAll(const UpOptions& options, std::vector<Daemon>& daemons) {
     int share = std::max(1, cores / options.workers + (i < cores % options.workers ? 1 : 0));
     std::string metrics = host + ":" + std::to_string(port == 0 ? 0 : port + 1 + i);
     WEFT_ASSIGN_OR_RETURN(
-        Daemon worker,
-        Start(name,
-              {JoinPath(BinaryDir(), "weft-worker"), "--coordinator", options.listen, "--data-dir",
-               folder, "--run-root", runs, "--worker-id", name, "--cores", std::to_string(share),
-               "--memory-limit", std::to_string(memory), "--metrics-listen", metrics}));
+        Daemon worker, Start(name, {JoinPath(BinaryDir(), "weft-worker"), "--coordinator", server,
+                                    "--data-dir", folder, "--run-root", runs, "--worker-id", name,
+                                    "--cores", std::to_string(share), "--memory-limit",
+                                    std::to_string(memory), "--metrics-listen", metrics}));
     daemons.push_back(worker);
   }
-  return OkStatus();
+  return server;
 }
 
 ExitCode Up(const Session& session, const UpOptions& options) {
@@ -209,7 +229,7 @@ ExitCode Up(const Session& session, const UpOptions& options) {
   auto alive = std::count_if(running->begin(), running->end(),
                              [](const Daemon& daemon) { return daemon.Alive(); });
   if (alive == options.workers + 1) {
-    std::cout << "already up: coordinator at " << options.listen << ", " << options.workers
+    std::cout << "already up: coordinator at " << LocalServer() << ", " << options.workers
               << " workers\n";
     return ExitCode::kOk;
   }
@@ -218,16 +238,17 @@ ExitCode Up(const Session& session, const UpOptions& options) {
                                        StatePath() + " still run; hint: `weft down` first"));
   }
   std::vector<Daemon> daemons;
-  Status status = StartAll(options, daemons);
-  if (status.ok()) status = SaveState(options.listen, daemons);
-  if (status.ok()) status = AwaitReady(options.listen, daemons, options.workers);
+  auto server = StartAll(options, daemons);
+  Status status = server.status();
+  if (status.ok()) status = SaveState(*server, daemons);
+  if (status.ok()) status = AwaitReady(*server, daemons, options.workers);
   if (!status.ok()) {
     Stop(daemons);
     (void)Env::Posix().RemoveFile(StatePath());
     return Fail(session, status);
   }
   if (!session.quiet) {
-    std::cout << "coordinator at " << options.listen << " and " << options.workers
+    std::cout << "coordinator at " << *server << " and " << options.workers
               << " workers are up; data and logs in " << HomeDir() << '\n';
   }
   return ExitCode::kOk;
