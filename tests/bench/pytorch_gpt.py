@@ -59,7 +59,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("layers", 6), ("width", 384), ("heads", 6), ("vocabulary", 8192),
                           ("context", 256), ("batch", 8), ("threads", 2), ("steps", 10),
-                          ("warmup-steps", 3)):
+                          ("warmup", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--compile", action="store_true")
@@ -87,7 +87,7 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    for _ in range(arguments.warmup_steps):
+    for _ in range(arguments.warmup):
         loss = step()
     seconds = []
     for _ in range(arguments.steps):
