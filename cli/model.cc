@@ -5,6 +5,7 @@
 #include "cli/trained_model.h"
 #include "common/formats/huggingface.h"
 #include "worker/engine/models/generate.h"
+#include "worker/engine/models/weights.h"
 
 namespace weft::cli {
 namespace {
@@ -19,26 +20,22 @@ struct ExportOptions {
 ExitCode Export(const Session& session, const ExportOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
-  engine::ParameterSet& parameters = trained->model->parameters();
   Gpt2ExportOptions extras;
   if (auto end = trained->tokenizer->end_of_text(); end.has_value()) {
     extras.end_token = *end;
     extras.end_token_text = trained->tokenizer->Decode(std::span(&*end, 1)).value();
   }
   extras.tokenizer_json = trained->tokenizer->json();
-  auto values = [&](const Gpt2Tensor& tensor) -> Result<std::span<const float>> {
-    WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find("transformer." + tensor.name));
-    TensorView view = parameters.value(index);
-    return std::span<const float>(view.As<float>(), static_cast<size_t>(view.shape.Elements()));
-  };
-  Status status = ExportGpt2(Env::Posix(), options.output, trained->model->spec(), values, extras);
+  Status status = engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
   if (!status.ok()) return Fail(session, status);
   if (session.output == OutputFormat::kJson) {
-    std::cout << Json{{"folder", options.output}, {"parameters", parameters.ElementCount()}}.dump(2)
+    std::cout << Json{{"folder", options.output},
+                      {"parameters", trained->model->parameters().ElementCount()}}
+                     .dump(2)
               << '\n';
   } else {
     std::cout << options.output << ": "
-              << HumanCount(static_cast<double>(parameters.ElementCount()))
+              << HumanCount(static_cast<double>(trained->model->parameters().ElementCount()))
               << " parameters in Hugging Face format\n";
   }
   return ExitCode::kOk;

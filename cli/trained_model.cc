@@ -5,6 +5,7 @@
 #include "common/formats/huggingface.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/models/weights.h"
 
 namespace weft::cli {
 namespace {
@@ -14,6 +15,9 @@ Result<TrainedModel> EmptyModel(const ModelSpec& spec) {
   trained.allocator = std::make_unique<engine::Allocator>();
   trained.context = std::make_unique<engine::Context>();
   trained.context->allocator = trained.allocator.get();
+  engine::ModelOptions options;
+  options.compute = DType::kF32;
+  options.with_gradients = false;
   WEFT_ASSIGN_OR_RETURN(
       trained.model, engine::NewLanguageModel(*trained.context, spec,
                                               {.compute = DType::kF32, .with_gradients = false}));
@@ -35,13 +39,7 @@ Result<TrainedModel> FromHuggingFace(const std::string& folder) {
   Env& env = Env::Posix();
   WEFT_ASSIGN_OR_RETURN(ModelSpec spec, ReadGpt2Config(env, folder, ModelSpec()));
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(spec));
-  engine::ParameterSet& parameters = trained.model->parameters();
-  auto buffer = [&](const Gpt2Tensor& tensor) -> Result<std::span<float>> {
-    WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find("transformer." + tensor.name));
-    TensorView view = parameters.value(index);
-    return std::span<float>(view.As<float>(), static_cast<size_t>(view.shape.Elements()));
-  };
-  WEFT_RETURN_IF_ERROR(ImportGpt2(env, folder, spec, buffer));
+  WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, folder, *trained.model));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, folder));
   return trained;
 }
