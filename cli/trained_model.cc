@@ -18,9 +18,7 @@ Result<TrainedModel> EmptyModel(const ModelSpec& spec) {
   engine::ModelOptions options;
   options.compute = DType::kF32;
   options.with_gradients = false;
-  WEFT_ASSIGN_OR_RETURN(
-      trained.model, engine::NewLanguageModel(*trained.context, spec,
-                                              {.compute = DType::kF32, .with_gradients = false}));
+  WEFT_ASSIGN_OR_RETURN(trained.model, engine::NewLanguageModel(*trained.context, spec, options));
   return trained;
 }
 
