@@ -288,9 +288,9 @@ RunSummary Attempt::Summarize() const {
   summary.skipped_steps = counters.skipped_steps;
   summary.parameters = model_->parameters().ElementCount();
   summary.tokens = counters.tokens;
-  if (curve_) summary.train_loss = curve_->RecentMean();
-  summary.validation_loss = validation_loss_;
-  summary.unigram_entropy = data_.unigram_entropy;
+  if (curve_) summary.train_loss_nats = curve_->RecentMean();
+  summary.validation_loss_nats = validation_loss_;
+  summary.unigram_entropy_nats = data_.unigram_entropy;
   summary.resumed_from_step = first_step_;
   summary.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
   const int64_t tokens_per_step = spec_.job.train.global_batch * SequenceLength(spec_.job);

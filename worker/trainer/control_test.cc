@@ -18,7 +18,7 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
   progress.phases.backward = 1.5;
   progress.memory_peak.gradients_bytes = int64_t{5} << 32;
   FinishedMessage finished;
-  finished.summary.validation_loss = 3.25;
+  finished.summary.validation_loss_nats = 3.25;
   const std::vector<RankMessage> messages = {
       HelloMessage{1, 2, 3, "0.1.0"},
       StartedMessage{5, "/run/checkpoints/step-00000005", 1000, 0.5},

@@ -17,9 +17,9 @@ struct RunSummary {
   int64_t skipped_steps = 0;
   int64_t parameters = 0;
   int64_t tokens = 0;
-  double train_loss = 0;
-  std::optional<double> validation_loss;
-  double unigram_entropy = 0;
+  double train_loss_nats = 0;
+  std::optional<double> validation_loss_nats;
+  double unigram_entropy_nats = 0;
   int64_t resumed_from_step = 0;
   double seconds = 0;
   double tokens_per_second = 0;
@@ -36,16 +36,16 @@ struct RunSummary {
     visit(Field("parameters", "Trainable numbers of the model."), self.parameters);
     visit(Field("tokens", "Tokens trained on, over all attempts and ranks.").Unit("tokens"),
           self.tokens);
-    visit(Field("train_loss", "Mean training loss of the last steps (at most 100).")
+    visit(Field("train_loss_nats", "Mean training loss of the last steps (at most 100).")
               .Unit("nats per token"),
-          self.train_loss);
-    visit(Field("validation_loss", "At the end; absent without validation data.")
+          self.train_loss_nats);
+    visit(Field("validation_loss_nats", "At the end; absent without validation data.")
               .Unit("nats per token"),
-          self.validation_loss);
-    visit(Field("unigram_entropy",
+          self.validation_loss_nats);
+    visit(Field("unigram_entropy_nats",
                 "Of the training tokens: the loss of a model that knows their frequencies only.")
               .Unit("nats per token"),
-          self.unigram_entropy);
+          self.unigram_entropy_nats);
     visit(Field("resumed_from_step", "Where the last attempt started.").Unit("steps"),
           self.resumed_from_step);
     visit(Field("seconds", "Duration of the last attempt.").Unit("seconds"), self.seconds);

@@ -204,8 +204,8 @@ TEST_F(TrainerProcessTest, AKilledRunResumesToTheSameBits) {
   EXPECT_LT(losses.back(), losses.front()) << "it learns";
   const Json summary = *ParseJson(*ReadFile(env_, undisturbed.run_dir + "/summary.json"));
   EXPECT_EQ(summary["steps"], 12);
-  EXPECT_GT(summary["validation_loss"].get<double>(), 0);
-  EXPECT_GT(summary["unigram_entropy"].get<double>(), 0);
+  EXPECT_GT(summary["validation_loss_nats"].get<double>(), 0);
+  EXPECT_GT(summary["unigram_entropy_nats"].get<double>(), 0);
 
   // Where a killed run resumes depends on how far its writer had come; at most where it was.
   const std::pair<const char*, int64_t> crashes[] = {{"trainer.before_step=crash@7", 4},
