@@ -41,7 +41,9 @@ const std::vector<FolderRule>& FolderRules() {
       {"coordinator/api/", {"common/", "coordinator/", "proto/", "weft/"}},
       {"coordinator/", {"common/", "coordinator/"}},
       {"proto/", {"common/", "proto/", "weft/"}},
-      {"cli/", {"common/", "cli/", "coordinator/planner/", "proto/", "weft/"}},
+      {"cli/",
+       {"common/", "kernels/", "worker/engine/", "worker/trainer/", "cli/", "coordinator/planner/",
+        "proto/", "weft/"}},
       {"tests/",
        {"common/", "kernels/", "worker/", "coordinator/", "proto/", "weft/", "cli/", "tests/"}},
   };
