@@ -18,6 +18,7 @@ class Change {
   JobRecord& job() { return job_; }
   std::optional<AttemptRecord>& attempt() { return attempt_; }
   void SaveAttempt() { attempt_changed_ = true; }
+  void SaveJob() { job_changed_ = true; }
   void Event(const std::string& kind, const std::string& text, int64_t epoch) {
     transaction_.events.push_back({job_.id, epoch, now_, kind, text});
   }
@@ -218,7 +219,10 @@ Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& repor
       change.Fire(JobEvent::kTraining);
       break;
     case ShareEvent::kFinished:
-      if (!report.summary_json.empty()) job.summary_json = report.summary_json;
+      if (!report.summary_json.empty()) {
+        job.summary_json = report.summary_json;
+        change.SaveJob();  // the job itself moves only when the last worker has finished
+      }
       break;
     case ShareEvent::kFailed:
       Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text);

@@ -48,6 +48,23 @@ class Life {
   Transaction last;
 };
 
+TEST(JobLogic, TheSummaryIsKeptWhicheverWorkerFinishesFirst) {
+  for (const char* first : {"a", "b"}) {
+    Life life;
+    life.Dispatch({"a", "b"});
+    for (std::string worker : {first, first[0] == 'a' ? "b" : "a"}) {
+      ShareReport report;
+      report.worker_id = worker;
+      report.epoch = 1;
+      report.event = ShareEvent::kFinished;
+      if (worker == "a") report.summary_json = "{}";
+      life.Take(ApplyReport(life.current, report, 2));
+    }
+    EXPECT_EQ(life.state(), JobState::kSucceeded);
+    EXPECT_EQ(life.current.job.summary_json, "{}") << first;
+  }
+}
+
 TEST(JobLogic, TwoWorkersTrainAndFinish) {
   Life life;
   life.Dispatch({"a", "a", "b"});
