@@ -135,7 +135,7 @@ void Agent::Dial() {
 
 void Agent::OnClosed(const Status& status) {
   // Once for each loss, not for each vain dial after it.
-  if (registered_ || dial_ == 1) {
+  if (!leaving_ && (registered_ || dial_ == 1)) {
     WEFT_LOG_WARNING << "no connection to the coordinator at " << settings_.coordinator << ": "
                      << status.message() << "; dialling again";
   }
@@ -244,6 +244,12 @@ void Agent::SendHeartbeat() {
   heartbeat.set_sequence(++heartbeat_);
   heartbeat.set_draining(draining_);
   AddRunning(heartbeat.mutable_running());
+  // Ended, but the rest of the log goes before that report: not missing.
+  for (const auto& [key, share] : shares_) {
+    if (share->attempt.over() && share->reports_sent < share->reports.size()) {
+      *heartbeat.add_running() = share->attempt.Running();
+    }
+  }
   heartbeats_sent_[heartbeat_] = clock_.Monotonic();
   connection_->Send(std::move(message));
   metrics_.SetRunningAttempts(heartbeat.running_size());
@@ -365,7 +371,10 @@ void Agent::OnReport(v1::AttemptReport report) {
              entry.second.request.epoch() == report.epoch();
     });
   }
+  bool terminal = IsTerminal(report.state());
   share->reports.push_back(std::move(report));
+  // Reports carry no progress: its last state goes first.
+  if (terminal && registered_) SendHeartbeat();
   Pump(*share);
   FinishDrainIfDone();
 }
@@ -484,7 +493,7 @@ void Agent::Drain(std::chrono::duration<double> limit) {
 void Agent::FinishDrainIfDone() {
   bool over = std::all_of(shares_.begin(), shares_.end(),
                           [](const auto& entry) { return entry.second->attempt.over(); });
-  if (!draining_ || !over) return;
+  if (!draining_ || !over || leaving_) return;
   bool settled = std::all_of(shares_.begin(), shares_.end(),
                              [](const auto& entry) { return entry.second->Settled(); });
   if (settled) return Leave();

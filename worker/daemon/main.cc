@@ -5,6 +5,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <random>
@@ -93,6 +94,41 @@ std::map<std::string, double> FlopsPerCore(const WorkerProfile& profile) {
   return best;
 }
 
+/// Runs until drained or refused; the exit code.
+int RunAgent(const Options& options, const Agent::Settings& settings, Metrics& metrics) {
+  asio::io_context io;
+  int exit_code = kExitOk;
+  Agent agent(io, Clock::System(), settings, metrics, [&](const Status& status) {
+    if (!status.ok()) exit_code = Fail(status, kExitRefused);
+    io.stop();
+  });
+  asio::signal_set stop_signals(io, SIGTERM, SIGINT);
+  std::function<void()> wait_for_stop = [&] {
+    stop_signals.async_wait([&](const boost::system::error_code& error, int /*signal*/) {
+      if (error) return;
+      agent.Drain(std::chrono::duration<double>(options.drain_seconds));
+      wait_for_stop();
+    });
+  };
+  wait_for_stop();
+  asio::signal_set child_signals(io, SIGCHLD);
+  std::function<void()> wait_for_child = [&] {
+    child_signals.async_wait([&](const boost::system::error_code& error, int /*signal*/) {
+      if (error) return;
+      agent.ReapChildren();
+      wait_for_child();
+    });
+  };
+  wait_for_child();
+
+  agent.Start();
+  std::cout << "weft-worker " << kVersion << " ready: worker " << settings.profile.worker_id << ", "
+            << settings.profile.cores << " cores, coordinator " << options.coordinator
+            << ", metrics port " << metrics.port() << std::endl;
+  io.run();
+  return exit_code;
+}
+
 int Run(const Options& options) {
   Result<DataDir> data = DataDir::Open(options.data_dir, options.worker_id);
   if (!data.ok()) {
@@ -115,50 +151,23 @@ int Run(const Options& options) {
   Metrics metrics(Clock::System());
   metrics.SetWorker(profile->worker_id, profile->cores, profile->memory_limit_bytes);
   if (!options.metrics_listen.empty()) {
-    if (Status s = metrics.Listen(options.metrics_listen); !s.ok()) return Fail(s, kExitUsage);
+    if (Status s = metrics.Listen(options.metrics_listen); !s.ok()) return Fail(s, kExitInUse);
   }
   if (Status s = WriteHealthFile(data->path(), metrics.port()); !s.ok()) {
     return Fail(s, kExitUsage);
   }
 
-  asio::io_context io;
-  int exit_code = kExitOk;
-  Agent agent(io, Clock::System(),
-              {options.coordinator,
-               NewIncarnation(),
-               *profile,
-               data->LogDir(),
-               {*trainer, profile->host, data->CacheDir(), *run_root, data->SpecDir(),
-                FlopsPerCore(*profile), owner}},
-              metrics, [&](const Status& status) {
-                if (!status.ok()) exit_code = Fail(status, kExitRefused);
-                io.stop();
-              });
-  asio::signal_set stop_signals(io, SIGTERM, SIGINT);
-  std::function<void()> wait_for_stop = [&] {
-    stop_signals.async_wait([&](const boost::system::error_code& error, int /*signal*/) {
-      if (error) return;
-      agent.Drain(std::chrono::duration<double>(options.drain_seconds));
-      wait_for_stop();
-    });
-  };
-  wait_for_stop();
-  asio::signal_set child_signals(io, SIGCHLD);
-  std::function<void()> wait_for_child = [&] {
-    child_signals.async_wait([&](const boost::system::error_code& error, int /*signal*/) {
-      if (error) return;
-      agent.ReapChildren();
-      wait_for_child();
-    });
-  };
-  wait_for_child();
-
-  agent.Start();
-  std::cout << "weft-worker " << kVersion << " ready: worker " << profile->worker_id << ", "
-            << profile->cores << " cores, coordinator " << options.coordinator << ", metrics port "
-            << metrics.port() << std::endl;
-  io.run();
-  return exit_code;
+  int exit_code = RunAgent(options,
+                           {options.coordinator,
+                            NewIncarnation(),
+                            *profile,
+                            data->LogDir(),
+                            {*trainer, profile->host, data->CacheDir(), *run_root, data->SpecDir(),
+                             FlopsPerCore(*profile), owner}},
+                           metrics);
+  // The metrics server takes two seconds to stop, and nothing is left that needs an end.
+  std::cout.flush();
+  std::_Exit(exit_code);
 }
 
 }  // namespace

@@ -8,10 +8,10 @@ namespace weft::daemon {
 /// Exit codes of weft-worker; listed in docs/operations.md.
 enum ExitCode : int {
   kExitOk = 0,        ///< Drained, or --help, --version.
-  kExitInternal = 1,  ///< Unexpected; the last log line says what.
+  kExitInternal = 1,  ///< Unexpected; the message says what.
   kExitUsage = 2,     ///< Flags, environment or files are wrong.
-  kExitInUse = 3,     ///< Another daemon holds the data folder.
   kExitRefused = 4,   ///< The coordinator does not take this worker (version, duplicate id).
+  kExitInUse = 6,     ///< Another process holds the data folder or the metrics port.
 };
 
 /// What the user says about a worker: flags, or WEFT_WORKER_* in the environment.
