@@ -1,0 +1,264 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "common/env.h"
+#include "tests/framework/cluster.h"
+
+namespace weft::testing {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+constexpr int64_t kSteps = 40;
+
+/// Slows a step down, so that there is time to strike.
+const Environment kSlowSteps{{"WEFT_FAILPOINTS", "trainer.before_step=sleep:40"}};
+
+/// The loss curve of the job when nothing happens, made once. Two ranks in fp32 add in the same
+/// order wherever they run, so every disturbed run must equal it byte for byte.
+const std::string& UndisturbedCurve() {
+  static const std::string kCurve = [] {
+    Cluster cluster({});
+    std::string id = cluster.Submit(cluster.TinyJob("undisturbed", kSteps));
+    cluster.Await(id, v1::SUCCEEDED);
+    return cluster.LossCurve(id);
+  }();
+  return kCurve;
+}
+
+class Chaos : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_FALSE(UndisturbedCurve().empty()); }
+
+  /// The job ended well, once, as if nothing had happened.
+  static v1::Job ExpectUnharmed(Cluster& cluster, const std::string& id) {
+    v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(90));
+    EXPECT_EQ(cluster.LossCurve(id), UndisturbedCurve());
+    EXPECT_EQ(job.progress().step(), kSteps);
+    int completed = 0;
+    for (const v1::Attempt& attempt : job.attempts())
+      completed += attempt.reason() == v1::COMPLETED;
+    EXPECT_EQ(completed, 1);
+    EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, seconds(5)));
+    v1::ListJobsResponse jobs;
+    grpc::ClientContext context;
+    EXPECT_TRUE(cluster.api().ListJobs(&context, {}, &jobs).ok());
+    EXPECT_EQ(jobs.jobs_size(), 1) << "submitted once";
+    return job;
+  }
+
+  /// From now until a newer attempt than `epoch` trains.
+  static void PrintRecovery(Cluster& cluster, const std::string& id, int64_t epoch,
+                            const char* what) {
+    auto begin = steady_clock::now();
+    bool again = Eventually(
+        [&] {
+          v1::Job job = cluster.Get(id);
+          return job.state() == v1::SUCCEEDED ||
+                 (job.state() == v1::RUNNING && job.attempts_size() > epoch);
+        },
+        seconds(60));
+    EXPECT_TRUE(again) << what << cluster.LogTails();
+    std::printf("recovery after %s: %.2f s\n", what,
+                std::chrono::duration<double>(steady_clock::now() - begin).count());
+  }
+};
+
+TEST_F(Chaos, ARankIsKilled) {
+  Cluster cluster({.ranks = kSlowSteps});
+  std::string id = cluster.Submit(cluster.TinyJob("rank-killed", kSteps));
+  cluster.AwaitStep(id, 12);
+  std::vector<pid_t> ranks = cluster.RankPids(id);
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.back(), SIGKILL);
+  PrintRecovery(cluster, id, 1, "kill -9 of a rank");
+  v1::Job job = ExpectUnharmed(cluster, id);
+  EXPECT_EQ(job.attempts(0).reason(), v1::RANK_DIED);
+}
+
+TEST_F(Chaos, AWorkerIsKilledAndComesBack) {
+  Cluster cluster({.cores = 1, .ranks = kSlowSteps});
+  std::string id = cluster.Submit(cluster.TinyJob("worker-killed", kSteps));
+  cluster.AwaitStep(id, 12);
+  cluster.worker(1).Kill();
+  EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id, 1).empty(); }, seconds(5)))
+      << "ranks die with their daemon";
+  cluster.StartWorker(1);
+  PrintRecovery(cluster, id, 1, "kill -9 of a worker that is started again");
+  ExpectUnharmed(cluster, id);
+}
+
+TEST_F(Chaos, AWorkerIsKilledForGood) {
+  Cluster cluster({.ranks = kSlowSteps});
+  std::string id = cluster.Submit(cluster.TinyJob("worker-gone", kSteps));
+  cluster.AwaitStep(id, 12);
+  int busy = cluster.RankPids(id, 0).empty() ? 1 : 0;
+  cluster.worker(busy).Kill();
+  PrintRecovery(cluster, id, 1, "kill -9 of a worker for good");
+  ExpectUnharmed(cluster, id);
+}
+
+TEST_F(Chaos, TheCoordinatorIsKilledAtEveryPoint) {
+  for (const char* point :
+       {"coordinator.submit.before_commit", "coordinator.submit.after_commit",
+        "coordinator.dispatch.before_send", "coordinator.dispatch.after_send",
+        "coordinator.store.before_commit", "coordinator.store.after_commit",
+        "coordinator.attempt.report.before_commit", "coordinator.attempt.report.after_commit"}) {
+    SCOPED_TRACE(point);
+    Cluster cluster({.coordinator = {{"WEFT_FAILPOINTS", std::string(point) + "=crash@1"}}});
+    v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
+    v1::SubmitJobResponse response;
+    grpc::Status first = cluster.TrySubmit(spec, "the-one-request", &response);
+    ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(30))) << "did not crash";
+    auto begin = steady_clock::now();
+    cluster.StartCoordinator();
+    ASSERT_TRUE(Eventually(
+        [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); }, seconds(10)));
+    std::printf("coordinator killed at %s (submit %s): answers after %.2f s\n", point,
+                first.ok() ? "was answered" : "was not answered",
+                std::chrono::duration<double>(steady_clock::now() - begin).count());
+    v1::Job job = ExpectUnharmed(cluster, response.job().id());
+  }
+}
+
+TEST_F(Chaos, TheCoordinatorIsKilledWhileTheJobTrains) {
+  Cluster cluster({.ranks = kSlowSteps});
+  std::string id = cluster.Submit(cluster.TinyJob("coordinator-away", kSteps));
+  for (int64_t step : {3, 15}) {
+    cluster.AwaitStep(id, step);
+    std::vector<pid_t> before = cluster.RankPids(id);
+    cluster.coordinator().Kill();
+    cluster.StartCoordinator();
+    cluster.AwaitWorkers(2);
+    EXPECT_EQ(cluster.RankPids(id), before) << "ranks are adopted, not restarted";
+  }
+  v1::Job job = ExpectUnharmed(cluster, id);
+  EXPECT_EQ(job.attempts_size(), 1);
+  std::set<int64_t> sequences;
+  std::vector<v1::LogLine> lines = cluster.Logs(id);
+  for (const v1::LogLine& line : lines) sequences.insert(line.sequence());
+  EXPECT_EQ(sequences.size(), lines.size()) << "no line twice";
+  EXPECT_EQ(*sequences.rbegin(), static_cast<int64_t>(lines.size())) << "no gap";
+}
+
+TEST_F(Chaos, AWorkerSleepsPastItsLease) {
+  Cluster cluster({.ranks = kSlowSteps});
+  std::string id = cluster.Submit(cluster.TinyJob("zombie", kSteps));
+  cluster.AwaitStep(id, 8);
+  int busy = cluster.RankPids(id, 0).empty() ? 1 : 0;
+  std::vector<pid_t> ranks = cluster.RankPids(id);
+  // The whole machine stands still: the daemon and its ranks.
+  cluster.worker(busy).Signal(SIGSTOP);
+  for (pid_t pid : ranks) kill(pid, SIGSTOP);
+  PrintRecovery(cluster, id, 1, "SIGSTOP of a worker past its lease");
+  cluster.worker(busy).Signal(SIGCONT);
+  for (pid_t pid : ranks) kill(pid, SIGCONT);
+  EXPECT_TRUE(Eventually(
+      [&] {
+        for (pid_t pid : ranks) {
+          if (kill(pid, 0) == 0) return false;
+        }
+        return true;
+      },
+      seconds(5)))
+      << "the zombies are killed";
+  ExpectUnharmed(cluster, id);
+}
+
+TEST_F(Chaos, ADaemonSleepsPastItsLeaseWhileItsRanksGoOn) {
+  // Slow enough for the abandoned ranks to be alive, and writing checkpoints, when others take
+  // over.
+  Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:150"}}});
+  std::string id = cluster.Submit(cluster.TinyJob("fenced", kSteps));
+  cluster.AwaitStep(id, 6);
+  int busy = cluster.RankPids(id, 0).empty() ? 1 : 0;
+  std::vector<pid_t> abandoned = cluster.RankPids(id);
+  cluster.worker(busy).Signal(SIGSTOP);
+  v1::Job job;
+  Eventually(
+      [&] {
+        job = cluster.Get(id);
+        return job.attempts_size() > 1 && job.state() == v1::RUNNING;
+      },
+      seconds(30));
+  EXPECT_EQ(job.attempts_size(), 2) << cluster.LogTails();
+  cluster.worker(busy).Signal(SIGCONT);
+  job = ExpectUnharmed(cluster, id);
+  for (pid_t pid : abandoned) EXPECT_NE(kill(pid, 0), 0);
+  for (const v1::Checkpoint& checkpoint : cluster.Checkpoints(id)) {
+    if (checkpoint.step() > job.attempts(1).first_step()) {
+      EXPECT_EQ(checkpoint.epoch(), 2) << "of step " << checkpoint.step();
+    }
+  }
+}
+
+TEST_F(Chaos, TheDiskIsFullWhileACheckpointIsWritten) {
+  for (const char* point : {"checkpoint.before_write", "checkpoint.after_shards"}) {
+    SCOPED_TRACE(point);
+    Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", std::string(point) + "=full@2"}}});
+    std::string id = cluster.Submit(cluster.TinyJob("full-disk", kSteps));
+    ExpectUnharmed(cluster, id);
+  }
+}
+
+TEST_F(Chaos, RanksCrashAtEveryStageOfACheckpoint) {
+  for (const char* point :
+       {"checkpoint.before_write", "checkpoint.after_shards", "checkpoint.after_manifest",
+        "checkpoint.after_publish", "checkpoint.before_verify", "checkpoint.after_verify",
+        "checkpoint.before_collect", "checkpoint.during_collect"}) {
+    SCOPED_TRACE(point);
+    // Every attempt dies at the second checkpoint (or deletion) of its own, so the job gets there.
+    Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", std::string(point) + "=crash@2"}}});
+    v1::JobSpec spec = cluster.TinyJob("torn-checkpoint", kSteps);
+    spec.mutable_retry()->set_max_attempts(20);
+    std::string id = cluster.Submit(spec);
+    v1::Job job = ExpectUnharmed(cluster, id);
+    EXPECT_GT(job.attempts_size(), 1);
+  }
+}
+
+TEST_F(Chaos, AByteOfTheNewestCheckpointFlips) {
+  Cluster cluster({.ranks = kSlowSteps});
+  std::string id = cluster.Submit(cluster.TinyJob("flipped", kSteps));
+  cluster.AwaitStep(id, 18);
+  // Both ranks stand still, then die, with a damaged checkpoint behind them.
+  std::vector<pid_t> ranks = cluster.RankPids(id);
+  for (pid_t pid : ranks) kill(pid, SIGSTOP);
+  std::string folder = cluster.RunDir(id) + "/checkpoints";
+  std::set<std::string> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::string name = entry.path().filename();
+    if (name.rfind("step-", 0) == 0) steps.insert(entry.path());
+  }
+  ASSERT_GE(steps.size(), 2u);
+  std::string largest;
+  for (const auto& entry : std::filesystem::directory_iterator(*steps.rbegin())) {
+    if (largest.empty() || entry.file_size() > std::filesystem::file_size(largest)) {
+      largest = entry.path();
+    }
+  }
+  std::fstream file(largest, std::ios::in | std::ios::out | std::ios::binary);
+  auto middle = static_cast<std::streamoff>(std::filesystem::file_size(largest) / 2);
+  file.seekg(middle);
+  char byte = static_cast<char>(file.get());
+  file.seekp(middle);
+  file.put(static_cast<char>(byte ^ 1));
+  file.close();
+  for (pid_t pid : ranks) kill(pid, SIGKILL);
+  PrintRecovery(cluster, id, 1, "kill -9 with a flipped byte in the newest checkpoint");
+  ExpectUnharmed(cluster, id);
+}
+
+}  // namespace
+}  // namespace weft::testing

@@ -1,0 +1,210 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "common/env.h"
+#include "common/json.h"
+#include "common/version.h"
+#include "tests/framework/cluster.h"
+#include "weft/v1/worker.grpc.pb.h"
+
+namespace weft::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+std::vector<double> Losses(const std::string& curve) {
+  std::vector<double> losses;
+  std::istringstream lines(curve);
+  for (std::string line; std::getline(lines, line);) {
+    auto json = ParseJson(line);
+    EXPECT_TRUE(json.ok()) << line;
+    losses.push_back(json->at("loss").get<double>());
+  }
+  return losses;
+}
+
+TEST(Jobs, SucceedOnTwoWorkersAndTellEverything) {
+  Cluster cluster({.cores = 1});  // so that two ranks need both
+  auto submitted = std::chrono::steady_clock::now();
+  std::string id = cluster.Submit(cluster.TinyJob("story"));
+  cluster.AwaitStep(id, 1);
+  double first_step =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - submitted).count();
+  std::printf("submit to first reported optimizer step: %.2f s\n", first_step);
+  EXPECT_LT(first_step, 20) << "far above the goal of one second, for busy machines";
+  std::vector<v1::LogLine> followed = cluster.Logs(id, /*follow=*/true);
+  v1::Job job = cluster.Await(id, v1::SUCCEEDED);
+
+  ASSERT_EQ(job.attempts_size(), 1);
+  const auto& placed = job.attempts(0).plan().rank_workers();
+  EXPECT_EQ(std::set<std::string>(placed.begin(), placed.end()).size(), 2u);
+  EXPECT_EQ(job.progress().step(), 40);
+  EXPECT_TRUE(job.progress().has_validation_loss());
+  EXPECT_THAT(job.summary_json(), HasSubstr("\"steps\":40"));
+
+  std::vector<double> losses = Losses(cluster.LossCurve(id));
+  ASSERT_EQ(losses.size(), 40u);
+  EXPECT_NEAR(losses.front(), std::log(320), 0.5) << "a fresh model knows nothing";
+  EXPECT_LT(losses.back(), 0.8 * losses.front());
+
+  std::vector<v1::Checkpoint> checkpoints = cluster.Checkpoints(id);
+  ASSERT_FALSE(checkpoints.empty());
+  EXPECT_EQ(checkpoints.front().step(), 40);
+  EXPECT_TRUE(checkpoints.front().verified());
+
+  std::vector<v1::LogLine> stored = cluster.Logs(id);
+  ASSERT_FALSE(stored.empty());
+  EXPECT_EQ(followed.size(), stored.size()) << "a follower misses nothing";
+  for (size_t i = 0; i < stored.size(); ++i) {
+    EXPECT_EQ(stored[i].sequence(), static_cast<int64_t>(i) + 1);
+  }
+
+  std::string coordinator = cluster.CoordinatorMetrics();
+  CheckMetrics(coordinator);
+  double accounted = 0;
+  for (int i = 0; i < 2; ++i) {
+    std::string metrics = cluster.WorkerMetrics(i);
+    CheckMetrics(metrics);
+    EXPECT_EQ(MetricValue(metrics, "weft_worker_attached"), 1);
+    if (!MetricValue(metrics, "weft_train_steps_total{run=\"" + id + "\"}")) continue;
+    EXPECT_EQ(MetricValue(metrics, "weft_train_steps_total{run=\"" + id + "\"}"), 40);
+    for (const char* time_class : {"startup", "recovery", "useful", "rework", "stall"}) {
+      accounted += MetricValue(metrics, "weft_train_accounted_seconds_total{class=\"" +
+                                            std::string(time_class) + "\",run=\"" + id + "\"}")
+                       .value_or(0);
+    }
+  }
+  double wall = job.attempts(0).ended_at() - job.attempts(0).started_at();
+  EXPECT_NEAR(accounted, wall, 1.0) << "the ledger sums to the attempt's wall time";
+}
+
+TEST(Jobs, HaveTheSameLossCurveOnOneTwoAndFourRanks) {
+  Cluster cluster({.workers = 2, .cores = 2});
+  std::vector<double> reference;
+  for (int64_t ranks : {1, 2, 4}) {
+    v1::JobSpec spec = cluster.TinyJob("ranks-" + std::to_string(ranks), 20, ranks);
+    std::string id = cluster.Submit(spec);
+    cluster.Await(id, v1::SUCCEEDED);
+    std::vector<double> losses = Losses(cluster.LossCurve(id));
+    ASSERT_EQ(losses.size(), 20u) << ranks;
+    if (reference.empty()) reference = losses;
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], reference[i], 1e-5) << ranks << " ranks, step " << i + 1;
+    }
+  }
+}
+
+TEST(Jobs, WaitForEachOtherAndAreCancelled) {
+  Cluster cluster(
+      {.workers = 1, .cores = 2, .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});
+  std::string first = cluster.Submit(cluster.TinyJob("first", 2000));
+  cluster.AwaitStep(first, 1);
+  std::string second = cluster.Submit(cluster.TinyJob("second", 10));
+  bool explained = Eventually(
+      [&] { return cluster.Get(second).reason() == v1::WAITING_FOR_CAPACITY; }, seconds(10));
+  EXPECT_TRUE(explained) << v1::Reason_Name(cluster.Get(second).reason());
+  EXPECT_EQ(cluster.Get(second).state(), v1::QUEUED);
+
+  grpc::ClientContext context;
+  v1::CancelJobRequest cancel;
+  cancel.set_id(first);
+  v1::Job answer;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  ASSERT_TRUE(cluster.api().CancelJob(&context, cancel, &answer).ok());
+  v1::Job cancelled = cluster.Await(first, v1::CANCELLED);
+  EXPECT_EQ(cancelled.reason(), v1::CANCELLED_BY_USER);
+  EXPECT_TRUE(cluster.RankPids(first).empty());
+  cluster.Await(second, v1::SUCCEEDED);
+}
+
+TEST(Jobs, AreRefusedOrFailAtOnceWhenTheyAreWrong) {
+  Cluster cluster({.workers = 1});
+  v1::SubmitJobResponse response;
+  v1::JobSpec spec = cluster.TinyJob("Bad Name");
+  EXPECT_EQ(cluster.TrySubmit(spec, "r1", &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  spec = cluster.TinyJob("no-data");
+  spec.mutable_data()->clear_train();
+  EXPECT_EQ(cluster.TrySubmit(spec, "r2", &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  spec = cluster.TinyJob("huge");
+  spec.mutable_model()->set_width(-5);
+  grpc::Status status = cluster.TrySubmit(spec, "r3", &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("model.width"));
+
+  spec = cluster.TinyJob("missing-file");
+  spec.mutable_data()->set_train(0, cluster.dir() + "/nowhere.txt");
+  v1::Job job = cluster.Await(cluster.Submit(spec), v1::FAILED);
+  EXPECT_EQ(job.reason(), v1::USER_ERROR) << job.message();
+  EXPECT_THAT(job.message(), HasSubstr("nowhere.txt"));
+  EXPECT_EQ(job.attempts_size(), 1) << "a retry cannot help";
+
+  std::ofstream(cluster.dir() + "/tokenizer.json") << "{\"model\": {\"type\": \"WordPiece\"}}";
+  spec = cluster.TinyJob("wrong-tokenizer");
+  spec.mutable_data()->mutable_tokenizer()->set_path(cluster.dir() + "/tokenizer.json");
+  job = cluster.Await(cluster.Submit(spec), v1::FAILED);
+  EXPECT_EQ(job.reason(), v1::USER_ERROR) << job.message();
+}
+
+TEST(Workers, OfAnotherVersionAreTurnedAway) {
+  Cluster cluster({.workers = 1});
+  auto stub = v1::WorkerService::NewStub(
+      grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  auto stream = stub->Attach(&context);
+  v1::WorkerMessage hello;
+  hello.mutable_register_()->set_worker_id("old");
+  hello.mutable_register_()->set_incarnation("1");
+  hello.mutable_register_()->set_version("0.0.1");
+  hello.mutable_register_()->set_api_level(kApiLevel + 1);
+  hello.mutable_register_()->mutable_profile()->set_cores(1);
+  hello.mutable_register_()->mutable_profile()->set_device("cpu");
+  ASSERT_TRUE(stream->Write(hello));
+  v1::CoordinatorMessage answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_THAT(answer.registered().refused(), HasSubstr("0.0.1"));
+}
+
+TEST(Workers, RefuseASecondDaemonOnTheirFolder) {
+  Cluster cluster({.workers = 1});
+  Process second = Process::Start({std::string(WEFT_BINARY_DIR) + "/weft-worker", "--data-dir",
+                                   cluster.dir() + "/worker-0", "--coordinator", cluster.address()},
+                                  {}, cluster.dir() + "/second.log");
+  auto status = second.WaitForEnd(seconds(10));
+  ASSERT_TRUE(status && WIFEXITED(*status));
+  EXPECT_EQ(WEXITSTATUS(*status), 6);
+  Process probe = Process::Start({std::string(WEFT_BINARY_DIR) + "/weft-worker", "--healthcheck",
+                                  "--data-dir", cluster.dir() + "/worker-0"},
+                                 {}, cluster.dir() + "/health.log");
+  status = probe.WaitForEnd(seconds(10));
+  ASSERT_TRUE(status && WIFEXITED(*status));
+  EXPECT_EQ(WEXITSTATUS(*status), 0);
+}
+
+TEST(Workers, DrainSoThatTheJobGoesOnElsewhere) {
+  Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10"}}});
+  std::string id = cluster.Submit(cluster.TinyJob("moved", 60));
+  cluster.AwaitStep(id, 7);
+  int busy = cluster.RankPids(id, 0).empty() ? 1 : 0;
+  cluster.worker(busy).Signal(SIGTERM);
+  auto status = cluster.worker(busy).WaitForEnd(seconds(20));
+  ASSERT_TRUE(status && WIFEXITED(*status));
+  EXPECT_EQ(WEXITSTATUS(*status), 0);
+  v1::Job job = cluster.Await(id, v1::SUCCEEDED);
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_THAT(job.attempts(1).plan().rank_workers(0), HasSubstr(std::to_string(1 - busy)));
+  EXPECT_GT(job.attempts(1).first_step(), 7) << "the drained ranks saved where they stopped";
+}
+
+}  // namespace
+}  // namespace weft::testing
