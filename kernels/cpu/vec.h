@@ -59,7 +59,14 @@ WEFT_INLINE void Store(float* to, VecF v) {
 
 /// Widens bf16 bit patterns.
 WEFT_INLINE VecF FromBits(VecH bits) {
-  return reinterpret_cast<VecF>(__builtin_convertvector(bits, VecU) << 16);
+#if defined(__AVX512F__)
+  auto wide = reinterpret_cast<VecU>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(bits)));
+#elif defined(__AVX2__)
+  auto wide = reinterpret_cast<VecU>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(bits)));
+#else
+  VecU wide = __builtin_convertvector(bits, VecU);
+#endif
+  return reinterpret_cast<VecF>(wide << 16);
 }
 
 /// Rounds to bf16, to nearest even; NaN stays a NaN. The same bits on every instruction set.
@@ -67,8 +74,16 @@ WEFT_INLINE VecH ToBits(VecF v) {
   auto bits = reinterpret_cast<VecU>(v);
   VecU rounded = bits + 0x7fffu + (bits >> 16 & 1u);
   VecU quiet_nan = bits | 0x400000u;
-  VecU chosen = (bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded;
+  VecU chosen = v != v ? quiet_nan : rounded;
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecH>(_mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(chosen >> 16)));
+#elif defined(__AVX2__)
+  auto halves = reinterpret_cast<__m256i>(chosen >> 16);
+  __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(halves, halves), 0x08);
+  return reinterpret_cast<VecH>(_mm256_castsi256_si128(packed));
+#else
   return __builtin_convertvector(chosen >> 16, VecH);
+#endif
 }
 
 WEFT_INLINE VecF Load(const BFloat16* from) {
@@ -128,12 +143,24 @@ WEFT_INLINE VecF Fma(VecF a, VecF b, VecF c) {
 
 /// The larger; b when either is a NaN.
 WEFT_INLINE VecF Max(VecF a, VecF b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
   return a > b ? a : b;
+#endif
 }
 
 /// The smaller; b when either is a NaN.
 WEFT_INLINE VecF Min(VecF a, VecF b) {
+#if defined(__AVX512F__)
+  return _mm512_min_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(a, b);
+#else
   return a < b ? a : b;
+#endif
 }
 
 WEFT_INLINE VecF Abs(VecF v) {
@@ -148,6 +175,17 @@ WEFT_INLINE VecF Sqrt(VecF v) {
 #else
   for (int i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
   return v;
+#endif
+}
+
+/// 1 / v with relative error below 2e-7, for finite v of normal size and reciprocal. NaN stays.
+WEFT_INLINE VecF Reciprocal(VecF v) {
+#if defined(__AVX512F__)
+  // 14 bits from the table, twice as many after Newton's step: a quarter of a division's time.
+  VecF r = _mm512_rcp14_ps(v);
+  return Fma(r, Fma(-v, r, Set(1.0f)), r);
+#else
+  return 1.0f / v;
 #endif
 }
 
@@ -194,8 +232,7 @@ WEFT_INLINE float ReduceMax(VecF v) {
 /// e^x with relative error below 2e-7. Under -87.3 the result is 0, over 88.7 infinity; NaN stays.
 WEFT_INLINE VecF Exp(VecF x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer in the low bits.
-  VecF clamped = x < -88.0f ? Set(-88.0f) : x;
-  clamped = clamped > 88.8f ? Set(88.8f) : clamped;
+  VecF clamped = Min(Set(88.8f), Max(Set(-88.0f), x));
   VecF shifted = Fma(clamped, Set(1.44269504089f), Set(12582912.0f));
   VecF n = shifted - 12582912.0f;
   VecF r = Fma(n, Set(-0.693145752f), clamped);
@@ -209,12 +246,16 @@ WEFT_INLINE VecF Exp(VecF x) {
   p = Fma(p, r, Set(0.5f));
   p = Fma(p, r, Set(1.0f));
   p = Fma(p, r, Set(1.0f));
+#if defined(__AVX512F__)
+  VecF result = _mm512_scalef_ps(p, n);
+#else
   // 2^n in two factors, since n reaches 128; the low bits of `shifted` hold n.
   VecI exponent = reinterpret_cast<VecI>(shifted) - 0x4b400000;
   VecI half = exponent >> 1;
   VecF low = reinterpret_cast<VecF>((half + 127) << 23);
   VecF high = reinterpret_cast<VecF>((exponent - half + 127) << 23);
   VecF result = p * low * high;
+#endif
   return x < -87.3f ? Set(0.0f) : result;
 }
 
