@@ -29,8 +29,9 @@ bool AmxServes(int64_t out_features, int64_t in_features, DType compute);
 /// A weight for the AMX kernels; AmxServes() must hold.
 std::unique_ptr<CpuWeight> NewAmxWeight(int64_t out_features, int64_t in_features);
 
-/// dweight (+)= dyᵀ x by the AMX kernels; AmxServes() must hold.
+/// dweight (+)= dyᵀ x and, unless it is none, dbias (+)= column sums of dy, by the AMX kernels;
+/// AmxServes() must hold.
 void AmxBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
-                       bool accumulate);
+                       const TensorView& dbias, bool accumulate);
 
 }  // namespace weft::kernels::cpu

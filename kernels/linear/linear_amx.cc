@@ -12,8 +12,9 @@ namespace {
 
 using avx512_bf16::kBlock;
 
-// Output features whose gradient is transposed at a time, which bounds the scratch memory.
-constexpr int64_t kTransposedFeatures = 4096;
+// Rows that a weight gradient is summed over at a time: bounds the scratch memory, and keeps enough
+// features of dy in cache.
+constexpr int64_t kSummedRows = 4096;
 
 // 32 elements on a cache line of their own, as tiles are loaded fastest.
 struct alignas(64) Line {
@@ -107,6 +108,47 @@ class AmxWeight final : public CpuWeight {
   Lines backward_;
 };
 
+// dweight (+)= dyᵀ x and dbias += column sums of dy, over `rows` rows.
+void BackwardWeightOfRows(const BFloat16* x, int64_t x_stride, const BFloat16* dy,
+                          int64_t dy_stride, int64_t rows, const TensorView& dweight, float* dbias,
+                          bool accumulate) {
+  int64_t out = dweight.shape[0], in = dweight.shape[1];
+  int64_t blocks = (rows + kBlock - 1) / kBlock, padded = blocks * kBlock;
+  BFloat16* packed_x = ThreadScratch<1>(padded * in);
+  ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
+    avx512_bf16::PackBf16Rows(x, x_stride, rows, in, begin, end, packed_x);
+  });
+  // Features as many as the cache keeps are transposed, then multiplied with panels of x. Their
+  // rows are a cache line longer than a power of two, so that they do not fall on each other.
+  int64_t stride = padded + kBlock, group = avx512_bf16::ResidentRows(padded);
+  auto multiply = [&](int64_t begin, int64_t end, int64_t panel_begin, int64_t panel_end) {
+    BFloat16* a = ThreadScratch<2>(std::min(group, end - begin) * stride);
+    for (int64_t feature = begin; feature < end; feature += group) {
+      int64_t count = std::min(group, end - feature);
+      avx512_bf16::TransposeBf16(dy + feature, dy_stride, rows, count, a, stride,
+                                 dbias && panel_begin == 0 ? dbias + feature : nullptr);
+      avx512_bf16::Product product = {.a = a,
+                                      .a_stride = stride,
+                                      .k = padded,
+                                      .b = packed_x,
+                                      .bias = nullptr,
+                                      .c_f32 = dweight.As<float>() + feature * in,
+                                      .c_bf16 = nullptr,
+                                      .c_stride = in,
+                                      .accumulate = accumulate};
+      avx512_bf16::Multiply(product, 0, count, panel_begin, panel_end, nullptr);
+    }
+  };
+  int64_t feature_blocks = out / kBlock, panels = in / kBlock;
+  if (feature_blocks >= Threads() || feature_blocks >= panels) {
+    ParallelFor(feature_blocks, 1, [&](int64_t begin, int64_t end) {
+      multiply(begin * kBlock, end * kBlock, 0, panels);
+    });
+  } else {
+    ParallelFor(panels, 1, [&](int64_t begin, int64_t end) { multiply(0, out, begin, end); });
+  }
+}
+
 }  // namespace
 
 bool AmxServes(int64_t out_features, int64_t in_features, DType compute) {
@@ -119,23 +161,14 @@ std::unique_ptr<CpuWeight> NewAmxWeight(int64_t out_features, int64_t in_feature
 }
 
 void AmxBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
-                       bool accumulate) {
-  int64_t rows = x.shape[0], in = x.shape[1], out = dy.shape[1];
-  int64_t padded = (rows + kBlock - 1) / kBlock * kBlock;
-  BFloat16* packed_x = ThreadScratch<1>(padded * in);
-  ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
-    avx512_bf16::PackBf16Rows(x.As<BFloat16>(), x.row_stride, rows, begin, end, packed_x);
-  });
-  BFloat16* dy_transposed = ThreadScratch<2>(padded * std::min(out, kTransposedFeatures));
-  for (int64_t first = 0; first < out; first += kTransposedFeatures) {
-    int64_t features = std::min(kTransposedFeatures, out - first);
-    ParallelFor(features / kBlock, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::TransposeBf16(dy.As<BFloat16>() + first, dy.row_stride, rows, begin, end,
-                                 dy_transposed, padded);
-    });
-    TensorView a(dy_transposed, DType::kBF16, {features, padded});
-    TensorView c(dweight.As<float>() + first * in, DType::kF32, {features, in});
-    Spread(ProductOf(a, packed_x, c, accumulate), features, in / kBlock);
+                       const TensorView& dbias, bool accumulate) {
+  int64_t out = dy.shape[1];
+  if (dbias && !accumulate) std::fill_n(dbias.As<float>(), out, 0.0f);
+  for (int64_t first = 0; first < x.shape[0]; first += kSummedRows) {
+    int64_t rows = std::min(kSummedRows, x.shape[0] - first);
+    BackwardWeightOfRows(x.As<BFloat16>() + first * x.row_stride, x.row_stride,
+                         dy.As<BFloat16>() + first * dy.row_stride, dy.row_stride, rows, dweight,
+                         static_cast<float*>(dbias.data), accumulate || first > 0);
   }
 }
 

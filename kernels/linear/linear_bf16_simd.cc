@@ -9,9 +9,6 @@ namespace {
 constexpr int64_t kTile = 512;
 constexpr int64_t kStep = 2 * kTile;
 
-// Bytes of a that are kept in the second-level cache while panels of b pass by.
-constexpr int64_t kResidentBytes = 1280 << 10;
-
 struct __attribute__((packed)) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -64,6 +61,18 @@ WEFT_INLINE void Interleave(__m512i even, __m512i odd, __m512i* low, __m512i* hi
   const __m512i kHigh = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
   *low = _mm512_permutex2var_epi64(a, kLow, b);
   *high = _mm512_permutex2var_epi64(a, kHigh, b);
+}
+
+// 32 columns of rows `row` and `row` + 1 interleaved, zero from row `rows` on. The rows of the next
+// block are fetched meanwhile.
+WEFT_INLINE void LoadPairs(const BFloat16* from, int64_t stride, int64_t row, int64_t rows,
+                           __m512i* low, __m512i* high) {
+  const BFloat16* at = from + row * stride;
+  __m512i even = row < rows ? LoadBits(at) : __m512i{};
+  __m512i odd = row + 1 < rows ? LoadBits(at + stride) : __m512i{};
+  _mm_prefetch(at + kBlock * stride, _MM_HINT_T1);
+  _mm_prefetch(at + (kBlock + 1) * stride, _MM_HINT_T1);
+  Interleave(even, odd, low, high);
 }
 
 // A finished block of c, still in f32, on its way to memory.
@@ -153,8 +162,7 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
   alignas(64) float blocks[2][kBlock * kBlock];
   Result<T> previous;
   int parity = 0;
-  int64_t resident = kResidentBytes / (2 * p.k) / kBlock * kBlock;
-  if (resident < 2 * kBlock) resident = 2 * kBlock;
+  int64_t resident = ResidentRows(p.k);
   for (int64_t group = row_begin; group < row_end; group += resident) {
     int64_t group_end = group + resident < row_end ? group + resident : row_end;
     for (int64_t panel = begin; panel < end; ++panel) {
@@ -191,6 +199,12 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
 
 }  // namespace
 
+int64_t ResidentRows(int64_t k) {
+  constexpr int64_t kBytes = 1280 << 10;
+  int64_t rows = kBytes / (2 * k) / kBlock * kBlock;
+  return rows < 2 * kBlock ? 2 * kBlock : rows;
+}
+
 void PackRows(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
               BFloat16* packed) {
   for (int64_t panel = begin; panel < end; ++panel) {
@@ -224,19 +238,15 @@ void PackColumns(const float* from, int64_t stride, int64_t k, int64_t begin, in
   }
 }
 
-void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
-                  BFloat16* packed) {
+void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
+                  int64_t end, BFloat16* packed) {
   int64_t padded = (k + kBlock - 1) / kBlock * kBlock;
-  for (int64_t panel = begin; panel < end; ++panel) {
-    auto* to = reinterpret_cast<char*>(packed + panel * kBlock * padded);
-    const BFloat16* source = from + panel * kBlock;
-    for (int64_t i = 0; i < padded; i += kBlock, to += 2 * kStep) {
+  for (int64_t i = begin * kBlock; i < end * kBlock; i += kBlock) {
+    for (int64_t column = 0; column < n; column += kBlock) {
+      auto* to = reinterpret_cast<char*>(packed + column * padded + i * kBlock);
       for (int64_t r = 0; r < 16; ++r) {
-        int64_t row = i + 2 * r;
-        __m512i even = row < k ? LoadBits(source + row * stride) : __m512i{};
-        __m512i odd = row + 1 < k ? LoadBits(source + (row + 1) * stride) : __m512i{};
         __m512i low, high;
-        Interleave(even, odd, &low, &high);
+        LoadPairs(from + column, stride, i + 2 * r, k, &low, &high);
         _mm512_storeu_si512(to + r * 64, low);
         _mm512_storeu_si512(to + 1024 + r * 64, high);
       }
@@ -244,17 +254,23 @@ void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t begin
   }
 }
 
-void TransposeBf16(const BFloat16* from, int64_t stride, int64_t rows, int64_t begin, int64_t end,
-                   BFloat16* to, int64_t to_stride) {
-  int64_t padded = (rows + kBlock - 1) / kBlock * kBlock;
-  for (int64_t column = begin * kBlock; column < end * kBlock; column += kBlock) {
-    for (int64_t i = 0; i < padded; i += kBlock) {
+void TransposeBf16(const BFloat16* from, int64_t stride, int64_t rows, int64_t columns,
+                   BFloat16* to, int64_t to_stride, float* sums) {
+  const auto kOnes = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
+  for (int64_t i = 0; i < rows; i += kBlock) {
+    for (int64_t column = 0; column < columns; column += kBlock) {
       __m512i low[16], high[16];
       for (int64_t r = 0; r < 16; ++r) {
-        int64_t row = i + 2 * r;
-        __m512i even = row < rows ? LoadBits(from + row * stride + column) : __m512i{};
-        __m512i odd = row + 1 < rows ? LoadBits(from + (row + 1) * stride + column) : __m512i{};
-        Interleave(even, odd, &low[r], &high[r]);
+        LoadPairs(from + column, stride, i + 2 * r, rows, &low[r], &high[r]);
+      }
+      if (sums != nullptr) {
+        __m512 low_sum = {}, high_sum = {};
+        for (int r = 0; r < 16; ++r) {
+          low_sum = _mm512_dpbf16_ps(low_sum, reinterpret_cast<__m512bh>(low[r]), kOnes);
+          high_sum = _mm512_dpbf16_ps(high_sum, reinterpret_cast<__m512bh>(high[r]), kOnes);
+        }
+        Store(sums + column, Load(sums + column) + low_sum);
+        Store(sums + column + kLanes, Load(sums + column + kLanes) + high_sum);
       }
       Transpose16(low);
       Transpose16(high);

@@ -21,15 +21,19 @@ void PackRows(const float* from, int64_t stride, int64_t k, int64_t begin, int64
 void PackColumns(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
                  BFloat16* packed);
 
-/// Packs panels [begin, end) of b from bf16 rows, b[i, j] at from[i * stride + j], k of them; rows
-/// up to the next multiple of 32 become zero.
-void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
-                  BFloat16* packed);
+/// Packs rows [32 * begin, 32 * end) of all n columns of b from bf16, b[i, j] at
+/// from[i * stride + j], k rows in all; rows up to the next multiple of 32 become zero.
+void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
+                  int64_t end, BFloat16* packed);
 
-/// Transposes columns [32 * begin, 32 * end) of a bf16 matrix [rows, ...] into rows of `to`, each
-/// `to_stride` elements apart (a multiple of 32, at least `rows`), zero behind `rows`.
-void TransposeBf16(const BFloat16* from, int64_t stride, int64_t rows, int64_t begin, int64_t end,
-                   BFloat16* to, int64_t to_stride);
+/// Transposes a bf16 matrix [rows, columns], columns a multiple of 32, into rows of `to`, each
+/// `to_stride` elements apart (a multiple of 32, at least `rows`), zero up to the next multiple of
+/// 32 behind `rows`. Adds the sums of the columns to `sums`, unless it is null.
+void TransposeBf16(const BFloat16* from, int64_t stride, int64_t rows, int64_t columns,
+                   BFloat16* to, int64_t to_stride, float* sums);
+
+/// Rows of a that the second-level cache keeps while panels of b pass by; a multiple of 32.
+int64_t ResidentRows(int64_t k);
 
 struct Product {
   const BFloat16* a;  ///< [m, k] row-major

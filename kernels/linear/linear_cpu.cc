@@ -184,15 +184,15 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
   check.ContiguousTensor("dweight", args.dweight, Shape{out, in}, {DType::kF32});
   if (args.dbias) check.ContiguousTensor("dbias", args.dbias, Shape{out}, {DType::kF32});
   WEFT_RETURN_IF_ERROR(check.status());
+  if (rows > 0 && AmxServes(out, in, args.x.dtype)) {
+    AmxBackwardWeight(args.x, args.dy, args.dweight, args.dbias, args.accumulate);
+    return OkStatus();
+  }
   if (args.dbias) BiasGradient(args.dy, args.dbias, args.accumulate);
   if (rows == 0) {
     if (!args.accumulate) {
       std::fill_n(args.dweight.As<float>(), args.dweight.shape.Elements(), 0.0f);
     }
-    return OkStatus();
-  }
-  if (AmxServes(out, in, args.x.dtype)) {
-    AmxBackwardWeight(args.x, args.dy, args.dweight, args.accumulate);
     return OkStatus();
   }
   DType product_type = ProductType(args.x.dtype);
