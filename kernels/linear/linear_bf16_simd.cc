@@ -9,6 +9,13 @@ namespace {
 constexpr int64_t kTile = 512;
 constexpr int64_t kStep = 2 * kTile;
 
+// Bytes that surely stay in the second-level cache beside what passes through it.
+constexpr int64_t kCachedBytes = 1280 << 10;
+
+// Results of a thread from this size on are written past the cache: most would leave it before they
+// are read, and the lines they replace need not be fetched.
+constexpr int64_t kStreamedBytes = 320 << 10;
+
 struct __attribute__((packed)) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -75,6 +82,8 @@ WEFT_INLINE void LoadPairs(const BFloat16* from, int64_t stride, int64_t row, in
   Interleave(even, odd, low, high);
 }
 
+enum class WriteMode : uint8_t { kStore, kStream, kAccumulate };
+
 // A finished block of c, still in f32, on its way to memory.
 template <class T>
 struct Result {
@@ -86,16 +95,28 @@ struct Result {
   int64_t c_stride = 0;
 };
 
+// Writes around the cache where `kStream`: a whole line, whose old contents are then not fetched.
+template <bool kStream>
+WEFT_INLINE void StoreLine(void* to, __m512i line) {
+  if (kStream) {
+    _mm512_stream_si512(static_cast<__m512i*>(to), line);
+  } else {
+    _mm512_storeu_si512(to, line);
+  }
+}
+
+template <bool kStream>
 WEFT_INLINE void StoreRow(float* c, VecF low, VecF high) {
-  Store(c, low);
-  Store(c + kLanes, high);
+  StoreLine<kStream>(c, reinterpret_cast<__m512i>(low));
+  StoreLine<kStream>(c + kLanes, reinterpret_cast<__m512i>(high));
 }
 
+template <bool kStream>
 WEFT_INLINE void StoreRow(BFloat16* c, VecF low, VecF high) {
-  _mm512_storeu_si512(c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  StoreLine<kStream>(c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
 }
 
-template <bool kBias, bool kAccumulate, class T>
+template <bool kBias, WriteMode kMode, class T>
 WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
   int64_t end = result.row + count < result.rows ? result.row + count : result.rows;
   for (; result.row < end; ++result.row) {
@@ -106,11 +127,11 @@ WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
       low += Load(result.bias);
       high += Load(result.bias + kLanes);
     }
-    if (kAccumulate) {
+    if (kMode == WriteMode::kAccumulate) {
       low += Load(c);
       high += Load(c + kLanes);
     }
-    StoreRow(c, low, high);
+    StoreRow<kMode == WriteMode::kStream>(c, low, high);
   }
 }
 
@@ -121,7 +142,7 @@ WEFT_INLINE void Prefetch16(const BFloat16* rows, int64_t stride) {
 // One block of 32 x 32: two rows of tiles of a times two tiles of b for each 32 of k. Meanwhile the
 // previous block's result is written, and a is fetched some steps ahead (then from `next_a`): the
 // tile unit waits for neither.
-template <bool kBias, bool kAccumulate, class T>
+template <bool kBias, WriteMode kMode, class T>
 WEFT_INLINE void MultiplyBlock(const BFloat16* a, int64_t a_stride, const BFloat16* next_a,
                                const BFloat16* b, int64_t k, float* block, Result<T>& previous) {
   constexpr int64_t kAhead = 4 * kBlock;
@@ -146,7 +167,7 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, int64_t a_stride, const BFloat
     const BFloat16* ahead = i + kAhead < k ? a + i + kAhead : next_a + (i + kAhead - k);
     Prefetch16(ahead, a_stride);
     Prefetch16(ahead + 16 * a_stride, a_stride);
-    WriteRows<kBias, kAccumulate>(previous, rows_per_step);
+    WriteRows<kBias, kMode>(previous, rows_per_step);
   }
   _tile_stored(0, block, kBlock * 4);
   _tile_stored(1, block + 16, kBlock * 4);
@@ -154,7 +175,7 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, int64_t a_stride, const BFloat
   _tile_stored(3, block + 16 * kBlock + 16, kBlock * 4);
 }
 
-template <bool kBias, bool kAccumulate, class T>
+template <bool kBias, WriteMode kMode, class T>
 void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, int64_t begin,
                    int64_t end, BFloat16* row_scratch) {
   alignas(64) TileConfig config = {};
@@ -183,8 +204,8 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
         }
         const BFloat16* next_a =
             row + kBlock < group_end ? a + kBlock * a_stride : p.a + group * p.a_stride;
-        MultiplyBlock<kBias, kAccumulate>(a, a_stride, next_a, b, p.k, blocks[parity], previous);
-        WriteRows<kBias, kAccumulate>(previous, kBlock);
+        MultiplyBlock<kBias, kMode>(a, a_stride, next_a, b, p.k, blocks[parity], previous);
+        WriteRows<kBias, kMode>(previous, kBlock);
         previous = {.block = blocks[parity],
                     .rows = rows,
                     .bias = kBias ? p.bias + panel * kBlock : nullptr,
@@ -193,15 +214,15 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
       }
     }
   }
-  WriteRows<kBias, kAccumulate>(previous, kBlock);
+  WriteRows<kBias, kMode>(previous, kBlock);
   _tile_release();
+  if (kMode == WriteMode::kStream) _mm_sfence();
 }
 
 }  // namespace
 
 int64_t ResidentRows(int64_t k) {
-  constexpr int64_t kBytes = 1280 << 10;
-  int64_t rows = kBytes / (2 * k) / kBlock * kBlock;
+  int64_t rows = kCachedBytes / (2 * k) / kBlock * kBlock;
   return rows < 2 * kBlock ? 2 * kBlock : rows;
 }
 
@@ -284,13 +305,23 @@ void TransposeBf16(const BFloat16* from, int64_t stride, int64_t rows, int64_t c
 
 void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end,
               BFloat16* row_scratch) {
+  auto whole_lines = [&](const void* c, int64_t size) {
+    return reinterpret_cast<uintptr_t>(c) % 64 == 0 && p.c_stride * size % 64 == 0 &&
+           (row_end - row_begin) * (end - begin) * kBlock * size >= kStreamedBytes;
+  };
   auto run = [&](auto* c) {
-    if (p.bias != nullptr) {
-      MultiplyRange<true, false>(p, c, row_begin, row_end, begin, end, row_scratch);
-    } else if (p.accumulate) {
-      MultiplyRange<false, true>(p, c, row_begin, row_end, begin, end, row_scratch);
+    bool stream = !p.accumulate && whole_lines(c, sizeof *c);
+    if (p.accumulate) {
+      MultiplyRange<false, WriteMode::kAccumulate>(p, c, row_begin, row_end, begin, end,
+                                                   row_scratch);
+    } else if (p.bias != nullptr && stream) {
+      MultiplyRange<true, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, row_scratch);
+    } else if (p.bias != nullptr) {
+      MultiplyRange<true, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, row_scratch);
+    } else if (stream) {
+      MultiplyRange<false, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, row_scratch);
     } else {
-      MultiplyRange<false, false>(p, c, row_begin, row_end, begin, end, row_scratch);
+      MultiplyRange<false, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, row_scratch);
     }
   };
   if (p.c_f32 != nullptr) {

@@ -173,6 +173,7 @@ std::vector<OpCase> LinearCases() {
     for (bool flag : {false, true}) {
       cases.push_back(ForwardCase({301, 160, 96}, dtype, dtype, flag, CaseUse::kTest));
       cases.push_back(ForwardCase({65, 32, 64}, dtype, DType::kF32, flag, CaseUse::kTest));
+      cases.push_back(ForwardCase({1030, 32, 544}, dtype, dtype, flag, CaseUse::kTest));
       cases.push_back(BackwardInputCase({77, 64, 1120}, dtype, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({77, 128, 64}, dtype, true, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({4103, 32, 64}, dtype, true, flag, CaseUse::kTest));
