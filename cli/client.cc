@@ -165,7 +165,8 @@ Status Client::WatchJob(const std::string& id, const std::function<bool(const v1
     }
     grpc::Status status = stream->Finish();
     if (status.ok()) return OkStatus();
-    if (give_up > 0 && Now() >= give_up) {
+    if (give_up > 0 &&
+        (Now() >= give_up || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED)) {
       return ExhaustedError("job " + id + " did not get there within " +
                             std::to_string(limit_seconds) + " seconds");
     }

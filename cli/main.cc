@@ -119,8 +119,7 @@ ExitCode Fail(const Session& session, const Status& status) {
 }  // namespace weft::cli
 
 int main(int argc, char** argv) {
-  // What ranks log is for files; a person at the terminal has the view.
-  setenv("WEFT_LOG", "warning", /*replace=*/0);
-  weft::InitLog("weft");
+  // A person at the terminal has the follow view.
+  weft::InitLog("weft", weft::LogLevel::kWarning);
   return weft::cli::Run(argc, argv);
 }

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/trained_model.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/utf8.h"
 #include "worker/engine/models/generate.h"
 #include "worker/engine/models/weights.h"
 
@@ -48,6 +49,22 @@ struct PromptOptions {
   engine::GenerateOptions generate;
 };
 
+/// Moves what is complete out of `pending`, which may end within a character (tokens are bytes);
+/// with `last` everything. What is not UTF-8 becomes U+FFFD.
+std::string TakeWholeCharacters(std::string& pending, bool last) {
+  constexpr size_t kLongest = 4;
+  std::string whole;
+  size_t at = 0;
+  while (at < pending.size()) {
+    Utf8Char character = ReadUtf8(pending, at);
+    if (!character.valid && !last && pending.size() - at < kLongest) break;
+    AppendUtf8(whole, character.code);
+    at += static_cast<size_t>(character.bytes);
+  }
+  pending.erase(0, at);
+  return whole;
+}
+
 ExitCode Generate(const Session& session, const PromptOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
@@ -60,17 +77,23 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
   engine::GenerateOptions generate = options.generate;
   generate.stop_token = tokenizer.end_of_text().value_or(-1);
   bool stream = session.output != OutputFormat::kJson;
-  std::string text;
+  std::string text, pending;
   if (stream) std::cout << options.prompt << std::flush;
+  auto show = [&](bool last) {
+    std::string whole = TakeWholeCharacters(pending, last);
+    text += whole;
+    if (stream) std::cout << whole << std::flush;
+  };
   generate.on_token = [&](int32_t token) {
     if (token == generate.stop_token) return false;
     auto piece = tokenizer.Decode(std::span(&token, 1));
     if (!piece.ok()) return true;  // a padding row of the vocabulary stands for no text
-    text += *piece;
-    if (stream) std::cout << *piece << std::flush;
+    pending += *piece;
+    show(/*last=*/false);
     return true;
   };
   auto tokens = engine::Generate(*trained->context, *trained->model, prompt, generate);
+  show(/*last=*/true);
   if (!tokens.ok()) {
     if (stream) std::cout << '\n';
     return Fail(session, tokens.status());

@@ -28,13 +28,13 @@ struct LogState {
   std::shared_ptr<spdlog::logger> logger = spdlog::stderr_color_mt("weft");
   bool json = false;
 
-  LogState() { Configure("weft"); }
+  LogState() { Configure("weft", LogLevel::kInfo); }
 
-  void Configure(const std::string& process) {
+  void Configure(const std::string& process, LogLevel default_level) {
     const char* level = std::getenv("WEFT_LOG");
     const char* format = std::getenv("WEFT_LOG_FORMAT");
     json = format != nullptr && std::string_view(format) == "json";
-    logger->set_level(level != nullptr ? spdlog::level::from_str(level) : spdlog::level::info);
+    logger->set_level(level != nullptr ? spdlog::level::from_str(level) : SpdLevel(default_level));
     // In JSON form the message arrives quoted and escaped by WriteLog.
     logger->set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","process":")" +
                                    process + R"(","message":%v})"
@@ -51,8 +51,8 @@ LogState& State() {
 
 }  // namespace
 
-void InitLog(std::string_view process) {
-  State().Configure(std::string(process));
+void InitLog(std::string_view process, LogLevel level) {
+  State().Configure(std::string(process), level);
 }
 
 bool LogEnabled(LogLevel level) {

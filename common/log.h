@@ -10,9 +10,10 @@ namespace weft {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 /// Sets up this process's log on stderr. `process` names it in every line ("coordinator",
-/// "worker", "trainer-3"). The level comes from WEFT_LOG (debug|info|warning|error, default info)
-/// and the form from WEFT_LOG_FORMAT (text|json, default text). Call once, early in main.
-void InitLog(std::string_view process);
+/// "worker", "trainer-3"). The level comes from WEFT_LOG (debug|info|warning|error), else it is
+/// `level`; the form comes from WEFT_LOG_FORMAT (text|json, default text). Call once, early in
+/// main.
+void InitLog(std::string_view process, LogLevel level = LogLevel::kInfo);
 
 /// Writes one line; thread-safe. Prefer the WEFT_LOG_* macros.
 void WriteLog(LogLevel level, std::string_view message);

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import socket
 import subprocess
 import unittest
 
@@ -70,13 +71,12 @@ class WithoutCluster(unittest.TestCase):
                               "--output", "tok")
         self.assertEqual(result.code, 0, result.err)
         tokenizer = json.loads((cluster.folder / "tok/tokenizer.json").read_text())
-        self.assertEqual(len(tokenizer["model"]["vocab"]), 280)
+        self.assertEqual(len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"]), 280)
         self.assertEqual(
             cluster.weft("tokenizer", "train", "none.txt", "--output", "t2").code, 3)
 
     def test_a_dead_start_says_why(self):
         cluster = self.cluster
-        import socket
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -155,6 +155,7 @@ class WithCluster(unittest.TestCase):
     def test_cancel_wait_and_retry(self):
         cluster = self.cluster
         job = cluster.submit(cluster.job("long", steps=100000, eval_every_steps=0))
+        self.addCleanup(cluster.weft, "cancel", job)
         running = cluster.weft("job", "wait", job, "--for", "RUNNING", "--timeout", "60")
         self.assertEqual(running.code, 0, running.err)
         self.assertEqual(cluster.weft("job", "wait", job, "--timeout", "0.5").code, 12)

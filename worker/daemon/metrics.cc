@@ -103,6 +103,9 @@ struct Metrics::Families {
                  "Wall time of the run's attempts by class; the classes sum to it.");
 };
 
+/// Why an update was dropped.
+const Labels kNonFinite = {{"reason", "nonfinite"}};
+
 struct Metrics::Run {
   std::string name;
   bool has_rank_zero = false;
@@ -214,6 +217,9 @@ void Metrics::BeginRun(const std::string& name, int64_t epoch, const v1::Plan& p
   run.plan_info->Set(1);
   run.Get(families_->world_size, {}).Set(static_cast<double>(plan.rank_workers_size()));
   run.Get(families_->epoch, {}).Set(static_cast<double>(epoch));
+  // A counter that is absent until its first event has no rate then.
+  run.Get(families_->skipped, kNonFinite);
+  run.Get(families_->rework, {});
 }
 
 void Metrics::SetProgress(const std::string& name, const v1::Progress& progress) {
@@ -270,7 +276,7 @@ void Metrics::SetMemoryPeak(const std::string& name, int rank, const MemoryBreak
 
 void Metrics::CountSkippedStep(const std::string& name) {
   Run* run = Find(name);
-  if (run != nullptr) run->Get(families_->skipped, {{"reason", "nonfinite"}}).Increment();
+  if (run != nullptr) run->Get(families_->skipped, kNonFinite).Increment();
 }
 
 void Metrics::ObserveCheckpoint(const std::string& name, const v1::Checkpoint& checkpoint,
