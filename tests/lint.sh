@@ -10,9 +10,9 @@ mapfile -t files < <(git ls-files -- '*.cc' ':!*_test.cc' ':!*_simd.cc')
 if [ "${1:-}" != --all ]; then
   # What a file includes stands in the compiler's dependency records.
   mapfile -t heavy < <(ninja -C $build -t deps 2>/dev/null |
-    awk -v root="$PWD/" '/: #deps/ { source = "" }
-      /^ / { path = $1; if (index(path, root) == 1 && path ~ /\.cc$/) source = substr(path, length(root) + 1) }
-      /grpcpp|\.pb\.h/ { if (source != "") print source }' | sort -u)
+    awk -v root="$PWD/" '/: #deps/ { getline source; sub(/^ +(\.\.\/)*/, "", source)
+        if (index(source, root) == 1) source = substr(source, length(root) + 1) }
+      /grpcpp|\.pb\.h/ { print source }' | sort -u)
   mapfile -t files < <(comm -23 <(printf '%s\n' "${files[@]}" | sort) \
     <(printf '%s\n' "${heavy[@]}" | sort))
 fi
