@@ -34,7 +34,7 @@ Status Tape::RunBackward(Context& context) {
 }
 
 Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
-                                     std::vector<Value> inputs) {
+                                     const std::vector<Value>& inputs) {
   if (!tape.recording()) return segment(context, tape, inputs);
 
   std::vector<SavedTensor> saved;

@@ -111,6 +111,6 @@ using Segment = std::function<Result<std::vector<Value>>(Context& context, Tape&
 /// Runs `segment` keeping only its inputs; the backward pass runs it again to get what it needs
 /// (Chen et al. 2016, arXiv 1604.06174). Gradients are bit for bit those of running it directly.
 Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
-                                     std::vector<Value> inputs);
+                                     const std::vector<Value>& inputs);
 
 }  // namespace weft::engine
