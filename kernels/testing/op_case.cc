@@ -20,8 +20,8 @@ class ScopedThreads {
   int previous_;
 };
 
-std::vector<std::vector<uint8_t>> Snapshot(const OpRun& run) {
-  std::vector<std::vector<uint8_t>> bytes;
+std::vector<Bytes> Snapshot(const OpRun& run) {
+  std::vector<Bytes> bytes;
   for (const OpRun::Expectation& output : run.outputs) bytes.push_back(output.tensor->bytes());
   return bytes;
 }

@@ -69,7 +69,7 @@ TestTensor& TestTensor::RandomIntegers(PhiloxStream& rng, int64_t low, int64_t h
   return Assign(values);
 }
 
-std::vector<double> TestTensor::Read(const std::vector<uint8_t>& memory) const {
+std::vector<double> TestTensor::Read(const Bytes& memory) const {
   std::vector<double> values(static_cast<size_t>(view_.shape.Elements()));
   int64_t width = view_.shape.rank == 0 ? 1 : view_.shape[-1];
   for (size_t i = 0; i < values.size(); ++i) {

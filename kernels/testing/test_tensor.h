@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,19 @@
 #include "kernels/tensor_view.h"
 
 namespace weft::kernels::testing {
+
+/// Memory that begins at a cache line, like the engine's tensors: some kernels treat whole lines
+/// apart.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), kLine)); }
+  void deallocate(T* memory, size_t /*count*/) { ::operator delete(memory, kLine); }
+  bool operator==(const LineAllocator&) const = default;
+};
+using Bytes = std::vector<uint8_t, LineAllocator<uint8_t>>;
 
 /// A tensor for tests: owns its memory, has guard elements between rows (when padded) and behind
 /// the last, and can return to the state it was made in, so that a case can run many times.
@@ -38,18 +53,18 @@ class TestTensor {
   std::vector<double> InitialValues() const { return Read(initial_); }
 
   /// Raw bytes with padding, for bitwise comparison.
-  const std::vector<uint8_t>& bytes() const { return memory_; }
+  const Bytes& bytes() const { return memory_; }
 
   /// True while nothing was written between or behind the rows.
   bool GuardsIntact() const;
 
  private:
-  std::vector<double> Read(const std::vector<uint8_t>& memory) const;
+  std::vector<double> Read(const Bytes& memory) const;
   void Write(int64_t offset, double value);
 
   TensorView view_;
-  std::vector<uint8_t> memory_;
-  std::vector<uint8_t> initial_;
+  Bytes memory_;
+  Bytes initial_;
 };
 
 }  // namespace weft::kernels::testing
