@@ -19,8 +19,8 @@ done
 ./deploy/install.sh --images
 
 if [ -z "$mirror" ]; then
-  mirror=$(sed -nE 's/^(deb |URIs: *)(\[[^]]*\] )?(https?:\/\/[^ ]*debian\/?)( .*|$)/\3/p' \
-    /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v security | head -n 1)
+  mirror=$({ cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null || true; } |
+    sed -nE 's/^(deb |URIs: *)(\[[^]]*\] )?(https?:\/\/[^ ]*\/debian\/?)( .*|$)/\3/p' | sed -n 1p)
 fi
 work=$(mktemp -d)
 base=$(mktemp -d)
@@ -31,8 +31,8 @@ if ! buildah "${store[@]}" inspect --type image localhost/weft-base:bookworm >/d
   echo "build: base image by debootstrap from ${mirror:-the default mirror}"
   debootstrap --variant=minbase --include=ca-certificates bookworm "$base/rootfs" \
     ${mirror:+"$mirror"} >"$work/debootstrap.log" || { tail "$work/debootstrap.log" >&2; exit 1; }
-  cp -a /etc/apt/sources.list "$base/rootfs/etc/apt/" 2>/dev/null || true
-  cp -a /etc/apt/sources.list.d /etc/apt/apt.conf.d "$base/rootfs/etc/apt/" 2>/dev/null || true
+  # The way to the mirror (a proxy, say) is the same from inside.
+  cp -a /etc/apt/apt.conf.d "$base/rootfs/etc/apt/"
   tar -C "$base/rootfs" --numeric-owner -cf "$base/rootfs.tar" .
   rm -rf "$base/rootfs"
   printf 'FROM scratch\nADD rootfs.tar /\n' >"$base/Dockerfile"
