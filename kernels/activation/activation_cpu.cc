@@ -12,7 +12,7 @@ constexpr int64_t kGrain = 16384;
 }  // namespace
 
 Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
-  const auto& [x, y] = args;
+  const TensorView &x = args.x, &y = args.y;
   WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "GeluForward")
                            .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
                            .ContiguousTensor("y", y, x.shape, {x.dtype})
@@ -29,7 +29,7 @@ Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
 }
 
 Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
-  const auto& [dy, x, dx, y] = args;
+  const TensorView &dy = args.dy, &x = args.x, &dx = args.dx, &y = args.y;
   ArgumentCheck check(stream, "GeluBackward");
   check.ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
       .ContiguousTensor("dy", dy, x.shape, {x.dtype})

@@ -15,7 +15,7 @@ constexpr int64_t kGrain = 32768;
 }  // namespace
 
 Status Cast(const Stream& stream, const CastArgs& args) {
-  const auto& [x, y] = args;
+  const TensorView &x = args.x, &y = args.y;
   WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "Cast")
                            .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
                            .ContiguousTensor("y", y, x.shape, {DType::kF32, DType::kBF16})
@@ -36,7 +36,7 @@ Status Cast(const Stream& stream, const CastArgs& args) {
 }
 
 Status Add(const Stream& stream, const AddArgs& args) {
-  const auto& [a, b, y] = args;
+  const TensorView &a = args.a, &b = args.b, &y = args.y;
   WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "Add")
                            .ContiguousTensor("a", a, a.shape, {DType::kF32, DType::kBF16})
                            .ContiguousTensor("b", b, a.shape, {a.dtype})
