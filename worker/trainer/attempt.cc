@@ -192,7 +192,7 @@ Status Attempt::Step() {
                     << " tokens/s";
     }
   }
-  reporter_.Report(std::move(progress));
+  reporter_.Report(progress);
 
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   if (report.skipped && skipped_in_a_row_ == 1) {

@@ -38,17 +38,17 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
   const DType dtype = qkv.tensor.dtype();
   const auto args_for = [this](const Tensor& packed, const Tensor& starts, const Tensor& out,
                                const Tensor& log_sum_exp) {
-    return kernels::AttentionForwardArgs{
-        .q = packed.Columns(0, width_),
-        .k = packed.Columns(width_, width_),
-        .v = packed.Columns(2 * width_, width_),
-        .sequence_starts = starts,
-        .heads = heads_,
-        .kv_heads = heads_,
-        .scale = 1.0f / std::sqrt(static_cast<float>(width_ / heads_)),
-        .causal = true,
-        .out = out,
-        .log_sum_exp = log_sum_exp};
+    const int64_t head_dim = width_ / heads_;
+    return kernels::AttentionForwardArgs{.q = packed.Columns(0, width_),
+                                         .k = packed.Columns(width_, width_),
+                                         .v = packed.Columns(2 * width_, width_),
+                                         .sequence_starts = starts,
+                                         .heads = heads_,
+                                         .kv_heads = heads_,
+                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                                         .causal = true,
+                                         .out = out,
+                                         .log_sum_exp = log_sum_exp};
   };
   WEFT_ASSIGN_OR_RETURN(Tensor out,
                         Tensor::New(context, tape.component(), dtype, {batch.count, width_}));
