@@ -4,8 +4,11 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -37,6 +40,7 @@ const std::string& UndisturbedCurve() {
   return kCurve;
 }
 
+/// Three groups, which run as three CTest entries.
 class Chaos : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_FALSE(UndisturbedCurve().empty()); }
@@ -58,6 +62,20 @@ class Chaos : public ::testing::Test {
     return job;
   }
 
+  /// Something that an attempt given up still said was refused, and counted.
+  static void ExpectFenced(Cluster& cluster) {
+    EXPECT_TRUE(Eventually(
+        [&] {
+          return MetricSum(cluster.CoordinatorMetrics(), "weft_coord_fenced_requests_total") > 0;
+        },
+        seconds(5)))
+        << cluster.LogTails();
+  }
+
+  static double SecondsSince(steady_clock::time_point begin) {
+    return std::chrono::duration<double>(steady_clock::now() - begin).count();
+  }
+
   /// From now until a newer attempt than `epoch` trains.
   static void PrintRecovery(Cluster& cluster, const std::string& id, int64_t epoch,
                             const char* what) {
@@ -70,12 +88,14 @@ class Chaos : public ::testing::Test {
         },
         seconds(60));
     EXPECT_TRUE(again) << what << cluster.LogTails();
-    std::printf("recovery after %s: %.2f s\n", what,
-                std::chrono::duration<double>(steady_clock::now() - begin).count());
+    std::printf("recovery after %s: %.2f s\n", what, SecondsSince(begin));
   }
 };
+class ChaosOfWorkers : public Chaos {};
+class ChaosOfTheCoordinator : public Chaos {};
+class ChaosOfCheckpoints : public Chaos {};
 
-TEST_F(Chaos, ARankIsKilled) {
+TEST_F(ChaosOfWorkers, ARankIsKilled) {
   Cluster cluster({.ranks = kSlowSteps});
   std::string id = cluster.Submit(cluster.TinyJob("rank-killed", kSteps));
   cluster.AwaitStep(id, 12);
@@ -87,7 +107,7 @@ TEST_F(Chaos, ARankIsKilled) {
   EXPECT_EQ(job.attempts(0).reason(), v1::RANK_DIED);
 }
 
-TEST_F(Chaos, AWorkerIsKilledAndComesBack) {
+TEST_F(ChaosOfWorkers, AWorkerIsKilledAndComesBack) {
   Cluster cluster({.cores = 1, .ranks = kSlowSteps});
   std::string id = cluster.Submit(cluster.TinyJob("worker-killed", kSteps));
   cluster.AwaitStep(id, 12);
@@ -99,7 +119,7 @@ TEST_F(Chaos, AWorkerIsKilledAndComesBack) {
   ExpectUnharmed(cluster, id);
 }
 
-TEST_F(Chaos, AWorkerIsKilledForGood) {
+TEST_F(ChaosOfWorkers, AWorkerIsKilledForGood) {
   Cluster cluster({.ranks = kSlowSteps});
   std::string id = cluster.Submit(cluster.TinyJob("worker-gone", kSteps));
   cluster.AwaitStep(id, 12);
@@ -109,7 +129,7 @@ TEST_F(Chaos, AWorkerIsKilledForGood) {
   ExpectUnharmed(cluster, id);
 }
 
-TEST_F(Chaos, TheCoordinatorIsKilledAtEveryPoint) {
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
   for (const char* point :
        {"coordinator.submit.before_commit", "coordinator.submit.after_commit",
         "coordinator.dispatch.before_send", "coordinator.dispatch.after_send",
@@ -126,21 +146,23 @@ TEST_F(Chaos, TheCoordinatorIsKilledAtEveryPoint) {
     ASSERT_TRUE(Eventually(
         [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); }, seconds(10)));
     std::printf("coordinator killed at %s (submit %s): answers after %.2f s\n", point,
-                first.ok() ? "was answered" : "was not answered",
-                std::chrono::duration<double>(steady_clock::now() - begin).count());
+                first.ok() ? "was answered" : "was not answered", SecondsSince(begin));
     v1::Job job = ExpectUnharmed(cluster, response.job().id());
   }
 }
 
-TEST_F(Chaos, TheCoordinatorIsKilledWhileTheJobTrains) {
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledWhileTheJobTrains) {
   Cluster cluster({.ranks = kSlowSteps});
   std::string id = cluster.Submit(cluster.TinyJob("coordinator-away", kSteps));
   for (int64_t step : {3, 15}) {
     cluster.AwaitStep(id, step);
     std::vector<pid_t> before = cluster.RankPids(id);
     cluster.coordinator().Kill();
+    auto begin = steady_clock::now();
     cluster.StartCoordinator();
     cluster.AwaitWorkers(2);
+    std::printf("recovery after kill -9 of the coordinator in training: %.2f s\n",
+                SecondsSince(begin));
     EXPECT_EQ(cluster.RankPids(id), before) << "ranks are adopted, not restarted";
   }
   v1::Job job = ExpectUnharmed(cluster, id);
@@ -152,7 +174,7 @@ TEST_F(Chaos, TheCoordinatorIsKilledWhileTheJobTrains) {
   EXPECT_EQ(*sequences.rbegin(), static_cast<int64_t>(lines.size())) << "no gap";
 }
 
-TEST_F(Chaos, AWorkerSleepsPastItsLease) {
+TEST_F(ChaosOfWorkers, AWorkerSleepsPastItsLease) {
   Cluster cluster({.ranks = kSlowSteps});
   std::string id = cluster.Submit(cluster.TinyJob("zombie", kSteps));
   cluster.AwaitStep(id, 8);
@@ -173,18 +195,25 @@ TEST_F(Chaos, AWorkerSleepsPastItsLease) {
       },
       seconds(5)))
       << "the zombies are killed";
+  ExpectFenced(cluster);
   ExpectUnharmed(cluster, id);
 }
 
-TEST_F(Chaos, ADaemonSleepsPastItsLeaseWhileItsRanksGoOn) {
+TEST_F(ChaosOfWorkers, ADaemonSleepsPastItsLeaseWhileItsRanksGoOn) {
   // Slow enough for the abandoned ranks to be alive, and writing checkpoints, when others take
   // over.
   Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:150"}}});
+  // Both ranks on one worker, so that nothing but the fence stops them.
+  cluster.worker(1).Signal(SIGTERM);
+  ASSERT_TRUE(cluster.worker(1).WaitForEnd(seconds(10)));
   std::string id = cluster.Submit(cluster.TinyJob("fenced", kSteps));
   cluster.AwaitStep(id, 6);
-  int busy = cluster.RankPids(id, 0).empty() ? 1 : 0;
-  std::vector<pid_t> abandoned = cluster.RankPids(id);
-  cluster.worker(busy).Signal(SIGSTOP);
+  std::vector<pid_t> abandoned = cluster.RankPids(id, 0);
+  ASSERT_EQ(abandoned.size(), 2u);
+  cluster.StartWorker(1);
+  cluster.AwaitWorkers(2);
+  cluster.worker(0).Signal(SIGSTOP);
+  auto begin = steady_clock::now();
   v1::Job job;
   Eventually(
       [&] {
@@ -192,8 +221,15 @@ TEST_F(Chaos, ADaemonSleepsPastItsLeaseWhileItsRanksGoOn) {
         return job.attempts_size() > 1 && job.state() == v1::RUNNING;
       },
       seconds(30));
+  std::printf("recovery after SIGSTOP of a daemon whose ranks go on: %.2f s\n",
+              SecondsSince(begin));
   EXPECT_EQ(job.attempts_size(), 2) << cluster.LogTails();
-  cluster.worker(busy).Signal(SIGCONT);
+  EXPECT_EQ(cluster.RankPids(id, 0).size(), 2u) << "the abandoned ranks still train";
+  EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id, 0).empty(); }, seconds(10)))
+      << "their next checkpoint is refused, and they end";
+  EXPECT_EQ(cluster.Get(id).state(), v1::RUNNING) << "the new attempt was not done before";
+  cluster.worker(0).Signal(SIGCONT);
+  ExpectFenced(cluster);
   job = ExpectUnharmed(cluster, id);
   for (pid_t pid : abandoned) EXPECT_NE(kill(pid, 0), 0);
   for (const v1::Checkpoint& checkpoint : cluster.Checkpoints(id)) {
@@ -203,7 +239,7 @@ TEST_F(Chaos, ADaemonSleepsPastItsLeaseWhileItsRanksGoOn) {
   }
 }
 
-TEST_F(Chaos, TheDiskIsFullWhileACheckpointIsWritten) {
+TEST_F(ChaosOfCheckpoints, TheDiskIsFullWhileACheckpointIsWritten) {
   for (const char* point : {"checkpoint.before_write", "checkpoint.after_shards"}) {
     SCOPED_TRACE(point);
     Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", std::string(point) + "=full@2"}}});
@@ -212,23 +248,85 @@ TEST_F(Chaos, TheDiskIsFullWhileACheckpointIsWritten) {
   }
 }
 
-TEST_F(Chaos, RanksCrashAtEveryStageOfACheckpoint) {
+/// A small file system of its own at `path` until the end of the scope.
+class SmallDisk {
+ public:
+  SmallDisk(std::string path, int megabytes) : path_(std::move(path)) {
+    std::string options = "size=" + std::to_string(megabytes) + "m";
+    error_ = mount("tmpfs", path_.c_str(), "tmpfs", 0, options.c_str()) == 0 ? 0 : errno;
+  }
+  ~SmallDisk() {
+    if (error_ == 0) umount2(path_.c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  /// Why it could not be mounted, as errno; 0 when it was.
+  int error() const { return error_; }
+
+ private:
+  std::string path_;
+  int error_ = 0;
+};
+
+TEST_F(ChaosOfCheckpoints, TheDiskIsReallyFullForAWhile) {
+  Cluster cluster({.ranks = kSlowSteps});
+  SmallDisk disk(cluster.dir() + "/runs", 4);
+  if (disk.error() != 0) {
+    GTEST_SKIP() << "no tmpfs can be mounted here (needs root): " << strerror(disk.error());
+  }
+  std::string id = cluster.Submit(cluster.TinyJob("no-room", kSteps));
+  cluster.AwaitStep(id, 12);
+  std::string filler = cluster.dir() + "/runs/filler";
+  {
+    std::ofstream file(filler);
+    std::string chunk(4096, 'x');
+    while (file.write(chunk.data(), static_cast<std::streamsize>(chunk.size())).flush()) {
+    }
+  }
+  EXPECT_TRUE(Eventually(
+      [&] {
+        std::vector<v1::LogLine> lines = cluster.Logs(id);
+        return std::any_of(lines.begin(), lines.end(), [](const v1::LogLine& line) {
+          return line.text().find("checkpoint of step") != std::string::npos &&
+                 line.text().find("No space left on device") != std::string::npos;
+        });
+      },
+      seconds(10)))
+      << "people are told" << cluster.LogTails();
+  std::filesystem::remove(filler);
+  auto begin = steady_clock::now();
+  EXPECT_TRUE(
+      Eventually([&] { return cluster.Get(id).progress().checkpoint_step() >= 15; }, seconds(10)));
+  std::printf("recovery after a full disk has room again: next checkpoint after %.2f s\n",
+              SecondsSince(begin));
+  v1::Job job = ExpectUnharmed(cluster, id);
+  EXPECT_EQ(job.attempts_size(), 1) << "it trained on meanwhile";
+}
+
+TEST_F(ChaosOfCheckpoints, RanksCrashAtEveryStageOfACheckpoint) {
   for (const char* point :
        {"checkpoint.before_write", "checkpoint.after_shards", "checkpoint.after_manifest",
         "checkpoint.after_publish", "checkpoint.before_verify", "checkpoint.after_verify",
         "checkpoint.before_collect", "checkpoint.during_collect"}) {
     SCOPED_TRACE(point);
     // Every attempt dies at the second checkpoint (or deletion) of its own, so the job gets there.
-    Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", std::string(point) + "=crash@2"}}});
+    // Steps are slow enough for each checkpoint to be done before the next; one that is due while
+    // another is written is left out.
+    Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," +
+                                                       std::string(point) + "=crash@2"}}});
     v1::JobSpec spec = cluster.TinyJob("torn-checkpoint", kSteps);
     spec.mutable_retry()->set_max_attempts(20);
+    spec.mutable_checkpoint()->set_keep_last(1);
+    auto begin = steady_clock::now();
     std::string id = cluster.Submit(spec);
     v1::Job job = ExpectUnharmed(cluster, id);
     EXPECT_GT(job.attempts_size(), 1);
+    std::printf("crashes at %s: %d attempts, %.2f s in all\n", point, job.attempts_size(),
+                SecondsSince(begin));
   }
 }
 
-TEST_F(Chaos, AByteOfTheNewestCheckpointFlips) {
+TEST_F(ChaosOfCheckpoints, AByteOfTheNewestCheckpointFlips) {
   Cluster cluster({.ranks = kSlowSteps});
   std::string id = cluster.Submit(cluster.TinyJob("flipped", kSteps));
   cluster.AwaitStep(id, 18);

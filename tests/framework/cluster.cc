@@ -340,6 +340,16 @@ std::optional<double> MetricValue(const std::string& metrics, const std::string&
   return std::nullopt;
 }
 
+double MetricSum(const std::string& metrics, const std::string& name) {
+  double sum = 0;
+  std::istringstream lines(metrics);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(name + "{", 0) != 0 && line.rfind(name + " ", 0) != 0) continue;
+    sum += std::atof(line.c_str() + line.rfind(' '));
+  }
+  return sum;
+}
+
 void CheckMetrics(const std::string& metrics) {
   ASSERT_FALSE(metrics.empty());
   if (access("/usr/bin/promtool", X_OK) != 0) GTEST_SKIP() << "promtool is not installed";

@@ -97,6 +97,9 @@ std::string FetchMetrics(int port);
 /// Value of a series given as in the text format, "name{label=\"x\"}"; nullopt when there is none.
 std::optional<double> MetricValue(const std::string& metrics, const std::string& series);
 
+/// Sum over all series of that name.
+double MetricSum(const std::string& metrics, const std::string& name);
+
 /// Fails the test when `promtool check metrics` complains.
 void CheckMetrics(const std::string& metrics);
 
