@@ -161,6 +161,8 @@ Status Run(Options options, const sigset_t& signals) {
   service.CloseLinks();
   server.reset();
   service.Stop();
+  // Stopping the metrics server takes two seconds and is of use to nobody.
+  (void)exposer.release();
   return OkStatus();
 }
 
