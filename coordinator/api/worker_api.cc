@@ -162,9 +162,13 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
       case v1::WorkerMessage::kLogs:
         service_.AppendLogs(link, FromMessage(incoming_.logs()));
         return OkStatus();
-      case v1::WorkerMessage::kCheckpoint:
-        service_.ReportCheckpoint(link, FromMessage(incoming_.checkpoint().checkpoint()));
+      case v1::WorkerMessage::kCheckpoint: {
+        const v1::CheckpointReport& report = incoming_.checkpoint();
+        std::optional<int64_t> resume_step;
+        if (report.has_resume_step()) resume_step = report.resume_step();
+        service_.ReportCheckpoint(link, FromMessage(report.checkpoint()), resume_step);
         return OkStatus();
+      }
       case v1::WorkerMessage::kStore: {
         v1::StoreRequest& request = *incoming_.mutable_store();
         AttemptKey attempt{request.job_id(), request.epoch()};

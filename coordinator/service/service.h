@@ -113,7 +113,9 @@ class Service {
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
               ShareReport report);
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
-  void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint);
+  /// `resume_step`: where the attempt started from, which retention keeps.
+  void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint,
+                        std::optional<int64_t> resume_step);
   void StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                 const AttemptKey& attempt, const std::string& key, std::string value);
   void StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
@@ -228,6 +230,10 @@ class Service {
   std::map<std::string, Overlay> overlays_;
   std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.
 };
+
+/// Puts the sizes of an imported model, from its config.json, into the job; the planner needs them.
+/// kInvalid when that cannot be read.
+Status ResolveImportedModel(JobSpec& spec);
 
 /// kInvalid when a file that the job reads is not below one of `roots`; no roots: all are allowed.
 Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots);

@@ -6,7 +6,9 @@
 #include <condition_variable>
 #include <future>
 
+#include "common/env.h"
 #include "common/failpoint.h"
+#include "common/formats/huggingface.h"
 #include "common/version.h"
 #include "coordinator/store/sqlite_store.h"
 
@@ -99,11 +101,12 @@ class ServiceTest : public testing::Test {
     EXPECT_TRUE(link->Saw("registered"));
     return link;
   }
-  Result<SubmitResult> Submit(int64_t ranks) {
+  Result<SubmitResult> Submit(int64_t ranks, const std::string& import_path = "") {
     JobSpec spec;
     spec.name = "job";
     spec.data.train = {"/data/a"};
     spec.resources.ranks = ranks;
+    spec.model.import_path = import_path;
     std::promise<Result<SubmitResult>> promise;
     service_->Submit(spec, "request-" + std::to_string(++requests_),
                      [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });
@@ -227,6 +230,62 @@ TEST_F(ServiceTest, HeartbeatsNeverTouchTheDisk) {
   Pass(20, {a}, {running});
   EXPECT_EQ(store_->GetJob(id)->version, version);
   EXPECT_EQ(service_->Get(id)->job.progress.step, 41);
+}
+
+TEST_F(ServiceTest, TheSizesOfAnImportedModelComeFromItsFolder) {
+  Env& env = Env::Posix();
+  std::string folder = testing::TempDir() + "imported_model_" + std::to_string(getpid());
+  ASSERT_TRUE(env.CreateDirs(folder).ok());
+  ModelSpec model;
+  model.layers = 3;
+  model.width = 48;
+  model.heads = 4;
+  model.vocab_size = 500;
+  model.context = 64;
+  Json config = Gpt2ToConfig(model, {});
+  ASSERT_TRUE(WriteFileAtomic(env, folder + "/config.json", config.dump()).ok());
+  Result<SubmitResult> good = Submit(1, folder);
+  ASSERT_TRUE(good.ok()) << good.status().message();
+  const ModelSpec stored = service_->Get(good->view.job.id)->job.spec.model;
+  EXPECT_EQ(stored.layers, 3);
+  EXPECT_EQ(stored.width, 48);
+  EXPECT_EQ(stored.vocab_size, 500);
+  EXPECT_EQ(stored.import_path, folder);
+
+  config["activation_function"] = "relu";
+  ASSERT_TRUE(WriteFileAtomic(env, folder + "/config.json", config.dump()).ok());
+  for (const std::string& bad : {folder, folder + "/nowhere", std::string("relative")}) {
+    Status status = Submit(1, bad).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalid) << bad;
+    EXPECT_THAT(status.message(), HasSubstr("model.import_path"));
+  }
+  EXPECT_EQ(service_->List({})->jobs.size(), 1u);
+  ASSERT_TRUE(env.RemoveTree(folder).ok());
+}
+
+TEST_F(ServiceTest, CheckpointsThatTheJobDoesNotKeepAreNotListedAnyMore) {
+  auto a = Attach("a");
+  std::string id = Submit(1)->view.job.id;  // keeps three
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  for (int64_t step = 1; step <= 6; ++step) {
+    for (bool verified : {false, true}) {
+      service_->ReportCheckpoint(a, {id, step, 1, "/c", 1, verified, 1}, 2);
+    }
+  }
+  int64_t keep = service_->Get(id)->job.spec.checkpoint.keep_last;
+  std::vector<int64_t> expected;
+  for (int64_t step = 6; step > 6 - keep; --step) expected.push_back(step);
+  expected.push_back(2);  // where the attempt started from
+  auto listed = [&] {
+    std::vector<int64_t> steps;
+    const auto list = *service_->Checkpoints(id);
+    for (const auto& checkpoint : list) steps.push_back(checkpoint.step);
+    return steps;
+  };
+  for (int i = 0; i < 1000 && listed() != expected; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(listed(), expected);
 }
 
 TEST(CheckDataPaths, KeepsJobsBelowTheDeclaredFolders) {

@@ -4,6 +4,7 @@
 
 #include "common/env.h"
 #include "common/failpoint.h"
+#include "common/formats/huggingface.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -48,10 +49,28 @@ Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots
   return OkStatus();
 }
 
+Status ResolveImportedModel(JobSpec& spec) {
+  const std::string& folder = spec.model.import_path;
+  if (folder.empty()) return OkStatus();
+  if (!std::filesystem::path(folder).is_absolute()) {
+    return InvalidError("model.import_path '" + folder + "' is not an absolute path");
+  }
+  Result<ModelSpec> model = ReadGpt2Config(Env::Posix(), folder, spec.model);
+  if (!model.ok()) {
+    return InvalidError("model.import_path: " + model.status().message() +
+                        "; hint: the folder must be readable here and on the workers");
+  }
+  spec.model = *std::move(model);
+  return OkStatus();
+}
+
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
                      std::function<void(Result<SubmitResult>)> done) {
   Status status = ValidateJob(spec);
   if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
+  JobRecord job;
+  job.spec = spec;
+  if (status.ok()) status = ResolveImportedModel(job.spec);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
   }
@@ -62,9 +81,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   }
   Transaction change;
   change.client_request_id = client_request_id;
-  JobRecord job;
   job.id = spec.name + "-" + RandomSuffix();
-  job.spec = spec;
   job.submitted_at = clock_.UnixSeconds();
   job.queued_at = job.submitted_at;
   job.run_dir = JoinPath(options_.run_root, job.id);
@@ -180,6 +197,8 @@ Result<PlanReport> Service::PlanFor(const JobSpec& spec,
                                     const std::optional<ClusterProfile>& cluster, int64_t top) {
   WEFT_RETURN_IF_ERROR(ValidateJob(spec));
   WEFT_RETURN_IF_ERROR(CheckDataPaths(spec, options_.data_roots));
+  JobSpec resolved = spec;
+  WEFT_RETURN_IF_ERROR(ResolveImportedModel(resolved));
   ClusterProfile attached;
   if (!cluster) {
     for (WorkerView& worker : Workers()) {
@@ -191,7 +210,7 @@ Result<PlanReport> Service::PlanFor(const JobSpec& spec,
           "give a cluster file");
     }
   }
-  WEFT_ASSIGN_OR_RETURN(PlanReport report, TimedPlan(spec, cluster ? *cluster : attached));
+  WEFT_ASSIGN_OR_RETURN(PlanReport report, TimedPlan(resolved, cluster ? *cluster : attached));
   if (std::ssize(report.candidates) > top) {
     report.candidates.resize(static_cast<size_t>(top));
   }

@@ -298,9 +298,9 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
   });
 }
 
-void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link,
-                               CheckpointRecord checkpoint) {
-  loop_.Post([this, link, checkpoint = std::move(checkpoint)]() mutable {
+void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint,
+                               std::optional<int64_t> resume_step) {
+  loop_.Post([this, link, checkpoint = std::move(checkpoint), resume_step]() mutable {
     std::string worker_id;
     if (SessionOf(link, "checkpoint", &worker_id) == nullptr) return;
     auto it = live_.find(checkpoint.job_id);
@@ -317,6 +317,9 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link,
       SetOverlay(job_id, [&](Overlay& overlay) { overlay.progress = live.progress; });
     }
     Transaction change;
+    if (checkpoint.verified) {
+      change.retention = {it->second->current.job.spec.checkpoint.keep_last, resume_step};
+    }
     change.checkpoint = std::move(checkpoint);
     store_.Commit(std::move(change), [this, job_id](const Result<CommitResult>& result) {
       if (!result.ok()) metrics_.StoreFailed();

@@ -152,6 +152,17 @@ Status WriteLogs(SqliteDb& db, const LogAppend& logs, int64_t limit, CommitResul
   return OkStatus();
 }
 
+Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
+                         const CheckpointRetention& retention) {
+  SqliteQuery forget(db,
+                     "DELETE FROM checkpoints WHERE job_id = ? AND step < ? AND step IS NOT ? AND "
+                     "step NOT IN (SELECT step FROM checkpoints WHERE job_id = ? AND step < ? AND "
+                     "verified ORDER BY step DESC LIMIT ?)");
+  forget.Bind(newest.job_id).Bind(newest.step).Bind(retention.resume_step);
+  forget.Bind(newest.job_id).Bind(newest.step).Bind(std::max<int64_t>(retention.keep_last - 1, 0));
+  return forget.Run();
+}
+
 }  // namespace
 
 Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transaction,
@@ -196,6 +207,9 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
     put.Bind(checkpoint.job_id).Bind(checkpoint.step).Bind(checkpoint.epoch);
     put.Bind(checkpoint.path).Bind(checkpoint.bytes).Bind(int64_t{checkpoint.verified});
     WEFT_RETURN_IF_ERROR(put.Bind(checkpoint.created_at).Run());
+    if (transaction.retention) {
+      WEFT_RETURN_IF_ERROR(ForgetCheckpoints(db, checkpoint, *transaction.retention));
+    }
   }
   if (transaction.logs) {
     WEFT_RETURN_IF_ERROR(WriteLogs(db, *transaction.logs, log_bytes_per_job, result));

@@ -12,6 +12,13 @@
 
 namespace weft::coordinator {
 
+/// What is kept of the checkpoints that are older than one just verified: those of the same name in
+/// the engine's catalog, which deletes the folders by the same rule.
+struct CheckpointRetention {
+  int64_t keep_last = 1;               ///< Newest verified ones, the one just verified among them.
+  std::optional<int64_t> resume_step;  ///< And this one.
+};
+
 /// One atomic change. All parts are stored, or none.
 struct Transaction {
   /// Written when the stored version equals job->version (0: it must not exist yet); the stored
@@ -27,6 +34,8 @@ struct Transaction {
   std::vector<IntentRecord> add_intents;     ///< Replaces one of the same worker, attempt, kind.
   std::vector<IntentRecord> remove_intents;  ///< By worker, attempt and kind; absent ones are fine.
   std::optional<CheckpointRecord> checkpoint;  ///< Replaces the one of the same job and step.
+  /// Then the records of older checkpoints of that job that it does not keep are deleted.
+  std::optional<CheckpointRetention> retention;
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;

@@ -276,6 +276,33 @@ TEST_P(StoreContract, ACheckpointReplacesTheOneOfItsStep) {
   EXPECT_TRUE(list[1].verified);
 }
 
+TEST_P(StoreContract, RecordsOfCheckpointsThatRetentionDeletesGoWithTheNextVerifiedOne) {
+  auto put = [&](const char* job, int64_t step, bool verified,
+                 std::optional<CheckpointRetention> retention = {}) {
+    Transaction t;
+    t.checkpoint = CheckpointRecord{job, step, 1, "/c", 5, verified, 1};
+    t.retention = retention;
+    MustCommit(t);
+  };
+  auto steps = [&](const char* job) {
+    std::vector<int64_t> found;
+    const auto list = *store_->ListCheckpoints(job);
+    for (const auto& checkpoint : list) found.push_back(checkpoint.step);
+    return found;
+  };
+  for (int64_t step : {10, 20, 30, 50, 90}) put("j", step, true);
+  put("j", 40, false);  // never verified: does not count, and goes
+  put("other", 10, true);
+  put("j", 60, false);
+  EXPECT_EQ(steps("j").size(), 7u) << "nothing goes before the newer one is verified";
+  // 90 is of a run that was given up; the attempt started from 20.
+  put("j", 60, true, CheckpointRetention{3, 20});
+  EXPECT_EQ(steps("j"), (std::vector<int64_t>{90, 60, 50, 30, 20}));
+  put("j", 70, true, CheckpointRetention{1, {}});
+  EXPECT_EQ(steps("j"), (std::vector<int64_t>{90, 70}));
+  EXPECT_EQ(steps("other"), std::vector<int64_t>{10});
+}
+
 TEST_P(StoreContract, AFullDiskIsNeverAcknowledged) {
   ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
   auto result = CommitAndWait(*store_, Put(NewJob("j")));

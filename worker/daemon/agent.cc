@@ -28,6 +28,9 @@ constexpr milliseconds kPumpDelay{20};
 /// The first answer must come within this time.
 constexpr std::chrono::seconds kRegisterPatience{10};
 
+/// While ranks run, people see progress at least this often, whatever the lease allows.
+constexpr milliseconds kProgressEvery{500};
+
 /// Checkpoint reports have no acknowledgement: the newest few are sent again after a reconnect.
 constexpr size_t kKeptCheckpoints = 8;
 
@@ -52,10 +55,10 @@ bool IsTerminal(v1::AttemptState state) {
 struct Agent::Share {
   Attempt attempt;
   LogBuffer logs;
-  int64_t lines_sent = 0;                  // on this connection
-  std::deque<v1::AttemptReport> reports;   // not acknowledged, oldest first
-  size_t reports_sent = 0;                 // of them, on this connection
-  std::deque<v1::Checkpoint> checkpoints;  // newest
+  int64_t lines_sent = 0;                        // on this connection
+  std::deque<v1::AttemptReport> reports;         // not acknowledged, oldest first
+  size_t reports_sent = 0;                       // of them, on this connection
+  std::deque<v1::CheckpointReport> checkpoints;  // newest
   nanoseconds ended_at{0};
 
   Share(asio::io_context& io, const Clock& clock, const Settings& settings,
@@ -204,9 +207,9 @@ void Agent::OnRegistered(const v1::Registered& registered) {
     }
     share->lines_sent = share->logs.acknowledged();
     share->reports_sent = 0;
-    for (const v1::Checkpoint& checkpoint : share->checkpoints) {
+    for (const v1::CheckpointReport& checkpoint : share->checkpoints) {
       v1::WorkerMessage message;
-      *message.mutable_checkpoint()->mutable_checkpoint() = checkpoint;
+      *message.mutable_checkpoint() = checkpoint;
       connection_->Send(std::move(message));
     }
   }
@@ -225,7 +228,10 @@ void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* r
 }
 
 void Agent::ScheduleHeartbeat() {
-  heartbeat_timer_.expires_after(heartbeat_every_);
+  bool busy = std::any_of(shares_.begin(), shares_.end(),
+                          [](const auto& entry) { return !entry.second->attempt.over(); });
+  heartbeat_timer_.expires_after(busy ? std::min<nanoseconds>(heartbeat_every_, kProgressEvery)
+                                      : heartbeat_every_);
   heartbeat_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error || !registered_) return;
     if (!heartbeats_sent_.empty() &&
@@ -315,6 +321,7 @@ void Agent::OnStart(const v1::StartAttempt& start) {
   Attempt& attempt = share->attempt;
   shares_[key] = std::move(share);
   attempt.Start();
+  if (registered_) ScheduleHeartbeat();
 }
 
 void Agent::OnStop(const v1::StopAttempt& stop) {
@@ -386,15 +393,15 @@ void Agent::OnLogLine(Attempt& attempt, v1::LogLine line) {
   SchedulePump();
 }
 
-void Agent::OnCheckpoint(v1::Checkpoint checkpoint) {
-  Share* share = FindShare({checkpoint.job_id(), checkpoint.epoch()});
+void Agent::OnCheckpoint(v1::CheckpointReport report) {
+  Share* share = FindShare({report.checkpoint().job_id(), report.checkpoint().epoch()});
   if (share == nullptr) return;
   if (registered_) {
     v1::WorkerMessage message;
-    *message.mutable_checkpoint()->mutable_checkpoint() = checkpoint;
+    *message.mutable_checkpoint() = report;
     connection_->Send(std::move(message));
   }
-  share->checkpoints.push_back(std::move(checkpoint));
+  share->checkpoints.push_back(std::move(report));
   if (share->checkpoints.size() > kKeptCheckpoints) share->checkpoints.pop_front();
 }
 

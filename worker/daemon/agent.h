@@ -78,7 +78,7 @@ class Agent : private AttemptListener {
   // AttemptListener.
   void OnReport(v1::AttemptReport report) override;
   void OnLogLine(Attempt& attempt, v1::LogLine line) override;
-  void OnCheckpoint(v1::Checkpoint checkpoint) override;
+  void OnCheckpoint(v1::CheckpointReport report) override;
   void OnStoreRequest(Attempt& attempt, v1::StoreRequest request, StoreAnswer answer) override;
 
   // Sending.

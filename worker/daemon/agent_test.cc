@@ -185,6 +185,22 @@ TEST_F(AgentTest, ReportsWhatRanksSayOfTheirFailure) {
   EXPECT_EQ(report->exit_status(), 9);
 }
 
+TEST_F(AgentTest, TellsProgressTwiceASecondWhileRanksRunHoweverRareHeartbeatsAre) {
+  coordinator_.lease_seconds = 120;
+  coordinator_.heartbeat_seconds = 60;
+  StartAgent(/*await_heartbeat=*/false);
+  ASSERT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_register_(); }));
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(coordinator_.WaitFor(
+      [](const auto& m) { return m.has_heartbeat() && m.heartbeat().sequence() >= 3; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  ASSERT_TRUE(coordinator_.WaitFor([](const auto& m) {
+    return m.heartbeat().running_size() == 1 && m.heartbeat().running(0).progress().step() > 0;
+  }));
+}
+
 TEST_F(AgentTest, StopsRanksGracefullyOrAtOnce) {
   StartAgent();
   StartJob("wait");

@@ -202,6 +202,7 @@ void Attempt::On(Rank& rank, const trainer::HelloMessage& hello) {
 
 void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
   if (!started.resumed_from.empty()) {
+    resume_step_ = started.step;
     WEFT_LOG_INFO << Name() << ": rank " << rank.index << " resumes at step " << started.step;
   }
 }
@@ -260,7 +261,9 @@ void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
                       "[weft-worker] checkpoint of step " + std::to_string(message.step) +
                           " failed: " + message.error);
   }
-  v1::Checkpoint checkpoint;
+  v1::CheckpointReport report;
+  if (resume_step_) report.set_resume_step(*resume_step_);
+  v1::Checkpoint& checkpoint = *report.mutable_checkpoint();
   checkpoint.set_job_id(job_id());
   checkpoint.set_epoch(epoch());
   checkpoint.set_step(message.step);
@@ -275,7 +278,7 @@ void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
                                 {"write", message.write_seconds},
                                 {"verify", message.verify_seconds}});
   }
-  listener_.OnCheckpoint(std::move(checkpoint));
+  listener_.OnCheckpoint(std::move(report));
 }
 
 void Attempt::On(Rank& rank, const trainer::EventMessage& event) {

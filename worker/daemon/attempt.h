@@ -42,7 +42,7 @@ class AttemptListener {
   /// The state changed. After FINISHED, FAILED and STOPPED no rank is alive, and nothing follows.
   virtual void OnReport(v1::AttemptReport report) = 0;
   virtual void OnLogLine(Attempt& attempt, v1::LogLine line) = 0;
-  virtual void OnCheckpoint(v1::Checkpoint checkpoint) = 0;
+  virtual void OnCheckpoint(v1::CheckpointReport report) = 0;
   /// `request` lacks its request id. `answer` may be called later, also after the attempt's end.
   virtual void OnStoreRequest(Attempt& attempt, v1::StoreRequest request, StoreAnswer answer) = 0;
 };
@@ -124,6 +124,7 @@ class Attempt {
   std::vector<const Rank*> failures_;  // in order, before anything was killed from here
   std::vector<std::string> spec_paths_;
   v1::Progress progress_;
+  std::optional<int64_t> resume_step_;
   double mean_step_seconds_ = 0;
   bool training_ = false;
   bool failing_ = false;  // a rank failed; the others are given a moment, then killed
