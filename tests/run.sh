@@ -23,6 +23,7 @@ rm -f "/tmp/weft-configure.$$"
 cmake --build --preset "$preset"
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0}
+export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp}"
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 if [ "$preset" = tsan ]; then
   # libgomp is not instrumented: with one compute thread only our own threads are watched.

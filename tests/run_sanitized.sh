@@ -17,6 +17,7 @@ threads=(env_fault_test engine_data_test comm_test checkpoint_test engine_parall
   coordinator_store_test)
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
+export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp}"
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1 suppressions=$PWD/tests/tsan.supp}"
 # GNU OpenMP is not instrumented: with one compute thread only our own threads are watched.
