@@ -86,7 +86,7 @@ class Service {
 
   // For users.
   void Submit(const JobSpec& spec, const std::string& client_request_id,
-              std::function<void(Result<SubmitResult>)> done);
+              const std::function<void(Result<SubmitResult>)>& done);
   void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
   void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
   Result<JobView> Get(const std::string& id_or_prefix);

@@ -65,7 +65,7 @@ Status ResolveImportedModel(JobSpec& spec) {
 }
 
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
-                     std::function<void(Result<SubmitResult>)> done) {
+                     const std::function<void(Result<SubmitResult>)>& done) {
   Status status = ValidateJob(spec);
   if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
   JobRecord job;

@@ -138,7 +138,7 @@ struct RankProcess::Stream {
 };
 
 RankProcess::RankProcess(asio::io_context& io, Events events)
-    : io_(io), events_(std::move(events)), drain_timer_(io) {}
+    : events_(std::move(events)), drain_timer_(io) {}
 
 Result<std::unique_ptr<RankProcess>> RankProcess::Start(asio::io_context& io,
                                                         const RankCommand& command, Events events) {

@@ -73,7 +73,6 @@ class RankProcess {
   void StreamEnded();
   void EndIfDone(bool waited_enough);
 
-  boost::asio::io_context& io_;
   Events events_;
   pid_t pid_ = -1;
   std::optional<int> wait_status_;
