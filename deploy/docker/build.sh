@@ -25,7 +25,8 @@ fi
 work=$(mktemp -d)
 base=$(mktemp -d)
 trap 'rm -rf "$work" "$base"' EXIT
-store=(--root "${WEFT_IMAGE_STORE:-/var/tmp/weft-images}" --runroot "$work/run")
+images=${WEFT_IMAGE_STORE:-/var/tmp/weft-images}
+store=(--root "$images" --runroot "$images-run")
 
 if ! buildah "${store[@]}" inspect --type image localhost/weft-base:bookworm >/dev/null 2>&1; then
   echo "build: base image by debootstrap from ${mirror:-the default mirror}"
@@ -59,7 +60,7 @@ CONF
   podman run --rm --read-only --cap-drop=all --security-opt=no-new-privileges --network=none \
     "$tag" weft version --client
   id=$(podman run -d --read-only --cap-drop=all --security-opt=no-new-privileges --network=none \
-    --tmpfs /tmp --mount type=tmpfs,destination=/var/lib/weft,tmpfs-mode=1777 "$tag")
+    --tmpfs /tmp "$tag")
   up=false
   for _ in $(seq 50); do
     podman exec "$id" weft --timeout 2 worker list >/dev/null 2>&1 && { up=true; break; }
