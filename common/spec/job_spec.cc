@@ -1,6 +1,56 @@
 #include "common/spec/job_spec.h"
 
 namespace weft {
+namespace {
+
+// What a job may say but no part of the engine does yet, and is therefore refused.
+Status RefuseUnavailable(const JobSpec& job) {
+  const struct {
+    bool asked;
+    const char* field;
+  } unavailable[] = {
+      {job.model.family != "gpt2", "model.family other than gpt2"},
+      {job.model.head != "auto" && job.model.head != "causal_lm",
+       "model.head other than causal_lm"},
+      {job.model.kv_heads != 0 && job.model.kv_heads != job.model.heads, "model.kv_heads"},
+      {job.model.rope_scaling.kind != "none", "model.rope_scaling"},
+      {job.model.sliding_window != 0, "model.sliding_window"},
+      {job.model.qkv_bias, "model.qkv_bias"},
+      {job.model.untied_classifier, "model.untied_classifier"},
+      {job.model.norm_position != "auto" && job.model.norm_position != "pre",
+       "model.norm_position other than pre"},
+      {job.model.embedding_width != 0, "model.embedding_width"},
+      {job.model.distinct_blocks != 0, "model.distinct_blocks"},
+      {!job.model.freeze.empty(), "model.freeze"},
+      {job.model.initialization.method != "auto" && job.model.initialization.method != "gpt2",
+       "model.initialization.method other than gpt2"},
+      {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
+      {job.data.format != "auto" && job.data.format != "text" && job.data.format != "jsonl",
+       "data.format other than text and jsonl"},
+      {job.data.batching != "concatenate" && job.data.batching != "best_fit",
+       "data.batching other than concatenate and best_fit"},
+      {!job.data.second_text_field.empty(), "data.second_text_field"},
+      {job.optimizer.name != "adamw", "optimizer.name other than adamw"},
+      {job.optimizer.layer_decay != 1.0, "optimizer.layer_decay"},
+      {!job.optimizer.groups.empty(), "optimizer.groups"},
+      {job.schedule.kind == "inverse_sqrt" || job.schedule.kind == "warmup_stable_decay",
+       "schedule.kind other than constant, linear and cosine"},
+      {job.schedule.batch_scaling != "none", "schedule.batch_scaling"},
+      {job.train.precision != "fp32" && job.train.precision != "bf16",
+       "train.precision other than fp32 and bf16"},
+      {job.train.gradient_clip_value != 0, "train.gradient_clip_value"},
+      {job.train.batch_warmup_steps != 0, "train.batch_warmup_steps"},
+      {job.train.gradient_noise_scale, "train.gradient_noise_scale"},
+      {job.train.averaging.kind != "none", "train.averaging"},
+      {job.train.guard.spike_deviations != 0, "train.guard.spike_deviations"},
+  };
+  for (const auto& [asked, field] : unavailable) {
+    if (asked) return InvalidError(std::string(field) + " is not available in this release");
+  }
+  return OkStatus();
+}
+
+}  // namespace
 
 Status ValidateJob(const JobSpec& job) {
   for (size_t i = 0; i < job.name.size(); ++i) {
@@ -11,6 +61,7 @@ Status ValidateJob(const JobSpec& job) {
                           "' must hold only a-z, 0-9 and dashes between them");
     }
   }
+  WEFT_RETURN_IF_ERROR(RefuseUnavailable(job));
   const ModelSpec& model = job.model;
   if (model.import_path.empty() && model.width % model.heads != 0) {
     return InvalidError("model.width " + std::to_string(model.width) +

@@ -145,7 +145,8 @@ struct Plan {
               .Unit("bytes")
               .Range(1, 1e12),
           self.bucket_bytes);
-    visit(Field("precision", "Type of activations and matrix products.").OneOf({"fp32", "bf16"}),
+    visit(Field("precision", "As in train.precision of the job.")
+              .OneOf({"fp32", "bf16", "fp16", "bf16_pure"}),
           self.precision);
     visit(Field("block_memory_policy", "What each block does with its saved tensors.")
               .OneOf({"keep", "recompute"}),

@@ -16,7 +16,7 @@ LoaderOptions CommonOptions(const JobSpec& job, const DatasetInfo& info) {
   options.length = SequenceLength(job);
   options.global_batch = job.train.global_batch;
   options.seed = static_cast<uint64_t>(job.train.seed);
-  options.best_fit = job.data.packing == "best_fit";
+  options.best_fit = job.data.batching == "best_fit";
   options.mask_documents = job.data.mask_documents;
   options.padding_token = static_cast<int32_t>(info.end_of_text);
   return options;

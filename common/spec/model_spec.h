@@ -1,0 +1,214 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/spec/field.h"
+
+namespace weft {
+
+/// Stretching of rotary position embeddings beyond the context they were trained for.
+struct RopeScalingSpec {
+  std::string kind = "none";
+  double factor = 1.0;
+  double low_frequency_factor = 1.0;
+  double high_frequency_factor = 4.0;
+  int64_t original_context = 8192;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("kind",
+                "none; linear: every frequency divided by factor; llama3: the low frequencies "
+                "divided by factor, with a ramp up to the high ones.")
+              .OneOf({"none", "linear", "llama3"}),
+          self.kind);
+    visit(Field("factor", "How many times longer the context becomes.").Range(1, 1e6), self.factor);
+    visit(Field("low_frequency_factor",
+                "Wavelengths above original_context / this are divided by factor.")
+              .Range(1e-3, 1e6),
+          self.low_frequency_factor);
+    visit(
+        Field("high_frequency_factor", "Wavelengths below original_context / this are left alone.")
+            .Range(1e-3, 1e6),
+        self.high_frequency_factor);
+    visit(Field("original_context", "Context before stretching.").Unit("tokens").Range(1, 1 << 24),
+          self.original_context);
+  }
+};
+
+/// How the parameters start.
+struct InitializationSpec {
+  std::string method = "auto";
+  double layer_scale = 0.1;
+  int64_t base_width = 256;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("method",
+                "auto: what the family's paper does; gpt2: normal with initializer_range, residual "
+                "projections divided by the square root of 2 x layers; normal and "
+                "truncated_normal: initializer_range everywhere (cut at two deviations); xavier_*, "
+                "kaiming_*: by the sides of each matrix; fixup and t_fixup: scaled so that no "
+                "norms are needed; rezero and skipinit: residual branches times a scalar that "
+                "starts at 0; layer_scale: residual branches times a vector; mup: widths share one "
+                "learning rate.")
+              .OneOf({"auto", "gpt2", "normal", "truncated_normal", "xavier_uniform",
+                      "xavier_normal", "kaiming_uniform", "kaiming_normal", "fixup", "t_fixup",
+                      "rezero", "skipinit", "layer_scale", "mup"}),
+          self.method);
+    visit(Field("layer_scale", "First value of the vectors of layer_scale.").Range(0, 10),
+          self.layer_scale);
+    visit(Field("base_width", "Width at which mup equals the plain parametrisation.")
+              .Range(1, 1 << 17),
+          self.base_width);
+  }
+};
+
+/// More parameters in training than in the exported model.
+struct OverParameterizationSpec {
+  std::string kind = "none";
+  std::vector<std::string> layers;
+  double inner_ratio = 1.0;
+  int64_t copies = 3;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("kind",
+                "linear_expansion: each chosen weight is the product of two matrices; "
+                "majority_kernels: a random convex combination of copies in each step, their mean "
+                "in evaluation and export.")
+              .OneOf({"none", "linear_expansion", "majority_kernels"}),
+          self.kind);
+    visit(Field("layers",
+                "Name patterns (with *) of the weights; empty: every matrix of the blocks."),
+          self.layers);
+    visit(Field("inner_ratio",
+                "Inner size of the product, as a multiple of the smaller side of the weight.")
+              .Range(1, 64),
+          self.inner_ratio);
+    visit(Field("copies", "Copies of majority_kernels.").Range(2, 64), self.copies);
+  }
+};
+
+/// Architecture of the network. Sizes of 0 mean "derive", see each field.
+struct ModelSpec {
+  std::string family = "gpt2";
+  std::string import_path;
+  int64_t layers = 6;
+  int64_t width = 384;
+  int64_t heads = 6;
+  int64_t mlp_width = 0;
+  int64_t vocab_size = 0;
+  int64_t context = 256;
+  double dropout = 0.0;
+  double norm_epsilon = 1e-5;
+  double initializer_range = 0.02;
+  std::string head = "auto";
+  int64_t classes = 0;
+  int64_t kv_heads = 0;
+  double rope_theta = 10000.0;
+  RopeScalingSpec rope_scaling;
+  int64_t sliding_window = 0;
+  bool qkv_bias = false;
+  bool untied_classifier = false;
+  std::string norm_position = "auto";
+  int64_t embedding_width = 0;
+  int64_t distinct_blocks = 0;
+  int64_t token_types = 0;
+  int64_t image_size = 224;
+  int64_t patch_size = 16;
+  int64_t image_channels = 3;
+  std::vector<std::string> freeze;
+  InitializationSpec initialization;
+  OverParameterizationSpec over_parameterization;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("family", "Architecture.").OneOf({"gpt2", "llama", "bert", "vit"}), self.family);
+    visit(Field("import_path",
+                "Hugging Face folder (config.json and *.safetensors) to start from; its sizes "
+                "replace the ones given here. Empty: start from random weights."),
+          self.import_path);
+    visit(Field("layers", "Transformer blocks.").Range(1, 1024), self.layers);
+    visit(Field("width", "Hidden size; a multiple of heads.").Range(1, 1 << 17), self.width);
+    visit(Field("heads", "Attention heads.").Range(1, 1024), self.heads);
+    visit(Field("mlp_width", "Inner size of the MLP; 0 means 4 x width.").Range(0, 1 << 20),
+          self.mlp_width);
+    visit(Field("vocab_size",
+                "Rows of the token embedding; 0 means the tokenizer's size rounded up to a "
+                "multiple of 64.")
+              .Range(0, 1 << 24),
+          self.vocab_size);
+    visit(Field("context", "Positions the model can attend over.").Unit("tokens").Range(1, 1 << 20),
+          self.context);
+    visit(Field("dropout", "Probability of dropping residual and embedding activations.")
+              .Range(0, 0.9),
+          self.dropout);
+    visit(Field("norm_epsilon", "Added to the variance in layer norms.").Range(0, 1),
+          self.norm_epsilon);
+    visit(Field("initializer_range",
+                "Standard deviation of initial weights; residual projections get it divided by "
+                "the square root of 2 x layers.")
+              .Range(0, 10),
+          self.initializer_range);
+    visit(Field("head",
+                "What the network predicts: causal_lm the next token, masked_lm the masked ones, "
+                "classification the class of the whole input; auto: causal_lm for gpt2 and llama, "
+                "masked_lm for bert, classification for vit.")
+              .OneOf({"auto", "causal_lm", "masked_lm", "classification"}),
+          self.head);
+    visit(Field("classes", "Classes of a classification head; 0: as many as the data has.")
+              .Range(0, 1 << 20),
+          self.classes);
+    visit(Field("kv_heads", "Heads of keys and values; 0: as many as heads.").Range(0, 1024),
+          self.kv_heads);
+    visit(Field("rope_theta", "Base of the rotary frequencies (llama).").Range(1, 1e12),
+          self.rope_theta);
+    visit(Field("rope_scaling", "Stretched rotary embeddings (llama)."), self.rope_scaling);
+    visit(Field("sliding_window", "Tokens each one attends back to; 0: all (llama).")
+              .Unit("tokens")
+              .Range(0, 1 << 24),
+          self.sliding_window);
+    visit(Field("qkv_bias", "Biases on queries, keys and values (llama; Qwen2 has them)."),
+          self.qkv_bias);
+    visit(Field("untied_classifier",
+                "The classifier has a matrix of its own rather than the token embedding."),
+          self.untied_classifier);
+    visit(Field("norm_position",
+                "Norms before each sub-layer (pre), after its residual sum (post), or none; auto: "
+                "the family's.")
+              .OneOf({"auto", "pre", "post", "none"}),
+          self.norm_position);
+    visit(Field("embedding_width",
+                "Width of the token embedding, projected to model.width; 0: model.width (ALBERT's "
+                "factorised embedding).")
+              .Range(0, 1 << 17),
+          self.embedding_width);
+    visit(Field("distinct_blocks",
+                "Blocks with parameters of their own, each used by layers / distinct_blocks "
+                "successive layers; 0: all are distinct (ALBERT's is 1).")
+              .Range(0, 1024),
+          self.distinct_blocks);
+    visit(Field("token_types", "Kinds of segments (bert); 0: 2.").Range(0, 1024), self.token_types);
+    visit(Field("image_size", "Side of the square images (vit).").Unit("pixels").Range(1, 1 << 14),
+          self.image_size);
+    visit(Field("patch_size", "Side of a patch (vit).").Unit("pixels").Range(1, 1 << 14),
+          self.patch_size);
+    visit(Field("image_channels", "Colours of an image (vit).").Range(1, 64), self.image_channels);
+    visit(Field("freeze",
+                "Name patterns (with *) of parameters that are not trained: no gradients, no "
+                "optimizer state."),
+          self.freeze);
+    visit(Field("initialization", "How the parameters start."), self.initialization);
+    visit(Field("over_parameterization", "More parameters in training than in the export."),
+          self.over_parameterization);
+  }
+};
+
+/// Inner size of the MLP, with the default resolved.
+inline int64_t MlpWidth(const ModelSpec& model) {
+  return model.mlp_width > 0 ? model.mlp_width : 4 * model.width;
+}
+
+}  // namespace weft

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/spec/field.h"
+
+namespace weft {
+
+/// Keeps fp16 gradients in range: the loss is multiplied by a scale that follows overflows.
+struct LossScalingSpec {
+  double initial = 65536.0;
+  double growth = 2.0;
+  double backoff = 0.5;
+  int64_t growth_interval = 2000;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("initial", "First scale.").Range(1, 1e38), self.initial);
+    visit(Field("growth", "Factor after growth_interval steps without overflow.").Range(1, 1024),
+          self.growth);
+    visit(Field("backoff", "Factor after an overflow.").Range(1e-6, 1), self.backoff);
+    visit(Field("growth_interval", "Steps without overflow before the scale grows.")
+              .Unit("steps")
+              .Range(1, 1e12),
+          self.growth_interval);
+  }
+};
+
+/// Averaged weights, which are then the ones evaluated and exported.
+struct AveragingSpec {
+  std::string kind = "none";
+  double decay = 0.999;
+  int64_t every_steps = 1;
+  int64_t window = 10;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("kind", "ema: exponential moving average; lawa: mean of the last window snapshots.")
+              .OneOf({"none", "ema", "lawa"}),
+          self.kind);
+    visit(Field("decay", "Weight of the old average in each update (ema).").Range(0, 1),
+          self.decay);
+    visit(Field("every_steps", "Steps between updates or snapshots.").Unit("steps").Range(1, 1e12),
+          self.every_steps);
+    visit(Field("window", "Snapshots kept (lawa).").Range(1, 1000), self.window);
+  }
+};
+
+/// What happens when the loss is not finite or jumps. Decided by all ranks together.
+struct GuardSpec {
+  double spike_deviations = 0.0;
+  int64_t window = 100;
+  int64_t skips_before_rollback = 3;
+  int64_t max_rollbacks = 3;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("spike_deviations",
+                "A loss this many standard deviations above the mean of the window is a spike, and "
+                "its update is skipped; 0: only a loss that is not finite is.")
+              .Range(0, 1e9),
+          self.spike_deviations);
+    visit(
+        Field("window", "Steps of which mean and deviation are taken.").Unit("steps").Range(2, 1e6),
+        self.window);
+    visit(Field("skips_before_rollback",
+                "Skipped steps in a row after which training goes back to the last checkpoint and "
+                "leaves out the data in between.")
+              .Range(1, 1e6),
+          self.skips_before_rollback);
+    visit(Field("max_rollbacks", "Of a job, before it fails.").Range(0, 1e6), self.max_rollbacks);
+  }
+};
+
+struct TrainSpec {
+  int64_t steps = 1000;
+  int64_t global_batch = 32;
+  int64_t sequence_length = 0;
+  std::string precision = "bf16";
+  double gradient_clip_norm = 1.0;
+  int64_t seed = 1;
+  int64_t eval_every_steps = 100;
+  int64_t eval_sequences = 64;
+  int64_t log_every_steps = 10;
+  double gradient_clip_value = 0.0;
+  LossScalingSpec loss_scaling;
+  int64_t batch_warmup_steps = 0;
+  int64_t batch_warmup_start = 0;
+  bool gradient_noise_scale = false;
+  AveragingSpec averaging;
+  GuardSpec guard;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("steps", "Optimizer steps.").Unit("steps").Range(1, 1e12), self.steps);
+    visit(Field("global_batch", "Sequences per optimizer step, over all ranks.")
+              .Unit("sequences")
+              .Range(1, 1 << 24),
+          self.global_batch);
+    visit(Field("sequence_length", "Tokens per sequence; 0 means model.context.")
+              .Unit("tokens")
+              .Range(0, 1 << 20),
+          self.sequence_length);
+    visit(Field("precision",
+                "fp32; bf16 and fp16: activations and matrix products in that type with fp32 "
+                "master weights; bf16_pure: bf16 weights too, rounded stochastically.")
+              .OneOf({"fp32", "bf16", "fp16", "bf16_pure"}),
+          self.precision);
+    visit(Field("gradient_clip_norm", "Global norm the gradient is clipped to; 0: no clipping.")
+              .Range(0, 1e9),
+          self.gradient_clip_norm);
+    visit(Field("seed", "Seed of initial weights, data order and dropout.").Range(0, 9e15),
+          self.seed);
+    visit(Field("eval_every_steps", "Validation interval; 0: only at the end.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.eval_every_steps);
+    visit(Field("eval_sequences", "Sequences per validation; 0: the whole validation set.")
+              .Unit("sequences")
+              .Range(0, 1 << 24),
+          self.eval_sequences);
+    visit(Field("log_every_steps", "Interval of progress lines in the log.")
+              .Unit("steps")
+              .Range(1, 1e12),
+          self.log_every_steps);
+    visit(Field("gradient_clip_value",
+                "Largest absolute value of a gradient element; 0: no clipping.")
+              .Range(0, 1e9),
+          self.gradient_clip_value);
+    visit(Field("loss_scaling", "Dynamic loss scale of fp16."), self.loss_scaling);
+    visit(Field("batch_warmup_steps",
+                "Steps over which the batch grows from batch_warmup_start to global_batch.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.batch_warmup_steps);
+    visit(Field("batch_warmup_start", "First batch; 0: global_batch throughout.")
+              .Unit("sequences")
+              .Range(0, 1 << 24),
+          self.batch_warmup_start);
+    visit(Field("gradient_noise_scale",
+                "Estimate the batch beyond which larger ones gain little, as a metric."),
+          self.gradient_noise_scale);
+    visit(Field("averaging", "Averaged weights for evaluation and export."), self.averaging);
+    visit(Field("guard", "Against diverging."), self.guard);
+  }
+};
+
+}  // namespace weft
