@@ -230,11 +230,11 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
       session->lost = false;
     }
     leases_.Renew(id);
-    link->AckHeartbeat(sequence);
     session->draining = draining;
     bool was_stale = session->stale_ranks;
     session->stale_ranks = SeeRunning(id, *session, running, nullptr);
     FindMissing(id, *session, false, running);
+    link->AckHeartbeat(sequence);  // what it told can be seen now
     if (was_lost) CountWorkers();
     if (was_lost || was_stale) ScheduleSoon();
   });
