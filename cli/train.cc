@@ -15,13 +15,12 @@
 #include "common/spec/cluster_spec.h"
 #include "coordinator/planner/planner.h"
 #include "kernels/cpu/isa.h"
+#include "worker/daemon/progress.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/trainer/run_attempt.h"
 
 namespace weft::cli {
 namespace {
-
-constexpr size_t kRecentLosses = 120;
 
 std::atomic<bool> interrupted{false};
 
@@ -37,6 +36,7 @@ class ViewReporter : public trainer::Reporter {
   void Report(const trainer::RankMessage& message) override {
     std::lock_guard lock(mutex_);
     std::visit([this](const auto& m) { Take(m); }, message);
+    *job_.mutable_progress() = progress_.message();
     view_.Update(job_);
   }
   bool StopRequested() override { return interrupted; }
@@ -54,32 +54,10 @@ class ViewReporter : public trainer::Reporter {
     job_.set_state(v1::RUNNING);
     job_.set_message(m.resumed_from.empty() ? "" : "resumed from " + m.resumed_from);
   }
-  void Take(const trainer::ProgressMessage& m) {
-    v1::Progress& p = *job_.mutable_progress();
-    p.set_step(m.step);
-    p.set_steps_total(m.steps_total);
-    p.set_loss(m.loss.value_or(std::numeric_limits<double>::quiet_NaN()));
-    p.set_gradient_norm(m.gradient_norm.value_or(std::numeric_limits<double>::quiet_NaN()));
-    p.set_learning_rate(m.learning_rate);
-    p.set_tokens(m.tokens);
-    p.set_tokens_per_second(m.tokens_per_second);
-    p.set_step_seconds(m.step_seconds);
-    if (m.step > 0 && m.tokens_per_second > 0) {
-      double tokens_per_step = static_cast<double>(m.tokens) / static_cast<double>(m.step);
-      p.set_eta_seconds(static_cast<double>(m.steps_total - m.step) * tokens_per_step /
-                        m.tokens_per_second);
-    }
-    p.add_recent_losses(p.loss());
-    if (static_cast<size_t>(p.recent_losses_size()) > kRecentLosses) {
-      p.mutable_recent_losses()->erase(p.recent_losses().begin());
-    }
-  }
-  void Take(const trainer::EvaluationMessage& m) {
-    job_.mutable_progress()->set_validation_loss(m.loss);
-    job_.mutable_progress()->set_validation_step(m.step);
-  }
+  void Take(const trainer::ProgressMessage& m) { progress_.Take(m); }
+  void Take(const trainer::EvaluationMessage& m) { progress_.Take(m); }
   void Take(const trainer::CheckpointMessage& m) {
-    if (m.state == "verified") job_.mutable_progress()->set_checkpoint_step(m.step);
+    progress_.Take(m);
     if (m.state == "failed") job_.set_message("checkpoint failed: " + m.error);
   }
   void Take(const trainer::EventMessage& m) { job_.set_message(m.text); }
@@ -89,6 +67,7 @@ class ViewReporter : public trainer::Reporter {
   std::mutex mutex_;
   FollowView view_;
   v1::Job job_;
+  daemon::ProgressRecord progress_;
 };
 
 /// This machine as far as it can be known without measuring.

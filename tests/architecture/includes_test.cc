@@ -42,8 +42,8 @@ const std::vector<FolderRule>& FolderRules() {
       {"coordinator/", {"common/", "coordinator/"}},
       {"proto/", {"common/", "proto/", "weft/"}},
       {"cli/",
-       {"common/", "kernels/", "worker/engine/", "worker/trainer/", "cli/", "coordinator/planner/",
-        "proto/", "weft/"}},
+       {"common/", "kernels/", "worker/engine/", "worker/trainer/", "worker/daemon/progress.h",
+        "cli/", "coordinator/planner/", "proto/", "weft/"}},
       {"tests/",
        {"common/", "kernels/", "worker/", "coordinator/", "proto/", "weft/", "cli/", "tests/"}},
   };

@@ -28,9 +28,6 @@ using std::chrono::milliseconds;
 /// After the first failure the others are given so long to show that it was theirs.
 constexpr milliseconds kVerdictDelay{150};
 
-/// Losses kept for a sparkline.
-constexpr int kRecentLosses = 120;
-
 /// Ranks that were killed must be gone after this time; otherwise it is tried again.
 constexpr milliseconds kKillPatience{2000};
 
@@ -219,39 +216,20 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
                         {"eval", p.evaluation}});
   metrics_.SetMemoryPeak(job_id(), rank.index, progress.memory_peak);
   if (&rank != ranks_.front().get()) return;
-  progress_.set_step(progress.step);
-  progress_.set_steps_total(progress.steps_total);
-  if (progress.loss) progress_.set_loss(*progress.loss);
-  if (progress.gradient_norm) progress_.set_gradient_norm(*progress.gradient_norm);
-  progress_.set_learning_rate(progress.learning_rate);
-  progress_.set_tokens(progress.tokens);
-  progress_.set_tokens_per_second(progress.tokens_per_second);
-  progress_.set_step_seconds(progress.step_seconds);
-  mean_step_seconds_ = mean_step_seconds_ == 0
-                           ? progress.step_seconds
-                           : 0.9 * mean_step_seconds_ + 0.1 * progress.step_seconds;
-  progress_.set_eta_seconds(mean_step_seconds_ *
-                            static_cast<double>(progress.steps_total - progress.step));
-  progress_.set_utilization_ratio(Utilization());
-  if (progress.loss) {
-    if (progress_.recent_losses_size() == kRecentLosses) {
-      progress_.mutable_recent_losses()->erase(progress_.recent_losses().begin());
-    }
-    progress_.add_recent_losses(*progress.loss);
-  }
+  progress_.Take(progress);
+  progress_.SetUtilization(Utilization());
   ledger_.OnStep(clock_.Monotonic(), progress.step,
                  std::chrono::duration_cast<std::chrono::nanoseconds>(
                      std::chrono::duration<double>(progress.step_seconds)));
   metrics_.SetAccounted(job_id(), ledger_);
-  metrics_.SetProgress(job_id(), progress_);
+  metrics_.SetProgress(job_id(), progress_.message());
   if (progress.skipped) metrics_.CountSkippedStep(job_id());
   if (!std::exchange(training_, true)) listener_.OnReport(NewReport(v1::ATTEMPT_TRAINING));
 }
 
 void Attempt::On(Rank& /*rank*/, const trainer::EvaluationMessage& evaluation) {
-  progress_.set_validation_loss(evaluation.loss);
-  progress_.set_validation_step(evaluation.step);
-  metrics_.SetProgress(job_id(), progress_);
+  progress_.Take(evaluation);
+  metrics_.SetProgress(job_id(), progress_.message());
 }
 
 void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
@@ -272,7 +250,7 @@ void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
   checkpoint.set_verified(message.state == "verified");
   checkpoint.set_created_at(clock_.UnixSeconds());
   if (checkpoint.verified()) {
-    progress_.set_checkpoint_step(message.step);
+    progress_.Take(message);
     metrics_.ObserveCheckpoint(job_id(), checkpoint,
                                {{"snapshot", message.snapshot_seconds},
                                 {"write", message.write_seconds},
@@ -442,7 +420,7 @@ v1::RunningAttempt Attempt::Running() const {
   for (const auto& rank : ranks_) {
     if (!rank->ended) running.add_ranks(rank->index);
   }
-  *running.mutable_progress() = progress_;
+  *running.mutable_progress() = progress_.message();
   return running;
 }
 
@@ -454,8 +432,8 @@ double Attempt::Utilization() const {
   double threads = static_cast<double>(start_.world_size() * start_.plan().threads_per_rank());
   double flops = start_.plan().prediction().model_flops_per_step();
   auto peak = settings_.flops_per_core.find(start_.plan().precision());
-  if (peak == settings_.flops_per_core.end() || mean_step_seconds_ <= 0) return 0;
-  return flops / mean_step_seconds_ / (peak->second * threads);
+  if (peak == settings_.flops_per_core.end() || progress_.mean_step_seconds() <= 0) return 0;
+  return flops / progress_.mean_step_seconds() / (peak->second * threads);
 }
 
 }  // namespace weft::daemon

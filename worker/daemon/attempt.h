@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "weft/v1/worker.pb.h"
 #include "worker/daemon/metrics.h"
+#include "worker/daemon/progress.h"
 #include "worker/daemon/rank_process.h"
 #include "worker/daemon/time_ledger.h"
 #include "worker/daemon/verdict.h"
@@ -123,9 +124,8 @@ class Attempt {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<const Rank*> failures_;  // in order, before anything was killed from here
   std::vector<std::string> spec_paths_;
-  v1::Progress progress_;
+  ProgressRecord progress_;
   std::optional<int64_t> resume_step_;
-  double mean_step_seconds_ = 0;
   bool training_ = false;
   bool failing_ = false;  // a rank failed; the others are given a moment, then killed
   bool killed_ = false;

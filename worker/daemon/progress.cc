@@ -1,0 +1,37 @@
+#include "worker/daemon/progress.h"
+
+namespace weft::daemon {
+
+void ProgressRecord::Take(const trainer::ProgressMessage& message) {
+  constexpr int kRecentLosses = 120;
+  progress_.set_step(message.step);
+  progress_.set_steps_total(message.steps_total);
+  progress_.set_learning_rate(message.learning_rate);
+  progress_.set_tokens(message.tokens);
+  progress_.set_tokens_per_second(message.tokens_per_second);
+  progress_.set_step_seconds(message.step_seconds);
+  mean_step_seconds_ = mean_step_seconds_ == 0
+                           ? message.step_seconds
+                           : 0.9 * mean_step_seconds_ + 0.1 * message.step_seconds;
+  progress_.set_eta_seconds(mean_step_seconds_ *
+                            static_cast<double>(message.steps_total - message.step));
+  // What is not finite is not told: the last finite value stands.
+  if (message.gradient_norm) progress_.set_gradient_norm(*message.gradient_norm);
+  if (!message.loss) return;
+  progress_.set_loss(*message.loss);
+  if (progress_.recent_losses_size() == kRecentLosses) {
+    progress_.mutable_recent_losses()->erase(progress_.recent_losses().begin());
+  }
+  progress_.add_recent_losses(*message.loss);
+}
+
+void ProgressRecord::Take(const trainer::EvaluationMessage& message) {
+  progress_.set_validation_loss(message.loss);
+  progress_.set_validation_step(message.step);
+}
+
+void ProgressRecord::Take(const trainer::CheckpointMessage& message) {
+  if (message.state == "verified") progress_.set_checkpoint_step(message.step);
+}
+
+}  // namespace weft::daemon
