@@ -1,11 +1,13 @@
-// Trains a GPT on random tokens for some steps and prints, as one line of JSON, tokens per second,
-// where the time went, and how fast the machine multiplies large matrices meanwhile. The first
-// steps warm up and are not counted.
+// Trains a model on random tokens for some steps and prints, as one line of JSON, tokens per
+// second, where the time went, and how fast the machine multiplies large matrices meanwhile. The
+// first steps warm up and are not counted.
 //
 //   engine_bench --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512 --batch 4
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -79,6 +81,19 @@ Result<double> GemmFlopsPerSecond(Context& context, DType compute) {
   return best;
 }
 
+// VmRSS: the resident set of this process now; VmHWM: its largest size since ResetPeakMemory.
+int64_t MemoryBytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) return std::atoll(line.c_str() + field.size() + 1) * 1024;
+  }
+  return 0;
+}
+
+void ResetPeakMemory() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
 Result<Json> RunBench(BenchOptions options) {
   JobSpec& job = options.job;
   Plan& plan = options.plan;
@@ -87,9 +102,11 @@ Result<Json> RunBench(BenchOptions options) {
   job.train.global_batch = options.batch;
   job.schedule.warmup_steps = 0;
   job.model.context = SequenceLength(job);
+  job.model.untied_classifier = job.model.family == "llama";
   plan.micro_batch = options.batch / plan.accumulation_steps;
   if (options.recompute) plan.block_memory_policy.assign(job.model.layers, "recompute");
 
+  const int64_t memory_before_bytes = MemoryBytes("VmRSS");
   Allocator allocator;
   Profiler profiler;
   Context context;
@@ -107,7 +124,10 @@ Result<Json> RunBench(BenchOptions options) {
   std::vector<double> seconds;
   StepReport report;
   for (int64_t step = 0; step < job.train.steps; ++step) {
-    if (step == options.warmup_steps) profiler.Clear();
+    if (step == options.warmup_steps) {
+      profiler.Clear();
+      ResetPeakMemory();
+    }
     WEFT_ASSIGN_OR_RETURN(report, trainer->Step());
     if (step < options.warmup_steps) continue;
     seconds.push_back(report.seconds.Total());
@@ -115,10 +135,12 @@ Result<Json> RunBench(BenchOptions options) {
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
+  const int64_t peak_memory_bytes = MemoryBytes("VmHWM");
   WEFT_ASSIGN_OR_RETURN(double gemm, GemmFlopsPerSecond(context, model->compute()));
   Json result = {
       {"model",
-       {{"layers", job.model.layers},
+       {{"family", job.model.family},
+        {"layers", job.model.layers},
         {"width", job.model.width},
         {"heads", job.model.heads},
         {"vocabulary", job.model.vocab_size},
@@ -136,6 +158,8 @@ Result<Json> RunBench(BenchOptions options) {
       {"step_seconds_best", seconds.front()},
       {"tokens_per_second", static_cast<double>(report.tokens) / median},
       {"seconds_by_phase", Phases(total, static_cast<double>(options.steps))},
+      {"memory_before_bytes", memory_before_bytes},
+      {"peak_memory_bytes", peak_memory_bytes},
       {"peak_memory", ToJson(report.peak_memory)}};
   if (options.by_operation) {
     result["seconds_by_operation"] = Operations(profiler, static_cast<double>(options.steps));
@@ -151,9 +175,12 @@ int main(int argc, char** argv) {
   options.job.model.vocab_size = 8192;
   options.plan.threads_per_rank = 2;
   CLI::App app("Speed of the training engine on random tokens.");
+  app.add_option("--family", options.job.model.family)->capture_default_str();
   app.add_option("--layers", options.job.model.layers)->capture_default_str();
   app.add_option("--width", options.job.model.width)->capture_default_str();
   app.add_option("--heads", options.job.model.heads)->capture_default_str();
+  app.add_option("--kv-heads", options.job.model.kv_heads)->capture_default_str();
+  app.add_option("--mlp-width", options.job.model.mlp_width)->capture_default_str();
   app.add_option("--vocabulary", options.job.model.vocab_size)->capture_default_str();
   app.add_option("--context", options.job.model.context)->capture_default_str();
   app.add_option("--batch", options.batch)->capture_default_str();
