@@ -27,8 +27,6 @@ Status RefuseUnavailable(const JobSpec& job) {
       {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
       {job.data.format != "auto" && job.data.format != "text" && job.data.format != "jsonl",
        "data.format other than text and jsonl"},
-      {job.data.batching != "concatenate" && job.data.batching != "best_fit",
-       "data.batching other than concatenate and best_fit"},
       {!job.data.second_text_field.empty(), "data.second_text_field"},
       {job.optimizer.name != "adamw", "optimizer.name other than adamw"},
       {job.optimizer.layer_decay != 1.0, "optimizer.layer_decay"},
@@ -70,6 +68,9 @@ Status ValidateJob(const JobSpec& job) {
   if (model.import_path.empty() && SequenceLength(job) > model.context) {
     return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                         " is longer than model.context " + std::to_string(model.context));
+  }
+  if (job.data.masking.mask_share + job.data.masking.random_share > 1) {
+    return InvalidError("data.masking.mask_share and random_share are more than 1 together");
   }
   if (job.schedule.warmup_steps > job.train.steps) {
     return InvalidError("schedule.warmup_steps " + std::to_string(job.schedule.warmup_steps) +

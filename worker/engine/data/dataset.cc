@@ -52,7 +52,7 @@ Result<Dataset> OpenDataset(Env& env, const std::string& folder) {
   const auto validation = static_cast<uint64_t>(info->validation_tokens);
   WEFT_ASSIGN_OR_RETURN(auto shard, OpenShard(env, JoinPath(folder, "train.tokens"), *info));
   std::string hashes = shard->content_hash();
-  dataset.train = {shard, 0, train};
+  dataset.train = {shard, nullptr, 0, train};
   uint64_t expected = train;
   if (info->validation_file) {
     WEFT_ASSIGN_OR_RETURN(auto other, OpenShard(env, JoinPath(folder, "validation.tokens"), *info));
@@ -60,9 +60,9 @@ Result<Dataset> OpenDataset(Env& env, const std::string& folder) {
     if (other->size() != validation) {
       return CorruptError(path + " does not fit validation.tokens");
     }
-    dataset.validation = {other, 0, validation};
+    dataset.validation = {other, nullptr, 0, validation};
   } else {
-    dataset.validation = {shard, train, validation};
+    dataset.validation = {shard, nullptr, train, validation};
     expected += validation;
   }
   if (shard->size() != expected) return CorruptError(path + " does not fit train.tokens");

@@ -7,15 +7,21 @@
 
 #include "common/env.h"
 #include "common/spec/field.h"
+#include "worker/engine/data/sequence_form.h"
 #include "worker/engine/data/token_shard.h"
 
 namespace weft::engine {
 
 /// What dataset.json in a prepared folder says.
 struct DatasetInfo {
-  int64_t version = 1;
+  int64_t version = 2;
   int64_t vocab_size = 0;
   int64_t end_of_text = 0;
+  int64_t padding = 0;
+  int64_t mask = -1;
+  std::vector<int64_t> special_tokens;
+  SequenceForm form;
+  std::vector<std::string> classes;
   std::string tokenizer_hash;
   int64_t train_tokens = 0;
   int64_t train_documents = 0;
@@ -26,11 +32,18 @@ struct DatasetInfo {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("version", "Version of this form.").Range(1, 1).Required(), self.version);
+    visit(Field("version", "Version of this form.").Range(2, 2).Required(), self.version);
     visit(Field("vocab_size", "Tokens of the tokenizer.").Range(1, 1 << 24).Required(),
           self.vocab_size);
     visit(Field("end_of_text", "Id of the token after each document.").Range(0, 1 << 24).Required(),
           self.end_of_text);
+    visit(Field("padding", "Id of the token that fills up rows.").Range(0, 1 << 24), self.padding);
+    visit(
+        Field("mask", "Id of the token that hides another; -1: there is none.").Range(-1, 1 << 24),
+        self.mask);
+    visit(Field("special_tokens", "Ids of the tokens that are no text."), self.special_tokens);
+    visit(Field("form", "Special tokens around each document."), self.form);
+    visit(Field("classes", "Names of the labels, by number."), self.classes);
     visit(Field("tokenizer_hash", "Content hash of tokenizer.json.").Range(32, 32).Required(),
           self.tokenizer_hash);
     visit(Field("train_tokens", "Tokens to train on, from the start of train.tokens.")
@@ -55,6 +68,7 @@ struct DatasetInfo {
 /// A run of tokens of a shard, with the documents in it.
 struct TokenSpan {
   std::shared_ptr<const TokenShard> shard;
+  std::shared_ptr<const TokenShard> labels;  ///< A class for each document of `shard`, or null.
   uint64_t first = 0;
   uint64_t count = 0;
 

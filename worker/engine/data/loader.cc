@@ -3,95 +3,173 @@
 #include <algorithm>
 #include <string>
 
+#include "common/check.h"
 #include "kernels/cross_entropy/cross_entropy.h"
-#include "worker/engine/data/permutation.h"
 
 namespace weft::engine {
 namespace {
 
-constexpr uint32_t kOrderSite = SiteHash("data.order");
-
-LoaderOptions CommonOptions(const JobSpec& job, const DatasetInfo& info) {
-  LoaderOptions options;
-  options.length = SequenceLength(job);
-  options.global_batch = job.train.global_batch;
-  options.seed = static_cast<uint64_t>(job.train.seed);
-  options.best_fit = job.data.batching == "best_fit";
-  options.mask_documents = job.data.mask_documents;
-  options.padding_token = static_cast<int32_t>(info.end_of_text);
-  return options;
+void CountUp(int32_t from, size_t count, std::vector<int32_t>& out) {
+  for (size_t i = 0; i < count; ++i) out.push_back(from + static_cast<int32_t>(i));
 }
 
 }  // namespace
 
-LoaderOptions TrainLoaderOptions(const JobSpec& job, const DatasetInfo& info) {
-  return CommonOptions(job, info);
-}
-
-LoaderOptions ValidationLoaderOptions(const JobSpec& job, const DatasetInfo& info) {
-  LoaderOptions options = CommonOptions(job, info);
-  options.shuffle = false;
-  return options;
-}
-
 TokenLoader::TokenLoader(TokenSpan span, const LoaderOptions& options)
-    : span_(std::move(span)), options_(options) {
-  if (options_.best_fit || options_.mask_documents) document_starts_ = span_.DocumentStarts();
-  if (options_.best_fit) {
-    if (span_.count > 0) packed_ = PackBestFit(document_starts_, options_.length);
-    sequences_ = static_cast<int64_t>(packed_.size());
-  } else if (span_.count > 0) {
-    // The last token is only a target.
-    sequences_ = static_cast<int64_t>(span_.count - 1) / options_.length;
+    : span_(std::move(span)), options_(options) {}
+
+Status TokenLoader::Check() const {
+  if (options_.objective == Objective::kClassification && !padded()) {
+    return InvalidError(
+        "classification needs one document a sequence. hint: set data.batching to pad_dynamic, "
+        "pad_uniform or pad_fixed");
   }
+  if (!options_.form.middle.empty() && !padded()) {
+    return InvalidError(
+        "pairs of texts need one document a sequence. hint: set data.batching to pad_dynamic, "
+        "pad_uniform or pad_fixed");
+  }
+  if (options_.objective == Objective::kClassification && span_.labels == nullptr) {
+    return InvalidError("classification needs labels, which the data do not have");
+  }
+  return OkStatus();
+}
+
+Status TokenLoader::Divide() {
+  if (padded()) {
+    const auto long_documents = options_.objective == Objective::kClassification
+                                    ? LongDocuments::kShorten
+                                    : LongDocuments::kCut;
+    WEFT_ASSIGN_OR_RETURN(pieces_,
+                          MakePieces(span_, options_.form, static_cast<uint64_t>(options_.length),
+                                     long_documents, options_.objective == Objective::kCausal));
+    sequences_ = static_cast<int64_t>(pieces_.size());
+    return OkStatus();
+  }
+  const bool best_fit = options_.batching == Batching::kBestFit;
+  if (span_.count == 0) return OkStatus();
+  if (best_fit || options_.mask_documents) document_starts_ = span_.DocumentStarts();
+  if (best_fit) {
+    packed_ = PackBestFit(document_starts_, options_.length);
+    sequences_ = static_cast<int64_t>(packed_.size());
+  } else {
+    // When the next token is predicted, the last one is only a target.
+    const uint64_t last = options_.objective == Objective::kCausal ? 1 : 0;
+    sequences_ = static_cast<int64_t>(span_.count - last) / options_.length;
+  }
+  return OkStatus();
 }
 
 Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
                                                          const LoaderOptions& options) {
   WEFT_CHECK(options.length > 0 && options.global_batch > 0, "sizes must be positive");
   std::unique_ptr<TokenLoader> loader(new TokenLoader(std::move(span), options));
+  WEFT_RETURN_IF_ERROR(loader->Check());
+  WEFT_RETURN_IF_ERROR(loader->Divide());
   if (loader->sequences_ == 0) {
     return InvalidError("the data have " + std::to_string(loader->span_.count) +
                         " tokens, too few for one sequence of " + std::to_string(options.length) +
                         ". hint: give more text, a larger validation_fraction or a shorter "
                         "sequence_length");
   }
+  const auto size = static_cast<uint64_t>(loader->sequences_);
+  if (options.batching == Batching::kPadUniform && options.shuffle) {
+    std::vector<uint32_t> lengths;
+    for (uint64_t s = 0; s < size; ++s) {
+      lengths.push_back(static_cast<uint32_t>(loader->RowLength(s)));
+    }
+    loader->order_ = SequenceOrder::ByLength(std::move(lengths), options.seed,
+                                             static_cast<uint64_t>(options.global_batch));
+  } else {
+    loader->order_ = SequenceOrder(size, options.seed, options.shuffle);
+  }
+  if (options.objective == Objective::kMasked) {
+    loader->masker_.emplace(options.masking, options.vocabulary, options.seed);
+  }
   return loader;
 }
 
-uint64_t TokenLoader::SequenceAt(int64_t step, int64_t sequence) const {
-  if (!options_.shuffle) return static_cast<uint64_t>(sequence);
-  const auto size = static_cast<uint64_t>(sequences_);
-  const uint64_t number =
-      static_cast<uint64_t>(step) * static_cast<uint64_t>(options_.global_batch) +
-      static_cast<uint64_t>(sequence);
-  const auto epoch = static_cast<uint32_t>(number / size);
-  return Permute(number % size, size, {options_.seed, epoch, kOrderSite});
+DrawnSequence TokenLoader::SequenceAt(int64_t step, int64_t sequence) const {
+  const int64_t first = options_.shuffle ? step * options_.global_batch : 0;
+  return order_->At(static_cast<uint64_t>(first + sequence));
+}
+
+int64_t TokenLoader::RowLength(uint64_t sequence) const {
+  if (padded()) {
+    const Piece& piece = pieces_[sequence];
+    return static_cast<int64_t>(piece.first.count + piece.second.count + options_.form.Overhead());
+  }
+  if (options_.batching == Batching::kConcatenate) return options_.length;
+  int64_t length = 0;
+  for (const Segment& segment : packed_[sequence]) length += segment.count;
+  return length;
+}
+
+int64_t TokenLoader::BatchLength(int64_t longest) const {
+  if (options_.batching < Batching::kPadDynamic) return options_.length;
+  const int64_t multiple = options_.length_multiple;
+  return std::min((longest + multiple - 1) / multiple * multiple, options_.length);
+}
+
+PaddingCount TokenLoader::CountPadding(int64_t micro_batch) const {
+  PaddingCount count;
+  for (int64_t first = 0; first < sequences_; first += micro_batch) {
+    const int64_t rows = std::min(micro_batch, sequences_ - first);
+    int64_t longest = 0;
+    int64_t real = 0;
+    for (int64_t s = first; s < first + rows; ++s) {
+      const int64_t length = RowLength(order_->At(static_cast<uint64_t>(s)).index);
+      longest = std::max(longest, length);
+      real += length;
+    }
+    count.tokens += rows * BatchLength(longest);
+    count.padding += rows * BatchLength(longest) - real;
+  }
+  return count;
 }
 
 Result<Batch> TokenLoader::Get(int64_t step, int64_t first_sequence, int64_t count) {
   const int64_t bound = options_.shuffle ? options_.global_batch : sequences_;
   WEFT_CHECK(step >= 0 && first_sequence >= 0 && count >= 0 && first_sequence <= bound - count,
              "sequences outside the batch");
+  std::vector<DrawnSequence> drawn;
   Batch batch;
+  int64_t longest = 0;
+  for (int64_t s = 0; s < count; ++s) {
+    drawn.push_back(SequenceAt(step, first_sequence + s));
+    const int64_t length = RowLength(drawn.back().index);
+    batch.lengths.push_back(static_cast<int32_t>(length));
+    longest = std::max(longest, length);
+  }
   batch.sequences = count;
-  batch.length = options_.length;
-  const auto size = static_cast<size_t>(count * options_.length);
+  batch.length = BatchLength(longest);
+  batch.stride = options_.length;
+  const auto size = static_cast<size_t>(count * batch.length);
   batch.tokens.reserve(size);
   batch.targets.reserve(size);
   batch.positions.reserve(size);
-  for (int64_t s = 0; s < count; ++s) {
-    const uint64_t sequence = SequenceAt(step, first_sequence + s);
-    if (options_.best_fit) {
-      AppendPacked(sequence, batch);
+  for (const DrawnSequence& sequence : drawn) {
+    const size_t row = batch.tokens.size();
+    batch.sequence_starts.push_back(static_cast<int32_t>(row));
+    if (padded()) {
+      AppendPiece(sequence.index, batch);
+    } else if (options_.batching == Batching::kBestFit) {
+      AppendPacked(sequence.index, batch);
     } else {
-      AppendStream(sequence, batch);
+      AppendStream(sequence.index, batch);
     }
+    if (masker_) MaskRow(sequence, row, batch);
+    AppendPadding(row, batch);
   }
   batch.sequence_starts.push_back(static_cast<int32_t>(size));
-  batch.target_count =
-      static_cast<int64_t>(size) -
-      std::count(batch.targets.begin(), batch.targets.end(), kernels::kIgnoreTarget);
+  if (options_.objective == Objective::kClassification) {
+    batch.targets.clear();
+    batch.target_count = count;
+  } else {
+    batch.target_count =
+        static_cast<int64_t>(size) -
+        std::count(batch.targets.begin(), batch.targets.end(), kernels::kIgnoreTarget);
+  }
   return batch;
 }
 
@@ -112,9 +190,8 @@ void TokenLoader::AppendStream(uint64_t sequence, Batch& batch) const {
   const size_t base = batch.tokens.size();
   const uint64_t first = sequence * length;
   AppendTokens(first, length, batch);
-  batch.sequence_starts.push_back(static_cast<int32_t>(base));
   if (!options_.mask_documents) {
-    for (uint64_t i = 0; i < length; ++i) batch.positions.push_back(static_cast<int32_t>(i));
+    CountUp(0, length, batch.positions);
     return;
   }
   auto next = std::upper_bound(document_starts_.begin(), document_starts_.end(), first);
@@ -131,23 +208,12 @@ void TokenLoader::AppendStream(uint64_t sequence, Batch& batch) const {
 }
 
 void TokenLoader::AppendPacked(uint64_t sequence, Batch& batch) const {
-  const auto length = static_cast<size_t>(options_.length);
   const size_t base = batch.tokens.size();
-  batch.sequence_starts.push_back(static_cast<int32_t>(base));
-  auto begin_run = [&] {
-    const auto at = static_cast<int32_t>(batch.tokens.size());
-    if (options_.mask_documents && batch.sequence_starts.back() != at) {
-      batch.sequence_starts.push_back(at);
-    }
-  };
-  auto count_positions = [&](size_t from, size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      batch.positions.push_back(static_cast<int32_t>(from + i));
-    }
-  };
   for (const Segment& segment : packed_[sequence]) {
-    begin_run();
     const size_t at = batch.tokens.size();
+    if (options_.mask_documents && at > base) {
+      batch.sequence_starts.push_back(static_cast<int32_t>(at));
+    }
     // A document's last token is followed by its neighbour here, if any, not by the next in the
     // data.
     const bool ends_document = std::binary_search(document_starts_.begin(), document_starts_.end(),
@@ -157,14 +223,65 @@ void TokenLoader::AppendPacked(uint64_t sequence, Batch& batch) const {
     }
     AppendTokens(segment.first, segment.count, batch);
     if (ends_document) batch.targets.back() = kernels::kIgnoreTarget;
-    count_positions(options_.mask_documents ? 0 : at - base, segment.count);
+    CountUp(options_.mask_documents ? 0 : static_cast<int32_t>(at - base), segment.count,
+            batch.positions);
   }
-  const size_t filled = batch.tokens.size() - base;
-  if (filled == length) return;
-  begin_run();
-  batch.tokens.resize(base + length, options_.padding_token);
-  batch.targets.resize(base + length, kernels::kIgnoreTarget);
-  count_positions(options_.mask_documents ? 0 : filled, length - filled);
+}
+
+void TokenLoader::AppendTexts(const Piece& piece, Batch& batch) const {
+  const SequenceForm& form = options_.form;
+  auto add = [&](const std::vector<int64_t>& tokens) {
+    for (int64_t token : tokens) batch.tokens.push_back(static_cast<int32_t>(token));
+    batch.targets.resize(batch.tokens.size(), kernels::kIgnoreTarget);
+  };
+  auto add_text = [&](const Segment& text) {
+    if (text.count > 0) AppendTokens(text.first, text.count, batch);
+  };
+  add(form.begin);
+  add_text(piece.first);
+  if (!piece.goes_on && piece.first.count > 0) batch.targets.back() = kernels::kIgnoreTarget;
+  if (form.middle.empty()) {
+    add(form.end);
+    return;
+  }
+  add(form.middle);
+  if (form.second_type) batch.token_types.resize(batch.tokens.size(), 0);
+  add_text(piece.second);
+  add(form.end);
+  if (form.second_type) batch.token_types.resize(batch.tokens.size(), 1);
+}
+
+void TokenLoader::AppendPiece(uint64_t sequence, Batch& batch) const {
+  const size_t base = batch.tokens.size();
+  const Piece& piece = pieces_[sequence];
+  AppendTexts(piece, batch);
+  CountUp(0, batch.tokens.size() - base, batch.positions);
+  if (options_.objective == Objective::kClassification) {
+    batch.labels.push_back((*span_.labels)[piece.document]);
+  }
+}
+
+void TokenLoader::MaskRow(const DrawnSequence& drawn, size_t row, Batch& batch) const {
+  masker_->Mask(drawn.index, drawn.epoch, std::span(batch.tokens).subspan(row),
+                std::span(batch.targets).subspan(row));
+  for (size_t i = row; i < batch.targets.size(); ++i) {
+    if (batch.targets[i] != kernels::kIgnoreTarget) {
+      batch.target_rows.push_back(static_cast<int32_t>(i));
+    }
+  }
+}
+
+void TokenLoader::AppendPadding(size_t row, Batch& batch) const {
+  const size_t end = row + static_cast<size_t>(batch.length);
+  const size_t filled = batch.tokens.size();
+  if (filled == end) return;
+  // A run of its own, so that no real token attends to it.
+  batch.sequence_starts.push_back(static_cast<int32_t>(filled));
+  batch.tokens.resize(end, options_.padding_token);
+  batch.targets.resize(end, kernels::kIgnoreTarget);
+  if (!batch.token_types.empty()) batch.token_types.resize(end, 0);
+  CountUp(0, end - filled, batch.positions);
+  batch.padding_tokens += static_cast<int64_t>(end - filled);
 }
 
 }  // namespace weft::engine

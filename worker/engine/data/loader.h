@@ -1,23 +1,45 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "common/spec/job_spec.h"
 #include "worker/engine/data/batch_source.h"
 #include "worker/engine/data/dataset.h"
+#include "worker/engine/data/masking.h"
+#include "worker/engine/data/order.h"
 #include "worker/engine/data/packing.h"
+#include "worker/engine/data/pieces.h"
+#include "worker/engine/data/sequence_form.h"
 
 namespace weft::engine {
 
+/// What DataSpec::batching names.
+enum class Batching : uint8_t { kConcatenate, kBestFit, kPadFixed, kPadDynamic, kPadUniform };
+
+/// What is predicted: the next token, tokens that were masked, or the class of the sequence.
+enum class Objective : uint8_t { kCausal, kMasked, kClassification };
+
+/// The objective of a job: model.head, "auto" resolved by the family.
+Objective ObjectiveOf(const ModelSpec& model);
+
 /// How a span of tokens becomes sequences.
 struct LoaderOptions {
-  int64_t length = 0;        ///< Tokens per sequence.
+  int64_t length = 0;        ///< Tokens per sequence; with padding the most.
   int64_t global_batch = 1;  ///< Sequences per step, over all ranks.
   uint64_t seed = 0;
-  bool shuffle = true;          ///< A new order in each epoch; otherwise the order of the data.
-  bool best_fit = false;        ///< Whole documents packed, rather than one stream cut.
+  bool shuffle = true;  ///< A new order in each epoch; otherwise the order of the data.
+  Batching batching = Batching::kConcatenate;
   bool mask_documents = false;  ///< Runs, positions and targets end with their document.
-  int32_t padding_token = 0;    ///< Fills what packing leaves empty.
+  int32_t padding_token = 0;    ///< Fills what is left empty.
+  int64_t length_multiple =
+      1;  ///< Padded micro-batches are rounded up to this, but not past length.
+  Objective objective = Objective::kCausal;
+  SequenceForm form = {};
+  MaskingSpec masking = {};  ///< For kMasked, with the next.
+  MaskingVocabulary vocabulary = {};
 };
 
 /// Options of the training data of a job.
@@ -26,27 +48,52 @@ LoaderOptions TrainLoaderOptions(const JobSpec& job, const DatasetInfo& info);
 /// The same for its validation data: in the order of the data, not shuffled.
 LoaderOptions ValidationLoaderOptions(const JobSpec& job, const DatasetInfo& info);
 
+/// Tokens of the batches of one epoch.
+struct PaddingCount {
+  int64_t tokens = 0;   ///< With padding.
+  int64_t padding = 0;  ///< Of them.
+  double Share() const {
+    return tokens > 0 ? static_cast<double>(padding) / static_cast<double>(tokens) : 0;
+  }
+};
+
 /// Sequences of a token span. Get is a pure function of its arguments: sequence s of step t is
-/// number t * global_batch + s of an endless run of epochs, each a permutation of the sequences
-/// drawn from (seed, epoch). It is thread-safe.
+/// number t * global_batch + s of SequenceOrder. It is thread-safe.
 ///
 /// Cut as one stream, sequence i holds tokens [i*T, (i+1)*T) with the tokens after them as targets.
 /// With documents masked, positions restart at each document, a run of attention is one document
 /// (or the part of it in the sequence), and the last token of a document has no target.
+///
+/// Padded, a sequence is a document: for classification and for pairs one that is too long is
+/// shortened, for language models it is cut into pieces, each with the tokens of the form around
+/// it. Rows are padded to `length` (kPadFixed) or to the longest that is asked for at once.
 class TokenLoader : public BatchSource {
  public:
-  /// kInvalid when the data do not fill one sequence.
+  /// kInvalid when the data do not fill one sequence, or the options ask for what the data do not
+  /// have (labels) or a way of batching cannot do (labels or pairs in a stream).
   static Result<std::unique_ptr<TokenLoader>> Create(TokenSpan span, const LoaderOptions& options);
 
   int64_t Sequences() const override { return sequences_; }
   Result<Batch> Get(int64_t step, int64_t first_sequence, int64_t count) override;
 
+  /// What an epoch of the training order costs in micro-batches of this size. Unit: tokens.
+  PaddingCount CountPadding(int64_t micro_batch) const;
+
  private:
   TokenLoader(TokenSpan span, const LoaderOptions& options);
 
-  uint64_t SequenceAt(int64_t step, int64_t sequence) const;
+  Status Check() const;
+  Status Divide();
+  bool padded() const { return options_.batching >= Batching::kPadFixed; }
+  int64_t RowLength(uint64_t sequence) const;
+  int64_t BatchLength(int64_t longest) const;
+  DrawnSequence SequenceAt(int64_t step, int64_t sequence) const;
   void AppendStream(uint64_t sequence, Batch& batch) const;
   void AppendPacked(uint64_t sequence, Batch& batch) const;
+  void AppendPiece(uint64_t sequence, Batch& batch) const;
+  void AppendTexts(const Piece& piece, Batch& batch) const;
+  void AppendPadding(size_t row, Batch& batch) const;
+  void MaskRow(const DrawnSequence& drawn, size_t row, Batch& batch) const;
 
   /// Appends tokens [first, first + count) of one document or stream with their successors as
   /// targets, except that a masked document's last token gets none.
@@ -54,9 +101,12 @@ class TokenLoader : public BatchSource {
 
   TokenSpan span_;
   LoaderOptions options_;
-  std::vector<uint64_t> document_starts_;  ///< Kept when packing or masking needs them.
+  std::vector<uint64_t> document_starts_;  ///< Kept when packing, padding or masking needs them.
   PackedSequences packed_;
+  std::vector<Piece> pieces_;
   int64_t sequences_ = 0;
+  std::optional<SequenceOrder> order_;
+  std::optional<TokenMasker> masker_;
 };
 
 }  // namespace weft::engine

@@ -67,7 +67,7 @@ TEST(TokenLoader, PacksWholeDocumentsAndPadsTheRest) {
   for (bool mask : {true, false}) {
     auto loader = Load(span, {.length = 6,
                               .shuffle = false,
-                              .best_fit = true,
+                              .batching = Batching::kBestFit,
                               .mask_documents = mask,
                               .padding_token = 99});
     ASSERT_EQ(loader->Sequences(), 3);
@@ -88,14 +88,17 @@ TEST(TokenLoader, PacksWholeDocumentsAndPadsTheRest) {
     EXPECT_THAT(rest.tokens, ElementsAre(30, 31, 99, 99, 99, 99));
     EXPECT_THAT(rest.targets, ElementsAre(31, kNone, kNone, kNone, kNone, kNone));
     EXPECT_EQ(rest.target_count, 1);
+    EXPECT_THAT(rest.sequence_starts, ElementsAre(0, 2, 6)) << "padding is a run of its own";
+    EXPECT_THAT(rest.lengths, ElementsAre(2));
+    EXPECT_EQ(rest.padding_tokens, 4);
+    EXPECT_EQ(loader->CountPadding(2).tokens, 18);
+    EXPECT_EQ(loader->CountPadding(2).padding, 4);
     if (mask) {
       EXPECT_THAT(pair.positions, ElementsAre(0, 1, 2, 0, 1, 2));
       EXPECT_THAT(pair.sequence_starts, ElementsAre(0, 3, 6));
-      EXPECT_THAT(rest.sequence_starts, ElementsAre(0, 2, 6));
     } else {
       EXPECT_THAT(pair.positions, ElementsAre(0, 1, 2, 3, 4, 5));
       EXPECT_THAT(pair.sequence_starts, ElementsAre(0, 6));
-      EXPECT_THAT(rest.sequence_starts, ElementsAre(0, 6));
     }
   }
 }
@@ -130,9 +133,9 @@ TEST(TokenLoader, GivesTheSameGlobalBatchHoweverItIsSharedOut) {
     documents.push_back(Counting(d, static_cast<int32_t>(1 + random.Below(30))));
   }
   const TokenSpan span = MakeSpan(documents);
-  for (bool best_fit : {false, true}) {
+  for (Batching batching : {Batching::kConcatenate, Batching::kBestFit}) {
     const LoaderOptions options{
-        .length = 16, .global_batch = 12, .seed = 1, .best_fit = best_fit, .mask_documents = true};
+        .length = 16, .global_batch = 12, .seed = 1, .batching = batching, .mask_documents = true};
     auto one = Load(span, options);
     auto other = Load(span, options);
     for (int64_t step : {5, 0, 3}) {
@@ -164,16 +167,16 @@ TEST(TokenLoader, ReadsOnlyItsSpan) {
   EXPECT_EQ(batch.tokens, Counting(5, 19));
   EXPECT_EQ(batch.targets[4], kNone);
   EXPECT_EQ(batch.targets[18], 24);
-  auto packed = Load(span, {.length = 20, .shuffle = false, .best_fit = true});
+  auto packed = Load(span, {.length = 20, .shuffle = false, .batching = Batching::kBestFit});
   const Batch all = Get(*packed, 0, 0, 1);
   EXPECT_EQ(all.tokens.size(), 20u);
   EXPECT_EQ(*std::max_element(all.tokens.begin(), all.tokens.end()), 24);
 }
 
 TEST(TokenLoader, SaysWhenThereIsTooLittleData) {
-  for (bool best_fit : {false, true}) {
+  for (Batching batching : {Batching::kConcatenate, Batching::kBestFit}) {
     Result<std::unique_ptr<TokenLoader>> loader =
-        TokenLoader::Create(MakeSpan({}), {.length = 4, .best_fit = best_fit});
+        TokenLoader::Create(MakeSpan({}), {.length = 4, .batching = batching});
     EXPECT_EQ(loader.status().code(), StatusCode::kInvalid);
     EXPECT_THAT(loader.status().message(), HasSubstr("0 tokens, too few"));
   }

@@ -15,7 +15,7 @@ namespace weft::engine {
 namespace {
 
 /// Part of every key: a change of what is prepared from the same input must change it.
-constexpr std::string_view kKeyVersion = "weft-dataset-1";
+constexpr std::string_view kKeyVersion = "weft-dataset-2";
 
 Result<std::vector<DocumentFile>> OpenFiles(Env& env, const std::vector<std::string>& paths,
                                             const DocumentOptions& options) {
@@ -116,20 +116,21 @@ Status Fill(Env& env, const std::string& folder, const DataSpec& data, const Tok
   WEFT_RETURN_IF_ERROR(WriteFileAtomic(env, JoinPath(folder, "tokenizer.json"), tokenizer.json()));
   WEFT_ASSIGN_OR_RETURN(
       auto shard, WriteShard(env, JoinPath(folder, "train.tokens"), train, tokenizer, threads));
-  TokenSpan trained{shard, 0, shard->size()};
+  TokenSpan trained{shard, nullptr, 0, shard->size()};
   TokenSpan held;
   DatasetInfo info;
   info.validation_file = !validation.empty();
   if (info.validation_file) {
     WEFT_ASSIGN_OR_RETURN(auto other, WriteShard(env, JoinPath(folder, "validation.tokens"),
                                                  validation, tokenizer, threads));
-    held = {other, 0, other->size()};
+    held = {other, nullptr, 0, other->size()};
   } else {
     trained.count = SplitPoint(*shard, data.validation_fraction);
-    held = {shard, trained.count, shard->size() - trained.count};
+    held = {shard, nullptr, trained.count, shard->size() - trained.count};
   }
   info.vocab_size = tokenizer.vocab_size();
   info.end_of_text = *tokenizer.end_of_text();
+  info.padding = info.end_of_text;
   info.tokenizer_hash = tokenizer.hash();
   info.train_tokens = static_cast<int64_t>(trained.count);
   info.train_documents = Documents(trained);

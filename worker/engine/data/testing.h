@@ -42,7 +42,18 @@ inline TokenSpan MakeSpan(const std::vector<std::vector<int32_t>>& documents,
   EXPECT_TRUE(shard.ok()) << shard.status().ToString();
   auto shared = std::make_shared<TokenShard>(*std::move(shard));
   const uint64_t size = shared->size();
-  return {std::move(shared), 0, size};
+  return {std::move(shared), nullptr, 0, size};
+}
+
+/// The same with a label for each document.
+inline TokenSpan MakeLabelledSpan(const std::vector<std::vector<int32_t>>& documents,
+                                  const std::vector<int32_t>& labels, uint64_t classes,
+                                  uint64_t vocab_size = 1000) {
+  // The mapping outlives the file, which the next shard replaces.
+  std::shared_ptr<const TokenShard> shard = MakeSpan({labels}, classes).shard;
+  TokenSpan span = MakeSpan(documents, vocab_size);
+  span.labels = std::move(shard);
+  return span;
 }
 
 }  // namespace weft::engine

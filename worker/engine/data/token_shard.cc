@@ -34,7 +34,7 @@ static_assert(sizeof(Tail) == 96);
 constexpr size_t kUnhashedBytes = kHashBytes + sizeof(kTailMagic);
 
 uint64_t TokenBytes(uint64_t vocab_size) {
-  return vocab_size <= 65536 ? 2 : 4;
+  return vocab_size <= 256 ? 1 : vocab_size <= 65536 ? 2 : 4;
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ Status TokenShard::Check(const std::string& path) {
     return CorruptError("its counts do not fit its size");
   }
   path_ = path;
-  wide_ = head.token_bytes == 4;
+  token_bytes_ = head.token_bytes;
   token_count_ = tail.token_count;
   vocab_size_ = tail.vocab_size;
   tokenizer_hash_.assign(tail.tokenizer_hash, kHashBytes);
@@ -106,12 +106,16 @@ int32_t TokenShard::operator[](uint64_t i) const {
 
 void TokenShard::Read(uint64_t first, std::span<int32_t> out) const {
   WEFT_CHECK(first <= token_count_ && out.size() <= token_count_ - first, "outside the shard");
-  if (wide_) {
-    std::memcpy(out.data(), tokens_.data() + first * 4, out.size_bytes());
-    return;
+  const std::byte* from = tokens_.data() + first * token_bytes_;
+  if (token_bytes_ == 4) {
+    std::memcpy(out.data(), from, out.size_bytes());
+  } else if (token_bytes_ == 2) {
+    const auto* words = reinterpret_cast<const uint16_t*>(from);
+    std::copy(words, words + out.size(), out.begin());
+  } else {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(from);
+    std::copy(bytes, bytes + out.size(), out.begin());
   }
-  const auto* from = reinterpret_cast<const uint16_t*>(tokens_.data()) + first;
-  std::copy(from, from + out.size(), out.begin());
 }
 
 Status TokenShard::Verify() const {
@@ -163,9 +167,14 @@ Status TokenShardWriter::Append(std::span<const int32_t> tokens) {
     WEFT_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocab_size_, "token out of range");
   }
   token_count_ += tokens.size();
-  if (TokenBytes(vocab_size_) == 4) return Write(std::as_bytes(tokens));
-  narrow_.assign(tokens.begin(), tokens.end());
-  return Write(std::as_bytes(std::span(narrow_)));
+  const uint64_t bytes = TokenBytes(vocab_size_);
+  if (bytes == 4) return Write(std::as_bytes(tokens));
+  if (bytes == 2) {
+    words_.assign(tokens.begin(), tokens.end());
+    return Write(std::as_bytes(std::span(words_)));
+  }
+  bytes_.assign(tokens.begin(), tokens.end());
+  return Write(std::as_bytes(std::span(bytes_)));
 }
 
 void TokenShardWriter::EndDocument() {

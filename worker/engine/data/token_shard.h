@@ -45,7 +45,7 @@ class TokenShard {
   std::span<const uint64_t> document_starts_;
   uint64_t token_count_ = 0;
   uint64_t vocab_size_ = 0;
-  bool wide_ = false;  ///< Four bytes a token instead of two.
+  uint64_t token_bytes_ = 2;
   std::string tokenizer_hash_;
   std::string content_hash_;
 };
@@ -77,7 +77,8 @@ class TokenShardWriter {
   uint64_t written_ = 0;
   uint64_t token_count_ = 0;
   std::vector<uint64_t> document_starts_ = {0};
-  std::vector<uint16_t> narrow_;
+  std::vector<uint16_t> words_;
+  std::vector<uint8_t> bytes_;
 };
 
 }  // namespace weft::engine

@@ -19,8 +19,8 @@ std::vector<int32_t> All(const TokenShard& shard) {
   return tokens;
 }
 
-TEST(TokenShard, KeepsTokensAndDocumentsAtBothWidths) {
-  for (uint64_t vocab_size : {uint64_t{65536}, uint64_t{65537}}) {
+TEST(TokenShard, KeepsTokensAndDocumentsAtEveryWidth) {
+  for (uint64_t vocab_size : {uint64_t{256}, uint64_t{257}, uint64_t{65536}, uint64_t{65537}}) {
     const auto last = static_cast<int32_t>(vocab_size) - 1;
     TokenSpan span = MakeSpan({{1, 2, 3}, {}, {4, last}}, vocab_size);
     const TokenShard& shard = *span.shard;

@@ -24,9 +24,10 @@ struct StepReport {
   double loss = 0;           ///< Mean over all targets of the global batch, before the update.
   double gradient_norm = 0;  ///< Before clipping.
   double learning_rate = 0;
-  int64_t tokens = 0;    ///< Of the global batch.
-  int64_t targets = 0;   ///< Of the global batch.
-  bool skipped = false;  ///< No update: the loss or a gradient was not finite.
+  int64_t tokens = 0;          ///< Of the global batch, padding included.
+  int64_t padding_tokens = 0;  ///< Of the global batch.
+  int64_t targets = 0;         ///< Of the global batch.
+  bool skipped = false;        ///< No update: the loss or a gradient was not finite.
   PhaseSeconds seconds;
   MemoryBreakdown peak_memory;  ///< Since the trainer started.
 };

@@ -73,14 +73,15 @@ Status Trainer::Pack() {
   return OkStatus();
 }
 
-Result<std::vector<Trainer::MicroBatch>> Trainer::LoadBatches(int64_t* targets) {
+Result<std::vector<Trainer::MicroBatch>> Trainer::LoadBatches(StepReport& own) {
   std::vector<MicroBatch> batches;
-  *targets = 0;
   for (int64_t k = 0; k < plan_.accumulation_steps; ++k) {
     const int64_t first = (parts_.rank * plan_.accumulation_steps + k) * plan_.micro_batch;
     WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(counters_.step, first, plan_.micro_batch));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(*parts_.context, batch, first));
-    *targets += batch.target_count;
+    own.targets += batch.target_count;
+    own.tokens += tokens.count;
+    own.padding_tokens += batch.padding_tokens;
     batches.push_back({std::move(tokens), batch.target_count});
   }
   return batches;
@@ -158,17 +159,19 @@ Result<StepReport> Trainer::Step() {
   report.step = counters_.step;
   report.learning_rate = ScheduledLearningRate(job_.schedule, job_.optimizer.learning_rate,
                                                counters_.step, job_.train.steps);
-  report.tokens = job_.train.global_batch * SequenceLength(job_);
   parts_.context->step = counters_.step;
   WEFT_RETURN_IF_ERROR(Pack());
 
   Stopwatch watch;
-  int64_t own_targets = 0;
-  WEFT_ASSIGN_OR_RETURN(std::vector<MicroBatch> batches, LoadBatches(&own_targets));
+  WEFT_ASSIGN_OR_RETURN(std::vector<MicroBatch> batches, LoadBatches(report));
   report.seconds.data = watch.Lap();
-  std::array<double, 1> targets = {static_cast<double>(own_targets)};
-  WEFT_RETURN_IF_ERROR(SumScalars(targets, report.seconds));
-  report.targets = static_cast<int64_t>(targets[0]);
+  std::array<double, 3> counts = {static_cast<double>(report.targets),
+                                  static_cast<double>(report.tokens),
+                                  static_cast<double>(report.padding_tokens)};
+  WEFT_RETURN_IF_ERROR(SumScalars(counts, report.seconds));
+  report.targets = static_cast<int64_t>(counts[0]);
+  report.tokens = static_cast<int64_t>(counts[1]);
+  report.padding_tokens = static_cast<int64_t>(counts[2]);
   if (report.targets == 0) {
     return InvalidError("step " + std::to_string(counters_.step) +
                         " has no targets; hint: look at the data, every token is ignored");

@@ -65,7 +65,9 @@ class Trainer {
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
 
   Status Pack();
-  Result<std::vector<MicroBatch>> LoadBatches(int64_t* targets);
+
+  /// The step's micro-batches of this rank; their tokens and targets are added to `own`.
+  Result<std::vector<MicroBatch>> LoadBatches(StepReport& own);
   Result<double> ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
                                     PhaseSeconds& seconds);
   Status Update(StepReport& report);

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/status.h"
+#include "worker/engine/data/dataset.h"
+#include "worker/engine/data/packing.h"
+#include "worker/engine/data/sequence_form.h"
+
+namespace weft::engine {
+
+/// The text of a padded sequence, without the tokens of its form.
+struct Piece {
+  Segment first;          ///< Of the text, or of the first text of a pair.
+  Segment second;         ///< Of the second text; empty for single texts.
+  uint64_t document = 0;  ///< In the shard.
+  bool goes_on = false;   ///< Its document has more text after it.
+};
+
+/// What becomes of documents that are longer than a sequence.
+enum class LongDocuments : uint8_t {
+  kCut,      ///< Pieces that take up all of it.
+  kShorten,  ///< One piece a document, the rest is left out.
+};
+
+/// Documents of `span` as texts of sequences of at most `length` tokens with those of the form.
+/// Pairs are always shortened, both texts to about equal length (ShortenPair). `predicts_next`: a
+/// piece of one last token, which has nothing to predict, is left out. kInvalid: no room for text,
+/// or a document that is not a pair where the form has a middle.
+Result<std::vector<Piece>> MakePieces(const TokenSpan& span, const SequenceForm& form,
+                                      uint64_t length, LongDocuments long_documents,
+                                      bool predicts_next);
+
+}  // namespace weft::engine
