@@ -18,7 +18,7 @@ struct EmbeddingBackwardArgs {
   TensorView tokens;
   TensorView positions;        ///< or none
   TensorView dout;             ///< [count, width] f32 or bf16
-  TensorView dtoken_table;     ///< [vocabulary, width] f32, added to
+  TensorView dtoken_table;     ///< [vocabulary, width] f32, added to; or none
   TensorView dposition_table;  ///< [context, width] f32, added to; or none
 };
 

@@ -27,23 +27,27 @@ void CheckIndices(ArgumentCheck& check, const char* name, const TensorView& indi
 }
 
 // The checks that both directions share: `rows` is out or dout, the tables those or their
-// gradients.
+// gradients, where some may be missing.
 Status Check(const Stream& stream, const char* op, const TensorView& tokens,
              const TensorView& positions, const TensorView& token_table,
              const TensorView& position_table, const char* rows_name, const TensorView& rows) {
   ArgumentCheck check(stream, op);
   check.That(tokens.shape.rank == 1, "tokens is not a vector")
-      .That(token_table.shape.rank == 2, "the token table is not a matrix")
+      .That(rows.shape.rank == 2, std::string(rows_name) + " is not a matrix")
+      .That(!token_table || token_table.shape.rank == 2, "the token table is not a matrix")
       .That(static_cast<bool>(positions) == static_cast<bool>(position_table),
             "positions and their table come together")
       .That(!position_table || position_table.shape.rank == 2,
             "the position table is not a matrix");
   if (!check.status().ok()) return check.status();
-  int64_t count = tokens.shape[0], width = token_table.shape[1];
+  int64_t count = tokens.shape[0], width = rows.shape[1];
   check.ContiguousTensor("tokens", tokens, tokens.shape, {DType::kI32})
-      .ContiguousTensor("the token table", token_table, token_table.shape, {DType::kF32})
       .ContiguousTensor(rows_name, rows, {count, width}, {DType::kF32, DType::kBF16});
-  CheckIndices(check, "tokens", tokens, token_table.shape[0]);
+  if (token_table) {
+    check.ContiguousTensor("the token table", token_table, {token_table.shape[0], width},
+                           {DType::kF32});
+    CheckIndices(check, "tokens", tokens, token_table.shape[0]);
+  }
   if (position_table) {
     check.ContiguousTensor("positions", positions, {count}, {DType::kI32})
         .ContiguousTensor("the position table", position_table, {position_table.shape[0], width},
@@ -79,6 +83,9 @@ void AccumulateOwned(const EmbeddingKernels& kernels, const TensorView& indices,
 }  // namespace
 
 Status EmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "EmbeddingForward")
+                           .That(static_cast<bool>(args.token_table), "the token table is missing")
+                           .status());
   WEFT_RETURN_IF_ERROR(Check(stream, "EmbeddingForward", args.tokens, args.positions,
                              args.token_table, args.position_table, "out", args.out));
   const EmbeddingKernels& kernels = PickEmbeddingKernels();
@@ -113,7 +120,9 @@ Status EmbeddingBackward(const Stream& stream, const EmbeddingBackwardArgs& args
   int64_t parts = std::clamp<int64_t>(args.dout.shape.Elements() / kGrain, 1, Threads());
   ParallelFor(parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
-      AccumulateOwned(kernels, args.tokens, args.dout, args.dtoken_table, part, parts);
+      if (args.dtoken_table) {
+        AccumulateOwned(kernels, args.tokens, args.dout, args.dtoken_table, part, parts);
+      }
       if (args.dposition_table) {
         AccumulateOwned(kernels, args.positions, args.dout, args.dposition_table, part, parts);
       }

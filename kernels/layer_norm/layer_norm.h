@@ -27,8 +27,8 @@ struct LayerNormBackwardArgs {
   TensorView rstd;       ///< [rows] f32
   TensorView dresidual;  ///< [rows, width], or none
   TensorView dx;         ///< [rows, width]; may be dresidual itself
-  TensorView dweight;    ///< [width] f32, added to
-  TensorView dbias;      ///< [width] f32, added to
+  TensorView dweight;    ///< [width] f32, added to; or none
+  TensorView dbias;      ///< [width] f32, added to; or none
 };
 
 /// Deterministic for any number of threads.

@@ -49,9 +49,9 @@ Status CheckBackward(const Stream& stream, const LayerNormBackwardArgs& args) {
       .ContiguousTensor("weight", args.weight, columns, {DType::kF32})
       .ContiguousTensor("mean", args.mean, rows, {DType::kF32})
       .ContiguousTensor("rstd", args.rstd, rows, {DType::kF32})
-      .ContiguousTensor("dx", args.dx, x.shape, {x.dtype})
-      .ContiguousTensor("dweight", args.dweight, columns, {DType::kF32})
-      .ContiguousTensor("dbias", args.dbias, columns, {DType::kF32});
+      .ContiguousTensor("dx", args.dx, x.shape, {x.dtype});
+  if (args.dweight) check.ContiguousTensor("dweight", args.dweight, columns, {DType::kF32});
+  if (args.dbias) check.ContiguousTensor("dbias", args.dbias, columns, {DType::kF32});
   if (args.dresidual) check.ContiguousTensor("dresidual", args.dresidual, x.shape, {x.dtype});
   return check.status();
 }
@@ -107,10 +107,8 @@ void Backward(const LayerNormBackwardArgs& args,
   float* dbias = args.dbias.As<float>();
   for (int64_t part = 0; part < parts; ++part) {
     const float* own = &sums[2 * part * width];
-    for (int64_t c = 0; c < width; ++c) {
-      dweight[c] += own[c];
-      dbias[c] += own[width + c];
-    }
+    for (int64_t c = 0; c < width && dweight != nullptr; ++c) dweight[c] += own[c];
+    for (int64_t c = 0; c < width && dbias != nullptr; ++c) dbias[c] += own[width + c];
   }
 }
 

@@ -71,7 +71,7 @@ struct LinearBackwardInputArgs {
 struct LinearBackwardWeightArgs {
   TensorView x;           ///< [M, in] compute type
   TensorView dy;          ///< [M, out] compute type
-  TensorView dweight;     ///< [out, in] f32
+  TensorView dweight;     ///< [out, in] f32, or none
   TensorView dbias = {};  ///< [out] f32, or none
   bool accumulate = true;
 };

@@ -181,9 +181,15 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
   int64_t rows = RowsOf(args.x), in = args.x.shape[-1], out = args.dy.shape[-1];
   check.Tensor("x", args.x, Shape{rows, in}, {DType::kF32, DType::kBF16});
   check.Tensor("dy", args.dy, Shape{rows, out}, {args.x.dtype});
-  check.ContiguousTensor("dweight", args.dweight, Shape{out, in}, {DType::kF32});
+  if (args.dweight) {
+    check.ContiguousTensor("dweight", args.dweight, Shape{out, in}, {DType::kF32});
+  }
   if (args.dbias) check.ContiguousTensor("dbias", args.dbias, Shape{out}, {DType::kF32});
   WEFT_RETURN_IF_ERROR(check.status());
+  if (!args.dweight) {
+    if (args.dbias) BiasGradient(args.dy, args.dbias, args.accumulate);
+    return OkStatus();
+  }
   if (rows > 0 && AmxServes(out, in, args.x.dtype)) {
     AmxBackwardWeight(args.x, args.dy, args.dweight, args.dbias, args.accumulate);
     return OkStatus();

@@ -17,6 +17,7 @@ void ParameterGradients::StartPass(ReadyHook on_ready) {
 }
 
 ParameterGradients::Target ParameterGradients::Write(int64_t index) {
+  WEFT_CHECK(trainable(index), "a frozen parameter has no gradient");
   WEFT_CHECK(!state_[index].reported, "gradient written after it was reported complete");
   Target target{gradients_[index], state_[index].written};
   state_[index].written = true;
@@ -24,6 +25,7 @@ ParameterGradients::Target ParameterGradients::Write(int64_t index) {
 }
 
 Result<TensorView> ParameterGradients::Add(Context& context, int64_t index) {
+  if (!trainable(index)) return TensorView();
   Target target = Write(index);
   if (!target.accumulate) {
     WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {target.gradient, 0.0f}));
@@ -32,6 +34,7 @@ Result<TensorView> ParameterGradients::Add(Context& context, int64_t index) {
 }
 
 Status ParameterGradients::Done(int64_t index) {
+  if (!trainable(index)) return OkStatus();
   State& state = state_[index];
   WEFT_CHECK(state.open_uses > 0, "more gradient contributions than uses");
   if (--state.open_uses > 0) return OkStatus();
@@ -43,7 +46,7 @@ Status ParameterGradients::FinishPass(Context& context) {
   for (size_t i = 0; i < state_.size(); ++i) {
     State& state = state_[i];
     WEFT_CHECK(state.open_uses == 0, "backward pass left a gradient incomplete");
-    if (state.reported) continue;
+    if (state.reported || !trainable(static_cast<int64_t>(i))) continue;
     if (!state.written) {
       auto zeroed = Add(context, static_cast<int64_t>(i));
       WEFT_RETURN_IF_ERROR(zeroed.status());

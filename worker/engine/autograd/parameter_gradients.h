@@ -17,35 +17,40 @@ class ParameterGradients {
  public:
   using ReadyHook = std::function<Status(int64_t index)>;
 
-  /// f32, by parameter index.
+  /// f32, by parameter index; none for a frozen parameter, whose uses count for nothing.
   explicit ParameterGradients(std::vector<TensorView> gradients)
       : gradients_(std::move(gradients)), state_(gradients_.size()) {}
+
+  bool trainable(int64_t index) const { return static_cast<bool>(gradients_[index]); }
 
   /// What the buffers hold is of an earlier step.
   void StartStep();
 
   /// A forward pass starts. In its backward pass `on_ready` (or none) is called once for each
-  /// parameter, as soon as its gradient is complete.
+  /// trainable parameter, as soon as its gradient is complete.
   void StartPass(ReadyHook on_ready);
 
   /// An operation of this pass will add to the gradient of `index` and call Done once it has.
-  void AddUse(int64_t index) { ++state_[index].open_uses; }
+  void AddUse(int64_t index) {
+    if (trainable(index)) ++state_[index].open_uses;
+  }
 
   struct Target {
     TensorView gradient;
     bool accumulate = false;  ///< += when true, = when false.
   };
-  /// For operations that can do both.
+  /// For operations that can do both. Of trainable parameters.
   Target Write(int64_t index);
 
-  /// For operations that only add: zero when nothing was written in this step.
+  /// For operations that only add: zero when nothing was written in this step. None for a frozen
+  /// parameter.
   Result<TensorView> Add(Context& context, int64_t index);
 
-  /// The operation that called AddUse has written its share.
+  /// The operation that called AddUse has written its share, if the parameter has a gradient.
   Status Done(int64_t index);
 
-  /// The backward pass is over: parameters it did not use get a zero gradient if they have none,
-  /// and their hook.
+  /// The backward pass is over: trainable parameters it did not use get a zero gradient if they
+  /// have none, and their hook.
   Status FinishPass(Context& context);
 
  private:

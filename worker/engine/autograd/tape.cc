@@ -46,10 +46,13 @@ Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segme
   Tape preview = tape.Preview();
   WEFT_ASSIGN_OR_RETURN(std::vector<Value> outputs, segment(context, preview, inputs));
   std::vector<int32_t> output_nodes;
+  bool needed = false;
   for (Value& output : outputs) {
-    output = tape.NewValue(std::move(output.tensor));
+    output = tape.NewValue(std::move(output.tensor), output.needs_gradient());
     output_nodes.push_back(output.node);
+    needed = needed || output.needs_gradient();
   }
+  if (!needed) return outputs;
 
   tape.Record(
       "recompute",
@@ -57,12 +60,13 @@ Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segme
           Context& ctx, Tape& outer) -> Status {
         Tape replay = outer.Replay();
         std::vector<Value> again;
-        for (const SavedTensor& tensor : saved) {
-          WEFT_ASSIGN_OR_RETURN(Tensor restored, tensor.Restore(ctx));
-          again.push_back(replay.NewValue(std::move(restored)));
+        for (size_t i = 0; i < saved.size(); ++i) {
+          WEFT_ASSIGN_OR_RETURN(Tensor restored, saved[i].Restore(ctx));
+          again.push_back(replay.NewValue(std::move(restored), input_nodes[i] != Value::kNoNode));
         }
         WEFT_ASSIGN_OR_RETURN(std::vector<Value> results, segment(ctx, replay, again));
         for (size_t i = 0; i < results.size(); ++i) {
+          if (output_nodes[i] == Value::kNoNode) continue;
           Tensor gradient = outer.TakeGradient(output_nodes[i]);
           if (!gradient) continue;
           WEFT_RETURN_IF_ERROR(replay.AddGradient(ctx, results[i].node, std::move(gradient)));
@@ -70,6 +74,7 @@ Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segme
         results.clear();
         WEFT_RETURN_IF_ERROR(replay.RunBackward(ctx));
         for (size_t i = 0; i < again.size(); ++i) {
+          if (!again[i].needs_gradient()) continue;
           WEFT_RETURN_IF_ERROR(
               outer.AddGradient(ctx, input_nodes[i], replay.TakeGradient(again[i].node)));
         }

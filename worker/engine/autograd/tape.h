@@ -11,11 +11,14 @@
 
 namespace weft::engine {
 
-/// A tensor of a forward pass and the tape node that will carry its gradient.
+/// A tensor of a forward pass and the tape node that will carry its gradient; no node when nobody
+/// wants that gradient, because nothing that is trained stands before it.
 struct Value {
   static constexpr int32_t kNoNode = -1;
   Tensor tensor;
   int32_t node = kNoNode;
+
+  bool needs_gradient() const { return node != kNoNode; }
 };
 
 /// A tensor put aside until the backward pass. Operations know only Tape::Save and Restore, so what
@@ -44,17 +47,24 @@ class Tape {
   /// A backward pass over this forward pass will come, now recorded or later replayed.
   bool differentiable() const { return parameters_ != nullptr; }
 
-  /// Operations are to Record.
+  /// Operations may have to Record.
   bool recording() const { return differentiable() && mode_ != Mode::kPreview; }
+
+  /// The operation with result `y` is to Record.
+  bool Records(const Value& y) const { return recording() && y.needs_gradient(); }
+
+  /// Gradients of parameter `index` are wanted.
+  bool Trains(int64_t index) const { return differentiable() && parameters_->trainable(index); }
 
   /// What the results of operations count as.
   Component component() const {
     return differentiable() ? Component::kActivations : Component::kWorkspace;
   }
 
-  /// A value with a node, when the tape is recording.
-  Value NewValue(Tensor tensor) {
-    if (!recording()) return {std::move(tensor), Value::kNoNode};
+  /// The result of an operation. `needs_gradient` when one of its inputs does, or when it uses a
+  /// parameter that is trained.
+  Value NewValue(Tensor tensor, bool needs_gradient) {
+    if (!differentiable() || !needs_gradient) return {std::move(tensor), Value::kNoNode};
     gradients_.emplace_back();
     return {std::move(tensor), static_cast<int32_t>(gradients_.size()) - 1};
   }
@@ -69,7 +79,8 @@ class Tape {
 
   static SavedTensor Save(Tensor tensor) { return SavedTensor(std::move(tensor)); }
 
-  /// Appends an operation; only while recording. `name` is a string literal, for the profiler.
+  /// Appends an operation; only when Records its result. `name` is a string literal, for the
+  /// profiler.
   void Record(std::string_view name, Backward backward) {
     entries_.push_back({name, std::move(backward)});
   }

@@ -33,8 +33,8 @@ class TapeTest : public ::testing::Test {
     std::vector<float> values = Values(x.tensor);
     for (float& value : values) value *= factor;
     tape.UseParameter(0);
-    Value y = tape.NewValue(Vector(values));
-    if (!tape.recording()) return y;
+    Value y = tape.NewValue(Vector(values), true);
+    if (!tape.Records(y)) return y;
     tape.Record("multiply",
                 [this, factor, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
                     Context& ctx, Tape& t) -> Status {
@@ -62,7 +62,7 @@ TEST_F(TapeTest, AValueUsedTwiceGetsTheSumOfItsGradients) {
   parameters_.StartStep();
   parameters_.StartPass({});
   Tape tape(&parameters_);
-  const Value x = tape.NewValue(Vector({1, 2}));
+  const Value x = tape.NewValue(Vector({1, 2}), true);
   const Value twice = Multiply(tape, x, 2.0f);
   const Value thrice = Multiply(tape, x, 3.0f);
   auto y = Add(context_, tape, twice, thrice);
@@ -86,7 +86,7 @@ TEST_F(TapeTest, AGradientIsReportedOnceAfterItsLastUse) {
     return OkStatus();
   });
   Tape tape(&parameters_);
-  const Value x = tape.NewValue(Vector({1}));
+  const Value x = tape.NewValue(Vector({1}), true);
   const Value y = Multiply(tape, Multiply(tape, x, 2.0f), 3.0f);
   ASSERT_TRUE(tape.AddGradient(context_, y.node, Vector({1})).ok());
   EXPECT_TRUE(ready.empty());
@@ -102,7 +102,7 @@ TEST_F(TapeTest, ASecondPassOfTheStepAddsToTheFirst) {
   for (int pass = 0; pass < 3; ++pass) {
     parameters_.StartPass({});
     Tape tape(&parameters_);
-    const Value x = tape.NewValue(Vector({4}));
+    const Value x = tape.NewValue(Vector({4}), true);
     const Value y = Multiply(tape, x, 2.0f);
     ASSERT_TRUE(tape.AddGradient(context_, y.node, Vector({1})).ok());
     ASSERT_TRUE(tape.RunBackward(context_).ok());
@@ -123,7 +123,7 @@ TEST_F(TapeTest, ARecomputedSegmentRunsTwiceAndKeepsItsInputOnly) {
     return OkStatus();
   });
   Tape tape(&parameters_);
-  Value x = tape.NewValue(Vector(std::vector<float>(1000, 1.0f)));
+  Value x = tape.NewValue(Vector(std::vector<float>(1000, 1.0f)), true);
   auto outputs = Recompute(context_, tape, segment, {x});
   ASSERT_TRUE(outputs.ok());
   EXPECT_EQ(multiplications_, 2);
@@ -143,7 +143,7 @@ TEST_F(TapeTest, WithoutParametersNothingIsRecorded) {
   Tape tape(nullptr);
   EXPECT_FALSE(tape.recording());
   EXPECT_EQ(tape.component(), Component::kWorkspace);
-  const Value y = Multiply(tape, tape.NewValue(Vector({2})), 3.0f);
+  const Value y = Multiply(tape, tape.NewValue(Vector({2}), true), 3.0f);
   EXPECT_EQ(y.node, Value::kNoNode);
   EXPECT_TRUE(tape.RunBackward(context_).ok());
 }
@@ -152,7 +152,7 @@ TEST_F(TapeTest, AnErrorInTheBackwardPassComesOut) {
   parameters_.StartStep();
   parameters_.StartPass([](int64_t) { return UnavailableError("peer is gone"); });
   Tape tape(&parameters_);
-  const Value x = tape.NewValue(Vector({1}));
+  const Value x = tape.NewValue(Vector({1}), true);
   const Value y = Multiply(tape, x, 2.0f);
   ASSERT_TRUE(tape.AddGradient(context_, y.node, Vector({1})).ok());
   EXPECT_EQ(tape.RunBackward(context_).code(), StatusCode::kUnavailable);

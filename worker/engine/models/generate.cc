@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "common/model/model_sizes.h"
 #include "common/rng.h"
 
 namespace weft::engine {
@@ -36,7 +37,7 @@ Status Validate(const ModelSpec& spec, const std::vector<int32_t>& prompt,
 Result<std::vector<KeyValueCache>> NewCaches(Context& context, const ModelSpec& spec, DType compute,
                                              int64_t capacity) {
   std::vector<KeyValueCache> caches(static_cast<size_t>(spec.layers));
-  const Shape shape = {capacity, spec.width};
+  const Shape shape = {capacity, KvWidth(spec)};
   for (KeyValueCache& cache : caches) {
     WEFT_ASSIGN_OR_RETURN(cache.keys, Tensor::New(context, Component::kWorkspace, compute, shape));
     WEFT_ASSIGN_OR_RETURN(cache.values,

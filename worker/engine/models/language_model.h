@@ -46,7 +46,8 @@ class LanguageModel {
                                 std::vector<KeyValueCache>* caches) const = 0;
 };
 
-/// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree.
+/// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or
+/// spec.freeze names no parameter.
 Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
                                                         const ModelOptions& options);
 

@@ -50,13 +50,10 @@ void AttendHead(const T* query, const KeyValueCache& cache, int64_t length, int6
 
 }  // namespace
 
-void AppendKeysAndValues(const Tensor& qkv, KeyValueCache& cache) {
-  const int64_t count = qkv.shape().Rows();
-  const int64_t width = qkv.shape()[-1] / 3;
+void AppendKeysAndValues(const Tensor& keys, const Tensor& values, KeyValueCache& cache) {
+  const int64_t count = keys.shape().Rows();
   WEFT_CHECK(cache.length + count <= cache.keys.shape().Rows(), "key-value cache is full");
-  const Tensor keys = qkv.Columns(width, width);
-  const Tensor values = qkv.Columns(2 * width, width);
-  const size_t bytes = static_cast<size_t>(width) * DTypeSize(qkv.dtype());
+  const size_t bytes = static_cast<size_t>(keys.shape()[-1]) * DTypeSize(keys.dtype());
   for (int64_t row = 0; row < count; ++row) {
     std::memcpy(RowBytes(cache.keys, cache.length + row), RowBytes(keys, row), bytes);
     std::memcpy(RowBytes(cache.values, cache.length + row), RowBytes(values, row), bytes);
@@ -64,26 +61,26 @@ void AppendKeysAndValues(const Tensor& qkv, KeyValueCache& cache) {
   cache.length += count;
 }
 
-Result<Tensor> AttendCached(Context& context, const Tensor& qkv, int64_t heads,
-                            KeyValueCache& cache) {
-  const int64_t count = qkv.shape().Rows();
-  const int64_t width = qkv.shape()[-1] / 3;
+Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, int64_t kv_heads,
+                            const KeyValueCache& cache) {
+  const int64_t count = q.shape().Rows();
+  const int64_t width = q.shape()[-1];
   const int64_t head_dim = width / heads;
   WEFT_ASSIGN_OR_RETURN(Tensor out,
-                        Tensor::New(context, Component::kWorkspace, qkv.dtype(), {count, width}));
-  AppendKeysAndValues(qkv, cache);
+                        Tensor::New(context, Component::kWorkspace, q.dtype(), {count, width}));
   const auto attend = [&]<class T>(T) {
     kernels::cpu::ParallelFor(count * heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t row = item / heads;
-        const int64_t column = item % heads * head_dim;
+        const int64_t head = item % heads;
         const int64_t length = cache.length - count + row + 1;
-        AttendHead(reinterpret_cast<const T*>(RowBytes(qkv, row)) + column, cache, length, column,
-                   head_dim, reinterpret_cast<T*>(RowBytes(out, row)) + column);
+        AttendHead(reinterpret_cast<const T*>(RowBytes(q, row)) + head * head_dim, cache, length,
+                   head * kv_heads / heads * head_dim, head_dim,
+                   reinterpret_cast<T*>(RowBytes(out, row)) + head * head_dim);
       }
     });
   };
-  if (qkv.dtype() == DType::kBF16) {
+  if (q.dtype() == DType::kBF16) {
     attend(BFloat16{});
   } else {
     attend(0.0f);

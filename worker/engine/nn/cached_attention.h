@@ -6,12 +6,13 @@
 
 namespace weft::engine {
 
-/// Appends the key and value columns of `qkv` [count, 3 * width] to the cache, which has room.
-void AppendKeysAndValues(const Tensor& qkv, KeyValueCache& cache);
+/// Appends rows [count, kv_heads * head_dim] of keys and values to the cache, which has room.
+void AppendKeysAndValues(const Tensor& keys, const Tensor& values, KeyValueCache& cache);
 
-/// Appends the new tokens' keys and values to the cache and lets each new token attend to all
-/// tokens up to itself. Returns [count, width]. CPU; one token at a time, meant for decoding.
-Result<Tensor> AttendCached(Context& context, const Tensor& qkv, int64_t heads,
-                            KeyValueCache& cache);
+/// Attention of the last tokens in the cache, whose queries are `q` [count, heads * head_dim]: each
+/// attends to all tokens up to itself. Returns a tensor like q. CPU; one token at a time, meant for
+/// decoding.
+Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, int64_t kv_heads,
+                            const KeyValueCache& cache);
 
 }  // namespace weft::engine

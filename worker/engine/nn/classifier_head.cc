@@ -26,7 +26,8 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
                                        const Tensor& targets, float gradient_scale) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
-  const bool differentiate = tape.recording();
+  const bool trains = tape.Trains(weight_->index());
+  const bool differentiate = tape.recording() && (trains || hidden.needs_gradient());
   const int64_t rows = hidden.tensor.shape().Rows();
   const int64_t width = hidden.tensor.shape()[-1];
   const DType dtype = hidden.tensor.dtype();
@@ -40,6 +41,8 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
   Tensor dhidden;
   if (differentiate) {
     tape.UseParameter(weight_->index());
+  }
+  if (differentiate && hidden.needs_gradient()) {
     WEFT_ASSIGN_OR_RETURN(dhidden,
                           Tensor::New(context, Component::kWorkspace, dtype, {rows, width}));
   }
@@ -58,12 +61,12 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
           context.stream, {logits, targets.Elements(begin, count), vocabulary_, gradient_scale,
                            differentiate, losses.Elements(begin, count)}));
     }
-    if (!differentiate) continue;
-    {
+    if (dhidden) {
       ProfileScope gemm(context.profiler, "head: input gradient");
       WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
           context.stream, {logits, weight_->packed(), dhidden.Rows(begin, count), false}));
     }
+    if (!differentiate || !trains) continue;
     ProfileScope gemm(context.profiler, "head: weight gradient");
     const bool accumulate = tape.parameters().Write(weight_->index()).accumulate;
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(

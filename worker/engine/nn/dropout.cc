@@ -21,17 +21,20 @@ Result<Tensor> Apply(Context& context, Component component, Tensor x, kernels::D
 
 }  // namespace
 
-Result<Value> Dropout::Forward(Context& context, Tape& tape, Value x, int64_t first_token) const {
+Result<Value> Dropout::Forward(Context& context, Tape& tape, Value x, int64_t first_token,
+                               int64_t use) const {
   if (probability_ == 0 || !tape.differentiable()) return x;
   ProfileScope scope(context.profiler, "dropout forward");
   kernels::DropoutArgs args;
   args.probability = probability_;
-  args.key = {context.seed, static_cast<uint32_t>(context.step), site_};
+  // The golden ratio spreads the uses over the sites of other names.
+  args.key = {context.seed, static_cast<uint32_t>(context.step),
+              site_ + static_cast<uint32_t>(use) * 0x9e3779b9u};
   args.first_element = static_cast<uint64_t>(first_token * x.tensor.shape()[-1]);
   WEFT_ASSIGN_OR_RETURN(Tensor dropped,
                         Apply(context, tape.component(), std::move(x.tensor), args));
-  Value y = tape.NewValue(std::move(dropped));
-  if (!tape.recording()) return y;
+  Value y = tape.NewValue(std::move(dropped), x.needs_gradient());
+  if (!tape.Records(y)) return y;
   tape.Record("dropout backward",
               [args, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
                 WEFT_ASSIGN_OR_RETURN(

@@ -15,9 +15,10 @@ class Dropout {
   Dropout(const std::string& name, double probability)
       : site_(SiteHash(name.c_str())), probability_(static_cast<float>(probability)) {}
 
-  /// `first_token` is the index of row 0 in the global batch. Works in place on a value that nobody
-  /// else holds.
-  Result<Value> Forward(Context& context, Tape& tape, Value x, int64_t first_token) const;
+  /// `first_token` is the index of row 0 in the global batch; `use` tells apart the layers that
+  /// share this site, from 0. Works in place on a value that nobody else holds.
+  Result<Value> Forward(Context& context, Tape& tape, Value x, int64_t first_token,
+                        int64_t use = 0) const;
 
  private:
   uint32_t site_;

@@ -7,26 +7,34 @@ namespace weft::engine {
 Result<Value> Embedding::Forward(Context& context, Tape& tape, const TokenBatch& batch) const {
   ProfileScope scope(context.profiler, "embedding forward");
   const TensorView tokens = parameters_->value(token_table_);
+  const bool positioned = position_table_ >= 0;
   WEFT_ASSIGN_OR_RETURN(Tensor out, Tensor::New(context, tape.component(), compute_,
                                                 {batch.count, tokens.shape[-1]}));
   WEFT_RETURN_IF_ERROR(kernels::EmbeddingForward(
       context.stream,
-      {batch.tokens, batch.positions, tokens, parameters_->value(position_table_), out}));
+      {.tokens = batch.tokens,
+       .positions = positioned ? batch.positions.view() : TensorView(),
+       .token_table = tokens,
+       .position_table = positioned ? parameters_->value(position_table_) : TensorView(),
+       .out = out}));
   tape.UseParameter(token_table_);
-  tape.UseParameter(position_table_);
-  Value y = tape.NewValue(std::move(out));
-  if (!tape.recording()) return y;
+  if (positioned) tape.UseParameter(position_table_);
+  const bool trains = tape.Trains(token_table_) || (positioned && tape.Trains(position_table_));
+  Value y = tape.NewValue(std::move(out), trains);
+  if (!tape.Records(y)) return y;
   tape.Record("embedding backward",
-              [this, y_node = y.node, token_ids = batch.tokens, positions = batch.positions](
-                  Context& ctx, Tape& t) -> Status {
+              [this, positioned, y_node = y.node, token_ids = batch.tokens,
+               positions = batch.positions](Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(TensorView dtokens, t.parameters().Add(ctx, token_table_));
-                WEFT_ASSIGN_OR_RETURN(TensorView dpositions,
-                                      t.parameters().Add(ctx, position_table_));
+                TensorView dpositions;
+                if (positioned) {
+                  WEFT_ASSIGN_OR_RETURN(dpositions, t.parameters().Add(ctx, position_table_));
+                }
                 WEFT_RETURN_IF_ERROR(kernels::EmbeddingBackward(
                     ctx.stream, {token_ids, positions, dy, dtokens, dpositions}));
                 WEFT_RETURN_IF_ERROR(t.parameters().Done(token_table_));
-                return t.parameters().Done(position_table_);
+                return positioned ? t.parameters().Done(position_table_) : OkStatus();
               });
   return y;
 }

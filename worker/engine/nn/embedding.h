@@ -11,6 +11,7 @@ namespace weft::engine {
 /// Token plus learned position embedding: two parameters that others may share.
 class Embedding {
  public:
+  /// `position_table` is -1 where positions enter elsewhere.
   Embedding(const ParameterSet* parameters, int64_t token_table, int64_t position_table,
             DType compute)
       : parameters_(parameters),

@@ -1,11 +1,29 @@
 #include "worker/engine/nn/linear.h"
 
+#include <numeric>
+
 #include "kernels/activation/activation.h"
 
 namespace weft::engine {
+namespace {
+
+std::vector<ParameterSet::StackedPart> WithSuffix(std::vector<ParameterSet::StackedPart> parts,
+                                                  const char* suffix) {
+  for (ParameterSet::StackedPart& part : parts) part.name += suffix;
+  return parts;
+}
+
+std::vector<int64_t> RowsOf(const LinearOptions& options) {
+  std::vector<int64_t> rows;
+  for (const ParameterSet::StackedPart& part : options.outputs) rows.push_back(part.rows);
+  return rows;
+}
+
+}  // namespace
 
 Status PackedParameter::Pack(Context& context) {
-  const TensorView master = parameters_->padded_value(index_);
+  const TensorView master =
+      count_ == 1 ? parameters_->padded_value(index_) : parameters_->stacked_value(index_, count_);
   if (packed_ == nullptr) {
     WEFT_ASSIGN_OR_RETURN(packed_, kernels::NewPackedWeight(context.stream.device, master.shape[0],
                                                             master.shape[1], compute_));
@@ -14,21 +32,24 @@ Status PackedParameter::Pack(Context& context) {
   return held_.Set(context.allocator, Component::kParameters, packed_->Bytes());
 }
 
-Linear::Linear(ParameterSet* parameters, const std::string& name, int64_t in_features,
-               int64_t out_features, double deviation, DType compute)
+Linear::Linear(ParameterSet* parameters, const LinearOptions& options, DType compute)
     : parameters_(parameters),
+      rows_(RowsOf(options)),
       weight_(parameters,
-              parameters->Register(name + ".weight", {out_features, in_features}, {0, deviation}),
-              compute),
-      bias_(parameters->Register(name + ".bias", {out_features}, {})),
-      in_features_(in_features),
-      out_features_(out_features) {}
+              parameters->RegisterStack(WithSuffix(options.outputs, ".weight"),
+                                        {options.in_features}, {0, options.deviation}),
+              compute, static_cast<int64_t>(options.outputs.size())),
+      bias_(options.bias ? parameters->RegisterStack(WithSuffix(options.outputs, ".bias"), {}, {})
+                         : -1),
+      in_features_(options.in_features),
+      out_features_(std::accumulate(rows_.begin(), rows_.end(), int64_t{0})) {}
 
 Result<Tensor> Linear::Apply(Context& context, Component component, const Tensor& x) const {
   WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, component, weight_.compute(),
                                               {x.shape().Rows(), out_features_}));
-  WEFT_RETURN_IF_ERROR(
-      kernels::LinearForward(context.stream, {x, weight_.packed(), parameters_->value(bias_), y}));
+  const TensorView bias =
+      bias_ < 0 ? TensorView() : parameters_->stacked_value(bias_, weight_.count());
+  WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight_.packed(), bias, y}));
   return y;
 }
 
@@ -42,32 +63,71 @@ Result<Tensor> Linear::InputGradient(Context& context, const Tensor& dy) const {
 
 Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
                                  const Tensor& dy) const {
-  const auto dweight = tape.parameters().Write(weight_.index());
-  const auto dbias = tape.parameters().Write(bias_);
-  WEFT_CHECK(dweight.accumulate == dbias.accumulate, "weight and bias are used together");
-  WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-      context.stream, {x, dy, dweight.gradient, dbias.gradient, dweight.accumulate}));
-  WEFT_RETURN_IF_ERROR(tape.parameters().Done(weight_.index()));
-  return tape.parameters().Done(bias_);
+  ParameterGradients& gradients = tape.parameters();
+  const auto outputs = static_cast<int64_t>(rows_.size());
+  const auto trains_weight = [&](int64_t i) { return gradients.trainable(weight_.index() + i); };
+  const auto trains_bias = [&](int64_t i) { return bias_ >= 0 && gradients.trainable(bias_ + i); };
+  // Neighbours that are trained alike are one product.
+  int64_t column = 0;
+  for (int64_t first = 0; first < outputs;) {
+    const bool weight = trains_weight(first);
+    const bool bias = trains_bias(first);
+    bool accumulate = false;
+    int64_t columns = 0;
+    int64_t end = first;
+    for (; end < outputs && trains_weight(end) == weight && trains_bias(end) == bias; ++end) {
+      columns += rows_[end];
+      if (weight) accumulate = gradients.Write(weight_.index() + end).accumulate;
+      if (bias) accumulate = gradients.Write(bias_ + end).accumulate;
+    }
+    if (weight || bias) {
+      kernels::LinearBackwardWeightArgs args{x, dy.Columns(column, columns), {}, {}, accumulate};
+      if (weight) {
+        args.dweight = parameters_->stacked_gradient(weight_.index() + first, end - first);
+      }
+      if (bias) args.dbias = parameters_->stacked_gradient(bias_ + first, end - first);
+      WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(context.stream, args));
+    }
+    column += columns;
+    first = end;
+  }
+  for (int64_t i = 0; i < outputs; ++i) {
+    WEFT_RETURN_IF_ERROR(gradients.Done(weight_.index() + i));
+    if (bias_ >= 0) WEFT_RETURN_IF_ERROR(gradients.Done(bias_ + i));
+  }
+  return OkStatus();
 }
 
 void Linear::Use(Tape& tape) const {
-  tape.UseParameter(weight_.index());
-  tape.UseParameter(bias_);
+  for (int64_t i = 0; i < weight_.count(); ++i) {
+    tape.UseParameter(weight_.index() + i);
+    if (bias_ >= 0) tape.UseParameter(bias_ + i);
+  }
+}
+
+bool Linear::Trains(const Tape& tape) const {
+  for (int64_t i = 0; i < weight_.count(); ++i) {
+    if (tape.Trains(weight_.index() + i) || (bias_ >= 0 && tape.Trains(bias_ + i))) return true;
+  }
+  return false;
 }
 
 Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) const {
   ProfileScope scope(context.profiler, "linear forward");
   WEFT_ASSIGN_OR_RETURN(Tensor result, Apply(context, tape.component(), x.tensor));
   Use(tape);
-  Value y = tape.NewValue(std::move(result));
-  if (!tape.recording()) return y;
+  const bool trains = Trains(tape);
+  Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
+  if (!tape.Records(y)) return y;
   tape.Record("linear backward",
-              [this, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
-                  Context& ctx, Tape& t) -> Status {
+              [this, trains, x_node = x.node, y_node = y.node,
+               saved = Tape::Save(trains ? x.tensor : Tensor())](Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
-                WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
-                WEFT_RETURN_IF_ERROR(AddWeightGradient(ctx, t, input, dy));
+                if (trains) {
+                  WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
+                  WEFT_RETURN_IF_ERROR(AddWeightGradient(ctx, t, input, dy));
+                }
+                if (x_node == Value::kNoNode) return OkStatus();
                 WEFT_ASSIGN_OR_RETURN(Tensor dx, InputGradient(ctx, dy));
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });
@@ -81,18 +141,26 @@ Result<Value> GeluLinear(Context& context, Tape& tape, const Linear& linear, con
   WEFT_RETURN_IF_ERROR(kernels::GeluForward(context.stream, {x.tensor, active}));
   WEFT_ASSIGN_OR_RETURN(Tensor result, linear.Apply(context, tape.component(), active));
   linear.Use(tape);
-  Value y = tape.NewValue(std::move(result));
-  if (!tape.recording()) return y;
+  const bool trains = linear.Trains(tape);
+  Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
+  if (!tape.Records(y)) return y;
   tape.Record("gelu linear backward",
-              [&linear, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
+              [&linear, trains, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
                   Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
+                Tensor again;
+                if (trains) {
+                  WEFT_ASSIGN_OR_RETURN(
+                      again, Tensor::New(ctx, Component::kWorkspace, input.dtype(), input.shape()));
+                }
+                if (x_node == Value::kNoNode) {
+                  WEFT_RETURN_IF_ERROR(kernels::GeluForward(ctx.stream, {input, again}));
+                  return linear.AddWeightGradient(ctx, t, again, dy);
+                }
                 WEFT_ASSIGN_OR_RETURN(Tensor dx, linear.InputGradient(ctx, dy));
-                WEFT_ASSIGN_OR_RETURN(Tensor again, Tensor::New(ctx, Component::kWorkspace,
-                                                                input.dtype(), input.shape()));
                 WEFT_RETURN_IF_ERROR(kernels::GeluBackward(ctx.stream, {dx, input, dx, again}));
-                WEFT_RETURN_IF_ERROR(linear.AddWeightGradient(ctx, t, again, dy));
+                if (trains) WEFT_RETURN_IF_ERROR(linear.AddWeightGradient(ctx, t, again, dy));
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });
   return y;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/linear/linear.h"
 #include "worker/engine/autograd/tape.h"
@@ -10,17 +11,18 @@
 
 namespace weft::engine {
 
-/// A weight matrix of a ParameterSet with its compute copies.
+/// A weight matrix of a ParameterSet, or several stacked ones as one, with its compute copies.
 class PackedParameter {
  public:
-  /// `parameters` outlives this.
-  PackedParameter(const ParameterSet* parameters, int64_t index, DType compute)
-      : parameters_(parameters), index_(index), compute_(compute) {}
+  /// Parameters [index, index + count). `parameters` outlives this.
+  PackedParameter(const ParameterSet* parameters, int64_t index, DType compute, int64_t count = 1)
+      : parameters_(parameters), index_(index), count_(count), compute_(compute) {}
 
   /// Renews the copies from the master, padded rows included: after every change of it.
   Status Pack(Context& context);
 
   int64_t index() const { return index_; }
+  int64_t count() const { return count_; }
   DType compute() const { return compute_; }
   /// After Pack.
   const kernels::PackedWeight* packed() const { return packed_.get(); }
@@ -28,18 +30,30 @@ class PackedParameter {
  private:
   const ParameterSet* parameters_;
   int64_t index_;
+  int64_t count_;
   DType compute_;
   std::unique_ptr<kernels::PackedWeight> packed_;
   ExternalBytes held_;
 };
 
-/// y = x Wᵀ + b with W [out, in] named `name`.weight and b `name`.bias.
+struct LinearOptions {
+  /// Name and number of each output: parameters `name`.weight and `name`.bias. Several outputs of
+  /// one input (queries, keys and values, say) are one product, their columns side by side.
+  std::vector<ParameterSet::StackedPart> outputs;
+  int64_t in_features = 0;
+  bool bias = true;
+  double deviation = 0.02;  ///< Of the initial weights.
+};
+
+/// y = x Wᵀ + b with W [out, in].
 class Linear {
  public:
-  Linear(ParameterSet* parameters, const std::string& name, int64_t in_features,
-         int64_t out_features, double deviation, DType compute);
+  Linear(ParameterSet* parameters, const LinearOptions& options, DType compute);
 
   Status Pack(Context& context) { return weight_.Pack(context); }
+
+  /// Columns of y.
+  int64_t out_features() const { return out_features_; }
 
   /// [rows, in] -> [rows, out], compute type.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
@@ -48,15 +62,19 @@ class Linear {
   Result<Tensor> Apply(Context& context, Component component, const Tensor& x) const;
   /// dy W in a new tensor.
   Result<Tensor> InputGradient(Context& context, const Tensor& dy) const;
-  /// Adds the gradients of W and b; the last word on both from the use that Use announced.
+  /// Adds the gradients of W and b where they are trained; the last word on both from the use that
+  /// Use announced.
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& x, const Tensor& dy) const;
   /// Announces a use of W and b in the forward pass.
   void Use(Tape& tape) const;
+  /// Whether any part of W or b is trained: then AddWeightGradient is to be called.
+  bool Trains(const Tape& tape) const;
 
  private:
   const ParameterSet* parameters_;
+  std::vector<int64_t> rows_;  ///< By output.
   PackedParameter weight_;
-  int64_t bias_;
+  int64_t bias_;  ///< Of the first output, or -1.
   int64_t in_features_;
   int64_t out_features_;
 };

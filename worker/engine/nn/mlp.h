@@ -7,13 +7,22 @@
 
 namespace weft::engine {
 
-/// Two linear layers, named `name`.c_fc and `name`.c_proj, with a GELU between them.
+struct MlpOptions {
+  std::string up;    ///< Name of the first layer.
+  std::string down;  ///< Name of the second.
+  int64_t width = 0;
+  int64_t inner = 0;
+  bool bias = true;
+  double deviation = 0.02;         ///< Of the first layer's initial weights.
+  double output_deviation = 0.02;  ///< Of the second's.
+};
+
+/// Two linear layers with a GELU between them.
 class Mlp {
  public:
-  Mlp(ParameterSet* parameters, const std::string& name, int64_t width, int64_t inner,
-      double deviation, double output_deviation, DType compute)
-      : up_(parameters, name + ".c_fc", width, inner, deviation, compute),
-        down_(parameters, name + ".c_proj", inner, width, output_deviation, compute) {}
+  Mlp(ParameterSet* parameters, const MlpOptions& o, DType compute)
+      : up_(parameters, {{{o.up, o.inner}}, o.width, o.bias, o.deviation}, compute),
+        down_(parameters, {{{o.down, o.width}}, o.inner, o.bias, o.output_deviation}, compute) {}
 
   Status Pack(Context& context) {
     WEFT_RETURN_IF_ERROR(up_.Pack(context));

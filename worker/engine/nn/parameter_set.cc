@@ -5,13 +5,23 @@
 #include <cstring>
 #include <utility>
 
+#include "common/glob.h"
 #include "common/rng.h"
+#include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::engine {
 namespace {
 
 constexpr int64_t kAlignElements = 16;  // 64 bytes
+
+int64_t Aligned(int64_t elements) {
+  return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+}
+
+int64_t StoredElements(const Parameter& parameter) {
+  return parameter.shape.Elements() / parameter.shape[0] * parameter.padded_rows;
+}
 
 // Four normals of one Philox block, by Box and Muller.
 void Normals(const PhiloxKey& key, uint64_t block, float out[4]) {
@@ -46,22 +56,90 @@ void FillNormal(const Initializer& initializer, const PhiloxKey& key, float* dat
 
 int64_t ParameterSet::Register(std::string name, Shape shape, Initializer initializer,
                                int64_t padded_rows) {
+  Parameter parameter;
+  parameter.name = std::move(name);
+  parameter.padded_rows = std::max(padded_rows, shape[0]);
+  parameter.shape = shape;
+  parameter.initializer = initializer;
+  return Add(std::move(parameter));
+}
+
+int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const Shape& row,
+                                    Initializer initializer) {
+  const int64_t first = size();
+  for (const StackedPart& part : parts) {
+    Parameter parameter;
+    parameter.name = part.name;
+    parameter.shape = row;
+    std::copy_backward(row.dims.begin(), row.dims.end() - 1, parameter.shape.dims.end());
+    parameter.shape.dims[0] = part.rows;
+    ++parameter.shape.rank;
+    parameter.padded_rows = part.rows;
+    parameter.initializer = initializer;
+    parameter.stacked = size() > first;
+    Add(std::move(parameter));
+  }
+  return first;
+}
+
+int64_t ParameterSet::Add(Parameter parameter) {
   WEFT_CHECK(!values_, "parameters are registered before they are allocated");
-  Parameter parameter{std::move(name), shape, std::max(padded_rows, shape[0]), initializer,
-                      flat_count_};
-  const int64_t elements = shape.Elements() / shape[0] * parameter.padded_rows;
-  flat_count_ += (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+  if (!parameter.stacked) flat_count_ = Aligned(flat_count_);
+  parameter.offset = flat_count_;
+  flat_count_ += StoredElements(parameter);
   parameters_.push_back(std::move(parameter));
   return size() - 1;
 }
 
+Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  for (const std::string& pattern : patterns) {
+    bool used = false;
+    for (Parameter& parameter : parameters_) {
+      if (!GlobMatches(pattern, parameter.name)) continue;
+      parameter.gradient_offset = -1;
+      used = true;
+    }
+    if (used) continue;
+    const std::string nearest = NearestName(pattern, names);
+    return InvalidError(
+        "model.freeze '" + pattern + "' matches no parameter; hint: " +
+        (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
+  }
+  if (std::none_of(parameters_.begin(), parameters_.end(),
+                   [](const Parameter& p) { return p.trainable(); })) {
+    return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
+  }
+  return OkStatus();
+}
+
+// Trainable parameters one after the other; stacked ones still without a gap.
+void ParameterSet::LayOutGradients() {
+  gradient_count_ = 0;
+  bool joins = false;
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.trainable()) {
+      joins = false;
+      continue;
+    }
+    if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_);
+    parameter.gradient_offset = gradient_count_;
+    gradient_count_ += StoredElements(parameter);
+    joins = true;
+  }
+  gradient_count_ = Aligned(gradient_count_);
+}
+
 Status ParameterSet::Allocate(Context& context, bool with_gradients) {
-  const Shape shape = {flat_count_};
-  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kF32, shape));
+  flat_count_ = Aligned(flat_count_);
+  LayOutGradients();
+  WEFT_ASSIGN_OR_RETURN(
+      values_, Tensor::New(context, Component::kParameters, DType::kF32, Shape{flat_count_}));
   std::memset(values_.As<float>(), 0, values_.Bytes());
   if (!with_gradients) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(gradients_,
-                        Tensor::New(context, Component::kGradients, DType::kF32, shape));
+  WEFT_ASSIGN_OR_RETURN(
+      gradients_, Tensor::New(context, Component::kGradients, DType::kF32, Shape{gradient_count_}));
   std::memset(gradients_.As<float>(), 0, gradients_.Bytes());
   return OkStatus();
 }
@@ -87,9 +165,14 @@ int64_t ParameterSet::ElementCount() const {
   return count;
 }
 
-ParameterSet::Range ParameterSet::FlatRange(int64_t index) const {
-  return {parameters_[index].offset,
-          index + 1 < size() ? parameters_[index + 1].offset : flat_count_};
+ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
+  Range range{parameters_[index].gradient_offset, gradient_count_};
+  for (int64_t next = index + 1; next < size(); ++next) {
+    if (!parameters_[next].trainable()) continue;
+    range.end = parameters_[next].gradient_offset;
+    break;
+  }
+  return range;
 }
 
 std::vector<NamedTensor> ParameterSet::NamedValues() const {
@@ -98,11 +181,22 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
   return tensors;
 }
 
-TensorView ParameterSet::View(const Tensor& flat, int64_t index, bool padded) const {
-  const Parameter& parameter = parameters_[index];
-  Shape shape = parameter.shape;
-  if (padded) shape.dims[0] = parameter.padded_rows;
-  return {flat.As<float>() + parameter.offset, DType::kF32, shape, flat.view().device};
+Shape ParameterSet::ShapeOf(int64_t index, int64_t count, bool padded) const {
+  Shape shape = parameters_[index].shape;
+  if (padded) shape.dims[0] = parameters_[index].padded_rows;
+  for (int64_t i = 1; i < count; ++i) shape.dims[0] += parameters_[index + i].shape[0];
+  return shape;
+}
+
+TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) const {
+  return {values_.As<float>() + parameters_[index].offset, DType::kF32,
+          ShapeOf(index, count, padded), values_.view().device};
+}
+
+TensorView ParameterSet::GradientView(int64_t index, int64_t count, bool padded) const {
+  if (!gradients_ || !parameters_[index].trainable()) return {};
+  return {gradients_.As<float>() + parameters_[index].gradient_offset, DType::kF32,
+          ShapeOf(index, count, padded), gradients_.view().device};
 }
 
 }  // namespace weft::engine

@@ -16,20 +16,25 @@ struct Initializer {
   double deviation = 0;
 };
 
-/// One trainable tensor.
+/// One tensor of a model, trained unless it was frozen.
 struct Parameter {
   std::string name;
   Shape shape;
   int64_t padded_rows = 0;  ///< Rows of storage, >= shape[0]; the rest stays zero.
   Initializer initializer;
-  int64_t offset = 0;  ///< First element in the flat buffers.
+  bool stacked = false;         ///< Stands right under the parameter before it.
+  int64_t offset = 0;           ///< First element in the flat buffer of values.
+  int64_t gradient_offset = 0;  ///< The same in that of gradients; -1 when frozen.
+
+  bool trainable() const { return gradient_offset >= 0; }
 
   /// Weight decay applies: matrices, not biases and norms.
   bool decay() const { return shape.rank >= 2; }
 };
 
-/// The parameters of a model: f32 masters in one flat buffer and their gradients in another, in
-/// order of registration, each beginning on a 64-byte boundary with zeros in between.
+/// The parameters of a model: f32 masters in one flat buffer and the gradients of those that are
+/// trained in another, in order of registration, each beginning on a 64-byte boundary (but for
+/// stacked ones) with zeros in between.
 class ParameterSet {
  public:
   ParameterSet() = default;
@@ -39,6 +44,21 @@ class ParameterSet {
   /// Registers a parameter before Allocate and returns its index. `padded_rows` of storage when
   /// more than shape[0].
   int64_t Register(std::string name, Shape shape, Initializer initializer, int64_t padded_rows = 0);
+
+  /// One of several parameters that are used as one matrix.
+  struct StackedPart {
+    std::string name;
+    int64_t rows = 0;
+  };
+  /// Registers parameters that differ in their number of rows, one under the other without a gap,
+  /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
+  int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row,
+                        Initializer initializer);
+
+  /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
+  /// gradient. Before Allocate. kInvalid when a pattern matches none, naming a near one, or when
+  /// none is left to train.
+  Status Freeze(const std::vector<std::string>& patterns);
 
   /// Makes both buffers (gradients only when asked), all zero.
   Status Allocate(Context& context, bool with_gradients);
@@ -53,35 +73,49 @@ class ParameterSet {
   /// Index of `name`; kNotFound when the model has no such parameter.
   Result<int64_t> Find(std::string_view name) const;
 
-  /// Trainable numbers, padding not counted.
+  /// Numbers in all parameters, frozen ones too, padding not counted.
   int64_t ElementCount() const;
 
-  TensorView value(int64_t index) const { return View(values_, index, false); }
-  TensorView gradient(int64_t index) const { return View(gradients_, index, false); }
+  TensorView value(int64_t index) const { return ValueView(index, 1, false); }
+  /// None for a frozen parameter.
+  TensorView gradient(int64_t index) const { return GradientView(index, 1, false); }
   /// With the padded rows.
-  TensorView padded_value(int64_t index) const { return View(values_, index, true); }
-  TensorView padded_gradient(int64_t index) const { return View(gradients_, index, true); }
+  TensorView padded_value(int64_t index) const { return ValueView(index, 1, true); }
+  TensorView padded_gradient(int64_t index) const { return GradientView(index, 1, true); }
+  /// `count` stacked parameters as one, from `first` on; for gradients all trainable.
+  TensorView stacked_value(int64_t first, int64_t count) const {
+    return ValueView(first, count, false);
+  }
+  TensorView stacked_gradient(int64_t first, int64_t count) const {
+    return GradientView(first, count, false);
+  }
 
-  /// The whole flat buffers, [FlatCount()] f32. Element i of the one belongs to element i of the
-  /// other; parameter p takes FlatRange(p) of both.
+  /// The whole flat buffers, [FlatCount()] and [GradientCount()] f32.
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
   int64_t FlatCount() const { return flat_count_; }
+  int64_t GradientCount() const { return gradient_count_; }
   struct Range {
     int64_t begin = 0;
     int64_t end = 0;
   };
-  /// Including the padding after it; the ranges of consecutive parameters touch.
-  Range FlatRange(int64_t index) const;
+  /// What a trainable parameter takes of gradients(), including the padding after it; the ranges of
+  /// consecutive trainable parameters touch.
+  Range GradientRange(int64_t index) const;
 
   /// The values, for checkpoints and export.
   std::vector<NamedTensor> NamedValues() const;
 
  private:
-  TensorView View(const Tensor& flat, int64_t index, bool padded) const;
+  int64_t Add(Parameter parameter);
+  void LayOutGradients();
+  TensorView ValueView(int64_t index, int64_t count, bool padded) const;
+  TensorView GradientView(int64_t index, int64_t count, bool padded) const;
+  Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
 
   std::vector<Parameter> parameters_;
   int64_t flat_count_ = 0;
+  int64_t gradient_count_ = 0;
   Tensor values_;
   Tensor gradients_;
 };

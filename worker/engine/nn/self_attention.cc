@@ -6,14 +6,42 @@
 #include "worker/engine/nn/cached_attention.h"
 
 namespace weft::engine {
+namespace {
 
-SelfAttention::SelfAttention(ParameterSet* parameters, const std::string& name, int64_t width,
-                             int64_t heads, double deviation, double output_deviation,
-                             DType compute)
-    : qkv_(parameters, name + ".c_attn", width, 3 * width, deviation, compute),
-      output_(parameters, name + ".c_proj", width, width, output_deviation, compute),
-      width_(width),
-      heads_(heads) {}
+// [q | k | v] columns, or their gradients, of one tensor.
+struct Projections {
+  Tensor q, k, v;
+
+  Projections(const Tensor& qkv, int64_t q_width, int64_t kv_width)
+      : q(qkv.Columns(0, q_width)),
+        k(qkv.Columns(q_width, kv_width)),
+        v(qkv.Columns(q_width + kv_width, kv_width)) {}
+};
+
+LinearOptions QkvOptions(const SelfAttentionOptions& o) {
+  const int64_t q_width = o.heads * o.head_dim;
+  const int64_t kv_width = o.kv_heads * o.head_dim;
+  LinearOptions options{{}, o.width, o.qkv_bias, o.deviation};
+  if (o.qkv.size() == 1) {
+    options.outputs = {{o.qkv[0], q_width + 2 * kv_width}};
+  } else {
+    WEFT_CHECK(o.qkv.size() == 3, "one name for queries, keys and values together, or three");
+    options.outputs = {{o.qkv[0], q_width}, {o.qkv[1], kv_width}, {o.qkv[2], kv_width}};
+  }
+  return options;
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& o, DType compute)
+    : qkv_(parameters, QkvOptions(o), compute),
+      output_(parameters,
+              {{{o.output, o.width}}, o.heads * o.head_dim, o.output_bias, o.output_deviation},
+              compute),
+      heads_(o.heads),
+      kv_heads_(o.kv_heads),
+      head_dim_(o.head_dim),
+      causal_(o.causal) {}
 
 Status SelfAttention::Pack(Context& context) {
   WEFT_RETURN_IF_ERROR(qkv_.Pack(context));
@@ -23,12 +51,16 @@ Status SelfAttention::Pack(Context& context) {
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,
                                      const TokenBatch& batch, KeyValueCache* cache) const {
   WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, x));
-  if (cache != nullptr && cache->length > 0) {
-    WEFT_ASSIGN_OR_RETURN(Tensor attended, AttendCached(context, qkv.tensor, heads_, *cache));
-    return output_.Forward(context, tape, {std::move(attended), Value::kNoNode});
+  if (cache != nullptr) {
+    const bool first = cache->length == 0;
+    const Projections p(qkv.tensor, heads_ * head_dim_, kv_heads_ * head_dim_);
+    AppendKeysAndValues(p.k, p.v, *cache);
+    if (!first) {
+      WEFT_ASSIGN_OR_RETURN(Tensor attended, AttendCached(context, p.q, heads_, kv_heads_, *cache));
+      return output_.Forward(context, tape, {std::move(attended), Value::kNoNode});
+    }
   }
   WEFT_ASSIGN_OR_RETURN(Value attended, Attend(context, tape, qkv, batch));
-  if (cache != nullptr) AppendKeysAndValues(qkv.tensor, *cache);
   return output_.Forward(context, tape, attended);
 }
 
@@ -38,28 +70,28 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
   const DType dtype = qkv.tensor.dtype();
   const auto args_for = [this](const Tensor& packed, const Tensor& starts, const Tensor& out,
                                const Tensor& log_sum_exp) {
-    const int64_t head_dim = width_ / heads_;
-    return kernels::AttentionForwardArgs{.q = packed.Columns(0, width_),
-                                         .k = packed.Columns(width_, width_),
-                                         .v = packed.Columns(2 * width_, width_),
+    const Projections p(packed, heads_ * head_dim_, kv_heads_ * head_dim_);
+    return kernels::AttentionForwardArgs{.q = p.q,
+                                         .k = p.k,
+                                         .v = p.v,
                                          .sequence_starts = starts,
                                          .heads = heads_,
-                                         .kv_heads = heads_,
-                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                                         .causal = true,
+                                         .kv_heads = kv_heads_,
+                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                                         .causal = causal_,
                                          .out = out,
                                          .log_sum_exp = log_sum_exp};
   };
-  WEFT_ASSIGN_OR_RETURN(Tensor out,
-                        Tensor::New(context, tape.component(), dtype, {batch.count, width_}));
+  WEFT_ASSIGN_OR_RETURN(
+      Tensor out, Tensor::New(context, tape.component(), dtype, {batch.count, heads_ * head_dim_}));
   WEFT_ASSIGN_OR_RETURN(Tensor log_sum_exp,
                         Tensor::New(context, tape.component(), DType::kF32, {heads_, batch.count}));
   WEFT_RETURN_IF_ERROR(kernels::AttentionForward(
       context.stream, args_for(qkv.tensor, batch.sequence_starts, out, log_sum_exp)));
-  Value y = tape.NewValue(out);
-  if (!tape.recording()) return y;
+  Value y = tape.NewValue(out, qkv.needs_gradient());
+  if (!tape.Records(y)) return y;
   tape.Record("attention backward",
-              [args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,
+              [this, args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,
                saved_qkv = Tape::Save(qkv.tensor), saved_out = Tape::Save(std::move(out)),
                log_sum_exp = std::move(log_sum_exp)](Context& ctx, Tape& t) -> Status {
                 const Tensor dout = t.TakeGradient(y_node);
@@ -67,13 +99,13 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                 WEFT_ASSIGN_OR_RETURN(Tensor attended, saved_out.Restore(ctx));
                 WEFT_ASSIGN_OR_RETURN(Tensor dqkv, Tensor::New(ctx, Component::kWorkspace,
                                                                packed.dtype(), packed.shape()));
-                const int64_t width = attended.shape()[-1];
+                const Projections d(dqkv, heads_ * head_dim_, kv_heads_ * head_dim_);
                 WEFT_RETURN_IF_ERROR(kernels::AttentionBackward(
                     ctx.stream, {.forward = args_for(packed, starts, attended, log_sum_exp),
                                  .dout = dout,
-                                 .dq = dqkv.Columns(0, width),
-                                 .dk = dqkv.Columns(width, width),
-                                 .dv = dqkv.Columns(2 * width, width)}));
+                                 .dq = d.q,
+                                 .dk = d.k,
+                                 .dv = d.v}));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));
               });
   return y;

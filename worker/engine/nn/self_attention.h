@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/linear.h"
@@ -11,17 +12,33 @@ namespace weft::engine {
 
 /// Keys and values of the tokens generated so far, for one layer and one sequence.
 struct KeyValueCache {
-  Tensor keys;    ///< [capacity, width], compute type
-  Tensor values;  ///< [capacity, width]
+  Tensor keys;    ///< [capacity, kv_heads * head_dim], compute type
+  Tensor values;  ///< the same
   int64_t length = 0;
 };
 
-/// Causal multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762) with one projection to
-/// queries, keys and values, named `name`.c_attn, and one after it, `name`.c_proj.
+struct SelfAttentionOptions {
+  /// Names of the projections to queries, keys and values: three, or one that holds them as three
+  /// blocks of rows.
+  std::vector<std::string> qkv;
+  std::string output;  ///< Name of the projection after attention.
+  int64_t width = 0;   ///< Of the residual stream.
+  int64_t heads = 1;
+  int64_t kv_heads = 1;  ///< heads / kv_heads successive heads share keys and values.
+  int64_t head_dim = 0;
+  bool causal = true;
+  bool qkv_bias = true;
+  bool output_bias = true;
+  double deviation = 0.02;         ///< Of the initial weights before attention.
+  double output_deviation = 0.02;  ///< After it.
+};
+
+/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762), with grouped queries when
+/// there are fewer heads of keys and values (Ainslie et al. 2023, arXiv 2305.13245). Queries, keys
+/// and values are one product, whatever their names.
 class SelfAttention {
  public:
-  SelfAttention(ParameterSet* parameters, const std::string& name, int64_t width, int64_t heads,
-                double deviation, double output_deviation, DType compute);
+  SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& options, DType compute);
 
   Status Pack(Context& context);
 
@@ -36,8 +53,10 @@ class SelfAttention {
 
   Linear qkv_;
   Linear output_;
-  int64_t width_;
   int64_t heads_;
+  int64_t kv_heads_;
+  int64_t head_dim_;
+  bool causal_;
 };
 
 }  // namespace weft::engine

@@ -9,16 +9,18 @@ Result<std::unique_ptr<Optimizer>> AdamW::New(Context& context, const OptimizerS
   std::unique_ptr<AdamW> adamw(new AdamW(spec, parameters));
   for (Tensor* moments : {&adamw->first_moments_, &adamw->second_moments_}) {
     WEFT_ASSIGN_OR_RETURN(*moments, Tensor::New(context, Component::kOptimizer, DType::kF32,
-                                                {parameters->FlatCount()}));
+                                                {parameters->GradientCount()}));
     std::memset(moments->As<float>(), 0, moments->Bytes());
   }
   for (int64_t i = 0; i < parameters->size(); ++i) {
     const Parameter& parameter = (*parameters)[i];
+    if (!parameter.trainable()) continue;
+    adamw->trained_.push_back(i);
     adamw->tensors_.push_back(
         {.parameter = parameters->value(i).As<float>(),
          .gradient = parameters->gradient(i).As<float>(),
-         .first_moment = adamw->first_moments_.As<float>() + parameter.offset,
-         .second_moment = adamw->second_moments_.As<float>() + parameter.offset,
+         .first_moment = adamw->first_moments_.As<float>() + parameter.gradient_offset,
+         .second_moment = adamw->second_moments_.As<float>() + parameter.gradient_offset,
          .count = parameter.shape.Elements(),
          .weight_decay = parameter.decay() ? static_cast<float>(spec.weight_decay) : 0.0f});
   }
@@ -38,8 +40,8 @@ Status AdamW::Update(Context& context, const UpdateArgs& args) {
 
 std::vector<NamedTensor> AdamW::StateTensors() const {
   std::vector<NamedTensor> tensors;
-  for (int64_t i = 0; i < parameters_->size(); ++i) {
-    const Parameter& parameter = (*parameters_)[i];
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const Parameter& parameter = (*parameters_)[trained_[i]];
     const std::string prefix = "adamw/" + parameter.name;
     tensors.push_back(
         {prefix + "/first_moment",

@@ -23,8 +23,9 @@ class AdamW : public Optimizer {
 
   OptimizerSpec spec_;
   const ParameterSet* parameters_;
-  Tensor first_moments_;   ///< Flat, laid out like the parameters.
-  Tensor second_moments_;  ///< Likewise.
+  std::vector<int64_t> trained_;  ///< Parameter of each of tensors_.
+  Tensor first_moments_;          ///< Flat, laid out like the gradients.
+  Tensor second_moments_;         ///< Likewise.
   std::vector<kernels::AdamWTensor> tensors_;
 };
 

@@ -8,7 +8,7 @@ namespace weft::engine {
 
 Result<GradientNorm> MeasureGradients(Context& context, const ParameterSet& parameters) {
   // The padding between parameters is zero.
-  const kernels::NormTensor all{parameters.gradients().As<float>(), parameters.FlatCount()};
+  const kernels::NormTensor all{parameters.gradients().As<float>(), parameters.GradientCount()};
   double sum_of_squares = 0;
   GradientNorm result;
   WEFT_RETURN_IF_ERROR(

@@ -10,7 +10,7 @@ namespace weft::engine {
 DataParallel::DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes)
     : group_(group),
       gradients_(parameters->gradients().view().As<float>(),
-                 static_cast<size_t>(parameters->FlatCount())),
+                 static_cast<size_t>(parameters->GradientCount())),
       layout_(CutBuckets(*parameters, bucket_bytes)),
       thread_([this] { Communicate(); }) {}
 

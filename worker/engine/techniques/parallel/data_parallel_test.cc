@@ -114,8 +114,8 @@ TEST(GradientBuckets, CoverTheBufferFromItsEndInWholeParameters) {
     for (int64_t p = 0; p < parameters.set.size(); ++p) {
       const GradientBucket& bucket =
           layout.buckets[static_cast<size_t>(layout.bucket_of[static_cast<size_t>(p)])];
-      EXPECT_LE(bucket.begin, parameters.set.FlatRange(p).begin);
-      EXPECT_GE(bucket.end, parameters.set.FlatRange(p).end);
+      EXPECT_LE(bucket.begin, parameters.set.GradientRange(p).begin);
+      EXPECT_GE(bucket.end, parameters.set.GradientRange(p).end);
     }
   }
   EXPECT_THAT(CutBuckets(parameters.set, 1).bucket_of, ElementsAre(4, 3, 2, 1, 0));
@@ -154,7 +154,7 @@ TEST(DataParallel, ABucketWaitsForAllItsParameters) {
     ASSERT_TRUE(reducer.Finish().ok());
   }
   EXPECT_THAT(parameters.Gradients(), testing::Each(3.0f));
-  const int64_t front = parameters.set.FlatRange(0).end;
+  const int64_t front = parameters.set.GradientRange(0).end;
   const int64_t rest = parameters.set.FlatCount() - front;
   EXPECT_THAT(group.lengths(), ElementsAre(front, rest, front, rest, front, rest));
 }

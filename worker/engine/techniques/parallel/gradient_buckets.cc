@@ -4,10 +4,11 @@ namespace weft::engine {
 
 BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
   BucketLayout layout;
-  layout.bucket_of.resize(static_cast<size_t>(parameters.size()));
+  layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
   bool open = false;
   for (int64_t index = parameters.size() - 1; index >= 0; --index) {
-    const ParameterSet::Range range = parameters.FlatRange(index);
+    if (!parameters[index].trainable()) continue;
+    const ParameterSet::Range range = parameters.GradientRange(index);
     if (!open) layout.buckets.push_back({range.end, range.end, 0});
     GradientBucket& bucket = layout.buckets.back();
     bucket.begin = range.begin;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "worker/engine/autograd/tape.h"
@@ -14,10 +15,16 @@ struct Residual {
   Value delta;
 };
 
+struct NormOptions {
+  std::string name;  ///< Its parameters are `name`.weight and `name`.bias.
+  int64_t width = 0;
+  double epsilon = 1e-5;
+};
+
 /// Layer norm with the addition before it.
-class LayerNorm {
+class Norm {
  public:
-  LayerNorm(ParameterSet* parameters, const std::string& name, int64_t width, double epsilon);
+  Norm(ParameterSet* parameters, const NormOptions& options);
 
   struct Output {
     Value stream;      ///< stream + delta

@@ -1,18 +1,16 @@
-#include "worker/engine/nn/layer_norm.h"
+#include "worker/engine/nn/norm.h"
 
 #include "kernels/layer_norm/layer_norm.h"
 
 namespace weft::engine {
 
-LayerNorm::LayerNorm(ParameterSet* parameters, const std::string& name, int64_t width,
-                     double epsilon)
+Norm::Norm(ParameterSet* parameters, const NormOptions& options)
     : parameters_(parameters),
-      weight_(parameters->Register(name + ".weight", {width}, {1, 0})),
-      bias_(parameters->Register(name + ".bias", {width}, {})),
-      epsilon_(static_cast<float>(epsilon)) {}
+      weight_(parameters->Register(options.name + ".weight", {options.width}, {1, 0})),
+      bias_(parameters->Register(options.name + ".bias", {options.width}, {})),
+      epsilon_(static_cast<float>(options.epsilon)) {}
 
-Result<LayerNorm::Output> LayerNorm::Forward(Context& context, Tape& tape,
-                                             const Residual& x) const {
+Result<Norm::Output> Norm::Forward(Context& context, Tape& tape, const Residual& x) const {
   ProfileScope scope(context.profiler, "layer norm forward");
   const Tensor& stream = x.stream.tensor;
   const Shape shape = stream.shape();
@@ -38,15 +36,17 @@ Result<LayerNorm::Output> LayerNorm::Forward(Context& context, Tape& tape,
 
   tape.UseParameter(weight_);
   tape.UseParameter(bias_);
-  Output out{tape.NewValue(sum), tape.NewValue(std::move(y))};
-  if (!tape.recording()) return out;
+  const bool input_needs = x.stream.needs_gradient() || x.delta.needs_gradient();
+  const bool needs = input_needs || tape.Trains(weight_) || tape.Trains(bias_);
+  Output out{tape.NewValue(sum, input_needs), tape.NewValue(std::move(y), needs)};
+  if (!tape.Records(out.normalized)) return out;
   tape.Record(
       "layer norm backward",
       [this, stream_node = x.stream.node, delta_node = x.delta.node, sum_node = out.stream.node,
        y_node = out.normalized.node, saved = Tape::Save(std::move(sum)), mean = std::move(mean),
        rstd = std::move(rstd)](Context& ctx, Tape& t) -> Status {
         const Tensor dy = t.TakeGradient(y_node);
-        const Tensor dsum = t.TakeGradient(sum_node);
+        const Tensor dsum = sum_node == Value::kNoNode ? Tensor() : t.TakeGradient(sum_node);
         WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
         Tensor dx;
         if (dsum && dsum.unique()) {

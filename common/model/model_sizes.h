@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/spec/model_spec.h"
+
+namespace weft {
+
+/// Rows of the token embedding are stored and multiplied in whole tiles of this many.
+inline constexpr int64_t kVocabularyTile = 64;
+
+/// Rows of a table of `vocab_size` tokens in memory.
+inline int64_t PaddedVocabulary(int64_t vocab_size) {
+  return (vocab_size + kVocabularyTile - 1) / kVocabularyTile * kVocabularyTile;
+}
+
+// Sizes with the defaults of ModelSpec resolved; MlpWidth stands beside it.
+
+inline int64_t HeadWidth(const ModelSpec& model) {
+  return model.width / model.heads;
+}
+
+inline int64_t KvHeads(const ModelSpec& model) {
+  return model.kv_heads > 0 ? model.kv_heads : model.heads;
+}
+
+/// Columns of the keys, and of the values.
+inline int64_t KvWidth(const ModelSpec& model) {
+  return KvHeads(model) * HeadWidth(model);
+}
+
+/// Blocks with parameters of their own.
+inline int64_t DistinctBlocks(const ModelSpec& model) {
+  return model.distinct_blocks > 0 ? model.distinct_blocks : model.layers;
+}
+
+/// Which of the distinct blocks layer `layer` uses.
+inline int64_t BlockOfLayer(const ModelSpec& model, int64_t layer) {
+  return layer / (model.layers / DistinctBlocks(model));
+}
+
+/// Whether the token embedding is narrower than the network and projected to it.
+inline bool FactorisedEmbedding(const ModelSpec& model) {
+  return model.embedding_width > 0;
+}
+
+/// Columns of the token and position tables.
+inline int64_t EmbeddingWidth(const ModelSpec& model) {
+  return FactorisedEmbedding(model) ? model.embedding_width : model.width;
+}
+
+/// "pre", "post" or "none".
+inline std::string NormPositionOf(const ModelSpec& model) {
+  if (model.norm_position != "auto") return model.norm_position;
+  return model.family == "bert" ? "post" : "pre";
+}
+
+}  // namespace weft

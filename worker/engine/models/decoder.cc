@@ -1,0 +1,96 @@
+#include "worker/engine/models/decoder.h"
+
+#include "common/model/model_sizes.h"
+
+namespace weft::engine {
+namespace {
+
+int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, const ModelSpec& spec,
+                           int64_t width) {
+  return parameters.Register(name, {spec.vocab_size, width}, {0, spec.initializer_range},
+                             PaddedVocabulary(spec.vocab_size));
+}
+
+BlockStackOptions StackOptions(const ModelSpec& spec, const ModelOptions& options,
+                               const DecoderOptions& family) {
+  return {.layers = spec.layers,
+          .distinct = DistinctBlocks(spec),
+          .block = family.block,
+          .memory_policy = options.block_memory_policy};
+}
+
+std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const std::string& name,
+                                 int64_t in, int64_t out, const ModelSpec& spec, DType compute) {
+  if (!wanted) return std::nullopt;
+  return Linear(parameters, {{{name, out}}, in, true, spec.initializer_range}, compute);
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family)
+    : spec_(spec),
+      tokens_(RegisterVocabulary(parameters_, family.token_embedding, spec, EmbeddingWidth(spec))),
+      positions_(family.position_embedding.empty()
+                     ? -1
+                     : parameters_.Register(family.position_embedding,
+                                            {spec.context, EmbeddingWidth(spec)},
+                                            {0, spec.initializer_range})),
+      embedding_(&parameters_, tokens_, positions_, options.compute),
+      embedding_in_(Projection(FactorisedEmbedding(spec), &parameters_, "embedding_in",
+                               EmbeddingWidth(spec), spec.width, spec, options.compute)),
+      embedding_dropout_(family.embedding_dropout, spec.dropout),
+      blocks_(&parameters_, StackOptions(spec, options, family), options.compute),
+      final_norm_(NormPositionOf(spec) == "pre"
+                      ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
+                      : std::nullopt),
+      embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier, &parameters_,
+                                "embedding_out", spec.width, EmbeddingWidth(spec), spec,
+                                options.compute)),
+      classifier_(&parameters_,
+                  spec.untied_classifier
+                      ? RegisterVocabulary(parameters_, family.classifier, spec, spec.width)
+                      : tokens_,
+                  options.compute),
+      head_(&parameters_, &classifier_, spec.vocab_size) {}
+
+Status Decoder::Pack(Context& context) {
+  if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context));
+  WEFT_RETURN_IF_ERROR(blocks_.Pack(context));
+  if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context));
+  return classifier_.Pack(context);
+}
+
+Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& batch,
+                              std::vector<KeyValueCache>* caches) const {
+  WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch));
+  if (embedding_in_) {
+    WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
+  }
+  WEFT_ASSIGN_OR_RETURN(x,
+                        embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token));
+  WEFT_ASSIGN_OR_RETURN(Residual stream,
+                        blocks_.Forward(context, tape, std::move(x), batch, caches));
+  Value hidden;
+  if (final_norm_) {
+    WEFT_ASSIGN_OR_RETURN(Norm::Output last, final_norm_->Forward(context, tape, stream));
+    hidden = std::move(last.normalized);
+  } else {
+    WEFT_ASSIGN_OR_RETURN(hidden, Sum(context, tape, stream));
+  }
+  return embedding_out_ ? embedding_out_->Forward(context, tape, hidden) : std::move(hidden);
+}
+
+Result<double> Decoder::LossSum(Context& context, Tape& tape, const TokenBatch& batch,
+                                float gradient_scale) const {
+  WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
+  return head_.LossSum(context, tape, hidden, batch.targets, gradient_scale);
+}
+
+Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
+                               std::vector<KeyValueCache>* caches) const {
+  Tape tape(nullptr);
+  WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, caches));
+  return head_.Logits(context, hidden.tensor);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/engine/models/language_model.h"
+#include "worker/engine/nn/block_stack.h"
+#include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/nn/embedding.h"
+
+namespace weft::engine {
+
+/// What distinguishes one family of causal language models from another.
+struct DecoderOptions {
+  std::string token_embedding;     ///< Name of the table.
+  std::string position_embedding;  ///< The same; empty where positions enter elsewhere.
+  std::string embedding_dropout;   ///< Name of the site.
+  std::string classifier;          ///< Name of the matrix where it is not the token embedding.
+  NormOptions final_norm;          ///< Before the classifier; with pre-norm blocks only.
+  std::function<TransformerBlockOptions(int64_t index)> block;
+};
+
+/// A causal language model: embedding, blocks, norm, classifier. Parameters have the names of
+/// Hugging Face's files; weights of linear layers are [out, in]. With a factorised embedding (Lan
+/// et al. 2020, arXiv 1909.11942) the tables are narrower than the network; "embedding_in" and,
+/// with a tied classifier, "embedding_out" project between them.
+class Decoder : public LanguageModel {
+ public:
+  /// Registers the parameters; the caller allocates them.
+  Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family);
+
+  const ModelSpec& spec() const override { return spec_; }
+  DType compute() const override { return classifier_.compute(); }
+  ParameterSet& parameters() override { return parameters_; }
+  Status Pack(Context& context) override;
+  Result<double> LossSum(Context& context, Tape& tape, const TokenBatch& batch,
+                         float gradient_scale) const override;
+  Result<Tensor> Logits(Context& context, const TokenBatch& batch,
+                        std::vector<KeyValueCache>* caches) const override;
+
+ private:
+  Result<Value> Hidden(Context& context, Tape& tape, const TokenBatch& batch,
+                       std::vector<KeyValueCache>* caches) const;
+
+  ModelSpec spec_;
+  ParameterSet parameters_;
+  int64_t tokens_;
+  int64_t positions_;
+  Embedding embedding_;
+  std::optional<Linear> embedding_in_;
+  Dropout embedding_dropout_;
+  BlockStack blocks_;
+  std::optional<Norm> final_norm_;
+  std::optional<Linear> embedding_out_;
+  PackedParameter classifier_;
+  ClassifierHead head_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,34 @@
+#include "worker/engine/nn/transformer_block.h"
+
+namespace weft::engine {
+
+TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
+                                   DType compute)
+    : attention_branch_(parameters, options.attention_norm, options.norm_position),
+      attention_(parameters, options.attention, compute),
+      attention_dropout_(options.attention_dropout, options.dropout),
+      mlp_branch_(parameters, options.mlp_norm, options.norm_position),
+      mlp_(parameters, options.mlp, compute),
+      mlp_dropout_(options.mlp_dropout, options.dropout) {}
+
+Status TransformerBlock::Pack(Context& context) {
+  WEFT_RETURN_IF_ERROR(attention_.Pack(context));
+  return mlp_.Pack(context);
+}
+
+Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const Residual& x,
+                                           const BlockUse& use) const {
+  const int64_t first_token = use.batch.first_token;
+  const auto attend = [&](const Value& in) -> Result<Value> {
+    WEFT_ASSIGN_OR_RETURN(Value out, attention_.Forward(context, tape, in, use.batch, use.cache));
+    return attention_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
+  };
+  const auto transform = [&](const Value& in) -> Result<Value> {
+    WEFT_ASSIGN_OR_RETURN(Value out, mlp_.Forward(context, tape, in));
+    return mlp_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
+  };
+  WEFT_ASSIGN_OR_RETURN(Residual attended, attention_branch_.Forward(context, tape, x, attend));
+  return mlp_branch_.Forward(context, tape, attended, transform);
+}
+
+}  // namespace weft::engine

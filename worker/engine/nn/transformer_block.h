@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+
+#include "worker/engine/nn/dropout.h"
+#include "worker/engine/nn/mlp.h"
+#include "worker/engine/nn/residual.h"
+#include "worker/engine/nn/self_attention.h"
+
+namespace weft::engine {
+
+/// What a block of some model is made of.
+struct TransformerBlockOptions {
+  NormPosition norm_position = NormPosition::kPre;
+  NormOptions attention_norm;
+  SelfAttentionOptions attention;
+  NormOptions mlp_norm;
+  MlpOptions mlp;
+  double dropout = 0;             ///< Of what attention and the MLP add to the stream.
+  std::string attention_dropout;  ///< Name of the site.
+  std::string mlp_dropout;
+};
+
+/// How a block is used in a forward pass.
+struct BlockUse {
+  const TokenBatch& batch;
+  int64_t use = 0;                 ///< Of the layers that share this block, from 0.
+  KeyValueCache* cache = nullptr;  ///< Of the layer, in generation.
+};
+
+/// Self-attention, then an MLP, each within a residual branch.
+class TransformerBlock {
+ public:
+  TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options, DType compute);
+
+  Status Pack(Context& context);
+  Result<Residual> Forward(Context& context, Tape& tape, const Residual& x,
+                           const BlockUse& use) const;
+
+ private:
+  ResidualBranch attention_branch_;
+  SelfAttention attention_;
+  Dropout attention_dropout_;
+  ResidualBranch mlp_branch_;
+  Mlp mlp_;
+  Dropout mlp_dropout_;
+};
+
+}  // namespace weft::engine
