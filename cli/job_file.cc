@@ -27,7 +27,9 @@ Result<JobSpec> LoadJobFile(const std::string& path) {
   if (path == "-") {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   } else {
-    WEFT_ASSIGN_OR_RETURN(text, ReadFile(Env::Posix(), path, kMaxFileBytes));
+    Result<std::string> file = ReadFile(Env::Posix(), path, kMaxFileBytes);
+    if (file.status().code() == StatusCode::kExhausted) return InvalidError(file.status().message());
+    WEFT_ASSIGN_OR_RETURN(text, std::move(file));
     base = std::filesystem::absolute(path, error).parent_path();
   }
   WEFT_ASSIGN_OR_RETURN(Document document, ParseYaml(text, path == "-" ? "standard input" : path));
@@ -37,11 +39,8 @@ Result<JobSpec> LoadJobFile(const std::string& path) {
   for (std::string& file : job.data.validation) MakeAbsolute(base, file);
   MakeAbsolute(base, job.data.tokenizer.path);
   MakeAbsolute(base, job.model.import_path);
-  if (!job.model.import_path.empty()) {
-    // The planner needs the sizes of the model that is imported.
-    WEFT_ASSIGN_OR_RETURN(job.model,
-                          ReadGpt2Config(Env::Posix(), job.model.import_path, job.model));
-  }
+  // The planner needs the sizes of the model that is imported.
+  WEFT_RETURN_IF_ERROR(ResolveImportedModel(Env::Posix(), job));
   return job;
 }
 

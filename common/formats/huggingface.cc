@@ -1,6 +1,7 @@
 #include "common/formats/huggingface.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -296,6 +297,15 @@ Result<ModelSpec> ReadGpt2Config(Env& env, const std::string& folder, const Mode
   return model;
 }
 
+Status ResolveImportedModel(Env& env, JobSpec& job) {
+  if (job.model.import_path.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(job.model, ReadGpt2Config(env, job.model.import_path, job.model));
+  if (SequenceLength(job) <= job.model.context) return OkStatus();
+  return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
+                      " is longer than the context " + std::to_string(job.model.context) +
+                      " of the model in " + job.model.import_path);
+}
+
 Json Gpt2ToConfig(const ModelSpec& model, std::optional<int64_t> end_token) {
   Json config;
   config["architectures"] = {"GPT2LMHeadModel"};
@@ -337,6 +347,12 @@ Status ImportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
     WEFT_ASSIGN_OR_RETURN(std::span<float> out, buffer(tensor));
     WEFT_CHECK(out.size() >= Elements(tensor), "buffer too small for " + tensor.name);
     Load(*views->at(tensor.name), tensor, out);
+    const std::span<float> values = out.first(Elements(tensor));
+    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
+      return InvalidError("importing " + folder + ": tensor '" + tensor.name +
+                          "' holds NaN or infinite weights; hint: nothing can be trained from "
+                          "them, look at how the folder was made");
+    }
   }
   return OkStatus();
 }

@@ -35,6 +35,10 @@ Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base);
 /// Reads `folder`/config.json.
 Result<ModelSpec> ReadGpt2Config(Env& env, const std::string& folder, const ModelSpec& base);
 
+/// Puts the sizes of the folder `job.model.import_path` into `job.model`; nothing without one. Errors
+/// as ReadGpt2Config, and kInvalid when the job's sequences are longer than the model's context.
+Status ResolveImportedModel(Env& env, JobSpec& job);
+
 /// The config.json that Gpt2FromConfig and transformers read back. `end_token` is the id that ends
 /// a document; without it bos and eos are null.
 Json Gpt2ToConfig(const ModelSpec& model, std::optional<int64_t> end_token);
@@ -46,7 +50,8 @@ using WeightBuffer = std::function<Result<std::span<float>>(const Gpt2Tensor&)>;
 /// Fills the engine's weights from the safetensors of a Hugging Face folder (one file or shards;
 /// F32, BF16 or F16; with or without the prefix "transformer."). Attention mask buffers of old
 /// files are ignored, and so is an output projection equal to the embedding. kInvalid names every
-/// missing and unknown tensor, or the tensor whose shape or type differs, with both shapes.
+/// missing and unknown tensor, the tensor whose shape or type differs, with both shapes, or the
+/// tensor with a weight that is NaN or infinite.
 Status ImportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
                   const WeightBuffer& buffer);
 

@@ -217,6 +217,19 @@ TEST(Gpt2Import, NamesWhatIsMissingUnknownOrOfAnotherShape) {
   EXPECT_EQ(Import(MakeFolder(), model).status().code(), StatusCode::kNotFound);
 }
 
+TEST(Gpt2Import, RefusesWeightsThatAreNotNumbers) {
+  const std::string folder = MakeFolder();
+  const std::string sound = Load(kTiny + "/model.safetensors");
+  for (const char* last : {"\x00\x00\x80\x7f", "\x00\x00\x80\xff", "\x01\x00\xc0\x7f"}) {
+    std::string bytes = sound;
+    bytes.replace(bytes.size() - 4, 4, last, 4);
+    ASSERT_TRUE(WriteFileAtomic(Env::Posix(), folder + "/model.safetensors", bytes).ok());
+    const Status status = Import(folder, TinyModel()).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr(folder), HasSubstr("NaN or infinite")));
+  }
+}
+
 TEST(Gpt2Import, RefusesAnOutputProjectionOfItsOwn) {
   const std::string folder = MakeFolder();
   const std::vector<float> ones(88, 1.0f);

@@ -72,6 +72,12 @@ Status ValidateJob(const JobSpec& job) {
   if (job.data.masking.mask_share + job.data.masking.random_share > 1) {
     return InvalidError("data.masking.mask_share and random_share are more than 1 together");
   }
+  if (!model.import_path.empty() && model.family != "vit" && job.data.tokenizer.path.empty()) {
+    return InvalidError(
+        "model.import_path is given and data.tokenizer.path is not: weights that "
+        "were trained mean nothing with another tokenizer; hint: data.tokenizer."
+        "path is most often the same folder");
+  }
   if (job.schedule.warmup_steps > job.train.steps) {
     return InvalidError("schedule.warmup_steps " + std::to_string(job.schedule.warmup_steps) +
                         " is more than train.steps " + std::to_string(job.train.steps));

@@ -106,7 +106,7 @@ class ServiceTest : public testing::Test {
     spec.name = "job";
     spec.data.train = {"/data/a"};
     spec.resources.ranks = ranks;
-    spec.model.import_path = import_path;
+    spec.model.import_path = spec.data.tokenizer.path = import_path;
     std::promise<Result<SubmitResult>> promise;
     service_->Submit(spec, "request-" + std::to_string(++requests_),
                      [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });

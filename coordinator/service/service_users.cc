@@ -49,19 +49,17 @@ Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots
   return OkStatus();
 }
 
-Status ResolveImportedModel(JobSpec& spec) {
+Status ResolveImport(JobSpec& spec) {
   const std::string& folder = spec.model.import_path;
-  if (folder.empty()) return OkStatus();
-  if (!std::filesystem::path(folder).is_absolute()) {
+  if (!folder.empty() && !std::filesystem::path(folder).is_absolute()) {
     return InvalidError("model.import_path '" + folder + "' is not an absolute path");
   }
-  Result<ModelSpec> model = ReadGpt2Config(Env::Posix(), folder, spec.model);
-  if (!model.ok()) {
-    return InvalidError("model.import_path: " + model.status().message() +
+  Status status = ResolveImportedModel(Env::Posix(), spec);
+  if (status.code() == StatusCode::kNotFound) {
+    return InvalidError("model.import_path: " + status.message() +
                         "; hint: the folder must be readable here and on the workers");
   }
-  spec.model = *std::move(model);
-  return OkStatus();
+  return status.WithContext("model.import_path");
 }
 
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
@@ -70,7 +68,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   if (status.ok()) status = CheckDataPaths(spec, options_.data_roots);
   JobRecord job;
   job.spec = spec;
-  if (status.ok()) status = ResolveImportedModel(job.spec);
+  if (status.ok()) status = ResolveImport(job.spec);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
   }
@@ -198,7 +196,7 @@ Result<PlanReport> Service::PlanFor(const JobSpec& spec,
   WEFT_RETURN_IF_ERROR(ValidateJob(spec));
   WEFT_RETURN_IF_ERROR(CheckDataPaths(spec, options_.data_roots));
   JobSpec resolved = spec;
-  WEFT_RETURN_IF_ERROR(ResolveImportedModel(resolved));
+  WEFT_RETURN_IF_ERROR(ResolveImport(resolved));
   ClusterProfile attached;
   if (!cluster) {
     for (WorkerView& worker : Workers()) {

@@ -25,7 +25,11 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                           "; hint: delete them all to start from the beginning");
     }
     if (!spec.job.model.import_path.empty()) {
-      WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, spec.job.model.import_path, model));
+      Status imported = engine::ImportWeights(env, spec.job.model.import_path, model);
+      if (imported.code() == StatusCode::kCorrupt) {  // the user's file, which no retry mends
+        return InvalidError(imported.message() + "; hint: copy or export the folder again");
+      }
+      WEFT_RETURN_IF_ERROR(imported);
     }
     return start;
   }
