@@ -1,6 +1,7 @@
 #include "worker/engine/checkpoint/publish.h"
 
 #include "common/failpoint.h"
+#include "common/memory_errors.h"
 #include "common/version.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
@@ -56,7 +57,7 @@ Result<CheckpointManifest> PublishCheckpoint(Env& env, const std::string& run_di
     WEFT_RETURN_IF_ERROR(env.Rename(work, target));
     return env.SyncDir(parent);
   };
-  if (Status status = publish(); !status.ok()) {
+  if (Status status = CatchExhaustion("writing a checkpoint", publish); !status.ok()) {
     (void)env.RemoveTree(work);
     return status;
   }

@@ -6,6 +6,7 @@
 
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/memory_errors.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/publish.h"
 #include "worker/engine/tensor/profiler.h"
@@ -65,33 +66,31 @@ Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
   progress.step = manifest.step;
   progress.path = CheckpointPath(options_.run_dir, manifest.step);
   (void)Wait();  // its outcome has been reported
-  Result<Snapshot> snapshot = Copy(tensors);
-  if (!snapshot.ok()) {
-    last_ = snapshot.status();
-    progress.state = CheckpointProgress::State::kFailed;
-    progress.error = last_;
-    Report(progress);
+  double held_up = 0;
+  Status started = CatchExhaustion("starting a checkpoint", [&]() -> Status {
+    WEFT_ASSIGN_OR_RETURN(Snapshot snapshot, Copy(tensors));
+    held_up = progress.snapshot_seconds = watch.Lap();
+    running_ = std::async(std::launch::async, [this, manifest = std::move(manifest),
+                                               copy = std::move(snapshot), progress]() mutable {
+      return Run(std::move(manifest), std::move(copy), std::move(progress));
+    });
+    return OkStatus();
+  });
+  if (!started.ok()) {
+    last_ = ReportFailure(std::move(progress), started);
     return last_;
   }
-  progress.snapshot_seconds = watch.Lap();
-  const double held_up = progress.snapshot_seconds;
-  running_ = std::async(std::launch::async,
-                        [this, manifest = std::move(manifest), copy = *std::move(snapshot),
-                         progress = std::move(progress)]() mutable {
-                          return Run(std::move(manifest), std::move(copy), std::move(progress));
-                        });
   return held_up;
 }
 
 Status CheckpointWriter::Run(CheckpointManifest manifest, Snapshot snapshot,
                              CheckpointProgress progress) {
-  Status status = WriteAndVerify(std::move(manifest), std::move(snapshot), progress);
+  Status status = CatchExhaustion("verifying a checkpoint", [&] {
+    return WriteAndVerify(std::move(manifest), std::move(snapshot), progress);
+  });
   if (!status.ok()) {
     if (status.code() == StatusCode::kConflict) fenced_ = true;
-    progress.state = CheckpointProgress::State::kFailed;
-    progress.error = status;
-    Report(progress);
-    return status;
+    return ReportFailure(std::move(progress), status);
   }
   progress.state = CheckpointProgress::State::kVerified;
   Report(progress);
@@ -118,6 +117,13 @@ Status CheckpointWriter::WriteAndVerify(CheckpointManifest manifest, Snapshot sn
   WEFT_RETURN_IF_ERROR(VerifyAndMark(*options_.env, progress.path).status());
   progress.verify_seconds = watch.Lap();
   return Failpoint("checkpoint.after_verify");
+}
+
+Status CheckpointWriter::ReportFailure(CheckpointProgress progress, const Status& status) const {
+  progress.state = CheckpointProgress::State::kFailed;
+  progress.error = status;
+  Report(progress);
+  return status;
 }
 
 void CheckpointWriter::Report(const CheckpointProgress& progress) const {

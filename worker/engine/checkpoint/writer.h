@@ -79,6 +79,8 @@ class CheckpointWriter {
   Status WriteAndVerify(CheckpointManifest manifest, Snapshot snapshot,
                         CheckpointProgress& progress);
   void Report(const CheckpointProgress& progress) const;
+  /// Returns `status`.
+  Status ReportFailure(CheckpointProgress progress, const Status& status) const;
 
   CheckpointWriterOptions options_;
   EpochFence fence_;

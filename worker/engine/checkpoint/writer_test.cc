@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <new>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -133,6 +134,39 @@ TEST_F(WriterTest, AFullDiskIsReportedCleanedUpAndRetried) {
   env_.SetCapacity(1 << 20);
   EXPECT_TRUE(Save(*writer, 3).ok());
   EXPECT_THAT(Steps(), ElementsAre(3));
+}
+
+/// Without memory for files that are written or read, once armed.
+class NoMemoryEnv : public FaultEnv {
+ public:
+  bool write = false;
+  bool read = false;
+  Result<std::unique_ptr<WritableFile>> NewWritableFile(const std::string& path) override {
+    if (write) throw std::bad_alloc();
+    return FaultEnv::NewWritableFile(path);
+  }
+  Result<std::unique_ptr<MappedFile>> MapFile(const std::string& path) override {
+    if (read) throw std::bad_alloc();
+    return FaultEnv::MapFile(path);
+  }
+};
+
+TEST_F(WriterTest, WithoutMemoryACheckpointFailsAndTheNextOneIsTried) {
+  NoMemoryEnv env;
+  ASSERT_TRUE(env.CreateDirs(kRun).ok());
+  auto writer = *CheckpointWriter::Open({&env, kRun, 1, 1, {}});
+  ASSERT_TRUE(Save(*writer, 1).ok());
+  env.write = true;
+  const Status status = Save(*writer, 2);
+  EXPECT_EQ(status.code(), StatusCode::kExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("no more memory"));
+  EXPECT_THAT(*env.ListDir(CheckpointsFolder(kRun)), ElementsAre("step-00000001"));
+  env.write = false;
+  env.read = true;
+  EXPECT_EQ(Save(*writer, 3).code(), StatusCode::kExhausted);
+  env.read = false;
+  EXPECT_TRUE(LatestVerified(env, kRun)->latest.has_value());
+  EXPECT_TRUE(Save(*writer, 4).ok());
 }
 
 TEST_F(WriterTest, AReplacedAttemptPublishesAndDeletesNothing) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <thread>
 
+#include "common/memory_errors.h"
+
 namespace weft::engine {
 namespace {
 
@@ -95,7 +97,11 @@ Status EncodeDocuments(const std::vector<DocumentFile>& files, const Tokenizer& 
     std::atomic<size_t> next{0};
     auto work = [&] {
       for (size_t i = next++; i < count; i = next++) {
-        encoded[i] = Encode(items[first + i], tokenizer, end_of_text);
+        Status status = CatchExhaustion("making tokens of the text", [&] {
+          encoded[i] = Encode(items[first + i], tokenizer, end_of_text);
+          return OkStatus();
+        });
+        if (!status.ok()) encoded[i].status = status;
       }
     };
     {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/memory_errors.h"
 
 namespace weft::engine {
 
@@ -54,7 +55,9 @@ void Prefetcher::Work() {
     if (stop_) return;
     const Request request = *wanted_;
     lock.unlock();
-    Result<Batch> batch = source_->Get(request.step, request.range.first, request.range.count);
+    Result<Batch> batch = CatchExhaustion("preparing a batch", [&] {
+      return source_->Get(request.step, request.range.first, request.range.count);
+    });
     lock.lock();
     ready_ = std::move(batch);
     changed_.notify_all();
