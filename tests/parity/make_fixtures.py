@@ -6,15 +6,19 @@ makes of them in float64: logits, loss, every gradient, and the weights after 20
   gradients/  the same folder form, each "weight" being the gradient of the mean loss
   trained/    the model after the steps
   batch.safetensors   tokens, targets (-1: none), logits, loss
+  imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens, and
+              loss.json: the model's loss over all of them
 
 Needs torch, transformers and safetensors; run it by hand when the fixtures are to change.
 """
 
 import copy
+import json
 import pathlib
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Config, GPT2LMHeadModel
 
 FOLDER = pathlib.Path(__file__).parent / "testdata" / "gpt2"
@@ -35,7 +39,41 @@ def save(model, name):
     (FOLDER / name / "generation_config.json").unlink(missing_ok=True)
 
 
+def write_imported():
+    """What a job with model.import_path starts from, and the loss of its first step."""
+    folder, sequences, length = FOLDER / "imported", 6, 16
+    folder.mkdir(exist_ok=True)
+    words = ["the shuttle", "flies over", "a warp", "and under", "the weft", "of old looms"]
+    text = " ".join(words[i * i % 7 % 6] for i in range(60)) + "."
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([text], vocab_size=290, special_tokens=["<|endoftext|>"])
+    end = tokenizer.token_to_id("<|endoftext|>")
+    # As many characters as give the tokens wanted: inputs, and the target of the last, which is the
+    # end of the document.
+    size = next(n for n in range(len(text))
+                if len(tokenizer.encode(text[:n]).ids) == sequences * length)
+    tokens = torch.tensor(tokenizer.encode(text[:size]).ids + [end])
+    (folder / "text.txt").write_text(text[:size])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+    config = GPT2Config(
+        vocab_size=tokenizer.get_vocab_size(), n_positions=length, n_embd=16, n_layer=1, n_head=2,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager",
+        bos_token_id=end, eos_token_id=end,
+    )
+    model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)  # far from a fresh model's loss
+    save(model, "imported")
+    inputs, targets = tokens[:-1].view(sequences, length), tokens[1:].view(sequences, length)
+    _, loss = loss_of(model.double(), inputs, targets)
+    (folder / "loss.json").write_text(json.dumps({"loss": loss.item()}) + "\n")
+
+
 def main():
+    torch.manual_seed(2)
+    write_imported()
     torch.manual_seed(1)
     config = GPT2Config(
         vocab_size=67, n_positions=24, n_embd=32, n_layer=2, n_head=2, n_inner=96,

@@ -146,7 +146,9 @@ Result<AttemptOutcome> Attempt::Train() {
     }
     if (trainer_->finished()) break;
     if (votes.stop) {
-      if (Status saved = SaveAndWait(); !saved.ok()) {
+      Status saved = CheckState(0);
+      if (saved.ok()) saved = SaveAndWait();
+      if (!saved.ok()) {
         Event("error", "stopped without a checkpoint of step " + std::to_string(step) + ": " +
                            saved.message());
         return AttemptOutcome{step, "", std::nullopt};
@@ -199,8 +201,7 @@ Status Attempt::Step() {
     Event("warning", "step " + std::to_string(counters.step) +
                          " had a loss or gradient that is not finite; its update was dropped");
   }
-  if (skipped_in_a_row_ >= kMaxSkippedInARow) return NumericsError(counters.step);
-  return OkStatus();
+  return skipped_in_a_row_ < kMaxSkippedInARow ? OkStatus() : CheckState(0);
 }
 
 Result<Attempt::Votes> Attempt::CollectVotes() {
@@ -240,6 +241,15 @@ engine::CheckpointManifest Attempt::Manifest() const {
   return manifest;
 }
 
+Status Attempt::CheckState(int64_t dropped_allowed) {
+  const std::string step = std::to_string(trainer_->counters().step);
+  WEFT_ASSIGN_OR_RETURN(bool finite, trainer_->WeightsAreFinite());
+  if (!finite) return NumericsError("weights are not finite after step " + step);
+  if (skipped_in_a_row_ <= dropped_allowed) return OkStatus();
+  return NumericsError("loss or gradients were not finite for " +
+                       std::to_string(skipped_in_a_row_) + " steps in a row up to step " + step);
+}
+
 Status Attempt::SaveInBackground() {
   if (!first_rank()) return OkStatus();
   const int64_t step = trainer_->counters().step;
@@ -249,6 +259,11 @@ Status Attempt::SaveInBackground() {
                          "checkpoint.every_steps");
     return OkStatus();
   }
+  if (skipped_in_a_row_ > 0) {
+    Event("warning", "no checkpoint of step " + std::to_string(step) + ": its update was dropped");
+    return OkStatus();
+  }
+  WEFT_RETURN_IF_ERROR(CheckState(0));
   WEFT_RETURN_IF_ERROR(curve_->Sync());
   Result<double> held_up = checkpoints_->Save(Manifest(), trainer_->StateTensors());
   if (!held_up.ok()) return OkStatus();  // reported; the next interval tries again
@@ -267,6 +282,7 @@ Status Attempt::SaveAndWait() {
 }
 
 Result<AttemptOutcome> Attempt::Finish() {
+  WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(EvaluateNow());
   WEFT_RETURN_IF_ERROR(SaveAndWait());
   AttemptOutcome outcome{trainer_->counters().step,

@@ -43,6 +43,10 @@ class Attempt {
   Status Step();
   Result<Votes> CollectVotes();
   Status EvaluateNow();
+  /// The error of a diverged training when a weight is not finite, or the last updates, more than
+  /// `dropped_allowed` of them, were dropped. Such a state is not saved: it would replace the good
+  /// checkpoints, and every later attempt would start from it.
+  Status CheckState(int64_t dropped_allowed);
   Status SaveInBackground();
   Status SaveAndWait();
   engine::CheckpointManifest Manifest() const;

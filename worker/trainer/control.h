@@ -21,7 +21,7 @@ namespace weft::trainer {
 enum ExitCode : int {
   kExitDone = 0,        ///< Finished, or stopped as asked.
   kExitUsage = 64,      ///< Wrong arguments, or an attempt spec that cannot be read.
-  kExitUserError = 65,  ///< Job or data are wrong: a retry cannot help.
+  kExitUserError = 65,  ///< Job or data are wrong, or the training diverged: no retry helps.
   kExitInternal = 70,   ///< A defect of Weft.
   kExitOrphaned = 71,   ///< The daemon is gone.
   kExitRetry = 75,      ///< A peer, memory, disk or the like failed: a retry may help.
@@ -249,7 +249,8 @@ struct FailedMessage {
                       "CORRUPT", "INTERNAL"}),
           self.code);
     visit(Field("message", "For people."), self.message);
-    visit(Field("numerics", "Loss or gradients were not finite for too long."), self.numerics);
+    visit(Field("numerics", "Loss, gradients or weights are not finite: a retry cannot help."),
+          self.numerics);
   }
 };
 

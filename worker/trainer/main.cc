@@ -78,8 +78,9 @@ int Run(const AttemptSpec& spec, Reporter& reporter, engine::Store& store) {
     WEFT_LOG_ERROR << outcome.status().ToString();
     FailedMessage failed = ToFailed(outcome.status());
     failed.numerics = IsNumericsError(outcome.status());
+    const int exit_code = failed.numerics ? kExitUserError : ExitCodeOf(outcome.status());
     reporter.Report(std::move(failed));
-    return ExitCodeOf(outcome.status());
+    return exit_code;
   }
   if (outcome->summary) {
     reporter.Report(FinishedMessage{*outcome->summary});

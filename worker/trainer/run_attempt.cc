@@ -1,6 +1,7 @@
 #include "worker/trainer/run_attempt.h"
 
 #include "common/formats/huggingface.h"
+#include "common/memory_errors.h"
 #include "worker/trainer/attempt.h"
 
 namespace weft::trainer {
@@ -38,30 +39,29 @@ Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingD
                                     Reporter& reporter, engine::Store& store) {
   WEFT_RETURN_IF_ERROR(CheckPlan(spec));
   WEFT_RETURN_IF_ERROR(env.CreateDirs(spec.run_dir));
-  Attempt attempt(env, spec, std::move(data), reporter, store);
-  if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
-  Result<AttemptOutcome> outcome = attempt.Train();
-  if (!outcome.ok()) return WhileTraining(outcome.status());
-  return outcome;
+  return CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
+    Attempt attempt(env, spec, std::move(data), reporter, store);
+    if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
+    Result<AttemptOutcome> outcome = attempt.Train();
+    if (!outcome.ok()) return WhileTraining(outcome.status());
+    return outcome;
+  });
 }
 
 Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& reporter,
                                   engine::Store& store) {
   AttemptSpec resolved = spec;
-  if (const std::string& folder = spec.job.model.import_path; !folder.empty()) {
-    Result<ModelSpec> model = ReadGpt2Config(env, folder, spec.job.model);
-    if (!model.ok()) return BeforeTraining(model.status());
-    resolved.job.model = *std::move(model);
+  if (Status status = ResolveImportedModel(env, resolved.job); !status.ok()) {
+    return BeforeTraining(status);
   }
-  Result<TrainingData> data = OpenTrainingData(env, resolved);
+  Result<TrainingData> data =
+      CatchExhaustion("opening the training data", [&] { return OpenTrainingData(env, resolved); });
   if (!data.ok()) return BeforeTraining(data.status());
   return RunAttemptOn(env, resolved, *std::move(data), reporter, store);
 }
 
-Status NumericsError(int64_t step) {
-  return InternalError(std::string(kDiverged) + "loss or gradients were not finite for " +
-                       std::to_string(kMaxSkippedInARow) + " steps in a row up to step " +
-                       std::to_string(step) +
+Status NumericsError(const std::string& what) {
+  return InternalError(std::string(kDiverged) + what +
                        "; hint: lower optimizer.learning_rate or raise schedule.warmup_steps");
 }
 

@@ -37,8 +37,8 @@ Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& r
 Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingData data,
                                     Reporter& reporter, engine::Store& store);
 
-/// The error of an attempt whose loss or gradients were not finite for too long, up to `step`.
-Status NumericsError(int64_t step);
+/// The error of an attempt that makes numbers that are not finite; `what` says which and when.
+Status NumericsError(const std::string& what);
 bool IsNumericsError(const Status& status);
 
 }  // namespace weft::trainer

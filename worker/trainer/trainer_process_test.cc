@@ -1,200 +1,17 @@
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "worker/trainer/testing/trainer_process.h"
 
+#include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <optional>
-#include <sstream>
 #include <thread>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "common/env.h"
-#include "common/json.h"
-#include "common/rng.h"
-#include "common/spec/attempt_spec.h"
-#include "common/spec/spec_json.h"
-#include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/comm/hash_store.h"
-#include "worker/trainer/control.h"
 
 namespace weft::trainer {
 namespace {
 
 using testing::HasSubstr;
-
-/// A weft-trainer process and the daemon's end of its control channel.
-class Rank {
- public:
-  Rank(const std::string& spec_path, const std::string& failpoints, bool with_control) {
-    int fds[2] = {-1, -1};
-    if (with_control && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-      ADD_FAILURE() << "socketpair";
-    }
-    pid_ = fork();
-    if (pid_ == 0) {
-      setenv("WEFT_FAILPOINTS", failpoints.c_str(), 1);
-      setenv("WEFT_LOG", "error", 1);
-      setenv("OMP_NUM_THREADS", "1", 1);
-      const std::string binary = std::string(WEFT_BINARY_DIR) + "/weft-trainer";
-      if (with_control) {
-        dup2(fds[1], 3);
-        fcntl(3, F_SETFD, 0);
-        execl(binary.c_str(), "weft-trainer", "--spec", spec_path.c_str(), "--control-fd", "3",
-              nullptr);
-      } else {
-        execl(binary.c_str(), "weft-trainer", "--spec", spec_path.c_str(), nullptr);
-      }
-      _exit(127);
-    }
-    control_ = fds[0];
-    if (fds[1] >= 0) close(fds[1]);
-  }
-  ~Rank() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    CloseControl();
-  }
-  Rank(const Rank&) = delete;
-  Rank& operator=(const Rank&) = delete;
-
-  /// The next message, or nothing at the end of file.
-  std::optional<RankMessage> Next() {
-    size_t end = 0;
-    while ((end = pending_.find('\n')) == std::string::npos) {
-      pollfd wait{control_, POLLIN, 0};
-      if (poll(&wait, 1, 60000) != 1) {
-        ADD_FAILURE() << "silent for a minute";
-        return std::nullopt;
-      }
-      char buffer[4096];
-      ssize_t got = read(control_, buffer, sizeof(buffer));
-      if (got <= 0) return std::nullopt;
-      pending_.append(buffer, static_cast<size_t>(got));
-    }
-    Result<RankMessage> message = ParseRankMessage(std::string_view(pending_).substr(0, end));
-    EXPECT_TRUE(message.ok()) << message.status().message();
-    pending_.erase(0, end + 1);
-    if (!message.ok()) return std::nullopt;
-    return *message;
-  }
-
-  /// Reads up to the next message of this kind.
-  template <class Message>
-  std::optional<Message> Await() {
-    while (std::optional<RankMessage> message = Next()) {
-      if (auto* found = std::get_if<Message>(&*message)) return *found;
-    }
-    return std::nullopt;
-  }
-
-  void Send(const DaemonMessage& message) {
-    const std::string line = ToLine(message) + "\n";
-    EXPECT_EQ(write(control_, line.data(), line.size()), static_cast<ssize_t>(line.size()));
-  }
-  void CloseControl() {
-    if (control_ >= 0) close(control_);
-    control_ = -1;
-  }
-  void Signal(int number) { kill(pid_, number); }
-
-  /// Exit code, or minus the signal.
-  int Wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_ = -1;
-  int control_ = -1;
-  std::string pending_;
-};
-
-class TrainerProcessTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "weft_trainer_XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    // Sentences of a few words: enough regularity to learn something from.
-    PhiloxStream random({1, 0, 0});
-    const char* words[] = {"the", "cat", "sees", "a", "dog", "and", "runs", "home"};
-    std::string text;
-    for (int i = 0; i < 4000; ++i) {
-      text += words[random.Below(8)];
-      text += random.Below(6) == 0 ? ".\n" : " ";
-    }
-    ASSERT_TRUE(WriteFileAtomic(env_, root_ + "/text.txt", text).ok());
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
-  AttemptSpec Spec(const std::string& run) const {
-    AttemptSpec spec;
-    spec.job_id = "j-" + run;
-    spec.epoch = 1;
-    spec.host = "127.0.0.1";
-    spec.run_dir = root_ + "/" + run;
-    spec.cache_dir = root_ + "/cache";
-    JobSpec& job = spec.job;
-    job.name = "tiny";
-    job.model.layers = 1;
-    job.model.width = 32;
-    job.model.heads = 2;
-    job.model.context = 16;
-    job.model.dropout = 0.1;
-    job.data.train = {root_ + "/text.txt"};
-    job.data.tokenizer.vocab_size = 280;
-    job.train.steps = 12;
-    job.train.global_batch = 4;
-    job.train.precision = "fp32";
-    job.train.eval_every_steps = 5;
-    job.train.eval_sequences = 8;
-    job.schedule.warmup_steps = 2;
-    job.checkpoint.every_steps = 4;
-    job.checkpoint.keep_last = 2;
-    spec.plan.precision = "fp32";
-    spec.plan.micro_batch = 2;
-    spec.plan.accumulation_steps = 2;
-    return spec;
-  }
-
-  std::unique_ptr<Rank> Start(const AttemptSpec& spec, const std::string& failpoints = "",
-                              bool with_control = false) {
-    std::string path = root_ + "/spec-" + spec.job_id + "-" + std::to_string(spec.epoch) + "-" +
-                       std::to_string(spec.rank) + ".json";
-    EXPECT_TRUE(WriteFileAtomic(env_, path, ToJson(spec).dump()).ok());
-    return std::make_unique<Rank>(path, failpoints, with_control);
-  }
-
-  std::string Curve(const AttemptSpec& spec) {
-    return *ReadFile(env_, spec.run_dir + "/loss.jsonl");
-  }
-  std::vector<double> Losses(const AttemptSpec& spec) {
-    std::vector<double> losses;
-    std::istringstream lines(Curve(spec));
-    for (std::string line; std::getline(lines, line);) {
-      losses.push_back((*ParseJson(line))["loss"].get<double>());
-    }
-    return losses;
-  }
-  std::string FinalState(const AttemptSpec& spec) {
-    return *ReadFile(env_, engine::CheckpointPath(spec.run_dir, spec.job.train.steps) +
-                               "/state-00000-of-00001.safetensors");
-  }
-
-  Env& env_ = Env::Posix();
-  std::string root_;
-};
 
 TEST_F(TrainerProcessTest, AKilledRunResumesToTheSameBits) {
   const AttemptSpec undisturbed = Spec("undisturbed");
@@ -226,6 +43,29 @@ TEST_F(TrainerProcessTest, AKilledRunResumesToTheSameBits) {
     auto finished = rank->Await<FinishedMessage>();
     ASSERT_TRUE(finished.has_value());
     EXPECT_EQ(rank->Wait(), kExitDone);
+    EXPECT_EQ(Curve(spec), Curve(undisturbed)) << failpoint;
+    EXPECT_EQ(FinalState(spec), FinalState(undisturbed)) << failpoint;
+  }
+}
+
+TEST_F(TrainerProcessTest, AKilledRunInBf16ResumesToTheSameBits) {
+  // The checkpoint holds the fp32 masters; the bf16 copies are made from them anew.
+  auto in_bf16 = [&](const std::string& run) {
+    AttemptSpec spec = Spec(run);
+    spec.job.train.precision = spec.plan.precision = "bf16";
+    spec.plan.threads_per_rank = 2;
+    spec.plan.block_memory_policy = {"recompute"};
+    return spec;
+  };
+  const AttemptSpec undisturbed = in_bf16("undisturbed");
+  ASSERT_EQ(Start(undisturbed)->Wait(), kExitDone);
+  int number = 0;
+  for (const char* failpoint :
+       {"trainer.before_step=crash@7", "checkpoint.after_publish=crash@2"}) {
+    AttemptSpec spec = in_bf16("killed" + std::to_string(++number));
+    ASSERT_EQ(Start(spec, failpoint)->Wait(), -SIGKILL) << failpoint;
+    spec.epoch = 2;
+    ASSERT_EQ(Start(spec)->Wait(), kExitDone);
     EXPECT_EQ(Curve(spec), Curve(undisturbed)) << failpoint;
     EXPECT_EQ(FinalState(spec), FinalState(undisturbed)) << failpoint;
   }
@@ -334,13 +174,10 @@ TEST_F(TrainerProcessTest, WhenOneRankDiesTheOtherLeavesForARetryAndTheJobResume
 }
 
 TEST_F(TrainerProcessTest, WhatTheUserGotWrongIsNotRetried) {
-  auto expect_user_error = [&](AttemptSpec spec, const std::string& text) {
-    auto rank = Start(spec, "", true);
-    auto failed = rank->Await<FailedMessage>();
-    ASSERT_TRUE(failed.has_value());
-    EXPECT_EQ(failed->code, "INVALID");
-    EXPECT_THAT(failed->message, HasSubstr(text));
-    EXPECT_EQ(rank->Wait(), kExitUserError);
+  auto expect_user_error = [&](const AttemptSpec& spec, const std::string& text) {
+    const FailedMessage failed = Fail(spec, kExitUserError);
+    EXPECT_EQ(failed.code, "INVALID");
+    EXPECT_THAT(failed.message, HasSubstr(text));
   };
   AttemptSpec no_file = Spec("no_file");
   no_file.job.data.train = {root_ + "/absent.txt"};

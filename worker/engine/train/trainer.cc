@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/norm_stat/norm_stat.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/schedule.h"
 
@@ -217,6 +218,16 @@ Result<EvaluationReport> Trainer::Evaluate() {
   WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
   return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]), watch.Lap()};
+}
+
+Result<bool> Trainer::WeightsAreFinite() {
+  const ParameterSet& parameters = parts_.model->parameters();
+  const kernels::NormTensor all{parameters.values().As<float>(), parameters.FlatCount()};
+  double sum_of_squares = 0;
+  int64_t non_finite = 0;
+  WEFT_RETURN_IF_ERROR(kernels::NormStat(parts_.context->stream,
+                                         {std::span(&all, 1), &sum_of_squares, &non_finite}));
+  return non_finite == 0;
 }
 
 std::vector<NamedTensor> Trainer::StateTensors() const {

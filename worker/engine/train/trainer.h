@@ -47,6 +47,10 @@ class Trainer {
   /// validation data.
   Result<EvaluationReport> Evaluate();
 
+  /// Whether no weight of this rank is NaN or infinite, which an update can make it although loss
+  /// and gradients were finite. Reads every weight once.
+  Result<bool> WeightsAreFinite();
+
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
 

@@ -1,0 +1,117 @@
+// How a rank ends that cannot go on: numbers that are not finite, and no memory.
+
+#include <set>
+
+#include <gmock/gmock.h>
+
+#include "worker/trainer/run_attempt.h"
+#include "worker/trainer/testing/trainer_process.h"
+
+namespace weft::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+class TrainerFailuresTest : public TrainerProcessTest {
+ protected:
+  /// The first update spoils the weights: they explode by the learning rate, or those of positions
+  /// that no sequence reaches become NaN, by 0 / (0 + epsilon), which no loss would ever show.
+  JobSpec Diverging(const std::string& how, int64_t steps) const {
+    JobSpec job = Spec("").job;
+    job.train.steps = steps;
+    job.schedule.kind = "constant";
+    job.schedule.warmup_steps = 0;
+    job.checkpoint.every_steps = 2;
+    if (how == "explodes") {
+      job.optimizer.learning_rate = 100;
+      job.train.gradient_clip_norm = 0;
+    } else {
+      job.optimizer.epsilon = 0;
+      job.train.sequence_length = job.model.context / 2;
+    }
+    return job;
+  }
+};
+
+TEST_F(TrainerFailuresTest, ADivergedTrainingEndsAndKeepsItsGoodCheckpoints) {
+  AttemptSpec spec = Spec("diverged");
+  spec.job.checkpoint.every_steps = 2;
+  const JobSpec sound = spec.job;
+  ASSERT_EQ(Start(spec, "checkpoint.after_verify=crash@2")->Wait(), -SIGKILL);
+  const std::vector<std::string> good = Checkpoints(spec);
+  ASSERT_FALSE(good.empty());
+
+  spec.job = Diverging("explodes", 60);
+  spec.epoch = 2;
+  const FailedMessage failed = Fail(spec, kExitUserError);
+  EXPECT_TRUE(failed.numerics);
+  EXPECT_THAT(failed.message, HasSubstr("the training diverged"));
+  EXPECT_THAT(failed.message, HasSubstr("hint: lower optimizer.learning_rate"));
+  EXPECT_LT(Losses(spec).size(), 2u * kMaxSkippedInARow) << "it does not go on to the end";
+  EXPECT_EQ(Checkpoints(spec), good);
+
+  // So the user can mend the job and go on.
+  spec.job = sound;
+  spec.epoch = 3;
+  EXPECT_EQ(Start(spec)->Wait(), kExitDone);
+}
+
+TEST_F(TrainerFailuresTest, ARunThatEndsInDivergenceHasNotSucceeded) {
+  for (const auto& [how, message] :
+       {std::pair("explodes", "not finite for 9 steps in a row up to step 10"),
+        std::pair("divides by zero", "weights are not finite after step 2")}) {
+    AttemptSpec spec = Spec(std::string(how).substr(0, 3));
+    spec.job = Diverging(how, kMaxSkippedInARow / 2);
+    const FailedMessage failed = Fail(spec, kExitUserError);
+    EXPECT_TRUE(failed.numerics);
+    EXPECT_THAT(failed.message, HasSubstr(message));
+    EXPECT_FALSE(env_.FileExists(spec.run_dir + "/summary.json"));
+    EXPECT_TRUE(Checkpoints(spec).empty());
+  }
+}
+
+TEST_F(TrainerFailuresTest, WhoeverExceedsTheMemoryLimitSaysForWhat) {
+  std::set<std::string> components;
+  bool trained = false;
+  for (int64_t limit = 20'000; !trained; limit += limit / 2) {
+    ASSERT_LT(limit, int64_t{1} << 30) << "never enough";
+    AttemptSpec spec = Spec("limit-" + std::to_string(limit));
+    spec.job.resources.memory_per_rank_bytes = limit;
+    auto rank = Start(spec, "", true);
+    std::optional<FailedMessage> failed = rank->Await<FailedMessage>();
+    const int end = rank->Wait();
+    for (const std::string& name : Checkpoints(spec)) {
+      const std::string path = engine::CheckpointsFolder(spec.run_dir) + "/" + name;
+      EXPECT_TRUE(engine::VerifyCheckpoint(env_, path).ok()) << path;
+    }
+    trained = end == kExitDone;
+    if (trained) {
+      EXPECT_FALSE(failed.has_value());
+      break;
+    }
+    EXPECT_EQ(end, kExitRetry);
+    ASSERT_TRUE(failed.has_value()) << "with a limit of " << limit;
+    EXPECT_EQ(failed->code, "EXHAUSTED");
+    EXPECT_THAT(failed->message, HasSubstr("the limit of " + std::to_string(limit) + " bytes"));
+    const size_t at = failed->message.find(" bytes for ");
+    ASSERT_NE(at, std::string::npos) << failed->message;
+    components.insert(
+        failed->message.substr(at + 11, failed->message.find(' ', at + 11) - at - 11));
+  }
+  EXPECT_THAT(components, testing::IsSupersetOf({"parameters", "gradients", "optimizer"}));
+}
+
+TEST_F(TrainerFailuresTest, WithoutMemoryOfTheSystemARankSaysSo) {
+  AttemptSpec spec = Spec("large");  // 10 GB of parameters
+  spec.job.model.layers = 50;
+  spec.job.model.width = 2048;
+  spec.job.model.heads = 16;
+  const FailedMessage failed = Fail(spec, kExitRetry, rlim_t{2} << 30);
+  EXPECT_EQ(failed.code, "EXHAUSTED");
+  EXPECT_THAT(failed.message, HasSubstr("bytes for parameters"));
+  EXPECT_THAT(failed.message, HasSubstr("the limit of what the system has"));
+  EXPECT_TRUE(Checkpoints(spec).empty());
+}
+
+}  // namespace
+}  // namespace weft::trainer

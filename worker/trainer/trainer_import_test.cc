@@ -1,0 +1,102 @@
+// A rank that starts from a Hugging Face folder. The folder and what PyTorch makes of it were
+// recorded by tests/parity/make_fixtures.py.
+
+#include <gmock/gmock.h>
+
+#include "common/formats/huggingface.h"
+#include "worker/trainer/testing/trainer_process.h"
+
+namespace weft::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+class TrainerImportTest : public TrainerProcessTest {
+ protected:
+  const std::string folder_ = WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/imported";
+
+  /// Its first step sees every sequence of the recorded text once.
+  AttemptSpec Import(const std::string& run, const std::string& folder) const {
+    AttemptSpec spec = Spec(run);
+    JobSpec& job = spec.job;
+    job.model = ModelSpec();
+    job.model.import_path = folder;
+    job.model.dropout = 0;
+    job.data.train = {folder_ + "/text.txt"};
+    job.data.validation_fraction = 0;
+    job.data.tokenizer.path = folder_;
+    job.train.steps = 3;
+    job.train.global_batch = 6;
+    job.schedule.warmup_steps = 1;
+    spec.plan.micro_batch = 3;
+    return spec;
+  }
+
+  std::string CopyOfTheFolder(const std::string& name) {
+    const std::string copy = root_ + "/" + name;
+    std::filesystem::copy(folder_, copy);
+    std::filesystem::permissions(copy + "/model.safetensors", std::filesystem::perms::owner_all);
+    return copy;
+  }
+};
+
+TEST_F(TrainerImportTest, TheFirstLossIsThatOfPyTorch) {
+  const Json recorded = *ParseJson(*ReadFile(env_, folder_ + "/loss.json"));
+  const AttemptSpec fp32 = Import("fp32", folder_);
+  ASSERT_EQ(Start(fp32)->Wait(), kExitDone);
+  EXPECT_NEAR(Losses(fp32).at(0), recorded["loss"].get<double>(), 1e-5);
+  EXPECT_LT(Losses(fp32).at(2), Losses(fp32).at(0)) << "and it trains";
+
+  AttemptSpec bf16 = Import("bf16", folder_);
+  bf16.job.train.precision = bf16.plan.precision = "bf16";
+  ASSERT_EQ(Start(bf16)->Wait(), kExitDone);
+  EXPECT_NEAR(Losses(bf16).at(0), recorded["loss"].get<double>(), 2e-2);
+}
+
+TEST_F(TrainerImportTest, ALaterAttemptResumesAndImportsNothing) {
+  const std::string copy = CopyOfTheFolder("copy");
+  const AttemptSpec undisturbed = Import("undisturbed", folder_);
+  ASSERT_EQ(Start(undisturbed)->Wait(), kExitDone);
+  AttemptSpec spec = Import("killed", copy);
+  spec.job.checkpoint.every_steps = 1;
+  ASSERT_EQ(Start(spec, "checkpoint.after_verify=crash@1")->Wait(), -SIGKILL);
+  ASSERT_TRUE(env_.RemoveFile(copy + "/model.safetensors").ok());
+  spec.epoch = 2;
+  ASSERT_EQ(Start(spec)->Wait(), kExitDone);
+  EXPECT_EQ(Curve(spec), Curve(undisturbed));
+}
+
+TEST_F(TrainerImportTest, AFolderThatDoesNotFitIsRefusedBeforeTraining) {
+  auto refuse = [&](const AttemptSpec& spec) {
+    const FailedMessage failed = Fail(spec, kExitUserError);
+    EXPECT_EQ(failed.code, "INVALID");
+    EXPECT_FALSE(failed.numerics);
+    EXPECT_TRUE(Checkpoints(spec).empty());
+    return failed.message;
+  };
+  // 67 rows of embedding, a tokenizer of 286 entries.
+  AttemptSpec small = Import("small", WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start");
+  EXPECT_THAT(refuse(small), AllOf(HasSubstr("tokenizer"), HasSubstr("67")));
+
+  AttemptSpec absent = Import("absent", root_ + "/nowhere");
+  EXPECT_THAT(refuse(absent), HasSubstr("nowhere/config.json"));
+
+  AttemptSpec long_sequences = Import("long", folder_);
+  long_sequences.job.train.sequence_length = 17;
+  EXPECT_THAT(refuse(long_sequences), HasSubstr("longer than the context 16"));
+
+  const std::string infinite = CopyOfTheFolder("infinite");
+  std::string bytes = *ReadFile(env_, infinite + "/model.safetensors");
+  const std::string infinity = {0, 0, '\x80', '\x7f'};
+  bytes.replace(bytes.size() - 4, 4, infinity);
+  ASSERT_TRUE(WriteFileAtomic(env_, infinite + "/model.safetensors", bytes).ok());
+  EXPECT_THAT(refuse(Import("infinite", infinite)), HasSubstr("NaN or infinite"));
+
+  const std::string cut = CopyOfTheFolder("cut");
+  bytes.resize(bytes.size() - 1000);
+  ASSERT_TRUE(WriteFileAtomic(env_, cut + "/model.safetensors", bytes).ok());
+  EXPECT_THAT(refuse(Import("cut", cut)), HasSubstr("cut/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace weft::trainer
