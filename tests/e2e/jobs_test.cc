@@ -175,6 +175,48 @@ TEST(Workers, OfAnotherVersionAreTurnedAway) {
   EXPECT_THAT(answer.registered().refused(), HasSubstr("0.0.1"));
 }
 
+/// A coordinator of another version.
+class RefusingCoordinator : public v1::WorkerService::Service {
+ public:
+  grpc::Status Attach(
+      grpc::ServerContext* /*context*/,
+      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::WorkerMessage>* stream) override {
+    v1::WorkerMessage hello;
+    if (!stream->Read(&hello)) return grpc::Status::OK;
+    v1::CoordinatorMessage answer;
+    answer.mutable_registered()->set_refused("this coordinator is of release 9, the worker of " +
+                                             hello.register_().version());
+    stream->Write(answer);
+    return grpc::Status::OK;
+  }
+};
+
+TEST(Workers, ThatAreRefusedEndWithThatExitCode) {
+  RefusingCoordinator service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  Cluster cluster({.workers = 1});
+  auto expect_refused = [&](const std::string& coordinator, const std::string& worker_id,
+                            const std::string& words) {
+    const std::string log = cluster.dir() + "/" + worker_id + "-refused.log";
+    Process worker = Process::Start(
+        {std::string(WEFT_BINARY_DIR) + "/weft-worker", "--data-dir", cluster.dir() + "/refused",
+         "--coordinator", coordinator, "--worker-id", worker_id, "--metrics-listen", ""},
+        {}, log);
+    auto status = worker.WaitForEnd(seconds(20));
+    ASSERT_TRUE(status && WIFEXITED(*status));
+    EXPECT_EQ(WEXITSTATUS(*status), 4);
+    EXPECT_THAT(*ReadFile(Env::Posix(), log), HasSubstr(words));
+  };
+  expect_refused("127.0.0.1:" + std::to_string(port), "elsewhere", std::string("of ") + kVersion);
+  expect_refused(cluster.address(), "worker-0", "worker-0");
+  server->Shutdown();
+}
+
 TEST(Workers, RefuseASecondDaemonOnTheirFolder) {
   Cluster cluster({.workers = 1});
   Process second = Process::Start({std::string(WEFT_BINARY_DIR) + "/weft-worker", "--data-dir",
