@@ -14,7 +14,8 @@ build=(
   libsqlite3-dev prometheus-cpp-dev
 )
 tests=(
-  libgtest-dev libgmock-dev clang-format clang-tidy shellcheck python3 prometheus procps
+  libgtest-dev libgmock-dev clang-format clang-tidy shellcheck
+  python3 python3-yaml python3-grpcio prometheus procps
   bible-kjv bible-kjv-text
 )
 runtime=(

@@ -1,0 +1,311 @@
+"""deploy/kubernetes: objects that a cluster accepts, and that agree with each other, with the image
+and with what the programs really serve."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import grpc
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BASE = ROOT / "deploy/kubernetes/base"
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+
+# Fields that the files may use, as the API has them: {} anything of that kind, [..] a list. What is
+# not here is a misspelling until someone has looked it up.
+METADATA = {"name": str, "namespace": str, "labels": {}, "annotations": {}}
+SELECTOR = {"matchLabels": {}}
+PROBE = {"grpc": {"port": int}, "httpGet": {"path": str, "port": object},
+         "exec": {"command": [str]}, "periodSeconds": int, "timeoutSeconds": int,
+         "failureThreshold": int}
+CLAIM = {"accessModes": [str], "resources": {"requests": {"storage": str}}}
+CONTAINER = {
+    "name": str, "image": str, "args": [str],
+    "env": [{"name": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath": str}}}],
+    "ports": [{"name": str, "containerPort": int}],
+    "securityContext": {"allowPrivilegeEscalation": bool, "readOnlyRootFilesystem": bool,
+                        "capabilities": {"drop": [str]}},
+    "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"memory": str}},
+    "startupProbe": PROBE, "readinessProbe": PROBE, "livenessProbe": PROBE,
+    "volumeMounts": [{"name": str, "mountPath": str}]}
+POD = {"metadata": METADATA, "spec": {
+    "automountServiceAccountToken": bool, "terminationGracePeriodSeconds": int, "nodeSelector": {},
+    "securityContext": {"runAsNonRoot": bool, "runAsUser": int, "runAsGroup": int, "fsGroup": int,
+                        "seccompProfile": {"type": str}},
+    "containers": [CONTAINER],
+    "volumes": [{"name": str, "persistentVolumeClaim": {"claimName": str},
+                 "emptyDir": {"medium": str, "sizeLimit": str}}]}}
+POLICY_PORTS = [{"port": object, "protocol": str}]
+KINDS = {
+    ("v1", "Namespace"): {},
+    ("v1", "Service"): {"selector": {}, "ports": [{"name": str, "port": int, "targetPort": str}]},
+    ("v1", "PersistentVolumeClaim"): CLAIM,
+    ("apps/v1", "StatefulSet"): {
+        "serviceName": str, "replicas": int, "selector": SELECTOR, "template": POD,
+        "volumeClaimTemplates": [{"metadata": METADATA, "spec": CLAIM}]},
+    ("apps/v1", "DaemonSet"): {
+        "selector": SELECTOR, "template": POD,
+        "updateStrategy": {"type": str, "rollingUpdate": {"maxUnavailable": int}}},
+    ("networking.k8s.io/v1", "NetworkPolicy"): {
+        "podSelector": SELECTOR, "policyTypes": [str],
+        "ingress": [{"from": [{"podSelector": SELECTOR}], "ports": POLICY_PORTS}]},
+}
+QUANTITY = re.compile(r"[0-9]+(m|Ki|Mi|Gi|Ti)?$")
+
+
+def check(value, shape, where):
+    """Fails unless every field of `value` stands in `shape`, with its type."""
+    if isinstance(shape, list):
+        assert isinstance(value, list), f"{where} must be a list"
+        for i, item in enumerate(value):
+            check(item, shape[0], f"{where}[{i}]")
+    elif isinstance(shape, dict):
+        assert isinstance(value, dict), f"{where} must be a mapping"
+        for key, item in value.items():
+            if shape:
+                assert key in shape, f"{where}.{key} is not a known field"
+                check(item, shape[key], f"{where}.{key}")
+            else:
+                assert isinstance(item, str), f"{where}.{key} must be a string"
+    else:
+        assert isinstance(value, shape), f"{where} must be {shape.__name__}, not {value!r}"
+
+
+def build():
+    """What `kubectl kustomize` makes of the base: the files, their namespace and images set."""
+    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    unknown = set(kustomization) - {"apiVersion", "kind", "namespace", "resources", "images"}
+    assert not unknown, f"this test does not build {unknown}"
+    images = {image["name"]: f"{image['newName']}:{image['newTag']}"
+              for image in kustomization["images"]}
+    objects = []
+    for name in kustomization["resources"]:
+        for item in yaml.safe_load_all((BASE / name).read_text()):
+            if item["kind"] != "Namespace":
+                item["metadata"]["namespace"] = kustomization["namespace"]
+            for container in pod_of(item).get("spec", {}).get("containers", []):
+                container["image"] = images[container["image"]]
+            objects.append(item)
+    return objects
+
+
+def pod_of(item):
+    return item.get("spec", {}).get("template", {})
+
+
+def matches(selector, labels):
+    return selector.items() <= labels.items()
+
+
+def megabytes(quantity):
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024, "Ti": 1 << 20}[quantity[-2:]]
+
+
+class Objects(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.objects = build()
+        cls.workloads = [item for item in cls.objects if pod_of(item)]
+        cls.pods = [pod_of(item) for item in cls.workloads]
+
+    def of(self, kind):
+        return [item for item in self.objects if item["kind"] == kind]
+
+    def containers(self):
+        for pod in self.pods:
+            for container in pod["spec"]["containers"]:
+                yield pod, container
+
+    def pods_for(self, selector):
+        found = [pod for pod in self.pods if matches(selector, pod["metadata"]["labels"])]
+        self.assertTrue(found, f"no pod has {selector}")
+        return found
+
+    def port_names(self, pod):
+        return {port["name"] for c in pod["spec"]["containers"] for port in c["ports"]}
+
+    def test_the_files_are_all_used_and_kubectl_builds_the_same(self):
+        listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+        present = {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
+        self.assertEqual(set(listed), present)
+        if shutil.which("kubectl"):  # not in all of Debian's releases in a usable version
+            built = subprocess.run(["kubectl", "kustomize", BASE], capture_output=True, text=True)
+            self.assertEqual(built.returncode, 0, built.stderr)
+
+            def by_name(objects):
+                return sorted(objects, key=lambda o: (o["kind"], o["metadata"]["name"]))
+            self.assertEqual(by_name(yaml.safe_load_all(built.stdout)), by_name(self.objects))
+
+    def test_fields_are_those_of_the_api(self):
+        seen = set()
+        for item in self.objects:
+            identity = (item["apiVersion"], item["kind"])
+            name = f"{item['kind']}/{item['metadata']['name']}"
+            self.assertIn(identity, KINDS)
+            self.assertNotIn(name, seen)
+            seen.add(name)
+            self.assertLessEqual(set(item), {"apiVersion", "kind", "metadata", "spec"})
+            check(item["metadata"], METADATA, f"{name}.metadata")
+            check(item.get("spec", {}), KINDS[identity], f"{name}.spec")
+            self.assertEqual(item["metadata"]["labels"]["app.kubernetes.io/part-of"], "weft", name)
+
+    def test_pods_run_as_the_user_of_the_image_and_may_nothing_else(self):
+        dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text()
+        user, group = map(int, re.search(r"^USER (\d+):(\d+)$", dockerfile, re.M).groups())
+        for pod, container in self.containers():
+            context = pod["spec"]["securityContext"]
+            self.assertTrue(context["runAsNonRoot"])
+            self.assertEqual((context["runAsUser"], context["runAsGroup"], context["fsGroup"]),
+                             (user, group, group))
+            self.assertEqual(context["seccompProfile"], {"type": "RuntimeDefault"})
+            self.assertFalse(pod["spec"]["automountServiceAccountToken"])
+            self.assertEqual(container["securityContext"], {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]}})
+        namespace, = self.of("Namespace")
+        self.assertEqual(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+                         "restricted")
+
+    def test_resources_are_asked_for(self):
+        for _, container in self.containers():
+            requests, limits = (container["resources"][k] for k in ("requests", "limits"))
+            for quantity in [*requests.values(), *limits.values()]:
+                self.assertRegex(quantity, QUANTITY)
+            self.assertIn("cpu", requests)
+            self.assertLessEqual(megabytes(requests["memory"]), megabytes(limits["memory"]))
+
+    def test_folders_of_the_flags_are_mounted_and_every_volume_exists(self):
+        claims = {item["metadata"]["name"] for item in self.of("PersistentVolumeClaim")}
+        for item, pod in zip(self.workloads, self.pods):
+            volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
+            templates = {t["metadata"]["name"] for t in item["spec"].get("volumeClaimTemplates", [])}
+            for volume in volumes.values():
+                if "persistentVolumeClaim" in volume:
+                    self.assertIn(volume["persistentVolumeClaim"]["claimName"], claims)
+            used = set()
+            for container in pod["spec"]["containers"]:
+                mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
+                used |= set(mounts.values())
+                self.assertIn("/tmp", mounts)
+                for flag in ("--data-dir", "--run-root"):
+                    path = next(a.split("=")[1] for a in container["args"] if a.startswith(flag))
+                    self.assertIn(path, mounts)
+            self.assertEqual(used, set(volumes) | templates)
+        runs = {next(v for v in pod["spec"]["volumes"] if v["name"] == "runs")
+                ["persistentVolumeClaim"]["claimName"] for pod in self.pods}
+        self.assertEqual(len(runs), 1, "all share one folder of runs")
+        shared = next(c for c in self.of("PersistentVolumeClaim")
+                      if c["metadata"]["name"] == runs.pop())
+        self.assertEqual(shared["spec"]["accessModes"], ["ReadWriteMany"])
+
+    def test_selectors_find_their_pods_and_ports_have_names(self):
+        for item, pod in zip(self.workloads, self.pods):
+            selector = item["spec"]["selector"]["matchLabels"]
+            self.assertTrue(matches(selector, pod["metadata"]["labels"]))
+            self.assertEqual(self.pods_for(selector), [pod])
+        services = {s["metadata"]["name"]: s for s in self.of("Service")}
+        for service in services.values():
+            pod, = self.pods_for(service["spec"]["selector"])
+            for port in service["spec"]["ports"]:
+                self.assertIn(port["targetPort"], self.port_names(pod))
+        for item in self.of("StatefulSet"):
+            self.assertIn(item["spec"]["serviceName"], services)
+        for policy in self.of("NetworkPolicy"):
+            pods = self.pods_for(policy["spec"]["podSelector"].get("matchLabels", {}))
+            for rule in policy["spec"].get("ingress", []):
+                for port in rule.get("ports", []):
+                    self.assertIn(port["port"], self.port_names(pods[0]))
+                for peer in rule.get("from", []):
+                    self.pods_for(peer["podSelector"]["matchLabels"])
+        for _, container in self.containers():
+            for argument in container["args"]:
+                if argument.startswith("--coordinator="):
+                    host, port = argument.split("=")[1].split(":")
+                    self.assertIn(int(port), [p["port"] for p in services[host]["spec"]["ports"]])
+
+    def test_prometheus_is_told_the_port_of_metrics(self):
+        for pod, container in self.containers():
+            metrics = next(p for p in container["ports"] if p["name"] == "metrics")
+            self.assertEqual(pod["metadata"]["annotations"]["prometheus.io/port"],
+                             str(metrics["containerPort"]))
+
+
+class Probes(unittest.TestCase):
+    """Starts the programs with the very arguments of the pods, ports and folders replaced."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-k8s-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.ports = {}
+
+    def here(self, text):
+        """An argument as it must be on this machine."""
+        text = text.replace("/var/lib/weft", str(self.folder))
+        text = text.replace("weft-coordinator:7070", "0.0.0.0:7070")
+        return re.sub(r"0\.0\.0\.0:(\d+)", lambda m: f"127.0.0.1:{self.ports.get(int(m[1]), 0)}",
+                      text)
+
+    def start(self, container):
+        arguments = [self.here(argument) for argument in container["args"]]
+        process = subprocess.Popen(
+            [BIN / arguments[0], *arguments[1:]], stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.DEVNULL, env=dict(os.environ, WEFT_WORKER_ID="node",
+                                                WEFT_WORKER_HOST="127.0.0.1"))
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.terminate)
+        line = process.stdout.readline()
+        self.assertIn("ready", line)
+        return line
+
+    def answers(self, probe, names):
+        if "grpc" in probe:
+            channel = grpc.insecure_channel(f"127.0.0.1:{self.ports[probe['grpc']['port']]}")
+            check = channel.unary_unary("/grpc.health.v1.Health/Check",
+                                        request_serializer=bytes, response_deserializer=bytes)
+            try:
+                return check(b"", timeout=5) == b"\x08\x01"  # {status: SERVING}
+            finally:
+                channel.close()
+        if "httpGet" in probe:
+            port = self.ports[names[probe["httpGet"]["port"]]]
+            url = f"http://127.0.0.1:{port}{probe['httpGet']['path']}"
+            return urllib.request.urlopen(url, timeout=5).status == 200
+        program, *arguments = map(self.here, probe["exec"]["command"])
+        return subprocess.run([BIN / program, *arguments], capture_output=True).returncode == 0
+
+    def expect_answers(self, container):
+        names = {port["name"]: port["containerPort"] for port in container["ports"]}
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            with self.subTest(container=container["name"], kind=kind):
+                deadline = time.monotonic() + 20  # a worker attaches after it is up
+                while not self.answers(container[kind], names):
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.1)
+
+    def test_every_probe_is_answered(self):
+        containers = {c["name"]: c for item in build() for c in pod_of(item).get("spec", {}).get(
+            "containers", [])}
+        coordinator, worker = containers["coordinator"], containers["worker"]
+        line = self.start(coordinator)
+        names = {port["name"]: port["containerPort"] for port in coordinator["ports"]}
+        self.ports[names["grpc"]] = int(line.rsplit(":", 1)[1])
+        ports = yaml.safe_load((self.folder / "coordinator/coordinator.json").read_text())
+        self.ports[names["metrics"]] = ports["metrics_port"]
+        self.expect_answers(coordinator)
+
+        self.start(worker)
+        ports = yaml.safe_load((self.folder / "worker/daemon.json").read_text())
+        self.ports[worker["ports"][0]["containerPort"]] = ports["metrics_port"]
+        self.expect_answers(worker)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
