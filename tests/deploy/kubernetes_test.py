@@ -230,6 +230,15 @@ class Objects(unittest.TestCase):
                     host, port = argument.split("=")[1].split(":")
                     self.assertIn(int(port), [p["port"] for p in services[host]["spec"]["ports"]])
 
+    def test_a_worker_may_drain_before_its_pod_is_killed(self):
+        for pod, container in self.containers():
+            for argument in container["args"]:
+                if argument.startswith("--drain-seconds="):
+                    drain = float(argument.split("=")[1])
+                    self.assertGreater(pod["spec"]["terminationGracePeriodSeconds"], drain + 10)
+                    return
+        self.fail("no worker is told how long it may drain")
+
     def test_prometheus_is_told_the_port_of_metrics(self):
         for pod, container in self.containers():
             metrics = next(p for p in container["ports"] if p["name"] == "metrics")
@@ -254,10 +263,12 @@ class Probes(unittest.TestCase):
 
     def start(self, container):
         arguments = [self.here(argument) for argument in container["args"]]
+        fields = {"spec.nodeName": "node-7", "status.podIP": "127.0.0.1"}
+        environment = {entry["name"]: fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+                       for entry in container.get("env", [])}
         process = subprocess.Popen(
             [BIN / arguments[0], *arguments[1:]], stdout=subprocess.PIPE, text=True,
-            stderr=subprocess.DEVNULL, env=dict(os.environ, WEFT_WORKER_ID="node",
-                                                WEFT_WORKER_HOST="127.0.0.1"))
+            stderr=subprocess.DEVNULL, env={**os.environ, **environment})
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.terminate)
@@ -301,7 +312,7 @@ class Probes(unittest.TestCase):
         self.ports[names["metrics"]] = ports["metrics_port"]
         self.expect_answers(coordinator)
 
-        self.start(worker)
+        self.assertIn("worker node-7,", self.start(worker))
         ports = yaml.safe_load((self.folder / "worker/daemon.json").read_text())
         self.ports[worker["ports"][0]["containerPort"]] = ports["metrics_port"]
         self.expect_answers(worker)
