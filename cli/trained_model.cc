@@ -16,7 +16,7 @@ Result<TrainedModel> EmptyModel(const ModelSpec& spec) {
   trained.context = std::make_unique<engine::Context>();
   trained.context->allocator = trained.allocator.get();
   engine::ModelOptions options;
-  options.compute = DType::kF32;
+  options.precision = &kFp32Precision;
   options.with_gradients = false;
   WEFT_ASSIGN_OR_RETURN(trained.model, engine::NewLanguageModel(*trained.context, spec, options));
   return trained;

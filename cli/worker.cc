@@ -2,6 +2,7 @@
 
 #include "cli/command.h"
 #include "common/clock.h"
+#include "common/model/precision.h"
 #include "proto/convert.h"
 
 namespace weft::cli {
@@ -24,7 +25,7 @@ ExitCode List(const Session& session) {
     if (jobs.empty()) jobs = "-";
     double fp32 = 0, bf16 = 0;
     for (const v1::GemmRate& rate : profile.gemm()) {
-      double& best = rate.precision() == "bf16" ? bf16 : fp32;
+      double& best = rate.precision() == GemmRateName(DType::kBF16) ? bf16 : fp32;
       best = std::max(best, rate.flops_per_second());
     }
     auto memory = HumanBytes(static_cast<double>(profile.memory_limit_bytes()));

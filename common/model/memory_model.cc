@@ -9,8 +9,13 @@ namespace {
 
 constexpr int64_t kF32 = 4;
 
-int64_t ElementBytes(const MemoryInputs& inputs) {
-  return inputs.bf16 ? 2 : kF32;
+/// Bytes of an element of activations.
+int64_t ElementOf(const MemoryInputs& inputs) {
+  return ElementBytes(inputs.precision->activations);
+}
+
+bool Widens(const MemoryInputs& inputs) {
+  return inputs.precision->products != DType::kF32 && !inputs.native_products;
 }
 
 /// Peak of saved tensors and of the results that are alive beside them: follows the forward pass
@@ -18,9 +23,9 @@ int64_t ElementBytes(const MemoryInputs& inputs) {
 int64_t ActivationPeak(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  const int64_t row = tokens * shape.width * ElementBytes(inputs);  // one [tokens, width] tensor
-  const int64_t inner = tokens * shape.mlp_width * ElementBytes(inputs);
-  const int64_t block = BlockSavedBytes(shape, tokens, ElementBytes(inputs));
+  const int64_t row = tokens * shape.width * ElementOf(inputs);  // one [tokens, width] tensor
+  const int64_t inner = tokens * shape.mlp_width * ElementOf(inputs);
+  const int64_t block = BlockSavedBytes(shape, tokens, ElementOf(inputs));
   const int64_t norm_statistics = 2 * kF32 * tokens;
 
   int64_t saved = 0;
@@ -54,7 +59,7 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
 
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const ModelShape& shape = inputs.shape;
-  const int64_t element = ElementBytes(inputs);
+  const int64_t element = ElementOf(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t row = tokens * shape.width * element;
   const int64_t inner = tokens * shape.mlp_width * element;
@@ -67,7 +72,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const int64_t mlp_backward = row + 2 * inner;
   const int64_t attention_backward = 5 * row;
   int64_t peak = std::max({head, mlp_backward, attention_backward});
-  if (inputs.bf16 && !inputs.native_bf16) {
+  if (Widens(inputs)) {
     // f32 copies of both operands of the largest product.
     peak +=
         kF32 * std::max(chunk * (columns + shape.width), tokens * (shape.mlp_width + shape.width));
@@ -113,7 +118,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   const int64_t stored = CountParameters(shape).Total() + padding;
   const int64_t packed_elements =
       shape.layers * (4 * c * c + 2 * c * f) + shape.PaddedVocabulary() * c;
-  const int64_t packed_type = inputs.bf16 && inputs.native_bf16 ? 2 : kF32;
+  const int64_t packed_type = Widens(inputs) ? kF32 : ElementBytes(inputs.precision->products);
 
   MemoryBreakdown memory;
   // Each weight is packed twice: for the forward pass and for the gradient of its input.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/model/model_shape.h"
+#include "common/model/precision.h"
 #include "common/spec/plan.h"
 
 namespace weft {
@@ -32,9 +33,9 @@ struct MemoryInputs {
   int64_t ranks = 1;
   int64_t threads = 1;
   int64_t bucket_bytes = 0;
-  bool bf16 = true;         ///< Activations and products; otherwise f32.
-  bool native_bf16 = true;  ///< The processor multiplies bf16; otherwise weights are packed as f32
-                            ///< and operands widened for each product.
+  const PrecisionRecipe* precision = &kBf16Precision;
+  bool native_products = true;  ///< The processor multiplies precision->products; otherwise weights
+                                ///< are packed as f32 and operands widened for each product.
   int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
 };
 

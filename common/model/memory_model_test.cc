@@ -31,10 +31,10 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   EXPECT_EQ(memory.communication_bytes, 0);
 
   MemoryInputs inputs = Gpt2Inputs();
-  inputs.bf16 = false;
+  inputs.precision = &kFp32Precision;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * 4 * packed);
-  inputs.bf16 = true;
-  inputs.native_bf16 = false;
+  inputs.precision = &kBf16Precision;
+  inputs.native_products = false;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * 4 * packed);
   inputs.ranks = 2;
   inputs.bucket_bytes = 1000;

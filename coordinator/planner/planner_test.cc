@@ -273,7 +273,7 @@ TEST(PlanJob, PlansSixtyFourWorkersInAMoment) {
 
 TEST(RateModel, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
   WorkerProfile worker = Worker("w", 4, kGiB);
-  RateModel rates(worker, true);
+  RateModel rates(worker, DType::kBF16);
   for (const GemmRate& rate : worker.gemm) {
     if (rate.precision != "bf16") continue;
     EXPECT_NEAR(rates.GemmFlopsPerSecond(rate.m, rate.n, rate.k, rate.threads),
@@ -292,12 +292,12 @@ TEST(RateModel, FallsBackToTheInstructionSet) {
   double previous = 0;
   for (const char* isa : {"baseline", "avx2", "avx512", "avx512_bf16", "amx"}) {
     worker.isa = isa;
-    const double rate = RateModel(worker, true).GemmFlopsPerSecond(1024, 1024, 1024, 2);
+    const double rate = RateModel(worker, DType::kBF16).GemmFlopsPerSecond(1024, 1024, 1024, 2);
     EXPECT_GT(rate, previous) << isa;
     previous = rate;
   }
-  EXPECT_GT(RateModel(worker, false).MemoryBytesPerSecond(1, 1), 0);
-  EXPECT_GT(RateModel(worker, false).LinkBytesPerSecond(), 0);
+  EXPECT_GT(RateModel(worker, DType::kF32).MemoryBytesPerSecond(1, 1), 0);
+  EXPECT_GT(RateModel(worker, DType::kF32).LinkBytesPerSecond(), 0);
 }
 
 TEST(FormatPlanReport, ShowsThePlanAndWhyTheOthersLost) {

@@ -18,7 +18,10 @@ constexpr double kDefaultCopyBytesPerSecond = 10e9;
 constexpr double kDefaultLinkBytesPerSecond = 1.5e9;
 
 /// FLOP/s of one core on large products where nothing was measured.
-double DefaultCoreRate(std::string_view isa, bool bf16) {
+double DefaultCoreRate(std::string_view isa, DType products) {
+  // f16 runs as f32, and its operands are widened first.
+  if (products == DType::kF16) return 0.8 * DefaultCoreRate(isa, DType::kF32);
+  const bool bf16 = products == DType::kBF16;
   if (isa == "amx") return bf16 ? 400e9 : 70e9;
   if (isa == "avx512_bf16") return bf16 ? 140e9 : 70e9;
   if (isa == "avx512") return bf16 ? 55e9 : 70e9;
@@ -46,23 +49,24 @@ int64_t NearestThreads(const WorkerProfile& worker, std::string_view precision, 
 
 }  // namespace
 
-bool RateModel::HasNativeBf16(const WorkerProfile& worker) {
-  return worker.isa == "amx" || worker.isa == "avx512_bf16" || worker.device == "cuda";
+bool RateModel::Multiplies(const WorkerProfile& worker, DType products) {
+  if (products == DType::kF32 || worker.device == "cuda") return true;
+  return products == DType::kBF16 && (worker.isa == "amx" || worker.isa == "avx512_bf16");
 }
 
 double RateModel::GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t threads) const {
-  // bf16 that was not measured is as fast as f32 times what the instruction set says.
-  std::string_view precision = bf16_ ? "bf16" : "fp32";
+  // A type that was not measured is as fast as f32 times what the instruction set says.
+  std::string_view precision = GemmRateName(products_);
   double factor = 1;
   int64_t measured = NearestThreads(worker_, precision, threads);
-  if (measured == 0 && bf16_) {
-    precision = "fp32";
+  if (measured == 0 && products_ != DType::kF32) {
+    precision = GemmRateName(DType::kF32);
     measured = NearestThreads(worker_, precision, threads);
-    factor = DefaultCoreRate(worker_.isa, true) / DefaultCoreRate(worker_.isa, false);
+    factor = DefaultCoreRate(worker_.isa, products_) / DefaultCoreRate(worker_.isa, DType::kF32);
   }
   if (measured == 0) {
     const auto thinnest = static_cast<double>(std::min({m, n, k}));
-    return DefaultCoreRate(worker_.isa, bf16_) * thinnest / (thinnest + 48) *
+    return DefaultCoreRate(worker_.isa, products_) * thinnest / (thinnest + 48) *
            std::pow(static_cast<double>(threads), kThreadScaling);
   }
   double weights = 0, logs = 0;

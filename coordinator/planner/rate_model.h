@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
 
 namespace weft::planner {
@@ -9,11 +10,11 @@ namespace weft::planner {
 /// Rates of a worker, from its measurements where it made some.
 class RateModel {
  public:
-  /// `worker` outlives it.
-  RateModel(const WorkerProfile& worker, bool bf16) : worker_(worker), bf16_(bf16) {}
+  /// Rates of products with operands of type `products`. `worker` outlives it.
+  RateModel(const WorkerProfile& worker, DType products) : worker_(worker), products_(products) {}
 
   /// FLOP/s of one [m, k] x [k, n] product on `threads` threads: the mean of the measured products
-  /// of that precision, weighted by nearness of the logarithms of their sizes (inverse distance
+  /// of that type, weighted by nearness of the logarithms of their sizes (inverse distance
   /// weighting, Shepard 1968). Measurements with the next lower number of threads stand in for
   /// missing ones, at 90 % scaling. Without any: a fixed rate by instruction set, less for thin
   /// matrices.
@@ -28,12 +29,12 @@ class RateModel {
   /// Of one stream between two ranks.
   double LinkBytesPerSecond() const;
 
-  /// Whether the processor multiplies bf16 itself.
-  static bool HasNativeBf16(const WorkerProfile& worker);
+  /// Whether the processor multiplies operands of that type itself, without widening them to f32.
+  static bool Multiplies(const WorkerProfile& worker, DType products);
 
  private:
   const WorkerProfile& worker_;
-  bool bf16_;
+  DType products_;
 };
 
 }  // namespace weft::planner

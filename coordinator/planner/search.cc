@@ -36,7 +36,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 20;
 class Searcher {
  public:
   Searcher(const JobSpec& job, const ClusterProfile& cluster)
-      : job_(job), shape_(ShapeOf(job)), bf16_(job.train.precision == "bf16") {
+      : job_(job), shape_(ShapeOf(job)), precision_(PrecisionOf(job.train.precision)) {
     for (const WorkerProfile& worker : cluster.workers) workers_.push_back(&worker);
     // The largest first, so that few machines do the work; equals by name.
     std::sort(workers_.begin(), workers_.end(), [](const auto* a, const auto* b) {
@@ -86,9 +86,9 @@ class Searcher {
       measured.worker_id.clear();
       measured.host.clear();
       auto [it, added] = kinds.emplace(ToJson(measured).dump(), rates_.size());
-      if (added) rates_.emplace_back(*worker, bf16_);
+      if (added) rates_.emplace_back(*worker, precision_.products);
       kind_.push_back(it->second);
-      native_bf16_ = native_bf16_ && RateModel::HasNativeBf16(*worker);
+      native_products_ = native_products_ && RateModel::Multiplies(*worker, precision_.products);
     }
   }
 
@@ -153,8 +153,8 @@ class Searcher {
     inputs.ranks = option.ranks;
     inputs.threads = option.threads;
     inputs.bucket_bytes = kBucketBytes;
-    inputs.bf16 = bf16_;
-    inputs.native_bf16 = native_bf16_;
+    inputs.precision = &precision_;
+    inputs.native_products = native_products_;
     inputs.recomputed_blocks = recomputed;
     return inputs;
   }
@@ -274,7 +274,7 @@ class Searcher {
                         option.ranks,
                         count,
                         kBucketBytes,
-                        bf16_};
+                        &precision_};
       TimeBreakdown time = PredictStep(inputs, Pass(kind_[w], option), rates);
       if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
     }
@@ -284,7 +284,7 @@ class Searcher {
   const PassCost& Pass(size_t kind, const Option& option) {
     auto [it, added] = passes_.try_emplace({kind, option.threads, option.micro_batch});
     if (added) {
-      it->second = CostOfPass(shape_, option.micro_batch, SequenceLength(job_), bf16_,
+      it->second = CostOfPass(shape_, option.micro_batch, SequenceLength(job_), precision_,
                               job_.model.dropout, rates_[kind], option.threads);
     }
     return it->second;
@@ -292,8 +292,8 @@ class Searcher {
 
   const JobSpec& job_;
   const ModelShape shape_;
-  const bool bf16_;
-  bool native_bf16_ = true;
+  const PrecisionRecipe& precision_;
+  bool native_products_ = true;
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kind_;  ///< By worker: index into rates_.
   std::vector<RateModel> rates_;

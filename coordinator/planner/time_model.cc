@@ -32,9 +32,10 @@ double MatrixElements(const ModelShape& shape) {
 }  // namespace
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    bool bf16, double dropout, const RateModel& rates, int64_t threads) {
+                    const PrecisionRecipe& precision, double dropout, const RateModel& rates,
+                    int64_t threads) {
   const int64_t tokens = micro_batch * sequence_length;
-  const int64_t element = bf16 ? 2 : 4;
+  const int64_t element = ElementBytes(precision.activations);
   PassCost cost;
   for (const Gemm& gemm : WeightGemms(shape, tokens, element)) {
     const double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
@@ -87,10 +88,12 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                     kForwardOperationsPerBlock * per_operation);
   time.overhead_seconds =
       passes * (D(inputs.shape.layers) * kOperationsPerBlock + kOperationsPerPass) * per_operation;
-  // AdamW reads four and writes three f32; the norm reads the gradients; packing reads each matrix
-  // twice and writes two copies.
+  // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
+  // the gradients; packing reads each matrix twice and writes two copies.
+  const double stored = D(ElementBytes(inputs.precision->matrices));
+  const double packed = D(ElementBytes(inputs.precision->products));
   const double optimizer_bytes =
-      parameters * (28 + 4) + matrices * (2 * 4 + 2 * (inputs.bf16 ? 2 : 4));
+      parameters * (5 * 4 + 2 * stored + 4) + matrices * (2 * stored + 2 * packed);
   time.optimizer_seconds = optimizer_bytes / bandwidth;
 
   if (inputs.ranks > 1) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/model/model_shape.h"
+#include "common/model/precision.h"
 #include "common/spec/plan.h"
 #include "coordinator/planner/rate_model.h"
 
@@ -20,7 +21,8 @@ struct PassCost {
 };
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    bool bf16, double dropout, const RateModel& rates, int64_t threads);
+                    const PrecisionRecipe& precision, double dropout, const RateModel& rates,
+                    int64_t threads);
 
 /// How a rank takes its steps.
 struct StepInputs {
@@ -31,7 +33,7 @@ struct StepInputs {
   int64_t ranks = 1;
   int64_t ranks_on_worker = 1;
   int64_t bucket_bytes = 1;
-  bool bf16 = true;
+  const PrecisionRecipe* precision = &kBf16Precision;
 };
 
 /// Where the time of one optimizer step goes on this worker.

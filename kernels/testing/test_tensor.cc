@@ -31,6 +31,8 @@ void TestTensor::Write(int64_t offset, double value) {
       return put(static_cast<float>(value));
     case DType::kBF16:
       return put(ToBFloat16(static_cast<float>(value)));
+    case DType::kF16:
+      return put(ToHalf(static_cast<float>(value)));
     case DType::kI32:
       return put(static_cast<int32_t>(value));
     case DType::kU16:
@@ -86,6 +88,9 @@ std::vector<double> TestTensor::Read(const Bytes& memory) const {
         break;
       case DType::kBF16:
         values[i] = ToFloat(get(BFloat16{}));
+        break;
+      case DType::kF16:
+        values[i] = ToFloat(get(Half{}));
         break;
       case DType::kI32:
         values[i] = get(int32_t{});

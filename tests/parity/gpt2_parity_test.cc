@@ -50,8 +50,8 @@ Batch RecordedBatch() {
 
 // A model with the weights of a recorded folder.
 struct Recorded : TinyRun {
-  explicit Recorded(const std::string& name, DType compute = DType::kF32)
-      : TinyRun(Spec(), {compute, true, {}}) {
+  explicit Recorded(const std::string& name, const PrecisionRecipe& precision = kFp32Precision)
+      : TinyRun(Spec(), {&precision, true, {}}) {
     Status status = ImportWeights(Env::Posix(), kFolder + "/" + name, *model);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(model->Pack(context).ok(), "pack");
@@ -74,10 +74,29 @@ double RelativeError(const TensorView& got, const TensorView& expected) {
                        static_cast<size_t>(expected.shape.Elements()));
 }
 
+// How far from float64 the roundings of a network of this size may lead.
+struct ParityTolerance {
+  double logits = 0;
+  double gradients = 0;
+};
+
+ParityTolerance ToleranceOf(const PrecisionRecipe& precision) {
+  switch (precision.activations) {
+    case DType::kBF16:
+      return {2e-2, 5e-2};
+    case DType::kF16:
+      return {3e-3, 8e-3};
+    default:
+      return {1e-5, 1e-4};
+  }
+}
+
 TEST(Gpt2ParityTest, LogitsAndLossAreThoseOfPyTorch) {
   const std::vector<float> expected = ReadTensor<float>("logits");
-  for (auto [compute, tolerance] : {std::pair(DType::kF32, 1e-5), {DType::kBF16, 2e-2}}) {
-    Recorded run("start", compute);
+  for (const PrecisionRecipe* precision : AllPrecisions()) {
+    const double tolerance = ToleranceOf(*precision).logits;
+    SCOPED_TRACE(precision->name);
+    Recorded run("start", *precision);
     const std::vector<float> logits = run.Logits(RecordedBatch());
     ASSERT_EQ(logits.size(), expected.size());
     EXPECT_LT(RelativeError(logits.data(), expected.data(), expected.size()), tolerance);
@@ -87,14 +106,14 @@ TEST(Gpt2ParityTest, LogitsAndLossAreThoseOfPyTorch) {
 
 TEST(Gpt2ParityTest, EveryGradientIsThatOfPyTorch) {
   Recorded expected("gradients");
-  for (auto [compute, tolerance] : {std::pair(DType::kF32, 1e-4), {DType::kBF16, 5e-2}}) {
-    Recorded run("start", compute);
+  for (const PrecisionRecipe* precision : AllPrecisions()) {
+    Recorded run("start", *precision);
     run.Differentiate(RecordedBatch(), 1.0f / 58);
     for (int64_t p = 0; p < run.model->parameters().size(); ++p) {
       EXPECT_LT(
           RelativeError(run.model->parameters().gradient(p), expected.model->parameters().value(p)),
-          tolerance)
-          << run.model->parameters()[p].name << " in " << DTypeName(compute);
+          ToleranceOf(*precision).gradients)
+          << run.model->parameters()[p].name << " in " << precision->name;
     }
   }
 }

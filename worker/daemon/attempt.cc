@@ -13,6 +13,7 @@
 #include "common/env.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/model/precision.h"
 #include "common/spec/attempt_spec.h"
 #include "proto/convert.h"
 #include "worker/daemon/machine.h"
@@ -431,8 +432,13 @@ std::string Attempt::Name() const {
 double Attempt::Utilization() const {
   double threads = static_cast<double>(start_.world_size() * start_.plan().threads_per_rank());
   double flops = start_.plan().prediction().model_flops_per_step();
-  auto peak = settings_.flops_per_core.find(start_.plan().precision());
-  if (peak == settings_.flops_per_core.end() || progress_.mean_step_seconds() <= 0) return 0;
+  const PrecisionRecipe* precision = FindPrecision(start_.plan().precision());
+  if (precision == nullptr) return 0;
+  const auto& rates = settings_.flops_per_core;
+  auto peak = rates.find(std::string(GemmRateName(precision->products)));
+  // Types that were not measured are multiplied as f32.
+  if (peak == rates.end()) peak = rates.find(std::string(GemmRateName(DType::kF32)));
+  if (peak == rates.end() || progress_.mean_step_seconds() <= 0) return 0;
   return flops / progress_.mean_step_seconds() / (peak->second * threads);
 }
 

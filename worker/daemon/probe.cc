@@ -15,6 +15,7 @@
 #include "common/env.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/model/precision.h"
 #include "common/spec/spec_json.h"
 #include "common/version.h"
 #include "kernels/cpu/isa.h"
@@ -56,9 +57,8 @@ struct GemmShape {
 constexpr std::array<GemmShape, 5> kGemmShapes{
     {{64, 128, 128}, {256, 256, 256}, {256, 1024, 256}, {512, 512, 512}, {512, 1536, 512}}};
 
-Result<GemmRate> MeasureGemm(const GemmShape& shape, const std::string& precision, int threads) {
+Result<GemmRate> MeasureGemm(const GemmShape& shape, DType dtype, int threads) {
   using namespace kernels;
-  DType dtype = precision == "bf16" ? DType::kBF16 : DType::kF32;
   // One and a half in either type is a plain number, neither zero nor subnormal.
   std::vector<float> master(static_cast<size_t>(shape.n * shape.k), 1.5f);
   std::vector<float> x(static_cast<size_t>(shape.m * shape.k), 1.5f);
@@ -78,7 +78,8 @@ Result<GemmRate> MeasureGemm(const GemmShape& shape, const std::string& precisio
   double seconds = BestSeconds([&] { status = LinearForward(stream, args); });
   WEFT_RETURN_IF_ERROR(status);
   double flops = 2.0 * static_cast<double>(shape.m * shape.n * shape.k);
-  return GemmRate{precision, shape.m, shape.n, shape.k, threads, flops / seconds};
+  return GemmRate{
+      std::string(GemmRateName(dtype)), shape.m, shape.n, shape.k, threads, flops / seconds};
 }
 
 Status MeasureGemms(WorkerProfile& profile) {
@@ -86,9 +87,9 @@ Status MeasureGemms(WorkerProfile& profile) {
   if (profile.cores > 1) thread_counts.push_back(static_cast<int>(profile.cores));
   for (int threads : thread_counts) {
     SetThreads(threads);
-    for (const char* precision : {"fp32", "bf16"}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
       for (const GemmShape& shape : kGemmShapes) {
-        WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(shape, precision, threads));
+        WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(shape, dtype, threads));
         profile.gemm.push_back(std::move(rate));
       }
     }

@@ -15,6 +15,8 @@ SafetensorsType TypeOf(DType dtype) {
       return SafetensorsType::kF32;
     case DType::kBF16:
       return SafetensorsType::kBF16;
+    case DType::kF16:
+      return SafetensorsType::kF16;
     case DType::kI32:
       return SafetensorsType::kI32;
     case DType::kU16:

@@ -29,28 +29,29 @@ std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const st
 
 Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family)
     : spec_(spec),
+      precision_(*options.precision),
       tokens_(RegisterVocabulary(parameters_, family.token_embedding, spec, EmbeddingWidth(spec))),
       positions_(family.position_embedding.empty()
                      ? -1
                      : parameters_.Register(family.position_embedding,
                                             {spec.context, EmbeddingWidth(spec)},
                                             {0, spec.initializer_range})),
-      embedding_(&parameters_, tokens_, positions_, options.compute),
+      embedding_(&parameters_, tokens_, positions_, precision_.activations),
       embedding_in_(Projection(FactorisedEmbedding(spec), &parameters_, "embedding_in",
-                               EmbeddingWidth(spec), spec.width, spec, options.compute)),
+                               EmbeddingWidth(spec), spec.width, spec, precision_.products)),
       embedding_dropout_(family.embedding_dropout, spec.dropout),
-      blocks_(&parameters_, StackOptions(spec, options, family), options.compute),
+      blocks_(&parameters_, StackOptions(spec, options, family), precision_.products),
       final_norm_(NormPositionOf(spec) == "pre"
                       ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
                       : std::nullopt),
       embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier, &parameters_,
                                 "embedding_out", spec.width, EmbeddingWidth(spec), spec,
-                                options.compute)),
+                                precision_.products)),
       classifier_(&parameters_,
                   spec.untied_classifier
                       ? RegisterVocabulary(parameters_, family.classifier, spec, spec.width)
                       : tokens_,
-                  options.compute),
+                  precision_.classifier),
       head_(&parameters_, &classifier_, spec.vocab_size) {}
 
 Status Decoder::Pack(Context& context) {

@@ -32,7 +32,7 @@ class Decoder : public LanguageModel {
   Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family);
 
   const ModelSpec& spec() const override { return spec_; }
-  DType compute() const override { return classifier_.compute(); }
+  const PrecisionRecipe& precision() const override { return precision_; }
   ParameterSet& parameters() override { return parameters_; }
   Status Pack(Context& context) override;
   Result<double> LossSum(Context& context, Tape& tape, const TokenBatch& batch,
@@ -45,6 +45,7 @@ class Decoder : public LanguageModel {
                        std::vector<KeyValueCache>* caches) const;
 
   ModelSpec spec_;
+  const PrecisionRecipe& precision_;
   ParameterSet parameters_;
   int64_t tokens_;
   int64_t positions_;

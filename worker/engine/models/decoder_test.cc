@@ -120,9 +120,9 @@ TEST(DecoderTest, RecomputedGradientsAreBitForBitTheKeptOnes) {
   for (Variant& variant : Variants()) {
     variant.spec.layers *= 2;
     variant.spec.dropout = 0.2;
-    for (DType compute : {DType::kF32, DType::kBF16}) {
-      SCOPED_TRACE(std::string(variant.name) + " in " + std::string(DTypeName(compute)));
-      TinyRun kept(variant.spec, {compute, true, {}});
+    for (const PrecisionRecipe* precision : AllPrecisions()) {
+      SCOPED_TRACE(std::string(variant.name) + " in " + std::string(precision->name));
+      TinyRun kept(variant.spec, {precision, true, {}});
       const double loss = kept.Differentiate(batch);
       const std::vector<float> gradients = kept.Gradients();
       EXPECT_EQ(kept.Differentiate(batch), loss);
@@ -131,7 +131,7 @@ TEST(DecoderTest, RecomputedGradientsAreBitForBitTheKeptOnes) {
       for (const std::vector<std::string>& policy :
            {std::vector<std::string>(layers, "recompute"),
             std::vector<std::string>{"keep", "recompute"}}) {
-        TinyRun recomputed(variant.spec, {compute, true, policy});
+        TinyRun recomputed(variant.spec, {precision, true, policy});
         EXPECT_EQ(recomputed.Differentiate(batch), loss);
         EXPECT_EQ(recomputed.Gradients(), gradients);
         EXPECT_LT(recomputed.allocator.Peaks().activations_bytes,

@@ -110,7 +110,7 @@ Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& mod
   const auto prompt_length = static_cast<int64_t>(prompt.size());
   const int64_t capacity = std::min(spec.context, prompt_length + options.max_new_tokens);
   WEFT_ASSIGN_OR_RETURN(std::vector<KeyValueCache> caches,
-                        NewCaches(context, spec, model.compute(), capacity));
+                        NewCaches(context, spec, model.precision().activations, capacity));
   std::vector<int32_t> generated;
   std::vector<int32_t> next = prompt;
   int64_t length = 0;

@@ -27,8 +27,8 @@ std::vector<int32_t> Continue(TinyRun& run, const std::vector<int32_t>& prompt,
 }
 
 TEST(GenerateTest, CachedDecodingGivesTheTokensOfWholeForwardPasses) {
-  for (DType compute : {DType::kF32, DType::kBF16}) {
-    TinyRun run(TinyModel(), {compute, false, {}});
+  for (const PrecisionRecipe* precision : AllPrecisions()) {
+    TinyRun run(TinyModel(), {precision, false, {}});
     Sharpen(run);
     const std::vector<int32_t> prompt = {3, 1, 4, 1, 5};
     GenerateOptions options;
@@ -44,14 +44,14 @@ TEST(GenerateTest, CachedDecodingGivesTheTokensOfWholeForwardPasses) {
       const auto logits = run.Logits(BatchOf(stream, static_cast<int64_t>(tokens.size())));
       const auto row = logits.end() - TinyModel().vocab_size;
       const auto best = static_cast<int32_t>(std::max_element(row, logits.end()) - row);
-      EXPECT_EQ(best, expected) << DTypeName(compute) << " at " << tokens.size();
+      EXPECT_EQ(best, expected) << precision->name << " at " << tokens.size();
       tokens.push_back(expected);
     }
   }
 }
 
 TEST(GenerateTest, StopsAtTheContextAtAStopTokenAndWhenTold) {
-  TinyRun run(TinyModel(), {DType::kF32, false, {}});
+  TinyRun run(TinyModel(), {&kFp32Precision, false, {}});
   GenerateOptions options;
   options.max_new_tokens = 100;
   options.sampling.seed = 5;
@@ -89,7 +89,7 @@ TEST(GenerateTest, TokensAreDrawnWithTheirProbability) {
 }
 
 TEST(GenerateTest, BadRequestsAreRefused) {
-  TinyRun run(TinyModel(), {DType::kF32, false, {}});
+  TinyRun run(TinyModel(), {&kFp32Precision, false, {}});
   const auto code = [&](const std::vector<int32_t>& prompt, const GenerateOptions& options) {
     return Generate(run.context, *run.model, prompt, options).status().code();
   };

@@ -37,9 +37,12 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
     return InvalidError("model.family '" + spec.family + "' is not known; hint: gpt2");
   }
   WEFT_RETURN_IF_ERROR(Validate(spec));
-  if (options.compute != DType::kF32 && options.compute != DType::kBF16) {
-    return InvalidError("a model computes in f32 or bf16, not " +
-                        std::string(DTypeName(options.compute)));
+  const PrecisionRecipe& precision = *options.precision;
+  if (precision.products != precision.activations ||
+      precision.classifier != precision.activations) {
+    return InvalidError("precision " + std::string(precision.name) +
+                        " multiplies in another type than its activations have, which no operation "
+                        "of this build does");
   }
   auto model = std::make_unique<Decoder>(spec, options, Gpt2(spec));
   WEFT_RETURN_IF_ERROR(model->parameters().Freeze(spec.freeze));

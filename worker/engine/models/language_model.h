@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/model/precision.h"
 #include "common/spec/job_spec.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/parameter_set.h"
@@ -14,8 +15,8 @@ namespace weft::engine {
 
 /// What the plan says about how a model computes.
 struct ModelOptions {
-  DType compute = DType::kBF16;  ///< Activations and matrix products: kBF16 or kF32.
-  bool with_gradients = true;    ///< False: evaluation and generation only.
+  const PrecisionRecipe* precision = &kBf16Precision;
+  bool with_gradients = true;  ///< False: evaluation and generation only.
 
   /// "keep" or "recompute" by block; blocks past its end keep.
   std::vector<std::string> block_memory_policy;
@@ -28,8 +29,7 @@ class LanguageModel {
 
   /// With the sizes that hold, vocab_size resolved.
   virtual const ModelSpec& spec() const = 0;
-  /// Type of activations.
-  virtual DType compute() const = 0;
+  virtual const PrecisionRecipe& precision() const = 0;
   virtual ParameterSet& parameters() = 0;
 
   /// Renews what is derived from the parameters: after Initialize, a load, and each update.

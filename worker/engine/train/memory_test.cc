@@ -47,9 +47,9 @@ TEST(PredictMemoryTest, IsWithinThreePercentOfWhatTheEngineTakes) {
         inputs.micro_batch = s.micro_batch;
         inputs.sequence_length = s.context;
         inputs.accumulation_steps = 2;
-        inputs.bf16 = plan.precision == "bf16";
+        inputs.precision = &PrecisionOf(precision);
         inputs.recomputed_blocks = recomputed;
-        inputs.native_bf16 = kernels::cpu::ActiveIsa() >= kernels::cpu::Isa::kAvx512Bf16;
+        inputs.native_products = kernels::cpu::ActiveIsa() >= kernels::cpu::Isa::kAvx512Bf16;
         const MemoryBreakdown predicted = PredictMemory(inputs);
         const auto expect_near = [](const char* name, int64_t promised, int64_t taken) {
           if (std::max(promised, taken) < kTooSmallToMatter) return;

@@ -37,8 +37,9 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   if (parts.rank < 0 || parts.rank >= ranks) {
     return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
   }
-  if (parts.model->compute() != ModelOptionsOf(plan).compute) {
-    return InvalidError("the model computes in " + std::string(DTypeName(parts.model->compute())) +
+  const PrecisionRecipe& precision = parts.model->precision();
+  if (&precision != ModelOptionsOf(plan).precision) {
+    return InvalidError("the model was made for precision " + std::string(precision.name) +
                         ", the plan's precision is " + plan.precision);
   }
   return OkStatus();
@@ -47,7 +48,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Plan& plan) {
-  return {.compute = plan.precision == "fp32" ? DType::kF32 : DType::kBF16,
+  return {.precision = &PrecisionOf(plan.precision),
           .with_gradients = true,
           .block_memory_policy = plan.block_memory_policy};
 }

@@ -231,7 +231,7 @@ TEST(TrainerTest, TooLittleMemoryIsExhaustedNotACrash) {
 
 TEST(TrainerTest, JobsAndPlansThatDoNotFitAreRefused) {
   RandomTokens tokens = TinyTokens();
-  TinyRun run(TinyModel(), {DType::kF32, true, {}});
+  TinyRun run(TinyModel(), {&kFp32Precision, true, {}});
   const auto message = [&](const Plan& plan) {
     auto trainer = Trainer::New(
         TinyJob(4), plan, {.context = &run.context, .model = run.model.get(), .train = &tokens});

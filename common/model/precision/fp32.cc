@@ -1,0 +1,7 @@
+#include "common/model/precision.h"
+
+namespace weft {
+
+const PrecisionRecipe kFp32Precision = {.name = "fp32"};
+
+}  // namespace weft
