@@ -136,7 +136,7 @@ Result<Json> RunBench(BenchOptions options) {
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const int64_t peak_memory_bytes = MemoryBytes("VmHWM");
-  WEFT_ASSIGN_OR_RETURN(double gemm, GemmFlopsPerSecond(context, model->compute()));
+  WEFT_ASSIGN_OR_RETURN(double gemm, GemmFlopsPerSecond(context, model->precision().products));
   Json result = {
       {"model",
        {{"family", job.model.family},

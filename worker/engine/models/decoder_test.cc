@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr ModelOptions kFloat32{DType::kF32, true, {}};
+constexpr ModelOptions kFloat32{&kFp32Precision, true, {}};
 constexpr int64_t kLength = 16;
 
 Batch RandomBatch(int64_t sequences) {
@@ -232,7 +232,7 @@ TEST(DecoderTest, FrozenParametersHaveNoGradientAndChangeNoOther) {
     for (bool recompute : {false, true}) {
       SCOPED_TRACE(::testing::PrintToString(freeze) + (recompute ? ", recomputed" : ""));
       spec.freeze = freeze;
-      TinyRun run(spec, {DType::kF32, true, {2, recompute ? "recompute" : "keep"}});
+      TinyRun run(spec, {&kFp32Precision, true, {2, recompute ? "recompute" : "keep"}});
       EXPECT_EQ(run.Differentiate(batch), loss);
       const ParameterSet& parameters = run.model->parameters();
       int64_t trained = 0;
