@@ -10,6 +10,13 @@
 
 namespace weft {
 
+/// The types that activations are stored in.
+inline constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBF16,
+                                                             DType::kF16};
+
+/// The types that weight matrices are stored in.
+inline constexpr std::initializer_list<DType> kMatrixTypes = {DType::kF32, DType::kBF16};
+
 enum class DeviceType : uint8_t { kCpu, kCuda };
 
 /// Where memory lives and work runs.

@@ -61,7 +61,7 @@ OpCase BackwardCase(int64_t count, DType dtype, bool recompute, CaseUse use) {
 
 std::vector<OpCase> ActivationCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     auto add = [&](int64_t count, CaseUse use) {
       cases.push_back(ForwardCase(count, dtype, false, use));
       cases.push_back(ForwardCase(count, dtype, true, use));

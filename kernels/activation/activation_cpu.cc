@@ -14,16 +14,14 @@ constexpr int64_t kGrain = 16384;
 Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
   const TensorView &x = args.x, &y = args.y;
   WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "GeluForward")
-                           .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
+                           .ContiguousTensor("x", x, x.shape, kFloatTypes)
                            .ContiguousTensor("y", y, x.shape, {x.dtype})
                            .status());
-  const GeluKernels& kernels = PickGeluKernels();
-  ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
-    if (x.dtype == DType::kF32) {
-      kernels.forward_f32(x.As<float>() + begin, y.As<float>() + begin, end - begin);
-    } else {
-      kernels.forward_bf16(x.As<BFloat16>() + begin, y.As<BFloat16>() + begin, end - begin);
-    }
+  WithFloatType(x.dtype, [&]<class T>() {
+    const GeluLoops<T>& loops = PickGeluKernels().Of<T>();
+    ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+      loops.forward(x.As<T>() + begin, y.As<T>() + begin, end - begin);
+    });
   });
   return OkStatus();
 }
@@ -31,7 +29,7 @@ Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
 Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
   const TensorView &dy = args.dy, &x = args.x, &dx = args.dx, &y = args.y;
   ArgumentCheck check(stream, "GeluBackward");
-  check.ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
+  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
       .ContiguousTensor("dy", dy, x.shape, {x.dtype})
       .ContiguousTensor("dx", dx, x.shape, {x.dtype});
   if (y) {
@@ -39,16 +37,12 @@ Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
         .That(y.data != x.data && y.data != dy.data, "y is x or dy, which are still read");
   }
   WEFT_RETURN_IF_ERROR(check.status());
-  const GeluKernels& kernels = PickGeluKernels();
-  ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
-    if (x.dtype == DType::kF32) {
-      kernels.backward_f32(dy.As<float>() + begin, x.As<float>() + begin, dx.As<float>() + begin,
-                           y ? y.As<float>() + begin : nullptr, end - begin);
-    } else {
-      kernels.backward_bf16(dy.As<BFloat16>() + begin, x.As<BFloat16>() + begin,
-                            dx.As<BFloat16>() + begin, y ? y.As<BFloat16>() + begin : nullptr,
-                            end - begin);
-    }
+  WithFloatType(x.dtype, [&]<class T>() {
+    const GeluLoops<T>& loops = PickGeluKernels().Of<T>();
+    ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+      loops.backward(dy.As<T>() + begin, x.As<T>() + begin, dx.As<T>() + begin,
+                     y ? y.As<T>() + begin : nullptr, end - begin);
+    });
   });
   return OkStatus();
 }

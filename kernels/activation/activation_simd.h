@@ -2,20 +2,19 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
 
 /// Loops over `count` contiguous elements; outputs may be inputs, except that `y` may not be `x`
 /// or `dy`.
-struct GeluKernels {
-  void (*forward_f32)(const float* x, float* y, int64_t count);
-  void (*forward_bf16)(const BFloat16* x, BFloat16* y, int64_t count);
-  void (*backward_f32)(const float* dy, const float* x, float* dx, float* y, int64_t count);
-  void (*backward_bf16)(const BFloat16* dy, const BFloat16* x, BFloat16* dx, BFloat16* y,
-                        int64_t count);
+template <class T>
+struct GeluLoops {
+  void (*forward)(const T* x, T* y, int64_t count);
+  void (*backward)(const T* dy, const T* x, T* dx, T* y, int64_t count);
 };
+using GeluKernels = FloatTypes<GeluLoops>;
 
 WEFT_ISA_TABLE(GeluKernels)
 

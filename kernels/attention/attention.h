@@ -13,7 +13,7 @@ namespace weft::kernels {
 /// Head h of token t stands at row t, columns h*head_dim .. of each view, so q, k and v may be
 /// slices of one [tokens, 3*width] matrix. Fewer key heads than query heads: grouped queries.
 struct AttentionForwardArgs {
-  TensorView q;                ///< [tokens, heads * head_dim] f32 or bf16, rows may be strided
+  TensorView q;                ///< [tokens, heads * head_dim] f32, bf16 or f16, rows may be strided
   TensorView k;                ///< [tokens, kv_heads * head_dim] same type
   TensorView v;                ///< [tokens, kv_heads * head_dim] same type
   TensorView sequence_starts;  ///< [sequences + 1] i32, never falling, from 0 to tokens

@@ -166,7 +166,7 @@ OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
 std::vector<OpCase> AttentionCases() {
   std::vector<OpCase> cases;
   auto add = [&cases](const Geometry& g, CaseUse use) {
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (DType dtype : kFloatTypes) {
       cases.push_back(ForwardCase(g, dtype, use));
       cases.push_back(BackwardCase(g, dtype, use));
     }

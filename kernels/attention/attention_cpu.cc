@@ -17,6 +17,7 @@ namespace {
 
 const AttentionTable& PickTable(DType dtype) {
   if (dtype == DType::kF32) return PickAttentionTables().f32;
+  if (dtype == DType::kF16) return PickAttentionTables().f16;
   if (ActiveIsa() == Isa::kAmx) return avx512_bf16::kAttentionTileTable;
   if (ActiveIsa() == Isa::kAvx512Bf16) return avx512_bf16::kAttentionDotTable;
   return PickAttentionTables().bf16;
@@ -37,7 +38,7 @@ Status CheckForward(const Stream& stream, const char* op, const AttentionForward
             "q does not have heads * head_dim columns with head_dim a multiple of 8 up to 256")
       .That(args.scale > 0 && std::isfinite(args.scale), "scale is not a positive number")
       .That(sequences >= 0, "sequence_starts is not a vector of at least one element")
-      .Tensor("q", args.q, {tokens, width}, {DType::kF32, DType::kBF16})
+      .Tensor("q", args.q, {tokens, width}, kFloatTypes)
       .Tensor("k", args.k, {tokens, args.kv_heads * head_dim}, {dtype})
       .Tensor("v", args.v, {tokens, args.kv_heads * head_dim}, {dtype})
       .Tensor("out", args.out, {tokens, width}, {dtype})

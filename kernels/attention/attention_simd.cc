@@ -3,11 +3,15 @@
 
 namespace weft::kernels::cpu::WEFT_ISA {
 
+template <class T>
+constexpr AttentionTable kTableOf = {ForwardScratchSize<F32Math>, AttentionForwardItem<F32Math, T>,
+                                     BackwardScratchSize<F32Math>,
+                                     AttentionBackwardItem<F32Math, T>};
+
 const AttentionTables kAttentionTables = {
-    .f32 = {ForwardScratchSize<F32Math>, AttentionForwardItem<F32Math, float>,
-            BackwardScratchSize<F32Math>, AttentionBackwardItem<F32Math, float>},
-    .bf16 = {ForwardScratchSize<F32Math>, AttentionForwardItem<F32Math, BFloat16>,
-             BackwardScratchSize<F32Math>, AttentionBackwardItem<F32Math, BFloat16>},
+    .f32 = kTableOf<float>,
+    .bf16 = kTableOf<BFloat16>,
+    .f16 = kTableOf<Half>,
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

@@ -48,7 +48,7 @@ struct AttentionTable {
 };
 
 struct AttentionTables {
-  AttentionTable f32, bf16;
+  AttentionTable f32, bf16, f16;
 };
 WEFT_ISA_TABLE(AttentionTables)
 

@@ -124,7 +124,7 @@ struct Problem {
 };
 
 TEST(Attention, DocumentGivesTheSameBitsPackedWithOthersAndAlone) {
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     Problem problem(dtype, 400, 1, 16);
     Problem::Results packed = problem.Run({0, 37, 337, 338, 400});
     for (auto [begin, end] : {std::pair{0, 37}, {37, 337}, {337, 338}, {338, 400}}) {
@@ -143,7 +143,7 @@ TEST(Attention, DocumentGivesTheSameBitsPackedWithOthersAndAlone) {
 
 TEST(Attention, ThreadsAndTheWayWorkIsSplitChangeNoBit) {
   int before = cpu::Threads();
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     // One long sequence and one head: a single thread computes both gradients at once, more
     // threads compute them apart.
     Problem problem(dtype, 600, 1, 40);
@@ -181,7 +181,7 @@ TEST(Attention, LaterTokensAndOtherDocumentsAreNotSeen) {
 }
 
 TEST(Attention, HugeScoresStayFinite) {
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     for (int level = 0; level <= static_cast<int>(cpu::DetectedIsa()); ++level) {
       cpu::ScopedIsa use_isa(static_cast<cpu::Isa>(level));
       Problem problem(dtype, 150, 1, 64, 300.0);

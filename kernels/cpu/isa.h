@@ -8,7 +8,7 @@ namespace weft::kernels::cpu {
 /// Instruction sets that kernels are compiled for, each including the ones before it.
 enum class Isa : uint8_t {
   kBaseline,    ///< What every CPU of the architecture has (x86-64: SSE2).
-  kAvx2,        ///< AVX2 and FMA.
+  kAvx2,        ///< AVX2, FMA and F16C.
   kAvx512,      ///< AVX-512 F, BW, VL and DQ.
   kAvx512Bf16,  ///< and AVX512_BF16.
   kAmx,         ///< and AMX tiles with bf16, which the kernel lets this process use.

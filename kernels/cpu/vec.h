@@ -15,10 +15,10 @@
 #define WEFT_INLINE inline __attribute__((always_inline))
 
 /// Vectors of f32 as wide as the instruction set this file is compiled for, with loads and stores
-/// of f32 and bf16. Operators (+ - * / and comparisons) come with the compiler's vector extension;
-/// here is what they lack. Everything is forced inline and lives in the namespace WEFT_ISA, and
-/// nothing of the std library is used: a function that two compilations share could carry
-/// instructions that the machine lacks.
+/// of f32, bf16 and half. Operators (+ - * / and comparisons) come with the compiler's vector
+/// extension; here is what they lack. Everything is forced inline and lives in the namespace
+/// WEFT_ISA, and nothing of the std library is used: a function that two compilations share could
+/// carry instructions that the machine lacks.
 namespace weft::kernels::cpu::WEFT_ISA {
 
 #if defined(__AVX512F__)
@@ -94,6 +94,57 @@ WEFT_INLINE VecF Load(const BFloat16* from) {
 
 WEFT_INLINE void Store(BFloat16* to, VecF v) {
   VecH bits = ToBits(v);
+  __builtin_memcpy(static_cast<void*>(to), &bits, sizeof bits);
+}
+
+/// Widens halves, subnormal ones too; a NaN becomes quiet.
+WEFT_INLINE VecF FromHalf(VecH bits) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(reinterpret_cast<__m256i>(bits));
+#elif defined(__AVX2__)
+  return _mm256_cvtph_ps(reinterpret_cast<__m128i>(bits));
+#else
+  // As ToFloat(Half).
+  VecU wide = __builtin_convertvector(bits, VecU);
+  VecU magnitude = wide & 0x7fffu;
+  VecF tiny = __builtin_convertvector(magnitude, VecF) * 0x1.0p-24f;
+  VecU quiet = magnitude > 0x7c00u ? VecU{} + 0x400000u : VecU{};
+  VecU shift = magnitude >= 0x7c00u ? VecU{} + (224u << 23) : VecU{} + (112u << 23);
+  VecU positive =
+      magnitude < 0x400u ? reinterpret_cast<VecU>(tiny) : quiet | ((magnitude << 13) + shift);
+  return reinterpret_cast<VecF>(positive | (wide & 0x8000u) << 16);
+#endif
+}
+
+/// Rounds to half, to nearest even; too large is infinity, NaN stays a NaN. The same bits on every
+/// instruction set.
+WEFT_INLINE VecH ToHalfBits(VecF v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecH>(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__AVX2__)
+  return reinterpret_cast<VecH>(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#else
+  // As ToHalf(float).
+  auto bits = reinterpret_cast<VecU>(v);
+  VecU magnitude = bits & 0x7fffffffu;
+  VecU nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+  VecU tiny = reinterpret_cast<VecU>(reinterpret_cast<VecF>(magnitude) + 0.5f) - 0x3f000000u;
+  VecU normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
+  VecU half = magnitude < 0x38800000u ? tiny : normal;
+  half = magnitude >= 0x477ff000u ? VecU{} + 0x7c00u : half;
+  half = magnitude > 0x7f800000u ? nan : half;
+  return __builtin_convertvector(half | (bits >> 16 & 0x8000u), VecH);
+#endif
+}
+
+WEFT_INLINE VecF Load(const Half* from) {
+  VecH bits;
+  __builtin_memcpy(&bits, from, sizeof bits);
+  return FromHalf(bits);
+}
+
+WEFT_INLINE void Store(Half* to, VecF v) {
+  VecH bits = ToHalfBits(v);
   __builtin_memcpy(static_cast<void*>(to), &bits, sizeof bits);
 }
 

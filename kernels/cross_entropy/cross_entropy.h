@@ -11,7 +11,7 @@ inline constexpr int32_t kIgnoreTarget = -1;
 /// logits[r, c] = grad_scale * (softmax(logits[r])[c] - [c == targets[r]]), zero for ignored rows
 /// and for the padded columns. The probabilities are never stored, fp32 logits never exist.
 struct CrossEntropyArgs {
-  TensorView logits;        ///< [rows, columns] f32 or bf16; overwritten when write_gradient
+  TensorView logits;        ///< [rows, columns] f32, bf16 or f16; overwritten when write_gradient
   TensorView targets;       ///< [rows] i32 in [0, vocabulary) or kIgnoreTarget
   int64_t vocabulary = 0;   ///< Real columns; the rest up to `columns` is padding.
   float grad_scale = 1.0f;  ///< usually 1 / number of targets of the global batch

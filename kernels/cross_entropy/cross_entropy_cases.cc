@@ -46,7 +46,7 @@ OpCase CrossEntropyCase(int64_t rows, int64_t columns, int64_t vocabulary, DType
 
 std::vector<OpCase> CrossEntropyCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     for (bool gradient : {false, true}) {
       cases.push_back(CrossEntropyCase(1, 1, 1, dtype, gradient, 1, CaseUse::kTest));
       cases.push_back(CrossEntropyCase(9, 67, 61, dtype, gradient, 1, CaseUse::kTest));

@@ -1,4 +1,4 @@
-#include <cstring>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@ Status Check(const Stream& stream, const CrossEntropyArgs& args) {
   check.That(args.logits.shape.rank == 2, "logits must be a matrix");
   WEFT_RETURN_IF_ERROR(check.status());
   int64_t rows = args.logits.shape[0], columns = args.logits.shape[1];
-  check.Tensor("logits", args.logits, args.logits.shape, {DType::kF32, DType::kBF16})
+  check.Tensor("logits", args.logits, args.logits.shape, kFloatTypes)
       .ContiguousTensor("targets", args.targets, Shape{rows}, {DType::kI32})
       .ContiguousTensor("losses", args.losses, Shape{rows}, {DType::kF32})
       .That(args.vocabulary >= 1 && args.vocabulary <= columns,
@@ -40,26 +40,22 @@ Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
   int64_t columns = logits.shape[1];
   const auto* targets = args.targets.As<int32_t>();
   auto* losses = args.losses.As<float>();
-  const CrossEntropyKernels& kernels = PickCrossEntropyKernels();
-  ParallelFor(logits.shape[0], 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(args.write_gradient ? args.vocabulary : 0);
-    float* exponentials = args.write_gradient ? scratch.data() : nullptr;
-    for (int64_t r = begin; r < end; ++r) {
-      int64_t offset = r * logits.row_stride;
-      if (targets[r] == kIgnoreTarget) {
-        losses[r] = 0;
-        if (args.write_gradient) {
-          std::memset(static_cast<char*>(logits.data) + offset * DTypeSize(logits.dtype), 0,
-                      columns * DTypeSize(logits.dtype));
+  WithFloatType(logits.dtype, [&]<class T>() {
+    const CrossEntropyRow<T>& row = PickCrossEntropyKernels().Of<T>();
+    ParallelFor(logits.shape[0], 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> scratch(args.write_gradient ? args.vocabulary : 0);
+      float* exponentials = args.write_gradient ? scratch.data() : nullptr;
+      for (int64_t r = begin; r < end; ++r) {
+        T* at = logits.As<T>() + r * logits.row_stride;
+        if (targets[r] != kIgnoreTarget) {
+          losses[r] =
+              row.run(at, columns, args.vocabulary, targets[r], args.grad_scale, exponentials);
+        } else {
+          losses[r] = 0;
+          if (args.write_gradient) std::fill_n(at, columns, T{});
         }
-      } else if (logits.dtype == DType::kF32) {
-        losses[r] = kernels.row_f32(logits.As<float>() + offset, columns, args.vocabulary,
-                                    targets[r], args.grad_scale, exponentials);
-      } else {
-        losses[r] = kernels.row_bf16(logits.As<BFloat16>() + offset, columns, args.vocabulary,
-                                     targets[r], args.grad_scale, exponentials);
       }
-    }
+    });
   });
   return OkStatus();
 }

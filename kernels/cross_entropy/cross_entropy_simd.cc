@@ -64,8 +64,9 @@ float Row(T* logits, int64_t columns, int64_t vocabulary, int64_t target, float 
 }  // namespace
 
 const CrossEntropyKernels kCrossEntropyKernels = {
-    .row_f32 = Row<float>,
-    .row_bf16 = Row<BFloat16>,
+    .f32 = {Row<float>},
+    .bf16 = {Row<BFloat16>},
+    .f16 = {Row<Half>},
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

@@ -9,7 +9,7 @@ namespace weft::kernels {
 /// the Philox stream `key`, as UniformFloat, is below `probability`; so the backward pass (the same
 /// call on the gradient) needs no stored mask, and any split over ranks or threads draws the same.
 struct DropoutArgs {
-  TensorView x;  ///< f32 or bf16, contiguous
+  TensorView x;  ///< f32, bf16 or f16, contiguous
   TensorView y;  ///< same shape and type; may be x
   float probability = 0.0f;
   PhiloxKey key;

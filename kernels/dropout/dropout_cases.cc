@@ -35,7 +35,7 @@ OpCase Case(int64_t count, DType dtype, float probability, uint64_t first, bool 
 
 std::vector<OpCase> DropoutCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     for (int64_t count : {0, 1, 5, 63, 64, 65, 1000, 70001}) {
       cases.push_back(Case(count, dtype, 0.1f, 0, false, CaseUse::kTest));
     }

@@ -95,6 +95,7 @@ void Dropout(const DropoutDraw& draw, uint64_t block, const T* x, T* y, int64_t 
 
 }  // namespace
 
-const DropoutKernels kDropoutKernels = {.f32 = Dropout<float>, .bf16 = Dropout<BFloat16>};
+const DropoutKernels kDropoutKernels = {
+    .f32 = {Dropout<float>}, .bf16 = {Dropout<BFloat16>}, .f16 = {Dropout<Half>}};
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

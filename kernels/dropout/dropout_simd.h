@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "common/rng.h"
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
 
@@ -15,11 +15,11 @@ struct DropoutDraw {
   int32_t threshold;
   float scale;
 };
-struct DropoutKernels {
-  void (*f32)(const DropoutDraw& draw, uint64_t block, const float* x, float* y, int64_t count);
-  void (*bf16)(const DropoutDraw& draw, uint64_t block, const BFloat16* x, BFloat16* y,
-               int64_t count);
+template <class T>
+struct DropoutLoop {
+  void (*run)(const DropoutDraw& draw, uint64_t block, const T* x, T* y, int64_t count);
 };
+using DropoutKernels = FloatTypes<DropoutLoop>;
 
 WEFT_ISA_TABLE(DropoutKernels)
 

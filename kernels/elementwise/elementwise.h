@@ -4,7 +4,7 @@
 
 namespace weft::kernels {
 
-/// y = x, converting between f32 and bf16 (round to nearest even).
+/// y = x, converting between f32 and a narrower float type (round to nearest even).
 struct CastArgs {
   TensorView x;
   TensorView y;  ///< same shape
@@ -17,13 +17,13 @@ struct AddArgs {
   TensorView y;  ///< same shape and type; may be a or b
 };
 
-/// x = value; f32, bf16 or i32.
+/// x = value; f32, bf16, f16 or i32.
 struct FillArgs {
   TensorView x;
   float value = 0;
 };
 
-/// x *= factor; f32 or bf16.
+/// x *= factor; f32, bf16 or f16.
 struct ScaleArgs {
   TensorView x;
   float factor = 1;

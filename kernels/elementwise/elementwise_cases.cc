@@ -73,9 +73,9 @@ OpCase FillCase(DType dtype, int64_t count, CaseUse use) {
 std::vector<OpCase> ElementwiseCases() {
   std::vector<OpCase> cases;
   auto add_all = [&cases](int64_t count, CaseUse use) {
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
-      DType other = dtype == DType::kF32 ? DType::kBF16 : DType::kF32;
-      cases.push_back(CastCase(dtype, other, count, use));
+    for (DType dtype : kFloatTypes) {
+      cases.push_back(CastCase(dtype, DType::kF32, count, use));
+      if (dtype != DType::kF32) cases.push_back(CastCase(DType::kF32, dtype, count, use));
       cases.push_back(AddCase(dtype, count, false, use));
       cases.push_back(AddCase(dtype, count, true, use));
       cases.push_back(ScaleCase(dtype, count, use));
@@ -84,7 +84,6 @@ std::vector<OpCase> ElementwiseCases() {
   };
   for (int64_t count : {0, 1, 3, 16, 17, 63, 100001}) {
     add_all(count, CaseUse::kTest);
-    cases.push_back(CastCase(DType::kF32, DType::kF32, count, CaseUse::kTest));
     cases.push_back(FillCase(DType::kI32, count, CaseUse::kTest));
   }
   add_all(int64_t{2048} * 768, CaseUse::kSpeed);

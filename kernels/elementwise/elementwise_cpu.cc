@@ -16,21 +16,27 @@ constexpr int64_t kGrain = 32768;
 
 Status Cast(const Stream& stream, const CastArgs& args) {
   const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "Cast")
-                           .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
-                           .ContiguousTensor("y", y, x.shape, {DType::kF32, DType::kBF16})
-                           .status());
-  const ElementwiseKernels& kernels = PickElementwiseKernels();
-  ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
-    if (x.dtype == y.dtype) {
-      size_t size = DTypeSize(x.dtype);
-      std::memmove(static_cast<char*>(y.data) + begin * size,
-                   static_cast<const char*>(x.data) + begin * size, (end - begin) * size);
-    } else if (x.dtype == DType::kF32) {
-      kernels.to_bf16(x.As<float>() + begin, y.As<BFloat16>() + begin, end - begin);
-    } else {
-      kernels.to_f32(x.As<BFloat16>() + begin, y.As<float>() + begin, end - begin);
-    }
+  WEFT_RETURN_IF_ERROR(
+      ArgumentCheck(stream, "Cast")
+          .ContiguousTensor("x", x, x.shape, kFloatTypes)
+          .ContiguousTensor("y", y, x.shape, kFloatTypes)
+          .That(x.dtype == y.dtype || x.dtype == DType::kF32 || y.dtype == DType::kF32,
+                "neither x nor y is f32")
+          .status());
+  if (x.dtype == y.dtype) {
+    std::memmove(y.data, x.data, x.Bytes());
+    return OkStatus();
+  }
+  const bool widen = y.dtype == DType::kF32;
+  WithFloatType(widen ? x.dtype : y.dtype, [&]<class T>() {
+    const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
+    ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+      if (widen) {
+        loops.to_f32(x.As<T>() + begin, y.As<float>() + begin, end - begin);
+      } else {
+        loops.from_f32(x.As<float>() + begin, y.As<T>() + begin, end - begin);
+      }
+    });
   });
   return OkStatus();
 }
@@ -38,19 +44,15 @@ Status Cast(const Stream& stream, const CastArgs& args) {
 Status Add(const Stream& stream, const AddArgs& args) {
   const TensorView &a = args.a, &b = args.b, &y = args.y;
   WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "Add")
-                           .ContiguousTensor("a", a, a.shape, {DType::kF32, DType::kBF16})
+                           .ContiguousTensor("a", a, a.shape, kFloatTypes)
                            .ContiguousTensor("b", b, a.shape, {a.dtype})
                            .ContiguousTensor("y", y, a.shape, {a.dtype})
                            .status());
-  const ElementwiseKernels& kernels = PickElementwiseKernels();
-  ParallelFor(a.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
-    if (a.dtype == DType::kF32) {
-      kernels.add_f32(a.As<float>() + begin, b.As<float>() + begin, y.As<float>() + begin,
-                      end - begin);
-    } else {
-      kernels.add_bf16(a.As<BFloat16>() + begin, b.As<BFloat16>() + begin, y.As<BFloat16>() + begin,
-                       end - begin);
-    }
+  WithFloatType(a.dtype, [&]<class T>() {
+    const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
+    ParallelFor(a.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+      loops.add(a.As<T>() + begin, b.As<T>() + begin, y.As<T>() + begin, end - begin);
+    });
   });
   return OkStatus();
 }
@@ -59,32 +61,31 @@ Status Fill(const Stream& stream, const FillArgs& args) {
   const TensorView& x = args.x;
   WEFT_RETURN_IF_ERROR(
       ArgumentCheck(stream, "Fill")
-          .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16, DType::kI32})
+          .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16, DType::kF16, DType::kI32})
           .status());
-  ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
-    if (x.dtype == DType::kF32) {
-      std::fill(x.As<float>() + begin, x.As<float>() + end, args.value);
-    } else if (x.dtype == DType::kBF16) {
-      std::fill(x.As<BFloat16>() + begin, x.As<BFloat16>() + end, ToBFloat16(args.value));
-    } else {
-      std::fill(x.As<int32_t>() + begin, x.As<int32_t>() + end, static_cast<int32_t>(args.value));
-    }
-  });
+  const auto fill = [&](auto value) {
+    auto* to = x.As<decltype(value)>();
+    ParallelFor(x.shape.Elements(), kGrain, [to, value](int64_t begin, int64_t end) {
+      std::fill(to + begin, to + end, value);
+    });
+  };
+  if (x.dtype == DType::kI32) {
+    fill(static_cast<int32_t>(args.value));
+  } else {
+    WithFloatType(x.dtype, [&]<class T>() { fill(FromFloat<T>(args.value)); });
+  }
   return OkStatus();
 }
 
 Status Scale(const Stream& stream, const ScaleArgs& args) {
   const TensorView& x = args.x;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "Scale")
-                           .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
-                           .status());
-  const ElementwiseKernels& kernels = PickElementwiseKernels();
-  ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
-    if (x.dtype == DType::kF32) {
-      kernels.scale_f32(x.As<float>() + begin, args.factor, end - begin);
-    } else {
-      kernels.scale_bf16(x.As<BFloat16>() + begin, args.factor, end - begin);
-    }
+  WEFT_RETURN_IF_ERROR(
+      ArgumentCheck(stream, "Scale").ContiguousTensor("x", x, x.shape, kFloatTypes).status());
+  WithFloatType(x.dtype, [&]<class T>() {
+    const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
+    ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+      loops.scale(x.As<T>() + begin, args.factor, end - begin);
+    });
   });
   return OkStatus();
 }

@@ -30,13 +30,13 @@ void Scale(T* x, float factor, int64_t count) {
 
 }  // namespace
 
+template <class T>
+constexpr ElementwiseLoops<T> kLoopsOf = {Convert<float, T>, Convert<T, float>, Add<T>, Scale<T>};
+
 const ElementwiseKernels kElementwiseKernels = {
-    .to_bf16 = Convert<float, BFloat16>,
-    .to_f32 = Convert<BFloat16, float>,
-    .add_f32 = Add<float>,
-    .add_bf16 = Add<BFloat16>,
-    .scale_f32 = Scale<float>,
-    .scale_bf16 = Scale<BFloat16>,
+    .f32 = kLoopsOf<float>,
+    .bf16 = kLoopsOf<BFloat16>,
+    .f16 = kLoopsOf<Half>,
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

@@ -2,20 +2,20 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
 
 /// Loops over `count` contiguous elements; outputs may be inputs.
-struct ElementwiseKernels {
-  void (*to_bf16)(const float* x, BFloat16* y, int64_t count);
-  void (*to_f32)(const BFloat16* x, float* y, int64_t count);
-  void (*add_f32)(const float* a, const float* b, float* y, int64_t count);
-  void (*add_bf16)(const BFloat16* a, const BFloat16* b, BFloat16* y, int64_t count);
-  void (*scale_f32)(float* x, float factor, int64_t count);
-  void (*scale_bf16)(BFloat16* x, float factor, int64_t count);
+template <class T>
+struct ElementwiseLoops {
+  void (*from_f32)(const float* x, T* y, int64_t count);
+  void (*to_f32)(const T* x, float* y, int64_t count);
+  void (*add)(const T* a, const T* b, T* y, int64_t count);
+  void (*scale)(T* x, float factor, int64_t count);
 };
+using ElementwiseKernels = FloatTypes<ElementwiseLoops>;
 
 WEFT_ISA_TABLE(ElementwiseKernels)
 

@@ -8,16 +8,16 @@ namespace weft::kernels {
 struct EmbeddingForwardArgs {
   TensorView tokens;          ///< [count] i32, each in [0, vocabulary)
   TensorView positions;       ///< [count] i32, each in [0, context); or none
-  TensorView token_table;     ///< [vocabulary, width] f32
-  TensorView position_table;  ///< [context, width] f32; or none
-  TensorView out;             ///< [count, width] f32 or bf16
+  TensorView token_table;     ///< [vocabulary, width] f32 or bf16
+  TensorView position_table;  ///< [context, width], the same type; or none
+  TensorView out;             ///< [count, width] f32, bf16 or f16
 };
 
 /// Adds dout rows to the rows of the tables they came from, each table row in token order.
 struct EmbeddingBackwardArgs {
   TensorView tokens;
   TensorView positions;        ///< or none
-  TensorView dout;             ///< [count, width] f32 or bf16
+  TensorView dout;             ///< [count, width] f32, bf16 or f16
   TensorView dtoken_table;     ///< [vocabulary, width] f32, added to; or none
   TensorView dposition_table;  ///< [context, width] f32, added to; or none
 };

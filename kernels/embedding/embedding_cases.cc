@@ -27,13 +27,14 @@ TestTensor& MakeIndices(OpRun& run, int64_t count, int64_t limit) {
   return run.tensors.emplace_back(DType::kI32, Shape{count}).RandomIntegers(run.rng, 0, limit);
 }
 
-OpCase ForwardCase(const Geometry& g, DType dtype, CaseUse use) {
-  return {NameOf("embedding_forward", g, dtype), use, [=](OpRun& run) {
+OpCase ForwardCase(const Geometry& g, DType dtype, DType table_type, CaseUse use) {
+  return {NameOf("embedding_forward", g, dtype) + "/from_" + std::string(DTypeName(table_type)),
+          use, [=](OpRun& run) {
             bool with_positions = g.context > 0;
             TestTensor& tokens = MakeIndices(run, g.count, g.vocabulary);
             TestTensor& positions = MakeIndices(run, g.count, std::max<int64_t>(g.context, 1));
-            TestTensor& table = run.Input(DType::kF32, {g.vocabulary, g.width});
-            TestTensor& position_table = run.Input(DType::kF32, {g.context, g.width});
+            TestTensor& table = run.Input(table_type, {g.vocabulary, g.width});
+            TestTensor& position_table = run.Input(table_type, {g.context, g.width});
             TestTensor& out = run.Output(
                 "out", dtype, {g.count, g.width}, 0, 1,
                 [=, &tokens, &positions, &table, &position_table] {
@@ -89,9 +90,9 @@ OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
 
 std::vector<OpCase> EmbeddingCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     auto add = [&](const Geometry& g, CaseUse use) {
-      cases.push_back(ForwardCase(g, dtype, use));
+      for (DType table : kMatrixTypes) cases.push_back(ForwardCase(g, dtype, table, use));
       cases.push_back(BackwardCase(g, dtype, use));
     };
     add({0, 5, 0, 8}, CaseUse::kTest);

@@ -30,7 +30,8 @@ void CheckIndices(ArgumentCheck& check, const char* name, const TensorView& indi
 // gradients, where some may be missing.
 Status Check(const Stream& stream, const char* op, const TensorView& tokens,
              const TensorView& positions, const TensorView& token_table,
-             const TensorView& position_table, const char* rows_name, const TensorView& rows) {
+             const TensorView& position_table, const char* rows_name, const TensorView& rows,
+             std::initializer_list<DType> table_types) {
   ArgumentCheck check(stream, op);
   check.That(tokens.shape.rank == 1, "tokens is not a vector")
       .That(rows.shape.rank == 2, std::string(rows_name) + " is not a matrix")
@@ -42,16 +43,16 @@ Status Check(const Stream& stream, const char* op, const TensorView& tokens,
   if (!check.status().ok()) return check.status();
   int64_t count = tokens.shape[0], width = rows.shape[1];
   check.ContiguousTensor("tokens", tokens, tokens.shape, {DType::kI32})
-      .ContiguousTensor(rows_name, rows, {count, width}, {DType::kF32, DType::kBF16});
+      .ContiguousTensor(rows_name, rows, {count, width}, kFloatTypes);
   if (token_table) {
     check.ContiguousTensor("the token table", token_table, {token_table.shape[0], width},
-                           {DType::kF32});
+                           table_types);
     CheckIndices(check, "tokens", tokens, token_table.shape[0]);
   }
   if (position_table) {
     check.ContiguousTensor("positions", positions, {count}, {DType::kI32})
         .ContiguousTensor("the position table", position_table, {position_table.shape[0], width},
-                          {DType::kF32});
+                          {token_table.dtype});
     CheckIndices(check, "positions", positions, position_table.shape[0]);
   }
   return check.status();
@@ -64,20 +65,34 @@ int64_t Owner(int32_t row, int64_t parts) {
 }
 
 // Adds rows of `dout` to the rows of `dtable` that one part owns, in token order.
-void AccumulateOwned(const EmbeddingKernels& kernels, const TensorView& indices,
-                     const TensorView& dout, const TensorView& dtable, int64_t part,
-                     int64_t parts) {
+template <class T>
+void AccumulateOwned(const TensorView& indices, const TensorView& dout, const TensorView& dtable,
+                     int64_t part, int64_t parts) {
+  const EmbeddingLoops<T>& loops = PickEmbeddingKernels().Of<T>();
   const int32_t* index = indices.As<int32_t>();
   int64_t count = indices.shape[0], width = dtable.shape[1];
   for (int64_t t = 0; t < count; ++t) {
     if (Owner(index[t], parts) != part) continue;
-    float* to = dtable.As<float>() + index[t] * width;
-    if (dout.dtype == DType::kF32) {
-      kernels.accumulate_f32(dout.As<float>() + t * width, to, width);
-    } else {
-      kernels.accumulate_bf16(dout.As<BFloat16>() + t * width, to, width);
-    }
+    loops.accumulate(dout.As<T>() + t * width, dtable.As<float>() + index[t] * width, width);
   }
+}
+
+template <class T, class W>
+void Forward(const EmbeddingForwardArgs& args) {
+  const EmbeddingLoops<T>& loops = PickEmbeddingKernels().Of<T>();
+  const int64_t width = args.token_table.shape[1];
+  const int32_t* tokens = args.tokens.As<int32_t>();
+  const int32_t* positions = args.position_table ? args.positions.As<int32_t>() : nullptr;
+  ParallelFor(args.tokens.shape[0], kGrain / std::max<int64_t>(width, 1) + 1,
+              [&](int64_t begin, int64_t end) {
+                for (int64_t t = begin; t < end; ++t) {
+                  const W* token = args.token_table.As<W>() + tokens[t] * width;
+                  const W* position = positions == nullptr
+                                          ? nullptr
+                                          : args.position_table.As<W>() + positions[t] * width;
+                  loops.Add(token, position, args.out.As<T>() + t * width, width);
+                }
+              });
 }
 
 }  // namespace
@@ -87,25 +102,14 @@ Status EmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& args) 
                            .That(static_cast<bool>(args.token_table), "the token table is missing")
                            .status());
   WEFT_RETURN_IF_ERROR(Check(stream, "EmbeddingForward", args.tokens, args.positions,
-                             args.token_table, args.position_table, "out", args.out));
-  const EmbeddingKernels& kernels = PickEmbeddingKernels();
-  int64_t width = args.token_table.shape[1];
-  const int32_t* tokens = args.tokens.As<int32_t>();
-  const int32_t* positions = args.position_table ? args.positions.As<int32_t>() : nullptr;
-  ParallelFor(args.tokens.shape[0], kGrain / std::max<int64_t>(width, 1) + 1,
-              [&](int64_t begin, int64_t end) {
-                for (int64_t t = begin; t < end; ++t) {
-                  const float* token = args.token_table.As<float>() + tokens[t] * width;
-                  const float* position =
-                      positions == nullptr ? nullptr
-                                           : args.position_table.As<float>() + positions[t] * width;
-                  if (args.out.dtype == DType::kF32) {
-                    kernels.add_f32(token, position, args.out.As<float>() + t * width, width);
-                  } else {
-                    kernels.add_bf16(token, position, args.out.As<BFloat16>() + t * width, width);
-                  }
-                }
-              });
+                             args.token_table, args.position_table, "out", args.out, kMatrixTypes));
+  WithFloatType(args.out.dtype, [&]<class T>() {
+    if (args.token_table.dtype == DType::kF32) {
+      Forward<T, float>(args);
+    } else {
+      Forward<T, BFloat16>(args);
+    }
+  });
   return OkStatus();
 }
 
@@ -113,20 +117,22 @@ Status EmbeddingBackward(const Stream& stream, const EmbeddingBackwardArgs& args
   // Without a gradient table for them, positions do not matter.
   WEFT_RETURN_IF_ERROR(Check(stream, "EmbeddingBackward", args.tokens,
                              args.dposition_table ? args.positions : TensorView(),
-                             args.dtoken_table, args.dposition_table, "dout", args.dout));
-  const EmbeddingKernels& kernels = PickEmbeddingKernels();
+                             args.dtoken_table, args.dposition_table, "dout", args.dout,
+                             {DType::kF32}));
   // Every thread walks all tokens and takes those of its own rows: no two write to one row, and
   // each row gets its sum in token order.
   int64_t parts = std::clamp<int64_t>(args.dout.shape.Elements() / kGrain, 1, Threads());
-  ParallelFor(parts, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      if (args.dtoken_table) {
-        AccumulateOwned(kernels, args.tokens, args.dout, args.dtoken_table, part, parts);
+  WithFloatType(args.dout.dtype, [&]<class T>() {
+    ParallelFor(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        if (args.dtoken_table) {
+          AccumulateOwned<T>(args.tokens, args.dout, args.dtoken_table, part, parts);
+        }
+        if (args.dposition_table) {
+          AccumulateOwned<T>(args.positions, args.dout, args.dposition_table, part, parts);
+        }
       }
-      if (args.dposition_table) {
-        AccumulateOwned(kernels, args.positions, args.dout, args.dposition_table, part, parts);
-      }
-    }
+    });
   });
   return OkStatus();
 }

@@ -5,8 +5,8 @@
 namespace weft::kernels::cpu::WEFT_ISA {
 namespace {
 
-template <class T>
-void Add(const float* a, const float* b, T* out, int64_t width) {
+template <class W, class T>
+void Add(const W* a, const W* b, T* out, int64_t width) {
   int64_t c = 0;
   for (; c + kLanes <= width; c += kLanes) {
     Store(out + c, b == nullptr ? Load(a + c) : Load(a + c) + Load(b + c));
@@ -29,11 +29,13 @@ void Accumulate(const T* from, float* to, int64_t width) {
 
 }  // namespace
 
+template <class T>
+constexpr EmbeddingLoops<T> kLoopsOf = {Add<float, T>, Add<BFloat16, T>, Accumulate<T>};
+
 const EmbeddingKernels kEmbeddingKernels = {
-    .add_f32 = Add<float>,
-    .add_bf16 = Add<BFloat16>,
-    .accumulate_f32 = Accumulate<float>,
-    .accumulate_bf16 = Accumulate<BFloat16>,
+    .f32 = kLoopsOf<float>,
+    .bf16 = kLoopsOf<BFloat16>,
+    .f16 = kLoopsOf<Half>,
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

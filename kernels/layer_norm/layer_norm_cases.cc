@@ -124,7 +124,7 @@ OpCase BackwardCase(int64_t rows, int64_t width, DType dtype, bool with_residual
 
 std::vector<OpCase> LayerNormCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     auto add = [&](int64_t rows, int64_t width, CaseUse use) {
       for (Delta delta : {Delta::kNone, Delta::kAdded, Delta::kInPlace}) {
         cases.push_back(ForwardCase(rows, width, dtype, delta, use));

@@ -25,7 +25,7 @@ Status CheckForward(const Stream& stream, const LayerNormForwardArgs& args) {
   check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "residual has no columns");
   if (!check.status().ok()) return check.status();
   Shape columns = {x.shape[-1]}, rows = {x.shape.Rows()};
-  check.ContiguousTensor("residual", x, x.shape, {DType::kF32, DType::kBF16})
+  check.ContiguousTensor("residual", x, x.shape, kFloatTypes)
       .ContiguousTensor("weight", args.weight, columns, {DType::kF32})
       .ContiguousTensor("bias", args.bias, columns, {DType::kF32})
       .ContiguousTensor("y", args.y, x.shape, {x.dtype})
@@ -44,7 +44,7 @@ Status CheckBackward(const Stream& stream, const LayerNormBackwardArgs& args) {
   check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "x has no columns");
   if (!check.status().ok()) return check.status();
   Shape columns = {x.shape[-1]}, rows = {x.shape.Rows()};
-  check.ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
+  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
       .ContiguousTensor("dy", args.dy, x.shape, {x.dtype})
       .ContiguousTensor("weight", args.weight, columns, {DType::kF32})
       .ContiguousTensor("mean", args.mean, rows, {DType::kF32})
@@ -57,8 +57,8 @@ Status CheckBackward(const Stream& stream, const LayerNormBackwardArgs& args) {
 }
 
 template <class T>
-void Forward(const LayerNormForwardArgs& args,
-             void (*kernel)(const LayerNormForwardRows<T>&, int64_t, int64_t, int64_t)) {
+void Forward(const LayerNormForwardArgs& args) {
+  const LayerNormLoops<T>& loops = PickLayerNormKernels().Of<T>();
   LayerNormForwardRows<T> rows = {
       .residual = args.residual.As<T>(),
       .delta = args.delta ? args.delta.As<T>() : nullptr,
@@ -72,12 +72,12 @@ void Forward(const LayerNormForwardArgs& args,
   };
   int64_t width = args.residual.shape[-1];
   ParallelFor(args.residual.shape.Rows(), GrainRows(width),
-              [&](int64_t begin, int64_t end) { kernel(rows, begin, end, width); });
+              [&](int64_t begin, int64_t end) { loops.forward(rows, begin, end, width); });
 }
 
 template <class T>
-void Backward(const LayerNormBackwardArgs& args,
-              void (*kernel)(const LayerNormBackwardRows<T>&, int64_t, int64_t, int64_t)) {
+void Backward(const LayerNormBackwardArgs& args) {
+  const LayerNormLoops<T>& loops = PickLayerNormKernels().Of<T>();
   LayerNormBackwardRows<T> rows = {
       .dy = args.dy.As<T>(),
       .x = args.x.As<T>(),
@@ -100,7 +100,7 @@ void Backward(const LayerNormBackwardArgs& args,
       LayerNormBackwardRows<T> own = rows;
       own.dweight = &sums[2 * part * width];
       own.dbias = own.dweight + width;
-      kernel(own, part * part_rows, std::min((part + 1) * part_rows, count), width);
+      loops.backward(own, part * part_rows, std::min((part + 1) * part_rows, count), width);
     }
   });
   float* dweight = args.dweight.As<float>();
@@ -116,23 +116,13 @@ void Backward(const LayerNormBackwardArgs& args,
 
 Status LayerNormForward(const Stream& stream, const LayerNormForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckForward(stream, args));
-  const LayerNormKernels& kernels = PickLayerNormKernels();
-  if (args.residual.dtype == DType::kF32) {
-    Forward<float>(args, kernels.forward_f32);
-  } else {
-    Forward<BFloat16>(args, kernels.forward_bf16);
-  }
+  WithFloatType(args.residual.dtype, [&]<class T>() { Forward<T>(args); });
   return OkStatus();
 }
 
 Status LayerNormBackward(const Stream& stream, const LayerNormBackwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckBackward(stream, args));
-  const LayerNormKernels& kernels = PickLayerNormKernels();
-  if (args.x.dtype == DType::kF32) {
-    Backward<float>(args, kernels.backward_f32);
-  } else {
-    Backward<BFloat16>(args, kernels.backward_bf16);
-  }
+  WithFloatType(args.x.dtype, [&]<class T>() { Backward<T>(args); });
   return OkStatus();
 }
 

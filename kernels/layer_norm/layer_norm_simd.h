@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
 
@@ -35,16 +35,12 @@ struct LayerNormBackwardRows {
 };
 
 /// Rows [begin, end).
-struct LayerNormKernels {
-  void (*forward_f32)(const LayerNormForwardRows<float>&, int64_t begin, int64_t end,
-                      int64_t width);
-  void (*forward_bf16)(const LayerNormForwardRows<BFloat16>&, int64_t begin, int64_t end,
-                       int64_t width);
-  void (*backward_f32)(const LayerNormBackwardRows<float>&, int64_t begin, int64_t end,
-                       int64_t width);
-  void (*backward_bf16)(const LayerNormBackwardRows<BFloat16>&, int64_t begin, int64_t end,
-                        int64_t width);
+template <class T>
+struct LayerNormLoops {
+  void (*forward)(const LayerNormForwardRows<T>&, int64_t begin, int64_t end, int64_t width);
+  void (*backward)(const LayerNormBackwardRows<T>&, int64_t begin, int64_t end, int64_t width);
 };
+using LayerNormKernels = FloatTypes<LayerNormLoops>;
 
 WEFT_ISA_TABLE(LayerNormKernels)
 

@@ -7,14 +7,14 @@
 
 namespace weft::kernels {
 
-/// The weight of y = x Wᵀ + b in the layouts the GEMM library likes best, made from the fp32 master
-/// once per optimizer step and used by every micro-batch's forward and backward. Owns its memory,
-/// reported by Bytes(). Not thread-safe.
+/// The weight of y = x Wᵀ + b in the layouts the GEMM library likes best, made from the stored
+/// matrix once per optimizer step and used by every micro-batch's forward and backward. Owns its
+/// memory, reported by Bytes(). Not thread-safe.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
 
-  /// (Re)packs from the master weight [out, in] f32.
+  /// (Re)packs from the stored weight [out, in], f32 or bf16.
   virtual Status Pack(const Stream& stream, const TensorView& master) = 0;
 
   /// Bytes held by the packed copies.
@@ -43,7 +43,8 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out
                                                       int64_t in_features, DType compute);
 }
 
-/// `compute` is the type of x, y and the packed copies: kF32 or kBF16. Products accumulate in f32.
+/// `compute` is the type of x, y and the packed copies: one of kFloatTypes. Products accumulate in
+/// f32.
 inline Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out_features,
                                                              int64_t in_features, DType compute) {
   return device.type == DeviceType::kCuda

@@ -73,17 +73,15 @@ class AmxWeight final : public CpuWeight {
       : CpuWeight(out, in, DType::kBF16), forward_(out * in / kBlock), backward_(forward_.size()) {}
 
   Status Pack(const Stream& stream, const TensorView& master) override {
-    int64_t out = out_features(), in = in_features();
-    WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "PackedWeight::Pack")
-                             .ContiguousTensor("master", master, Shape{out, in}, {DType::kF32})
-                             .status());
-    const auto* w = master.As<float>();
-    ParallelFor(out / kBlock, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::PackColumns(w, in, in, begin, end, Data(forward_));
-    });
-    ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::PackRows(w, in, out, begin, end, Data(backward_));
-    });
+    WEFT_RETURN_IF_ERROR(
+        ArgumentCheck(stream, "PackedWeight::Pack")
+            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, kMatrixTypes)
+            .status());
+    if (master.dtype == DType::kF32) {
+      PackFrom(master.As<float>());
+    } else {
+      PackFrom(master.As<BFloat16>());
+    }
     return OkStatus();
   }
 
@@ -104,6 +102,17 @@ class AmxWeight final : public CpuWeight {
   }
 
  private:
+  template <class T>
+  void PackFrom(const T* w) {
+    int64_t out = out_features(), in = in_features();
+    ParallelFor(out / kBlock, 1, [&](int64_t begin, int64_t end) {
+      avx512_bf16::PackColumns(w, in, in, begin, end, Data(forward_));
+    });
+    ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
+      avx512_bf16::PackRows(w, in, out, begin, end, Data(backward_));
+    });
+  }
+
   Lines forward_;
   Lines backward_;
 };

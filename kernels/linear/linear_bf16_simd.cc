@@ -28,10 +28,13 @@ WEFT_INLINE __m512i LoadBits(const void* from) {
   return _mm512_loadu_si512(from);
 }
 
-// f32 to bf16 of 32 neighbours.
-WEFT_INLINE __m512i Round32(const float* from) {
+// 32 neighbours as bf16.
+WEFT_INLINE __m512i Load32(const float* from) {
   return reinterpret_cast<__m512i>(
       _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from)));
+}
+WEFT_INLINE __m512i Load32(const BFloat16* from) {
+  return LoadBits(from);
 }
 
 // Transposes 16 x 16 words of 32 bits.
@@ -226,16 +229,17 @@ int64_t ResidentRows(int64_t k) {
   return rows < 2 * kBlock ? 2 * kBlock : rows;
 }
 
-void PackRows(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
-              BFloat16* packed) {
+template <class T>
+WEFT_INLINE void PackRowsOf(const T* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
+                            BFloat16* packed) {
   for (int64_t panel = begin; panel < end; ++panel) {
     auto* to = reinterpret_cast<char*>(packed + panel * kBlock * k);
-    const float* source = from + panel * kBlock;
+    const T* source = from + panel * kBlock;
     for (int64_t i = 0; i < k; i += kBlock, to += 2 * kStep) {
       for (int64_t r = 0; r < 16; ++r) {
-        const float* even = source + (i + 2 * r) * stride;
+        const T* even = source + (i + 2 * r) * stride;
         __m512i low, high;
-        Interleave(Round32(even), Round32(even + stride), &low, &high);
+        Interleave(Load32(even), Load32(even + stride), &low, &high);
         _mm512_storeu_si512(to + r * 64, low);
         _mm512_storeu_si512(to + 1024 + r * 64, high);
       }
@@ -243,20 +247,38 @@ void PackRows(const float* from, int64_t stride, int64_t k, int64_t begin, int64
   }
 }
 
-void PackColumns(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
-                 BFloat16* packed) {
+template <class T>
+WEFT_INLINE void PackColumnsOf(const T* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
+                               BFloat16* packed) {
   for (int64_t panel = begin; panel < end; ++panel) {
     auto* to = reinterpret_cast<char*>(packed + panel * kBlock * k);
-    const float* source = from + panel * kBlock * stride;
+    const T* source = from + panel * kBlock * stride;
     for (int64_t i = 0; i < k; i += kBlock) {
       for (int64_t half = 0; half < 2; ++half, to += 1024) {
         __m512i rows[16];
-        for (int64_t r = 0; r < 16; ++r) rows[r] = Round32(source + (half * 16 + r) * stride + i);
+        for (int64_t r = 0; r < 16; ++r) rows[r] = Load32(source + (half * 16 + r) * stride + i);
         Transpose16(rows);
         for (int64_t r = 0; r < 16; ++r) _mm512_storeu_si512(to + r * 64, rows[r]);
       }
     }
   }
+}
+
+void PackRows(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
+              BFloat16* packed) {
+  PackRowsOf(from, stride, k, begin, end, packed);
+}
+void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
+              BFloat16* packed) {
+  PackRowsOf(from, stride, k, begin, end, packed);
+}
+void PackColumns(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
+                 BFloat16* packed) {
+  PackColumnsOf(from, stride, k, begin, end, packed);
+}
+void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
+                 BFloat16* packed) {
+  PackColumnsOf(from, stride, k, begin, end, packed);
 }
 
 void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,

@@ -24,12 +24,16 @@ int64_t Padding(CaseUse use, const Dims& dims) {
   return use == CaseUse::kTest && dims.rows % 2 == 1 ? 3 : 0;
 }
 
-// A master weight whose elements bf16 holds exactly, so that packing loses nothing.
-TestTensor& Master(OpRun& run, const Dims& dims) {
+// A stored weight whose elements bf16 holds exactly, so that packing loses nothing.
+TestTensor& Master(OpRun& run, const Dims& dims, DType stored = DType::kF32) {
   TestTensor rounded(DType::kBF16, {dims.out, dims.in});
   rounded.Random(run.rng);
-  TestTensor& master = run.tensors.emplace_back(DType::kF32, Shape{dims.out, dims.in});
+  TestTensor& master = run.tensors.emplace_back(stored, Shape{dims.out, dims.in});
   return master.Assign(rounded.Values());
+}
+
+std::string FromName(DType stored) {
+  return stored == DType::kF32 ? "" : "/from_" + std::string(DTypeName(stored));
 }
 
 // Packs `master` once for each instruction set: layouts may differ between them.
@@ -54,13 +58,14 @@ class PackedByIsa {
   std::map<cpu::Isa, std::unique_ptr<PackedWeight>> weights_;
 };
 
-OpCase ForwardCase(Dims dims, DType dtype, DType result, bool with_bias, CaseUse use) {
+OpCase ForwardCase(Dims dims, DType dtype, DType result, bool with_bias, CaseUse use,
+                   DType stored = DType::kF32) {
   std::string name = "linear_forward/" + dims.Name(dtype) +
                      (result == dtype ? "" : "-" + std::string(DTypeName(result))) +
-                     (with_bias ? "/bias" : "");
+                     (with_bias ? "/bias" : "") + FromName(stored);
   return {name, use, [=](OpRun& run) {
             TestTensor& x = run.Input(dtype, {dims.rows, dims.in}, Padding(use, dims));
-            TestTensor& w = Master(run, dims);
+            TestTensor& w = Master(run, dims, stored);
             TestTensor* bias = with_bias ? &run.Input(DType::kF32, {dims.out}) : nullptr;
             TestTensor& y = run.Output(
                 "y", result, {dims.rows, dims.out}, Padding(use, dims), dims.in, [=, &x, &w] {
@@ -81,12 +86,13 @@ OpCase ForwardCase(Dims dims, DType dtype, DType result, bool with_bias, CaseUse
           }};
 }
 
-OpCase BackwardInputCase(Dims dims, DType dtype, bool accumulate, CaseUse use) {
-  std::string name =
-      "linear_backward_input/" + dims.Name(dtype) + (accumulate ? "/accumulate" : "");
+OpCase BackwardInputCase(Dims dims, DType dtype, bool accumulate, CaseUse use,
+                         DType stored = DType::kF32) {
+  std::string name = "linear_backward_input/" + dims.Name(dtype) +
+                     (accumulate ? "/accumulate" : "") + FromName(stored);
   return {name, use, [=](OpRun& run) {
             TestTensor& dy = run.Input(dtype, {dims.rows, dims.out}, Padding(use, dims));
-            TestTensor& w = Master(run, dims);
+            TestTensor& w = Master(run, dims, stored);
             TestTensor& dx =
                 run.tensors.emplace_back(dtype, Shape{dims.rows, dims.in}, Padding(use, dims));
             if (accumulate) dx.Random(run.rng);
@@ -161,13 +167,17 @@ OpCase PackCase(Dims dims, DType dtype) {
 
 std::vector<OpCase> LinearCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : kFloatTypes) {
     for (Dims dims : {Dims{3, 17, 5}, Dims{33, 64, 96}, Dims{130, 70, 257}, Dims{64, 300, 34}}) {
       for (bool flag : {false, true}) {
         cases.push_back(ForwardCase(dims, dtype, dtype, flag, CaseUse::kTest));
         cases.push_back(BackwardInputCase(dims, dtype, flag, CaseUse::kTest));
         cases.push_back(BackwardWeightCase(dims, dtype, true, flag, CaseUse::kTest));
       }
+    }
+    for (Dims dims : {Dims{33, 64, 96}, Dims{130, 70, 257}}) {
+      cases.push_back(ForwardCase(dims, dtype, dtype, true, CaseUse::kTest, DType::kBF16));
+      cases.push_back(BackwardInputCase(dims, dtype, false, CaseUse::kTest, DType::kBF16));
     }
     // Many blocks, with rows left over: the sizes that kernels of our own serve.
     for (bool flag : {false, true}) {

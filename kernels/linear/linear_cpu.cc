@@ -17,27 +17,29 @@ namespace {
 // Columns a thread must have for the bias gradient to be split.
 constexpr int64_t kBiasGrain = 64;
 
+// What oneDNN multiplies. It has no products of halves, and without AVX-512 none of bf16.
 DType ProductType(DType compute) {
-  return compute == DType::kBF16 && !MatmulHasBf16() ? DType::kF32 : compute;
+  return compute == DType::kBF16 && MatmulHasBf16() ? DType::kBF16 : DType::kF32;
 }
 
-// Copies rows between views of the same shape, converting between f32 and bf16.
+// Copies rows between views of the same shape, of one type or with f32 on one side.
 void CopyRows(const TensorView& from, const TensorView& to) {
-  const ElementwiseKernels& kernels = PickElementwiseKernels();
-  int64_t columns = from.shape[1];
-  ParallelFor(from.shape[0], 16, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      int64_t source = r * from.row_stride, target = r * to.row_stride;
-      if (from.dtype == DType::kF32 && to.dtype == DType::kF32) {
-        std::copy_n(from.As<float>() + source, columns, to.As<float>() + target);
-      } else if (from.dtype == DType::kF32) {
-        kernels.to_bf16(from.As<float>() + source, to.As<BFloat16>() + target, columns);
-      } else if (to.dtype == DType::kF32) {
-        kernels.to_f32(from.As<BFloat16>() + source, to.As<float>() + target, columns);
-      } else {
-        std::copy_n(from.As<BFloat16>() + source, columns, to.As<BFloat16>() + target);
+  const bool widen = to.dtype == DType::kF32;
+  const int64_t columns = from.shape[1];
+  WithFloatType(widen ? from.dtype : to.dtype, [&]<class T>() {
+    const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
+    ParallelFor(from.shape[0], 16, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        int64_t source = r * from.row_stride, target = r * to.row_stride;
+        if (from.dtype == to.dtype) {
+          std::copy_n(from.As<T>() + source, columns, to.As<T>() + target);
+        } else if (widen) {
+          loops.to_f32(from.As<T>() + source, to.As<float>() + target, columns);
+        } else {
+          loops.from_f32(from.As<float>() + source, to.As<T>() + target, columns);
+        }
       }
-    }
+    });
   });
 }
 
@@ -72,7 +74,7 @@ Status PackedProduct(const TensorView& a, const PackedMatrix& b, const TensorVie
                      const TensorView& c, bool accumulate) {
   DType product_type = ProductType(a.dtype);
   Operand left(a, product_type, true);
-  // A bf16 result of f32 products is computed in f32 and rounded once.
+  // A narrower result of f32 products is computed in f32 and rounded once.
   DType result_type = product_type == DType::kF32 ? DType::kF32 : c.dtype;
   Operand result(c, result_type, accumulate);
   MatmulShape shape = {.m = a.shape[0],
@@ -90,8 +92,8 @@ Status PackedProduct(const TensorView& a, const PackedMatrix& b, const TensorVie
   return OkStatus();
 }
 
-// Two packed copies of W: as the right-hand matrix of x Wᵀ and of dy W. Where oneDNN has no bf16
-// products the copies are f32, and the bf16 operands are widened for each call.
+// Two packed copies of W: as the right-hand matrix of x Wᵀ and of dy W. Where oneDNN has no
+// products of the compute type the copies are f32, and the operands are widened for each call.
 class OneDnnWeight final : public CpuWeight {
  public:
   OneDnnWeight(int64_t out, int64_t in, DType compute, PackedMatrix forward, PackedMatrix backward)
@@ -100,10 +102,13 @@ class OneDnnWeight final : public CpuWeight {
   Status Pack(const Stream& stream, const TensorView& master) override {
     WEFT_RETURN_IF_ERROR(
         ArgumentCheck(stream, "PackedWeight::Pack")
-            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, {DType::kF32})
+            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, kMatrixTypes)
             .status());
-    WEFT_RETURN_IF_ERROR(forward_.Pack(master.As<float>(), 1, in_features()));
-    return backward_.Pack(master.As<float>(), in_features(), 1);
+    // oneDNN reads bf16 only where it multiplies it.
+    Operand source(master, MatmulHasBf16() ? master.dtype : DType::kF32, true);
+    const TensorView& w = source.view();
+    WEFT_RETURN_IF_ERROR(forward_.Pack(w.data, w.dtype, 1, in_features()));
+    return backward_.Pack(w.data, w.dtype, in_features(), 1);
   }
 
   int64_t Bytes() const override { return forward_.bytes() + backward_.bytes(); }
@@ -122,17 +127,13 @@ class OneDnnWeight final : public CpuWeight {
 };
 
 void BiasGradient(const TensorView& dy, const TensorView& dbias, bool accumulate) {
-  const LinearKernels& kernels = PickLinearKernels();
-  int64_t rows = dy.shape[0];
-  auto* sums = dbias.As<float>();
-  ParallelFor(dy.shape[1], kBiasGrain, [&](int64_t begin, int64_t end) {
-    if (dy.dtype == DType::kF32) {
-      kernels.column_sums_f32(dy.As<float>() + begin, rows, dy.row_stride, end - begin, accumulate,
-                              sums + begin);
-    } else {
-      kernels.column_sums_bf16(dy.As<BFloat16>() + begin, rows, dy.row_stride, end - begin,
-                               accumulate, sums + begin);
-    }
+  WithFloatType(dy.dtype, [&]<class T>() {
+    const ColumnSumsLoop<T>& loop = PickLinearKernels().Of<T>();
+    auto* sums = dbias.As<float>();
+    ParallelFor(dy.shape[1], kBiasGrain, [&](int64_t begin, int64_t end) {
+      loop.run(dy.As<T>() + begin, dy.shape[0], dy.row_stride, end - begin, accumulate,
+               sums + begin);
+    });
   });
 }
 
@@ -179,7 +180,7 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
   ArgumentCheck check(stream, "LinearBackwardWeight");
   check.That(args.x.shape.rank == 2 && args.dy.shape.rank == 2, "x and dy must be matrices");
   int64_t rows = RowsOf(args.x), in = args.x.shape[-1], out = args.dy.shape[-1];
-  check.Tensor("x", args.x, Shape{rows, in}, {DType::kF32, DType::kBF16});
+  check.Tensor("x", args.x, Shape{rows, in}, kFloatTypes);
   check.Tensor("dy", args.dy, Shape{rows, out}, {args.x.dtype});
   if (args.dweight) {
     check.ContiguousTensor("dweight", args.dweight, Shape{out, in}, {DType::kF32});
@@ -222,9 +223,9 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t
     return InvalidError("NewPackedWeight: [" + std::to_string(out_features) + ", " +
                         std::to_string(in_features) + "] has no elements");
   }
-  if (compute != DType::kF32 && compute != DType::kBF16) {
+  if (std::find(kFloatTypes.begin(), kFloatTypes.end(), compute) == kFloatTypes.end()) {
     return InvalidError("NewPackedWeight: compute type " + std::string(DTypeName(compute)) +
-                        "; hint: f32 or bf16");
+                        "; hint: f32, bf16 or f16");
   }
   if (AmxServes(out_features, in_features, compute)) {
     return std::unique_ptr<PackedWeight>(NewAmxWeight(out_features, in_features));

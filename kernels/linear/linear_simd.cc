@@ -33,8 +33,9 @@ void ColumnSums(const T* x, int64_t rows, int64_t stride, int64_t columns, bool 
 }  // namespace
 
 const LinearKernels kLinearKernels = {
-    .column_sums_f32 = ColumnSums<float>,
-    .column_sums_bf16 = ColumnSums<BFloat16>,
+    .f32 = {ColumnSums<float>},
+    .bf16 = {ColumnSums<BFloat16>},
+    .f16 = {ColumnSums<Half>},
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

@@ -2,18 +2,18 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
 
-struct LinearKernels {
+template <class T>
+struct ColumnSumsLoop {
   /// sums[c] (+)= sum over rows of x[r * stride + c], for columns [0, columns), rows in order.
-  void (*column_sums_f32)(const float* x, int64_t rows, int64_t stride, int64_t columns,
-                          bool accumulate, float* sums);
-  void (*column_sums_bf16)(const BFloat16* x, int64_t rows, int64_t stride, int64_t columns,
-                           bool accumulate, float* sums);
+  void (*run)(const T* x, int64_t rows, int64_t stride, int64_t columns, bool accumulate,
+              float* sums);
 };
+using LinearKernels = FloatTypes<ColumnSumsLoop>;
 
 WEFT_ISA_TABLE(LinearKernels)
 

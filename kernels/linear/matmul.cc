@@ -215,10 +215,10 @@ Result<PackedMatrix> PackedMatrix::New(int64_t k, int64_t n, DType dtype) {
   return matrix;
 }
 
-Status PackedMatrix::Pack(const float* from, int64_t row_stride, int64_t column_stride) {
+Status PackedMatrix::Pack(const void* from, DType dtype, int64_t row_stride,
+                          int64_t column_stride) {
   return Guarded("packing a weight matrix", [&] {
-    Desc plain({k_, n_}, dnnl::memory::data_type::f32,
-               dnnl::memory::dims{row_stride, column_stride});
+    Desc plain({k_, n_}, ToOneDnn(dtype), dnnl::memory::dims{row_stride, column_stride});
     dnnl::memory source = Wrap(plain, from);
     dnnl::memory packed = Wrap(PackedDesc(k_, n_, dtype_), memory_.get());
     dnnl::reorder(source, packed).execute(ThreadStream(), source, packed);

@@ -34,9 +34,9 @@ class PackedMatrix {
   /// Room for a matrix of f32 or bf16.
   static Result<PackedMatrix> New(int64_t k, int64_t n, DType dtype);
 
-  /// Fills it from f32 elements: b[i, j] stands at i * row_stride + j * column_stride. One of the
-  /// strides is 1.
-  Status Pack(const float* from, int64_t row_stride, int64_t column_stride);
+  /// Fills it from elements of type `dtype` (f32, or bf16 where MatmulHasBf16()): b[i, j] stands at
+  /// i * row_stride + j * column_stride. One of the strides is 1.
+  Status Pack(const void* from, DType dtype, int64_t row_stride, int64_t column_stride);
 
   const void* data() const { return memory_.get(); }
   int64_t bytes() const { return bytes_; }

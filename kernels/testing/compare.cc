@@ -8,12 +8,23 @@ namespace weft::kernels::testing {
 namespace {
 
 constexpr double kEpsilonF32 = 0x1.0p-23;
-constexpr double kEpsilonBF16 = 0x1.0p-7;
+
+// The distance from 1 to the next number of the type.
+double Epsilon(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0x1.0p-7;
+    case DType::kF16:
+      return 0x1.0p-10;
+    default:
+      return kEpsilonF32;
+  }
+}
 
 }  // namespace
 
 Tolerance ToleranceFor(DType dtype, int64_t terms, int roundings) {
-  double half_epsilon = (dtype == DType::kBF16 ? kEpsilonBF16 : kEpsilonF32) / 2;
+  double half_epsilon = Epsilon(dtype) / 2;
   // Rounding errors of a sum behave like a random walk; 4 covers its tail. By default the stored
   // result and one intermediate (a probability, a transposed copy) are each rounded once.
   double sum = 4 * kEpsilonF32 * std::sqrt(static_cast<double>(std::max<int64_t>(terms, 1)));
