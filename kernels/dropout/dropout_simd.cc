@@ -1,76 +1,9 @@
 #include "kernels/dropout/dropout_simd.h"
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_philox.h"
 
 namespace weft::kernels::cpu::WEFT_ISA {
 namespace {
-
-// Products of the even 32-bit lanes, as 64 bits.
-WEFT_INLINE VecU MultiplyEven(VecU a, VecU b) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<VecU>(
-      _mm512_mul_epu32(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<VecU>(
-      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
-#else
-  typedef uint64_t VecW __attribute__((vector_size(kVecBytes)));
-  return reinterpret_cast<VecU>((reinterpret_cast<VecW>(a) & 0xffffffffu) *
-                                (reinterpret_cast<VecW>(b) & 0xffffffffu));
-#endif
-}
-
-WEFT_INLINE VecU ShiftDown32(VecU v) {
-  typedef uint64_t VecW __attribute__((vector_size(kVecBytes)));
-  return reinterpret_cast<VecU>(reinterpret_cast<VecW>(v) >> 32);
-}
-
-WEFT_INLINE VecU ShiftUp32(VecU v) {
-  typedef uint64_t VecW __attribute__((vector_size(kVecBytes)));
-  return reinterpret_cast<VecU>(reinterpret_cast<VecW>(v) << 32);
-}
-
-// high:low = a * factor, lane by lane.
-WEFT_INLINE void MultiplyWide(VecU a, uint32_t factor, VecU& high, VecU& low) {
-  VecI even;
-  for (int i = 0; i < kLanes; ++i) even[i] = i % 2 == 0 ? -1 : 0;
-  VecU b = VecU{} + factor;
-  VecU evens = MultiplyEven(a, b), odds = MultiplyEven(ShiftDown32(a), b);
-  high = even ? ShiftDown32(evens) : odds;
-  low = even ? evens : ShiftUp32(odds);
-}
-
-// Words of kLanes blocks from `block` on (see common/rng.h), in the order of the stream:
-// words[0] has the first kLanes of them.
-WEFT_INLINE void PhiloxWords(const PhiloxKey& key, uint64_t block, VecU (&words)[4]) {
-  VecU c0, c1;
-  for (int i = 0; i < kLanes; ++i) {
-    c0[i] = static_cast<uint32_t>(block + i);
-    c1[i] = static_cast<uint32_t>((block + i) >> 32);
-  }
-  VecU c2 = VecU{} + key.step, c3 = VecU{} + key.site;
-  auto k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
-#pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    VecU high0, low0, high1, low1;
-    MultiplyWide(c0, 0xD2511F53, high0, low0);
-    MultiplyWide(c2, 0xCD9E8D57, high1, low1);
-    c0 = high1 ^ c1 ^ k0;
-    c2 = high0 ^ c3 ^ k1;
-    c1 = low1;
-    c3 = low0;
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-  auto f0 = reinterpret_cast<VecF>(c0), f1 = reinterpret_cast<VecF>(c1);
-  auto f2 = reinterpret_cast<VecF>(c2), f3 = reinterpret_cast<VecF>(c3);
-  VecF even_low = InterleaveLow(f0, f2), even_high = InterleaveHigh(f0, f2);
-  VecF odd_low = InterleaveLow(f1, f3), odd_high = InterleaveHigh(f1, f3);
-  words[0] = reinterpret_cast<VecU>(InterleaveLow(even_low, odd_low));
-  words[1] = reinterpret_cast<VecU>(InterleaveHigh(even_low, odd_low));
-  words[2] = reinterpret_cast<VecU>(InterleaveLow(even_high, odd_high));
-  words[3] = reinterpret_cast<VecU>(InterleaveHigh(even_high, odd_high));
-}
 
 WEFT_INLINE VecF Drop(const DropoutDraw& draw, VecU word, VecF x) {
   auto uniform = reinterpret_cast<VecI>(word >> 8);

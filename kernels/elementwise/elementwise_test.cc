@@ -16,24 +16,37 @@ TEST(Elementwise, MatchesTheReference) {
   EXPECT_EQ(testing::CheckCases(testing::ElementwiseCases()), "");
 }
 
-TEST(Elementwise, EveryInstructionSetRoundsToBf16LikeTheScalarFunction) {
+TEST(Elementwise, EveryInstructionSetConvertsLikeTheScalarFunctions) {
   std::vector<float> x;
   for (uint32_t high = 0; high < 0x10000; high += 7) {
     for (uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
       x.push_back(std::bit_cast<float>(high << 16 | low));
     }
   }
+  // Around the ties and the ends of halves, subnormal ones too.
+  for (uint32_t code = 0; code < 0x10000; code += 3) {
+    const auto bits = std::bit_cast<uint32_t>(ToFloat(Half{static_cast<uint16_t>(code)}));
+    for (uint32_t offset : {0u, 0xfffu, 0x1000u, 0x1001u}) {
+      x.push_back(std::bit_cast<float>(bits + offset));
+    }
+  }
   auto count = static_cast<int64_t>(x.size());
-  std::vector<BFloat16> y(x.size());
   for (int level = 0; level <= static_cast<int>(cpu::DetectedIsa()); ++level) {
     cpu::ScopedIsa use_isa(static_cast<cpu::Isa>(level));
-    Status status = Cast({}, {.x = TensorView(x.data(), DType::kF32, {count}),
-                              .y = TensorView(y.data(), DType::kBF16, {count})});
-    ASSERT_TRUE(status.ok()) << status.ToString();
-    for (size_t i = 0; i < x.size(); ++i) {
-      ASSERT_EQ(y[i].bits, ToBFloat16(x[i]).bits)
-          << std::bit_cast<uint32_t>(x[i]) << " on " << level;
-    }
+    const auto check = [&]<class T>() {
+      std::vector<T> y(x.size());
+      std::vector<float> back(x.size());
+      TensorView narrow(y.data(), kDTypeOf<T>, {count});
+      ASSERT_TRUE(Cast({}, {.x = TensorView(x.data(), DType::kF32, {count}), .y = narrow}).ok());
+      ASSERT_TRUE(Cast({}, {.x = narrow, .y = TensorView(back.data(), DType::kF32, {count})}).ok());
+      for (size_t i = 0; i < x.size(); ++i) {
+        ASSERT_EQ(y[i].bits, FromFloat<T>(x[i]).bits)
+            << std::bit_cast<uint32_t>(x[i]) << " on " << level;
+        ASSERT_EQ(std::bit_cast<uint32_t>(back[i]), std::bit_cast<uint32_t>(ToFloat(y[i])));
+      }
+    };
+    check.operator()<BFloat16>();
+    check.operator()<Half>();
   }
 }
 
@@ -50,7 +63,9 @@ TEST(Elementwise, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(Add({}, {.a = four, .b = three, .y = four}).ToString(),
             "INVALID: Add: b has shape [3] instead of [4]");
   EXPECT_EQ(Cast({}, {.x = words, .y = four}).ToString(),
-            "INVALID: Cast: x is i32, not f32 or bf16");
+            "INVALID: Cast: x is i32, not f32 or bf16 or f16");
+  TensorView brain(memory.data(), DType::kBF16, {4}), half(memory.data() + 4, DType::kF16, {4});
+  EXPECT_EQ(Cast({}, {.x = brain, .y = half}).ToString(), "INVALID: Cast: neither x nor y is f32");
   EXPECT_EQ(Scale({}, {.x = missing}).ToString(), "INVALID: Scale: x has no memory");
   EXPECT_EQ(Scale({}, {.x = strided}).code(), StatusCode::kInvalid);
   EXPECT_EQ(Scale({}, {.x = overlapping}).code(), StatusCode::kInvalid);

@@ -17,6 +17,7 @@ std::vector<OpCase> EmbeddingCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> NormStatCases();
+std::vector<OpCase> StochasticRoundCases();
 
 /// All of them, for the benchmark.
 inline std::vector<OpCase> AllCases() {
@@ -32,6 +33,7 @@ inline std::vector<OpCase> AllCases() {
            LayerNormCases(),
            LinearCases(),
            NormStatCases(),
+           StochasticRoundCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }
