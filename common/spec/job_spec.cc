@@ -28,15 +28,11 @@ Status RefuseUnavailable(const JobSpec& job) {
       {job.data.format != "auto" && job.data.format != "text" && job.data.format != "jsonl",
        "data.format other than text and jsonl"},
       {!job.data.second_text_field.empty(), "data.second_text_field"},
-      {job.optimizer.name != "adamw", "optimizer.name other than adamw"},
-      {job.optimizer.layer_decay != 1.0, "optimizer.layer_decay"},
-      {!job.optimizer.groups.empty(), "optimizer.groups"},
-      {job.schedule.kind == "inverse_sqrt" || job.schedule.kind == "warmup_stable_decay",
-       "schedule.kind other than constant, linear and cosine"},
-      {job.schedule.batch_scaling != "none", "schedule.batch_scaling"},
+      {job.optimizer.name == "adafactor" || job.optimizer.name == "muon" ||
+           job.optimizer.name == "schedule_free_adamw",
+       "optimizer.name adafactor, muon or schedule_free_adamw"},
       {job.train.precision != "fp32" && job.train.precision != "bf16",
        "train.precision other than fp32 and bf16"},
-      {job.train.gradient_clip_value != 0, "train.gradient_clip_value"},
       {job.train.batch_warmup_steps != 0, "train.batch_warmup_steps"},
       {job.train.gradient_noise_scale, "train.gradient_noise_scale"},
       {job.train.averaging.kind != "none", "train.averaging"},
@@ -44,6 +40,34 @@ Status RefuseUnavailable(const JobSpec& job) {
   };
   for (const auto& [asked, field] : unavailable) {
     if (asked) return InvalidError(std::string(field) + " is not available in this release");
+  }
+  return OkStatus();
+}
+
+Status CheckOptimization(const JobSpec& job) {
+  const OptimizerSpec& optimizer = job.optimizer;
+  const ScheduleSpec& schedule = job.schedule;
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    return InvalidError("optimizer.nesterov needs optimizer.momentum above 0");
+  }
+  if (optimizer.name == "lars" && job.train.gradient_clip_value > 0) {
+    return InvalidError(
+        "train.gradient_clip_value does not go with optimizer.name lars, whose rates follow the "
+        "norm of the gradients; hint: train.gradient_clip_norm");
+  }
+  if (schedule.warmup_steps > job.train.steps) {
+    return InvalidError("schedule.warmup_steps " + std::to_string(schedule.warmup_steps) +
+                        " is more than train.steps " + std::to_string(job.train.steps));
+  }
+  if (schedule.kind == "warmup_stable_decay" &&
+      schedule.decay_steps > job.train.steps - schedule.warmup_steps) {
+    return InvalidError("schedule.decay_steps " + std::to_string(schedule.decay_steps) +
+                        " is more than train.steps " + std::to_string(job.train.steps) +
+                        " less schedule.warmup_steps " + std::to_string(schedule.warmup_steps));
+  }
+  if (schedule.batch_scaling != "none" && schedule.reference_batch == 0) {
+    return InvalidError("schedule.batch_scaling " + schedule.batch_scaling +
+                        " needs schedule.reference_batch");
   }
   return OkStatus();
 }
@@ -78,10 +102,7 @@ Status ValidateJob(const JobSpec& job) {
         "were trained mean nothing with another tokenizer; hint: data.tokenizer."
         "path is most often the same folder");
   }
-  if (job.schedule.warmup_steps > job.train.steps) {
-    return InvalidError("schedule.warmup_steps " + std::to_string(job.schedule.warmup_steps) +
-                        " is more than train.steps " + std::to_string(job.train.steps));
-  }
+  WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   const ResourceSpec& resources = job.resources;
   int64_t ranks = resources.ranks > 0 ? resources.ranks : 1;
   if (job.train.global_batch % ranks != 0) {

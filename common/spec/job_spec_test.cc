@@ -47,6 +47,27 @@ TEST(ValidateJob, NamesTheFieldsThatDoNotAgree) {
               HasSubstr("resources.micro_batch"));
 }
 
+TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.optimizer.name = "sgd";
+                job.optimizer.nesterov = true;
+                job.optimizer.momentum = 0;
+              }),
+              HasSubstr("optimizer.nesterov needs optimizer.momentum"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.optimizer.name = "lars";
+                job.train.gradient_clip_value = 1;
+              }),
+              HasSubstr("train.gradient_clip_value does not go with"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.schedule.kind = "warmup_stable_decay";
+                job.schedule.decay_steps = 901;
+              }),
+              HasSubstr("schedule.decay_steps 901 is more than train.steps 1000 less"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.schedule.batch_scaling = "linear"; }),
+              HasSubstr("needs schedule.reference_batch"));
+}
+
 TEST(ValidateJob, LeavesSizesOfAnImportedModelToTheImport) {
   JobSpec job = GoodJob();
   job.model.import_path = "gpt2";

@@ -8,7 +8,6 @@ namespace weft::kernels::testing {
 
 /// The case list of each operation, defined in its <op>_cases.cc.
 std::vector<OpCase> ActivationCases();
-std::vector<OpCase> AdamWCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> CrossEntropyCases();
 std::vector<OpCase> DropoutCases();
@@ -17,6 +16,7 @@ std::vector<OpCase> EmbeddingCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> NormStatCases();
+std::vector<OpCase> OptimizerCases();
 std::vector<OpCase> StochasticRoundCases();
 
 /// All of them, for the benchmark.
@@ -24,7 +24,6 @@ inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
            ActivationCases(),
-           AdamWCases(),
            AttentionCases(),
            CrossEntropyCases(),
            DropoutCases(),
@@ -33,6 +32,7 @@ inline std::vector<OpCase> AllCases() {
            LayerNormCases(),
            LinearCases(),
            NormStatCases(),
+           OptimizerCases(),
            StochasticRoundCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());

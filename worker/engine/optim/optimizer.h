@@ -15,6 +15,7 @@ namespace weft::engine {
 struct UpdateArgs {
   double learning_rate = 0;
   double gradient_scale = 1;  ///< Multiplies the gradients on the fly.
+  double gradient_limit = 0;  ///< Largest absolute value of a gradient after that; 0: none.
   int64_t update = 1;         ///< How many updates this one makes, counted from 1.
 };
 
@@ -31,7 +32,8 @@ class Optimizer {
   virtual std::vector<NamedTensor> StateTensors() const = 0;
 };
 
-/// The optimizer of `spec`, its state zero. `parameters`, allocated with gradients, outlives it.
+/// The optimizer of `spec`, its state zero. `parameters`, allocated with gradients, outlives it;
+/// those without a gradient are left alone. kInvalid when a group of `spec` names no parameter.
 Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const OptimizerSpec& spec,
                                                 const ParameterSet* parameters);
 

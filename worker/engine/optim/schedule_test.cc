@@ -1,5 +1,6 @@
 #include "worker/engine/optim/schedule.h"
 
+#include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -34,6 +35,50 @@ TEST(ScheduleTest, CosineIsHalfWayInTheMiddle) {
   // cos(pi/4) = sqrt(1/2): 8 * 0.5 * (1 + 0.70710678) = 6.82842712.
   ExpectRates(Rates({.kind = "cosine", .warmup_steps = 1, .final_ratio = 0}, 5),
               {8, 6.82842712474619, 4, 1.17157287525381, 0});
+}
+
+TEST(ScheduleTest, InverseSquareRootPassesThroughThePeak) {
+  // 8 * sqrt(4 / step): half the peak at four times the warm-up.
+  const std::vector<double> rates = Rates({.kind = "inverse_sqrt", .warmup_steps = 4}, 16);
+  EXPECT_NEAR(rates[1], 4, 1e-12);
+  EXPECT_NEAR(rates[3], 8, 1e-12);
+  EXPECT_NEAR(rates[8], 8 * 2.0 / 3.0, 1e-12);
+  EXPECT_NEAR(rates[15], 4, 1e-12);
+  ExpectRates(Rates({.kind = "inverse_sqrt", .warmup_steps = 0}, 4),
+              {8, 8 / std::sqrt(2.0), 8 / std::sqrt(3.0), 4});
+}
+
+TEST(ScheduleTest, WarmupStableDecayFallsInTheLastStepsOnly) {
+  ExpectRates(
+      Rates(
+          {.kind = "warmup_stable_decay", .warmup_steps = 2, .final_ratio = 0.25, .decay_steps = 3},
+          8),
+      {4, 8, 8, 8, 8, 6, 4, 2});
+  // A tenth unless said otherwise, but never into the warm-up.
+  const std::vector<double> rates =
+      Rates({.kind = "warmup_stable_decay", .warmup_steps = 0, .final_ratio = 0}, 20);
+  EXPECT_NEAR(rates[17], 8, 1e-12);
+  EXPECT_NEAR(rates[18], 4, 1e-12);
+  EXPECT_NEAR(rates[19], 0, 1e-12);
+  ExpectRates(
+      Rates(
+          {.kind = "warmup_stable_decay", .warmup_steps = 3, .final_ratio = 0.5, .decay_steps = 4},
+          4),
+      {8 / 3.0, 16 / 3.0, 8, 4});
+}
+
+TEST(ScheduleTest, ThePeakFollowsTheBatch) {
+  JobSpec job;
+  job.optimizer.learning_rate = 0.5;
+  job.train.global_batch = 128;
+  job.schedule.reference_batch = 32;
+  EXPECT_EQ(PeakLearningRate(job), 0.5);
+  job.schedule.batch_scaling = "linear";
+  EXPECT_EQ(PeakLearningRate(job), 2.0);
+  job.schedule.batch_scaling = "square_root";
+  EXPECT_EQ(PeakLearningRate(job), 1.0);
+  job.schedule.reference_batch = 0;
+  EXPECT_EQ(PeakLearningRate(job), 0.5);
 }
 
 TEST(ScheduleTest, WarmupAsLongAsTrainingAndNoneAtAll) {

@@ -149,6 +149,7 @@ Status Trainer::Update(StepReport& report) {
     WEFT_RETURN_IF_ERROR(optimizer_->Update(
         context, {.learning_rate = report.learning_rate,
                   .gradient_scale = ClipFactor(report.gradient_norm, job_.train.gradient_clip_norm),
+                  .gradient_limit = job_.train.gradient_clip_value,
                   .update = counters_.updates + 1}));
   }
   ++counters_.updates;
@@ -159,7 +160,7 @@ Status Trainer::Update(StepReport& report) {
 Result<StepReport> Trainer::Step() {
   StepReport report;
   report.step = counters_.step;
-  report.learning_rate = ScheduledLearningRate(job_.schedule, job_.optimizer.learning_rate,
+  report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
                                                counters_.step, job_.train.steps);
   parts_.context->step = counters_.step;
   WEFT_RETURN_IF_ERROR(Pack());

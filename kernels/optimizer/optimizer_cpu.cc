@@ -1,0 +1,271 @@
+#include "kernels/optimizer/optimizer.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/norm_stat/norm_stat_simd.h"
+#include "kernels/optimizer/optimizer_simd.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Elements of a unit of work: 448 KiB of traffic. Part of the definition of the norms of Lars and
+// Lamb: another size sums in another order.
+constexpr int64_t kBlock = 16384;
+
+/// Checks of all rules; `states` is how many state tensors the rule keeps.
+ArgumentCheck CheckUpdate(const Stream& stream, const char* op, const UpdateInputs& update,
+                          int states) {
+  ArgumentCheck check(stream, op);
+  check.That(update.gradient_limit > 0, "gradient_limit must be more than 0");
+  for (const UpdateTensor& tensor : update.tensors) {
+    check.That(tensor.count >= 0, "a tensor has a negative count");
+    bool memory = tensor.parameter != nullptr && tensor.gradient != nullptr;
+    for (int k = 0; k < states; ++k) memory = memory && tensor.state[k] != nullptr;
+    check.That(tensor.count == 0 || memory, "a tensor has no memory");
+  }
+  return check;
+}
+
+void CheckDecays(ArgumentCheck& check, float first, float second) {
+  check.That(first >= 0 && first < 1 && second >= 0 && second < 1,
+             "beta1 and beta2 must be in [0, 1)");
+}
+
+void CheckStep(ArgumentCheck& check, int64_t step) {
+  check.That(step >= 1, "step " + std::to_string(step) + " is before the first, 1");
+}
+
+GradientFactors FactorsOf(const UpdateInputs& update) {
+  return {update.gradient_scale, update.gradient_limit};
+}
+
+float RateOf(const UpdateInputs& update, const UpdateTensor& tensor) {
+  return update.learning_rate * tensor.learning_rate_scale;
+}
+
+/// 1 - beta^step
+double Correction(float beta, int64_t step) {
+  return 1 - std::pow(static_cast<double>(beta), static_cast<double>(step));
+}
+
+/// Calls fn(index of the block, the block, its tensor, its span) for all blocks in parallel.
+template <class Fn>
+void ForEachBlock(std::span<const UpdateTensor> tensors, const std::vector<Block>& blocks,
+                  const Fn& fn) {
+  ParallelFor(static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const Block& block = blocks[b];
+      const UpdateTensor& tensor = tensors[block.tensor];
+      UpdateSpan span = {.parameter = tensor.parameter + block.begin,
+                         .gradient = tensor.gradient + block.begin,
+                         .state = {},
+                         .count = block.count};
+      for (int k = 0; k < 3; ++k) {
+        if (tensor.state[k] != nullptr) span.state[k] = tensor.state[k] + block.begin;
+      }
+      fn(b, block, tensor, span);
+    }
+  });
+}
+
+/// The norms of a tensor that a rate of its own depends on.
+struct LayerNorms {
+  double parameter = 0;
+  double direction = 0;  ///< The gradient, or what takes its place.
+};
+
+/// Square sums by block to norms by tensor; the blocks of a tensor follow each other.
+std::vector<LayerNorms> NormsByTensor(size_t tensors, const std::vector<Block>& blocks,
+                                      const std::vector<LayerNorms>& squares) {
+  std::vector<LayerNorms> norms(tensors);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    norms[blocks[b].tensor].parameter += squares[b].parameter;
+    norms[blocks[b].tensor].direction += squares[b].direction;
+  }
+  for (LayerNorms& norm : norms) {
+    norm = {std::sqrt(norm.parameter), std::sqrt(norm.direction)};
+  }
+  return norms;
+}
+
+double SumOfSquares(const float* x, int64_t count) {
+  double sum = 0;
+  int64_t non_finite = 0;
+  PickNormStatKernels().block(x, count, &sum, &non_finite);
+  return sum;
+}
+
+}  // namespace
+
+Status Sgd(const Stream& stream, const SgdArgs& args) {
+  const bool has_momentum = args.momentum != 0;
+  ArgumentCheck check = CheckUpdate(stream, "Sgd", args.update, has_momentum ? 1 : 0);
+  check.That(args.momentum >= 0 && args.momentum < 1, "momentum must be in [0, 1)");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const OptimizerKernels& kernels = PickOptimizerKernels();
+  const auto kernel = has_momentum ? kernels.sgd_momentum : kernels.sgd;
+  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+               [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
+                 kernel({.gradient = FactorsOf(args.update),
+                         .l2 = tensor.weight_decay,
+                         .rate_in = 1,
+                         .momentum = args.momentum,
+                         .nesterov = args.nesterov ? args.momentum : 0,
+                         .rate_out = RateOf(args.update, tensor)},
+                        span);
+               });
+  return OkStatus();
+}
+
+Status Lars(const Stream& stream, const LarsArgs& args) {
+  ArgumentCheck check = CheckUpdate(stream, "Lars", args.update, 1);
+  check.That(args.momentum >= 0 && args.momentum < 1, "momentum must be in [0, 1)");
+  check.That(std::isinf(args.update.gradient_limit), "gradient_limit does not go with norms");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const std::span<const UpdateTensor> tensors = args.update.tensors;
+  const std::vector<Block> blocks = SplitIntoBlocks(tensors, kBlock);
+  std::vector<LayerNorms> squares(blocks.size());
+  ForEachBlock(tensors, blocks,
+               [&](int64_t b, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
+                 if (!tensor.layer_rate) return;
+                 squares[b] = {SumOfSquares(span.parameter, span.count),
+                               SumOfSquares(span.gradient, span.count)};
+               });
+  const std::vector<LayerNorms> norms = NormsByTensor(tensors.size(), blocks, squares);
+  const OptimizerKernels& kernels = PickOptimizerKernels();
+  ForEachBlock(
+      tensors, blocks,
+      [&](int64_t, const Block& block, const UpdateTensor& tensor, const UpdateSpan& span) {
+        const double p = norms[block.tensor].parameter;
+        const double g = std::abs(args.update.gradient_scale) * norms[block.tensor].direction;
+        const double layer_rate = p > 0 && g > 0 ? args.trust_coefficient * p /
+                                                       (g + tensor.weight_decay * p + args.epsilon)
+                                                 : 1.0;
+        kernels.sgd_momentum(
+            {.gradient = FactorsOf(args.update),
+             .l2 = tensor.weight_decay,
+             .rate_in = static_cast<float>(RateOf(args.update, tensor) * layer_rate),
+             .momentum = args.momentum,
+             .nesterov = 0,
+             .rate_out = 1},
+            span);
+      });
+  return OkStatus();
+}
+
+Status Adam(const Stream& stream, const AdamArgs& args) {
+  ArgumentCheck check = CheckUpdate(stream, "Adam", args.update, 2);
+  CheckStep(check, args.step);
+  CheckDecays(check, args.beta1, args.beta2);
+  WEFT_RETURN_IF_ERROR(check.status());
+  const double correction1 = Correction(args.beta1, args.step);
+  const double correction2 = Correction(args.beta2, args.step);
+  const OptimizerKernels& kernels = PickOptimizerKernels();
+  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+               [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
+                 const float rate = RateOf(args.update, tensor);
+                 const bool decoupled = args.decoupled_decay;
+                 kernels.adam({.gradient = FactorsOf(args.update),
+                               .beta1 = args.beta1,
+                               .beta2 = args.beta2,
+                               .l2 = decoupled ? 0 : tensor.weight_decay,
+                               .decay = decoupled ? 1 - rate * tensor.weight_decay : 1,
+                               .mean_scale = static_cast<float>(rate / correction1),
+                               .variance_scale = static_cast<float>(1 / std::sqrt(correction2)),
+                               .epsilon = args.epsilon},
+                              span);
+               });
+  return OkStatus();
+}
+
+Status Lamb(const Stream& stream, const LambArgs& args) {
+  ArgumentCheck check = CheckUpdate(stream, "Lamb", args.update, 2);
+  CheckStep(check, args.step);
+  CheckDecays(check, args.beta1, args.beta2);
+  WEFT_RETURN_IF_ERROR(check.status());
+  const AdamFactors shared = {
+      .gradient = FactorsOf(args.update),
+      .beta1 = args.beta1,
+      .beta2 = args.beta2,
+      .l2 = 0,
+      .decay = 1,
+      .mean_scale = static_cast<float>(1 / Correction(args.beta1, args.step)),
+      .variance_scale = static_cast<float>(1 / std::sqrt(Correction(args.beta2, args.step))),
+      .epsilon = args.epsilon};
+  const auto factors_of = [&shared](const UpdateTensor& tensor) {
+    AdamFactors factors = shared;
+    factors.l2 = tensor.weight_decay;
+    return factors;
+  };
+  const std::span<const UpdateTensor> tensors = args.update.tensors;
+  const std::vector<Block> blocks = SplitIntoBlocks(tensors, kBlock);
+  std::vector<LayerNorms> squares(blocks.size());
+  const OptimizerKernels& kernels = PickOptimizerKernels();
+  ForEachBlock(tensors, blocks,
+               [&](int64_t b, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
+                 static thread_local std::vector<float> direction(kBlock);
+                 kernels.lamb_moments(factors_of(tensor), span, direction.data());
+                 squares[b] = {SumOfSquares(span.parameter, span.count),
+                               SumOfSquares(direction.data(), span.count)};
+               });
+  const std::vector<LayerNorms> norms = NormsByTensor(tensors.size(), blocks, squares);
+  ForEachBlock(
+      tensors, blocks,
+      [&](int64_t, const Block& block, const UpdateTensor& tensor, const UpdateSpan& span) {
+        const LayerNorms& norm = norms[block.tensor];
+        const bool adapts = tensor.layer_rate && norm.parameter > 0 && norm.direction > 0;
+        const double layer_rate = adapts ? norm.parameter / norm.direction : 1.0;
+        kernels.lamb_step(factors_of(tensor), span,
+                          static_cast<float>(RateOf(args.update, tensor) * layer_rate));
+      });
+  return OkStatus();
+}
+
+Status Lion(const Stream& stream, const LionArgs& args) {
+  ArgumentCheck check = CheckUpdate(stream, "Lion", args.update, 1);
+  CheckDecays(check, args.beta1, args.beta2);
+  WEFT_RETURN_IF_ERROR(check.status());
+  const OptimizerKernels& kernels = PickOptimizerKernels();
+  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+               [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
+                 const float rate = RateOf(args.update, tensor);
+                 kernels.lion({.gradient = FactorsOf(args.update),
+                               .beta1 = args.beta1,
+                               .beta2 = args.beta2,
+                               .decay = 1 - rate * tensor.weight_decay,
+                               .rate = rate},
+                              span);
+               });
+  return OkStatus();
+}
+
+Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
+  ArgumentCheck check = CheckUpdate(stream, "ScheduleFreeAdamW", args.update, 3);
+  CheckStep(check, args.step);
+  CheckDecays(check, args.beta1, args.beta2);
+  check.That(args.average_weight >= 0 && args.average_weight <= 1,
+             "average_weight must be in [0, 1]");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const double correction = std::sqrt(Correction(args.beta2, args.step));
+  const OptimizerKernels& kernels = PickOptimizerKernels();
+  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+               [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
+                 const auto rate = static_cast<float>(RateOf(args.update, tensor) * correction);
+                 kernels.schedule_free({.gradient = FactorsOf(args.update),
+                                        .beta1 = args.beta1,
+                                        .beta2 = args.beta2,
+                                        .epsilon = args.epsilon,
+                                        .rate = rate,
+                                        .decay = rate * tensor.weight_decay,
+                                        .average_weight = args.average_weight},
+                                       span);
+               });
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

@@ -1,0 +1,119 @@
+#include "worker/engine/optim/fused_optimizer.h"
+
+#include <limits>
+
+namespace weft::engine {
+namespace {
+
+using kernels::UpdateInputs;
+
+float F32(double value) {
+  return static_cast<float>(value);
+}
+
+Status RunSgd(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
+              int64_t) {
+  return kernels::Sgd(stream, {inputs, F32(spec.momentum), spec.nesterov});
+}
+
+Status RunLars(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
+               int64_t) {
+  return kernels::Lars(
+      stream, {inputs, F32(spec.momentum), F32(spec.trust_coefficient), F32(spec.epsilon)});
+}
+
+template <bool kDecoupled>
+Status RunAdam(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
+               int64_t update) {
+  return kernels::Adam(stream, {.update = inputs,
+                                .beta1 = F32(spec.beta1),
+                                .beta2 = F32(spec.beta2),
+                                .epsilon = F32(spec.epsilon),
+                                .step = update,
+                                .decoupled_decay = kDecoupled});
+}
+
+Status RunLamb(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
+               int64_t update) {
+  return kernels::Lamb(stream,
+                       {inputs, F32(spec.beta1), F32(spec.beta2), F32(spec.epsilon), update});
+}
+
+Status RunLion(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
+               int64_t) {
+  return kernels::Lion(stream, {inputs, F32(spec.beta1), F32(spec.beta2)});
+}
+
+}  // namespace
+
+const FusedRule* FindFusedRule(const OptimizerSpec& spec) {
+  static const FusedRule plain_sgd = {"sgd", {}, RunSgd};
+  static const std::vector<FusedRule> rules = {
+      {"sgd", {"momentum"}, RunSgd},
+      {"lars", {"momentum"}, RunLars},
+      {"adam", {"first_moment", "second_moment"}, RunAdam<false>},
+      {"adamw", {"first_moment", "second_moment"}, RunAdam<true>},
+      {"lamb", {"first_moment", "second_moment"}, RunLamb},
+      {"lion", {"momentum"}, RunLion},
+  };
+  if (spec.name == "sgd" && spec.momentum == 0) return &plain_sgd;
+  for (const FusedRule& rule : rules) {
+    if (rule.name == spec.name) return &rule;
+  }
+  return nullptr;
+}
+
+kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, int64_t index,
+                                     const ParameterRule& rule) {
+  return {.parameter = parameters.value(index).As<float>(),
+          .gradient = parameters.gradient(index).As<float>(),
+          .state = {},
+          .count = parameters[index].shape.Elements(),
+          .learning_rate_scale = F32(rule.learning_rate_scale),
+          .weight_decay = F32(rule.weight_decay),
+          .layer_rate = parameters[index].decay()};
+}
+
+UpdateInputs InputsOf(const UpdateArgs& args, const std::vector<kernels::UpdateTensor>& tensors) {
+  return {.tensors = tensors,
+          .learning_rate = F32(args.learning_rate),
+          .gradient_scale = F32(args.gradient_scale),
+          .gradient_limit = args.gradient_limit > 0 ? F32(args.gradient_limit)
+                                                    : std::numeric_limits<float>::infinity()};
+}
+
+std::vector<int64_t> TrainedParameters(const ParameterSet& parameters) {
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters.gradient(i).data != nullptr) indices.push_back(i);
+  }
+  return indices;
+}
+
+Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const OptimizerSpec& spec,
+                                                       const FusedRule& rule,
+                                                       const ParameterSet& parameters,
+                                                       const std::vector<ParameterRule>& rules,
+                                                       const std::vector<int64_t>& indices) {
+  std::unique_ptr<FusedOptimizer> optimizer(new FusedOptimizer(spec, rule));
+  for (int64_t i : indices) {
+    for (const char* name : rule.state) {
+      optimizer->state_.Add(std::string(rule.name) + "/" + parameters[i].name + "/" + name,
+                            parameters[i].shape);
+    }
+  }
+  WEFT_RETURN_IF_ERROR(optimizer->state_.Allocate(context));
+  size_t next = 0;
+  for (int64_t i : indices) {
+    kernels::UpdateTensor tensor = UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
+    for (size_t k = 0; k < rule.state.size(); ++k) tensor.state[k] = optimizer->state_[next++];
+    optimizer->tensors_.push_back(tensor);
+  }
+  return std::unique_ptr<Optimizer>(std::move(optimizer));
+}
+
+Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
+  return rule_.run(context.stream, spec_, InputsOf(args, tensors_), args.update);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/optimizer/optimizer.h"
+#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/optim/optimizer_state.h"
+#include "worker/engine/optim/parameter_rules.h"
+
+namespace weft::engine {
+
+/// A rule of kernels/optimizer that treats all tensors in one pass: its name, what it keeps for
+/// each parameter, and the call.
+struct FusedRule {
+  std::string_view name;
+  std::vector<const char*> state;
+  Status (*run)(const Stream& stream, const OptimizerSpec& spec,
+                const kernels::UpdateInputs& inputs, int64_t update);
+};
+
+/// The rule of spec.name, or null: sgd, lars, adam, adamw, lamb, lion.
+const FusedRule* FindFusedRule(const OptimizerSpec& spec);
+
+/// What a kernel is told of parameter `index`; its state is for the caller to fill in.
+kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, int64_t index,
+                                     const ParameterRule& rule);
+
+/// Inputs of a kernel for one update of `tensors`.
+kernels::UpdateInputs InputsOf(const UpdateArgs& args,
+                               const std::vector<kernels::UpdateTensor>& tensors);
+
+/// Parameters that are trained, all of them.
+std::vector<int64_t> TrainedParameters(const ParameterSet& parameters);
+
+/// An optimizer that is a fused rule, for those of the parameters that `indices` lists.
+class FusedOptimizer : public Optimizer {
+ public:
+  static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
+                                                const FusedRule& rule,
+                                                const ParameterSet& parameters,
+                                                const std::vector<ParameterRule>& rules,
+                                                const std::vector<int64_t>& indices);
+
+  Status Update(Context& context, const UpdateArgs& args) override;
+  std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }
+
+ private:
+  FusedOptimizer(const OptimizerSpec& spec, const FusedRule& rule) : spec_(spec), rule_(rule) {}
+
+  OptimizerSpec spec_;
+  const FusedRule& rule_;
+  OptimizerState state_;
+  std::vector<kernels::UpdateTensor> tensors_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,86 @@
+#include "worker/engine/optim/parameter_rules.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/glob.h"
+#include "common/spec/spec_json.h"
+
+namespace weft::engine {
+namespace {
+
+// The number of the block that a dotted name belongs to.
+std::optional<int64_t> BlockOf(std::string_view name) {
+  while (!name.empty()) {
+    const std::string_view part = name.substr(0, name.find('.'));
+    int64_t block = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), block);
+    if (error == std::errc() && end == part.data() + part.size() && block >= 0) return block;
+    name.remove_prefix(std::min(part.size() + 1, name.size()));
+  }
+  return std::nullopt;
+}
+
+Status PatternWithoutMatch(const std::string& pattern, const ParameterSet& parameters) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < parameters.size(); ++i) names.push_back(parameters[i].name);
+  const std::string nearest = NearestName(pattern, names);
+  return InvalidError("optimizer.groups '" + pattern + "' matches no parameter; hint: " +
+                      (nearest.empty() ? "names are like '" + names.front() + "' and '" +
+                                             names[names.size() / 2] + "'"
+                                       : "did you mean '" + nearest + "'?"));
+}
+
+}  // namespace
+
+std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters) {
+  std::vector<std::optional<int64_t>> blocks;
+  int64_t last_block = -1;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    blocks.push_back(BlockOf(parameters[i].name));
+    last_block = std::max(last_block, blocks.back().value_or(-1));
+  }
+  std::vector<int64_t> layers;
+  bool after_blocks = false;
+  for (const std::optional<int64_t>& block : blocks) {
+    after_blocks = after_blocks || block;
+    layers.push_back(block ? *block + 1 : after_blocks ? last_block + 2 : 0);
+  }
+  return layers;
+}
+
+Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
+                                                         const ParameterSet& parameters) {
+  const std::vector<int64_t> layers = LayerOfParameters(parameters);
+  const int64_t top = layers.empty() ? 0 : *std::max_element(layers.begin(), layers.end());
+  std::vector<ParameterRule> rules;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    rules.push_back({std::pow(spec.layer_decay, static_cast<double>(top - layers[i])),
+                     parameters[i].decay() ? spec.weight_decay : 0.0});
+  }
+  std::vector<bool> grouped(rules.size(), false);
+  for (const ParameterGroupSpec& group : spec.groups) {
+    std::vector<bool> named(rules.size(), false);
+    for (const std::string& pattern : group.parameters) {
+      bool used = false;
+      for (size_t i = 0; i < rules.size(); ++i) {
+        if (!GlobMatches(pattern, parameters[static_cast<int64_t>(i)].name)) continue;
+        named[i] = used = true;
+      }
+      if (!used) return PatternWithoutMatch(pattern, parameters);
+    }
+    for (size_t i = 0; i < rules.size(); ++i) {
+      if (!named[i] || grouped[i]) continue;
+      grouped[i] = true;
+      rules[i].learning_rate_scale *= group.learning_rate_scale;
+      rules[i].weight_decay = group.weight_decay.value_or(rules[i].weight_decay);
+    }
+  }
+  return rules;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+#include "worker/engine/nn/parameter_set.h"
+
+namespace weft::engine {
+
+/// How one parameter differs from the others in an update.
+struct ParameterRule {
+  double learning_rate_scale = 1;
+  double weight_decay = 0;
+};
+
+/// Place of each parameter between input and output, found from the order of registration and the
+/// names: 0 for what stands before the blocks (embeddings), i + 1 for block i, and one more than
+/// the last block for what stands after them. A block's number is the first all-digit part of a
+/// dotted name: "transformer.h.3.attn.c_attn.weight".
+std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters);
+
+/// A rule for each parameter of `parameters`. The rate is scaled by
+/// optimizer.layer_decay^(layers above) (Clark et al. 2020, arXiv 2003.10555) and by the first of
+/// optimizer.groups that names it. Matrices decay by optimizer.weight_decay, norms and biases not
+/// at all; a group's weight_decay holds for all it names. kInvalid when a pattern names no
+/// parameter.
+Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
+                                                         const ParameterSet& parameters);
+
+}  // namespace weft::engine
