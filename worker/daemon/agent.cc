@@ -131,8 +131,10 @@ void Agent::Dial() {
   register_sent_ = clock_.Monotonic();
   connection_->Send(std::move(message));
   dial_timer_.expires_after(kRegisterPatience);
-  dial_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && !registered_) connection_->Cancel();
+  dial_timer_.async_wait([this, dial](const boost::system::error_code& error) {
+    // Cancelling a timer does not take back a wait that is over and queued: it can run after
+    // OnClosed, or after the next dial.
+    if (!error && dial == dial_ && !registered_ && connection_ != nullptr) connection_->Cancel();
   });
 }
 
