@@ -7,10 +7,11 @@
 
 namespace weft::kernels {
 
-/// One f32 tensor of a multi-tensor reduction.
+/// One tensor of a multi-tensor reduction.
 struct NormTensor {
   const float* data = nullptr;
   int64_t count = 0;
+  const BFloat16* bf16_data = nullptr;  ///< Instead of `data`.
 };
 
 /// Sum of squares (in f64, over blocks of fixed size in fixed order: the same for any number of

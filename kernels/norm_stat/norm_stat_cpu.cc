@@ -3,6 +3,7 @@
 #include "kernels/argument_check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/norm_stat/norm_stat.h"
 #include "kernels/norm_stat/norm_stat_simd.h"
 
@@ -20,7 +21,8 @@ Status NormStat(const Stream& stream, const NormStatArgs& args) {
              "there is no memory for the results");
   for (const NormTensor& tensor : args.tensors) {
     check.That(tensor.count >= 0, "a tensor has a negative count");
-    check.That(tensor.count == 0 || tensor.data != nullptr, "a tensor has no memory");
+    check.That(tensor.count == 0 || tensor.data != nullptr || tensor.bf16_data != nullptr,
+               "a tensor has no memory");
   }
   WEFT_RETURN_IF_ERROR(check.status());
 
@@ -34,8 +36,17 @@ Status NormStat(const Stream& stream, const NormStatArgs& args) {
   ParallelFor(static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       const Block& block = blocks[b];
-      kernels.block(args.tensors[block.tensor].data + block.begin, block.count, &partials[b].sum,
-                    &partials[b].non_finite);
+      const NormTensor& tensor = args.tensors[block.tensor];
+      const float* data = nullptr;
+      if (tensor.bf16_data == nullptr) {
+        data = tensor.data + block.begin;
+      } else {
+        static thread_local std::vector<float> wide(kBlock);
+        PickElementwiseKernels().bf16.to_f32(tensor.bf16_data + block.begin, wide.data(),
+                                             block.count);
+        data = wide.data();
+      }
+      kernels.block(data, block.count, &partials[b].sum, &partials[b].non_finite);
     }
   });
   Partial total;

@@ -60,6 +60,27 @@ TEST(NormStat, CountsNanAndInfinityWhereverTheyStand) {
   }
 }
 
+TEST(NormStat, Bf16TensorsCountAsTheirValues) {
+  PhiloxStream rng({.seed = 5});
+  std::vector<BFloat16> x(40003);
+  std::vector<float> wide;
+  for (BFloat16& value : x) {
+    value = ToBFloat16(static_cast<float>(rng.Normal()));
+    wide.push_back(ToFloat(value));
+  }
+  const auto measure = [&] {
+    const NormTensor tensor = {nullptr, static_cast<int64_t>(x.size()), x.data()};
+    Stat stat;
+    EXPECT_TRUE(NormStat({}, {std::span(&tensor, 1), &stat.sum, &stat.non_finite}).ok());
+    return stat;
+  };
+  EXPECT_EQ(measure().sum, Measure(wide).sum);
+  EXPECT_EQ(measure().non_finite, 0);
+  x[20000] = ToBFloat16(std::numeric_limits<float>::infinity());
+  x[40002] = ToBFloat16(std::nanf(""));
+  EXPECT_EQ(measure().non_finite, 2);
+}
+
 TEST(NormStat, SquaresThatOverflowF32AreStillFinite) {
   Stat stat = Measure(std::vector<float>(100, 1e30f));
   EXPECT_EQ(stat.non_finite, 0);

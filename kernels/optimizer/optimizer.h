@@ -9,14 +9,19 @@
 
 namespace weft::kernels {
 
-/// One parameter tensor of a multi-tensor update; all f32 with `count` elements.
+/// One parameter tensor of a multi-tensor update: `count` elements, f32 but for the parameter,
+/// which may be bf16. It is then updated in f32 and rounded stochastically
+/// (kernels/stochastic_round) with the stream of UpdateInputs::seed and step and the tensor's
+/// `rounding_site`.
 struct UpdateTensor {
-  float* parameter = nullptr;
+  float* parameter = nullptr;          ///< This one or ...
+  BFloat16* bf16_parameter = nullptr;  ///< ... this one.
   const float* gradient = nullptr;
   std::array<float*, 3> state = {};  ///< What the rule keeps, in the order its contract names.
   int64_t count = 0;
   float learning_rate_scale = 1;  ///< Factor on UpdateInputs::learning_rate.
   float weight_decay = 0;
+  uint32_t rounding_site = 0;
   bool layer_rate = true;  ///< Lars and Lamb: has a rate of its own by its norm.
 };
 
@@ -28,6 +33,8 @@ struct UpdateInputs {
   float learning_rate = 0;
   float gradient_scale = 1.0f;  ///< Clipping factor and averaging, applied on the fly.
   float gradient_limit = std::numeric_limits<float>::infinity();
+  uint64_t seed = 0;  ///< Of the rounding of bf16 parameters.
+  uint32_t step = 0;  ///< Likewise.
 };
 
 // Each operation is one pass over all tensors (Lars and Lamb, which need norms, make two), the same

@@ -7,8 +7,10 @@
 #include "kernels/argument_check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/norm_stat/norm_stat_simd.h"
 #include "kernels/optimizer/optimizer_simd.h"
+#include "kernels/stochastic_round/stochastic_round_simd.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -24,7 +26,8 @@ ArgumentCheck CheckUpdate(const Stream& stream, const char* op, const UpdateInpu
   check.That(update.gradient_limit > 0, "gradient_limit must be more than 0");
   for (const UpdateTensor& tensor : update.tensors) {
     check.That(tensor.count >= 0, "a tensor has a negative count");
-    bool memory = tensor.parameter != nullptr && tensor.gradient != nullptr;
+    bool memory = (tensor.parameter != nullptr) != (tensor.bf16_parameter != nullptr) &&
+                  tensor.gradient != nullptr;
     for (int k = 0; k < states; ++k) memory = memory && tensor.state[k] != nullptr;
     check.That(tensor.count == 0 || memory, "a tensor has no memory");
   }
@@ -53,22 +56,36 @@ double Correction(float beta, int64_t step) {
   return 1 - std::pow(static_cast<double>(beta), static_cast<double>(step));
 }
 
-/// Calls fn(index of the block, the block, its tensor, its span) for all blocks in parallel.
+/// Calls fn(index of the block, the block, its tensor, its span) for all blocks in parallel. The
+/// one place where parameters are read and written: those in bf16 pass through f32, and rounding
+/// leaves what fn does not change as it is.
 template <class Fn>
-void ForEachBlock(std::span<const UpdateTensor> tensors, const std::vector<Block>& blocks,
-                  const Fn& fn) {
+void ForEachBlock(const UpdateInputs& update, const std::vector<Block>& blocks, const Fn& fn) {
   ParallelFor(static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       const Block& block = blocks[b];
-      const UpdateTensor& tensor = tensors[block.tensor];
-      UpdateSpan span = {.parameter = tensor.parameter + block.begin,
-                         .gradient = tensor.gradient + block.begin,
-                         .state = {},
-                         .count = block.count};
+      const UpdateTensor& tensor = update.tensors[block.tensor];
+      static thread_local std::vector<float> wide;
+      BFloat16* narrow = tensor.bf16_parameter;
+      if (narrow != nullptr) {
+        narrow += block.begin;
+        wide.resize(kBlock);
+        PickElementwiseKernels().bf16.to_f32(narrow, wide.data(), block.count);
+      }
+      UpdateSpan span = {
+          .parameter = narrow != nullptr ? wide.data() : tensor.parameter + block.begin,
+          .gradient = tensor.gradient + block.begin,
+          .state = {},
+          .count = block.count};
       for (int k = 0; k < 3; ++k) {
         if (tensor.state[k] != nullptr) span.state[k] = tensor.state[k] + block.begin;
       }
       fn(b, block, tensor, span);
+      if (narrow != nullptr) {
+        const PhiloxKey key = {update.seed, update.step, tensor.rounding_site};
+        PickStochasticRoundKernels().run(key, static_cast<uint64_t>(block.begin) / 4, wide.data(),
+                                         narrow, block.count);
+      }
     }
   });
 }
@@ -109,7 +126,7 @@ Status Sgd(const Stream& stream, const SgdArgs& args) {
   WEFT_RETURN_IF_ERROR(check.status());
   const OptimizerKernels& kernels = PickOptimizerKernels();
   const auto kernel = has_momentum ? kernels.sgd_momentum : kernels.sgd;
-  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+  ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
                  kernel({.gradient = FactorsOf(args.update),
                          .l2 = tensor.weight_decay,
@@ -130,7 +147,7 @@ Status Lars(const Stream& stream, const LarsArgs& args) {
   const std::span<const UpdateTensor> tensors = args.update.tensors;
   const std::vector<Block> blocks = SplitIntoBlocks(tensors, kBlock);
   std::vector<LayerNorms> squares(blocks.size());
-  ForEachBlock(tensors, blocks,
+  ForEachBlock(args.update, blocks,
                [&](int64_t b, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
                  if (!tensor.layer_rate) return;
                  squares[b] = {SumOfSquares(span.parameter, span.count),
@@ -139,7 +156,7 @@ Status Lars(const Stream& stream, const LarsArgs& args) {
   const std::vector<LayerNorms> norms = NormsByTensor(tensors.size(), blocks, squares);
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(
-      tensors, blocks,
+      args.update, blocks,
       [&](int64_t, const Block& block, const UpdateTensor& tensor, const UpdateSpan& span) {
         const double p = norms[block.tensor].parameter;
         const double g = std::abs(args.update.gradient_scale) * norms[block.tensor].direction;
@@ -166,7 +183,7 @@ Status Adam(const Stream& stream, const AdamArgs& args) {
   const double correction1 = Correction(args.beta1, args.step);
   const double correction2 = Correction(args.beta2, args.step);
   const OptimizerKernels& kernels = PickOptimizerKernels();
-  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+  ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
                  const float rate = RateOf(args.update, tensor);
                  const bool decoupled = args.decoupled_decay;
@@ -206,7 +223,7 @@ Status Lamb(const Stream& stream, const LambArgs& args) {
   const std::vector<Block> blocks = SplitIntoBlocks(tensors, kBlock);
   std::vector<LayerNorms> squares(blocks.size());
   const OptimizerKernels& kernels = PickOptimizerKernels();
-  ForEachBlock(tensors, blocks,
+  ForEachBlock(args.update, blocks,
                [&](int64_t b, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
                  static thread_local std::vector<float> direction(kBlock);
                  kernels.lamb_moments(factors_of(tensor), span, direction.data());
@@ -215,7 +232,7 @@ Status Lamb(const Stream& stream, const LambArgs& args) {
                });
   const std::vector<LayerNorms> norms = NormsByTensor(tensors.size(), blocks, squares);
   ForEachBlock(
-      tensors, blocks,
+      args.update, blocks,
       [&](int64_t, const Block& block, const UpdateTensor& tensor, const UpdateSpan& span) {
         const LayerNorms& norm = norms[block.tensor];
         const bool adapts = tensor.layer_rate && norm.parameter > 0 && norm.direction > 0;
@@ -231,7 +248,7 @@ Status Lion(const Stream& stream, const LionArgs& args) {
   CheckDecays(check, args.beta1, args.beta2);
   WEFT_RETURN_IF_ERROR(check.status());
   const OptimizerKernels& kernels = PickOptimizerKernels();
-  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+  ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
                  const float rate = RateOf(args.update, tensor);
                  kernels.lion({.gradient = FactorsOf(args.update),
@@ -253,7 +270,7 @@ Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
   WEFT_RETURN_IF_ERROR(check.status());
   const double correction = std::sqrt(Correction(args.beta2, args.step));
   const OptimizerKernels& kernels = PickOptimizerKernels();
-  ForEachBlock(args.update.tensors, SplitIntoBlocks(args.update.tensors, kBlock),
+  ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
                  const auto rate = static_cast<float>(RateOf(args.update, tensor) * correction);
                  kernels.schedule_free({.gradient = FactorsOf(args.update),

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "common/rng.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/stochastic_round/stochastic_round_ref.h"
 #include "kernels/testing/all_cases.h"
 
 namespace weft::kernels {
@@ -194,6 +196,59 @@ TEST(Optimizer, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(Sgd({}, {.momentum = 1.0f}).code(), StatusCode::kInvalid);
   EXPECT_EQ(Lars({}, {.update = {.gradient_limit = 1}}).code(), StatusCode::kInvalid);
   EXPECT_EQ(ScheduleFreeAdamW({}, {.average_weight = 2}).code(), StatusCode::kInvalid);
+}
+
+// Parameters in bf16 are those of an update in f32, rounded stochastically by (seed, step, site,
+// index), with state as in f32: so for every rule, also where a tensor has several blocks.
+TEST(Optimizer, Bf16ParametersAreF32UpdatesRoundedStochastically) {
+  constexpr int64_t kCount = 40001;
+  using Rule = std::function<Status(const UpdateInputs&)>;
+  const Rule rules[] = {[](const UpdateInputs& update) {
+                          return Sgd({}, {update, 0.9f, false});
+                        },
+                        [](const UpdateInputs& update) {
+                          return Lars({}, {update, 0.9f, 0.5f, 1e-3f});
+                        },
+                        [](const UpdateInputs& update) { return Adam({}, {.update = update}); },
+                        [](const UpdateInputs& update) { return Lamb({}, {.update = update}); },
+                        [](const UpdateInputs& update) { return Lion({}, {.update = update}); }};
+  PhiloxStream rng({.seed = 12});
+  std::vector<BFloat16> start(kCount);
+  std::vector<float> gradient(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    start[i] = ToBFloat16(static_cast<float>(rng.Normal()));
+    gradient[i] = static_cast<float>(rng.Normal());
+  }
+  const PhiloxKey key = {.seed = 77, .step = 5, .site = 9};
+  const int before = cpu::Threads();
+  for (const Rule& rule : rules) {
+    const auto run = [&](BFloat16* narrow, float* wide, std::vector<float>& state) {
+      std::array<UpdateTensor, 1> tensors = {UpdateTensor{.parameter = wide,
+                                                          .bf16_parameter = narrow,
+                                                          .gradient = gradient.data(),
+                                                          .count = kCount,
+                                                          .weight_decay = 0.1f,
+                                                          .rounding_site = key.site}};
+      for (int k = 0; k < 3; ++k) tensors[0].state[k] = state.data() + k * kCount;
+      Status status =
+          rule({.tensors = tensors, .learning_rate = 0.01f, .seed = key.seed, .step = key.step});
+      EXPECT_TRUE(status.ok()) << status.ToString();
+    };
+    std::vector<float> wide(kCount), wide_state(3 * kCount);
+    for (int64_t i = 0; i < kCount; ++i) wide[i] = ToFloat(start[i]);
+    run(nullptr, wide.data(), wide_state);
+    const std::vector<double> expected =
+        ref::StochasticRound(std::vector<double>(wide.begin(), wide.end()), key, 0);
+    for (int threads : {1, 2, 3}) {
+      cpu::SetThreads(threads);
+      std::vector<BFloat16> narrow = start;
+      std::vector<float> state(3 * kCount);
+      run(narrow.data(), nullptr, state);
+      for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(ToFloat(narrow[i]), expected[i]) << i;
+      EXPECT_EQ(state, wide_state);
+    }
+  }
+  cpu::SetThreads(before);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "common/formats/safetensors.h"
 
@@ -31,6 +32,14 @@ std::vector<uint64_t> SizesOf(const Shape& shape) {
   std::vector<uint64_t> sizes;
   for (int i = 0; i < shape.rank; ++i) sizes.push_back(static_cast<uint64_t>(shape[i]));
   return sizes;
+}
+
+void Widen(std::span<const std::byte> bytes, float* to) {
+  for (size_t i = 0; i < bytes.size() / sizeof(BFloat16); ++i) {
+    BFloat16 value;
+    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    to[i] = ToFloat(value);
+  }
 }
 
 }  // namespace
@@ -73,13 +82,20 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
                             "', which this model and optimizer do not have");
       }
       const TensorView& target = it->second;
-      if (tensor.type != TypeOf(target.dtype) || tensor.shape != SizesOf(target.shape)) {
+      const bool widens = extra == ExtraTensors::kIgnore && target.dtype == DType::kF32 &&
+                          tensor.type == SafetensorsType::kBF16;
+      if ((tensor.type != TypeOf(target.dtype) && !widens) ||
+          tensor.shape != SizesOf(target.shape)) {
         return InvalidError(path + ": '" + tensor.name + "' is " +
                             DescribeTensor(tensor.type, tensor.shape) + ", the model wants " +
                             DescribeTensor(TypeOf(target.dtype), SizesOf(target.shape)) +
                             "; hint: resume with the job's own model section, or start a new job");
       }
-      if (!tensor.bytes.empty()) std::memcpy(target.data, tensor.bytes.data(), target.Bytes());
+      if (widens) {
+        Widen(tensor.bytes, target.As<float>());
+      } else if (!tensor.bytes.empty()) {
+        std::memcpy(target.data, tensor.bytes.data(), target.Bytes());
+      }
       missing.erase(it);
     }
   }

@@ -23,7 +23,7 @@ enum class ExtraTensors : uint8_t {
 
 /// Fills `targets` from the checkpoint in `folder`, whose hashes have been verified. Each must be
 /// there with equal type and shape: kInvalid names the first that is not; then the targets may be
-/// filled in part.
+/// filled in part. With kIgnore bf16 may also be read as f32, which is exact.
 Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,
                    const std::vector<NamedTensor>& targets,
                    ExtraTensors extra = ExtraTensors::kRefuse);

@@ -7,6 +7,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/rng.h"
+#include "kernels/cpu/float_types.h"
 
 namespace weft::engine {
 namespace {
@@ -62,9 +63,9 @@ Batch Continuation(const std::vector<int32_t>& tokens, int64_t length) {
 std::vector<float> LastRow(const Tensor& logits, int64_t vocabulary) {
   const Tensor row = logits.Rows(logits.shape().Rows() - 1, 1);
   std::vector<float> values(static_cast<size_t>(vocabulary));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = row.dtype() == DType::kBF16 ? ToFloat(row.As<BFloat16>()[i]) : row.As<float>()[i];
-  }
+  kernels::cpu::WithFloatType(row.dtype(), [&]<class T>() {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = ToFloat(row.As<T>()[i]);
+  });
   return values;
 }
 

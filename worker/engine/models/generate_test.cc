@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/elementwise/elementwise.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -15,7 +16,7 @@ namespace {
 // Logits far enough apart that rounding does not swap them.
 void Sharpen(TinyRun& run) {
   const TensorView wte = run.model->parameters().value(0);
-  for (int64_t i = 0; i < wte.shape.Elements(); ++i) wte.As<float>()[i] *= 40.0f;
+  ASSERT_TRUE(kernels::Scale(run.context.stream, {wte, 40.0f}).ok());
   ASSERT_TRUE(run.model->Pack(run.context).ok());
 }
 

@@ -46,7 +46,8 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
   }
   auto model = std::make_unique<Decoder>(spec, options, Gpt2(spec));
   WEFT_RETURN_IF_ERROR(model->parameters().Freeze(spec.freeze));
-  WEFT_RETURN_IF_ERROR(model->parameters().Allocate(context, options.with_gradients));
+  WEFT_RETURN_IF_ERROR(
+      model->parameters().Allocate(context, options.with_gradients, precision.matrices));
   return std::unique_ptr<LanguageModel>(std::move(model));
 }
 

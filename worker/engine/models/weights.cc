@@ -1,30 +1,66 @@
 #include "worker/engine/models/weights.h"
 
 #include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/elementwise/elementwise.h"
 
 namespace weft::engine {
 namespace {
 
-Result<std::span<float>> Values(ParameterSet& parameters, const Gpt2Tensor& tensor) {
+Result<TensorView> ViewOf(ParameterSet& parameters, const Gpt2Tensor& tensor) {
   WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find("transformer." + tensor.name));
-  const TensorView view = parameters.value(index);
-  return std::span(view.As<float>(), static_cast<size_t>(view.shape.Elements()));
+  return parameters.value(index);
+}
+
+size_t Count(const TensorView& view) {
+  return static_cast<size_t>(view.shape.Elements());
+}
+
+TensorView ViewOf(std::vector<float>& floats) {
+  return {floats.data(), DType::kF32, {static_cast<int64_t>(floats.size())}};
+}
+
+TensorView Flat(TensorView view) {
+  view.shape = {view.shape.Elements()};
+  view.row_stride = view.shape[0];
+  return view;
 }
 
 }  // namespace
 
 Status ImportWeights(Env& env, const std::string& folder, LanguageModel& model) {
-  return ImportGpt2(env, folder, model.spec(),
-                    [&](const Gpt2Tensor& tensor) { return Values(model.parameters(), tensor); });
+  // Weights of another type pass through floats, one at a time: rounded when the next is asked for.
+  std::vector<float> floats;
+  TensorView waiting;
+  const auto round_waiting = [&]() -> Status {
+    if (!waiting) return OkStatus();
+    return kernels::Cast({}, {ViewOf(floats), Flat(std::exchange(waiting, {}))});
+  };
+  const auto buffer = [&](const Gpt2Tensor& tensor) -> Result<std::span<float>> {
+    WEFT_RETURN_IF_ERROR(round_waiting());
+    WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
+    if (view.dtype == DType::kF32) return std::span(view.As<float>(), Count(view));
+    waiting = view;
+    floats.resize(Count(view));
+    return std::span(floats);
+  };
+  WEFT_RETURN_IF_ERROR(ImportGpt2(env, folder, model.spec(), buffer));
+  return round_waiting();
 }
 
 Status ExportWeights(Env& env, const std::string& folder, LanguageModel& model,
                      const Gpt2ExportOptions& options) {
+  std::vector<float> floats;
   return ExportGpt2(
       env, folder, model.spec(),
       [&](const Gpt2Tensor& tensor) -> Result<std::span<const float>> {
-        WEFT_ASSIGN_OR_RETURN(std::span<float> values, Values(model.parameters(), tensor));
-        return std::span<const float>(values);
+        WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
+        if (view.dtype == DType::kF32) return std::span<const float>(view.As<float>(), Count(view));
+        floats.resize(Count(view));
+        WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(view), ViewOf(floats)}));
+        return std::span<const float>(floats);
       },
       options);
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::engine {
@@ -39,13 +40,7 @@ void AttendHead(const T* query, const KeyValueCache& cache, int64_t length, int6
     total += weight;
     for (int64_t i = 0; i < head_dim; ++i) sums[i] += weight * ToFloat(values[t * stride + i]);
   }
-  for (int64_t i = 0; i < head_dim; ++i) {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      out[i] = ToBFloat16(sums[i] / total);
-    } else {
-      out[i] = sums[i] / total;
-    }
-  }
+  for (int64_t i = 0; i < head_dim; ++i) out[i] = FromFloat<T>(sums[i] / total);
 }
 
 }  // namespace
@@ -68,7 +63,7 @@ Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, in
   const int64_t head_dim = width / heads;
   WEFT_ASSIGN_OR_RETURN(Tensor out,
                         Tensor::New(context, Component::kWorkspace, q.dtype(), {count, width}));
-  const auto attend = [&]<class T>(T) {
+  kernels::cpu::WithFloatType(q.dtype(), [&]<class T>() {
     kernels::cpu::ParallelFor(count * heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t item = begin; item < end; ++item) {
         const int64_t row = item / heads;
@@ -79,12 +74,7 @@ Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, in
                    reinterpret_cast<T*>(RowBytes(out, row)) + head * head_dim);
       }
     });
-  };
-  if (q.dtype() == DType::kBF16) {
-    attend(BFloat16{});
-  } else {
-    attend(0.0f);
-  }
+  });
   return out;
 }
 

@@ -8,12 +8,14 @@
 #include "common/glob.h"
 #include "common/rng.h"
 #include "common/spec/spec_json.h"
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::engine {
 namespace {
 
 constexpr int64_t kAlignElements = 16;  // 64 bytes
+constexpr size_t kAlignBytes = 64;
 
 int64_t Aligned(int64_t elements) {
   return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
@@ -35,11 +37,12 @@ void Normals(const PhiloxKey& key, uint64_t block, float out[4]) {
   }
 }
 
-void FillNormal(const Initializer& initializer, const PhiloxKey& key, float* data, int64_t count) {
+template <class T>
+void FillNormal(const Initializer& initializer, const PhiloxKey& key, T* data, int64_t count) {
   const auto mean = static_cast<float>(initializer.mean);
   const auto deviation = static_cast<float>(initializer.deviation);
   if (deviation == 0) {
-    std::fill(data, data + count, mean);
+    std::fill(data, data + count, FromFloat<T>(mean));
     return;
   }
   kernels::cpu::ParallelFor((count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
@@ -47,7 +50,9 @@ void FillNormal(const Initializer& initializer, const PhiloxKey& key, float* dat
       float normals[4];
       Normals(key, static_cast<uint64_t>(block), normals);
       const int64_t left = std::min<int64_t>(4, count - 4 * block);
-      for (int64_t i = 0; i < left; ++i) data[4 * block + i] = mean + deviation * normals[i];
+      for (int64_t i = 0; i < left; ++i) {
+        data[4 * block + i] = FromFloat<T>(mean + deviation * normals[i]);
+      }
     }
   });
 }
@@ -84,9 +89,6 @@ int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const
 
 int64_t ParameterSet::Add(Parameter parameter) {
   WEFT_CHECK(!values_, "parameters are registered before they are allocated");
-  if (!parameter.stacked) flat_count_ = Aligned(flat_count_);
-  parameter.offset = flat_count_;
-  flat_count_ += StoredElements(parameter);
   parameters_.push_back(std::move(parameter));
   return size() - 1;
 }
@@ -114,6 +116,21 @@ Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
   return OkStatus();
 }
 
+// Returns the size of the buffer.
+size_t ParameterSet::LayOutValues(DType matrices) {
+  const auto aligned = [](size_t bytes) {
+    return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+  };
+  size_t bytes = 0;
+  for (Parameter& parameter : parameters_) {
+    parameter.dtype = parameter.shape.rank >= 2 ? matrices : DType::kF32;
+    if (!parameter.stacked) bytes = aligned(bytes);
+    parameter.value_offset = bytes;
+    bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
+  }
+  return aligned(bytes);
+}
+
 // Trainable parameters one after the other; stacked ones still without a gap.
 void ParameterSet::LayOutGradients() {
   gradient_count_ = 0;
@@ -131,12 +148,12 @@ void ParameterSet::LayOutGradients() {
   gradient_count_ = Aligned(gradient_count_);
 }
 
-Status ParameterSet::Allocate(Context& context, bool with_gradients) {
-  flat_count_ = Aligned(flat_count_);
+Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
+  const size_t bytes = LayOutValues(matrices);
   LayOutGradients();
-  WEFT_ASSIGN_OR_RETURN(
-      values_, Tensor::New(context, Component::kParameters, DType::kF32, Shape{flat_count_}));
-  std::memset(values_.As<float>(), 0, values_.Bytes());
+  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
+                                             Shape{static_cast<int64_t>(bytes)}));
+  std::memset(values_.As<uint8_t>(), 0, bytes);
   if (!with_gradients) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(
       gradients_, Tensor::New(context, Component::kGradients, DType::kF32, Shape{gradient_count_}));
@@ -148,7 +165,9 @@ void ParameterSet::Initialize(uint64_t seed) {
   for (int64_t i = 0; i < size(); ++i) {
     const PhiloxKey key{seed, 0, SiteHash(parameters_[i].name.c_str())};
     const TensorView view = value(i);
-    FillNormal(parameters_[i].initializer, key, view.As<float>(), view.shape.Elements());
+    kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
+      FillNormal(parameters_[i].initializer, key, view.As<T>(), view.shape.Elements());
+    });
   }
 }
 
@@ -189,7 +208,8 @@ Shape ParameterSet::ShapeOf(int64_t index, int64_t count, bool padded) const {
 }
 
 TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) const {
-  return {values_.As<float>() + parameters_[index].offset, DType::kF32,
+  const Parameter& parameter = parameters_[index];
+  return {values_.As<uint8_t>() + parameter.value_offset, parameter.dtype,
           ShapeOf(index, count, padded), values_.view().device};
 }
 

@@ -23,8 +23,9 @@ struct Parameter {
   int64_t padded_rows = 0;  ///< Rows of storage, >= shape[0]; the rest stays zero.
   Initializer initializer;
   bool stacked = false;         ///< Stands right under the parameter before it.
-  int64_t offset = 0;           ///< First element in the flat buffer of values.
-  int64_t gradient_offset = 0;  ///< The same in that of gradients; -1 when frozen.
+  DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
+  size_t value_offset = 0;      ///< First byte in the buffer of values.
+  int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
 
   bool trainable() const { return gradient_offset >= 0; }
 
@@ -32,9 +33,10 @@ struct Parameter {
   bool decay() const { return shape.rank >= 2; }
 };
 
-/// The parameters of a model: f32 masters in one flat buffer and the gradients of those that are
+/// The parameters of a model: their values in one buffer and the f32 gradients of those that are
 /// trained in another, in order of registration, each beginning on a 64-byte boundary (but for
-/// stacked ones) with zeros in between.
+/// stacked ones) with zeros in between. Values are f32, those of matrices what the precision recipe
+/// says.
 class ParameterSet {
  public:
   ParameterSet() = default;
@@ -60,8 +62,8 @@ class ParameterSet {
   /// none is left to train.
   Status Freeze(const std::vector<std::string>& patterns);
 
-  /// Makes both buffers (gradients only when asked), all zero.
-  Status Allocate(Context& context, bool with_gradients);
+  /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
+  Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
 
   /// Draws every parameter from the Philox stream of (seed, its name): the same numbers whatever
   /// the rank, the number of threads and the other parameters.
@@ -90,10 +92,8 @@ class ParameterSet {
     return GradientView(first, count, false);
   }
 
-  /// The whole flat buffers, [FlatCount()] and [GradientCount()] f32.
-  const Tensor& values() const { return values_; }
+  /// The whole buffer of gradients, [GradientCount()] f32.
   const Tensor& gradients() const { return gradients_; }
-  int64_t FlatCount() const { return flat_count_; }
   int64_t GradientCount() const { return gradient_count_; }
   struct Range {
     int64_t begin = 0;
@@ -108,15 +108,15 @@ class ParameterSet {
 
  private:
   int64_t Add(Parameter parameter);
+  size_t LayOutValues(DType matrices);
   void LayOutGradients();
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
   Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
 
   std::vector<Parameter> parameters_;
-  int64_t flat_count_ = 0;
   int64_t gradient_count_ = 0;
-  Tensor values_;
+  Tensor values_;  ///< Bytes: parameters differ in type.
   Tensor gradients_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "common/rng.h"
+
 namespace weft::engine {
 namespace {
 
@@ -65,21 +67,28 @@ const FusedRule* FindFusedRule(const OptimizerSpec& spec) {
 
 kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, int64_t index,
                                      const ParameterRule& rule) {
-  return {.parameter = parameters.value(index).As<float>(),
+  const TensorView value = parameters.value(index);
+  const bool f32 = value.dtype == DType::kF32;
+  return {.parameter = f32 ? value.As<float>() : nullptr,
+          .bf16_parameter = f32 ? nullptr : value.As<BFloat16>(),
           .gradient = parameters.gradient(index).As<float>(),
           .state = {},
           .count = parameters[index].shape.Elements(),
           .learning_rate_scale = F32(rule.learning_rate_scale),
           .weight_decay = F32(rule.weight_decay),
+          .rounding_site = SiteHash((parameters[index].name + "/rounding").c_str()),
           .layer_rate = parameters[index].decay()};
 }
 
-UpdateInputs InputsOf(const UpdateArgs& args, const std::vector<kernels::UpdateTensor>& tensors) {
+UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
+                      const std::vector<kernels::UpdateTensor>& tensors) {
   return {.tensors = tensors,
           .learning_rate = F32(args.learning_rate),
           .gradient_scale = F32(args.gradient_scale),
           .gradient_limit = args.gradient_limit > 0 ? F32(args.gradient_limit)
-                                                    : std::numeric_limits<float>::infinity()};
+                                                    : std::numeric_limits<float>::infinity(),
+          .seed = context.seed,
+          .step = static_cast<uint32_t>(context.step)};
 }
 
 std::vector<int64_t> TrainedParameters(const ParameterSet& parameters) {
@@ -113,7 +122,7 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
 }
 
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
-  return rule_.run(context.stream, spec_, InputsOf(args, tensors_), args.update);
+  return rule_.run(context.stream, spec_, InputsOf(context, args, tensors_), args.update);
 }
 
 }  // namespace weft::engine

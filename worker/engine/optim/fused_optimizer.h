@@ -28,8 +28,8 @@ const FusedRule* FindFusedRule(const OptimizerSpec& spec);
 kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, int64_t index,
                                      const ParameterRule& rule);
 
-/// Inputs of a kernel for one update of `tensors`.
-kernels::UpdateInputs InputsOf(const UpdateArgs& args,
+/// Inputs of a kernel for one update of `tensors`, in context.step.
+kernels::UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                                const std::vector<kernels::UpdateTensor>& tensors);
 
 /// Parameters that are trained, all of them.

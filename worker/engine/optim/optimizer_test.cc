@@ -129,8 +129,10 @@ TEST(OptimizerTest, ARestoredStateGoesOnBitForBit) {
     SCOPED_TRACE(name);
     OptimizerRun original(SpecOf(name)), copy(SpecOf(name));
     for (int64_t t = 1; t <= 5; ++t) original.Update(t);
-    std::memcpy(copy.parameters.values().As<float>(), original.parameters.values().As<float>(),
-                original.parameters.values().Bytes());
+    for (int64_t p = 0; p < copy.parameters.size(); ++p) {
+      const TensorView to = copy.parameters.value(p);
+      std::memcpy(to.data, original.parameters.value(p).data, to.Bytes());
+    }
     const auto from = original.optimizer->StateTensors();
     const auto to = copy.optimizer->StateTensors();
     ASSERT_EQ(from.size(), to.size());
@@ -162,15 +164,12 @@ TEST(OptimizerTest, LayerDecayScalesTheMovesOfEqualGradients) {
   spec.learning_rate = 0.125;
   spec.layer_decay = 0.5;
   OptimizerRun run(spec);
-  const std::vector<float> before = run.Values();
+  const auto before = run.Values();
   float* gradients = run.parameters.gradients().As<float>();
-  for (int64_t i = 0; i < run.parameters.FlatCount(); ++i) gradients[i] = 1;
+  for (int64_t i = 0; i < run.parameters.GradientCount(); ++i) gradients[i] = 1;
   ASSERT_TRUE(run.optimizer->Update(run.context, {.learning_rate = 0.125}).ok());
-  const std::vector<float> after = run.Values();
-  const auto moved = [&](int64_t p) {
-    const int64_t at = run.parameters[p].offset;
-    return before[at] - after[at];
-  };
+  const auto after = run.Values();
+  const auto moved = [&](size_t p) { return before[p][0] - after[p][0]; };
   EXPECT_NEAR(moved(4), 0.125, 1e-6);
   EXPECT_NEAR(moved(3), 0.0625, 1e-6);
   EXPECT_NEAR(moved(0), 0.03125, 1e-6);

@@ -14,6 +14,7 @@
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/optim/optimizer.h"
 #include "worker/engine/optim/parameter_rules.h"
+#include "worker/engine/testing/parameter_values.h"
 
 namespace weft::engine {
 
@@ -118,10 +119,7 @@ class OptimizerRun {
     return worst;
   }
 
-  std::vector<float> Values() const {
-    const float* flat = parameters.values().As<float>();
-    return {flat, flat + parameters.FlatCount()};
-  }
+  std::vector<std::vector<float>> Values() const { return ValuesOf(parameters); }
 
   static constexpr double kScale = 0.5;
   /// Of a gradient; LARS has none.

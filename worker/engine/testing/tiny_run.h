@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/models/language_model.h"
+#include "worker/engine/testing/parameter_values.h"
 #include "worker/engine/train/trainer.h"
 
 namespace weft::engine {
@@ -96,19 +97,20 @@ struct TinyRun {
     std::vector<float> values;
     for (int64_t row = 0; row < tokens->count; ++row) {
       const Tensor one = logits->Rows(row, 1);
-      for (int64_t c = 0; c < model->spec().vocab_size; ++c) {
-        values.push_back(one.dtype() == DType::kF32 ? one.As<float>()[c]
-                                                    : ToFloat(one.As<BFloat16>()[c]));
-      }
+      const auto row_values = ValuesOf({one.view().data, one.dtype(), {model->spec().vocab_size}});
+      values.insert(values.end(), row_values.begin(), row_values.end());
     }
     return values;
   }
 
-  std::vector<float> Flat(const Tensor& flat) const {
-    return {flat.As<float>(), flat.As<float>() + flat.shape().Elements()};
+  std::vector<float> Gradients() const { return ValuesOf(model->parameters().gradients()); }
+  std::vector<float> Parameters() const {
+    std::vector<float> all;
+    for (const std::vector<float>& values : ValuesOf(model->parameters())) {
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
   }
-  std::vector<float> Gradients() const { return Flat(model->parameters().gradients()); }
-  std::vector<float> Parameters() const { return Flat(model->parameters().values()); }
 };
 
 /// A TinyRun with its trainer.

@@ -28,13 +28,13 @@ struct Parameters {
   }
   void Fill(int rank) {
     float* gradients = set.gradients().As<float>();
-    for (int64_t i = 0; i < set.FlatCount(); ++i) {
+    for (int64_t i = 0; i < set.GradientCount(); ++i) {
       gradients[i] = std::sin(static_cast<float>(i * 7 + rank));
     }
   }
   std::vector<float> Gradients() const {
     const float* begin = set.gradients().As<float>();
-    return {begin, begin + set.FlatCount()};
+    return {begin, begin + set.GradientCount()};
   }
 
   Allocator allocator;
@@ -99,7 +99,7 @@ TEST(GradientBuckets, CoverTheBufferFromItsEndInWholeParameters) {
   Parameters parameters(5);
   for (int64_t bytes : {1, 1300, 3000, 1 << 20}) {
     const BucketLayout layout = CutBuckets(parameters.set, bytes);
-    int64_t end = parameters.set.FlatCount();
+    int64_t end = parameters.set.GradientCount();
     std::map<int64_t, int64_t> counted;
     for (int64_t bucket : layout.bucket_of) ++counted[bucket];
     for (size_t i = 0; i < layout.buckets.size(); ++i) {
@@ -155,7 +155,7 @@ TEST(DataParallel, ABucketWaitsForAllItsParameters) {
   }
   EXPECT_THAT(parameters.Gradients(), testing::Each(3.0f));
   const int64_t front = parameters.set.GradientRange(0).end;
-  const int64_t rest = parameters.set.FlatCount() - front;
+  const int64_t rest = parameters.set.GradientCount() - front;
   EXPECT_THAT(group.lengths(), ElementsAre(front, rest, front, rest, front, rest));
 }
 

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/float_types.h"
+#include "worker/engine/nn/parameter_set.h"
+
+namespace weft::engine {
+
+/// Elements of a contiguous tensor of one of kFloatTypes.
+inline std::vector<float> ValuesOf(const TensorView& view) {
+  std::vector<float> values;
+  kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
+    const T* from = view.As<T>();
+    for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));
+  });
+  return values;
+}
+
+/// Values by parameter.
+inline std::vector<std::vector<float>> ValuesOf(const ParameterSet& parameters) {
+  std::vector<std::vector<float>> values;
+  for (int64_t i = 0; i < parameters.size(); ++i) values.push_back(ValuesOf(parameters.value(i)));
+  return values;
+}
+
+}  // namespace weft::engine
