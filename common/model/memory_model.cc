@@ -121,8 +121,11 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   const int64_t packed_type = Widens(inputs) ? kF32 : ElementBytes(inputs.precision->products);
 
   MemoryBreakdown memory;
-  // Each weight is packed twice: for the forward pass and for the gradient of its input.
-  memory.parameters_bytes = kF32 * stored + 2 * packed_type * packed_elements;
+  // Vectors are f32 whatever the recipe. Each weight is packed twice: for the forward pass and for
+  // the gradient of its input.
+  const int64_t matrices = packed_elements + shape.context * c;
+  memory.parameters_bytes = ElementBytes(inputs.precision->matrices) * matrices +
+                            kF32 * (stored - matrices) + 2 * packed_type * packed_elements;
   memory.gradients_bytes = kF32 * stored;
   memory.optimizer_bytes = 2 * kF32 * stored;
   memory.activations_bytes = ActivationPeak(inputs);

@@ -7,7 +7,8 @@
 namespace weft {
 
 std::span<const PrecisionRecipe* const> AllPrecisions() {
-  static const PrecisionRecipe* const kAll[] = {&kFp32Precision, &kBf16Precision};
+  static const PrecisionRecipe* const kAll[] = {&kFp32Precision, &kBf16Precision, &kFp16Precision,
+                                                &kBf16PurePrecision};
   return kAll;
 }
 

@@ -32,6 +32,8 @@ struct PrecisionRecipe {
 
 extern const PrecisionRecipe kFp32Precision;
 extern const PrecisionRecipe kBf16Precision;
+extern const PrecisionRecipe kFp16Precision;
+extern const PrecisionRecipe kBf16PurePrecision;
 
 /// All recipes.
 std::span<const PrecisionRecipe* const> AllPrecisions();

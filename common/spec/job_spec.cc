@@ -31,8 +31,6 @@ Status RefuseUnavailable(const JobSpec& job) {
       {job.optimizer.name == "adafactor" || job.optimizer.name == "muon" ||
            job.optimizer.name == "schedule_free_adamw",
        "optimizer.name adafactor, muon or schedule_free_adamw"},
-      {job.train.precision != "fp32" && job.train.precision != "bf16",
-       "train.precision other than fp32 and bf16"},
       {job.train.batch_warmup_steps != 0, "train.batch_warmup_steps"},
       {job.train.gradient_noise_scale, "train.gradient_noise_scale"},
       {job.train.averaging.kind != "none", "train.averaging"},

@@ -224,7 +224,7 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
                      std::chrono::duration<double>(progress.step_seconds)));
   metrics_.SetAccounted(job_id(), ledger_);
   metrics_.SetProgress(job_id(), progress_.message());
-  if (progress.skipped) metrics_.CountSkippedStep(job_id());
+  metrics_.ObserveNumerics(job_id(), progress);
   if (!std::exchange(training_, true)) listener_.OnReport(NewReport(v1::ATTEMPT_TRAINING));
 }
 

@@ -87,7 +87,11 @@ struct Metrics::Families {
       NewCounter("weft_train_phase_seconds_total", "Time of a rank by what it did.");
   Family<Gauge>& memory_peak =
       NewGauge("weft_train_memory_peak_bytes", "Most memory a rank has used, by component.");
+  Family<Gauge>& loss_scale =
+      NewGauge("weft_train_loss_scale", "Factor on the loss of an fp16 run; 1 otherwise.");
   Family<Counter>& skipped = NewCounter("weft_train_skipped_steps_total", "Updates dropped.");
+  Family<Counter>& non_finite = NewCounter("weft_train_nonfinite_steps_total",
+                                           "Steps whose loss or gradient was not finite.");
   Family<Histogram>& checkpoint_duration =
       NewHistogram("weft_train_checkpoint_duration_seconds", "Time of a checkpoint by stage.");
   Family<Counter>& checkpoint_failures =
@@ -105,6 +109,11 @@ struct Metrics::Families {
 
 /// Why an update was dropped.
 const Labels kNonFinite = {{"reason", "nonfinite"}};
+const Labels kOverflow = {{"reason", "overflow"}};
+
+/// What was not finite.
+const Labels kInLoss = {{"where", "loss"}};
+const Labels kInGradient = {{"where", "gradient"}};
 
 struct Metrics::Run {
   std::string name;
@@ -219,6 +228,9 @@ void Metrics::BeginRun(const std::string& name, int64_t epoch, const v1::Plan& p
   run.Get(families_->epoch, {}).Set(static_cast<double>(epoch));
   // A counter that is absent until its first event has no rate then.
   run.Get(families_->skipped, kNonFinite);
+  run.Get(families_->skipped, kOverflow);
+  run.Get(families_->non_finite, kInLoss);
+  run.Get(families_->non_finite, kInGradient);
   run.Get(families_->rework, {});
 }
 
@@ -274,9 +286,14 @@ void Metrics::SetMemoryPeak(const std::string& name, int rank, const MemoryBreak
   });
 }
 
-void Metrics::CountSkippedStep(const std::string& name) {
+void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMessage& step) {
   Run* run = Find(name);
-  if (run != nullptr) run->Get(families_->skipped, kNonFinite).Increment();
+  if (run == nullptr || !run->has_rank_zero) return;
+  Families& f = *families_;
+  run->Get(f.loss_scale, {}).Set(step.loss_scale);
+  if (step.skipped) run->Get(f.skipped, step.overflow ? kOverflow : kNonFinite).Increment();
+  if (!step.loss) run->Get(f.non_finite, kInLoss).Increment();
+  if (step.non_finite_gradients > 0) run->Get(f.non_finite, kInGradient).Increment();
 }
 
 void Metrics::ObserveCheckpoint(const std::string& name, const v1::Checkpoint& checkpoint,

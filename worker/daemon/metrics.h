@@ -22,6 +22,7 @@
 #include "weft/v1/coordinator.pb.h"
 #include "weft/v1/plan.pb.h"
 #include "worker/daemon/time_ledger.h"
+#include "worker/trainer/control.h"
 
 namespace weft::daemon {
 
@@ -61,8 +62,8 @@ class Metrics {
   /// Most memory a local rank has used, by component.
   void SetMemoryPeak(const std::string& run, int rank, const MemoryBreakdown& peak);
 
-  /// An update was dropped because loss or gradient were not finite.
-  void CountSkippedStep(const std::string& run);
+  /// What a step told about numbers that were not finite, dropped updates and the loss scale.
+  void ObserveNumerics(const std::string& run, const trainer::ProgressMessage& step);
 
   /// A checkpoint was written and verified; the time of each stage.
   void ObserveCheckpoint(const std::string& run, const v1::Checkpoint& checkpoint,

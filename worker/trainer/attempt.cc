@@ -173,6 +173,9 @@ Status Attempt::Step() {
   progress.gradient_norm = IfFinite(report.gradient_norm);
   progress.learning_rate = report.learning_rate;
   progress.skipped = report.skipped;
+  progress.overflow = report.overflow;
+  progress.non_finite_gradients = report.non_finite_gradients;
+  progress.loss_scale = report.loss_scale;
   progress.tokens = counters.tokens;
   progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens);
   progress.tokens_per_second = speed_->tokens_per_second();
@@ -196,6 +199,8 @@ Status Attempt::Step() {
   }
   reporter_.Report(progress);
 
+  // An overflow that lowered the loss scale is how the scale is found, and nothing to worry about.
+  if (report.overflow) return OkStatus();
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
   if (report.skipped && skipped_in_a_row_ == 1) {
     Event("warning", "step " + std::to_string(counters.step) +
@@ -232,6 +237,8 @@ engine::CheckpointManifest Attempt::Manifest() const {
   manifest.updates = counters.updates;
   manifest.skipped_steps = counters.skipped_steps;
   manifest.tokens = counters.tokens;
+  manifest.overflows = counters.overflows;
+  manifest.loss_scale = counters.loss_scale;
   manifest.data_fingerprint = data_.fingerprint;
   manifest.seed = spec_.job.train.seed;
   manifest.world_size = spec_.world_size;

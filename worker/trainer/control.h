@@ -98,6 +98,9 @@ struct ProgressMessage {
   std::optional<double> gradient_norm;
   double learning_rate = 0;
   bool skipped = false;
+  bool overflow = false;
+  int64_t non_finite_gradients = 0;
+  double loss_scale = 1;
   int64_t tokens = 0;
   double tokens_per_second = 0;
   double step_seconds = 0;
@@ -114,6 +117,10 @@ struct ProgressMessage {
           self.gradient_norm);
     visit(Field("learning_rate", "Of this step."), self.learning_rate);
     visit(Field("skipped", "The update was dropped: loss or gradient not finite."), self.skipped);
+    visit(Field("overflow", "And the loss scale was lowered for it."), self.overflow);
+    visit(Field("non_finite_gradients", "Elements of the gradient that were not finite."),
+          self.non_finite_gradients);
+    visit(Field("loss_scale", "Of this step; 1 without loss scaling."), self.loss_scale);
     visit(Field("tokens", "Trained on so far, over all ranks and attempts.").Unit("tokens"),
           self.tokens);
     visit(Field("tokens_per_second", "Over the last steps, all ranks.").Unit("tokens/s"),

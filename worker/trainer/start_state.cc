@@ -41,7 +41,8 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
   }
   WEFT_RETURN_IF_ERROR(
       engine::LoadTensors(env, search.latest->path, manifest, trainer.StateTensors()));
-  start.counters = {manifest.step, manifest.updates, manifest.skipped_steps, manifest.tokens};
+  start.counters = {manifest.step,   manifest.updates,   manifest.skipped_steps,
+                    manifest.tokens, manifest.overflows, manifest.loss_scale};
   start.checkpoint_path = search.latest->path;
   return start;
 }

@@ -48,26 +48,33 @@ TEST_F(TrainerProcessTest, AKilledRunResumesToTheSameBits) {
   }
 }
 
-TEST_F(TrainerProcessTest, AKilledRunInBf16ResumesToTheSameBits) {
-  // The checkpoint holds the fp32 masters; the bf16 copies are made from them anew.
-  auto in_bf16 = [&](const std::string& run) {
-    AttemptSpec spec = Spec(run);
-    spec.job.train.precision = spec.plan.precision = "bf16";
-    spec.plan.threads_per_rank = 2;
-    spec.plan.block_memory_policy = {"recompute"};
-    return spec;
-  };
-  const AttemptSpec undisturbed = in_bf16("undisturbed");
-  ASSERT_EQ(Start(undisturbed)->Wait(), kExitDone);
-  int number = 0;
-  for (const char* failpoint :
-       {"trainer.before_step=crash@7", "checkpoint.after_publish=crash@2"}) {
-    AttemptSpec spec = in_bf16("killed" + std::to_string(++number));
-    ASSERT_EQ(Start(spec, failpoint)->Wait(), -SIGKILL) << failpoint;
-    spec.epoch = 2;
-    ASSERT_EQ(Start(spec)->Wait(), kExitDone);
-    EXPECT_EQ(Curve(spec), Curve(undisturbed)) << failpoint;
-    EXPECT_EQ(FinalState(spec), FinalState(undisturbed)) << failpoint;
+TEST_F(TrainerProcessTest, AKilledRunInHalfPrecisionResumesToTheSameBits) {
+  // With f32 masters, of which the narrow copies are made anew; without; and with a loss scale that
+  // overflows on both sides of the checkpoint.
+  for (const std::string precision : {"bf16", "bf16_pure", "fp16"}) {
+    auto in_half = [&](const std::string& run) {
+      AttemptSpec spec = Spec(precision + run);
+      spec.job.train.precision = spec.plan.precision = precision;
+      spec.job.train.loss_scaling = {
+          .initial = 0x1p40, .growth = 1024, .backoff = 0x1p-10, .growth_interval = 1};
+      spec.plan.threads_per_rank = 2;
+      spec.plan.block_memory_policy = {"recompute"};
+      return spec;
+    };
+    const AttemptSpec undisturbed = in_half("undisturbed");
+    ASSERT_EQ(Start(undisturbed)->Wait(), kExitDone);
+    const Json summary = *ParseJson(*ReadFile(env_, undisturbed.run_dir + "/summary.json"));
+    EXPECT_EQ(summary["skipped_steps"].get<int64_t>() > 2, precision == "fp16") << summary;
+    int number = 0;
+    for (const char* failpoint :
+         {"trainer.before_step=crash@7", "checkpoint.after_publish=crash@2"}) {
+      AttemptSpec spec = in_half("killed" + std::to_string(++number));
+      ASSERT_EQ(Start(spec, failpoint)->Wait(), -SIGKILL) << failpoint;
+      spec.epoch = 2;
+      ASSERT_EQ(Start(spec)->Wait(), kExitDone);
+      EXPECT_EQ(Curve(spec), Curve(undisturbed)) << failpoint;
+      EXPECT_EQ(FinalState(spec), FinalState(undisturbed)) << failpoint;
+    }
   }
 }
 

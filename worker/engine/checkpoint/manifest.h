@@ -9,6 +9,7 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "worker/engine/techniques/precision/loss_scale.h"
 
 namespace weft::engine {
 
@@ -46,6 +47,8 @@ struct CheckpointManifest {
   int64_t updates = 0;
   int64_t skipped_steps = 0;
   int64_t tokens = 0;
+  int64_t overflows = 0;
+  LossScale loss_scale;
   std::string data_fingerprint;
   int64_t seed = 0;
   int64_t world_size = 1;
@@ -73,6 +76,11 @@ struct CheckpointManifest {
           self.skipped_steps);
     visit(Field("tokens", "Tokens trained on, over all ranks.").Unit("tokens").Range(0, 9e18),
           self.tokens);
+    visit(Field("overflows", "Of skipped_steps those that lowered the loss scale.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.overflows);
+    visit(Field("loss_scale", "Of the next step; 1 without loss scaling."), self.loss_scale);
     visit(Field("data_fingerprint", "Hash over the training tokens and how they are cut."),
           self.data_fingerprint);
     visit(Field("seed", "Seed of all random numbers: they depend on it and the step alone."),

@@ -4,6 +4,7 @@
 
 #include "common/spec/field.h"
 #include "common/spec/plan.h"
+#include "worker/engine/techniques/precision/loss_scale.h"
 
 namespace weft::engine {
 
@@ -22,12 +23,15 @@ struct PhaseSeconds {
 struct StepReport {
   int64_t step = 0;          ///< The step this is about, from 0.
   double loss = 0;           ///< Mean over all targets of the global batch, before the update.
-  double gradient_norm = 0;  ///< Before clipping.
+  double gradient_norm = 0;  ///< Before clipping, without the loss scale.
   double learning_rate = 0;
-  int64_t tokens = 0;          ///< Of the global batch, padding included.
-  int64_t padding_tokens = 0;  ///< Of the global batch.
-  int64_t targets = 0;         ///< Of the global batch.
-  bool skipped = false;        ///< No update: the loss or a gradient was not finite.
+  int64_t tokens = 0;                ///< Of the global batch, padding included.
+  int64_t padding_tokens = 0;        ///< Of the global batch.
+  int64_t targets = 0;               ///< Of the global batch.
+  bool skipped = false;              ///< No update: the loss or a gradient was not finite.
+  int64_t non_finite_gradients = 0;  ///< Elements.
+  double loss_scale = 1;             ///< Of this step; 1 without loss scaling.
+  bool overflow = false;  ///< A gradient was not finite, and the loss scale was lowered for it.
   PhaseSeconds seconds;
   MemoryBreakdown peak_memory;  ///< Since the trainer started.
 };
@@ -44,6 +48,8 @@ struct TrainCounters {
   int64_t updates = 0;
   int64_t skipped_steps = 0;
   int64_t tokens = 0;
+  int64_t overflows = 0;
+  LossScale loss_scale;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -53,6 +59,9 @@ struct TrainCounters {
     visit(Field("skipped_steps", "Steps dropped because of a non-finite gradient.").Unit("steps"),
           self.skipped_steps);
     visit(Field("tokens", "Tokens trained on, over all ranks.").Unit("tokens"), self.tokens);
+    visit(Field("overflows", "Of skipped_steps those that lowered the loss scale.").Unit("steps"),
+          self.overflows);
+    visit(Field("loss_scale", "Of the next step."), self.loss_scale);
   }
 };
 

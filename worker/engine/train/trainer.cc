@@ -54,7 +54,11 @@ ModelOptions ModelOptionsOf(const Plan& plan) {
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
-    : job_(job), plan_(plan), parts_(parts), gradients_(GradientViews(parts.model->parameters())) {}
+    : job_(job), plan_(plan), parts_(parts), gradients_(GradientViews(parts.model->parameters())) {
+  if (parts.model->precision().loss_scaling) {
+    counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
+  }
+}
 
 Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& plan,
                                               const TrainerParts& parts) {
@@ -109,7 +113,8 @@ Result<double> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int6
                                            PhaseSeconds& seconds) {
   Context& context = *parts_.context;
   GradientReducer* reducer = parts_.reducer;
-  const float gradient_scale = 1.0f / static_cast<float>(targets);
+  const auto gradient_scale =
+      static_cast<float>(counters_.loss_scale.scale / static_cast<double>(targets));
   double loss_sum = 0;
   gradients_.StartStep();
   for (size_t k = 0; k < batches.size(); ++k) {
@@ -134,23 +139,37 @@ Result<double> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int6
   return loss_sum;
 }
 
+// Every rank sees the same gradients, hence the same scale.
+void Trainer::UpdateLossScale(StepReport& report) {
+  if (!parts_.model->precision().loss_scaling) return;
+  LossScale& now = counters_.loss_scale;
+  const LossScale next =
+      NextLossScale(job_.train.loss_scaling, now, report.non_finite_gradients > 0);
+  report.overflow = next.scale < now.scale;
+  now = next;
+}
+
 Status Trainer::Update(StepReport& report) {
   Context& context = *parts_.context;
   {
     ProfileScope scope(context.profiler, "gradient norm");
     WEFT_ASSIGN_OR_RETURN(GradientNorm gradient,
                           MeasureGradients(context, parts_.model->parameters()));
-    report.gradient_norm = gradient.norm;
+    report.gradient_norm = gradient.norm / report.loss_scale;
+    report.non_finite_gradients = gradient.non_finite;
     report.skipped = gradient.non_finite > 0 || !std::isfinite(report.loss);
   }
+  UpdateLossScale(report);
   if (report.skipped) return OkStatus();
   {
     ProfileScope scope(context.profiler, "update");
     WEFT_RETURN_IF_ERROR(optimizer_->Update(
-        context, {.learning_rate = report.learning_rate,
-                  .gradient_scale = ClipFactor(report.gradient_norm, job_.train.gradient_clip_norm),
-                  .gradient_limit = job_.train.gradient_clip_value,
-                  .update = counters_.updates + 1}));
+        context,
+        {.learning_rate = report.learning_rate,
+         .gradient_scale =
+             ClipFactor(report.gradient_norm, job_.train.gradient_clip_norm) / report.loss_scale,
+         .gradient_limit = job_.train.gradient_clip_value,
+         .update = counters_.updates + 1}));
   }
   ++counters_.updates;
   packed_ = false;
@@ -160,6 +179,7 @@ Status Trainer::Update(StepReport& report) {
 Result<StepReport> Trainer::Step() {
   StepReport report;
   report.step = counters_.step;
+  report.loss_scale = counters_.loss_scale.scale;
   report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
                                                counters_.step, job_.train.steps);
   parts_.context->step = counters_.step;
@@ -193,6 +213,7 @@ Result<StepReport> Trainer::Step() {
   ++counters_.step;
   counters_.tokens += report.tokens;
   if (report.skipped) ++counters_.skipped_steps;
+  if (report.overflow) ++counters_.overflows;
   report.peak_memory = parts_.context->allocator->Peaks();
   return report;
 }
@@ -224,11 +245,17 @@ Result<EvaluationReport> Trainer::Evaluate() {
 
 Result<bool> Trainer::WeightsAreFinite() {
   const ParameterSet& parameters = parts_.model->parameters();
-  const kernels::NormTensor all{parameters.values().As<float>(), parameters.FlatCount()};
+  std::vector<kernels::NormTensor> all;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const TensorView value = parameters.value(i);
+    const bool f32 = value.dtype == DType::kF32;
+    all.push_back({f32 ? value.As<float>() : nullptr, value.shape.Elements(),
+                   f32 ? nullptr : value.As<BFloat16>()});
+  }
   double sum_of_squares = 0;
   int64_t non_finite = 0;
-  WEFT_RETURN_IF_ERROR(kernels::NormStat(parts_.context->stream,
-                                         {std::span(&all, 1), &sum_of_squares, &non_finite}));
+  WEFT_RETURN_IF_ERROR(
+      kernels::NormStat(parts_.context->stream, {all, &sum_of_squares, &non_finite}));
   return non_finite == 0;
 }
 

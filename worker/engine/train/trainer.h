@@ -74,6 +74,7 @@ class Trainer {
   Result<std::vector<MicroBatch>> LoadBatches(StepReport& own);
   Result<double> ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
                                     PhaseSeconds& seconds);
+  void UpdateLossScale(StepReport& report);
   Status Update(StepReport& report);
   Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
