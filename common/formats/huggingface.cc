@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "common/formats/float16.h"
+#include "common/dtype.h"
 #include "common/formats/safetensors_index.h"
 #include "common/spec/spec_json.h"
 
@@ -72,7 +72,7 @@ void ReadFloats(const SafetensorsView& view, uint64_t first, std::span<float> ou
   for (size_t i = 0; i < out.size(); ++i) {
     uint16_t bits = 0;
     std::memcpy(&bits, from + i * sizeof(bits), sizeof(bits));
-    out[i] = brain ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16) : Float16ToFloat(bits);
+    out[i] = brain ? ToFloat(BFloat16{bits}) : ToFloat(Half{bits});
   }
 }
 

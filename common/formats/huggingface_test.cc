@@ -8,7 +8,6 @@
 #include <cstring>
 #include <map>
 
-#include "common/formats/float16.h"
 #include "common/formats/safetensors_index.h"
 
 namespace weft {
@@ -273,19 +272,6 @@ TEST(Gpt2Export, WritesTheSameWeightFileAsTransformers) {
   Result<Json> tokenizer = ParseJson(Load(folder + "/tokenizer_config.json"));
   ASSERT_TRUE(tokenizer.ok());
   EXPECT_EQ((*tokenizer)["eos_token"], "<|endoftext|>");
-}
-
-TEST(Float16, HasTheValuesOfTheStandard) {
-  EXPECT_EQ(Float16ToFloat(0x3c00), 1.0f);
-  EXPECT_EQ(Float16ToFloat(0xc000), -2.0f);
-  EXPECT_EQ(Float16ToFloat(0x7bff), 65504.0f);
-  EXPECT_EQ(Float16ToFloat(0x3555), 0.333251953125f);
-  EXPECT_EQ(Float16ToFloat(0x0001), std::ldexp(1.0f, -24));
-  EXPECT_EQ(Float16ToFloat(0x83ff), -1023.0f * std::ldexp(1.0f, -24));
-  EXPECT_EQ(Float16ToFloat(0x0400), std::ldexp(1.0f, -14));
-  EXPECT_EQ(Float16ToFloat(0xfc00), -INFINITY);
-  EXPECT_TRUE(std::isnan(Float16ToFloat(0x7e01)));
-  EXPECT_TRUE(std::signbit(Float16ToFloat(0x8000)));
 }
 
 }  // namespace

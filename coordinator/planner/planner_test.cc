@@ -192,6 +192,25 @@ TEST(PlanJob, ObeysWhatTheJobAsksFor) {
   EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).precision, "fp32");
 }
 
+TEST(PlanJob, PrecisionDecidesMemoryAndTime) {
+  const auto plan = [](const char* precision) {
+    JobSpec job = Gpt2Job();
+    job.train.precision = precision;
+    job.resources.ranks = 1;
+    job.resources.threads_per_rank = 4;
+    job.resources.micro_batch = 1;
+    return Best(job, Cluster(1, 4, 64 * kGiB)).prediction;
+  };
+  const Prediction f32 = plan("fp32"), bf16 = plan("bf16"), fp16 = plan("fp16"),
+                   pure = plan("bf16_pure");
+  EXPECT_LT(bf16.step_seconds, fp16.step_seconds) << "multiplied natively";
+  EXPECT_LT(bf16.step_seconds, f32.step_seconds);
+  EXPECT_LE(pure.step_seconds, bf16.step_seconds);
+  EXPECT_LT(pure.memory_per_rank.parameters_bytes, bf16.memory_per_rank.parameters_bytes);
+  EXPECT_EQ(fp16.memory_per_rank.parameters_bytes, f32.memory_per_rank.parameters_bytes);
+  EXPECT_EQ(fp16.memory_per_rank.activations_bytes, bf16.memory_per_rank.activations_bytes);
+}
+
 TEST(PlanJob, PlacesRanksWhereThereIsRoom) {
   ClusterProfile cluster = Cluster(3, 2, 16 * kGiB);
   cluster.workers[1].memory_limit_bytes = 1 << 20;  // too small for any rank

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "common/env_fault.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/safetensors.h"
 #include "worker/engine/models/weights.h"
@@ -114,6 +115,25 @@ TEST(Gpt2ParityTest, EveryGradientIsThatOfPyTorch) {
           RelativeError(run.model->parameters().gradient(p), expected.model->parameters().value(p)),
           ToleranceOf(*precision).gradients)
           << run.model->parameters()[p].name << " in " << precision->name;
+    }
+  }
+}
+
+TEST(Gpt2ParityTest, Bf16WeightsAreExportedAsTheyAre) {
+  Recorded pure("start", kBf16PurePrecision);
+  FaultEnv env;
+  ASSERT_TRUE(ExportWeights(env, "/out", *pure.model, {}).ok());
+  TinyRun read(Spec(), {&kFp32Precision, false, {}});
+  ASSERT_TRUE(ImportWeights(env, "/out", *read.model).ok());
+  EXPECT_EQ(read.Parameters(), pure.Parameters());
+  // Rounded once, to nearest, when they were imported.
+  Recorded full("start");
+  const auto expected = ValuesOf(full.model->parameters());
+  const auto got = ValuesOf(pure.model->parameters());
+  for (size_t p = 0; p < got.size(); ++p) {
+    const bool matrix = pure.model->parameters()[static_cast<int64_t>(p)].shape.rank >= 2;
+    for (size_t i = 0; i < got[p].size(); ++i) {
+      ASSERT_EQ(got[p][i], matrix ? ToFloat(ToBFloat16(expected[p][i])) : expected[p][i]);
     }
   }
 }

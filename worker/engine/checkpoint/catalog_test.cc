@@ -81,6 +81,22 @@ TEST_F(CatalogTest, LoadingIntoAnotherModelNamesTheTensor) {
   expect_refused("a tensor too few in the file", "'extra'");
 }
 
+TEST_F(CatalogTest, Bf16IsReadAsF32WhereOnlyTheWeightsCount) {
+  BFloat16 saved[] = {ToBFloat16(1.5f), ToBFloat16(-3e38f), ToBFloat16(0x1p-130f)};
+  float read[3] = {};
+  const std::string path = CheckpointPath(kRun, 1);
+  ASSERT_TRUE(env_.CreateDirs(path).ok());
+  CheckpointManifest manifest = TestManifest(1);
+  manifest.files.push_back(
+      *WriteTensorFile(env_, path, 0, 1, {{"w", TensorView(saved, DType::kBF16, Shape{3})}}));
+  const std::vector<NamedTensor> target = {{"w", TensorView(read, DType::kF32, Shape{3})}};
+  Status refused = LoadTensors(env_, path, manifest, target);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalid) << "resuming wants the same type";
+  EXPECT_THAT(refused.message(), HasSubstr("BF16"));
+  ASSERT_TRUE(LoadTensors(env_, path, manifest, target, ExtraTensors::kIgnore).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(read[i], ToFloat(saved[i]));
+}
+
 TEST_F(CatalogTest, DamageIsFoundAndNamed) {
   const std::string path = CheckpointPath(kRun, 7);
   const std::string shard = path + "/state-00000-of-00001.safetensors";

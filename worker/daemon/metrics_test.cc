@@ -1,0 +1,57 @@
+#include "worker/daemon/metrics.h"
+
+#include <string>
+
+#include <boost/asio.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// What a scraper reads.
+std::string Scrape(int port) {
+  namespace asio = boost::asio;
+  asio::io_context io;
+  asio::ip::tcp::socket socket(io);
+  socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(port)});
+  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  asio::write(socket, asio::buffer(request));
+  std::string answer;
+  boost::system::error_code end;
+  asio::read(socket, asio::dynamic_buffer(answer), end);
+  return answer;
+}
+
+TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
+  Metrics metrics(Clock::System());
+  ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
+  metrics.BeginRun("r", 1, {}, true);
+  EXPECT_THAT(Scrape(metrics.port()),
+              HasSubstr("weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 0"));
+  trainer::ProgressMessage step;
+  step.loss = 2.5;
+  step.loss_scale = 32768;
+  metrics.ObserveNumerics("r", step);
+  step.skipped = step.overflow = true;
+  step.non_finite_gradients = 7;
+  step.loss_scale = 16384;
+  metrics.ObserveNumerics("r", step);
+  step.overflow = false;
+  step.loss.reset();
+  metrics.ObserveNumerics("r", step);
+  metrics.ObserveNumerics("another", step);
+  const std::string text = Scrape(metrics.port());
+  for (const char* line : {"weft_train_loss_scale{run=\"r\"} 16384",
+                           "weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 1",
+                           "weft_train_skipped_steps_total{reason=\"nonfinite\",run=\"r\"} 1",
+                           "weft_train_nonfinite_steps_total{run=\"r\",where=\"gradient\"} 2",
+                           "weft_train_nonfinite_steps_total{run=\"r\",where=\"loss\"} 1"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+}  // namespace
+}  // namespace weft::daemon
