@@ -16,6 +16,7 @@ using engine::NamedTensor;
 Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
                              engine::LanguageModel& model, engine::Trainer& trainer) {
   StartPoint start;
+  start.counters = trainer.counters();
   WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, spec.run_dir));
   for (const Status& rejected : search.rejected) start.warnings.push_back(rejected.message());
   if (!search.latest) {

@@ -62,7 +62,13 @@ TEST_F(TrainerProcessTest, AKilledRunInHalfPrecisionResumesToTheSameBits) {
       return spec;
     };
     const AttemptSpec undisturbed = in_half("undisturbed");
-    ASSERT_EQ(Start(undisturbed)->Wait(), kExitDone);
+    auto whole = Start(undisturbed, "", true);
+    const auto first = whole->Await<ProgressMessage>();
+    ASSERT_TRUE(first.has_value());
+    EXPECT_EQ(first->loss_scale, precision == "fp16" ? 0x1p40 : 1);
+    EXPECT_EQ(first->overflow, precision == "fp16");
+    ASSERT_TRUE(whole->Await<FinishedMessage>().has_value());
+    ASSERT_EQ(whole->Wait(), kExitDone);
     const Json summary = *ParseJson(*ReadFile(env_, undisturbed.run_dir + "/summary.json"));
     EXPECT_EQ(summary["skipped_steps"].get<int64_t>() > 2, precision == "fp16") << summary;
     int number = 0;
