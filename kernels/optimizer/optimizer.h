@@ -22,7 +22,8 @@ struct UpdateTensor {
   float learning_rate_scale = 1;  ///< Factor on UpdateInputs::learning_rate.
   float weight_decay = 0;
   uint32_t rounding_site = 0;
-  bool layer_rate = true;  ///< Lars and Lamb: has a rate of its own by its norm.
+  int64_t first_element = 0;  ///< Where a part begins in its tensor, for rounding; a multiple of 4.
+  bool layer_rate = true;     ///< Lars and Lamb: has a rate of its own by its norm.
 };
 
 /// What every update rule is told. The gradient g of the rules below is

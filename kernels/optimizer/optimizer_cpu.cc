@@ -26,6 +26,8 @@ ArgumentCheck CheckUpdate(const Stream& stream, const char* op, const UpdateInpu
   check.That(update.gradient_limit > 0, "gradient_limit must be more than 0");
   for (const UpdateTensor& tensor : update.tensors) {
     check.That(tensor.count >= 0, "a tensor has a negative count");
+    check.That(tensor.first_element >= 0 && tensor.first_element % 4 == 0,
+               "first_element is not a multiple of 4");
     bool memory = (tensor.parameter != nullptr) != (tensor.bf16_parameter != nullptr) &&
                   tensor.gradient != nullptr;
     for (int k = 0; k < states; ++k) memory = memory && tensor.state[k] != nullptr;
@@ -83,8 +85,8 @@ void ForEachBlock(const UpdateInputs& update, const std::vector<Block>& blocks, 
       fn(b, block, tensor, span);
       if (narrow != nullptr) {
         const PhiloxKey key = {update.seed, update.step, tensor.rounding_site};
-        PickStochasticRoundKernels().run(key, static_cast<uint64_t>(block.begin) / 4, wide.data(),
-                                         narrow, block.count);
+        const auto first = static_cast<uint64_t>(tensor.first_element + block.begin);
+        PickStochasticRoundKernels().run(key, first / 4, wide.data(), narrow, block.count);
       }
     }
   });

@@ -251,5 +251,31 @@ TEST(Optimizer, Bf16ParametersAreF32UpdatesRoundedStochastically) {
   cpu::SetThreads(before);
 }
 
+TEST(Optimizer, PartsOfABf16TensorAreUpdatedLikeTheWhole) {
+  constexpr int64_t kCount = 30001, kCut = 17000;
+  std::vector<float> gradient(kCount);
+  PhiloxStream rng({.seed = 13});
+  for (float& value : gradient) value = static_cast<float>(rng.Normal());
+  const auto update = [&](const std::vector<int64_t>& cuts) {
+    std::vector<BFloat16> p(kCount, ToBFloat16(0.75f));
+    std::vector<float> m(kCount), v(kCount);
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const std::array<UpdateTensor, 1> part = {
+          UpdateTensor{.bf16_parameter = p.data() + cuts[i],
+                       .gradient = gradient.data() + cuts[i],
+                       .state = {m.data() + cuts[i], v.data() + cuts[i]},
+                       .count = cuts[i + 1] - cuts[i],
+                       .rounding_site = 3,
+                       .first_element = cuts[i]}};
+      const UpdateInputs inputs = {.tensors = part, .learning_rate = 1e-3f, .seed = 4, .step = 2};
+      EXPECT_TRUE(Adam({}, {.update = inputs}).ok());
+    }
+    std::vector<uint16_t> bits;
+    for (BFloat16 value : p) bits.push_back(value.bits);
+    return bits;
+  };
+  EXPECT_EQ(update({0, kCut, kCount}), update({0, kCount}));
+}
+
 }  // namespace
 }  // namespace weft::kernels
