@@ -37,7 +37,7 @@ TEST_F(TrainerFailuresTest, ADivergedTrainingEndsAndKeepsItsGoodCheckpoints) {
   AttemptSpec spec = Spec("diverged");
   spec.job.checkpoint.every_steps = 2;
   const JobSpec sound = spec.job;
-  ASSERT_EQ(Start(spec, "checkpoint.after_verify=crash@2")->Wait(), -SIGKILL);
+  ASSERT_EQ(Start(spec, "checkpoint.after_verify=crash@1")->Wait(), -SIGKILL);
   const std::vector<std::string> good = Checkpoints(spec);
   ASSERT_FALSE(good.empty());
 
