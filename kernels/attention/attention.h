@@ -21,6 +21,7 @@ struct AttentionForwardArgs {
   int64_t kv_heads = 1;
   float scale = 1.0f;  ///< positive; usually 1 / sqrt(head_dim)
   bool causal = true;
+  int64_t window = 0;      ///< Causal only: keys seen, the query's own and those before; 0: all.
   TensorView out;          ///< [tokens, heads * head_dim] same type; overwritten
   TensorView log_sum_exp;  ///< [heads, tokens] f32: log of each row's softmax denominator
 };

@@ -172,7 +172,8 @@ void AttentionBackwardItem(const AttentionWork& work, const AttentionItem& item,
       const int64_t count = Smaller(kAttentionSpan, item.query_end - span);
       LoadQuerySpan<Math, T>(work, head, item.sequence_begin + span, count, scratch);
       const int64_t last_key = work.causal ? Smaller(item.key_end, span + count) : item.key_end;
-      for (int64_t key = item.key_begin; key < last_key; key += kTile) {
+      const int64_t first_key = Larger(item.key_begin, FirstKey(work, span));
+      for (int64_t key = first_key; key < last_key; key += kTile) {
         int64_t keys = Smaller(kTile, item.key_end - key), rows = Padded<Math>(keys);
         int64_t token = item.sequence_begin + key;
         CopyRows<Math>(HeadRow<const T>(work.v, token, item.kv_head, work.head_dim), work.v.stride,
@@ -185,11 +186,12 @@ void AttentionBackwardItem(const AttentionWork& work, const AttentionItem& item,
         }
         for (int64_t query = 0; query < count; query += kTile) {
           int64_t columns = Padded<Math>(Smaller(kTile, count - query));
-          if (work.causal && key >= span + query + kTile) continue;
+          const int64_t first = FirstKey(work, span + query);
+          if (work.causal && (key >= span + query + kTile || key < first)) continue;
           Math::Multiply(scratch.key_rows, width, scratch.q_columns + query * kPair,
                          kSpanStride * kPair, scratch.scores, kTile, rows, columns, width, false);
-          if (keys < rows || (work.causal && key + kTile > span + query)) {
-            MaskScores(scratch.scores, rows, columns, keys, work.causal, key, span + query);
+          if (IsMasked(work, keys, rows, key, span + query)) {
+            MaskScores(work, scratch.scores, rows, columns, keys, key, span + query);
           }
           Math::Multiply(scratch.value_rows, width, scratch.dout_columns + query * kPair,
                          kSpanStride * kPair, scratch.dprobabilities, kTile, rows, columns, width,
@@ -204,7 +206,7 @@ void AttentionBackwardItem(const AttentionWork& work, const AttentionItem& item,
           }
           if (item.query_gradient) {
             Math::Multiply(scratch.keys_transposed, kTile, scratch.ds_pairs, kTile * kPair,
-                           scratch.dq + query, kSpanStride, width, columns, rows, key > 0);
+                           scratch.dq + query, kSpanStride, width, columns, rows, key > first);
           }
         }
       }

@@ -14,6 +14,7 @@ struct Geometry {
   int64_t kv_heads = 1;
   int64_t head_dim = 64;
   bool causal = true;
+  int64_t window = 0;
 };
 
 std::string NameOf(const Geometry& g, DType dtype) {
@@ -25,7 +26,8 @@ std::string NameOf(const Geometry& g, DType dtype) {
       lengths += (lengths.empty() ? "t" : "+") + std::to_string(length);
   }
   return lengths + "/h" + std::to_string(g.heads) + "k" + std::to_string(g.kv_heads) + "d" +
-         std::to_string(g.head_dim) + (g.causal ? "/causal/" : "/full/") +
+         std::to_string(g.head_dim) + (g.causal ? "/causal" : "/full") +
+         (g.window > 0 ? "_w" + std::to_string(g.window) : "") + "/" +
          std::string(DTypeName(dtype));
 }
 
@@ -80,6 +82,7 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype) {
                                .kv_heads = g.kv_heads,
                                .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
                                .causal = g.causal,
+                               .window = g.window,
                                .out = {},
                                .log_sum_exp = {}};
   ref::Attention reference = {.sequence_starts = starts,
@@ -88,6 +91,7 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype) {
                               .head_dim = g.head_dim,
                               .scale = args.scale,
                               .causal = g.causal,
+                              .window = g.window,
                               .q = {},
                               .k = {},
                               .v = {}};
@@ -183,6 +187,10 @@ std::vector<OpCase> AttentionCases() {
   add({.lengths = {33, 0, 270}, .heads = 3, .kv_heads = 1, .head_dim = 8, .causal = false},
       CaseUse::kTest);
   add({.lengths = {}}, CaseUse::kTest);
+  for (int64_t window : {2, 10, 64, 65, 129, 300}) {
+    add({.lengths = {3, 300}, .heads = 2, .kv_heads = 1, .head_dim = 16, .window = window},
+        CaseUse::kTest);
+  }
   add({.lengths = std::vector<int32_t>(8, 256), .heads = 6, .kv_heads = 6}, CaseUse::kSpeed);
   add({.lengths = std::vector<int32_t>(4, 512), .heads = 12, .kv_heads = 12}, CaseUse::kSpeed);
   return cases;

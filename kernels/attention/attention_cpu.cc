@@ -36,6 +36,8 @@ Status CheckForward(const Stream& stream, const char* op, const AttentionForward
   check
       .That(width % args.heads == 0 && head_dim % 8 == 0 && head_dim >= 8 && head_dim <= 256,
             "q does not have heads * head_dim columns with head_dim a multiple of 8 up to 256")
+      .That(args.window >= 0 && (args.causal || args.window == 0),
+            "window is negative, or given without causal")
       .That(args.scale > 0 && std::isfinite(args.scale), "scale is not a positive number")
       .That(sequences >= 0, "sequence_starts is not a vector of at least one element")
       .Tensor("q", args.q, {tokens, width}, kFloatTypes)
@@ -71,6 +73,7 @@ AttentionWork ForwardWork(const AttentionForwardArgs& args) {
   work.head_dim = args.q.shape[1] / args.heads;
   work.scale = args.scale;
   work.causal = args.causal;
+  if (args.window > 0) work.window = args.window;
   return work;
 }
 

@@ -102,7 +102,8 @@ void AttentionForwardItem(const AttentionWork& work, const AttentionItem& item,
       ColumnPanel<Math>(scratch.rows, Padded<Math>(queries), width,
                         scratch.queries + query * Math::kPair, kSpanStride);
     }
-    for (int64_t key = item.key_begin; key < item.key_end; key += kTile) {
+    const int64_t first_key = FirstKey(work, item.query_begin);
+    for (int64_t key = Larger(item.key_begin, first_key); key < item.key_end; key += kTile) {
       int64_t keys = Smaller(kTile, item.key_end - key), rows = Padded<Math>(keys);
       int64_t token = item.sequence_begin + key;
       CopyRows<Math>(HeadRow<const T>(work.v, token, item.kv_head, work.head_dim), work.v.stride,
@@ -113,18 +114,19 @@ void AttentionForwardItem(const AttentionWork& work, const AttentionItem& item,
       for (int64_t query = 0; query < count; query += kTile) {
         int64_t columns = Padded<Math>(Smaller(kTile, count - query));
         int64_t first_query = item.query_begin + query;
-        if (work.causal && key >= first_query + kTile) continue;
+        const int64_t first = FirstKey(work, first_query);
+        if (work.causal && (key >= first_query + kTile || key < first)) continue;
         Math::Multiply(scratch.rows, width, scratch.queries + query * Math::kPair,
                        kSpanStride * Math::kPair, scratch.scores, kTile, rows, columns, width,
                        false);
-        if (keys < rows || (work.causal && key + kTile > first_query)) {
-          MaskScores(scratch.scores, rows, columns, keys, work.causal, key, first_query);
+        if (IsMasked(work, keys, rows, key, first_query)) {
+          MaskScores(work, scratch.scores, rows, columns, keys, key, first_query);
         }
-        SoftmaxTile<Math>(scratch.scores, rows, columns, factor, key == 0, scratch.max + query,
+        SoftmaxTile<Math>(scratch.scores, rows, columns, factor, key == first, scratch.max + query,
                           scratch.total + query, scratch.sums + query, width,
                           scratch.probabilities);
         Math::Multiply(scratch.values, kTile, scratch.probabilities, kTile * Math::kPair,
-                       scratch.sums + query, kSpanStride, width, columns, rows, key > 0);
+                       scratch.sums + query, kSpanStride, width, columns, rows, key > first);
       }
     }
     float* log_sum_exp = work.log_sum_exp + head * work.tokens + first_token;

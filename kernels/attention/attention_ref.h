@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -17,6 +18,7 @@ struct Attention {
   int64_t head_dim = 1;
   double scale = 1;
   bool causal = true;
+  int64_t window = 0;
   std::vector<double> q, k, v;
 
   struct Output {
@@ -91,6 +93,7 @@ struct Attention {
       for (size_t s = 0; s + 1 < sequence_starts.size(); ++s) {
         for (int64_t t = sequence_starts[s]; t < sequence_starts[s + 1]; ++t) {
           int64_t first = sequence_starts[s];
+          if (window > 0) first = std::max(first, t + 1 - window);
           int64_t last = causal ? t + 1 : sequence_starts[s + 1];
           std::vector<double> p(last - first, 0.0);
           double max = -std::numeric_limits<double>::infinity();

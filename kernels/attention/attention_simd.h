@@ -12,6 +12,9 @@ struct TokenRows {
   int64_t stride = 0;  ///< Elements between rows.
 };
 
+/// A window longer than any sequence.
+inline constexpr int64_t kNoWindow = int64_t{1} << 48;
+
 /// One call of the operation, after its arguments were checked.
 struct AttentionWork {
   TokenRows q, k, v, out;
@@ -21,6 +24,7 @@ struct AttentionWork {
   int64_t head_dim = 0;
   float scale = 1;
   bool causal = true;
+  int64_t window = kNoWindow;  ///< Keys a query sees: its own and those before.
 };
 
 /// A part that one thread does: queries of some heads against keys of their common key head, both

@@ -18,6 +18,9 @@ inline constexpr float kLn2 = 0.693147181f;
 WEFT_INLINE int64_t Smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
+WEFT_INLINE int64_t Larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
 template <class Math>
 WEFT_INLINE int64_t Padded(int64_t size) {
@@ -110,17 +113,37 @@ WEFT_INLINE void TransposeRows(const typename Math::Element* rows_of, int64_t ro
   }
 }
 
-/// Writes -infinity to the scores that must not be seen: rows of keys from `keys` on, and, when
-/// causal, keys after the query. Row and column 0 are key `key` and query `query`.
-WEFT_INLINE void MaskScores(float* scores, int64_t rows, int64_t columns, int64_t keys, bool causal,
-                            int64_t key, int64_t query) {
+/// First key, at the border of a tile, that the query or one after it sees.
+WEFT_INLINE int64_t FirstKey(const AttentionWork& work, int64_t query) {
+  int64_t first = query + 1 - work.window;
+  return first > 0 ? first / kTile * kTile : 0;
+}
+
+/// Whether the tile from `key` and `query` on holds scores of its `keys` keys (`rows` with padding)
+/// that must not be seen.
+WEFT_INLINE bool IsMasked(const AttentionWork& work, int64_t keys, int64_t rows, int64_t key,
+                          int64_t query) {
+  return keys < rows || (work.causal && (key + kTile > query || key + work.window < query + kTile));
+}
+
+/// Overwrites the scores that must not be seen: rows of keys from `keys` on, and, when causal, keys
+/// after the query or before its window. Row and column 0 are key `key` and query `query`.
+WEFT_INLINE void MaskScores(const AttentionWork& work, float* scores, int64_t rows, int64_t columns,
+                            int64_t keys, int64_t key, int64_t query) {
   constexpr float kHidden = -__builtin_inff();
+  // A query may see no key of the first tile that others see. A finite value then gives weights
+  // that the next tile scales to zero, where infinities would give NaN; a power of two, so that its
+  // product with the scale is exact.
+  constexpr float kBeforeWindow = -0x1.0p100f;
   for (int64_t r = 0; r < rows; ++r) {
-    int64_t hidden = r >= keys ? columns : causal ? Smaller(key + r - query, columns) : 0;
+    int64_t hidden = r >= keys ? columns : work.causal ? Smaller(key + r - query, columns) : 0;
     float* row = scores + r * kTile;
     int64_t c = 0;
     for (; c + kLanes <= hidden; c += kLanes) Store(row + c, Set(kHidden));
     for (; c < hidden; ++c) row[c] = kHidden;
+    if (!work.causal || r >= keys) continue;
+    c = key + r + work.window - query;
+    for (c = c > 0 ? c : 0; c < columns; ++c) row[c] = kBeforeWindow;
   }
 }
 

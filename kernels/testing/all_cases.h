@@ -17,7 +17,10 @@ std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> NormStatCases();
 std::vector<OpCase> OptimizerCases();
+std::vector<OpCase> RmsNormCases();
+std::vector<OpCase> RopeCases();
 std::vector<OpCase> StochasticRoundCases();
+std::vector<OpCase> SwiGluCases();
 
 /// All of them, for the benchmark.
 inline std::vector<OpCase> AllCases() {
@@ -33,7 +36,10 @@ inline std::vector<OpCase> AllCases() {
            LinearCases(),
            NormStatCases(),
            OptimizerCases(),
+           RmsNormCases(),
+           RopeCases(),
            StochasticRoundCases(),
+           SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

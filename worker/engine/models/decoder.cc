@@ -40,6 +40,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_in_(Projection(FactorisedEmbedding(spec), &parameters_, "embedding_in",
                                EmbeddingWidth(spec), spec.width, spec, precision_.products)),
       embedding_dropout_(family.embedding_dropout, spec.dropout),
+      rotary_(family.rotary),
       blocks_(&parameters_, StackOptions(spec, options, family), precision_.products),
       final_norm_(NormPositionOf(spec) == "pre"
                       ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
@@ -55,6 +56,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       head_(&parameters_, &classifier_, spec.vocab_size) {}
 
 Status Decoder::Pack(Context& context) {
+  if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context));
   WEFT_RETURN_IF_ERROR(blocks_.Pack(context));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context));

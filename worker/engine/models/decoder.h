@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,11 +15,13 @@ namespace weft::engine {
 
 /// What distinguishes one family of causal language models from another.
 struct DecoderOptions {
-  std::string token_embedding;     ///< Name of the table.
-  std::string position_embedding;  ///< The same; empty where positions enter elsewhere.
-  std::string embedding_dropout;   ///< Name of the site.
-  std::string classifier;          ///< Name of the matrix where it is not the token embedding.
-  NormOptions final_norm;          ///< Before the classifier; with pre-norm blocks only.
+  std::string token_embedding;  ///< Name of the table.
+  /// The same; empty where positions enter elsewhere.
+  std::string position_embedding = "";
+  std::string embedding_dropout;        ///< Name of the site.
+  std::string classifier;               ///< Name of the matrix where it is not the token embedding.
+  NormOptions final_norm;               ///< Before the classifier; with pre-norm blocks only.
+  std::shared_ptr<RotaryTable> rotary = nullptr;  ///< That of the blocks, or none.
   std::function<TransformerBlockOptions(int64_t index)> block;
 };
 
@@ -52,6 +55,7 @@ class Decoder : public LanguageModel {
   Embedding embedding_;
   std::optional<Linear> embedding_in_;
   Dropout embedding_dropout_;
+  std::shared_ptr<RotaryTable> rotary_;
   BlockStack blocks_;
   std::optional<Norm> final_norm_;
   std::optional<Linear> embedding_out_;

@@ -27,27 +27,44 @@ std::vector<int32_t> Continue(TinyRun& run, const std::vector<int32_t>& prompt,
   return tokens.ok() ? *tokens : std::vector<int32_t>();
 }
 
+ModelSpec TinyLlama() {
+  ModelSpec spec = TinyModel();
+  spec.family = "llama";
+  spec.heads = 4;
+  spec.kv_heads = 2;
+  spec.sliding_window = 4;
+  spec.qkv_bias = true;
+  return spec;
+}
+
+// With the most probable token at each step.
+void ExpectTokensOfWholePasses(const ModelSpec& spec, const PrecisionRecipe& precision) {
+  SCOPED_TRACE(spec.family + " in " + std::string(precision.name));
+  TinyRun run(spec, {&precision, false, {}});
+  Sharpen(run);
+  const std::vector<int32_t> prompt = {3, 1, 4, 1, 5};
+  GenerateOptions options;
+  options.sampling.temperature = 0;
+  options.max_new_tokens = 10;
+  const std::vector<int32_t> generated = Continue(run, prompt, options);
+  ASSERT_EQ(generated.size(), 10u);
+
+  std::vector<int32_t> tokens = prompt;
+  for (int32_t expected : generated) {
+    std::vector<int32_t> stream = tokens;
+    stream.push_back(0);
+    const auto logits = run.Logits(BatchOf(stream, static_cast<int64_t>(tokens.size())));
+    const auto row = logits.end() - spec.vocab_size;
+    const auto best = static_cast<int32_t>(std::max_element(row, logits.end()) - row);
+    EXPECT_EQ(best, expected) << "at " << tokens.size();
+    tokens.push_back(expected);
+  }
+}
+
 TEST(GenerateTest, CachedDecodingGivesTheTokensOfWholeForwardPasses) {
   for (const PrecisionRecipe* precision : AllPrecisions()) {
-    TinyRun run(TinyModel(), {precision, false, {}});
-    Sharpen(run);
-    const std::vector<int32_t> prompt = {3, 1, 4, 1, 5};
-    GenerateOptions options;
-    options.sampling.temperature = 0;
-    options.max_new_tokens = 10;
-    const std::vector<int32_t> generated = Continue(run, prompt, options);
-    ASSERT_EQ(generated.size(), 10u);
-
-    std::vector<int32_t> tokens = prompt;
-    for (int32_t expected : generated) {
-      std::vector<int32_t> stream = tokens;
-      stream.push_back(0);
-      const auto logits = run.Logits(BatchOf(stream, static_cast<int64_t>(tokens.size())));
-      const auto row = logits.end() - TinyModel().vocab_size;
-      const auto best = static_cast<int32_t>(std::max_element(row, logits.end()) - row);
-      EXPECT_EQ(best, expected) << precision->name << " at " << tokens.size();
-      tokens.push_back(expected);
-    }
+    ExpectTokensOfWholePasses(TinyModel(), *precision);
+    ExpectTokensOfWholePasses(TinyLlama(), *precision);
   }
 }
 

@@ -24,7 +24,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .deviation = spec.initializer_range,
                         .output_deviation = residual_deviation},
           .mlp_norm = {name + ".ln_2", spec.width, spec.norm_epsilon},
-          .mlp = {.up = name + ".mlp.c_fc",
+          .mlp = {.up = {name + ".mlp.c_fc"},
                   .down = name + ".mlp.c_proj",
                   .width = spec.width,
                   .inner = MlpWidth(spec),

@@ -2,6 +2,7 @@
 
 #include "common/model/model_sizes.h"
 #include "worker/engine/models/gpt2.h"
+#include "worker/engine/models/llama.h"
 
 namespace weft::engine {
 namespace {
@@ -33,8 +34,9 @@ Status Validate(const ModelSpec& spec) {
 
 Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
                                                         const ModelOptions& options) {
-  if (spec.family != "gpt2") {
-    return InvalidError("model.family '" + spec.family + "' is not known; hint: gpt2");
+  const bool llama = spec.family == "llama";
+  if (!llama && spec.family != "gpt2") {
+    return InvalidError("model.family '" + spec.family + "' is not known; hint: gpt2 or llama");
   }
   WEFT_RETURN_IF_ERROR(Validate(spec));
   const PrecisionRecipe& precision = *options.precision;
@@ -44,7 +46,7 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
                         " multiplies in another type than its activations have, which no operation "
                         "of this build does");
   }
-  auto model = std::make_unique<Decoder>(spec, options, Gpt2(spec));
+  auto model = std::make_unique<Decoder>(spec, options, llama ? Llama(spec) : Gpt2(spec));
   WEFT_RETURN_IF_ERROR(model->parameters().Freeze(spec.freeze));
   WEFT_RETURN_IF_ERROR(
       model->parameters().Allocate(context, options.with_gradients, precision.matrices));

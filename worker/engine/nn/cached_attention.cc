@@ -18,11 +18,12 @@ char* RowBytes(const Tensor& matrix, int64_t row) {
 }
 
 template <class T>
-void AttendHead(const T* query, const KeyValueCache& cache, int64_t length, int64_t column,
-                int64_t head_dim, T* out) {
+void AttendHead(const T* query, const KeyValueCache& cache, int64_t begin, int64_t end,
+                int64_t column, int64_t head_dim, T* out) {
   const int64_t stride = cache.keys.view().row_stride;
-  const T* keys = cache.keys.As<T>() + column;
-  const T* values = cache.values.As<T>() + column;
+  const int64_t length = end - begin;
+  const T* keys = cache.keys.As<T>() + begin * stride + column;
+  const T* values = cache.values.As<T>() + begin * stride + column;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   std::vector<float> weights(static_cast<size_t>(length));
   float highest = -INFINITY;
@@ -57,7 +58,7 @@ void AppendKeysAndValues(const Tensor& keys, const Tensor& values, KeyValueCache
 }
 
 Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, int64_t kv_heads,
-                            const KeyValueCache& cache) {
+                            int64_t window, const KeyValueCache& cache) {
   const int64_t count = q.shape().Rows();
   const int64_t width = q.shape()[-1];
   const int64_t head_dim = width / heads;
@@ -68,9 +69,10 @@ Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, in
       for (int64_t item = begin; item < end; ++item) {
         const int64_t row = item / heads;
         const int64_t head = item % heads;
-        const int64_t length = cache.length - count + row + 1;
-        AttendHead(reinterpret_cast<const T*>(RowBytes(q, row)) + head * head_dim, cache, length,
-                   head * kv_heads / heads * head_dim, head_dim,
+        const int64_t last = cache.length - count + row + 1;
+        const int64_t first = window > 0 ? std::max<int64_t>(last - window, 0) : 0;
+        AttendHead(reinterpret_cast<const T*>(RowBytes(q, row)) + head * head_dim, cache, first,
+                   last, head * kv_heads / heads * head_dim, head_dim,
                    reinterpret_cast<T*>(RowBytes(out, row)) + head * head_dim);
       }
     });

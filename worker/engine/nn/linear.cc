@@ -2,8 +2,6 @@
 
 #include <numeric>
 
-#include "kernels/activation/activation.h"
-
 namespace weft::engine {
 namespace {
 
@@ -129,38 +127,6 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) cons
                 }
                 if (x_node == Value::kNoNode) return OkStatus();
                 WEFT_ASSIGN_OR_RETURN(Tensor dx, InputGradient(ctx, dy));
-                return t.AddGradient(ctx, x_node, std::move(dx));
-              });
-  return y;
-}
-
-Result<Value> GeluLinear(Context& context, Tape& tape, const Linear& linear, const Value& x) {
-  ProfileScope scope(context.profiler, "gelu linear forward");
-  WEFT_ASSIGN_OR_RETURN(Tensor active, Tensor::New(context, Component::kWorkspace, x.tensor.dtype(),
-                                                   x.tensor.shape()));
-  WEFT_RETURN_IF_ERROR(kernels::GeluForward(context.stream, {x.tensor, active}));
-  WEFT_ASSIGN_OR_RETURN(Tensor result, linear.Apply(context, tape.component(), active));
-  linear.Use(tape);
-  const bool trains = linear.Trains(tape);
-  Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
-  if (!tape.Records(y)) return y;
-  tape.Record("gelu linear backward",
-              [&linear, trains, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
-                  Context& ctx, Tape& t) -> Status {
-                const Tensor dy = t.TakeGradient(y_node);
-                WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
-                Tensor again;
-                if (trains) {
-                  WEFT_ASSIGN_OR_RETURN(
-                      again, Tensor::New(ctx, Component::kWorkspace, input.dtype(), input.shape()));
-                }
-                if (x_node == Value::kNoNode) {
-                  WEFT_RETURN_IF_ERROR(kernels::GeluForward(ctx.stream, {input, again}));
-                  return linear.AddWeightGradient(ctx, t, again, dy);
-                }
-                WEFT_ASSIGN_OR_RETURN(Tensor dx, linear.InputGradient(ctx, dy));
-                WEFT_RETURN_IF_ERROR(kernels::GeluBackward(ctx.stream, {dx, input, dx, again}));
-                if (trains) WEFT_RETURN_IF_ERROR(linear.AddWeightGradient(ctx, t, again, dy));
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });
   return y;

@@ -79,8 +79,4 @@ class Linear {
   int64_t out_features_;
 };
 
-/// y = Linear(GELU(x)). Keeps x only; GELU(x) is computed again in the backward pass, in the same
-/// sweep as its derivative.
-Result<Value> GeluLinear(Context& context, Tape& tape, const Linear& linear, const Value& x);
-
 }  // namespace weft::engine

@@ -2,42 +2,51 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "worker/engine/nn/linear.h"
 
 namespace weft::engine {
 
+enum class MlpActivation : uint8_t {
+  kGelu,    ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+  kSwiGlu,  ///< silu(gate) * up (Shazeer 2020, arXiv 2002.05202).
+};
+
 struct MlpOptions {
-  std::string up;    ///< Name of the first layer.
-  std::string down;  ///< Name of the second.
+  MlpActivation activation = MlpActivation::kGelu;
+  /// Names of the layers before the activation: one, or for kSwiGlu those of gate and up.
+  std::vector<std::string> up;
+  std::string down;  ///< Name of the layer after it.
   int64_t width = 0;
   int64_t inner = 0;
   bool bias = true;
-  double deviation = 0.02;         ///< Of the first layer's initial weights.
-  double output_deviation = 0.02;  ///< Of the second's.
+  double deviation = 0.02;         ///< Of the initial weights before the activation.
+  double output_deviation = 0.02;  ///< After it.
 };
 
-/// Two linear layers with a GELU between them.
+/// Two linear layers with an activation between them; gate and up are one product.
 class Mlp {
  public:
-  Mlp(ParameterSet* parameters, const MlpOptions& o, DType compute)
-      : up_(parameters, {{{o.up, o.inner}}, o.width, o.bias, o.deviation}, compute),
-        down_(parameters, {{{o.down, o.width}}, o.inner, o.bias, o.output_deviation}, compute) {}
+  Mlp(ParameterSet* parameters, const MlpOptions& options, DType compute);
 
-  Status Pack(Context& context) {
-    WEFT_RETURN_IF_ERROR(up_.Pack(context));
-    return down_.Pack(context);
-  }
+  Status Pack(Context& context);
 
-  /// [count, width] -> the same. Keeps x and the values before the GELU.
-  Result<Value> Forward(Context& context, Tape& tape, const Value& x) const {
-    WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, x));
-    return GeluLinear(context, tape, down_, inner);
-  }
+  /// [count, width] -> the same. Keeps x and the values before the activation, which is computed
+  /// again in the backward pass, in the same sweep as its derivative.
+  Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
 
  private:
+  Result<Value> ActivateAndProject(Context& context, Tape& tape, const Value& x) const;
+  Status Activate(Context& context, const Tensor& x, const Tensor& y) const;
+  Result<Tensor> Differentiate(Context& context, const Tensor& dactive, const Tensor& x,
+                               const Tensor& active) const;
+  Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), inner_}; }
+
+  MlpActivation activation_;
   Linear up_;
   Linear down_;
+  int64_t inner_;
 };
 
 }  // namespace weft::engine

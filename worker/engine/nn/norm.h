@@ -15,13 +15,19 @@ struct Residual {
   Value delta;
 };
 
-struct NormOptions {
-  std::string name;  ///< Its parameters are `name`.weight and `name`.bias.
-  int64_t width = 0;
-  double epsilon = 1e-5;
+enum class NormKind : uint8_t {
+  kLayer,  ///< Ba et al. 2016, arXiv 1607.06450: parameters `name`.weight and `name`.bias.
+  kRms,    ///< Zhang and Sennrich 2019, arXiv 1910.07467: `name`.weight alone.
 };
 
-/// Layer norm with the addition before it.
+struct NormOptions {
+  std::string name;
+  int64_t width = 0;
+  double epsilon = 1e-5;
+  NormKind kind = NormKind::kLayer;
+};
+
+/// A norm with the addition before it.
 class Norm {
  public:
   Norm(ParameterSet* parameters, const NormOptions& options);
@@ -33,9 +39,20 @@ class Norm {
   Result<Output> Forward(Context& context, Tape& tape, const Residual& x) const;
 
  private:
+  // What the forward pass leaves for the backward pass, by row.
+  struct Statistics {
+    Tensor mean;  ///< Of layer norms.
+    Tensor scale;
+  };
+  Status Normalize(Context& context, const Residual& x, const Tensor& sum, const Statistics& rows,
+                   const Tensor& y) const;
+  Status Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
+                       const Statistics& rows, const Tensor& dsum, const Tensor& dx) const;
+  bool layer() const { return bias_ >= 0; }
+
   const ParameterSet* parameters_;
   int64_t weight_;
-  int64_t bias_;
+  int64_t bias_;  ///< -1: an RMS norm.
   float epsilon_;
 };
 

@@ -41,7 +41,9 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
       heads_(o.heads),
       kv_heads_(o.kv_heads),
       head_dim_(o.head_dim),
-      causal_(o.causal) {}
+      causal_(o.causal),
+      window_(o.window),
+      rotary_(o.rotary) {}
 
 Status SelfAttention::Pack(Context& context) {
   WEFT_RETURN_IF_ERROR(qkv_.Pack(context));
@@ -51,17 +53,26 @@ Status SelfAttention::Pack(Context& context) {
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,
                                      const TokenBatch& batch, KeyValueCache* cache) const {
   WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, x));
+  WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
   if (cache != nullptr) {
     const bool first = cache->length == 0;
     const Projections p(qkv.tensor, heads_ * head_dim_, kv_heads_ * head_dim_);
     AppendKeysAndValues(p.k, p.v, *cache);
     if (!first) {
-      WEFT_ASSIGN_OR_RETURN(Tensor attended, AttendCached(context, p.q, heads_, kv_heads_, *cache));
+      WEFT_ASSIGN_OR_RETURN(Tensor attended,
+                            AttendCached(context, p.q, heads_, kv_heads_, window_, *cache));
       return output_.Forward(context, tape, {std::move(attended), Value::kNoNode});
     }
   }
   WEFT_ASSIGN_OR_RETURN(Value attended, Attend(context, tape, qkv, batch));
   return output_.Forward(context, tape, attended);
+}
+
+Status SelfAttention::Rotate(Context& context, const Tensor& qkv, const Tensor& positions,
+                             bool inverse) const {
+  if (rotary_ == nullptr) return OkStatus();
+  return rotary_->Rotate(context, qkv.Columns(0, (heads_ + kv_heads_) * head_dim_), positions,
+                         inverse);
 }
 
 Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& qkv,
@@ -79,6 +90,7 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                          .kv_heads = kv_heads_,
                                          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
                                          .causal = causal_,
+                                         .window = window_,
                                          .out = out,
                                          .log_sum_exp = log_sum_exp};
   };
@@ -92,7 +104,8 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
   if (!tape.Records(y)) return y;
   tape.Record("attention backward",
               [this, args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,
-               saved_qkv = Tape::Save(qkv.tensor), saved_out = Tape::Save(std::move(out)),
+               positions = batch.positions, saved_qkv = Tape::Save(qkv.tensor),
+               saved_out = Tape::Save(std::move(out)),
                log_sum_exp = std::move(log_sum_exp)](Context& ctx, Tape& t) -> Status {
                 const Tensor dout = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor packed, saved_qkv.Restore(ctx));
@@ -106,6 +119,7 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                  .dq = d.q,
                                  .dk = d.k,
                                  .dv = d.v}));
+                WEFT_RETURN_IF_ERROR(Rotate(ctx, dqkv, positions, true));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));
               });
   return y;

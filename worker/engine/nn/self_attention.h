@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/linear.h"
+#include "worker/engine/nn/rotary.h"
 #include "worker/engine/nn/token_batch.h"
 
 namespace weft::engine {
@@ -27,6 +29,9 @@ struct SelfAttentionOptions {
   int64_t kv_heads = 1;  ///< heads / kv_heads successive heads share keys and values.
   int64_t head_dim = 0;
   bool causal = true;
+  int64_t window = 0;  ///< Causal only: keys seen, a token's own and those before; 0: all.
+  /// Turns queries and keys by their positions; shared by the blocks of a model, which prepares it.
+  std::shared_ptr<const RotaryTable> rotary = nullptr;
   bool qkv_bias = true;
   bool output_bias = true;
   double deviation = 0.02;         ///< Of the initial weights before attention.
@@ -48,6 +53,8 @@ class SelfAttention {
                         KeyValueCache* cache = nullptr) const;
 
  private:
+  // Turns the columns of queries and keys, in place.
+  Status Rotate(Context& context, const Tensor& qkv, const Tensor& positions, bool inverse) const;
   Result<Value> Attend(Context& context, Tape& tape, const Value& qkv,
                        const TokenBatch& batch) const;
 
@@ -57,6 +64,8 @@ class SelfAttention {
   int64_t kv_heads_;
   int64_t head_dim_;
   bool causal_;
+  int64_t window_;
+  std::shared_ptr<const RotaryTable> rotary_;
 };
 
 }  // namespace weft::engine

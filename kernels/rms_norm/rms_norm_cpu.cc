@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rms_norm/rms_norm_simd.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Elements a thread must have for a parallel region to pay: some 10 us of work.
+constexpr int64_t kGrain = 16384;
+
+// Most parts that the sums over rows are split into.
+constexpr int64_t kMaxParts = 64;
+
+int64_t GrainRows(int64_t width) {
+  return std::max<int64_t>(1, kGrain / std::max<int64_t>(width, 1));
+}
+
+Status CheckForward(const Stream& stream, const RmsNormForwardArgs& args) {
+  const TensorView& x = args.residual;
+  ArgumentCheck check(stream, "RmsNormForward");
+  check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "residual has no columns");
+  if (!check.status().ok()) return check.status();
+  check.ContiguousTensor("residual", x, x.shape, {DType::kF32, DType::kBF16})
+      .ContiguousTensor("weight", args.weight, {x.shape[-1]}, {DType::kF32})
+      .ContiguousTensor("y", args.y, x.shape, {x.dtype})
+      .ContiguousTensor("rrms", args.rrms, {x.shape.Rows()}, {DType::kF32});
+  if (args.delta) {
+    check.ContiguousTensor("delta", args.delta, x.shape, {x.dtype})
+        .ContiguousTensor("residual_out", args.residual_out, x.shape, {x.dtype});
+  }
+  return check.status();
+}
+
+Status CheckBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
+  const TensorView& x = args.x;
+  ArgumentCheck check(stream, "RmsNormBackward");
+  check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "x has no columns");
+  if (!check.status().ok()) return check.status();
+  Shape columns = {x.shape[-1]};
+  check.ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
+      .ContiguousTensor("dy", args.dy, x.shape, {x.dtype})
+      .ContiguousTensor("weight", args.weight, columns, {DType::kF32})
+      .ContiguousTensor("rrms", args.rrms, {x.shape.Rows()}, {DType::kF32})
+      .ContiguousTensor("dx", args.dx, x.shape, {x.dtype});
+  if (args.dweight) check.ContiguousTensor("dweight", args.dweight, columns, {DType::kF32});
+  if (args.dresidual) check.ContiguousTensor("dresidual", args.dresidual, x.shape, {x.dtype});
+  return check.status();
+}
+
+template <class T>
+void Forward(const RmsNormForwardArgs& args,
+             void (*kernel)(const RmsNormForwardRows<T>&, int64_t, int64_t, int64_t)) {
+  RmsNormForwardRows<T> rows = {
+      .residual = args.residual.As<T>(),
+      .delta = args.delta ? args.delta.As<T>() : nullptr,
+      .residual_out = args.delta ? args.residual_out.As<T>() : nullptr,
+      .weight = args.weight.As<float>(),
+      .epsilon = args.epsilon,
+      .y = args.y.As<T>(),
+      .rrms = args.rrms.As<float>(),
+  };
+  int64_t width = args.residual.shape[-1];
+  ParallelFor(args.residual.shape.Rows(), GrainRows(width),
+              [&](int64_t begin, int64_t end) { kernel(rows, begin, end, width); });
+}
+
+template <class T>
+void Backward(const RmsNormBackwardArgs& args,
+              void (*kernel)(const RmsNormBackwardRows<T>&, int64_t, int64_t, int64_t)) {
+  RmsNormBackwardRows<T> rows = {
+      .dy = args.dy.As<T>(),
+      .x = args.x.As<T>(),
+      .weight = args.weight.As<float>(),
+      .rrms = args.rrms.As<float>(),
+      .dresidual = args.dresidual ? args.dresidual.As<T>() : nullptr,
+      .dx = args.dx.As<T>(),
+      .dweight = nullptr,
+  };
+  const int64_t width = args.x.shape[-1], count = args.x.shape.Rows();
+  // Parts of a fixed number of rows sum on their own and are added up in order, so the result does
+  // not depend on which thread had which.
+  const int64_t part_rows = std::max(GrainRows(width), (count + kMaxParts - 1) / kMaxParts);
+  const int64_t parts = (count + part_rows - 1) / part_rows;
+  std::vector<float> sums(static_cast<size_t>(parts * width), 0.0f);
+  ParallelFor(parts, 1, [&](int64_t first, int64_t last) {
+    for (int64_t part = first; part < last; ++part) {
+      RmsNormBackwardRows<T> own = rows;
+      own.dweight = &sums[part * width];
+      kernel(own, part * part_rows, std::min((part + 1) * part_rows, count), width);
+    }
+  });
+  if (!args.dweight) return;
+  float* dweight = args.dweight.As<float>();
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int64_t c = 0; c < width; ++c) dweight[c] += sums[part * width + c];
+  }
+}
+
+}  // namespace
+
+Status RmsNormForward(const Stream& stream, const RmsNormForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckForward(stream, args));
+  const RmsNormKernels& kernels = PickRmsNormKernels();
+  if (args.residual.dtype == DType::kF32) {
+    Forward<float>(args, kernels.forward_f32);
+  } else {
+    Forward<BFloat16>(args, kernels.forward_bf16);
+  }
+  return OkStatus();
+}
+
+Status RmsNormBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckBackward(stream, args));
+  const RmsNormKernels& kernels = PickRmsNormKernels();
+  if (args.x.dtype == DType::kF32) {
+    Backward<float>(args, kernels.backward_f32);
+  } else {
+    Backward<BFloat16>(args, kernels.backward_bf16);
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

@@ -1,0 +1,3 @@
+#include "kernels/rope/rope.h"
+
+WEFT_NO_CUDA_OP(Rope, RopeArgs)

@@ -1,0 +1,77 @@
+#include <algorithm>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu/swiglu_simd.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Elements a thread must have for a parallel region to pay: some 10 us of work.
+constexpr int64_t kGrain = 16384;
+
+template <class T>
+T* Row(const TensorView& view, int64_t row) {
+  return view ? view.As<T>() + row * view.row_stride : nullptr;
+}
+
+template <class Fn>
+void ForRows(const TensorView& view, Fn&& fn) {
+  const int64_t grain = kGrain / std::max<int64_t>(view.shape[1], 1) + 1;
+  ParallelFor(view.shape[0], grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) fn(row);
+  });
+}
+
+}  // namespace
+
+Status SwiGluForward(const Stream& stream, const SwiGluForwardArgs& args) {
+  const TensorView& gate = args.gate;
+  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "SwiGluForward")
+                           .That(gate.shape.rank == 2, "gate is not a matrix")
+                           .Tensor("gate", gate, gate.shape, {DType::kF32, DType::kBF16})
+                           .Tensor("up", args.up, gate.shape, {gate.dtype})
+                           .Tensor("y", args.y, gate.shape, {gate.dtype})
+                           .status());
+  const SwiGluKernels& kernels = PickSwiGluKernels();
+  const auto run = [&]<class T>(T, auto kernel) {
+    ForRows(gate, [&](int64_t row) {
+      kernel(Row<T>(gate, row), Row<T>(args.up, row), Row<T>(args.y, row), gate.shape[1]);
+    });
+  };
+  if (gate.dtype == DType::kF32) {
+    run(0.0f, kernels.forward_f32);
+  } else {
+    run(BFloat16{}, kernels.forward_bf16);
+  }
+  return OkStatus();
+}
+
+Status SwiGluBackward(const Stream& stream, const SwiGluBackwardArgs& args) {
+  const TensorView& gate = args.gate;
+  ArgumentCheck check(stream, "SwiGluBackward");
+  check.That(gate.shape.rank == 2, "gate is not a matrix")
+      .Tensor("gate", gate, gate.shape, {DType::kF32, DType::kBF16})
+      .Tensor("up", args.up, gate.shape, {gate.dtype})
+      .Tensor("dy", args.dy, gate.shape, {gate.dtype})
+      .Tensor("dgate", args.dgate, gate.shape, {gate.dtype})
+      .Tensor("dup", args.dup, gate.shape, {gate.dtype});
+  if (args.y) check.Tensor("y", args.y, gate.shape, {gate.dtype});
+  WEFT_RETURN_IF_ERROR(check.status());
+  const SwiGluKernels& kernels = PickSwiGluKernels();
+  const auto run = [&]<class T>(T, auto kernel) {
+    ForRows(gate, [&](int64_t row) {
+      kernel(Row<T>(args.dy, row), Row<T>(gate, row), Row<T>(args.up, row), Row<T>(args.dgate, row),
+             Row<T>(args.dup, row), Row<T>(args.y, row), gate.shape[1]);
+    });
+  };
+  if (gate.dtype == DType::kF32) {
+    run(0.0f, kernels.backward_f32);
+  } else {
+    run(BFloat16{}, kernels.backward_bf16);
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

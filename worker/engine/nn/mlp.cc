@@ -1,0 +1,92 @@
+#include "worker/engine/nn/mlp.h"
+
+#include "kernels/activation/activation.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace weft::engine {
+namespace {
+
+LinearOptions UpOptions(const MlpOptions& o) {
+  WEFT_CHECK(o.up.size() == (o.activation == MlpActivation::kSwiGlu ? 2 : 1),
+             "a layer for each input of the activation");
+  LinearOptions options{{}, o.width, o.bias, o.deviation};
+  for (const std::string& name : o.up) options.outputs.push_back({name, o.inner});
+  return options;
+}
+
+}  // namespace
+
+Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, DType compute)
+    : activation_(o.activation),
+      up_(parameters, UpOptions(o), compute),
+      down_(parameters, {{{o.down, o.width}}, o.inner, o.bias, o.output_deviation}, compute),
+      inner_(o.inner) {}
+
+Status Mlp::Pack(Context& context) {
+  WEFT_RETURN_IF_ERROR(up_.Pack(context));
+  return down_.Pack(context);
+}
+
+Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
+  WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, x));
+  return ActivateAndProject(context, tape, inner);
+}
+
+Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
+  if (activation_ == MlpActivation::kGelu) return kernels::GeluForward(context.stream, {x, y});
+  return kernels::SwiGluForward(context.stream,
+                                {x.Columns(0, inner_), x.Columns(inner_, inner_), y});
+}
+
+// Gradient of the activation's input from that of its result, which it may overwrite; `active`,
+// when given, becomes the result again.
+Result<Tensor> Mlp::Differentiate(Context& context, const Tensor& dactive, const Tensor& x,
+                                  const Tensor& active) const {
+  if (activation_ == MlpActivation::kGelu) {
+    WEFT_RETURN_IF_ERROR(kernels::GeluBackward(context.stream, {dactive, x, dactive, active}));
+    return dactive;
+  }
+  WEFT_ASSIGN_OR_RETURN(Tensor dx,
+                        Tensor::New(context, Component::kWorkspace, x.dtype(), x.shape()));
+  WEFT_RETURN_IF_ERROR(kernels::SwiGluBackward(context.stream, {.dy = dactive,
+                                                                .gate = x.Columns(0, inner_),
+                                                                .up = x.Columns(inner_, inner_),
+                                                                .dgate = dx.Columns(0, inner_),
+                                                                .dup = dx.Columns(inner_, inner_),
+                                                                .y = active}));
+  return dx;
+}
+
+Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value& x) const {
+  ProfileScope scope(context.profiler, "activation and linear forward");
+  WEFT_ASSIGN_OR_RETURN(Tensor active, Tensor::New(context, Component::kWorkspace, x.tensor.dtype(),
+                                                   ActiveShape(x.tensor)));
+  WEFT_RETURN_IF_ERROR(Activate(context, x.tensor, active));
+  WEFT_ASSIGN_OR_RETURN(Tensor result, down_.Apply(context, tape.component(), active));
+  down_.Use(tape);
+  const bool trains = down_.Trains(tape);
+  Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
+  if (!tape.Records(y)) return y;
+  tape.Record("activation and linear backward",
+              [this, trains, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
+                  Context& ctx, Tape& t) -> Status {
+                const Tensor dy = t.TakeGradient(y_node);
+                WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
+                Tensor again;
+                if (trains) {
+                  WEFT_ASSIGN_OR_RETURN(again, Tensor::New(ctx, Component::kWorkspace,
+                                                           input.dtype(), ActiveShape(input)));
+                }
+                if (x_node == Value::kNoNode) {
+                  WEFT_RETURN_IF_ERROR(Activate(ctx, input, again));
+                  return down_.AddWeightGradient(ctx, t, again, dy);
+                }
+                WEFT_ASSIGN_OR_RETURN(Tensor dactive, down_.InputGradient(ctx, dy));
+                WEFT_ASSIGN_OR_RETURN(Tensor dx, Differentiate(ctx, dactive, input, again));
+                if (trains) WEFT_RETURN_IF_ERROR(down_.AddWeightGradient(ctx, t, again, dy));
+                return t.AddGradient(ctx, x_node, std::move(dx));
+              });
+  return y;
+}
+
+}  // namespace weft::engine
