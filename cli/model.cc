@@ -21,7 +21,7 @@ struct ExportOptions {
 ExitCode Export(const Session& session, const ExportOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
-  Gpt2ExportOptions extras;
+  weft::ExportOptions extras;
   if (auto end = trained->tokenizer->end_of_text(); end.has_value()) {
     extras.end_token = *end;
     extras.end_token_text = trained->tokenizer->Decode(std::span(&*end, 1)).value();

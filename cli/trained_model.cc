@@ -35,7 +35,7 @@ Status LoadTokenizer(TrainedModel& trained, const std::string& folder) {
 
 Result<TrainedModel> FromHuggingFace(const std::string& folder) {
   Env& env = Env::Posix();
-  WEFT_ASSIGN_OR_RETURN(ModelSpec spec, ReadGpt2Config(env, folder, ModelSpec()));
+  WEFT_ASSIGN_OR_RETURN(ModelSpec spec, ReadModelConfig(env, folder, ModelSpec()));
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(spec));
   WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, folder, *trained.model));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, folder));

@@ -3,59 +3,42 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "common/dtype.h"
 #include "common/formats/safetensors_index.h"
-#include "common/spec/spec_json.h"
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
 
 namespace weft {
 namespace {
 
-constexpr std::string_view kPrefix = "transformer.";
-constexpr std::string_view kEmbedding = "wte.weight";
 constexpr std::string_view kOutput = "lm_head.weight";
 constexpr uint64_t kMaxShardBytes = 5'000'000'000;
 
-/// One switch of config.json that must have a certain value, the default when absent.
-struct RequiredSwitch {
-  const char* key;
-  bool value;
-  const char* meaning;
-};
-
-constexpr RequiredSwitch kSwitches[] = {
-    {"tie_word_embeddings", true, "an output projection apart from the embedding"},
-    {"scale_attn_weights", true, "attention without the 1/sqrt(head size) scale"},
-    {"scale_attn_by_inverse_layer_idx", false, "attention scaled by the layer's number"},
-    {"add_cross_attention", false, "cross attention"},
-};
-
-Status ReadSize(const Json& config, const char* key, int64_t& out) {
-  auto it = config.find(key);
-  if (it == config.end()) return InvalidError(std::string("config.json has no ") + key);
-  if (!it->is_number_integer() || (it->is_number_unsigned() && it->get<uint64_t>() > 1u << 30)) {
-    return InvalidError(std::string(key) + " in config.json must be a whole number, not " +
-                        it->dump());
-  }
-  out = it->get<int64_t>();
-  return OkStatus();
+/// What the names in a family's files begin with, but for the output projection's; old files leave
+/// it out.
+std::string_view PrefixOf(const ModelSpec& model) {
+  return model.family == "llama" ? "model." : "transformer.";
 }
 
-/// "h.3.attn.bias" and "h.3.attn.masked_bias": the causal mask, stored by old versions.
-bool IsMaskBuffer(std::string_view name) {
-  return name.starts_with("h.") &&
-         (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+/// "transformer.h.3.attn.bias" and ".masked_bias", the causal mask, and "rotary_emb.inv_freq", the
+/// rotary frequencies: stored by old versions.
+bool IsBuffer(std::string_view name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
 }
 
-std::vector<uint64_t> FileShape(const Gpt2Tensor& tensor) {
+std::vector<uint64_t> FileShape(const HuggingFaceTensor& tensor) {
   std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
-  if (tensor.conv1d) std::reverse(shape.begin(), shape.end());
+  if (tensor.transposed) std::reverse(shape.begin(), shape.end());
   return shape;
 }
 
-uint64_t Elements(const Gpt2Tensor& tensor) {
+uint64_t Elements(const HuggingFaceTensor& tensor) {
   uint64_t count = 1;
   for (int64_t extent : tensor.shape) count *= static_cast<uint64_t>(extent);
   return count;
@@ -82,8 +65,8 @@ bool IsReadable(SafetensorsType type) {
 }
 
 /// Copies a weight into the engine's layout.
-void Load(const SafetensorsView& view, const Gpt2Tensor& tensor, std::span<float> out) {
-  if (!tensor.conv1d) {
+void Load(const SafetensorsView& view, const HuggingFaceTensor& tensor, std::span<float> out) {
+  if (!tensor.transposed) {
     ReadFloats(view, 0, out.first(Elements(tensor)));
     return;
   }
@@ -104,8 +87,8 @@ void Load(const SafetensorsView& view, const Gpt2Tensor& tensor, std::span<float
 }
 
 /// Hands the engine's weight to a file in the file's layout.
-Status Store(std::span<const float> values, const Gpt2Tensor& tensor, const ByteSink& sink) {
-  if (!tensor.conv1d) return sink(std::as_bytes(values.first(Elements(tensor))));
+Status Store(std::span<const float> values, const HuggingFaceTensor& tensor, const ByteSink& sink) {
+  if (!tensor.transposed) return sink(std::as_bytes(values.first(Elements(tensor))));
   const auto rows = static_cast<uint64_t>(tensor.shape[1]);
   const auto columns = static_cast<uint64_t>(tensor.shape[0]);
   constexpr uint64_t kRows = 64;
@@ -124,29 +107,31 @@ Status Store(std::span<const float> values, const Gpt2Tensor& tensor, const Byte
 
 using Views = std::map<std::string_view, const SafetensorsView*>;
 
-/// The file's tensors by unprefixed name, without what carries no weights.
-Result<Views> UsefulTensors(const SafetensorsFolder& files) {
+/// The file's tensors by full name, without what carries no weights.
+Result<Views> UsefulTensors(const SafetensorsFolder& files, const ModelSpec& model,
+                            std::deque<std::string>& names) {
+  const std::string prefix(PrefixOf(model));
   Views views;
   for (const auto& [name, view] : files.tensors()) {
-    std::string_view plain = name;
-    if (plain.starts_with(kPrefix)) plain.remove_prefix(kPrefix.size());
-    if (IsMaskBuffer(plain)) continue;
-    if (!views.emplace(plain, view).second) {
-      return InvalidError("the weights hold " + std::string(plain) +
-                          " twice, with and without the prefix " + std::string(kPrefix));
+    const bool full = name == kOutput || name.starts_with(prefix);
+    const std::string& known = names.emplace_back(full ? name : prefix + name);
+    if (IsBuffer(known)) continue;
+    if (!views.emplace(known, view).second) {
+      return InvalidError("the weights hold " + known + " twice, with and without the prefix " +
+                          prefix);
     }
   }
   auto output = views.find(kOutput);
-  if (output == views.end()) return views;
-  auto embedding = views.find(kEmbedding);
+  if (model.untied_classifier || output == views.end()) return views;
+  auto embedding = views.find(HuggingFaceTensors(model).front().name);
   if (embedding != views.end() && embedding->second->type == output->second->type &&
       std::ranges::equal(embedding->second->bytes, output->second->bytes)) {
     views.erase(output);
     return views;
   }
   return InvalidError(
-      "lm_head.weight differs from wte.weight: a model whose output projection is not tied to its "
-      "embedding cannot be imported");
+      "lm_head.weight differs from the token embedding, but config.json says that they are tied; "
+      "hint: set tie_word_embeddings to false in it");
 }
 
 std::string Join(const std::vector<std::string>& names) {
@@ -161,10 +146,10 @@ std::string Join(const std::vector<std::string>& names) {
 }
 
 /// The weights must be exactly those of the model, in shapes and types that can be read.
-Status CheckTensors(const std::vector<Gpt2Tensor>& tensors, const Views& views) {
+Status CheckTensors(const std::vector<HuggingFaceTensor>& tensors, const Views& views) {
   std::vector<std::string> missing;
   std::map<std::string_view, bool> known;
-  for (const Gpt2Tensor& tensor : tensors) {
+  for (const HuggingFaceTensor& tensor : tensors) {
     known[tensor.name] = true;
     if (!views.contains(tensor.name)) missing.push_back(tensor.name);
   }
@@ -178,7 +163,7 @@ Status CheckTensors(const std::vector<Gpt2Tensor>& tensors, const Views& views) 
     if (!unknown.empty()) text += " unknown " + Join(unknown) + ";";
     return InvalidError(text + " hint: config.json must belong to these weights");
   }
-  for (const Gpt2Tensor& tensor : tensors) {
+  for (const HuggingFaceTensor& tensor : tensors) {
     const SafetensorsView& view = *views.at(tensor.name);
     std::vector<uint64_t> expected = FileShape(tensor);
     if (view.shape != expected) {
@@ -196,7 +181,7 @@ Status CheckTensors(const std::vector<Gpt2Tensor>& tensors, const Views& views) 
 }
 
 Status WriteTokenizer(Env& env, const std::string& folder, const ModelSpec& model,
-                      const Gpt2ExportOptions& options) {
+                      const ExportOptions& options) {
   WEFT_RETURN_IF_ERROR(
       WriteFileAtomic(env, JoinPath(folder, "tokenizer.json"), options.tokenizer_json));
   Json config;
@@ -213,137 +198,40 @@ Status WriteTokenizer(Env& env, const std::string& folder, const ModelSpec& mode
 
 }  // namespace
 
-std::vector<Gpt2Tensor> Gpt2Tensors(const ModelSpec& model) {
-  const int64_t width = model.width;
-  const int64_t inner = MlpWidth(model);
-  std::vector<Gpt2Tensor> tensors;
-  auto linear = [&](const std::string& name, int64_t out, int64_t in) {
-    tensors.push_back({name + ".weight", {out, in}, true});
-    tensors.push_back({name + ".bias", {out}, false});
+std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model) {
+  std::vector<HuggingFaceTensor> tensors;
+  const auto add = [&](const ParameterInfo& in_file, const std::string& parameter) {
+    const bool transposed =
+        model.family == "gpt2" && in_file.block >= 0 && in_file.shape.size() == 2;
+    tensors.push_back({in_file.name, parameter, in_file.shape, transposed});
   };
-  auto norm = [&](const std::string& name) {
-    tensors.push_back({name + ".weight", {width}, false});
-    tensors.push_back({name + ".bias", {width}, false});
-  };
-  tensors.push_back({std::string(kEmbedding), {model.vocab_size, width}, false});
-  tensors.push_back({"wpe.weight", {model.context, width}, false});
-  for (int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string block = "h." + std::to_string(layer);
-    norm(block + ".ln_1");
-    linear(block + ".attn.c_attn", 3 * width, width);
-    linear(block + ".attn.c_proj", width, width);
-    norm(block + ".ln_2");
-    linear(block + ".mlp.c_fc", inner, width);
-    linear(block + ".mlp.c_proj", width, inner);
+  bool blocks_done = false;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.block < 0) {
+      add(parameter, parameter.name);
+      continue;
+    }
+    if (std::exchange(blocks_done, true)) continue;
+    for (int64_t layer = 0; layer < model.layers; ++layer) {
+      const auto own = BlockParameters(model, layer);
+      const auto shared = BlockParameters(model, BlockOfLayer(model, layer));
+      for (size_t i = 0; i < own.size(); ++i) add(own[i], shared[i].name);
+    }
   }
-  norm("ln_f");
   return tensors;
 }
 
-Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base) {
-  if (!config.is_object()) return InvalidError("config.json is not a JSON object");
-  if (std::string type = config.contains("model_type") ? config["model_type"].dump() : "absent";
-      type != "\"gpt2\"") {
-    return InvalidError("model_type in config.json is " + type + "; only \"gpt2\" can be imported");
-  }
-  if (auto it = config.find("activation_function");
-      it != config.end() && *it != "gelu_new" && *it != "gelu_pytorch_tanh") {
-    return InvalidError("activation_function in config.json is " + it->dump() +
-                        "; only \"gelu_new\" (tanh GELU) is computed");
-  }
-  for (const RequiredSwitch& item : kSwitches) {
-    auto it = config.find(item.key);
-    if (it != config.end() && *it != item.value) {
-      return InvalidError(std::string(item.key) + " in config.json is " + it->dump() + ": " +
-                          item.meaning + " is not supported");
-    }
-  }
-  ModelSpec model = base;
-  model.family = "gpt2";
-  model.mlp_width = 0;
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_layer", model.layers));
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_embd", model.width));
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_head", model.heads));
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_positions", model.context));
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "vocab_size", model.vocab_size));
-  if (auto it = config.find("n_inner"); it != config.end() && !it->is_null()) {
-    WEFT_RETURN_IF_ERROR(ReadSize(config, "n_inner", model.mlp_width));
-  }
-  if (auto it = config.find("layer_norm_epsilon"); it != config.end()) {
-    if (!it->is_number()) {
-      return InvalidError("layer_norm_epsilon in config.json is " + it->dump());
-    }
-    model.norm_epsilon = it->get<double>();
-  }
-  if (Result<ModelSpec> checked = FromJson<ModelSpec>(ToJson(model)); !checked.ok()) {
-    return checked.status().WithContext("config.json does not give a model");
-  }
-  if (model.vocab_size < 1 || model.width % model.heads != 0) {
-    return InvalidError("config.json does not give a model: vocab_size " +
-                        std::to_string(model.vocab_size) + " must be positive and n_embd " +
-                        std::to_string(model.width) + " a multiple of n_head " +
-                        std::to_string(model.heads));
-  }
-  return model;
-}
-
-Result<ModelSpec> ReadGpt2Config(Env& env, const std::string& folder, const ModelSpec& base) {
-  const std::string path = JoinPath(folder, "config.json");
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path, 16 << 20));
-  Result<Json> config = ParseJson(text);
-  if (!config.ok()) return config.status().WithContext(path);
-  Result<ModelSpec> model = Gpt2FromConfig(*config, base);
-  if (!model.ok()) return model.status().WithContext(path);
-  return model;
-}
-
-Status ResolveImportedModel(Env& env, JobSpec& job) {
-  if (job.model.import_path.empty()) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(job.model, ReadGpt2Config(env, job.model.import_path, job.model));
-  if (SequenceLength(job) <= job.model.context) return OkStatus();
-  return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
-                      " is longer than the context " + std::to_string(job.model.context) +
-                      " of the model in " + job.model.import_path);
-}
-
-Json Gpt2ToConfig(const ModelSpec& model, std::optional<int64_t> end_token) {
-  Json config;
-  config["architectures"] = {"GPT2LMHeadModel"};
-  config["model_type"] = "gpt2";
-  config["activation_function"] = "gelu_new";
-  config["n_layer"] = model.layers;
-  config["n_embd"] = model.width;
-  config["n_head"] = model.heads;
-  config["n_inner"] = model.mlp_width > 0 ? Json(model.mlp_width) : Json(nullptr);
-  config["n_positions"] = model.context;
-  config["n_ctx"] = model.context;
-  config["vocab_size"] = model.vocab_size;
-  config["layer_norm_epsilon"] = model.norm_epsilon;
-  config["initializer_range"] = model.initializer_range;
-  config["resid_pdrop"] = model.dropout;
-  config["embd_pdrop"] = model.dropout;
-  config["attn_pdrop"] = 0.0;
-  config["scale_attn_weights"] = true;
-  config["scale_attn_by_inverse_layer_idx"] = false;
-  config["reorder_and_upcast_attn"] = false;
-  config["tie_word_embeddings"] = true;
-  config["torch_dtype"] = "float32";
-  config["use_cache"] = true;
-  config["bos_token_id"] = end_token ? Json(*end_token) : Json(nullptr);
-  config["eos_token_id"] = config["bos_token_id"];
-  return config;
-}
-
-Status ImportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
-                  const WeightBuffer& buffer) {
+Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
+                   const WeightBuffer& buffer) {
   WEFT_ASSIGN_OR_RETURN(SafetensorsFolder files, SafetensorsFolder::Open(env, folder));
-  Result<Views> views = UsefulTensors(files);
+  std::deque<std::string> names;
+  Result<Views> views = UsefulTensors(files, model, names);
   if (!views.ok()) return views.status().WithContext("importing " + folder);
-  std::vector<Gpt2Tensor> tensors = Gpt2Tensors(model);
+  std::vector<HuggingFaceTensor> tensors = HuggingFaceTensors(model);
   if (Status s = CheckTensors(tensors, *views); !s.ok()) {
     return s.WithContext("importing " + folder);
   }
-  for (const Gpt2Tensor& tensor : tensors) {
+  for (const HuggingFaceTensor& tensor : tensors) {
     WEFT_ASSIGN_OR_RETURN(std::span<float> out, buffer(tensor));
     WEFT_CHECK(out.size() >= Elements(tensor), "buffer too small for " + tensor.name);
     Load(*views->at(tensor.name), tensor, out);
@@ -357,13 +245,14 @@ Status ImportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
   return OkStatus();
 }
 
-Status ExportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
-                  const WeightValues& values, const Gpt2ExportOptions& options) {
+Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
+                   const WeightValues& values, const ExportOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(const Json config, ModelToConfig(model, options.end_token));
   WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
   std::vector<SafetensorsTensor> tensors;
-  for (const Gpt2Tensor& tensor : Gpt2Tensors(model)) {
+  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
     SafetensorsTensor entry;
-    entry.name = std::string(kPrefix) + tensor.name;
+    entry.name = tensor.name;
     entry.type = SafetensorsType::kF32;
     entry.shape = FileShape(tensor);
     entry.produce = [&values, tensor](const ByteSink& sink) -> Status {
@@ -377,7 +266,6 @@ Status ExportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
   if (!options.tokenizer_json.empty()) {
     WEFT_RETURN_IF_ERROR(WriteTokenizer(env, folder, model, options));
   }
-  const Json config = Gpt2ToConfig(model, options.end_token);
   Json generation;
   generation["_from_model_config"] = true;
   generation["bos_token_id"] = config["bos_token_id"];

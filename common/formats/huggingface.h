@@ -14,51 +14,53 @@
 
 namespace weft {
 
-/// A weight of a GPT-2 model, as Hugging Face names it and as Weft's engine stores it.
-struct Gpt2Tensor {
-  std::string name;            ///< Without prefix: "h.0.attn.c_attn.weight".
+/// A weight in a Hugging Face folder, and where it stands in the engine.
+struct HuggingFaceTensor {
+  std::string name;            ///< In files: "model.layers.3.mlp.down_proj.weight".
+  std::string parameter;       ///< In the engine: another one's where layers share a block.
   std::vector<int64_t> shape;  ///< In the engine; a linear layer's weight is [out, in].
-  bool conv1d = false;         ///< Stands transposed, [in, out], in Hugging Face files.
+  bool transposed = false;     ///< Stands [in, out] in files: GPT-2's linear layers.
 };
 
-/// Every weight of the model, once, in the order of the forward pass. The output projection is tied
-/// to "wte.weight" and has no entry. c_attn holds query, key and value as three blocks of rows.
-std::vector<Gpt2Tensor> Gpt2Tensors(const ModelSpec& model);
+/// Every weight of the model's files, in the order of the forward pass. A tied output projection
+/// has no entry.
+std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model);
 
-/// What `config.json` says of a model. Sizes, vocabulary, context and norm epsilon come from the
-/// file; family is gpt2; the rest (dropout, initializer range, import path) stays as in `base`,
-/// because it concerns training. Unrelated keys are ignored. kInvalid when the file asks for
-/// something the engine does not compute (another activation, untied embeddings, attention scaled
-/// by layer, cross attention) or a size is missing or out of range.
-Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base);
+/// What a `config.json` of model_type gpt2, llama, mistral or qwen2 says of a model. Architecture
+/// and sizes come from the file; the rest (dropout, initializer range, import path, what is frozen)
+/// stays as in `base`, because it concerns training. Unrelated keys are ignored. kInvalid when the
+/// file asks for something the engine does not compute (the message says what), a size is missing
+/// or out of range, or `base` asks for an architecture that such files do not have.
+Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base);
 
 /// Reads `folder`/config.json.
-Result<ModelSpec> ReadGpt2Config(Env& env, const std::string& folder, const ModelSpec& base);
+Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const ModelSpec& base);
 
 /// Puts the sizes of the folder `job.model.import_path` into `job.model`; nothing without one. Errors
-/// as ReadGpt2Config, and kInvalid when the job's sequences are longer than the model's context.
+/// as ReadModelConfig, and kInvalid when the job's sequences are longer than the model's context.
 Status ResolveImportedModel(Env& env, JobSpec& job);
 
-/// The config.json that Gpt2FromConfig and transformers read back. `end_token` is the id that ends
-/// a document; without it bos and eos are null.
-Json Gpt2ToConfig(const ModelSpec& model, std::optional<int64_t> end_token);
+/// The config.json that ModelFromConfig and transformers (4 and 5) read back. `end_token` is the id
+/// that ends a document; without it bos and eos are null. kInvalid for a model that transformers
+/// does not have.
+Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_token);
 
-/// Gives the memory for a weight: `shape` elements, row-major; more for "wte.weight" when the
-/// engine pads the vocabulary (the rows past it are left as they are).
-using WeightBuffer = std::function<Result<std::span<float>>(const Gpt2Tensor&)>;
+/// Gives the memory for a weight: `shape` elements, row-major; more for the token embedding and the
+/// classifier when the engine pads the vocabulary (the rows past it are left as they are).
+using WeightBuffer = std::function<Result<std::span<float>>(const HuggingFaceTensor&)>;
 
 /// Fills the engine's weights from the safetensors of a Hugging Face folder (one file or shards;
-/// F32, BF16 or F16; with or without the prefix "transformer."). Attention mask buffers of old
-/// files are ignored, and so is an output projection equal to the embedding. kInvalid names every
-/// missing and unknown tensor, the tensor whose shape or type differs, with both shapes, or the
-/// tensor with a weight that is NaN or infinite.
-Status ImportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
-                  const WeightBuffer& buffer);
+/// F32, BF16 or F16; with or without the prefix "transformer." or "model."). Buffers that old files
+/// hold beside the weights are ignored, and so is an output projection equal to the embedding that
+/// it is tied to. kInvalid names every missing and unknown tensor, the tensor whose shape or type
+/// differs, with both shapes, or the tensor with a weight that is NaN or infinite.
+Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
+                   const WeightBuffer& buffer);
 
 /// Gives the values of a weight as WeightBuffer does; valid until the next call.
-using WeightValues = std::function<Result<std::span<const float>>(const Gpt2Tensor&)>;
+using WeightValues = std::function<Result<std::span<const float>>(const HuggingFaceTensor&)>;
 
-struct Gpt2ExportOptions {
+struct ExportOptions {
   std::optional<int64_t> end_token;  ///< Id of the end-of-text token.
   std::string tokenizer_json;        ///< Content of tokenizer.json; empty: none is written.
   std::string end_token_text;        ///< Spelling of the end token, for tokenizer_config.json.
@@ -67,8 +69,9 @@ struct Gpt2ExportOptions {
 /// Writes a folder that transformers loads unchanged: model.safetensors (F32; shards past 5 GB),
 /// generation_config.json, tokenizer.json and tokenizer_config.json when there is a tokenizer, and
 /// config.json last. `model.vocab_size` rows of the embedding are written, whatever the engine's
-/// padding. Each file is replaced atomically.
-Status ExportGpt2(Env& env, const std::string& folder, const ModelSpec& model,
-                  const WeightValues& values, const Gpt2ExportOptions& options);
+/// padding; layers that share a block are written as equal ones. Each file is replaced atomically.
+/// kInvalid as ModelToConfig.
+Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
+                   const WeightValues& values, const ExportOptions& options);
 
 }  // namespace weft

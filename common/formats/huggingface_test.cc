@@ -35,7 +35,7 @@ std::string Load(const std::string& path) {
 }
 
 ModelSpec TinyModel() {
-  Result<ModelSpec> model = ReadGpt2Config(Env::Posix(), kTiny, {});
+  Result<ModelSpec> model = ReadModelConfig(Env::Posix(), kTiny, {});
   EXPECT_TRUE(model.ok()) << model.status().ToString();
   return model.ok() ? *model : ModelSpec{};
 }
@@ -43,11 +43,11 @@ ModelSpec TinyModel() {
 /// Imports into fresh memory; the embedding gets `padding` more rows of 9.
 Result<Weights> Import(const std::string& folder, const ModelSpec& model, int64_t padding = 0) {
   Weights weights;
-  Status status = ImportGpt2(Env::Posix(), folder, model,
-                             [&](const Gpt2Tensor& tensor) -> Result<std::span<float>> {
+  Status status = ImportModel(Env::Posix(), folder, model,
+                             [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
                                int64_t size = 1;
                                for (int64_t extent : tensor.shape) size *= extent;
-                               if (tensor.name == "wte.weight") size += padding * model.width;
+                               if (tensor.name == "transformer.wte.weight") size += padding * model.width;
                                auto& values = weights[tensor.name];
                                values.assign(static_cast<size_t>(size), 9.0f);
                                return std::span(values);
@@ -69,7 +69,7 @@ TEST(Gpt2Config, TakesSizesFromTheFileAndLeavesTrainingChoices) {
   ModelSpec base;
   base.dropout = 0.25;
   base.import_path = "x";
-  Result<ModelSpec> model = ReadGpt2Config(Env::Posix(), kTiny, base);
+  Result<ModelSpec> model = ReadModelConfig(Env::Posix(), kTiny, base);
   ASSERT_TRUE(model.ok()) << model.status().ToString();
   EXPECT_EQ(model->layers, 2);
   EXPECT_EQ(model->width, 8);
@@ -91,12 +91,13 @@ TEST(Gpt2Config, RefusesWhatTheEngineDoesNotCompute) {
     const char* reason;
   };
   const std::vector<Case> cases = {
-      {"model_type", "llama", "only \"gpt2\""},
+      {"model_type", "t5", "can be imported"},
+      {"quantization_config", Json::object(), "quantised"},
       {"activation_function", "gelu", "gelu_new"},
       {"activation_function", nullptr, "gelu_new"},
       {"scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx"},
       {"scale_attn_weights", false, "scale_attn_weights"},
-      {"tie_word_embeddings", false, "tie_word_embeddings"},
+      {"tie_word_embeddings", "no", "tie_word_embeddings"},
       {"add_cross_attention", true, "add_cross_attention"},
       {"n_layer", "two", "n_layer"},
       {"n_layer", 0, "layers is 0"},
@@ -110,7 +111,7 @@ TEST(Gpt2Config, RefusesWhatTheEngineDoesNotCompute) {
   for (const Case& c : cases) {
     Json config = *sound;
     config[c.key] = c.value;
-    Result<ModelSpec> model = Gpt2FromConfig(config, {});
+    Result<ModelSpec> model = ModelFromConfig(config, {});
     ASSERT_FALSE(model.ok()) << c.key;
     EXPECT_EQ(model.status().code(), StatusCode::kInvalid);
     EXPECT_THAT(model.status().message(), HasSubstr(c.reason));
@@ -118,19 +119,19 @@ TEST(Gpt2Config, RefusesWhatTheEngineDoesNotCompute) {
   for (const char* key : {"n_layer", "n_embd", "n_head", "n_positions", "vocab_size"}) {
     Json config = *sound;
     config.erase(key);
-    EXPECT_THAT(Gpt2FromConfig(config, {}).status().message(), HasSubstr(key));
+    EXPECT_THAT(ModelFromConfig(config, {}).status().message(), HasSubstr(key));
   }
-  EXPECT_EQ(Gpt2FromConfig(Json::array(), {}).status().code(), StatusCode::kInvalid);
+  EXPECT_EQ(ModelFromConfig(Json::array(), {}).status().code(), StatusCode::kInvalid);
   Json config = *sound;
   config["something_new"] = {{"deep", true}};
-  EXPECT_TRUE(Gpt2FromConfig(config, {}).ok());
+  EXPECT_TRUE(ModelFromConfig(config, {}).ok());
 }
 
 TEST(Gpt2Config, ReadsBackWhatItWrites) {
   ModelSpec model = TinyModel();
   for (int64_t inner : {0, 20}) {
     model.mlp_width = inner;
-    Result<ModelSpec> again = Gpt2FromConfig(Gpt2ToConfig(model, 10), {});
+    Result<ModelSpec> again = ModelFromConfig(*ModelToConfig(model, 10), {});
     ASSERT_TRUE(again.ok()) << again.status().ToString();
     EXPECT_EQ(MlpWidth(*again), MlpWidth(model));
     EXPECT_EQ(again->vocab_size, model.vocab_size);
@@ -144,12 +145,12 @@ TEST(Gpt2Import, TransposesLinearWeightsAndCopiesTheRest) {
   ASSERT_TRUE(weights.ok()) << weights.status().ToString();
   Result<SafetensorsFolder> files = SafetensorsFolder::Open(Env::Posix(), kTiny);
   ASSERT_TRUE(files.ok());
-  const std::vector<Gpt2Tensor> tensors = Gpt2Tensors(model);
+  const std::vector<HuggingFaceTensor> tensors = HuggingFaceTensors(model);
   EXPECT_EQ(tensors.size(), files->tensors().size());
-  for (const Gpt2Tensor& tensor : tensors) {
-    std::vector<float> file = FileValues(*files, "transformer." + tensor.name);
+  for (const HuggingFaceTensor& tensor : tensors) {
+    std::vector<float> file = FileValues(*files, tensor.name);
     const std::vector<float>& got = (*weights)[tensor.name];
-    if (!tensor.conv1d) {
+    if (!tensor.transposed) {
       file.resize(got.size(), 9.0f);  // padded rows stay as they were
       EXPECT_EQ(got, file) << tensor.name;
       continue;
@@ -160,8 +161,8 @@ TEST(Gpt2Import, TransposesLinearWeightsAndCopiesTheRest) {
       for (int64_t i = 0; i < in; ++i) ASSERT_EQ(got[o * in + i], file[i * out + o]) << tensor.name;
     }
   }
-  EXPECT_EQ((*weights)["h.1.mlp.c_fc.weight"].size(), 20u * 8);
-  EXPECT_EQ((*weights)["wte.weight"].size(), 16u * 8);
+  EXPECT_EQ((*weights)["transformer.h.1.mlp.c_fc.weight"].size(), 20u * 8);
+  EXPECT_EQ((*weights)["transformer.wte.weight"].size(), 16u * 8);
 }
 
 TEST(Gpt2Import, AcceptsOldNamesMaskBuffersTiedOutputAndNarrowTypes) {
@@ -194,9 +195,9 @@ TEST(Gpt2Import, AcceptsOldNamesMaskBuffersTiedOutputAndNarrowTypes) {
     ASSERT_TRUE(WriteSafetensorsFolder(Env::Posix(), folder, tensors, 1 << 30).ok());
     Result<Weights> weights = Import(folder, model);
     ASSERT_TRUE(weights.ok()) << weights.status().ToString();
-    for (size_t i = 0; i < 88; ++i) EXPECT_EQ((*weights)["wte.weight"][i], numbers[i % 5]);
+    for (size_t i = 0; i < 88; ++i) EXPECT_EQ((*weights)["transformer.wte.weight"][i], numbers[i % 5]);
     // Element [o][i] of c_proj stands at i * 8 + o in the file.
-    EXPECT_EQ((*weights)["h.0.mlp.c_proj.weight"][3 * 20 + 7], numbers[(7 * 8 + 3) % 5]);
+    EXPECT_EQ((*weights)["transformer.h.0.mlp.c_proj.weight"][3 * 20 + 7], numbers[(7 * 8 + 3) % 5]);
   }
 }
 
@@ -204,14 +205,14 @@ TEST(Gpt2Import, NamesWhatIsMissingUnknownOrOfAnotherShape) {
   ModelSpec model = TinyModel();
   model.layers = 3;
   EXPECT_THAT(Import(kTiny, model).status().message(),
-              ::testing::AllOf(HasSubstr("missing h.2.ln_1.weight"), HasSubstr("4 more"),
+              ::testing::AllOf(HasSubstr("missing transformer.h.2.ln_1.weight"), HasSubstr("4 more"),
                                Not(HasSubstr("unknown"))));
   model.layers = 1;
-  EXPECT_THAT(Import(kTiny, model).status().message(), HasSubstr("unknown h.1.attn.c_attn.bias"));
+  EXPECT_THAT(Import(kTiny, model).status().message(), HasSubstr("unknown transformer.h.1.attn.c_attn.bias"));
   model = TinyModel();
   model.mlp_width = 16;
   EXPECT_THAT(Import(kTiny, model).status().message(),
-              HasSubstr("h.0.mlp.c_fc.weight is F32 [8, 20] in the file, but the model needs "
+              HasSubstr("transformer.h.0.mlp.c_fc.weight is F32 [8, 20] in the file, but the model needs "
                         "F32 [8, 16]"));
   EXPECT_EQ(Import(MakeFolder(), model).status().code(), StatusCode::kNotFound);
 }
@@ -240,7 +241,7 @@ TEST(Gpt2Import, RefusesAnOutputProjectionOfItsOwn) {
            {"lm_head.weight", SafetensorsType::kF32, {11, 8}, std::as_bytes(std::span(twos)), {}}},
           1 << 30)
           .ok());
-  EXPECT_THAT(Import(folder, TinyModel()).status().message(), HasSubstr("not tied"));
+  EXPECT_THAT(Import(folder, TinyModel()).status().message(), HasSubstr("tie_word_embeddings"));
 }
 
 TEST(Gpt2Export, WritesTheSameWeightFileAsTransformers) {
@@ -248,13 +249,13 @@ TEST(Gpt2Export, WritesTheSameWeightFileAsTransformers) {
   Result<Weights> weights = Import(kTiny, model, 5);
   ASSERT_TRUE(weights.ok());
   const std::string folder = MakeFolder() + "/export";
-  Gpt2ExportOptions options;
+  ExportOptions options;
   options.end_token = 10;
   options.tokenizer_json = "{\"version\":\"1.0\"}";
   options.end_token_text = "<|endoftext|>";
-  Status status = ExportGpt2(
+  Status status = ExportModel(
       Env::Posix(), folder, model,
-      [&](const Gpt2Tensor& tensor) -> Result<std::span<const float>> {
+      [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
         return std::span<const float>((*weights)[tensor.name]);
       },
       options);

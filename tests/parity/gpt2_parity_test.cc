@@ -32,7 +32,7 @@ std::vector<T> ReadTensor(const std::string& name) {
 }
 
 ModelSpec Spec() {
-  auto spec = ReadGpt2Config(Env::Posix(), kFolder + "/start", ModelSpec());
+  auto spec = ReadModelConfig(Env::Posix(), kFolder + "/start", ModelSpec());
   WEFT_CHECK(spec.ok(), spec.status().message());
   return *spec;
 }

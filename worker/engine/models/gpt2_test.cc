@@ -34,11 +34,11 @@ double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(Gpt2Test, ParametersAreThoseOfHuggingFacesFiles) {
   TinyRun run(TinyModel(), kFloat32);
-  const auto expected = Gpt2Tensors(TinyModel());
+  const auto expected = HuggingFaceTensors(TinyModel());
   const ParameterSet& parameters = run.model->parameters();
   EXPECT_EQ(parameters.size(), static_cast<int64_t>(expected.size()));
-  for (const Gpt2Tensor& tensor : expected) {
-    auto index = parameters.Find("transformer." + tensor.name);
+  for (const HuggingFaceTensor& tensor : expected) {
+    auto index = parameters.Find(tensor.name);
     ASSERT_TRUE(index.ok()) << tensor.name;
     const Shape& shape = parameters[*index].shape;
     ASSERT_EQ(shape.rank, static_cast<int>(tensor.shape.size())) << tensor.name;

@@ -9,8 +9,8 @@
 namespace weft::engine {
 namespace {
 
-Result<TensorView> ViewOf(ParameterSet& parameters, const Gpt2Tensor& tensor) {
-  WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find("transformer." + tensor.name));
+Result<TensorView> ViewOf(ParameterSet& parameters, const HuggingFaceTensor& tensor) {
+  WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find(tensor.parameter));
   return parameters.value(index);
 }
 
@@ -38,7 +38,7 @@ Status ImportWeights(Env& env, const std::string& folder, LanguageModel& model) 
     if (!waiting) return OkStatus();
     return kernels::Cast({}, {ViewOf(floats), Flat(std::exchange(waiting, {}))});
   };
-  const auto buffer = [&](const Gpt2Tensor& tensor) -> Result<std::span<float>> {
+  const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
     WEFT_RETURN_IF_ERROR(round_waiting());
     WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
     if (view.dtype == DType::kF32) return std::span(view.As<float>(), Count(view));
@@ -46,16 +46,16 @@ Status ImportWeights(Env& env, const std::string& folder, LanguageModel& model) 
     floats.resize(Count(view));
     return std::span(floats);
   };
-  WEFT_RETURN_IF_ERROR(ImportGpt2(env, folder, model.spec(), buffer));
+  WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer));
   return round_waiting();
 }
 
 Status ExportWeights(Env& env, const std::string& folder, LanguageModel& model,
-                     const Gpt2ExportOptions& options) {
+                     const ExportOptions& options) {
   std::vector<float> floats;
-  return ExportGpt2(
+  return ExportModel(
       env, folder, model.spec(),
-      [&](const Gpt2Tensor& tensor) -> Result<std::span<const float>> {
+      [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
         WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
         if (view.dtype == DType::kF32) return std::span<const float>(view.As<float>(), Count(view));
         floats.resize(Count(view));

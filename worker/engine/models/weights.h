@@ -8,11 +8,11 @@
 namespace weft::engine {
 
 /// Loads the weights of a Hugging Face folder into `model`, which was made from its config.json.
-/// Errors as ImportGpt2.
+/// Errors as ImportModel.
 Status ImportWeights(Env& env, const std::string& folder, LanguageModel& model);
 
-/// Writes `model` as a Hugging Face folder. Errors as ExportGpt2.
+/// Writes `model` as a Hugging Face folder. Errors as ExportModel.
 Status ExportWeights(Env& env, const std::string& folder, LanguageModel& model,
-                     const Gpt2ExportOptions& options);
+                     const ExportOptions& options);
 
 }  // namespace weft::engine

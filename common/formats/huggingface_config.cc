@@ -1,0 +1,146 @@
+#include "common/formats/huggingface_config.h"
+
+#include "common/formats/huggingface.h"
+#include "common/model/model_sizes.h"
+#include "common/spec/spec_json.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+
+std::string TypeOf(const Json& config) {
+  auto it = config.find("model_type");
+  return it == config.end() ? "absent" : it->dump();
+}
+
+/// What the files cannot say.
+Status CheckArchitecture(const ModelSpec& model, const char* when) {
+  const auto refuse = [&](const char* what) {
+    return InvalidError(std::string(what) + " cannot be combined with " + when +
+                        ": transformers has no such model");
+  };
+  if (NormPositionOf(model) != "pre") return refuse("model.norm_position other than pre");
+  if (FactorisedEmbedding(model)) return refuse("model.embedding_width");
+  if (model.family == "gpt2" && KvHeads(model) != model.heads) return refuse("model.kv_heads");
+  return OkStatus();
+}
+
+Status CheckSizes(const ModelSpec& model) {
+  if (Result<ModelSpec> checked = FromJson<ModelSpec>(ToJson(model)); !checked.ok()) {
+    return checked.status().WithContext("config.json does not give a model");
+  }
+  if (model.vocab_size < 1 || model.width % model.heads != 0 || model.heads % KvHeads(model) != 0) {
+    return InvalidError("config.json does not give a model: vocab_size " +
+                        std::to_string(model.vocab_size) + " must be positive, the width " +
+                        std::to_string(model.width) + " a multiple of the heads " +
+                        std::to_string(model.heads) + ", and these a multiple of the key heads " +
+                        std::to_string(KvHeads(model)));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status ReadSize(const Json& config, const char* key, int64_t& out) {
+  auto it = config.find(key);
+  if (it == config.end()) return InvalidError(std::string("config.json has no ") + key);
+  if (!it->is_number_integer() || (it->is_number_unsigned() && it->get<uint64_t>() > 1u << 30)) {
+    return InvalidError(std::string(key) + " in config.json must be a whole number, not " +
+                        it->dump());
+  }
+  out = it->get<int64_t>();
+  return OkStatus();
+}
+
+Status ReadNumber(const Json& config, const char* key, double& out) {
+  auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return OkStatus();
+  if (!it->is_number()) {
+    return InvalidError(std::string(key) + " in config.json must be a number, not " + it->dump());
+  }
+  out = it->get<double>();
+  return OkStatus();
+}
+
+Status ReadSwitch(const Json& config, const char* key, bool& out) {
+  auto it = config.find(key);
+  if (it == config.end() || it->is_null()) return OkStatus();
+  if (!it->is_boolean()) {
+    return InvalidError(std::string(key) + " in config.json must be true or false, not " +
+                        it->dump());
+  }
+  out = it->get<bool>();
+  return OkStatus();
+}
+
+Status CheckSwitch(const Json& config, const RequiredSwitch& item) {
+  auto it = config.find(item.key);
+  if (it == config.end() || *it == item.value) return OkStatus();
+  return InvalidError(std::string(item.key) + " in config.json is " + it->dump() + ": " +
+                      item.meaning + " is not supported");
+}
+
+Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base) {
+  if (!config.is_object()) return InvalidError("config.json is not a JSON object");
+  const std::string type = TypeOf(config);
+  const bool llama = type == "\"llama\"" || type == "\"mistral\"" || type == "\"qwen2\"";
+  if (!llama && type != "\"gpt2\"") {
+    return InvalidError("model_type in config.json is " + type +
+                        "; \"gpt2\", \"llama\", \"mistral\" and \"qwen2\" can be imported");
+  }
+  if (config.contains("quantization_config")) {
+    return InvalidError(
+        "config.json has a quantization_config: quantised weights are not "
+        "supported; hint: take the unquantised model");
+  }
+  WEFT_ASSIGN_OR_RETURN(ModelSpec model,
+                        llama ? LlamaFromConfig(config, base) : Gpt2FromConfig(config, base));
+  if (model.distinct_blocks != 0) {
+    return InvalidError(
+        "model.distinct_blocks cannot be combined with model.import_path: the "
+        "layers of the file have weights of their own");
+  }
+  WEFT_RETURN_IF_ERROR(CheckArchitecture(model, "model.import_path"));
+  WEFT_RETURN_IF_ERROR(CheckSizes(model));
+  return model;
+}
+
+Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const ModelSpec& base) {
+  const std::string path = JoinPath(folder, "config.json");
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path, kMaxConfigBytes));
+  Result<Json> config = ParseJson(text);
+  if (!config.ok()) return config.status().WithContext(path);
+  Result<ModelSpec> model = ModelFromConfig(*config, base);
+  if (!model.ok()) return model.status().WithContext(path);
+  return model;
+}
+
+Status ResolveImportedModel(Env& env, JobSpec& job) {
+  if (job.model.import_path.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
+  if (SequenceLength(job) <= job.model.context) return OkStatus();
+  return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
+                      " is longer than the context " + std::to_string(job.model.context) +
+                      " of the model in " + job.model.import_path);
+}
+
+Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_token) {
+  WEFT_RETURN_IF_ERROR(CheckArchitecture(model, "an export for transformers"));
+  Json config;
+  if (model.family == "llama") {
+    WEFT_ASSIGN_OR_RETURN(config, LlamaToConfig(model));
+  } else {
+    config = Gpt2ToConfig(model);
+  }
+  config["vocab_size"] = model.vocab_size;
+  config["initializer_range"] = model.initializer_range;
+  config["tie_word_embeddings"] = !model.untied_classifier;
+  config["torch_dtype"] = "float32";
+  config["use_cache"] = true;
+  config["bos_token_id"] = end_token ? Json(*end_token) : Json(nullptr);
+  config["eos_token_id"] = config["bos_token_id"];
+  return config;
+}
+
+}  // namespace weft

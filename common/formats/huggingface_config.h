@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/json.h"
+#include "common/spec/model_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// Reads a whole number below 2^30. kInvalid when it is missing or something else.
+Status ReadSize(const Json& config, const char* key, int64_t& out);
+
+/// Reads a number; leaves `out` when the key is missing or null.
+Status ReadNumber(const Json& config, const char* key, double& out);
+
+/// Reads a switch; leaves `out` when the key is missing or null.
+Status ReadSwitch(const Json& config, const char* key, bool& out);
+
+/// A switch of config.json that must have a certain value, the default when absent.
+struct RequiredSwitch {
+  const char* key;
+  bool value;
+  const char* meaning;
+};
+Status CheckSwitch(const Json& config, const RequiredSwitch& item);
+
+// What a family's config.json says, without the checks that all families share; see huggingface.h.
+
+Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base);
+Json Gpt2ToConfig(const ModelSpec& model);
+
+/// model_type llama, mistral or qwen2: which of them is written follows from what they differ in.
+Result<ModelSpec> LlamaFromConfig(const Json& config, const ModelSpec& base);
+Result<Json> LlamaToConfig(const ModelSpec& model);
+
+}  // namespace weft

@@ -1,0 +1,61 @@
+#include "common/formats/huggingface_config.h"
+
+namespace weft {
+namespace {
+
+constexpr RequiredSwitch kSwitches[] = {
+    {"scale_attn_weights", true, "attention without the 1/sqrt(head size) scale"},
+    {"scale_attn_by_inverse_layer_idx", false, "attention scaled by the layer's number"},
+    {"add_cross_attention", false, "cross attention"},
+};
+
+}  // namespace
+
+Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base) {
+  if (auto it = config.find("activation_function");
+      it != config.end() && *it != "gelu_new" && *it != "gelu_pytorch_tanh") {
+    return InvalidError("activation_function in config.json is " + it->dump() +
+                        "; only \"gelu_new\" (tanh GELU) is computed");
+  }
+  for (const RequiredSwitch& item : kSwitches) WEFT_RETURN_IF_ERROR(CheckSwitch(config, item));
+  ModelSpec model = base;
+  model.family = "gpt2";
+  model.mlp_width = 0;
+  model.kv_heads = 0;
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_layer", model.layers));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_embd", model.width));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_head", model.heads));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_positions", model.context));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "vocab_size", model.vocab_size));
+  if (auto it = config.find("n_inner"); it != config.end() && !it->is_null()) {
+    WEFT_RETURN_IF_ERROR(ReadSize(config, "n_inner", model.mlp_width));
+  }
+  WEFT_RETURN_IF_ERROR(ReadNumber(config, "layer_norm_epsilon", model.norm_epsilon));
+  bool tied = true;
+  WEFT_RETURN_IF_ERROR(ReadSwitch(config, "tie_word_embeddings", tied));
+  model.untied_classifier = !tied;
+  return model;
+}
+
+Json Gpt2ToConfig(const ModelSpec& model) {
+  Json config;
+  config["architectures"] = {"GPT2LMHeadModel"};
+  config["model_type"] = "gpt2";
+  config["activation_function"] = "gelu_new";
+  config["n_layer"] = model.layers;
+  config["n_embd"] = model.width;
+  config["n_head"] = model.heads;
+  config["n_inner"] = model.mlp_width > 0 ? Json(model.mlp_width) : Json(nullptr);
+  config["n_positions"] = model.context;
+  config["n_ctx"] = model.context;
+  config["layer_norm_epsilon"] = model.norm_epsilon;
+  config["resid_pdrop"] = model.dropout;
+  config["embd_pdrop"] = model.dropout;
+  config["attn_pdrop"] = 0.0;
+  config["scale_attn_weights"] = true;
+  config["scale_attn_by_inverse_layer_idx"] = false;
+  config["reorder_and_upcast_attn"] = false;
+  return config;
+}
+
+}  // namespace weft

@@ -1,0 +1,113 @@
+#include "common/model/parameter_list.h"
+
+#include <algorithm>
+
+#include "common/glob.h"
+#include "common/model/model_sizes.h"
+
+namespace weft {
+namespace {
+
+/// A list under way.
+struct Builder {
+  std::vector<ParameterInfo> list;
+  int64_t block = -1;
+
+  void Add(std::string name, std::vector<int64_t> shape, ParameterKind kind) {
+    list.push_back({std::move(name), std::move(shape), kind, block});
+  }
+  void Linear(const std::string& name, int64_t out, int64_t in, bool bias, ParameterKind kind) {
+    Add(name + ".weight", {out, in}, kind);
+    if (bias) Add(name + ".bias", {out}, kind);
+  }
+  void LayerNorm(const std::string& name, int64_t width) {
+    Add(name + ".weight", {width}, ParameterKind::kNorm);
+    Add(name + ".bias", {width}, ParameterKind::kNorm);
+  }
+  void RmsNorm(const std::string& name, int64_t width) {
+    Add(name + ".weight", {width}, ParameterKind::kNorm);
+  }
+};
+
+void AddGpt2Block(const ModelSpec& model, int64_t index, Builder& add) {
+  const int64_t c = model.width;
+  const bool norms = NormPositionOf(model) != "none";
+  const std::string block = "transformer.h." + std::to_string(index);
+  if (norms) add.LayerNorm(block + ".ln_1", c);
+  add.Linear(block + ".attn.c_attn", c + 2 * KvWidth(model), c, true, ParameterKind::kAttention);
+  add.Linear(block + ".attn.c_proj", c, c, true, ParameterKind::kAttention);
+  if (norms) add.LayerNorm(block + ".ln_2", c);
+  add.Linear(block + ".mlp.c_fc", MlpWidth(model), c, true, ParameterKind::kMlp);
+  add.Linear(block + ".mlp.c_proj", c, MlpWidth(model), true, ParameterKind::kMlp);
+}
+
+void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
+  const int64_t c = model.width;
+  const bool norms = NormPositionOf(model) != "none";
+  const std::string block = "model.layers." + std::to_string(index);
+  const std::string attention = block + ".self_attn.";
+  const std::string mlp = block + ".mlp.";
+  if (norms) add.RmsNorm(block + ".input_layernorm", c);
+  add.Linear(attention + "q_proj", c, c, model.qkv_bias, ParameterKind::kAttention);
+  add.Linear(attention + "k_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
+  add.Linear(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
+  add.Linear(attention + "o_proj", c, c, false, ParameterKind::kAttention);
+  if (norms) add.RmsNorm(block + ".post_attention_layernorm", c);
+  add.Linear(mlp + "gate_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
+  add.Linear(mlp + "up_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
+  add.Linear(mlp + "down_proj", c, MlpWidth(model), false, ParameterKind::kMlp);
+}
+
+}  // namespace
+
+std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
+  Builder add;
+  add.block = index;
+  if (model.family == "llama") {
+    AddLlamaBlock(model, index, add);
+  } else {
+    AddGpt2Block(model, index, add);
+  }
+  return std::move(add.list);
+}
+
+std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
+  const bool llama = model.family == "llama";
+  const int64_t e = EmbeddingWidth(model), c = model.width;
+  Builder add;
+  add.Add(llama ? "model.embed_tokens.weight" : "transformer.wte.weight", {model.vocab_size, e},
+          ParameterKind::kTokenEmbedding);
+  if (!llama) {
+    add.Add("transformer.wpe.weight", {model.context, e}, ParameterKind::kPositionEmbedding);
+  }
+  if (FactorisedEmbedding(model)) {
+    add.Linear("embedding_in", c, e, true, ParameterKind::kEmbeddingProjection);
+  }
+  for (int64_t i = 0; i < DistinctBlocks(model); ++i) {
+    for (ParameterInfo& parameter : BlockParameters(model, i)) {
+      add.list.push_back(std::move(parameter));
+    }
+  }
+  if (NormPositionOf(model) == "pre") {
+    if (llama) {
+      add.RmsNorm("model.norm", c);
+    } else {
+      add.LayerNorm("transformer.ln_f", c);
+    }
+  }
+  if (FactorisedEmbedding(model) && !model.untied_classifier) {
+    add.Linear("embedding_out", e, c, true, ParameterKind::kEmbeddingProjection);
+  }
+  if (model.untied_classifier) {
+    add.Add("lm_head.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
+  }
+  return std::move(add.list);
+}
+
+bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
+  return std::none_of(model.freeze.begin(), model.freeze.end(), [&](const std::string& pattern) {
+    return GlobMatches(pattern, parameter.name);
+  });
+}
+
+}  // namespace weft

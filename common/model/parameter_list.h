@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/spec/model_spec.h"
+
+namespace weft {
+
+enum class ParameterKind : uint8_t {
+  kTokenEmbedding,
+  kPositionEmbedding,
+  kEmbeddingProjection,  ///< Between a factorised embedding and the network.
+  kAttention,
+  kMlp,
+  kNorm,
+  kClassifier,  ///< Where it is not the token embedding.
+};
+
+/// A parameter of a model, as the engine has it.
+struct ParameterInfo {
+  std::string name;            ///< That of Hugging Face's files, where they have it.
+  std::vector<int64_t> shape;  ///< A linear layer's weight is [out, in].
+  ParameterKind kind = ParameterKind::kNorm;
+  int64_t block = -1;  ///< The distinct block it belongs to; -1: none.
+
+  int64_t Elements() const {
+    int64_t count = 1;
+    for (int64_t extent : shape) count *= extent;
+    return count;
+  }
+  bool matrix() const { return shape.size() == 2; }
+};
+
+/// The parameters of a block, named as that of layer `index`.
+std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index);
+
+/// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
+std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
+
+/// Whether model.freeze leaves the parameter alone.
+bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);
+
+}  // namespace weft
