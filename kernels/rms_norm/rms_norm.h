@@ -7,7 +7,7 @@ namespace weft::kernels {
 /// residual_out = residual + delta (when delta is given), y = weight * residual_out / RMS with
 /// RMS = sqrt(mean(residual_out^2) + epsilon) in fp32 (Zhang and Sennrich 2019, arXiv 1910.07467).
 struct RmsNormForwardArgs {
-  TensorView residual;      ///< [rows, width] f32 or bf16
+  TensorView residual;      ///< [rows, width] f32, bf16 or f16
   TensorView delta;         ///< [rows, width] same type, or none
   TensorView residual_out;  ///< [rows, width] same type; may be residual itself; none without delta
   TensorView weight;        ///< [width] f32

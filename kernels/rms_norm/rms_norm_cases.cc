@@ -1,3 +1,4 @@
+#include "kernels/cpu/float_types.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rms_norm/rms_norm_ref.h"
 #include "kernels/testing/all_cases.h"
@@ -14,8 +15,8 @@ std::string NameOf(const char* op, int64_t rows, int64_t width, DType dtype) {
 
 std::vector<double> RoundedTo(DType dtype, std::vector<double> values) {
   for (double& value : values) {
-    auto single = static_cast<float>(value);
-    value = dtype == DType::kBF16 ? ToFloat(ToBFloat16(single)) : single;
+    cpu::WithFloatType(
+        dtype, [&value]<class T>() { value = ToFloat(FromFloat<T>(static_cast<float>(value))); });
   }
   return values;
 }
@@ -108,7 +109,7 @@ OpCase BackwardCase(int64_t rows, int64_t width, DType dtype, bool with_residual
 
 std::vector<OpCase> RmsNormCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     auto add = [&](int64_t rows, int64_t width, CaseUse use) {
       for (Delta delta : {Delta::kNone, Delta::kAdded, Delta::kInPlace}) {
         cases.push_back(ForwardCase(rows, width, dtype, delta, use));

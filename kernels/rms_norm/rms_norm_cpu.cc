@@ -24,7 +24,7 @@ Status CheckForward(const Stream& stream, const RmsNormForwardArgs& args) {
   ArgumentCheck check(stream, "RmsNormForward");
   check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "residual has no columns");
   if (!check.status().ok()) return check.status();
-  check.ContiguousTensor("residual", x, x.shape, {DType::kF32, DType::kBF16})
+  check.ContiguousTensor("residual", x, x.shape, kFloatTypes)
       .ContiguousTensor("weight", args.weight, {x.shape[-1]}, {DType::kF32})
       .ContiguousTensor("y", args.y, x.shape, {x.dtype})
       .ContiguousTensor("rrms", args.rrms, {x.shape.Rows()}, {DType::kF32});
@@ -41,7 +41,7 @@ Status CheckBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
   check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "x has no columns");
   if (!check.status().ok()) return check.status();
   Shape columns = {x.shape[-1]};
-  check.ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16})
+  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
       .ContiguousTensor("dy", args.dy, x.shape, {x.dtype})
       .ContiguousTensor("weight", args.weight, columns, {DType::kF32})
       .ContiguousTensor("rrms", args.rrms, {x.shape.Rows()}, {DType::kF32})
@@ -52,8 +52,8 @@ Status CheckBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
 }
 
 template <class T>
-void Forward(const RmsNormForwardArgs& args,
-             void (*kernel)(const RmsNormForwardRows<T>&, int64_t, int64_t, int64_t)) {
+void Forward(const RmsNormForwardArgs& args) {
+  const RmsNormLoops<T>& loops = PickRmsNormKernels().Of<T>();
   RmsNormForwardRows<T> rows = {
       .residual = args.residual.As<T>(),
       .delta = args.delta ? args.delta.As<T>() : nullptr,
@@ -65,12 +65,12 @@ void Forward(const RmsNormForwardArgs& args,
   };
   int64_t width = args.residual.shape[-1];
   ParallelFor(args.residual.shape.Rows(), GrainRows(width),
-              [&](int64_t begin, int64_t end) { kernel(rows, begin, end, width); });
+              [&](int64_t begin, int64_t end) { loops.forward(rows, begin, end, width); });
 }
 
 template <class T>
-void Backward(const RmsNormBackwardArgs& args,
-              void (*kernel)(const RmsNormBackwardRows<T>&, int64_t, int64_t, int64_t)) {
+void Backward(const RmsNormBackwardArgs& args) {
+  const RmsNormLoops<T>& loops = PickRmsNormKernels().Of<T>();
   RmsNormBackwardRows<T> rows = {
       .dy = args.dy.As<T>(),
       .x = args.x.As<T>(),
@@ -90,7 +90,7 @@ void Backward(const RmsNormBackwardArgs& args,
     for (int64_t part = first; part < last; ++part) {
       RmsNormBackwardRows<T> own = rows;
       own.dweight = &sums[part * width];
-      kernel(own, part * part_rows, std::min((part + 1) * part_rows, count), width);
+      loops.backward(own, part * part_rows, std::min((part + 1) * part_rows, count), width);
     }
   });
   if (!args.dweight) return;
@@ -104,23 +104,13 @@ void Backward(const RmsNormBackwardArgs& args,
 
 Status RmsNormForward(const Stream& stream, const RmsNormForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckForward(stream, args));
-  const RmsNormKernels& kernels = PickRmsNormKernels();
-  if (args.residual.dtype == DType::kF32) {
-    Forward<float>(args, kernels.forward_f32);
-  } else {
-    Forward<BFloat16>(args, kernels.forward_bf16);
-  }
+  WithFloatType(args.residual.dtype, [&]<class T>() { Forward<T>(args); });
   return OkStatus();
 }
 
 Status RmsNormBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckBackward(stream, args));
-  const RmsNormKernels& kernels = PickRmsNormKernels();
-  if (args.x.dtype == DType::kF32) {
-    Backward<float>(args, kernels.backward_f32);
-  } else {
-    Backward<BFloat16>(args, kernels.backward_bf16);
-  }
+  WithFloatType(args.x.dtype, [&]<class T>() { Backward<T>(args); });
   return OkStatus();
 }
 

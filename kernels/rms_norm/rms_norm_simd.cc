@@ -71,10 +71,9 @@ void Backward(const RmsNormBackwardRows<T>& a, int64_t begin, int64_t end, int64
 }  // namespace
 
 const RmsNormKernels kRmsNormKernels = {
-    .forward_f32 = Forward<float>,
-    .forward_bf16 = Forward<BFloat16>,
-    .backward_f32 = Backward<float>,
-    .backward_bf16 = Backward<BFloat16>,
+    .f32 = {Forward<float>, Backward<float>},
+    .bf16 = {Forward<BFloat16>, Backward<BFloat16>},
+    .f16 = {Forward<Half>, Backward<Half>},
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

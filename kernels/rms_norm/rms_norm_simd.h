@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
 
@@ -31,15 +31,12 @@ struct RmsNormBackwardRows {
 };
 
 /// Rows [begin, end).
-struct RmsNormKernels {
-  void (*forward_f32)(const RmsNormForwardRows<float>&, int64_t begin, int64_t end, int64_t width);
-  void (*forward_bf16)(const RmsNormForwardRows<BFloat16>&, int64_t begin, int64_t end,
-                       int64_t width);
-  void (*backward_f32)(const RmsNormBackwardRows<float>&, int64_t begin, int64_t end,
-                       int64_t width);
-  void (*backward_bf16)(const RmsNormBackwardRows<BFloat16>&, int64_t begin, int64_t end,
-                        int64_t width);
+template <class T>
+struct RmsNormLoops {
+  void (*forward)(const RmsNormForwardRows<T>&, int64_t begin, int64_t end, int64_t width);
+  void (*backward)(const RmsNormBackwardRows<T>&, int64_t begin, int64_t end, int64_t width);
 };
+using RmsNormKernels = FloatTypes<RmsNormLoops>;
 
 WEFT_ISA_TABLE(RmsNormKernels)
 

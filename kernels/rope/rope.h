@@ -9,7 +9,7 @@ namespace weft::kernels {
 /// depends on the token's position and on j. The other way round with `inverse`, which is the
 /// gradient.
 struct RopeArgs {
-  TensorView x;          ///< [tokens, heads * head_dim] f32 or bf16, rows may be strided
+  TensorView x;          ///< [tokens, heads * head_dim] f32, bf16 or f16, rows may be strided
   TensorView positions;  ///< [tokens] i32, each in [0, table rows)
   TensorView cosines;    ///< [positions, head_dim / 2] f32
   TensorView sines;      ///< the same

@@ -56,7 +56,7 @@ OpCase Case(int64_t tokens, int64_t heads, int64_t head_dim, DType dtype, bool i
 
 std::vector<OpCase> RopeCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (bool inverse : {false, true}) {
       cases.push_back(Case(0, 1, 8, dtype, inverse, CaseUse::kTest));
       cases.push_back(Case(5, 3, 8, dtype, inverse, CaseUse::kTest));

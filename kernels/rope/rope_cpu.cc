@@ -22,7 +22,7 @@ Status Check(const Stream& stream, const RopeArgs& args) {
   check
       .That(args.x.shape[1] % (2 * args.cosines.shape[1]) == 0,
             "the columns of x are not whole heads of twice the table's columns")
-      .Tensor("x", args.x, args.x.shape, {DType::kF32, DType::kBF16})
+      .Tensor("x", args.x, args.x.shape, kFloatTypes)
       .ContiguousTensor("positions", args.positions, {tokens}, {DType::kI32})
       .ContiguousTensor("cosines", args.cosines, args.cosines.shape, {DType::kF32})
       .ContiguousTensor("sines", args.sines, args.cosines.shape, {DType::kF32});
@@ -42,24 +42,22 @@ Status Check(const Stream& stream, const RopeArgs& args) {
 
 Status Rope(const Stream& stream, const RopeArgs& args) {
   WEFT_RETURN_IF_ERROR(Check(stream, args));
-  const RopeKernels& kernels = PickRopeKernels();
   const int64_t half = args.cosines.shape[1], columns = args.x.shape[1];
   const int64_t heads = columns / (2 * half);
   const int32_t* positions = args.positions.As<int32_t>();
   const float sign = args.inverse ? -1.0f : 1.0f;
-  ParallelFor(
-      args.x.shape[0], kGrain / std::max<int64_t>(columns, 1) + 1, [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-          const float* cosines = args.cosines.As<float>() + positions[t] * half;
-          const float* sines = args.sines.As<float>() + positions[t] * half;
-          const int64_t row = t * args.x.row_stride;
-          if (args.x.dtype == DType::kF32) {
-            kernels.rotate_f32(args.x.As<float>() + row, cosines, sines, sign, heads, half);
-          } else {
-            kernels.rotate_bf16(args.x.As<BFloat16>() + row, cosines, sines, sign, heads, half);
-          }
-        }
-      });
+  WithFloatType(args.x.dtype, [&]<class T>() {
+    const RopeLoops<T>& loops = PickRopeKernels().Of<T>();
+    ParallelFor(args.x.shape[0], kGrain / std::max<int64_t>(columns, 1) + 1,
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t t = begin; t < end; ++t) {
+                    const int64_t angles = positions[t] * half;
+                    loops.rotate(args.x.As<T>() + t * args.x.row_stride,
+                                 args.cosines.As<float>() + angles, args.sines.As<float>() + angles,
+                                 sign, heads, half);
+                  }
+                });
+  });
   return OkStatus();
 }
 

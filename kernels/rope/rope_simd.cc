@@ -24,8 +24,9 @@ void Rotate(T* x, const float* cosines, const float* sines, float sign, int64_t 
 }  // namespace
 
 const RopeKernels kRopeKernels = {
-    .rotate_f32 = Rotate<float>,
-    .rotate_bf16 = Rotate<BFloat16>,
+    .f32 = {Rotate<float>},
+    .bf16 = {Rotate<BFloat16>},
+    .f16 = {Rotate<Half>},
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

@@ -7,7 +7,7 @@ namespace weft::kernels {
 /// y = silu(gate) * up with silu(x) = x / (1 + e^-x) (Shazeer 2020, arXiv 2002.05202). Rows of all
 /// matrices may be strided, so gate and up may be columns of one.
 struct SwiGluForwardArgs {
-  TensorView gate;  ///< [rows, width] f32 or bf16
+  TensorView gate;  ///< [rows, width] f32, bf16 or f16
   TensorView up;    ///< [rows, width] same type
   TensorView y;     ///< [rows, width] same type
 };

@@ -99,7 +99,7 @@ OpCase BackwardCase(int64_t rows, int64_t width, DType dtype, bool again, CaseUs
 
 std::vector<OpCase> SwiGluCases() {
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     auto add = [&](int64_t rows, int64_t width, CaseUse use) {
       cases.push_back(ForwardCase(rows, width, dtype, use));
       cases.push_back(BackwardCase(rows, width, dtype, false, use));

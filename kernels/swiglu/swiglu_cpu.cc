@@ -30,21 +30,16 @@ Status SwiGluForward(const Stream& stream, const SwiGluForwardArgs& args) {
   const TensorView& gate = args.gate;
   WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "SwiGluForward")
                            .That(gate.shape.rank == 2, "gate is not a matrix")
-                           .Tensor("gate", gate, gate.shape, {DType::kF32, DType::kBF16})
+                           .Tensor("gate", gate, gate.shape, kFloatTypes)
                            .Tensor("up", args.up, gate.shape, {gate.dtype})
                            .Tensor("y", args.y, gate.shape, {gate.dtype})
                            .status());
-  const SwiGluKernels& kernels = PickSwiGluKernels();
-  const auto run = [&]<class T>(T, auto kernel) {
+  WithFloatType(gate.dtype, [&]<class T>() {
+    const SwiGluLoops<T>& loops = PickSwiGluKernels().Of<T>();
     ForRows(gate, [&](int64_t row) {
-      kernel(Row<T>(gate, row), Row<T>(args.up, row), Row<T>(args.y, row), gate.shape[1]);
+      loops.forward(Row<T>(gate, row), Row<T>(args.up, row), Row<T>(args.y, row), gate.shape[1]);
     });
-  };
-  if (gate.dtype == DType::kF32) {
-    run(0.0f, kernels.forward_f32);
-  } else {
-    run(BFloat16{}, kernels.forward_bf16);
-  }
+  });
   return OkStatus();
 }
 
@@ -52,25 +47,21 @@ Status SwiGluBackward(const Stream& stream, const SwiGluBackwardArgs& args) {
   const TensorView& gate = args.gate;
   ArgumentCheck check(stream, "SwiGluBackward");
   check.That(gate.shape.rank == 2, "gate is not a matrix")
-      .Tensor("gate", gate, gate.shape, {DType::kF32, DType::kBF16})
+      .Tensor("gate", gate, gate.shape, kFloatTypes)
       .Tensor("up", args.up, gate.shape, {gate.dtype})
       .Tensor("dy", args.dy, gate.shape, {gate.dtype})
       .Tensor("dgate", args.dgate, gate.shape, {gate.dtype})
       .Tensor("dup", args.dup, gate.shape, {gate.dtype});
   if (args.y) check.Tensor("y", args.y, gate.shape, {gate.dtype});
   WEFT_RETURN_IF_ERROR(check.status());
-  const SwiGluKernels& kernels = PickSwiGluKernels();
-  const auto run = [&]<class T>(T, auto kernel) {
+  WithFloatType(gate.dtype, [&]<class T>() {
+    const SwiGluLoops<T>& loops = PickSwiGluKernels().Of<T>();
     ForRows(gate, [&](int64_t row) {
-      kernel(Row<T>(args.dy, row), Row<T>(gate, row), Row<T>(args.up, row), Row<T>(args.dgate, row),
-             Row<T>(args.dup, row), Row<T>(args.y, row), gate.shape[1]);
+      loops.backward(Row<T>(args.dy, row), Row<T>(gate, row), Row<T>(args.up, row),
+                     Row<T>(args.dgate, row), Row<T>(args.dup, row), Row<T>(args.y, row),
+                     gate.shape[1]);
     });
-  };
-  if (gate.dtype == DType::kF32) {
-    run(0.0f, kernels.backward_f32);
-  } else {
-    run(BFloat16{}, kernels.backward_bf16);
-  }
+  });
   return OkStatus();
 }
 

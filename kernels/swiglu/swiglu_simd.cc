@@ -47,10 +47,9 @@ void Backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, T* y, i
 }  // namespace
 
 const SwiGluKernels kSwiGluKernels = {
-    .forward_f32 = Forward<float>,
-    .forward_bf16 = Forward<BFloat16>,
-    .backward_f32 = Backward<float>,
-    .backward_bf16 = Backward<BFloat16>,
+    .f32 = {Forward<float>, Backward<float>},
+    .bf16 = {Forward<BFloat16>, Backward<BFloat16>},
+    .f16 = {Forward<Half>, Backward<Half>},
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

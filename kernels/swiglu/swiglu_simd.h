@@ -2,21 +2,19 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
 
 /// Loops over `count` contiguous elements; outputs may be inputs as swiglu.h says, y may be null in
 /// the backward pass.
-struct SwiGluKernels {
-  void (*forward_f32)(const float* gate, const float* up, float* y, int64_t count);
-  void (*forward_bf16)(const BFloat16* gate, const BFloat16* up, BFloat16* y, int64_t count);
-  void (*backward_f32)(const float* dy, const float* gate, const float* up, float* dgate,
-                       float* dup, float* y, int64_t count);
-  void (*backward_bf16)(const BFloat16* dy, const BFloat16* gate, const BFloat16* up,
-                        BFloat16* dgate, BFloat16* dup, BFloat16* y, int64_t count);
+template <class T>
+struct SwiGluLoops {
+  void (*forward)(const T* gate, const T* up, T* y, int64_t count);
+  void (*backward)(const T* dy, const T* gate, const T* up, T* dgate, T* dup, T* y, int64_t count);
 };
+using SwiGluKernels = FloatTypes<SwiGluLoops>;
 
 WEFT_ISA_TABLE(SwiGluKernels)
 

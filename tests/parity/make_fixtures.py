@@ -1,47 +1,54 @@
 #!/usr/bin/env python3
-"""Writes testdata/gpt2: a tiny GPT-2 of transformers with random weights, a batch, and what PyTorch
-makes of them in float64: logits, loss, every gradient, and the weights after 20 steps of AdamW.
+"""Writes testdata/<family>: tiny models with random weights, a batch, and what PyTorch makes of them
+in float64: logits, loss, every gradient, and the weights after 20 steps of AdamW.
 
   start/      the model, as a Hugging Face folder
   gradients/  the same folder form, each "weight" being the gradient of the mean loss
   trained/    the model after the steps
   batch.safetensors   tokens, targets (-1: none), logits, loss
-  imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens, and
-              loss.json: the model's loss over all of them
+  gpt2/imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens,
+                   and loss.json: the model's loss over all of them
 
-Needs torch, transformers and safetensors; run it by hand when the fixtures are to change.
+gpt2_shared is a GPT-2 of three layers with one block between them: its folders hold one block.
+
+Needs torch, transformers and safetensors; run it by hand when the fixtures are to change, with the
+families to write as arguments, or none for all.
 """
 
 import copy
 import json
 import pathlib
+import sys
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import ByteLevelBPETokenizer
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+)
 
-FOLDER = pathlib.Path(__file__).parent / "testdata" / "gpt2"
+FOLDER = pathlib.Path(__file__).parent / "testdata"
 SEQUENCES, LENGTH = 3, 20
 STEPS, LEARNING_RATE, BETAS, EPSILON, DECAY, CLIP = 20, 1e-3, (0.9, 0.95), 1e-6, 0.1, 1.0
 
 
 def loss_of(model, tokens, targets):
-    logits = model(input_ids=tokens).logits
+    logits = model(input_ids=tokens, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), targets.flatten(), ignore_index=-1
     )
     return logits, loss
 
 
-def save(model, name):
-    copy.deepcopy(model).float().save_pretrained(FOLDER / name)
-    (FOLDER / name / "generation_config.json").unlink(missing_ok=True)
+def save(model, folder):
+    copy.deepcopy(model).float().save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
 
 
 def write_imported():
     """What a job with model.import_path starts from, and the loss of its first step."""
-    folder, sequences, length = FOLDER / "imported", 6, 16
+    folder, sequences, length = FOLDER / "gpt2" / "imported", 6, 16
     folder.mkdir(exist_ok=True)
     words = ["the shuttle", "flies over", "a warp", "and under", "the weft", "of old looms"]
     text = " ".join(words[i * i % 7 % 6] for i in range(60)) + "."
@@ -65,31 +72,84 @@ def write_imported():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)  # far from a fresh model's loss
-    save(model, "imported")
+    save(model, folder)
     inputs, targets = tokens[:-1].view(sequences, length), tokens[1:].view(sequences, length)
     _, loss = loss_of(model.double(), inputs, targets)
     (folder / "loss.json").write_text(json.dumps({"loss": loss.item()}) + "\n")
 
 
-def main():
-    torch.manual_seed(2)
-    write_imported()
-    torch.manual_seed(1)
-    config = GPT2Config(
-        vocab_size=67, n_positions=24, n_embd=32, n_layer=2, n_head=2, n_inner=96,
+def gpt2(layers=2):
+    return GPT2LMHeadModel(GPT2Config(
+        vocab_size=67, n_positions=24, n_embd=32, n_layer=layers, n_head=2, n_inner=96,
         resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager",
         bos_token_id=None, eos_token_id=None,
-    )
-    model = GPT2LMHeadModel(config).eval()
+    ))
+
+
+def gpt2_shared():
+    model = gpt2(layers=3)
+    block = model.transformer.h[0]
+    for i in range(1, 3):
+        model.transformer.h[i] = block
+    return model
+
+
+LLAMA = dict(
+    vocab_size=67, hidden_size=32, intermediate_size=72, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=24, rms_norm_eps=1e-5,
+    tie_word_embeddings=False, attn_implementation="eager", bos_token_id=None, eos_token_id=None,
+)
+
+
+def llama():
+    return LlamaForCausalLM(LlamaConfig(**LLAMA))
+
+
+def llama3():
+    rope = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    return LlamaForCausalLM(LlamaConfig(
+        **{**LLAMA, "num_key_value_heads": 4, "tie_word_embeddings": True}, rope_parameters=rope,
+    ))
+
+
+def mistral():
+    return MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=7))
+
+
+def qwen2():
+    return Qwen2ForCausalLM(Qwen2Config(**{**LLAMA, "num_key_value_heads": 1}))
+
+
+FAMILIES = {
+    "gpt2": gpt2, "gpt2_shared": gpt2_shared, "llama": llama, "llama3": llama3,
+    "mistral": mistral, "qwen2": qwen2,
+}
+
+
+def without_repetition(model):
+    """A copy of a model whose layers are one block, with that block alone."""
+    model = copy.deepcopy(model)
+    layers = getattr(getattr(model, "transformer", None), "h", None)
+    if layers is not None and len(layers) > 1 and layers[0] is layers[1]:
+        model.transformer.h = torch.nn.ModuleList([layers[0]])
+        model.config.n_layer = 1
+    return model
+
+
+def write_family(name):
+    folder = FOLDER / name
+    torch.manual_seed(1)
+    model = FAMILIES[name]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model = model.double()  # of float32 weights, which the files hold exactly
-    tokens = torch.randint(0, config.vocab_size, (SEQUENCES, LENGTH))
-    targets = torch.randint(0, config.vocab_size, (SEQUENCES, LENGTH))
+    tokens = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
+    targets = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
     targets[0, 3] = targets[1, 17] = -1
 
-    save(model, "start")
+    save(without_repetition(model), folder / "start")
     logits, loss = loss_of(model, tokens, targets)
     loss.backward()
     save_file(
@@ -99,13 +159,13 @@ def main():
             "logits": logits.detach().float().contiguous(),
             "loss": loss.detach().float(),
         },
-        FOLDER / "batch.safetensors",
+        folder / "batch.safetensors",
     )
     gradients = copy.deepcopy(model)
     with torch.no_grad():
         for target, source in zip(gradients.parameters(), model.parameters()):
             target.copy_(source.grad)
-    save(gradients, "gradients")
+    save(without_repetition(gradients), folder / "gradients")
 
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
@@ -118,7 +178,16 @@ def main():
         loss_of(model, tokens, targets)[1].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-    save(model, "trained")
+    save(without_repetition(model), folder / "trained")
+
+
+def main():
+    names = sys.argv[1:] or list(FAMILIES)
+    if "gpt2" in names:
+        torch.manual_seed(2)
+        write_imported()
+    for name in names:
+        write_family(name)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,18 @@
 #include "common/env_fault.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/safetensors.h"
-#include "worker/engine/models/weights.h"
 #include "worker/engine/testing/tiny_run.h"
 
 namespace weft::engine {
 namespace {
 
-const std::string kFolder = WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2";
+std::string Folder(const std::string& family) {
+  return WEFT_SOURCE_DIR "/tests/parity/testdata/" + family;
+}
 
 template <class T>
-std::vector<T> ReadTensor(const std::string& name) {
-  auto file = SafetensorsFile::Open(Env::Posix(), kFolder + "/batch.safetensors");
+std::vector<T> ReadTensor(const std::string& family, const std::string& name) {
+  auto file = SafetensorsFile::Open(Env::Posix(), Folder(family) + "/batch.safetensors");
   WEFT_CHECK(file.ok(), file.status().message());
   const SafetensorsView* view = file->Find(name);
   WEFT_CHECK(view != nullptr, name);
@@ -31,18 +32,28 @@ std::vector<T> ReadTensor(const std::string& name) {
   return values;
 }
 
-ModelSpec Spec() {
-  auto spec = ReadModelConfig(Env::Posix(), kFolder + "/start", ModelSpec());
+// That of the folder. A shared block stands there once, as the model of one layer that it also is.
+ModelSpec FileSpec(const std::string& family) {
+  auto spec = ReadModelConfig(Env::Posix(), Folder(family) + "/start", ModelSpec());
   WEFT_CHECK(spec.ok(), spec.status().message());
   return *spec;
 }
 
-Batch RecordedBatch() {
+ModelSpec Spec(const std::string& family) {
+  ModelSpec spec = FileSpec(family);
+  if (family == "gpt2_shared") {
+    spec.layers = 3;
+    spec.distinct_blocks = 1;
+  }
+  return spec;
+}
+
+Batch RecordedBatch(const std::string& family) {
   Batch batch;
   batch.sequences = 3;
   batch.length = 20;
-  batch.tokens = ReadTensor<int32_t>("tokens");
-  batch.targets = ReadTensor<int32_t>("targets");
+  batch.tokens = ReadTensor<int32_t>(family, "tokens");
+  batch.targets = ReadTensor<int32_t>(family, "targets");
   for (int i = 0; i < 60; ++i) batch.positions.push_back(i % 20);
   batch.sequence_starts = {0, 20, 40, 60};
   batch.target_count = 58;
@@ -51,9 +62,16 @@ Batch RecordedBatch() {
 
 // A model with the weights of a recorded folder.
 struct Recorded : TinyRun {
-  explicit Recorded(const std::string& name, const PrecisionRecipe& precision = kFp32Precision)
-      : TinyRun(Spec(), {&precision, true, {}}) {
-    Status status = ImportWeights(Env::Posix(), kFolder + "/" + name, *model);
+  Recorded(const std::string& family, const std::string& name,
+           const PrecisionRecipe& precision = kFp32Precision)
+      : TinyRun(Spec(family), {&precision, true, {}}) {
+    const auto values = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
+      WEFT_ASSIGN_OR_RETURN(int64_t index, model->parameters().Find(tensor.parameter));
+      const TensorView view = model->parameters().value(index);
+      return std::span(view.As<float>(), static_cast<size_t>(view.shape.Elements()));
+    };
+    Status status =
+        ImportModel(Env::Posix(), Folder(family) + "/" + name, FileSpec(family), values);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(model->Pack(context).ok(), "pack");
   }
@@ -92,24 +110,27 @@ ParityTolerance ToleranceOf(const PrecisionRecipe& precision) {
   }
 }
 
-TEST(Gpt2ParityTest, LogitsAndLossAreThoseOfPyTorch) {
-  const std::vector<float> expected = ReadTensor<float>("logits");
+class ParityTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ParityTest, LogitsAndLossAreThoseOfPyTorch) {
+  const Batch batch = RecordedBatch(GetParam());
+  const std::vector<float> expected = ReadTensor<float>(GetParam(), "logits");
   for (const PrecisionRecipe* precision : AllPrecisions()) {
     const double tolerance = ToleranceOf(*precision).logits;
     SCOPED_TRACE(precision->name);
-    Recorded run("start", *precision);
-    const std::vector<float> logits = run.Logits(RecordedBatch());
+    Recorded run(GetParam(), "start", *precision);
+    const std::vector<float> logits = run.Logits(batch);
     ASSERT_EQ(logits.size(), expected.size());
     EXPECT_LT(RelativeError(logits.data(), expected.data(), expected.size()), tolerance);
-    EXPECT_NEAR(run.Loss(RecordedBatch()) / 58, ReadTensor<float>("loss")[0], tolerance);
+    EXPECT_NEAR(run.Loss(batch) / 58, ReadTensor<float>(GetParam(), "loss")[0], tolerance);
   }
 }
 
-TEST(Gpt2ParityTest, EveryGradientIsThatOfPyTorch) {
-  Recorded expected("gradients");
+TEST_P(ParityTest, EveryGradientIsThatOfPyTorch) {
+  Recorded expected(GetParam(), "gradients");
   for (const PrecisionRecipe* precision : AllPrecisions()) {
-    Recorded run("start", *precision);
-    run.Differentiate(RecordedBatch(), 1.0f / 58);
+    Recorded run(GetParam(), "start", *precision);
+    run.Differentiate(RecordedBatch(GetParam()), 1.0f / 58);
     for (int64_t p = 0; p < run.model->parameters().size(); ++p) {
       EXPECT_LT(
           RelativeError(run.model->parameters().gradient(p), expected.model->parameters().value(p)),
@@ -119,15 +140,15 @@ TEST(Gpt2ParityTest, EveryGradientIsThatOfPyTorch) {
   }
 }
 
-TEST(Gpt2ParityTest, Bf16WeightsAreExportedAsTheyAre) {
-  Recorded pure("start", kBf16PurePrecision);
+TEST_P(ParityTest, Bf16WeightsAreExportedAsTheyAre) {
+  Recorded pure(GetParam(), "start", kBf16PurePrecision);
   FaultEnv env;
   ASSERT_TRUE(ExportWeights(env, "/out", *pure.model, {}).ok());
-  TinyRun read(Spec(), {&kFp32Precision, false, {}});
+  TinyRun read(Spec(GetParam()), {&kFp32Precision, false, {}});
   ASSERT_TRUE(ImportWeights(env, "/out", *read.model).ok());
   EXPECT_EQ(read.Parameters(), pure.Parameters());
   // Rounded once, to nearest, when they were imported.
-  Recorded full("start");
+  Recorded full(GetParam(), "start");
   const auto expected = ValuesOf(full.model->parameters());
   const auto got = ValuesOf(pure.model->parameters());
   for (size_t p = 0; p < got.size(); ++p) {
@@ -141,12 +162,16 @@ TEST(Gpt2ParityTest, Bf16WeightsAreExportedAsTheyAre) {
 // The recorded batch at every step.
 class RecordedTokens : public BatchSource {
  public:
+  explicit RecordedTokens(Batch batch) : batch_(std::move(batch)) {}
   int64_t Sequences() const override { return 3; }
-  Result<Batch> Get(int64_t, int64_t, int64_t) override { return RecordedBatch(); }
+  Result<Batch> Get(int64_t, int64_t, int64_t) override { return batch_; }
+
+ private:
+  Batch batch_;
 };
 
-TEST(Gpt2ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
-  Recorded run("start");
+TEST_P(ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
+  Recorded run(GetParam(), "start");
   JobSpec job;
   job.model = run.model->spec();
   job.train.steps = 20;
@@ -162,7 +187,7 @@ TEST(Gpt2ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
   Plan plan;
   plan.precision = "fp32";
   plan.micro_batch = 3;
-  RecordedTokens tokens;
+  RecordedTokens tokens(RecordedBatch(GetParam()));
   auto trainer = Trainer::New(
       job, plan, {.context = &run.context, .model = run.model.get(), .train = &tokens});
   ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
@@ -170,8 +195,8 @@ TEST(Gpt2ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
     auto report = (*trainer)->Step();
     ASSERT_TRUE(report.ok()) << report.status().ToString();
   }
-  Recorded start("start");
-  Recorded expected("trained");
+  Recorded start(GetParam(), "start");
+  Recorded expected(GetParam(), "trained");
   for (int64_t p = 0; p < run.model->parameters().size(); ++p) {
     const std::string& name = run.model->parameters()[p].name;
     const TensorView end = expected.model->parameters().value(p);
@@ -179,6 +204,11 @@ TEST(Gpt2ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
     EXPECT_GT(RelativeError(start.model->parameters().value(p), end), 1e-3) << name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, ParityTest,
+                         ::testing::Values("gpt2", "gpt2_shared", "llama", "llama3", "mistral",
+                                           "qwen2"),
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace weft::engine
