@@ -18,88 +18,128 @@ bool Widens(const MemoryInputs& inputs) {
   return inputs.precision->products != DType::kF32 && !inputs.native_products;
 }
 
+/// Bytes of the tensors that come and go, for the tokens of a micro-batch.
+struct Sizes {
+  int64_t row;     ///< [tokens, width]
+  int64_t qkv;     ///< Queries, keys and values.
+  int64_t inner;   ///< Inside of the MLP, after the activation.
+  int64_t before;  ///< The same before it.
+  int64_t narrow;  ///< A row of a factorised embedding; 0 without.
+  int64_t block;   ///< All that a block saves.
+
+  explicit Sizes(const MemoryInputs& inputs) {
+    const ModelSpec& model = inputs.shape.spec;
+    const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+    const int64_t element = tokens * ElementOf(inputs);
+    row = element * model.width;
+    qkv = element * (model.width + 2 * KvWidth(model));
+    inner = element * MlpWidth(model);
+    before = MlpInputs(model) * inner;
+    narrow = element * model.embedding_width;
+    block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs));
+  }
+};
+
+/// f32 numbers a norm keeps of a token: mean and deviation, or the deviation.
+int64_t NormStatistics(const ModelSpec& model) {
+  return model.family == "llama" ? 1 : 2;
+}
+
 /// Peak of saved tensors and of the results that are alive beside them: follows the forward pass
 /// block by block, then the backward pass.
 int64_t ActivationPeak(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
+  const Sizes size(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  const int64_t row = tokens * shape.width * ElementOf(inputs);  // one [tokens, width] tensor
-  const int64_t inner = tokens * shape.mlp_width * ElementOf(inputs);
-  const int64_t block = BlockSavedBytes(shape, tokens, ElementOf(inputs));
-  const int64_t norm_statistics = 2 * kF32 * tokens;
+  const std::string norms = NormPositionOf(shape.spec);
+  // Both results of attention with what it read; at the end the MLP's as well.
+  const int64_t unsaved = std::max(3 * size.row + size.qkv, 4 * size.row + size.before);
 
-  int64_t saved = 0;
-  int64_t stream = row;  // the embedding; as soon as a block saves it, it counts there
+  // The input of a factorised embedding's projection is kept for its gradient.
+  int64_t saved = shape.first_trained_layer == 0 ? size.narrow : 0;
+  int64_t stream = size.row;  // the embedding; as soon as a block saves it, it counts there
   int64_t delta = 0;
-  int64_t peak = row;
-  for (int64_t i = 0; i < shape.layers; ++i) {
-    const bool first = delta == 0;
-    if (first) stream = 0;
-    if (i < inputs.recomputed_blocks) {
-      saved += row;
-      // Both results of attention, the norm and its input; at the end the MLP's as well.
-      const int64_t preview = std::max(6 * row, 5 * row + inner);
-      peak = std::max(peak, saved + stream + delta + preview);
-      stream = row;  // the sum after attention, which nobody saved
-    } else {
-      saved += block;
-      peak = std::max(peak, saved + stream + delta + 2 * row);
+  int64_t peak = saved + size.row;
+  int64_t kept = 0;
+  for (int64_t i = 0; i < shape.spec.layers; ++i) {
+    const bool backward = i >= shape.first_trained_layer;
+    if (backward && i >= inputs.recomputed_blocks) {
+      if (delta == 0) stream = 0;
+      saved += size.block;
+      ++kept;
+      peak = std::max(peak, saved + stream + delta + 2 * size.row);
       stream = 0;
+    } else {
+      if (backward) {
+        if (delta == 0) stream = 0;
+        saved += size.row;
+      }
+      peak = std::max(peak, saved + stream + delta + unsaved);
+      stream = size.row;  // the sum after attention, which nobody saved
     }
-    delta = row;
+    delta = norms == "post" ? 0 : size.row;
+    if (norms == "post") stream = size.row;
   }
-  peak = std::max(peak, saved + stream + delta + 2 * row + norm_statistics);
-  saved -= block * (shape.layers - inputs.recomputed_blocks);
-  if (inputs.recomputed_blocks > 0) {
+  int64_t last = size.row + size.narrow;  // what the classifier reads
+  if (norms == "pre") last += size.row + NormStatistics(shape.spec) * kF32 * tokens;
+  if (norms == "post") last -= size.row;
+  peak = std::max(peak, saved + stream + delta + last);
+  if (inputs.recomputed_blocks > shape.first_trained_layer) {
     // The replay of the last recomputed block; its input is among the saved ones.
-    peak = std::max(peak, saved + block - row + 2 * row);
+    peak = std::max(peak, saved - kept * size.block + size.block - size.row + 2 * size.row);
   }
   return peak;
 }
 
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const ModelShape& shape = inputs.shape;
+  const ModelSpec& model = shape.spec;
+  const Sizes size(inputs);
   const int64_t element = ElementOf(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  const int64_t row = tokens * shape.width * element;
-  const int64_t inner = tokens * shape.mlp_width * element;
   const int64_t chunk = std::min(LogitsChunkRows(shape, tokens, element), tokens);
   const int64_t columns = shape.PaddedVocabulary();
+  const bool narrow = size.narrow > 0 && !model.untied_classifier;
 
   // Token, target and position of every micro-batch of the step, and where sequences start.
   const int64_t batches = inputs.accumulation_steps * kF32 * (3 * tokens + inputs.micro_batch + 1);
-  const int64_t head = chunk * columns * element + tokens * kF32 + row;
-  const int64_t mlp_backward = row + 2 * inner;
-  const int64_t attention_backward = 5 * row;
+  const int64_t head =
+      chunk * columns * element + tokens * kF32 + (narrow ? size.narrow : size.row);
+  // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
+  const int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
+  const int64_t attention_backward = 2 * size.row + size.qkv;
   int64_t peak = std::max({head, mlp_backward, attention_backward});
   if (Widens(inputs)) {
     // f32 copies of both operands of the largest product.
-    peak +=
-        kF32 * std::max(chunk * (columns + shape.width), tokens * (shape.mlp_width + shape.width));
+    const int64_t widest = std::max(MlpInputs(model) * MlpWidth(model), 3 * model.width);
+    peak += kF32 * std::max(chunk * (columns + model.width), tokens * (widest + model.width));
   }
   // An evaluation saves nothing, but all results of a block count as workspace.
-  const int64_t evaluation = 8 * row + 2 * inner;
+  const int64_t evaluation = 5 * size.row + size.qkv + size.inner + size.before;
   return batches + std::max(peak, evaluation - activations);
 }
 
 }  // namespace
 
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
-  const int64_t c = shape.width;
-  return {
-      {"residual_1", c, true},
-      {"norm_1_mean", 1, false},
-      {"norm_1_rstd", 1, false},
-      {"norm_1", c, true},
-      {"qkv", 3 * c, true},
-      {"attention", c, true},
-      {"log_sum_exp", shape.heads, false},
-      {"residual_2", c, true},
-      {"norm_2_mean", 1, false},
-      {"norm_2_rstd", 1, false},
-      {"norm_2", c, true},
-      {"mlp_before_gelu", shape.mlp_width, true},
+  const ModelSpec& model = shape.spec;
+  const int64_t c = model.width;
+  const bool norms = NormPositionOf(model) != "none";
+  std::vector<SavedTensorSlot> slots;
+  const auto add_norm = [&](std::string_view residual, std::string_view statistics,
+                            std::string_view result) {
+    slots.push_back({residual, c, true});
+    if (!norms) return;
+    slots.push_back({statistics, NormStatistics(model), false});
+    slots.push_back({result, c, true});
   };
+  add_norm("residual_1", "norm_1_statistics", "norm_1");
+  slots.push_back({"qkv", c + 2 * KvWidth(model), true});
+  slots.push_back({"attention", c, true});
+  slots.push_back({"log_sum_exp", model.heads, false});
+  add_norm("residual_2", "norm_2_statistics", "norm_2");
+  slots.push_back({"mlp_before_activation", MlpInputs(model) * MlpWidth(model), true});
+  return slots;
 }
 
 int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes) {
@@ -113,21 +153,20 @@ int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   const ModelShape& shape = inputs.shape;
-  const int64_t c = shape.width, f = shape.mlp_width;
-  const int64_t padding = (shape.PaddedVocabulary() - shape.vocab_size) * c;
-  const int64_t stored = CountParameters(shape).Total() + padding;
-  const int64_t packed_elements =
-      shape.layers * (4 * c * c + 2 * c * f) + shape.PaddedVocabulary() * c;
   const int64_t packed_type = Widens(inputs) ? kF32 : ElementBytes(inputs.precision->products);
 
   MemoryBreakdown memory;
   // Vectors are f32 whatever the recipe. Each weight is packed twice: for the forward pass and for
   // the gradient of its input.
-  const int64_t matrices = packed_elements + shape.context * c;
-  memory.parameters_bytes = ElementBytes(inputs.precision->matrices) * matrices +
-                            kF32 * (stored - matrices) + 2 * packed_type * packed_elements;
-  memory.gradients_bytes = kF32 * stored;
-  memory.optimizer_bytes = 2 * kF32 * stored;
+  memory.parameters_bytes = ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
+                            kF32 * (shape.stored - shape.stored_matrices) +
+                            2 * packed_type * shape.packed;
+  if (shape.spec.family == "llama") {
+    // Cosines and sines of the rotary positions.
+    memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
+  }
+  memory.gradients_bytes = kF32 * shape.stored_trained;
+  memory.optimizer_bytes = 2 * kF32 * shape.stored_trained;
   memory.activations_bytes = ActivationPeak(inputs);
   memory.workspace_bytes = WorkspacePeak(inputs, memory.activations_bytes);
   // A ring all-reduce stages about two buckets.

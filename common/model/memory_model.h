@@ -18,7 +18,7 @@ struct SavedTensorSlot {
   bool compute_type = true;  ///< In the type of activations; otherwise f32.
 };
 
-/// What a block with the policy "keep" saves. With "recompute" it saves `residual_1` alone.
+/// What a block with the policy "keep" saves. With "recompute" it saves the first one alone.
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape);
 
 /// Bytes of that table for `tokens` tokens.

@@ -5,9 +5,19 @@
 namespace weft {
 namespace {
 
+ModelSpec Gpt2Model() {
+  ModelSpec model;
+  model.layers = 12;
+  model.width = 768;
+  model.heads = 12;
+  model.vocab_size = 50257;
+  model.context = 1024;
+  return model;
+}
+
 MemoryInputs Gpt2Inputs() {
   MemoryInputs inputs;
-  inputs.shape = {12, 768, 12, 3072, 50257, 1024};
+  inputs.shape = ModelShape(Gpt2Model());
   inputs.micro_batch = 4;
   inputs.sequence_length = 256;
   return inputs;

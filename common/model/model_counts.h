@@ -8,22 +8,11 @@
 
 namespace weft {
 
-/// Trainable numbers by kind of tensor; the classifier is the token embedding.
-struct ParameterCounts {
-  int64_t token_embedding = 0;
-  int64_t position_embedding = 0;
-  int64_t attention = 0;  ///< Weights and biases of all blocks.
-  int64_t mlp = 0;        ///< Weights and biases of all blocks.
-  int64_t norms = 0;      ///< Of all blocks and the last one.
-
-  int64_t Total() const { return token_embedding + position_embedding + attention + mlp + norms; }
-};
-
-ParameterCounts CountParameters(const ModelShape& shape);
-
 /// Floating-point operations of one token at sequence length T, a multiply-add counted as two. N
-/// counts every parameter, embeddings too, and causal attention counts half of the T x T square:
-/// forward 2 N + 2 L C T, training (forward, and backward at twice that) 6 N + 6 L C T.
+/// counts every parameter as often as the token meets it (ModelShape::used), and causal attention
+/// over a window of W counts the keys it sees, half of the T x T square without one: forward
+/// 2 N + 2 L C T, training (forward, and backward at twice that) 6 N + 6 L C T. Of frozen
+/// parameters and of what stands before all trained ones the backward pass counts what is left.
 double ForwardFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 
@@ -31,7 +20,7 @@ enum class GemmPass { kForward, kInputGradient, kWeightGradient };
 
 /// A matrix product [m, k] x [k, n] that runs `count` times.
 struct Gemm {
-  std::string_view name;  ///< "qkv", "attention output", "mlp up", "mlp down", "classifier"
+  std::string_view name;  ///< "qkv", "attention output", "mlp up", "mlp down", "classifier", ...
   GemmPass pass = GemmPass::kForward;
   int64_t m = 0;
   int64_t n = 0;
@@ -44,8 +33,8 @@ struct Gemm {
   }
 };
 
-/// The products with weights of one forward and backward pass over `tokens` tokens. The classifier
-/// runs in chunks of rows, see LogitsChunkRows.
+/// The products with weights of one forward and backward pass over `tokens` tokens, those that
+/// frozen parameters spare left out. The classifier runs in chunks of rows, see LogitsChunkRows.
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t element_bytes);
 
 /// The classifier computes its logits in chunks of about 64 MiB: rows of a chunk, a multiple of 32.

@@ -8,34 +8,115 @@
 namespace weft {
 namespace {
 
-const ModelShape kGpt2{12, 768, 12, 3072, 50257, 1024};
-
-TEST(CountParameters, MatchesThePublishedSizesOfGpt2) {
-  EXPECT_EQ(CountParameters(kGpt2).Total(), 124'439'808);
-  EXPECT_EQ(CountParameters({24, 1024, 16, 4096, 50257, 1024}).Total(), 354'823'168);
-  EXPECT_EQ(CountParameters({36, 1280, 20, 5120, 50257, 1024}).Total(), 774'030'080);
-  EXPECT_EQ(CountParameters({48, 1600, 25, 6400, 50257, 1024}).Total(), 1'557'611'200);
-  ModelShape padded = kGpt2;
-  padded.vocab_size = 50304;
-  EXPECT_EQ(CountParameters(padded).Total(), 124'475'904);
+ModelSpec Gpt2(int64_t layers = 12, int64_t width = 768) {
+  ModelSpec model;
+  model.layers = layers;
+  model.width = width;
+  model.heads = width / 64;
+  model.vocab_size = 50257;
+  model.context = 1024;
+  return model;
 }
 
-TEST(CountParameters, CountsATinyNetworkAsByHand) {
-  ParameterCounts counts = CountParameters({2, 4, 2, 10, 7, 5});
+ModelShape Padded() {
+  ModelSpec model = Gpt2();
+  model.vocab_size = 50304;
+  return ModelShape(model);
+}
+
+const ModelShape kGpt2{Gpt2()};
+
+TEST(ParameterCounts, MatchThePublishedSizesOfGpt2) {
+  EXPECT_EQ(kGpt2.counts.Total(), 124'439'808);
+  EXPECT_EQ(ModelShape(Gpt2(24, 1024)).counts.Total(), 354'823'168);
+  EXPECT_EQ(ModelShape(Gpt2(36, 1280)).counts.Total(), 774'030'080);
+  EXPECT_EQ(ModelShape(Gpt2(48, 1600)).counts.Total(), 1'557'611'200);
+  EXPECT_EQ(Padded().counts.Total(), 124'475'904);
+}
+
+TEST(ParameterCounts, MatchThePublishedSizesOfLlamaMistralAndQwen2) {
+  ModelSpec model;
+  model.family = "llama";
+  model.untied_classifier = true;
+  const auto count = [&](int64_t layers, int64_t width, int64_t heads, int64_t kv_heads,
+                         int64_t mlp_width, int64_t vocab_size) {
+    model.layers = layers;
+    model.width = width;
+    model.heads = heads;
+    model.kv_heads = kv_heads;
+    model.mlp_width = mlp_width;
+    model.vocab_size = vocab_size;
+    return ModelShape(model).counts.Total();
+  };
+  EXPECT_EQ(count(32, 4096, 32, 0, 11008, 32000), 6'738'415'616) << "Llama 2 7B";
+  EXPECT_EQ(count(32, 4096, 32, 8, 14336, 128256), 8'030'261'248) << "Llama 3 8B";
+  EXPECT_EQ(count(32, 4096, 32, 8, 14336, 32000), 7'241'732'096) << "Mistral 7B";
+  model.untied_classifier = false;
+  EXPECT_EQ(count(16, 2048, 32, 8, 8192, 128256), 1'235'814'400) << "Llama 3.2 1B";
+  model.qkv_bias = true;
+  EXPECT_EQ(count(24, 896, 14, 2, 4864, 151936), 494'032'768) << "Qwen2 0.5B";
+}
+
+TEST(ParameterCounts, CountATinyNetworkAsByHand) {
+  ModelSpec model;
+  model.layers = 2;
+  model.width = 4;
+  model.heads = 2;
+  model.mlp_width = 10;
+  model.vocab_size = 7;
+  model.context = 5;
+  ParameterCounts counts = ModelShape(model).counts;
   EXPECT_EQ(counts.token_embedding, 28);
   EXPECT_EQ(counts.position_embedding, 20);
   EXPECT_EQ(counts.attention, 2 * (48 + 12 + 16 + 4));
   EXPECT_EQ(counts.mlp, 2 * (40 + 10 + 40 + 4));
   EXPECT_EQ(counts.norms, 2 * 16 + 8);
+  EXPECT_EQ(counts.classifier + counts.embedding_projection, 0);
+  model.distinct_blocks = 1;
+  model.embedding_width = 3;
+  model.norm_position = "post";
+  counts = ModelShape(model).counts;
+  EXPECT_EQ(counts.token_embedding, 21);
+  EXPECT_EQ(counts.position_embedding, 15);
+  EXPECT_EQ(counts.embedding_projection, 12 + 4 + 12 + 3);
+  EXPECT_EQ(counts.attention, 48 + 12 + 16 + 4);
+  EXPECT_EQ(counts.norms, 16);
+  model.untied_classifier = true;
+  counts = ModelShape(model).counts;
+  EXPECT_EQ(counts.embedding_projection, 12 + 4);
+  EXPECT_EQ(counts.classifier, 28);
 }
 
 TEST(TrainingFlops, MatchesTheCountingRule) {
-  ModelShape padded = kGpt2;
-  padded.vocab_size = 50304;
+  const ModelShape padded = Padded();
   // 6 N + 6 L C T at T = 1024: 803 MFLOP a token.
   EXPECT_NEAR(TrainingFlopsPerToken(padded, 1024), 803.5e6, 0.5e6);
   EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(padded, 1024), 6.0 * 124'475'904 + 6.0 * 12 * 768 * 1024);
   EXPECT_DOUBLE_EQ(ForwardFlopsPerToken(padded, 64) * 3, TrainingFlopsPerToken(padded, 64));
+}
+
+TEST(TrainingFlops, CountSharedBlocksWithEachUseAndFrozenOnesOnce) {
+  const ModelShape separate = Padded();
+  ModelSpec model = separate.spec;
+  model.distinct_blocks = 3;
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(ModelShape(model), 64),
+                   TrainingFlopsPerToken(separate, 64));
+  EXPECT_LT(ModelShape(model).counts.Total(), separate.counts.Total());
+  // Half of the blocks and the embedding frozen: their forward pass remains, and the classifier's
+  // share of the input gradient.
+  model = separate.spec;
+  model.freeze = {"transformer.w*"};
+  for (int i = 0; i < 6; ++i) model.freeze.push_back("transformer.h." + std::to_string(i) + ".*");
+  const double block = 12 * 768 * 768 + 13 * 768, table = 50304 * 768;
+  const double attention = 768 * 64;
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(ModelShape(model), 64),
+                   ForwardFlopsPerToken(separate, 64) + 2 * (2 * (6 * block + 2 * 768) + table) +
+                       4 * 6 * attention);
+  // A window of a quarter of the sequence: 2 (1/4) - (1/4)^2 of the square's half.
+  model = separate.spec;
+  model.sliding_window = 16;
+  EXPECT_DOUBLE_EQ(ForwardFlopsPerToken(ModelShape(model), 64),
+                   2.0 * 124'475'904 + 2 * 12 * 768 * 64 * (0.5 - 0.0625));
 }
 
 TEST(WeightGemms, CoverEveryWeightOnceInEachPass) {
@@ -54,7 +135,9 @@ TEST(WeightGemms, ChunksTheClassifierAndNothingElse) {
   // 64 MiB of bf16 logits are 667 rows of 50304; 1024 rows make two even chunks of 512.
   EXPECT_EQ(LogitsChunkRows(kGpt2, 1024, 2), 512);
   EXPECT_EQ(LogitsChunkRows(kGpt2, 100, 2), 128);
-  EXPECT_EQ(LogitsChunkRows({1, 8, 1, 8, 1 << 24, 8}, 1024, 4), 32);
+  ModelSpec wide = Gpt2(1, 64);
+  wide.vocab_size = 1 << 24;
+  EXPECT_EQ(LogitsChunkRows(ModelShape(wide), 1024, 4), 32);
   for (const Gemm& gemm : WeightGemms(kGpt2, 1024, 2)) {
     const int64_t rows = gemm.pass == GemmPass::kWeightGradient ? gemm.k : gemm.m;
     EXPECT_EQ(rows, gemm.name == "classifier" ? 512 : 1024) << gemm.name;
@@ -65,12 +148,11 @@ TEST(WeightGemms, ChunksTheClassifierAndNothingElse) {
 TEST(ShapeOf, ResolvesWhatTheJobLeavesOpen) {
   JobSpec job;
   job.data.tokenizer.vocab_size = 1000;
-  EXPECT_EQ(ShapeOf(job).vocab_size, 1024);
-  EXPECT_EQ(ShapeOf(job).mlp_width, 4 * 384);
+  EXPECT_EQ(ShapeOf(job).spec.vocab_size, 1024);
   job.data.tokenizer.path = "tokenizer.json";
-  EXPECT_EQ(ShapeOf(job).vocab_size, 50304);
+  EXPECT_EQ(ShapeOf(job).spec.vocab_size, 50304);
   job.model.vocab_size = 50257;
-  EXPECT_EQ(ShapeOf(job).vocab_size, 50257);
+  EXPECT_EQ(ShapeOf(job).spec.vocab_size, 50257);
   EXPECT_EQ(ShapeOf(job).PaddedVocabulary(), 50304);
 }
 

@@ -50,6 +50,11 @@ inline int64_t EmbeddingWidth(const ModelSpec& model) {
   return FactorisedEmbedding(model) ? model.embedding_width : model.width;
 }
 
+/// Matrices between the residual stream and the inside of the MLP: gate and up, or one.
+inline int64_t MlpInputs(const ModelSpec& model) {
+  return model.family == "llama" ? 2 : 1;
+}
+
 /// "pre", "post" or "none".
 inline std::string NormPositionOf(const ModelSpec& model) {
   if (model.norm_position != "auto") return model.norm_position;

@@ -104,6 +104,19 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
   return std::move(add.list);
 }
 
+bool IsOutputProjection(const ParameterInfo& parameter) {
+  for (const char* suffix :
+       {"attn.c_proj.weight", "mlp.c_proj.weight", "o_proj.weight", "down_proj.weight"}) {
+    if (parameter.name.ends_with(suffix)) return true;
+  }
+  return false;
+}
+
+bool ClassifierIsTrained(const ModelSpec& model) {
+  const auto parameters = ParametersOf(model);
+  return IsTrained(model, model.untied_classifier ? parameters.back() : parameters.front());
+}
+
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
   return std::none_of(model.freeze.begin(), model.freeze.end(), [&](const std::string& pattern) {
     return GlobMatches(pattern, parameter.name);

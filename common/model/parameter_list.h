@@ -39,6 +39,12 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 
+/// Whether the weight belongs to the product that ends a sub-layer: after attention, after the MLP.
+bool IsOutputProjection(const ParameterInfo& parameter);
+
+/// Whether the matrix of the classifier is trained.
+bool ClassifierIsTrained(const ModelSpec& model);
+
 /// Whether model.freeze leaves the parameter alone.
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);
 

@@ -9,19 +9,10 @@ Status RefuseUnavailable(const JobSpec& job) {
     bool asked;
     const char* field;
   } unavailable[] = {
-      {job.model.family != "gpt2", "model.family other than gpt2"},
+      {job.model.family != "gpt2" && job.model.family != "llama",
+       "model.family other than gpt2 and llama"},
       {job.model.head != "auto" && job.model.head != "causal_lm",
        "model.head other than causal_lm"},
-      {job.model.kv_heads != 0 && job.model.kv_heads != job.model.heads, "model.kv_heads"},
-      {job.model.rope_scaling.kind != "none", "model.rope_scaling"},
-      {job.model.sliding_window != 0, "model.sliding_window"},
-      {job.model.qkv_bias, "model.qkv_bias"},
-      {job.model.untied_classifier, "model.untied_classifier"},
-      {job.model.norm_position != "auto" && job.model.norm_position != "pre",
-       "model.norm_position other than pre"},
-      {job.model.embedding_width != 0, "model.embedding_width"},
-      {job.model.distinct_blocks != 0, "model.distinct_blocks"},
-      {!job.model.freeze.empty(), "model.freeze"},
       {job.model.initialization.method != "auto" && job.model.initialization.method != "gpt2",
        "model.initialization.method other than gpt2"},
       {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
@@ -38,6 +29,50 @@ Status RefuseUnavailable(const JobSpec& job) {
   };
   for (const auto& [asked, field] : unavailable) {
     if (asked) return InvalidError(std::string(field) + " is not available in this release");
+  }
+  return OkStatus();
+}
+
+// What one family has and another has not.
+Status CheckFamily(const ModelSpec& model) {
+  const struct {
+    bool asked;
+    const char* field;
+  } of_llama[] = {
+      {model.kv_heads != 0 && model.kv_heads != model.heads, "model.kv_heads"},
+      {model.rope_scaling.kind != "none", "model.rope_scaling"},
+      {model.sliding_window != 0, "model.sliding_window"},
+      {model.qkv_bias, "model.qkv_bias"},
+  };
+  for (const auto& [asked, field] : of_llama) {
+    if (asked && model.family != "llama") {
+      return InvalidError(std::string(field) + " is for model.family llama, not " + model.family);
+    }
+  }
+  return OkStatus();
+}
+
+// Sizes that must fit each other. Those of an imported model are those of its folder.
+Status CheckModel(const ModelSpec& model) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  WEFT_RETURN_IF_ERROR(CheckFamily(model));
+  if (model.width % model.heads != 0) {
+    return InvalidError("model.width " + text(model.width) + " must be a multiple of model.heads " +
+                        text(model.heads));
+  }
+  if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
+    return InvalidError("model.heads " + text(model.heads) +
+                        " must be a multiple of model.kv_heads " + text(model.kv_heads));
+  }
+  if (model.distinct_blocks > 0 && model.layers % model.distinct_blocks != 0) {
+    return InvalidError("model.layers " + text(model.layers) +
+                        " must be a multiple of model.distinct_blocks " +
+                        text(model.distinct_blocks));
+  }
+  const RopeScalingSpec& scaling = model.rope_scaling;
+  if (scaling.kind == "llama3" && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+    return InvalidError(
+        "model.rope_scaling.high_frequency_factor must be more than low_frequency_factor");
   }
   return OkStatus();
 }
@@ -83,10 +118,7 @@ Status ValidateJob(const JobSpec& job) {
   }
   WEFT_RETURN_IF_ERROR(RefuseUnavailable(job));
   const ModelSpec& model = job.model;
-  if (model.import_path.empty() && model.width % model.heads != 0) {
-    return InvalidError("model.width " + std::to_string(model.width) +
-                        " must be a multiple of model.heads " + std::to_string(model.heads));
-  }
+  if (model.import_path.empty()) WEFT_RETURN_IF_ERROR(CheckModel(model));
   if (model.import_path.empty() && SequenceLength(job) > model.context) {
     return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                         " is longer than model.context " + std::to_string(model.context));

@@ -47,6 +47,26 @@ TEST(ValidateJob, NamesTheFieldsThatDoNotAgree) {
               HasSubstr("resources.micro_batch"));
 }
 
+TEST(ValidateJob, RefusesModelsWhosePartsDoNotFit) {
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.kv_heads = 2; }),
+              HasSubstr("model.kv_heads is for model.family llama, not gpt2"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.sliding_window = 8; }),
+              HasSubstr("model.sliding_window"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.distinct_blocks = 4; }),
+              HasSubstr("model.layers 6 must be a multiple of model.distinct_blocks 4"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.model.family = "llama";
+                job.model.kv_heads = 4;
+              }),
+              HasSubstr("model.heads 6 must be a multiple of model.kv_heads 4"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.model.family = "llama";
+                job.model.rope_scaling.kind = "llama3";
+                job.model.rope_scaling.low_frequency_factor = 4;
+              }),
+              HasSubstr("high_frequency_factor must be more"));
+}
+
 TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.optimizer.name = "sgd";

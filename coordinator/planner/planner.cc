@@ -51,7 +51,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   plan.threads_per_rank = option.threads;
   plan.bucket_bytes = kBucketBytes;
   plan.precision = job.train.precision;
-  plan.block_memory_policy = BlockPolicies(shape.layers, option.recomputed_blocks);
+  plan.block_memory_policy = BlockPolicies(shape.spec.layers, option.recomputed_blocks);
   candidate.feasible = option.misfit.empty();
   candidate.reason = option.misfit;
   plan.prediction.memory_per_rank = option.memory;
@@ -104,7 +104,7 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
   if (result.fitting.empty()) return NothingFits(job, result);
 
   PlanReport report;
-  report.parameters = CountParameters(ShapeOf(job)).Total();
+  report.parameters = ShapeOf(job).counts.Total();
   report.candidates_considered = result.considered;
   for (size_t i = 0; i < std::min(result.fitting.size(), kFittingShown); ++i) {
     const Option& option = result.fitting[i];

@@ -185,8 +185,8 @@ class Searcher {
       return;
     }
     const std::string& recompute = job_.resources.recompute;
-    const int64_t least = recompute == "block" ? shape_.layers : 0;
-    const int64_t most = recompute == "none" ? 0 : shape_.layers;
+    const int64_t least = recompute == "block" ? shape_.spec.layers : 0;
+    const int64_t most = recompute == "none" ? 0 : shape_.spec.layers;
     ++result_.considered;
     // Memory falls with every recomputed block: the least number that fits is
     // the fastest.

@@ -22,13 +22,6 @@ double D(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Weights that take part in products: all but the position table, biases and norms.
-double MatrixElements(const ModelShape& shape) {
-  return D(shape.layers) *
-             (4 * D(shape.width) * D(shape.width) + 2 * D(shape.width) * D(shape.mlp_width)) +
-         D(shape.PaddedVocabulary()) * D(shape.width);
-}
-
 }  // namespace
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
@@ -43,38 +36,46 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
     } else if (gemm.name != "classifier") {
-      cost.block_forward_gemm_seconds += seconds / D(shape.layers);
+      cost.block_forward_gemm_seconds += seconds / D(shape.spec.layers);
     }
   }
   // Causal attention: 2 products forward, 5 backward (flash attention computes the scores again),
   // each T C operations a token with half of the square.
+  const ModelSpec& model = shape.spec;
+  const int64_t seen = model.sliding_window > 0
+                           ? std::min(sequence_length, 2 * model.sliding_window)
+                           : sequence_length;
   const double product =
-      D(sequence_length) * D(shape.width) * D(tokens) / rates.AttentionFlopsPerSecond(threads);
-  cost.gemm_seconds += D(shape.layers) * 7 * product;
-  cost.backward_gemm_seconds += D(shape.layers) * 5 * product;
+      D(seen) * D(model.width) * D(tokens) / rates.AttentionFlopsPerSecond(threads);
+  const double backward_layers = D(model.layers - shape.first_trained_layer);
+  cost.gemm_seconds += (2 * D(model.layers) + 5 * backward_layers) * product;
+  cost.backward_gemm_seconds += 5 * backward_layers * product;
   cost.block_forward_gemm_seconds += 2 * product;
 
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
-  // and writes two, GELU reads one and writes one; backward, a norm moves four and GELU four, and
-  // the bias gradients read what the products read.
-  const double c = D(shape.width) * D(element), f = D(shape.mlp_width) * D(element);
+  // and writes two, an activation reads its one or two inputs and writes one; backward, a norm
+  // moves four and an activation twice as much, and the bias gradients read what the products read.
+  const double c = D(model.width) * D(element), f = D(MlpWidth(model)) * D(element);
+  const double activation = D(MlpInputs(model) + 1) * f;
   const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
-  const double block_forward = 2 * 4 * c + 2 * f + mask;
-  const double block_backward = 2 * 4 * c + 4 * f + (5 * c + f) + mask;
-  const double embedding = 3 * 4 * D(shape.width) + c;
+  const double block_forward = 2 * 4 * c + activation + mask;
+  const double biases = model.family == "llama" ? 0 : 5 * c + f;
+  const double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
+  const double embedding = 3 * 4 * D(EmbeddingWidth(model)) + c;
   const double classifier = 3 * D(shape.PaddedVocabulary()) * D(element);
   cost.block_forward_memory_bytes = D(tokens) * block_forward;
-  cost.memory_bytes = D(tokens) * (D(shape.layers) * (block_forward + block_backward) +
-                                   2 * embedding + classifier + 8 * c);
-  cost.weight_gradient_bytes = 4 * MatrixElements(shape);
+  cost.memory_bytes =
+      D(tokens) * (D(model.layers) * block_forward + backward_layers * block_backward +
+                   2 * embedding + classifier + 8 * c);
+  cost.weight_gradient_bytes = 4 * std::min(D(shape.packed), D(shape.trained));
   return cost;
 }
 
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
   const double passes = D(inputs.accumulation_steps);
   const double bandwidth = rates.MemoryBytesPerSecond(inputs.threads, inputs.ranks_on_worker);
-  const double parameters = D(CountParameters(inputs.shape).Total());
-  const double matrices = MatrixElements(inputs.shape);
+  const double trained = D(inputs.shape.trained);
+  const double matrices = D(inputs.shape.packed);
   const double per_operation =
       kSecondsPerOperation + kSecondsPerOperationAndThread * D(inputs.threads);
 
@@ -86,18 +87,19 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   time.recompute_seconds =
       recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth +
                     kForwardOperationsPerBlock * per_operation);
-  time.overhead_seconds =
-      passes * (D(inputs.shape.layers) * kOperationsPerBlock + kOperationsPerPass) * per_operation;
+  time.overhead_seconds = passes *
+                          (D(inputs.shape.spec.layers) * kOperationsPerBlock + kOperationsPerPass) *
+                          per_operation;
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
   // the gradients; packing reads each matrix twice and writes two copies.
   const double stored = D(ElementBytes(inputs.precision->matrices));
   const double packed = D(ElementBytes(inputs.precision->products));
   const double optimizer_bytes =
-      parameters * (5 * 4 + 2 * stored + 4) + matrices * (2 * stored + 2 * packed);
+      trained * (5 * 4 + 2 * stored + 4) + matrices * (2 * stored + 2 * packed);
   time.optimizer_seconds = optimizer_bytes / bandwidth;
 
   if (inputs.ranks > 1) {
-    const double bytes = 4 * parameters, neighbours = D(inputs.ranks - 1);
+    const double bytes = 4 * trained, neighbours = D(inputs.ranks - 1);
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     const double seconds = 2 * neighbours / D(inputs.ranks) * bytes / rates.LinkBytesPerSecond() +
                            std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;

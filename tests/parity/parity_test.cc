@@ -12,6 +12,7 @@
 #include "common/env_fault.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/safetensors.h"
+#include "worker/engine/models/weights.h"
 #include "worker/engine/testing/tiny_run.h"
 
 namespace weft::engine {
@@ -65,14 +66,15 @@ struct Recorded : TinyRun {
   Recorded(const std::string& family, const std::string& name,
            const PrecisionRecipe& precision = kFp32Precision)
       : TinyRun(Spec(family), {&precision, true, {}}) {
-    const auto values = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
-      WEFT_ASSIGN_OR_RETURN(int64_t index, model->parameters().Find(tensor.parameter));
-      const TensorView view = model->parameters().value(index);
-      return std::span(view.As<float>(), static_cast<size_t>(view.shape.Elements()));
-    };
-    Status status =
-        ImportModel(Env::Posix(), Folder(family) + "/" + name, FileSpec(family), values);
+    TinyRun file(FileSpec(family), {&precision, false, {}});
+    Status status = ImportWeights(Env::Posix(), Folder(family) + "/" + name, *file.model);
     WEFT_CHECK(status.ok(), status.message());
+    const auto from = file.model->parameters().NamedValues();
+    const auto to = model->parameters().NamedValues();
+    WEFT_CHECK(from.size() == to.size(), "the same parameters");
+    for (size_t i = 0; i < from.size(); ++i) {
+      std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+    }
     WEFT_CHECK(model->Pack(context).ok(), "pack");
   }
 };

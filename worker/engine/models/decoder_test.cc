@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/model_shape.h"
+#include "common/model/parameter_list.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -75,6 +77,25 @@ std::vector<Variant> Variants() {
          s.rope_scaling.original_context = 64;
        })},
   };
+}
+
+TEST(DecoderTest, ParametersAreThoseOfTheModelsList) {
+  for (const Variant& variant : Variants()) {
+    SCOPED_TRACE(variant.name);
+    TinyRun run(variant.spec, kFloat32);
+    const ParameterSet& parameters = run.model->parameters();
+    const std::vector<ParameterInfo> expected = ParametersOf(variant.spec);
+    EXPECT_EQ(parameters.size(), static_cast<int64_t>(expected.size()));
+    EXPECT_EQ(parameters.ElementCount(), ModelShape(variant.spec).counts.Total());
+    for (const ParameterInfo& parameter : expected) {
+      auto index = parameters.Find(parameter.name);
+      ASSERT_TRUE(index.ok()) << parameter.name;
+      const Shape& shape = parameters[*index].shape;
+      EXPECT_EQ(std::vector<int64_t>(shape.dims.begin(), shape.dims.begin() + shape.rank),
+                parameter.shape)
+          << parameter.name;
+    }
+  }
 }
 
 // Away from the start, where biases are zero and the attention is nearly uniform.
