@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -273,6 +274,42 @@ TEST(PlanJob, CountsTheModelByTheRule) {
   EXPECT_DOUBLE_EQ(prediction.model_flops_per_step,
                    tokens * (6.0 * 124'439'808 + 6.0 * 12 * 768 * 256));
   EXPECT_DOUBLE_EQ(prediction.tokens_per_second, tokens / prediction.step_seconds);
+}
+
+TEST(PlanJob, FollowsTheFamilyAndWhatIsFrozenOrShared) {
+  const ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
+  const auto plan = [&](const std::function<void(ModelSpec&)>& change) {
+    JobSpec job = Gpt2Job();
+    job.resources.micro_batch = 4;
+    job.resources.recompute = "none";
+    change(job.model);
+    return Best(job, cluster).prediction;
+  };
+  const auto whole = plan([](ModelSpec&) {});
+  const auto frozen = plan([](ModelSpec& m) {
+    m.freeze = {"transformer.w*", "*.h.0.*", "*.h.1.*"};
+  });
+  EXPECT_LT(frozen.memory_per_rank.gradients_bytes, whole.memory_per_rank.gradients_bytes);
+  EXPECT_LT(frozen.memory_per_rank.optimizer_bytes, whole.memory_per_rank.optimizer_bytes);
+  EXPECT_LT(frozen.memory_per_rank.activations_bytes, whole.memory_per_rank.activations_bytes);
+  EXPECT_EQ(frozen.memory_per_rank.parameters_bytes, whole.memory_per_rank.parameters_bytes);
+  EXPECT_LT(frozen.step_seconds, whole.step_seconds);
+  EXPECT_LT(frozen.model_flops_per_step, whole.model_flops_per_step);
+  const auto shared = plan([](ModelSpec& m) { m.distinct_blocks = 1; });
+  EXPECT_LT(shared.memory_per_rank.parameters_bytes, whole.memory_per_rank.parameters_bytes);
+  EXPECT_EQ(shared.memory_per_rank.activations_bytes, whole.memory_per_rank.activations_bytes);
+  EXPECT_EQ(shared.model_flops_per_step, whole.model_flops_per_step);
+  const auto llama = plan([](ModelSpec& m) {
+    m.family = "llama";
+    m.mlp_width = 2048;
+    m.kv_heads = 3;
+  });
+  // 12 (2 C^2 (1 + 1/4) + 3 C F) + V C + 25 C.
+  const int64_t c = 768;
+  const int64_t parameters = 12 * (2 * c * c + c * c / 2 + 3 * c * 2048) + 50257 * c + 25 * c;
+  EXPECT_DOUBLE_EQ(llama.model_flops_per_step,
+                   16.0 * 256 * (6.0 * static_cast<double>(parameters) + 6.0 * 12 * 768 * 256));
+  EXPECT_GT(llama.step_seconds, 0);
 }
 
 TEST(PlanJob, PlansSixtyFourWorkersInAMoment) {

@@ -88,7 +88,7 @@ class BadInput(unittest.TestCase):
                 (USAGE, "n_layer", {"config": with_config(n_layer=10**30)}),
                 (USAGE, "n_layer", {"config": with_config(n_layer="two")}),
                 (USAGE, "n_layer", {"config": with_config(n_layer=None)}),
-                (USAGE, "llama", {"config": with_config(model_type="llama")}),
+                (USAGE, "t5", {"config": with_config(model_type="t5")}),
                 (USAGE, "but the model needs", {"config": with_config(n_embd=32)}),
                 (USAGE, "not valid JSON", {"tokenizer": b'{"model":' * 100000}),
                 (USAGE, "tokenizer", {"tokenizer": b'{"model": {"type": "WordPiece"}}'}),

@@ -1,0 +1,52 @@
+"""The jobs of docs/examples run as they stand, but for their length, and learn."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WEFT = pathlib.Path(os.environ["WEFT_BIN"]) / "weft"
+STEPS = 12
+
+
+class Examples(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft_examples_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        shutil.copytree(ROOT / "docs/examples", self.folder / "examples")
+
+    def weft(self, *arguments):
+        result = subprocess.run(
+            [WEFT, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,
+            timeout=120, env={**os.environ, "WEFT_HOME": str(self.folder / "home"),
+                              "HOME": str(self.folder)})
+        self.assertEqual(result.returncode, 0, f"{arguments}: {result.stdout}{result.stderr}")
+        return result.stdout
+
+    @staticmethod
+    def losses(run):
+        return [json.loads(line)["loss"] for line in (run / "loss.jsonl").read_text().splitlines()]
+
+    def test_each_trains_generates_and_its_loss_falls(self):
+        jobs = sorted((self.folder / "examples").glob("*.yaml"))
+        self.assertGreaterEqual(len(jobs), 3)
+        for job in jobs:
+            with self.subTest(job.name):
+                text, changed = re.subn(r"\bsteps: \d+", f"steps: {STEPS}", job.read_text())
+                self.assertEqual(changed, 1)
+                job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 2", text))
+                run = self.folder / job.stem
+                self.weft("train", job, "--run-dir", run)
+                losses = self.losses(run)
+                self.assertEqual(len(losses), STEPS)
+                self.assertLess(losses[-1], losses[0] - 0.5)
+                self.weft("generate", run, "--prompt", "The", "--tokens", 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
