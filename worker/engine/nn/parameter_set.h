@@ -58,9 +58,8 @@ class ParameterSet {
                         Initializer initializer);
 
   /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
-  /// gradient. Before Allocate. kInvalid when a pattern matches none, naming a near one, or when
-  /// none is left to train.
-  Status Freeze(const std::vector<std::string>& patterns);
+  /// gradient. Before Allocate.
+  void Freeze(const std::vector<std::string>& patterns);
 
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
