@@ -1,6 +1,7 @@
 #include <iostream>
 #include <memory>
 
+#include "cli/budget.h"
 #include "cli/command.h"
 #include "cli/job_file.h"
 #include "common/env.h"
@@ -62,9 +63,32 @@ ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
 
 void AddPlanCommand(CLI::App& app, Session& session) {
   auto options = std::make_shared<PlanOptions>();
+  auto spending = std::make_shared<BudgetOptions>();
   CLI::App* command = AddCommand(app, session, "plan", "Show how a job would run, and why so",
-                                 [&session, options] { return ShowPlan(session, *options); });
-  command->add_option("file", options->file, "Job file, YAML or JSON")->required();
+                                 [&session, options, spending] {
+                                   spending->file = options->file;
+                                   spending->cluster = options->cluster;
+                                   return spending->budget.empty() ? ShowPlan(session, *options)
+                                                                   : ShowBudget(session, *spending);
+                                 });
+  CLI::Option_group* what = command->add_option_group("what");
+  what->add_option("file", options->file, "Job file, YAML or JSON");
+  CLI::Option* budget =
+      what->add_option("--budget", spending->budget,
+                       "Instead: the best model and number of tokens for 1e20 FLOPs, or for "
+                       "100gpu-hours; the job file says family, vocabulary, context and batch");
+  what->require_option(1, 2);
+  command
+      ->add_option("--device-flops", spending->device_flops,
+                   "Peak FLOP/s of a device (default: the fastest product a worker measured)")
+      ->check(CLI::PositiveNumber)
+      ->needs(budget);
+  command
+      ->add_option("--utilization", spending->utilization,
+                   "Share of the peak that training reaches")
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str()
+      ->needs(budget);
   command->add_option("--cluster", options->cluster,
                       "Plan for the machines in this file (ClusterProfile) instead of the "
                       "attached workers");

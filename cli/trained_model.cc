@@ -4,8 +4,8 @@
 #include "common/env.h"
 #include "common/formats/huggingface.h"
 #include "worker/engine/checkpoint/catalog.h"
-#include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/models/weights.h"
+#include "worker/trainer/trained_weights.h"
 
 namespace weft::cli {
 namespace {
@@ -46,9 +46,8 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder) {
   Env& env = Env::Posix();
   WEFT_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest, engine::VerifyCheckpoint(env, folder));
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model));
-  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
-                                           trained.model->parameters().NamedValues(),
-                                           engine::ExtraTensors::kIgnore));
+  WEFT_RETURN_IF_ERROR(
+      trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters()));
   // <run>/checkpoints/<step>: the tokenizer stands in the run folder.
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, DirName(DirName(folder))));
   return trained;

@@ -36,9 +36,8 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base);
 /// Reads `folder`/config.json.
 Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const ModelSpec& base);
 
-/// Puts the sizes of the folder `job.model.import_path` into `job.model`, where it has one. Errors as
-/// ReadModelConfig, kInvalid when the job's sequences are longer than the model's context, and as
-/// CheckFreeze, since now the parameters are known.
+/// Puts the sizes of the folder `job.model.import_path` into `job.model`; nothing without one. Errors
+/// as ReadModelConfig, and kInvalid when the job's sequences are longer than the model's context.
 Status ResolveImportedModel(Env& env, JobSpec& job);
 
 /// The config.json that ModelFromConfig and transformers (4 and 5) read back. `end_token` is the id

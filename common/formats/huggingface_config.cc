@@ -2,7 +2,6 @@
 
 #include "common/formats/huggingface.h"
 #include "common/model/model_sizes.h"
-#include "common/model/parameter_list.h"
 #include "common/spec/spec_json.h"
 
 namespace weft {
@@ -118,9 +117,9 @@ Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const Mod
 }
 
 Status ResolveImportedModel(Env& env, JobSpec& job) {
-  if (job.model.import_path.empty()) return CheckFreeze(job.model);
+  if (job.model.import_path.empty()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
-  if (SequenceLength(job) <= job.model.context) return CheckFreeze(job.model);
+  if (SequenceLength(job) <= job.model.context) return OkStatus();
   return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                       " is longer than the context " + std::to_string(job.model.context) +
                       " of the model in " + job.model.import_path);

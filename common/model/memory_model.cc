@@ -166,9 +166,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
   }
   memory.gradients_bytes = kF32 * shape.stored_trained;
-  memory.optimizer_bytes = 2 * kF32 * shape.stored_trained;
+  memory.optimizer_bytes = inputs.optimizer.state;
   memory.activations_bytes = ActivationPeak(inputs);
-  memory.workspace_bytes = WorkspacePeak(inputs, memory.activations_bytes);
+  memory.workspace_bytes =
+      std::max(WorkspacePeak(inputs, memory.activations_bytes), inputs.optimizer.workspace);
   // A ring all-reduce stages about two buckets.
   memory.communication_bytes = inputs.ranks > 1 ? 2 * inputs.bucket_bytes : 0;
   memory.runtime_bytes = 96 * kMiB + 8 * kMiB * inputs.threads;

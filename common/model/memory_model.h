@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/model/model_shape.h"
+#include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
 #include "common/spec/plan.h"
 
@@ -36,6 +37,7 @@ struct MemoryInputs {
   const PrecisionRecipe* precision = &kBf16Precision;
   bool native_products = true;  ///< The processor multiplies precision->products; otherwise weights
                                 ///< are packed as f32 and operands widened for each product.
+  OptimizerBytes optimizer;
   int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
 };
 

@@ -18,6 +18,7 @@ ModelSpec Gpt2Model() {
 MemoryInputs Gpt2Inputs() {
   MemoryInputs inputs;
   inputs.shape = ModelShape(Gpt2Model());
+  inputs.optimizer = OptimizerBytesOf(Gpt2Model(), JobSpec(), DType::kBF16);
   inputs.micro_batch = 4;
   inputs.sequence_length = 256;
   return inputs;
@@ -36,7 +37,7 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   const int64_t stored = 124'475'904;  // with 47 padded rows
   const int64_t packed = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50304 * 768;
   EXPECT_EQ(memory.gradients_bytes, 4 * stored);
-  EXPECT_EQ(memory.optimizer_bytes, 8 * stored);
+  EXPECT_EQ(memory.optimizer_bytes, 8 * 124'439'808);
   EXPECT_EQ(memory.parameters_bytes, 4 * stored + 2 * 2 * packed);
   EXPECT_EQ(memory.communication_bytes, 0);
 
@@ -89,6 +90,34 @@ TEST(PredictMemory, EachRecomputedBlockSavesMemoryAndLinearlyMoreTokensNeedMore)
   const int64_t once = PredictMemory(inputs).activations_bytes;
   inputs.micro_batch *= 2;
   EXPECT_EQ(PredictMemory(inputs).activations_bytes, 2 * once);
+}
+
+TEST(OptimizerBytes, FollowTheRuleAndTheAverages) {
+  const int64_t n = 124'439'808;
+  const auto bytes = [&](const char* name, const char* averaging = "none") {
+    JobSpec job;
+    job.optimizer.name = name;
+    job.train.averaging.kind = averaging;
+    job.train.averaging.window = 5;
+    return OptimizerBytesOf(Gpt2Model(), job, DType::kF32).state;
+  };
+  EXPECT_EQ(bytes("adamw"), 8 * n);
+  EXPECT_EQ(bytes("lamb"), 8 * n);
+  EXPECT_EQ(bytes("sgd"), 4 * n);
+  EXPECT_EQ(bytes("lion"), 4 * n);
+  EXPECT_EQ(bytes("schedule_free_adamw"), 12 * n);
+  EXPECT_EQ(bytes("muon"), 8 * n - 4 * 12 * (4 * 768 * 768 + 2 * 768 * 3072));
+  EXPECT_LT(bytes("adafactor"), n / 50);
+  EXPECT_EQ(bytes("adamw", "ema"), 12 * n);
+  EXPECT_EQ(bytes("adamw", "lawa"), 28 * n);
+}
+
+TEST(OptimizerBytes, FrozenParametersHaveNoState) {
+  JobSpec job;
+  ModelSpec model = Gpt2Model();
+  const int64_t all = OptimizerBytesOf(model, job, DType::kF32).state;
+  model.freeze = {"*.wte.weight"};
+  EXPECT_EQ(all - OptimizerBytesOf(model, job, DType::kF32).state, 8 * 50257 * 768);
 }
 
 TEST(BlockPolicies, RecomputesTheFirstBlocks) {

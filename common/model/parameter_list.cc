@@ -4,7 +4,6 @@
 
 #include "common/glob.h"
 #include "common/model/model_sizes.h"
-#include "common/spec/spec_json.h"
 
 namespace weft {
 namespace {
@@ -116,28 +115,6 @@ bool IsOutputProjection(const ParameterInfo& parameter) {
 bool ClassifierIsTrained(const ModelSpec& model) {
   const auto parameters = ParametersOf(model);
   return IsTrained(model, model.untied_classifier ? parameters.back() : parameters.front());
-}
-
-Status CheckFreeze(const ModelSpec& model) {
-  if (model.freeze.empty()) return OkStatus();
-  const std::vector<ParameterInfo> parameters = ParametersOf(model);
-  std::vector<std::string> names;
-  for (const ParameterInfo& parameter : parameters) names.push_back(parameter.name);
-  for (const std::string& pattern : model.freeze) {
-    if (std::any_of(names.begin(), names.end(),
-                    [&](const std::string& name) { return GlobMatches(pattern, name); })) {
-      continue;
-    }
-    const std::string nearest = NearestName(pattern, names);
-    return InvalidError(
-        "model.freeze '" + pattern + "' matches no parameter; hint: " +
-        (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
-  }
-  if (std::none_of(parameters.begin(), parameters.end(),
-                   [&](const ParameterInfo& p) { return IsTrained(model, p); })) {
-    return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
-  }
-  return OkStatus();
 }
 
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {

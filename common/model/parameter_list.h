@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/spec/model_spec.h"
-#include "common/status.h"
 
 namespace weft {
 
@@ -45,10 +44,6 @@ bool IsOutputProjection(const ParameterInfo& parameter);
 
 /// Whether the matrix of the classifier is trained.
 bool ClassifierIsTrained(const ModelSpec& model);
-
-/// kInvalid when a pattern of model.freeze matches no parameter, naming a near one, or when none is
-/// left to train.
-Status CheckFreeze(const ModelSpec& model);
 
 /// Whether model.freeze leaves the parameter alone.
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);

@@ -19,12 +19,8 @@ Status RefuseUnavailable(const JobSpec& job) {
       {job.data.format != "auto" && job.data.format != "text" && job.data.format != "jsonl",
        "data.format other than text and jsonl"},
       {!job.data.second_text_field.empty(), "data.second_text_field"},
-      {job.optimizer.name == "adafactor" || job.optimizer.name == "muon" ||
-           job.optimizer.name == "schedule_free_adamw",
-       "optimizer.name adafactor, muon or schedule_free_adamw"},
       {job.train.batch_warmup_steps != 0, "train.batch_warmup_steps"},
       {job.train.gradient_noise_scale, "train.gradient_noise_scale"},
-      {job.train.averaging.kind != "none", "train.averaging"},
       {job.train.guard.spike_deviations != 0, "train.guard.spike_deviations"},
   };
   for (const auto& [asked, field] : unavailable) {
@@ -87,6 +83,26 @@ Status CheckOptimization(const JobSpec& job) {
     return InvalidError(
         "train.gradient_clip_value does not go with optimizer.name lars, whose rates follow the "
         "norm of the gradients; hint: train.gradient_clip_norm");
+  }
+  const bool keeps_f32 = optimizer.name == "adafactor" || optimizer.name == "muon" ||
+                         optimizer.name == "schedule_free_adamw" ||
+                         job.train.averaging.kind != "none";
+  if (keeps_f32 && job.train.precision == "bf16_pure") {
+    return InvalidError(
+        "train.precision bf16_pure goes neither with train.averaging nor with optimizer.name "
+        "adafactor, muon or schedule_free_adamw, which need weights in fp32; hint: "
+        "train.precision bf16");
+  }
+  if (optimizer.name == "schedule_free_adamw") {
+    if (schedule.kind != "constant") {
+      return InvalidError("optimizer.name schedule_free_adamw needs schedule.kind constant, not " +
+                          schedule.kind + "; hint: keep schedule.warmup_steps");
+    }
+    if (job.train.averaging.kind != "none") {
+      return InvalidError(
+          "train.averaging does not go with optimizer.name schedule_free_adamw, which averages by "
+          "itself");
+    }
   }
   if (schedule.warmup_steps > job.train.steps) {
     return InvalidError("schedule.warmup_steps " + std::to_string(schedule.warmup_steps) +

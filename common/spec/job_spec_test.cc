@@ -79,6 +79,19 @@ TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
                 job.train.gradient_clip_value = 1;
               }),
               HasSubstr("train.gradient_clip_value does not go with"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.optimizer.name = "schedule_free_adamw"; }),
+              HasSubstr("needs schedule.kind constant, not cosine"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.optimizer.name = "schedule_free_adamw";
+                job.schedule.kind = "constant";
+                job.train.averaging.kind = "ema";
+              }),
+              HasSubstr("train.averaging does not go with"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.optimizer.name = "muon";
+                job.train.precision = "bf16_pure";
+              }),
+              HasSubstr("bf16_pure goes neither with"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.schedule.kind = "warmup_stable_decay";
                 job.schedule.decay_steps = 901;

@@ -36,7 +36,10 @@ constexpr int64_t kMostTokens = int64_t{1} << 20;
 class Searcher {
  public:
   Searcher(const JobSpec& job, const ClusterProfile& cluster)
-      : job_(job), shape_(ShapeOf(job)), precision_(PrecisionOf(job.train.precision)) {
+      : job_(job),
+        shape_(ShapeOf(job)),
+        precision_(PrecisionOf(job.train.precision)),
+        optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)) {
     for (const WorkerProfile& worker : cluster.workers) workers_.push_back(&worker);
     // The largest first, so that few machines do the work; equals by name.
     std::sort(workers_.begin(), workers_.end(), [](const auto* a, const auto* b) {
@@ -155,6 +158,7 @@ class Searcher {
     inputs.bucket_bytes = kBucketBytes;
     inputs.precision = &precision_;
     inputs.native_products = native_products_;
+    inputs.optimizer = optimizer_;
     inputs.recomputed_blocks = recomputed;
     return inputs;
   }
@@ -293,6 +297,7 @@ class Searcher {
   const JobSpec& job_;
   const ModelShape shape_;
   const PrecisionRecipe& precision_;
+  const OptimizerBytes optimizer_;
   bool native_products_ = true;
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kind_;  ///< By worker: index into rates_.

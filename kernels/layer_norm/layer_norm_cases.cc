@@ -1,3 +1,4 @@
+#include "kernels/cpu/float_types.h"
 #include "kernels/layer_norm/layer_norm.h"
 #include "kernels/layer_norm/layer_norm_ref.h"
 #include "kernels/testing/all_cases.h"
@@ -10,6 +11,14 @@ constexpr float kEpsilon = 1e-5f;
 std::string NameOf(const char* op, int64_t rows, int64_t width, DType dtype) {
   return std::string(op) + "/" + std::to_string(rows) + "x" + std::to_string(width) + "/" +
          std::string(DTypeName(dtype));
+}
+
+std::vector<double> RoundedTo(DType dtype, std::vector<double> values) {
+  for (double& value : values) {
+    cpu::WithFloatType(
+        dtype, [&value]<class T>() { value = ToFloat(FromFloat<T>(static_cast<float>(value))); });
+  }
+  return values;
 }
 
 enum class Delta { kNone, kAdded, kInPlace };

@@ -96,18 +96,6 @@ TEST(Linear, NoRowsIsNoWork) {
   EXPECT_EQ(dw[5], 0);
 }
 
-TEST(Linear, TheGradientOfTheBiasAloneIsTheColumnSums) {
-  std::array<float, 9> x{};
-  std::array<float, 6> dy = {1, 2, 3, 4, 5, 6};
-  std::array<float, 2> dbias = {10, 20};
-  const LinearBackwardWeightArgs args{.x = TensorView(x.data(), DType::kF32, {3, 3}),
-                                      .dy = TensorView(dy.data(), DType::kF32, {3, 2}),
-                                      .dweight = {},
-                                      .dbias = TensorView(dbias.data(), DType::kF32, {2})};
-  ASSERT_TRUE(LinearBackwardWeight({}, args).ok());
-  EXPECT_EQ(dbias, (std::array<float, 2>{19, 32}));
-}
-
 TEST(Linear, RefusesArgumentsThatDoNotFit) {
   std::array<float, 16> memory{};
   TensorView two_by_two(memory.data(), DType::kF32, {2, 2});

@@ -109,11 +109,21 @@ struct ScheduleFreeArgs {
   float average_weight = 1;  ///< Of the newest z, in [0, 1]: 1 for the first update.
 };
 
+/// The direction of Muon before it is orthogonalized (Jordan et al. 2024); keeps m, writes it into
+/// the second state, and leaves the parameter alone:
+///   m = momentum m + (1 - momentum) g;  direction = nesterov ? (1 - momentum) g + momentum m : m
+struct MomentumArgs {
+  UpdateInputs update = {};
+  float momentum = 0.95f;
+  bool nesterov = true;
+};
+
 WEFT_DEVICE_OP(Sgd, SgdArgs)
 WEFT_DEVICE_OP(Lars, LarsArgs)
 WEFT_DEVICE_OP(Adam, AdamArgs)
 WEFT_DEVICE_OP(Lamb, LambArgs)
 WEFT_DEVICE_OP(Lion, LionArgs)
 WEFT_DEVICE_OP(ScheduleFreeAdamW, ScheduleFreeArgs)
+WEFT_DEVICE_OP(Momentum, MomentumArgs)
 
 }  // namespace weft::kernels

@@ -86,6 +86,18 @@ std::vector<Rule> Rules() {
            },
        .reference = [](const UpdateRefState& s,
                        const UpdateRefInputs& in) { return LionRef(s, in, 0.9f, 0.98f); }});
+  for (bool nesterov : {false, true}) {
+    rules.push_back({.name = nesterov ? "muon_nesterov" : "muon_momentum",
+                     .states = 2,
+                     .run =
+                         [=](const Stream& stream, const UpdateInputs& update) {
+                           return Momentum(stream, {update, 0.95f, nesterov});
+                         },
+                     .reference =
+                         [=](const UpdateRefState& s, const UpdateRefInputs& in) {
+                           return MomentumRef(s, in, 0.95f, nesterov);
+                         }});
+  }
   rules.push_back({.name = "schedule_free_adamw",
                    .states = 3,
                    .run =

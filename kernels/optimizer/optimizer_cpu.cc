@@ -287,4 +287,19 @@ Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
   return OkStatus();
 }
 
+Status Momentum(const Stream& stream, const MomentumArgs& args) {
+  ArgumentCheck check = CheckUpdate(stream, "Momentum", args.update, 2);
+  check.That(args.momentum >= 0 && args.momentum < 1, "momentum must be in [0, 1)");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const OptimizerKernels& kernels = PickOptimizerKernels();
+  ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
+               [&](int64_t, const Block&, const UpdateTensor&, const UpdateSpan& span) {
+                 kernels.momentum({.gradient = FactorsOf(args.update),
+                                   .momentum = args.momentum,
+                                   .nesterov = args.nesterov},
+                                  span);
+               });
+  return OkStatus();
+}
+
 }  // namespace weft::kernels::cpu

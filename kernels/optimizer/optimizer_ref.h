@@ -114,6 +114,18 @@ inline UpdateRefState LionRef(UpdateRefState s, const UpdateRefInputs& in, doubl
   return s;
 }
 
+/// Muon's direction, into state 1.
+inline UpdateRefState MomentumRef(UpdateRefState s, const UpdateRefInputs& in, double momentum,
+                                  bool nesterov) {
+  for (size_t i = 0; i < in.gradient.size(); ++i) {
+    const double g = in.gradient[i];
+    double& m = s.state[0][i];
+    m = momentum * m + (1 - momentum) * g;
+    s.state[1][i] = nesterov ? (1 - momentum) * g + momentum * m : m;
+  }
+  return s;
+}
+
 /// Algorithm 1 of Defazio et al. 2024; the parameter is y, the states are x, z and v.
 inline UpdateRefState ScheduleFreeRef(UpdateRefState s, const UpdateRefInputs& in, double beta1,
                                       double beta2, double epsilon, int64_t step,

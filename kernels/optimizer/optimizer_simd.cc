@@ -118,6 +118,15 @@ void ScheduleFree(const ScheduleFreeFactors& f, const UpdateSpan& span) {
       });
 }
 
+void Momentum(const MomentumFactors& f, const UpdateSpan& span) {
+  UpdateWith<2>(
+      f.gradient, span, WEFT_RULE {
+        VecF g = e.gradient, m = Fma(e.state[0] - g, Set(f.momentum), g);
+        e.state[0] = m;
+        e.state[1] = f.nesterov ? Fma(m - g, Set(f.momentum), g) : m;
+      });
+}
+
 }  // namespace
 
 const OptimizerKernels kOptimizerKernels = {
@@ -128,6 +137,7 @@ const OptimizerKernels kOptimizerKernels = {
     .lamb_step = LambStep,
     .lion = Lion,
     .schedule_free = ScheduleFree,
+    .momentum = Momentum,
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

@@ -58,6 +58,12 @@ struct ScheduleFreeFactors {
   float average_weight;
 };
 
+struct MomentumFactors {
+  GradientFactors gradient;
+  float momentum;
+  bool nesterov;
+};
+
 struct OptimizerKernels {
   void (*sgd)(const SgdFactors& factors, const UpdateSpan& span);
   void (*sgd_momentum)(const SgdFactors& factors, const UpdateSpan& span);
@@ -68,6 +74,7 @@ struct OptimizerKernels {
   void (*lamb_step)(const AdamFactors& factors, const UpdateSpan& span, float rate);
   void (*lion)(const LionFactors& factors, const UpdateSpan& span);
   void (*schedule_free)(const ScheduleFreeFactors& factors, const UpdateSpan& span);
+  void (*momentum)(const MomentumFactors& factors, const UpdateSpan& span);
 };
 
 WEFT_ISA_TABLE(OptimizerKernels)

@@ -1,9 +1,17 @@
 #include "kernels/rms_norm/rms_norm_simd.h"
 
-#include "kernels/cpu/columns.h"
+#include "kernels/cpu/vec.h"
 
 namespace weft::kernels::cpu::WEFT_ISA {
 namespace {
+
+// Calls fn(column, count) for whole vectors (count == kLanes), then for the rest of the row.
+template <class Fn>
+WEFT_INLINE void ForColumns(int64_t width, Fn fn) {
+  int64_t c = 0;
+  for (; c + kLanes <= width; c += kLanes) fn(c, kLanes);
+  if (c < width) fn(c, width - c);
+}
 
 template <class T>
 void Forward(const RmsNormForwardRows<T>& a, int64_t begin, int64_t end, int64_t width) {

@@ -8,6 +8,7 @@ namespace weft::kernels::testing {
 
 /// The case list of each operation, defined in its <op>_cases.cc.
 std::vector<OpCase> ActivationCases();
+std::vector<OpCase> AdafactorCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> CrossEntropyCases();
 std::vector<OpCase> DropoutCases();
@@ -17,6 +18,7 @@ std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> NormStatCases();
 std::vector<OpCase> OptimizerCases();
+std::vector<OpCase> OrthogonalizeCases();
 std::vector<OpCase> RmsNormCases();
 std::vector<OpCase> RopeCases();
 std::vector<OpCase> StochasticRoundCases();
@@ -27,6 +29,7 @@ inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
            ActivationCases(),
+           AdafactorCases(),
            AttentionCases(),
            CrossEntropyCases(),
            DropoutCases(),
@@ -36,6 +39,7 @@ inline std::vector<OpCase> AllCases() {
            LinearCases(),
            NormStatCases(),
            OptimizerCases(),
+           OrthogonalizeCases(),
            RmsNormCases(),
            RopeCases(),
            StochasticRoundCases(),

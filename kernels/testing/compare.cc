@@ -4,8 +4,6 @@
 #include <cmath>
 #include <sstream>
 
-#include "kernels/cpu/float_types.h"
-
 namespace weft::kernels::testing {
 namespace {
 
@@ -73,14 +71,6 @@ std::string Mismatch(std::span<const double> got, std::span<const double> want,
        << "), relative norm of all errors " << (norm == 0 ? error_norm : error_norm / norm)
        << " (allowed " << tolerance.relative << ")";
   return text.str();
-}
-
-std::vector<double> RoundedTo(DType dtype, std::vector<double> values) {
-  for (double& value : values) {
-    cpu::WithFloatType(
-        dtype, [&value]<class T>() { value = ToFloat(FromFloat<T>(static_cast<float>(value))); });
-  }
-  return values;
 }
 
 std::string GradientMismatch(const std::function<double(const std::vector<double>&)>& f,

@@ -26,9 +26,6 @@ Tolerance ToleranceFor(DType dtype, int64_t terms, int roundings = 2);
 std::string Mismatch(std::span<const double> got, std::span<const double> want,
                      const Tolerance& tolerance);
 
-/// The values as elements of `dtype`, one of kFloatTypes, hold them.
-std::vector<double> RoundedTo(DType dtype, std::vector<double> values);
-
 /// Compares `gradient` of the scalar function `f` at `x` with central differences; empty or text.
 /// For float64 references of backward passes.
 std::string GradientMismatch(const std::function<double(const std::vector<double>&)>& f,

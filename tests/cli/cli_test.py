@@ -144,6 +144,19 @@ class WithCluster(unittest.TestCase):
         report = cluster.weft("plan", cluster.job("planned"), "-o", "json").json()
         self.assertTrue(report["candidates"][0]["chosen"])
 
+    def test_plan_proposes_a_model_for_a_budget(self):
+        plan = self.cluster.weft("plan", "--budget", "1e20")
+        self.assertEqual(plan.code, 0, plan.err)
+        self.assertIn("Hoffmann", plan.out)
+        hours = self.cluster.weft("plan", "--budget", "50gpu-hours", "--device-flops", "1e15",
+                                  "--utilization", "0.5", "-o", "json").json()
+        self.assertEqual(hours["flops"], 50 * 3600 * 1e15 * 0.5)
+        self.assertEqual(len(hours["proposals"]), 2)
+        # Without a rate: what the workers measured.
+        measured = self.cluster.weft("plan", "--budget", "1gpuh", "-o", "json").json()
+        self.assertGreater(measured["device_flops_per_second"], 1e8)
+        self.assertEqual(self.cluster.weft("plan", "--budget", "a lot").code, 2)
+
     def test_a_repeated_submission_is_the_same_job(self):
         cluster = self.cluster
         path = cluster.job("twice", steps=5)

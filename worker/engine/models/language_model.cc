@@ -1,7 +1,6 @@
 #include "worker/engine/models/language_model.h"
 
 #include "common/model/model_sizes.h"
-#include "common/model/parameter_list.h"
 #include "worker/engine/models/gpt2.h"
 #include "worker/engine/models/llama.h"
 
@@ -40,7 +39,6 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
     return InvalidError("model.family '" + spec.family + "' is not known; hint: gpt2 or llama");
   }
   WEFT_RETURN_IF_ERROR(Validate(spec));
-  WEFT_RETURN_IF_ERROR(CheckFreeze(spec));
   const PrecisionRecipe& precision = *options.precision;
   if (precision.products != precision.activations ||
       precision.classifier != precision.activations) {
@@ -49,7 +47,7 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
                         "of this build does");
   }
   auto model = std::make_unique<Decoder>(spec, options, llama ? Llama(spec) : Gpt2(spec));
-  model->parameters().Freeze(spec.freeze);
+  WEFT_RETURN_IF_ERROR(model->parameters().Freeze(spec.freeze));
   WEFT_RETURN_IF_ERROR(
       model->parameters().Allocate(context, options.with_gradients, precision.matrices));
   return std::unique_ptr<LanguageModel>(std::move(model));

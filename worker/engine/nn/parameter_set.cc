@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "common/glob.h"
 #include "common/rng.h"
+#include "common/spec/spec_json.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 
@@ -92,12 +94,34 @@ int64_t ParameterSet::Add(Parameter parameter) {
   return size() - 1;
 }
 
-void ParameterSet::Freeze(const std::vector<std::string>& patterns) {
-  for (Parameter& parameter : parameters_) {
-    for (const std::string& pattern : patterns) {
-      if (GlobMatches(pattern, parameter.name)) parameter.gradient_offset = -1;
+void ParameterSet::SetParts(int64_t index, std::vector<int64_t> rows) {
+  Parameter& parameter = parameters_[index];
+  WEFT_CHECK(std::accumulate(rows.begin(), rows.end(), int64_t{0}) == parameter.shape[0],
+             "the parts make up the whole of " + parameter.name);
+  parameter.parts = std::move(rows);
+}
+
+Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  for (const std::string& pattern : patterns) {
+    bool used = false;
+    for (Parameter& parameter : parameters_) {
+      if (!GlobMatches(pattern, parameter.name)) continue;
+      parameter.gradient_offset = -1;
+      used = true;
     }
+    if (used) continue;
+    const std::string nearest = NearestName(pattern, names);
+    return InvalidError(
+        "model.freeze '" + pattern + "' matches no parameter; hint: " +
+        (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
   }
+  if (std::none_of(parameters_.begin(), parameters_.end(),
+                   [](const Parameter& p) { return p.trainable(); })) {
+    return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
+  }
+  return OkStatus();
 }
 
 // Returns the size of the buffer.

@@ -22,6 +22,7 @@ struct Parameter {
   Shape shape;
   int64_t padded_rows = 0;  ///< Rows of storage, >= shape[0]; the rest stays zero.
   Initializer initializer;
+  std::vector<int64_t> parts;   ///< Rows of matrices that stand one under the other in this one.
   bool stacked = false;         ///< Stands right under the parameter before it.
   DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
   size_t value_offset = 0;      ///< First byte in the buffer of values.
@@ -57,9 +58,13 @@ class ParameterSet {
   int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row,
                         Initializer initializer);
 
+  /// Says that a parameter is several matrices, one under the other, with so many rows each.
+  void SetParts(int64_t index, std::vector<int64_t> rows);
+
   /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
-  /// gradient. Before Allocate.
-  void Freeze(const std::vector<std::string>& patterns);
+  /// gradient. Before Allocate. kInvalid when a pattern matches none, naming a near one, or when
+  /// none is left to train.
+  Status Freeze(const std::vector<std::string>& patterns);
 
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);

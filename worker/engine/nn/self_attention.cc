@@ -43,7 +43,12 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
       head_dim_(o.head_dim),
       causal_(o.causal),
       window_(o.window),
-      rotary_(o.rotary) {}
+      rotary_(o.rotary) {
+  if (o.qkv.size() > 1) return;
+  const int64_t q_width = o.heads * o.head_dim, kv_width = o.kv_heads * o.head_dim;
+  parameters->SetParts(parameters->Find(o.qkv[0] + ".weight").value(),
+                       {q_width, kv_width, kv_width});
+}
 
 Status SelfAttention::Pack(Context& context) {
   WEFT_RETURN_IF_ERROR(qkv_.Pack(context));

@@ -1,16 +1,24 @@
 #include "worker/engine/optim/optimizer.h"
 
+#include "worker/engine/optim/adafactor.h"
 #include "worker/engine/optim/fused_optimizer.h"
+#include "worker/engine/optim/muon.h"
+#include "worker/engine/optim/schedule_free.h"
 
 namespace weft::engine {
 
 Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const OptimizerSpec& spec,
-                                                const ParameterSet* parameters) {
+                                                const ParameterSet* parameters, DType compute) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
                         ResolveParameterRules(spec, *parameters));
   if (const FusedRule* rule = FindFusedRule(spec); rule != nullptr) {
     return FusedOptimizer::New(context, spec, *rule, *parameters, rules,
                                TrainedParameters(*parameters));
+  }
+  if (spec.name == "adafactor") return Adafactor::New(context, spec, *parameters, rules);
+  if (spec.name == "muon") return Muon::New(context, spec, *parameters, rules, compute);
+  if (spec.name == "schedule_free_adamw") {
+    return ScheduleFree::New(context, spec, *parameters, rules);
   }
   return InvalidError("optimizer.name '" + spec.name + "' is not known; hint: adamw");
 }

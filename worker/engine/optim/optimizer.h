@@ -12,6 +12,13 @@
 
 namespace weft::engine {
 
+/// A parameter, and the average that stands for it in evaluation.
+struct AveragedParameter {
+  float* parameter = nullptr;
+  float* average = nullptr;
+  int64_t count = 0;
+};
+
 struct UpdateArgs {
   double learning_rate = 0;
   double gradient_scale = 1;  ///< Multiplies the gradients on the fly.
@@ -30,11 +37,16 @@ class Optimizer {
   /// For checkpoints: writing into the views restores the optimizer. Names are the rule's, the
   /// parameter's and what it is: "adamw/transformer.wte.weight/first_moment".
   virtual std::vector<NamedTensor> StateTensors() const = 0;
+
+  /// Averages that stand for the parameters in evaluation and export, for rules whose result they
+  /// are. Only after the first update.
+  virtual std::vector<AveragedParameter> Averages() const { return {}; }
 };
 
 /// The optimizer of `spec`, its state zero. `parameters`, allocated with gradients, outlives it;
 /// those without a gradient are left alone. kInvalid when a group of `spec` names no parameter.
+/// `compute`: the type of operands of products, for rules that multiply matrices.
 Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const OptimizerSpec& spec,
-                                                const ParameterSet* parameters);
+                                                const ParameterSet* parameters, DType compute);
 
 }  // namespace weft::engine

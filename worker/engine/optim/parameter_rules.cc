@@ -3,27 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "common/glob.h"
 #include "common/spec/spec_json.h"
 
 namespace weft::engine {
 namespace {
-
-// The number of the block that a dotted name belongs to.
-std::optional<int64_t> BlockOf(std::string_view name) {
-  while (!name.empty()) {
-    const std::string_view part = name.substr(0, name.find('.'));
-    int64_t block = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), block);
-    if (error == std::errc() && end == part.data() + part.size() && block >= 0) return block;
-    name.remove_prefix(std::min(part.size() + 1, name.size()));
-  }
-  return std::nullopt;
-}
 
 Status PatternWithoutMatch(const std::string& pattern, const ParameterSet& parameters) {
   std::vector<std::string> names;
@@ -36,6 +22,17 @@ Status PatternWithoutMatch(const std::string& pattern, const ParameterSet& param
 }
 
 }  // namespace
+
+std::optional<int64_t> BlockOf(std::string_view name) {
+  while (!name.empty()) {
+    const std::string_view part = name.substr(0, name.find('.'));
+    int64_t block = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), block);
+    if (error == std::errc() && end == part.data() + part.size() && block >= 0) return block;
+    name.remove_prefix(std::min(part.size() + 1, name.size()));
+  }
+  return std::nullopt;
+}
 
 std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters) {
   std::vector<std::optional<int64_t>> blocks;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "common/spec/job_spec.h"
@@ -15,10 +17,13 @@ struct ParameterRule {
   double weight_decay = 0;
 };
 
+/// The number of the block that a parameter belongs to: the first all-digit part of its dotted
+/// name, "transformer.h.3.attn.c_attn.weight".
+std::optional<int64_t> BlockOf(std::string_view name);
+
 /// Place of each parameter between input and output, found from the order of registration and the
 /// names: 0 for what stands before the blocks (embeddings), i + 1 for block i, and one more than
-/// the last block for what stands after them. A block's number is the first all-digit part of a
-/// dotted name: "transformer.h.3.attn.c_attn.weight".
+/// the last block for what stands after them.
 std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters);
 
 /// A rule for each parameter of `parameters`. The rate is scaled by

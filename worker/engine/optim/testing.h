@@ -56,7 +56,8 @@ class OptimizerRun {
     parameters.Register("ln_f.weight", {16}, {1, 0});
     WEFT_CHECK(parameters.Allocate(context, true).ok(), "allocate");
     parameters.Initialize(1);
-    auto made = NewOptimizer(context, spec, &parameters);
+    parameters.SetParts(1, {16, 16, 16});
+    auto made = NewOptimizer(context, spec, &parameters, DType::kF32);
     WEFT_CHECK(made.ok(), made.status().message());
     optimizer = *std::move(made);
     auto rules = ResolveParameterRules(spec, parameters);

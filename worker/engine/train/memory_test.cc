@@ -53,6 +53,7 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   inputs.sequence_length = model.context;
   inputs.accumulation_steps = 2;
   inputs.precision = &PrecisionOf(precision);
+  inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
   inputs.recomputed_blocks = recomputed;
   inputs.native_products = inputs.precision->products != DType::kF16 &&
                            kernels::cpu::ActiveIsa() >= kernels::cpu::Isa::kAvx512Bf16;
@@ -73,6 +74,41 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   EXPECT_LE(static_cast<double>(evaluation.workspace_bytes + evaluation.activations_bytes),
             (1 + kTolerance) *
                 static_cast<double>(predicted.workspace_bytes + predicted.activations_bytes));
+}
+
+TEST(PredictMemoryTest, CountsTheStateOfEveryOptimizerAndAverage) {
+  RandomTokens tokens(2500, 64);
+  for (const char* name : {"sgd", "lars", "adam", "adamw", "lamb", "lion", "adafactor", "muon",
+                           "schedule_free_adamw"}) {
+    for (const char* averaging : {"none", "ema", "lawa"}) {
+      if (name == std::string("schedule_free_adamw") && averaging != std::string("none")) continue;
+      SCOPED_TRACE(std::string(name) + " " + averaging);
+      JobSpec job = TinyJob(2);
+      job.model.width = 128;
+      job.model.vocab_size = 2500;
+      job.model.context = 64;
+      job.optimizer.name = name;
+      job.train.averaging.kind = averaging;
+      job.train.averaging.window = 3;
+      TinyTraining run(job, TinyPlan("fp32", 2, 1), tokens);
+      run.Step();
+      const MemoryBreakdown measured = run.Step().peak_memory;
+      const int64_t predicted = OptimizerBytesOf(job.model, job, DType::kF32).state;
+      // Tensors begin on 64 bytes, and blocks of memory have round sizes.
+      EXPECT_GE(measured.optimizer_bytes, predicted);
+      EXPECT_LE(static_cast<double>(measured.optimizer_bytes - predicted),
+                std::max(kTolerance * static_cast<double>(predicted), 65536.0));
+
+      MemoryInputs inputs;
+      inputs.shape = ShapeOf(job);
+      inputs.micro_batch = 2;
+      inputs.sequence_length = 64;
+      inputs.precision = &kFp32Precision;
+      inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
+      EXPECT_LE(static_cast<double>(measured.workspace_bytes),
+                1.03 * static_cast<double>(PredictMemory(inputs).workspace_bytes));
+    }
+  }
 }
 
 TEST(PredictMemoryTest, IsWithinThreePercentOfWhatTheEngineTakes) {

@@ -66,8 +66,10 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
-  WEFT_ASSIGN_OR_RETURN(trainer->optimizer_,
-                        NewOptimizer(*parts.context, job.optimizer, &parts.model->parameters()));
+  WEFT_ASSIGN_OR_RETURN(
+      trainer->updater_,
+      Updater::New(*parts.context, job, parts.model->parameters(),
+                   parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16));
   return trainer;
 }
 
@@ -163,13 +165,10 @@ Status Trainer::Update(StepReport& report) {
   if (report.skipped) return OkStatus();
   {
     ProfileScope scope(context.profiler, "update");
-    WEFT_RETURN_IF_ERROR(optimizer_->Update(
-        context,
-        {.learning_rate = report.learning_rate,
-         .gradient_scale =
-             ClipFactor(report.gradient_norm, job_.train.gradient_clip_norm) / report.loss_scale,
-         .gradient_limit = job_.train.gradient_clip_value,
-         .update = counters_.updates + 1}));
+    WEFT_RETURN_IF_ERROR(updater_->Update(context, {.learning_rate = report.learning_rate,
+                                                    .gradient_norm = report.gradient_norm,
+                                                    .loss_scale = report.loss_scale,
+                                                    .update = counters_.updates + 1}));
   }
   ++counters_.updates;
   packed_ = false;
@@ -218,8 +217,22 @@ Result<StepReport> Trainer::Step() {
   return report;
 }
 
+void Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
+  if (averages.empty()) return;
+  Exchange(averages);
+  packed_ = false;
+}
+
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
+  const std::vector<AveragedParameter> averages = updater_->Averages(counters_.updates);
+  ExchangeWeights(averages);
+  Result<EvaluationReport> report = EvaluateWeights();
+  ExchangeWeights(averages);
+  return report;
+}
+
+Result<EvaluationReport> Trainer::EvaluateWeights() {
   WEFT_RETURN_IF_ERROR(Pack());
   Stopwatch watch;
   Context& context = *parts_.context;
@@ -261,7 +274,7 @@ Result<bool> Trainer::WeightsAreFinite() {
 
 std::vector<NamedTensor> Trainer::StateTensors() const {
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
-  for (NamedTensor& tensor : optimizer_->StateTensors()) tensors.push_back(std::move(tensor));
+  for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
   return tensors;
 }
 

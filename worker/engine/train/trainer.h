@@ -9,7 +9,7 @@
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/data/batch_source.h"
 #include "worker/engine/models/language_model.h"
-#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/optim/updater.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/train/gradient_reducer.h"
 #include "worker/engine/train/step_report.h"
@@ -43,8 +43,8 @@ class Trainer {
   /// an error the state is as before the step, or the update is complete but not counted.
   Result<StepReport> Step();
 
-  /// Mean loss over the job's evaluation sequences, all ranks together. kNotFound without
-  /// validation data.
+  /// Mean loss over the job's evaluation sequences, all ranks together, of the averaged weights
+  /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
 
   /// Whether no weight of this rank is NaN or infinite, which an update can make it although loss
@@ -54,7 +54,7 @@ class Trainer {
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
 
-  /// Parameters under their own names, then the optimizer's state.
+  /// Parameters under their own names, then the state of optimizer and averages.
   std::vector<NamedTensor> StateTensors() const;
 
   /// StateTensors() have been overwritten with the state that belongs to `counters`.
@@ -76,6 +76,8 @@ class Trainer {
                                     PhaseSeconds& seconds);
   void UpdateLossScale(StepReport& report);
   Status Update(StepReport& report);
+  void ExchangeWeights(const std::vector<AveragedParameter>& averages);
+  Result<EvaluationReport> EvaluateWeights();
   Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
   int64_t world_size() const { return parts_.reducer ? parts_.reducer->world_size() : 1; }
@@ -84,7 +86,7 @@ class Trainer {
   Plan plan_;
   TrainerParts parts_;
   ParameterGradients gradients_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Updater> updater_;
   TrainCounters counters_;
   bool packed_ = false;
 };

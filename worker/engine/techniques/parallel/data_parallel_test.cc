@@ -19,12 +19,11 @@ using testing::ElementsAre;
 
 /// Parameters of 100, 200, ... f32 numbers (400, 800, ... bytes; 64-byte ranges).
 struct Parameters {
-  explicit Parameters(int count, const std::vector<std::string>& freeze = {}) {
+  explicit Parameters(int count) {
     context.allocator = &allocator;
     for (int i = 0; i < count; ++i) {
       set.Register("p" + std::to_string(i), Shape{100 * (i + 1)}, {});
     }
-    set.Freeze(freeze);
     WEFT_CHECK(set.Allocate(context, true).ok(), "allocate");
   }
   void Fill(int rank) {
@@ -121,33 +120,6 @@ TEST(GradientBuckets, CoverTheBufferFromItsEndInWholeParameters) {
   }
   EXPECT_THAT(CutBuckets(parameters.set, 1).bucket_of, ElementsAre(4, 3, 2, 1, 0));
   EXPECT_THAT(CutBuckets(parameters.set, 1 << 20).bucket_of, ElementsAre(0, 0, 0, 0, 0));
-}
-
-TEST(DataParallel, FrozenParametersTakeNoPartInTheReduction) {
-  Parameters parameters(4, {"p1", "p3"});
-  for (int64_t bytes : {1, 1 << 20}) {
-    const BucketLayout layout = CutBuckets(parameters.set, bytes);
-    int64_t elements = 0, counted = 0;
-    for (const GradientBucket& bucket : layout.buckets) {
-      elements += bucket.end - bucket.begin;
-      counted += bucket.parameters;
-    }
-    EXPECT_EQ(counted, 2);
-    EXPECT_EQ(elements, parameters.set.GradientCount());
-    EXPECT_LT(elements, 100 + 300 + 2 * 16);
-    EXPECT_EQ(layout.bucket_of[1], -1);
-    EXPECT_EQ(layout.bucket_of[3], -1);
-  }
-  ScriptedGroup group;
-  group.Open();
-  DataParallel reducer(&group, &parameters.set, 1);
-  ASSERT_TRUE(reducer.Begin(true).ok());
-  ASSERT_TRUE(reducer.OnGradientReady(2).ok());
-  ASSERT_TRUE(reducer.OnGradientReady(0).ok());
-  ASSERT_TRUE(reducer.Finish().ok());
-  const float* gradients = parameters.set.gradients().As<float>();
-  EXPECT_THAT(std::vector<float>(gradients, gradients + parameters.set.GradientCount()),
-              testing::Each(1.0f));
 }
 
 TEST(DataParallel, TheFirstBucketIsOnTheWireBeforeTheBackwardPassEnds) {

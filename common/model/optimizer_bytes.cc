@@ -1,0 +1,61 @@
+#include "common/model/optimizer_bytes.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kF32 = 4;
+
+bool UpdatedByMuon(const ParameterInfo& parameter) {
+  return parameter.matrix() && parameter.block >= 0;
+}
+
+/// Numbers that the rule keeps of a parameter.
+int64_t StateNumbers(const OptimizerSpec& optimizer, const ParameterInfo& parameter) {
+  const std::string& name = optimizer.name;
+  const int64_t all = parameter.Elements();
+  if (name == "sgd") return optimizer.momentum == 0 ? 0 : all;
+  if (name == "lars" || name == "lion") return all;
+  if (name == "schedule_free_adamw") return 3 * all;
+  if (name == "muon" && UpdatedByMuon(parameter)) return all;
+  if (name == "adafactor") {
+    return parameter.matrix() ? parameter.shape[0] + parameter.shape[1] : all;
+  }
+  return 2 * all;
+}
+
+/// The direction of a matrix and the room that kernels/orthogonalize wants beside it: two iterates,
+/// a copy in f32 where they are not, and the squares of its shorter side.
+int64_t MuonWorkspace(const ModelSpec& model, const ParameterInfo& parameter, DType products) {
+  const bool fused = parameter.name.find("c_attn") != std::string::npos;
+  const int64_t columns = parameter.shape[1];
+  const int64_t rows = fused ? std::max(model.width, KvWidth(model)) : parameter.shape[0];
+  const int64_t shorter = std::min(rows, columns);
+  const int64_t squares = (products == DType::kF32 ? 8 : 10) * shorter * shorter;
+  return kF32 * parameter.Elements() + 8 * rows * columns + squares;
+}
+
+}  // namespace
+
+OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products) {
+  const AveragingSpec& averaging = job.train.averaging;
+  int64_t averages = averaging.kind == "lawa" ? averaging.window : 0;
+  if (averaging.kind == "ema") averages = 1;
+  OptimizerBytes bytes;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (!IsTrained(model, parameter)) continue;
+    bytes.state +=
+        kF32 * (StateNumbers(job.optimizer, parameter) + averages * parameter.Elements());
+    if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
+      bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace weft

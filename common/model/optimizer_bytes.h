@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/dtype.h"
+#include "common/spec/job_spec.h"
+
+namespace weft {
+
+/// Memory of the updates.
+struct OptimizerBytes {
+  int64_t state = 0;      ///< Of the rule and the averages, without alignment.
+  int64_t workspace = 0;  ///< While an update runs.
+};
+
+/// What the optimizer of `job` and its averages of the weights take. `model` with vocab_size
+/// resolved; `products`: the type of the operands of matrix products.
+OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products);
+
+}  // namespace weft

@@ -1,0 +1,3 @@
+#include "kernels/orthogonalize/orthogonalize.h"
+
+WEFT_NO_CUDA_OP(Orthogonalize, OrthogonalizeArgs)

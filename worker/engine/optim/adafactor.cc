@@ -1,0 +1,56 @@
+#include "worker/engine/optim/adafactor.h"
+
+#include <string>
+
+#include "worker/engine/optim/fused_optimizer.h"
+
+namespace weft::engine {
+
+Result<std::unique_ptr<Optimizer>> Adafactor::New(Context& context, const OptimizerSpec& spec,
+                                                  const ParameterSet& parameters,
+                                                  const std::vector<ParameterRule>& rules) {
+  std::unique_ptr<Adafactor> adafactor(new Adafactor(spec));
+  OptimizerState& state = adafactor->state_;
+  const std::vector<int64_t> indices = TrainedParameters(parameters);
+  for (int64_t i : indices) {
+    const std::string prefix = "adafactor/" + parameters[i].name;
+    const Shape& shape = parameters[i].shape;
+    if (shape.rank == 1) {
+      state.Add(prefix + "/second_moment", shape);
+    } else {
+      state.Add(prefix + "/row_moment", {shape.Rows()});
+      state.Add(prefix + "/column_moment", {shape[-1]});
+    }
+  }
+  WEFT_RETURN_IF_ERROR(state.Allocate(context));
+  size_t next = 0;
+  for (int64_t i : indices) {
+    const kernels::UpdateTensor common =
+        UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
+    const Shape& shape = parameters[i].shape;
+    kernels::AdafactorTensor tensor = {.parameter = common.parameter,
+                                       .gradient = common.gradient,
+                                       .rows = shape.rank == 1 ? 1 : shape.Rows(),
+                                       .columns = shape[-1],
+                                       .learning_rate_scale = common.learning_rate_scale,
+                                       .weight_decay = common.weight_decay};
+    if (shape.rank > 1) tensor.row_moment = state[next++];
+    tensor.column_moment = state[next++];
+    adafactor->tensors_.push_back(tensor);
+  }
+  return std::unique_ptr<Optimizer>(std::move(adafactor));
+}
+
+Status Adafactor::Update(Context& context, const UpdateArgs& args) {
+  const kernels::UpdateInputs inputs = InputsOf(context, args, {});
+  return kernels::Adafactor(context.stream,
+                            {.tensors = tensors_,
+                             .learning_rate = inputs.learning_rate,
+                             .gradient_scale = inputs.gradient_scale,
+                             .gradient_limit = inputs.gradient_limit,
+                             .decay_exponent = static_cast<float>(spec_.decay_exponent),
+                             .clip = static_cast<float>(spec_.update_clip),
+                             .step = args.update});
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,72 @@
+#include "worker/engine/optim/schedule_free.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "worker/engine/optim/fused_optimizer.h"
+
+namespace weft::engine {
+
+Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const OptimizerSpec& spec,
+                                                     const ParameterSet& parameters,
+                                                     const std::vector<ParameterRule>& rules) {
+  std::unique_ptr<ScheduleFree> optimizer(new ScheduleFree(spec));
+  OptimizerState& state = optimizer->state_;
+  const std::vector<int64_t> indices = TrainedParameters(parameters);
+  for (int64_t i : indices) {
+    for (const char* what : {"average", "base", "second_moment"}) {
+      state.Add(spec.name + "/" + parameters[i].name + "/" + what, parameters[i].shape);
+    }
+  }
+  const size_t sum = state.Add(spec.name + "/weight_sum", {2});
+  WEFT_RETURN_IF_ERROR(state.Allocate(context));
+  size_t next = 0;
+  for (int64_t i : indices) {
+    kernels::UpdateTensor tensor = UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
+    for (float*& memory : tensor.state) memory = state[next++];
+    optimizer->tensors_.push_back(tensor);
+  }
+  optimizer->weight_sum_ = state[sum];
+  return std::unique_ptr<Optimizer>(std::move(optimizer));
+}
+
+// Average and base begin where the parameters do.
+void ScheduleFree::Start() {
+  for (const kernels::UpdateTensor& tensor : tensors_) {
+    std::copy_n(tensor.parameter, tensor.count, tensor.state[0]);
+    std::copy_n(tensor.parameter, tensor.count, tensor.state[1]);
+  }
+}
+
+// The rate's square, as a share of the sum so far.
+double ScheduleFree::AverageWeight(const UpdateArgs& args) {
+  const double rate =
+      args.learning_rate * std::sqrt(1 - std::pow(spec_.beta2, static_cast<double>(args.update)));
+  const double sum =
+      static_cast<double>(weight_sum_[0]) + static_cast<double>(weight_sum_[1]) + rate * rate;
+  weight_sum_[0] = static_cast<float>(sum);
+  weight_sum_[1] = static_cast<float>(sum - static_cast<double>(weight_sum_[0]));
+  return sum > 0 ? std::min(1.0, rate * rate / sum) : 1.0;
+}
+
+Status ScheduleFree::Update(Context& context, const UpdateArgs& args) {
+  if (args.update == 1) Start();
+  return kernels::ScheduleFreeAdamW(context.stream,
+                                    {.update = InputsOf(context, args, tensors_),
+                                     .beta1 = static_cast<float>(spec_.beta1),
+                                     .beta2 = static_cast<float>(spec_.beta2),
+                                     .epsilon = static_cast<float>(spec_.epsilon),
+                                     .step = args.update,
+                                     .average_weight = static_cast<float>(AverageWeight(args))});
+}
+
+std::vector<AveragedParameter> ScheduleFree::Averages() const {
+  std::vector<AveragedParameter> averages;
+  for (const kernels::UpdateTensor& tensor : tensors_) {
+    averages.push_back({tensor.parameter, tensor.state[0], tensor.count});
+  }
+  return averages;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/optimizer/optimizer.h"
+#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/optim/optimizer_state.h"
+#include "worker/engine/optim/parameter_rules.h"
+
+namespace weft::engine {
+
+/// AdamW without a schedule (Defazio et al. 2024, arXiv 2405.15682). The parameters are the points
+/// where gradients are taken; what training yields is their average, the state
+/// "schedule_free_adamw/<parameter>/average".
+class ScheduleFree : public Optimizer {
+ public:
+  static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
+                                                const ParameterSet& parameters,
+                                                const std::vector<ParameterRule>& rules);
+
+  Status Update(Context& context, const UpdateArgs& args) override;
+  std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }
+  std::vector<AveragedParameter> Averages() const override;
+
+ private:
+  explicit ScheduleFree(const OptimizerSpec& spec) : spec_(spec) {}
+
+  void Start();
+  double AverageWeight(const UpdateArgs& args);
+
+  OptimizerSpec spec_;
+  OptimizerState state_;
+  std::vector<kernels::UpdateTensor> tensors_;
+  float* weight_sum_ = nullptr;  ///< Of the averages, as a number and what f32 lacks of it.
+};
+
+}  // namespace weft::engine

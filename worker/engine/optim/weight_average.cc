@@ -1,0 +1,120 @@
+#include "worker/engine/optim/weight_average.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/optimizer/optimizer.h"
+#include "worker/engine/optim/fused_optimizer.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+// Tensors that the state of an average is made of.
+std::string SlotPrefix(const AveragingSpec& spec, int64_t slot) {
+  return spec.kind == "ema" ? "ema/" : "lawa/" + std::to_string(slot) + "/";
+}
+
+int64_t Slots(const AveragingSpec& spec) {
+  return spec.kind == "ema" ? 1 : spec.window;
+}
+
+}  // namespace
+
+std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates) {
+  const AveragingSpec& spec = job.train.averaging;
+  if (job.optimizer.name == "schedule_free_adamw" && updates > 0) {
+    return {{job.optimizer.name + "/", "/average"}};
+  }
+  std::vector<AverageName> names;
+  if (spec.kind == "none") return names;
+  const int64_t taken = std::min(updates / spec.every_steps, Slots(spec));
+  for (int64_t slot = 0; slot < taken; ++slot) names.push_back({SlotPrefix(spec, slot), ""});
+  return names;
+}
+
+void Exchange(const std::vector<AveragedParameter>& averages) {
+  for (const AveragedParameter& a : averages) {
+    kernels::cpu::ParallelFor(a.count, kGrain, [&](int64_t begin, int64_t end) {
+      std::swap_ranges(a.parameter + begin, a.parameter + end, a.average + begin);
+    });
+  }
+}
+
+Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
+                                                          const AveragingSpec& spec,
+                                                          const ParameterSet& parameters) {
+  if (spec.kind == "none") return std::unique_ptr<WeightAverage>();
+  std::unique_ptr<WeightAverage> average(new WeightAverage(spec));
+  const std::vector<int64_t> indices = TrainedParameters(parameters);
+  const int64_t slots = Slots(spec);
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    const std::string prefix = SlotPrefix(spec, slot);
+    for (int64_t i : indices) average->state_.Add(prefix + parameters[i].name, parameters[i].shape);
+  }
+  WEFT_RETURN_IF_ERROR(average->state_.Allocate(context));
+  for (size_t k = 0; k < indices.size(); ++k) {
+    Entry entry = {parameters.value(indices[k]).As<float>(),
+                   parameters.gradient(indices[k]).As<float>(),
+                   parameters[indices[k]].shape.Elements(),
+                   {}};
+    for (int64_t slot = 0; slot < slots; ++slot) {
+      entry.slots.push_back(average->state_[static_cast<size_t>(slot) * indices.size() + k]);
+    }
+    average->entries_.push_back(std::move(entry));
+  }
+  return average;
+}
+
+Status WeightAverage::Observe(Context& context, int64_t updates) {
+  if (updates % spec_.every_steps != 0) return OkStatus();
+  const int64_t observed = updates / spec_.every_steps;  // this one included
+  if (spec_.kind == "ema" && observed > 1) {
+    // An exponential average descends the gradient of half its squared distance to the parameter.
+    std::vector<kernels::UpdateTensor> tensors;
+    for (const Entry& e : entries_) {
+      tensors.push_back({.parameter = e.slots[0],
+                         .gradient = e.parameter,
+                         .state = {},
+                         .count = e.count,
+                         .weight_decay = 1});
+    }
+    return kernels::Sgd(context.stream,
+                        {.update = {.tensors = tensors,
+                                    .learning_rate = static_cast<float>(1 - spec_.decay),
+                                    .gradient_scale = -1}});
+  }
+  const int64_t slot = spec_.kind == "ema" ? 0 : (observed - 1) % spec_.window;
+  for (const Entry& e : entries_) {
+    kernels::cpu::ParallelFor(e.count, kGrain, [&](int64_t begin, int64_t end) {
+      std::copy(e.parameter + begin, e.parameter + end, e.slots[slot] + begin);
+    });
+  }
+  return OkStatus();
+}
+
+std::vector<AveragedParameter> WeightAverage::Averages(int64_t updates) {
+  std::vector<AveragedParameter> averages;
+  const int64_t observed = updates / spec_.every_steps;
+  if (observed == 0) return averages;
+  if (spec_.kind == "ema") {
+    for (const Entry& e : entries_) averages.push_back({e.parameter, e.slots[0], e.count});
+    return averages;
+  }
+  const int64_t taken = std::min(observed, spec_.window);
+  for (const Entry& e : entries_) {
+    kernels::cpu::ParallelFor(e.count, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        double sum = 0;
+        for (int64_t slot = 0; slot < taken; ++slot) sum += e.slots[slot][i];
+        e.gradient[i] = static_cast<float>(sum / static_cast<double>(taken));
+      }
+    });
+    averages.push_back({e.parameter, e.gradient, e.count});
+  }
+  return averages;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,63 @@
+#include "worker/trainer/trained_weights.h"
+
+#include <vector>
+
+#include "common/formats/safetensors.h"
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/optim/weight_average.h"
+
+namespace weft::trainer {
+namespace {
+
+using engine::NamedTensor;
+
+/// Those parameters that the checkpoint has an average of: frozen ones have none.
+Result<std::vector<NamedTensor>> AveragedParameters(Env& env, const std::string& folder,
+                                                    const engine::CheckpointManifest& manifest,
+                                                    const engine::ParameterSet& parameters,
+                                                    const engine::AverageName& average) {
+  std::vector<NamedTensor> found;
+  for (const engine::CheckpointFile& file : manifest.files) {
+    WEFT_ASSIGN_OR_RETURN(SafetensorsFile tensors,
+                          SafetensorsFile::Open(env, JoinPath(folder, file.name)));
+    for (const NamedTensor& parameter : parameters.NamedValues()) {
+      const std::string name = average.prefix + parameter.name + average.suffix;
+      if (tensors.Find(name) != nullptr) found.push_back(parameter);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Status LoadTrainedWeights(Env& env, const std::string& folder,
+                          const engine::CheckpointManifest& manifest,
+                          engine::ParameterSet& parameters) {
+  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest, parameters.NamedValues(),
+                                           engine::ExtraTensors::kIgnore));
+  const std::vector<engine::AverageName> averages =
+      engine::AverageNames(manifest.job, manifest.updates);
+  if (averages.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(std::vector<NamedTensor> averaged,
+                        AveragedParameters(env, folder, manifest, parameters, averages[0]));
+  for (const NamedTensor& one : averaged) {
+    const auto count = static_cast<size_t>(one.view.shape.Elements());
+    std::vector<float> snapshot(count);
+    std::vector<double> sum(count, 0.0);
+    for (const engine::AverageName& average : averages) {
+      TensorView view = one.view;
+      view.data = snapshot.data();
+      WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
+                                               {{average.prefix + one.name + average.suffix, view}},
+                                               engine::ExtraTensors::kIgnore));
+      for (size_t i = 0; i < count; ++i) sum[i] += static_cast<double>(snapshot[i]);
+    }
+    float* to = one.view.As<float>();
+    for (size_t i = 0; i < count; ++i) {
+      to[i] = static_cast<float>(sum[i] / static_cast<double>(averages.size()));
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::trainer
