@@ -21,7 +21,7 @@ template <class M>
 FieldDescriptor::CppType ProtoType() {
   if constexpr (SpecStruct<M>)
     return FieldDescriptor::CPPTYPE_MESSAGE;
-  else if constexpr (kIsVector<M>)
+  else if constexpr (kIsVector<M> || kIsOptional<M>)
     return ProtoType<typename M::value_type>();
   else if constexpr (std::is_same_v<M, bool>)
     return FieldDescriptor::CPPTYPE_BOOL;
@@ -93,7 +93,7 @@ TEST(Convert, RangesHoldForMessagesToo) {
   Result<JobSpec> job = FromProto<JobSpec>(message);
   ASSERT_FALSE(job.ok());
   EXPECT_EQ(job.status().message(),
-            "train.precision is 'bf17', but must be one of fp32 | bf16; did you mean 'bf16'?");
+            "train.precision is 'bf17', but must be one of fp32 | bf16 | fp16 | bf16_pure; did you mean 'bf16'?");
 }
 
 TEST(Convert, EnumsTravelByName) {
