@@ -26,8 +26,14 @@ ExitCode Export(const Session& session, const ExportOptions& options) {
     extras.end_token = *end;
     extras.end_token_text = trained->tokenizer->Decode(std::span(&*end, 1)).value();
   }
-  extras.tokenizer_json = trained->tokenizer->json();
+  const bool is_json = trained->tokenizer->file_name() == "tokenizer.json";
+  if (is_json) extras.tokenizer_json = trained->tokenizer->content();
   Status status = engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
+  if (status.ok() && !is_json) {
+    status =
+        WriteFileAtomic(Env::Posix(), JoinPath(options.output, trained->tokenizer->file_name()),
+                        trained->tokenizer->content());
+  }
   if (!status.ok()) return Fail(session, status);
   if (session.output == OutputFormat::kJson) {
     std::cout << Json{{"folder", options.output},
@@ -86,7 +92,7 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
   };
   generate.on_token = [&](int32_t token) {
     if (token == generate.stop_token) return false;
-    auto piece = tokenizer.Decode(std::span(&token, 1));
+    auto piece = tokenizer.Decode(std::span(&token, 1), /*at_start=*/false);
     if (!piece.ok()) return true;  // a padding row of the vocabulary stands for no text
     pending += *piece;
     show(/*last=*/false);

@@ -1,7 +1,10 @@
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <span>
 
 #include "cli/command.h"
+#include "common/formats/tokenizer.h"
 #include "common/formats/tokenizer_training.h"
 
 namespace weft::cli {
@@ -27,10 +30,34 @@ ExitCode Train(const Session& session, const TrainOptions& options) {
   return ExitCode::kOk;
 }
 
+ExitCode Info(const Session& session, const std::string& path) {
+  auto tokenizer = Tokenizer::Load(Env::Posix(), path);
+  if (!tokenizer.ok()) return Fail(session, tokenizer.status());
+  auto spelling = [&](std::optional<int32_t> id) {
+    return id ? tokenizer->Decode(std::span(&*id, 1)).value() : std::string();
+  };
+  const Json json = {{"kind", tokenizer->kind()},
+                     {"vocab_size", tokenizer->vocab_size()},
+                     {"special_tokens", tokenizer->special_tokens().size()},
+                     {"end_of_text", spelling(tokenizer->end_of_text())},
+                     {"mask", spelling(tokenizer->mask())},
+                     {"padding", spelling(tokenizer->padding())},
+                     {"hash", tokenizer->hash()}};
+  if (session.output == OutputFormat::kJson) {
+    std::cout << json.dump(2) << '\n';
+    return ExitCode::kOk;
+  }
+  for (const auto& [key, value] : json.items()) {
+    std::cout << key << ": " << (value.is_string() ? value.get<std::string>() : value.dump())
+              << '\n';
+  }
+  return ExitCode::kOk;
+}
+
 }  // namespace
 
 void AddTokenizerCommands(CLI::App& app, Session& session) {
-  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Make tokenizers");
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Make and inspect tokenizers");
   tokenizer->require_subcommand(1);
   auto options = std::make_shared<TrainOptions>();
   CLI::App* train = AddCommand(*tokenizer, session, "train", "Train a byte-level BPE on text",
@@ -44,6 +71,12 @@ void AddTokenizerCommands(CLI::App& app, Session& session) {
       ->capture_default_str();
   train->add_option("--text-field", options->documents.text_field, "Key of the text in JSONL")
       ->capture_default_str();
+  auto path = std::make_shared<std::string>();
+  CLI::App* info = AddCommand(*tokenizer, session, "info", "Say what a tokenizer is",
+                              [&session, path] { return Info(session, *path); });
+  info->add_option("path", *path,
+                   "tokenizer.json, SentencePiece .model, tiktoken file, vocab.txt, or a folder")
+      ->required();
 }
 
 }  // namespace weft::cli

@@ -12,6 +12,7 @@ build=(
   libdnnl-dev libgloo-dev libgomp1
   libboost-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libxxhash-dev
   libsqlite3-dev prometheus-cpp-dev
+  libutf8proc-dev libpng-dev libjpeg62-turbo-dev zlib1g-dev
 )
 tests=(
   libgtest-dev libgmock-dev clang-format clang-tidy shellcheck
@@ -21,6 +22,7 @@ tests=(
 runtime=(
   libgrpc++1.51 libprotobuf32 libdnnl2 libgloo0 libgomp1 libyaml-cpp0.7 libspdlog1.10
   libsqlite3-0 libprometheus-cpp-core1.0 libprometheus-cpp-pull1.0
+  libutf8proc2 libpng16-16 libjpeg62-turbo zlib1g
 )
 images=(buildah debootstrap podman runc catatonit skopeo containernetworking-plugins)
 

@@ -12,20 +12,6 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 
-uint64_t CountInvalidBytes(std::string_view text) {
-  uint64_t invalid = 0;
-  for (size_t at = 0; at < text.size();) {
-    if (static_cast<unsigned char>(text[at]) < 0x80) {
-      ++at;
-      continue;
-    }
-    Utf8Char c = ReadUtf8(text, at);
-    invalid += c.valid ? 0 : 1;
-    at += static_cast<size_t>(c.bytes);
-  }
-  return invalid;
-}
-
 bool IsBlank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
@@ -39,7 +25,7 @@ Status CheckIsText(std::string_view text, const std::string& source) {
     return InvalidError(source + " is not text: byte " + std::to_string(at) +
                         " is NUL. hint: give plain text or JSONL in UTF-8, not compressed");
   }
-  if (uint64_t invalid = CountInvalidBytes(text); invalid * 10 > text.size()) {
+  if (uint64_t invalid = CountInvalidUtf8(text); invalid * 10 > text.size()) {
     return InvalidError(source + " is not text in UTF-8: " + std::to_string(invalid) + " of " +
                         std::to_string(text.size()) +
                         " bytes are invalid. hint: convert it, for example with iconv");
@@ -51,6 +37,7 @@ Result<DocumentFile> DocumentFile::Open(Env& env, const std::string& path,
                                         const DocumentOptions& options) {
   DocumentFile file;
   file.path_ = path;
+  file.options_ = options;
   WEFT_ASSIGN_OR_RETURN(file.file_, env.MapFile(path));
   std::span<const std::byte> bytes = file.file_->bytes();
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -60,7 +47,6 @@ Result<DocumentFile> DocumentFile::Open(Env& env, const std::string& path,
       options.format == "jsonl" ||
       (options.format == "auto" && (path.ends_with(".jsonl") || path.ends_with(".ndjson")));
   if (file.is_jsonl_) {
-    file.json_field_ = options.text_field;
     file.SplitLines(text);
   } else {
     file.SplitText(text, options.separator);
@@ -92,26 +78,69 @@ void DocumentFile::SplitText(std::string_view text, const std::string& separator
 }
 
 Result<std::string_view> DocumentFile::Text(size_t i, std::string& scratch) const {
-  const Document& document = documents_[i];
-  if (!is_jsonl_) return document.bytes;
-  const std::string place = path_ + ":" + std::to_string(document.line);
-  Result<Json> json = ParseJson(document.bytes, {.bytes = kMaxLineBytes, .depth = 64});
-  if (!json.ok()) return json.status().WithContext(place);
-  if (!json->is_object()) return InvalidError(place + ": the line is not a JSON object");
-  auto field = json->find(json_field_);
-  if (field == json->end()) {
-    std::string keys;
-    for (const auto& [key, value] : json->items()) {
-      if (keys.size() < 200) keys += (keys.empty() ? "" : ", ") + key;
-    }
-    return InvalidError(place + ": no field \"" + json_field_ + "\" (it has: " + keys +
-                        "). hint: set data.text_field");
-  }
-  if (!field->is_string()) {
-    return InvalidError(place + ": the field \"" + json_field_ + "\" is not a string");
-  }
-  scratch = std::move(field->get_ref<std::string&>());
+  if (!is_jsonl_) return documents_[i].bytes;
+  WEFT_ASSIGN_OR_RETURN(Json json, ParseLine(i));
+  WEFT_ASSIGN_OR_RETURN(scratch, StringField(json, i, options_.text_field, "text_field"));
   return std::string_view(scratch);
+}
+
+Status DocumentFile::Read(size_t i, DocumentContent& out) const {
+  if (!is_jsonl_) {
+    if (!options_.second_text_field.empty() || !options_.label_field.empty()) {
+      return InvalidError(path_ +
+                          " is plain text, which has no pairs and labels. hint: give JSONL");
+    }
+    out.text = documents_[i].bytes;
+    return OkStatus();
+  }
+  WEFT_ASSIGN_OR_RETURN(Json json, ParseLine(i));
+  WEFT_ASSIGN_OR_RETURN(out.storage, StringField(json, i, options_.text_field, "text_field"));
+  out.text = out.storage;
+  if (!options_.second_text_field.empty()) {
+    WEFT_ASSIGN_OR_RETURN(out.second,
+                          StringField(json, i, options_.second_text_field, "second_text_field"));
+  }
+  if (options_.label_field.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(Json label, FindField(json, i, options_.label_field, "label_field"));
+  out.label_is_number = label.is_number_unsigned();
+  if (!out.label_is_number && !label.is_string()) {
+    return InvalidError(Place(i) + ": the label in \"" + options_.label_field +
+                        "\" is neither a string nor a whole number from 0");
+  }
+  out.label = out.label_is_number ? label.dump() : label.get<std::string>();
+  return OkStatus();
+}
+
+std::string DocumentFile::Place(size_t i) const {
+  return path_ + ":" + std::to_string(documents_[i].line);
+}
+
+Result<Json> DocumentFile::ParseLine(size_t i) const {
+  Result<Json> json = ParseJson(documents_[i].bytes, {.bytes = kMaxLineBytes, .depth = 64});
+  if (!json.ok()) return json.status().WithContext(Place(i));
+  if (!json->is_object()) return InvalidError(Place(i) + ": the line is not a JSON object");
+  return json;
+}
+
+Result<Json> DocumentFile::FindField(const Json& json, size_t i, const std::string& name,
+                                     const char* option) const {
+  auto field = json.find(name);
+  if (field != json.end()) return *field;
+  std::string keys;
+  for (const auto& [key, value] : json.items()) {
+    if (keys.size() < 200) keys += (keys.empty() ? "" : ", ") + key;
+  }
+  return InvalidError(Place(i) + ": no field \"" + name + "\" (it has: " + keys +
+                      "). hint: set data." + option);
+}
+
+Result<std::string> DocumentFile::StringField(const Json& json, size_t i, const std::string& name,
+                                              const char* option) const {
+  WEFT_ASSIGN_OR_RETURN(Json field, FindField(json, i, name, option));
+  if (!field.is_string()) {
+    return InvalidError(Place(i) + ": the field \"" + name + "\" is not a string");
+  }
+  return std::move(field.get_ref<std::string&>());
 }
 
 }  // namespace weft

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/env.h"
+#include "common/json.h"
 #include "common/status.h"
 
 namespace weft {
@@ -17,6 +18,17 @@ struct DocumentOptions {
   std::string format = "auto";  ///< "auto", "text" or "jsonl".
   std::string text_field = "text";
   std::string separator = "";
+  std::string second_text_field = "";  ///< "": single texts.
+  std::string label_field = "";        ///< "": labels are not read.
+};
+
+/// What one document holds.
+struct DocumentContent {
+  std::string_view text;  ///< In the file or in `storage`.
+  std::string second;     ///< Second text of a pair.
+  std::string label;      ///< A name, or a whole number in decimal.
+  bool label_is_number = false;
+  std::string storage;
 };
 
 /// The documents of one text or JSONL file, mapped. Immutable, so thread-safe. The file must not be
@@ -39,6 +51,10 @@ class DocumentFile {
   /// a JSONL line is not a JSON object with the text field.
   Result<std::string_view> Text(size_t i, std::string& scratch) const;
 
+  /// All of document `i`. kInvalid also when the second text or the label is missing, or the label
+  /// neither a string nor a whole number from 0. Only JSONL has pairs and labels.
+  Status Read(size_t i, DocumentContent& out) const;
+
   /// The whole file.
   std::span<const std::byte> bytes() const { return file_->bytes(); }
 
@@ -48,13 +64,19 @@ class DocumentFile {
     uint64_t line = 0;  ///< In JSONL, from 1.
   };
 
+  std::string Place(size_t i) const;
+  Result<Json> ParseLine(size_t i) const;
+  Result<Json> FindField(const Json& json, size_t i, const std::string& name,
+                         const char* option) const;
+  Result<std::string> StringField(const Json& json, size_t i, const std::string& name,
+                                  const char* option) const;
   void SplitLines(std::string_view text);
   void SplitText(std::string_view text, const std::string& separator);
 
   std::string path_;
   std::unique_ptr<MappedFile> file_;
   bool is_jsonl_ = false;
-  std::string json_field_;
+  DocumentOptions options_;
   std::vector<Document> documents_;
 };
 

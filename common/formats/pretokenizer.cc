@@ -12,6 +12,10 @@ constexpr std::string_view kCl100kRegex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+constexpr std::string_view kQwen2Regex =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 struct Classified {
   CharClass kind = CharClass::kOther;
   size_t bytes = 1;
@@ -74,11 +78,11 @@ size_t NextGpt2Piece(std::string_view text) {
   return SpaceRunLength(text);
 }
 
-size_t NextCl100kPiece(std::string_view text) {
+size_t NextCl100kPiece(std::string_view text, size_t digits) {
   if (size_t length = ContractionLength(text, true); length > 0) return length;
   Classified first = Classify(text, 0);
   if (first.kind == CharClass::kLetter) return RunEnd(text, first.bytes, CharClass::kLetter);
-  if (first.kind == CharClass::kNumber) return RunEnd(text, 0, CharClass::kNumber, 3);
+  if (first.kind == CharClass::kNumber) return RunEnd(text, 0, CharClass::kNumber, digits);
   if (!IsNewline(text[0])) {
     size_t end = RunEnd(text, first.bytes, CharClass::kLetter);
     if (end > first.bytes) return end;
@@ -100,6 +104,7 @@ size_t NextCl100kPiece(std::string_view text) {
 std::optional<SplitPattern> PatternOfRegex(std::string_view regex) {
   if (regex == kGpt2Regex) return SplitPattern::kGpt2;
   if (regex == kCl100kRegex) return SplitPattern::kCl100k;
+  if (regex == kQwen2Regex) return SplitPattern::kQwen2;
   return std::nullopt;
 }
 
@@ -109,6 +114,8 @@ std::string_view RegexOfPattern(SplitPattern pattern) {
       return kGpt2Regex;
     case SplitPattern::kCl100k:
       return kCl100kRegex;
+    case SplitPattern::kQwen2:
+      return kQwen2Regex;
     case SplitPattern::kNone:
       break;
   }
@@ -121,7 +128,9 @@ size_t NextPiece(SplitPattern pattern, std::string_view text) {
     case SplitPattern::kGpt2:
       return NextGpt2Piece(text);
     case SplitPattern::kCl100k:
-      return NextCl100kPiece(text);
+      return NextCl100kPiece(text, 3);
+    case SplitPattern::kQwen2:
+      return NextCl100kPiece(text, 1);
     case SplitPattern::kNone:
       break;
   }

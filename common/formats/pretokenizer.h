@@ -14,6 +14,7 @@ enum class SplitPattern : uint8_t {
   /// cl100k and Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
   /// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
   kCl100k,
+  kQwen2,  ///< The same with \p{N} in place of \p{N}{1,3}: each digit is a piece.
 };
 
 /// The pattern that a regular expression of a tokenizer.json means; nothing for others.

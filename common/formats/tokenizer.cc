@@ -1,207 +1,277 @@
 #include "common/formats/tokenizer.h"
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
+#include <unordered_map>
+#include <utility>
 
-#include "common/formats/byte_alphabet.h"
+#include "common/formats/byte_bpe.h"
+#include "common/formats/sentencepiece_model.h"
+#include "common/formats/unicode.h"
+#include "common/formats/unigram.h"
+#include "common/formats/utf8.h"
+#include "common/formats/wordpiece.h"
 #include "common/hash.h"
 #include "common/json.h"
 
 namespace weft {
 namespace {
 
-constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
-
 std::string Show(const std::string& text) {
   return Json(text.substr(0, 60)).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-using TokenIds = std::unordered_map<std::string_view, int32_t>;
-
-Result<std::array<int32_t, 256>> FindByteTokens(const TokenIds& ids) {
-  std::array<int32_t, 256> tokens{};
-  for (int byte = 0; byte < 256; ++byte) {
-    std::string name = BytesToAlphabet(std::string(1, static_cast<char>(byte)));
-    auto it = ids.find(name);
-    if (it == ids.end()) {
-      return InvalidError("the vocabulary has no token for byte " + std::to_string(byte) + " (" +
-                          Show(name) + "). hint: only byte-level BPE is supported");
-    }
-    tokens[static_cast<size_t>(byte)] = it->second;
+Result<std::unique_ptr<TokenModel>> NewModel(const TokenizerDefinition& definition) {
+  switch (definition.kind) {
+    case TokenizerKind::kWordPiece:
+      return WordPieceModel::New(definition);
+    case TokenizerKind::kUnigram:
+      return UnigramModel::New(definition);
+    case TokenizerKind::kByteBpe:
+      break;
   }
-  return tokens;
+  return ByteBpeModel::New(definition);
 }
 
-Status AddMerges(const TokenizerDefinition& definition, const TokenIds& ids, BpeMerges& merges) {
-  for (size_t rank = 0; rank < definition.merges.size(); ++rank) {
-    const auto& [left, right] = definition.merges[rank];
-    const std::string merged = left + right;
-    auto l = ids.find(left), r = ids.find(right), m = ids.find(merged);
-    if (l == ids.end() || r == ids.end() || m == ids.end()) {
-      return InvalidError("merge " + std::to_string(rank) + " of " + Show(left) + " and " +
-                          Show(right) + " names a token that is not in the vocabulary");
-    }
-    if (!merges.Add(l->second, r->second, m->second)) {
-      return InvalidError("merge " + std::to_string(rank) + " of " + Show(left) + " and " +
-                          Show(right) + " is given twice");
+std::string NameOf(TokenizerKind kind) {
+  switch (kind) {
+    case TokenizerKind::kWordPiece:
+      return "WordPiece";
+    case TokenizerKind::kUnigram:
+      return "Unigram";
+    case TokenizerKind::kByteBpe:
+      break;
+  }
+  return "byte-level BPE";
+}
+
+/// The first of these names that a special token has.
+std::optional<int32_t> FindNamed(const std::vector<AddedToken>& added,
+                                 std::initializer_list<std::string_view> names) {
+  for (std::string_view name : names) {
+    for (const AddedToken& token : added) {
+      if (token.special && token.content == name) return token.id;
     }
   }
-  return OkStatus();
+  return std::nullopt;
+}
+
+/// Where the spaces before the end of `text` begin.
+size_t SpacesBefore(std::string_view text) {
+  size_t end = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = ReadUtf8(text, at);
+    at += static_cast<size_t>(c.bytes);
+    if (!IsUnicodeSpace(c.code)) end = at;
+  }
+  return end;
+}
+
+/// Where the spaces at `at` end.
+size_t SpacesAfter(std::string_view text, size_t at) {
+  while (at < text.size()) {
+    const Utf8Char c = ReadUtf8(text, at);
+    if (!IsUnicodeSpace(c.code)) break;
+    at += static_cast<size_t>(c.bytes);
+  }
+  return at;
 }
 
 }  // namespace
 
-Result<Tokenizer> Tokenizer::Load(Env& env, const std::string& path) {
-  const std::string json_path = JoinPath(path, "tokenizer.json");
-  const std::string vocab_path = JoinPath(path, "vocab.json");
-  if (!env.FileExists(json_path) && env.FileExists(vocab_path)) {
-    WEFT_ASSIGN_OR_RETURN(std::string vocab, ReadFile(env, vocab_path, kMaxFileBytes));
-    WEFT_ASSIGN_OR_RETURN(std::string merges,
-                          ReadFile(env, JoinPath(path, "merges.txt"), kMaxFileBytes));
-    Result<TokenizerDefinition> definition = ParseVocabAndMerges(vocab, merges);
-    if (!definition.ok()) return definition.status().WithContext("reading the tokenizer " + path);
-    Result<Tokenizer> tokenizer = Create(*definition);
-    if (!tokenizer.ok()) return tokenizer.status().WithContext("reading the tokenizer " + path);
-    return tokenizer;
-  }
-  const std::string file = env.FileExists(json_path) ? json_path : path;
-  Result<std::string> text = ReadFile(env, file, kMaxFileBytes);
-  if (!text.ok()) {
-    return Status(text.status().code(),
-                  "reading the tokenizer " + path + ": " + text.status().message() +
-                      ". hint: give a tokenizer.json, or a folder with one or with vocab.json and "
-                      "merges.txt");
-  }
-  Result<TokenizerDefinition> definition = ParseTokenizerJson(*text);
-  if (!definition.ok()) return definition.status().WithContext("reading the tokenizer " + file);
-  Result<Tokenizer> tokenizer = CreateFrom(*definition, *std::move(text));
-  if (!tokenizer.ok()) return tokenizer.status().WithContext("reading the tokenizer " + file);
-  return tokenizer;
+void Tokenizer::AddedTokens::Add(const AddedToken& token) {
+  tokens.push_back(token);
+  first_bytes.set(static_cast<unsigned char>(token.content[0]));
+  only_special &= token.special;
 }
 
-Result<Tokenizer> Tokenizer::Create(const TokenizerDefinition& definition) {
-  return CreateFrom(definition, WriteTokenizerJson(definition));
-}
-
-Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, std::string json) {
-  TokenIds ids;
-  for (size_t id = 0; id < definition.tokens.size(); ++id) {
-    const std::string& token = definition.tokens[id];
-    if (token.empty()) continue;
-    if (!ids.emplace(token, static_cast<int32_t>(id)).second) {
-      return InvalidError("the vocabulary holds " + Show(token) + " twice");
-    }
-  }
-  WEFT_ASSIGN_OR_RETURN(auto byte_tokens, FindByteTokens(ids));
-  Tokenizer tokenizer(byte_tokens);
-  WEFT_RETURN_IF_ERROR(AddMerges(definition, ids, tokenizer.merges_));
-  tokenizer.pattern_ = definition.pattern;
-  tokenizer.add_prefix_space_ = definition.add_prefix_space;
-  tokenizer.bytes_.reserve(definition.tokens.size());
-  for (const std::string& token : definition.tokens) {
-    tokenizer.bytes_.push_back(AlphabetToBytes(token).value_or(token));
-  }
-  for (const AddedToken& token : definition.added) {
-    auto it = ids.find(token.content);
-    if (it != ids.end() && it->second != token.id) {
-      return InvalidError("the added token " + Show(token.content) + " has the id " +
-                          std::to_string(token.id) + ", but " + std::to_string(it->second) +
-                          " in the vocabulary");
-    }
-    // The spelling of a vocabulary entry is known; any other use of its id would be a second token.
-    if (it != ids.end()) tokenizer.bytes_[static_cast<size_t>(token.id)].clear();
-  }
-  WEFT_RETURN_IF_ERROR(tokenizer.AddTokens(definition.added));
-  if (definition.ignore_merges) {
-    for (size_t id = 0; id < definition.tokens.size(); ++id) {
-      if (!definition.tokens[id].empty()) {
-        tokenizer.whole_pieces_.emplace(tokenizer.bytes_[id], static_cast<int32_t>(id));
-      }
-    }
-    for (const AddedToken& token : definition.added) tokenizer.whole_pieces_.erase(token.content);
-  }
-  tokenizer.json_ = std::move(json);
-  tokenizer.hash_ = HashHex(std::as_bytes(std::span(tokenizer.json_)));
-  return tokenizer;
-}
-
-Status Tokenizer::AddTokens(const std::vector<AddedToken>& added) {
-  for (const AddedToken& token : added) {
-    auto id = static_cast<size_t>(token.id);
-    if (id >= bytes_.size()) bytes_.resize(id + 1);
-    if (!bytes_[id].empty()) {
-      return InvalidError("the added token " + Show(token.content) + " has the id " +
-                          std::to_string(token.id) + " of " + Show(bytes_[id]));
-    }
-    bytes_[id] = token.content;
-    added_first_bytes_.set(static_cast<unsigned char>(token.content[0]));
-    only_special_added_ &= token.special;
-    if (token.special && !end_of_text_ &&
-        (token.content == "<|endoftext|>" || token.content == "<|end_of_text|>" ||
-         token.content == "</s>")) {
-      end_of_text_ = token.id;
-    }
-  }
-  added_ = added;
-  std::stable_sort(added_.begin(), added_.end(), [](const AddedToken& a, const AddedToken& b) {
+void Tokenizer::AddedTokens::Sort() {
+  std::stable_sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) {
     return a.content.size() > b.content.size();
   });
-  return OkStatus();
 }
 
-const AddedToken* Tokenizer::MatchAdded(std::string_view text, SpecialTokens special) const {
-  for (const AddedToken& token : added_) {
+const AddedToken* Tokenizer::AddedTokens::Match(std::string_view text,
+                                                SpecialTokens special) const {
+  if (!first_bytes[static_cast<unsigned char>(text[0])]) return nullptr;
+  for (const AddedToken& token : tokens) {
     if (token.special && special == SpecialTokens::kAsText) continue;
     if (text.starts_with(token.content)) return &token;
   }
   return nullptr;
 }
 
-void Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
-                       SpecialTokens special) const {
-  if (added_.empty() || (only_special_added_ && special == SpecialTokens::kAsText)) {
-    EncodePlain(text, out);
-    return;
-  }
-  size_t start = 0;
-  for (size_t at = 0; at < text.size();) {
-    const AddedToken* token = added_first_bytes_[static_cast<unsigned char>(text[at])]
-                                  ? MatchAdded(text.substr(at), special)
-                                  : nullptr;
-    if (token == nullptr) {
-      ++at;
-      continue;
-    }
-    EncodePlain(text.substr(start, at - start), out);
-    out.push_back(token->id);
-    at += token->content.size();
-    start = at;
-  }
-  EncodePlain(text.substr(start), out);
+Result<Tokenizer> Tokenizer::Create(const TokenizerDefinition& definition) {
+  return CreateFrom(definition, WriteTokenizerJson(definition));
 }
 
-void Tokenizer::EncodePlain(std::string_view text, std::vector<int32_t>& out) const {
-  std::string prefixed;
-  if (add_prefix_space_ && !text.empty() && text[0] != ' ') {
-    prefixed = ' ';
-    prefixed += text;
-    text = prefixed;
+Result<Tokenizer> Tokenizer::FromJson(std::string json) {
+  WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, ParseTokenizerJson(json));
+  return CreateFrom(definition, std::move(json));
+}
+
+Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, std::string json) {
+  Tokenizer tokenizer;
+  WEFT_RETURN_IF_ERROR(tokenizer.AddTokens(definition));
+  WEFT_ASSIGN_OR_RETURN(tokenizer.model_, NewModel(definition));
+  if (definition.kind == TokenizerKind::kWordPiece) {
+    // Written like other words, with a space before them.
+    for (size_t id = 0; id < definition.tokens.size(); ++id) tokenizer.added_by_id_[id].clear();
   }
-  while (!text.empty()) {
-    std::string_view piece = text.substr(0, NextPiece(pattern_, text));
-    text.remove_prefix(piece.size());
-    if (!whole_pieces_.empty()) {
-      if (auto it = whole_pieces_.find(piece); it != whole_pieces_.end()) {
-        out.push_back(it->second);
-        continue;
+  tokenizer.kind_ = NameOf(definition.kind);
+  tokenizer.normalizer_ = definition.normalizer;
+  tokenizer.form_ = definition.form;
+  tokenizer.pair_form_ = definition.pair_form;
+  tokenizer.FindSpecialTokens(definition.added);
+  for (const SequenceForm* form : {&tokenizer.form_, &tokenizer.pair_form_}) {
+    for (const auto* ids : {&form->begin, &form->middle, &form->end}) {
+      for (int64_t id : *ids) {
+        if (id >= tokenizer.vocab_size() || !tokenizer.known_[static_cast<size_t>(id)]) {
+          return InvalidError("the post_processor adds the token " + std::to_string(id) +
+                              ", which is not in the vocabulary");
+        }
       }
     }
-    merges_.Encode(piece, out);
   }
+  tokenizer.SetContent(std::move(json));
+  return tokenizer;
+}
+
+Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes) {
+  WEFT_ASSIGN_OR_RETURN(SentencePieceFile file, ParseSentencePiece(bytes));
+  Tokenizer tokenizer;
+  tokenizer.kind_ = "SentencePiece";
+  TokenizerDefinition definition;
+  for (size_t id = 0; id < file.pieces.size(); ++id) {
+    const SentencePiece& piece = file.pieces[id];
+    definition.tokens.push_back(piece.text);
+    if (piece.type == PieceType::kControl || piece.type == PieceType::kUnknown) {
+      definition.added.push_back(
+          {.id = static_cast<int32_t>(id), .content = piece.text, .special = true});
+    }
+  }
+  WEFT_RETURN_IF_ERROR(tokenizer.AddTokens(definition));
+  tokenizer.FindSpecialTokens(definition.added);
+  if (file.end >= 0) {
+    tokenizer.end_of_text_ = file.end;
+    tokenizer.form_.end = {file.end};
+    tokenizer.pair_form_ = {.middle = {file.end}, .end = {file.end}};
+  }
+  if (file.padding >= 0) tokenizer.padding_ = file.padding;
+  if (!tokenizer.padding_) tokenizer.padding_ = tokenizer.end_of_text_;
+  WEFT_ASSIGN_OR_RETURN(tokenizer.model_, SentencePieceModel::New(std::move(file)));
+  tokenizer.is_json_ = false;
+  tokenizer.SetContent(std::move(bytes));
+  return tokenizer;
+}
+
+Status Tokenizer::AddTokens(const TokenizerDefinition& definition) {
+  std::unordered_map<std::string_view, int32_t> ids;
+  known_.resize(definition.tokens.size());
+  for (size_t id = 0; id < definition.tokens.size(); ++id) {
+    const std::string& token = definition.tokens[id];
+    if (token.empty()) continue;
+    known_[id] = true;
+    if (!ids.emplace(token, static_cast<int32_t>(id)).second) {
+      return InvalidError("the vocabulary holds " + Show(token) + " twice");
+    }
+  }
+  added_by_id_.resize(known_.size());
+  for (const AddedToken& token : definition.added) {
+    const auto id = static_cast<size_t>(token.id);
+    auto it = ids.find(token.content);
+    if (it != ids.end() && it->second != token.id) {
+      return InvalidError("the added token " + Show(token.content) + " has the id " +
+                          std::to_string(token.id) + ", but " + std::to_string(it->second) +
+                          " in the vocabulary");
+    }
+    if (id >= known_.size()) {
+      known_.resize(id + 1);
+      added_by_id_.resize(id + 1);
+    }
+    // The spelling of a vocabulary entry is known; any other use of its id would be a second token.
+    if (!added_by_id_[id].empty() || (known_[id] && it == ids.end())) {
+      return InvalidError(
+          "the added token " + Show(token.content) + " has the id " + std::to_string(token.id) +
+          " of " + Show(added_by_id_[id].empty() ? definition.tokens[id] : added_by_id_[id]));
+    }
+    known_[id] = true;
+    added_by_id_[id] = token.content;
+    (token.normalized ? normalized_ : raw_).Add(token);
+  }
+  raw_.Sort();
+  normalized_.Sort();
+  return OkStatus();
+}
+
+void Tokenizer::FindSpecialTokens(const std::vector<AddedToken>& added) {
+  for (const AddedToken& token : added) {
+    if (token.special) special_tokens_.push_back(token.id);
+  }
+  std::sort(special_tokens_.begin(), special_tokens_.end());
+  end_of_text_ = FindNamed(added, {"<|endoftext|>", "<|end_of_text|>", "</s>"});
+  mask_ = FindNamed(added, {"[MASK]", "<mask>", "<|mask|>"});
+  padding_ =
+      FindNamed(added, {"[PAD]", "<pad>", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"});
+  if (!padding_) padding_ = end_of_text_;
+  // A language model's texts begin with a token that says so; only the end matters here.
+  if (form_.end.empty() && end_of_text_) form_.end = {*end_of_text_};
+  if (pair_form_.middle.empty() && !form_.end.empty()) {
+    pair_form_ = {.begin = form_.begin, .middle = form_.end, .end = form_.end};
+  }
+}
+
+void Tokenizer::SetContent(std::string content) {
+  content_ = std::move(content);
+  hash_ = HashHex(std::as_bytes(std::span(content_)));
+}
+
+template <class Plain>
+void Tokenizer::SplitAt(const AddedTokens& added, std::string_view text, SpecialTokens special,
+                        std::vector<int32_t>& out, Plain&& plain) const {
+  size_t start = 0;
+  if (!added.tokens.empty() && !(added.only_special && special == SpecialTokens::kAsText)) {
+    for (size_t at = 0; at < text.size();) {
+      const AddedToken* token = added.Match(text.substr(at), special);
+      if (token == nullptr) {
+        ++at;
+        continue;
+      }
+      std::string_view before = text.substr(start, at - start);
+      if (token->lstrip) before = before.substr(0, SpacesBefore(before));
+      plain(before, start == 0);
+      out.push_back(token->id);
+      at += token->content.size();
+      if (token->rstrip) at = SpacesAfter(text, at);
+      start = at;
+    }
+  }
+  plain(text.substr(start), start == 0);
+}
+
+void Tokenizer::EncodeNormalized(std::string_view text, bool at_start, SpecialTokens special,
+                                 std::vector<int32_t>& out) const {
+  SplitAt(normalized_, text, special, out, [&](std::string_view part, bool first) {
+    if (!part.empty()) model_->Encode(part, at_start && first, out);
+  });
+}
+
+void Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
+                       SpecialTokens special) const {
+  SplitAt(raw_, text, special, out, [&](std::string_view part, bool first) {
+    if (part.empty()) return;
+    if (normalizer_.empty()) {
+      EncodeNormalized(part, first, special, out);
+    } else {
+      EncodeNormalized(Normalize(normalizer_, part), first, special, out);
+    }
+  });
 }
 
 size_t Tokenizer::SafeCut(std::string_view text, size_t at) const {
-  if (pattern_ == SplitPattern::kNone || !only_special_added_) return text.size();
+  if (!model_->CutsAtSpaces() || !raw_.only_special || !normalized_.only_special) {
+    return text.size();
+  }
   auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   for (at = std::max<size_t>(at, 1); at < text.size(); ++at) {
     if (text[at] == ' ' && is_letter(text[at - 1])) return at;
@@ -209,15 +279,27 @@ size_t Tokenizer::SafeCut(std::string_view text, size_t at) const {
   return text.size();
 }
 
-Result<std::string> Tokenizer::Decode(std::span<const int32_t> ids) const {
+Result<std::string> Tokenizer::Decode(std::span<const int32_t> ids, bool at_start) const {
   std::string text;
-  for (int32_t id : ids) {
-    if (id < 0 || id >= vocab_size() || bytes_[static_cast<size_t>(id)].empty()) {
-      return InvalidError("token " + std::to_string(id) + " is not in the vocabulary of " +
+  size_t begin = 0;
+  auto decode_model = [&](size_t end) {
+    if (begin == end) return;
+    model_->Decode(ids.subspan(begin, end - begin), at_start, text);
+    at_start = false;
+  };
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto id = static_cast<size_t>(ids[i]);
+    if (ids[i] < 0 || id >= known_.size() || !known_[id]) {
+      return InvalidError("token " + std::to_string(ids[i]) + " is not in the vocabulary of " +
                           std::to_string(vocab_size()) + " tokens");
     }
-    text += bytes_[static_cast<size_t>(id)];
+    if (added_by_id_[id].empty()) continue;
+    decode_model(i);
+    text += added_by_id_[id];
+    at_start = false;
+    begin = i + 1;
   }
+  decode_model(ids.size());
   return text;
 }
 

@@ -2,49 +2,23 @@
 
 #include <optional>
 
+#include "common/formats/tokenizer_components.h"
 #include "common/json.h"
 
 namespace weft {
 namespace {
 
+using tokenizer_json::Member;
+using tokenizer_json::Parts;
+using tokenizer_json::ReadFlag;
+using tokenizer_json::ReadNormalizer;
+using tokenizer_json::ReadPostProcessor;
+using tokenizer_json::ReadWordSplits;
+using tokenizer_json::TypeOf;
+using tokenizer_json::Unsupported;
+
 constexpr JsonLimits kLimits = {.bytes = size_t{256} << 20, .depth = 16};
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-
-/// The member of an object, or null when absent.
-const Json& Member(const Json& object, const char* key) {
-  static const Json absent;
-  auto it = object.find(key);
-  return it == object.end() ? absent : *it;
-}
-
-std::string TypeOf(const Json& component) {
-  const Json& type = component.is_object() ? Member(component, "type") : component;
-  return type.is_string() ? type.get<std::string>() : "of no type";
-}
-
-Status Unsupported(const std::string& what) {
-  return InvalidError(what +
-                      " is not supported. hint: byte-level BPE tokenizers (GPT-2, Llama 3) "
-                      "are");
-}
-
-/// Reads an optional boolean.
-Status ReadFlag(const Json& object, const char* key, bool& out) {
-  const Json& value = Member(object, key);
-  if (value.is_null()) return OkStatus();
-  if (!value.is_boolean()) return InvalidError(std::string(key) + " must be true or false");
-  out = value.get<bool>();
-  return OkStatus();
-}
-
-/// The parts of a Sequence in order, or the component alone; nothing for null.
-Result<std::vector<Json>> Parts(const Json& component, const char* list) {
-  if (component.is_null()) return std::vector<Json>{};
-  if (TypeOf(component) != "Sequence") return std::vector<Json>{component};
-  const Json& parts = Member(component, list);
-  if (!parts.is_array()) return InvalidError(std::string("a Sequence has no list ") + list);
-  return parts.get<std::vector<Json>>();
-}
 
 Status ReadSplit(const Json& split, SplitPattern& pattern) {
   const Json& source = Member(split, "pattern");
@@ -145,11 +119,7 @@ Status ReadMerges(const Json& merges, TokenizerDefinition& definition) {
   return OkStatus();
 }
 
-Status ReadModel(const Json& model, TokenizerDefinition& definition) {
-  if (!model.is_object()) return InvalidError("there is no model");
-  if (model.contains("type") && model["type"] != "BPE") {
-    return Unsupported("the model " + TypeOf(model));
-  }
+Status ReadBpe(const Json& model, TokenizerDefinition& definition) {
   if (const Json& dropout = Member(model, "dropout"); !dropout.is_null() && dropout != 0.0) {
     return Unsupported("BPE dropout");
   }
@@ -163,6 +133,53 @@ Status ReadModel(const Json& model, TokenizerDefinition& definition) {
   WEFT_RETURN_IF_ERROR(ReadFlag(model, "ignore_merges", definition.ignore_merges));
   WEFT_RETURN_IF_ERROR(ReadVocabulary(Member(model, "vocab"), definition.tokens));
   return ReadMerges(Member(model, "merges"), definition);
+}
+
+Status ReadWordPiece(const Json& model, TokenizerDefinition& definition) {
+  const Json& unknown = Member(model, "unk_token");
+  const Json& prefix = Member(model, "continuing_subword_prefix");
+  const Json& longest = Member(model, "max_input_chars_per_word");
+  if (!unknown.is_string() || !(prefix.is_null() || prefix.is_string()) ||
+      !(longest.is_null() || longest.is_number_unsigned())) {
+    return InvalidError(
+        "a WordPiece model needs unk_token, continuing_subword_prefix and "
+        "max_input_chars_per_word");
+  }
+  definition.unknown_token = unknown.get<std::string>();
+  if (prefix.is_string()) definition.subword_prefix = prefix.get<std::string>();
+  if (!longest.is_null()) definition.max_word_characters = longest.get<size_t>();
+  return ReadVocabulary(Member(model, "vocab"), definition.tokens);
+}
+
+Status ReadUnigram(const Json& model, TokenizerDefinition& definition) {
+  const Json& vocab = Member(model, "vocab");
+  if (!vocab.is_array() || vocab.size() > kMaxTokenId) {
+    return InvalidError("a Unigram model needs a list of pieces with scores");
+  }
+  for (const Json& entry : vocab) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+      return InvalidError("piece " + std::to_string(definition.tokens.size()) +
+                          " is not a string with a score");
+    }
+    definition.tokens.push_back(entry[0].get<std::string>());
+    definition.scores.push_back(entry[1].get<double>());
+  }
+  const Json& unknown = Member(model, "unk_id");
+  if (!unknown.is_number_unsigned() || unknown.get<uint64_t>() >= definition.tokens.size()) {
+    return InvalidError("a Unigram model needs the unk_id of one of its pieces");
+  }
+  definition.unknown_id = unknown.get<int32_t>();
+  return ReadFlag(model, "byte_fallback", definition.byte_fallback);
+}
+
+/// The model's kind; old files of BPE leave it out.
+Result<TokenizerKind> KindOf(const Json& model) {
+  if (!model.is_object()) return InvalidError("there is no model");
+  const std::string type = model.contains("type") ? TypeOf(model) : "BPE";
+  if (type == "BPE") return TokenizerKind::kByteBpe;
+  if (type == "WordPiece") return TokenizerKind::kWordPiece;
+  if (type == "Unigram") return TokenizerKind::kUnigram;
+  return Unsupported("the model " + type);
 }
 
 Status ReadAddedTokens(const Json& list, TokenizerDefinition& definition) {
@@ -179,12 +196,13 @@ Status ReadAddedTokens(const Json& list, TokenizerDefinition& definition) {
     token.content = json["content"].get<std::string>();
     if (token.content.empty()) return InvalidError("an added token has an empty content");
     WEFT_RETURN_IF_ERROR(ReadFlag(json, "special", token.special));
-    for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-      bool value = false;
-      WEFT_RETURN_IF_ERROR(ReadFlag(json, key, value));
-      if (value) {
-        return Unsupported("the added token " + json["content"].dump() + " with " + key);
-      }
+    WEFT_RETURN_IF_ERROR(ReadFlag(json, "normalized", token.normalized));
+    WEFT_RETURN_IF_ERROR(ReadFlag(json, "lstrip", token.lstrip));
+    WEFT_RETURN_IF_ERROR(ReadFlag(json, "rstrip", token.rstrip));
+    bool single_word = false;
+    WEFT_RETURN_IF_ERROR(ReadFlag(json, "single_word", single_word));
+    if (single_word) {
+      return Unsupported("the added token " + json["content"].dump() + " with single_word");
     }
     definition.added.push_back(std::move(token));
   }
@@ -196,13 +214,27 @@ Status ReadAll(const Json& json, TokenizerDefinition& definition) {
   if (Member(json, "version") != "1.0") {
     return Unsupported("version " + Member(json, "version").dump());
   }
-  WEFT_RETURN_IF_ERROR(CheckHarmless(Member(json, "normalizer"), "normalizer", "normalizers", {}));
+  const Json& model = Member(json, "model");
+  WEFT_ASSIGN_OR_RETURN(definition.kind, KindOf(model));
+  WEFT_ASSIGN_OR_RETURN(definition.normalizer, ReadNormalizer(Member(json, "normalizer")));
   WEFT_RETURN_IF_ERROR(
-      CheckHarmless(Member(json, "decoder"), "decoder", "decoders", {"ByteLevel"}));
-  WEFT_RETURN_IF_ERROR(CheckHarmless(Member(json, "post_processor"), "post_processor", "processors",
-                                     {"ByteLevel", "TemplateProcessing", "RobertaProcessing"}));
-  WEFT_RETURN_IF_ERROR(ReadPreTokenizer(Member(json, "pre_tokenizer"), definition));
-  WEFT_RETURN_IF_ERROR(ReadModel(Member(json, "model"), definition));
+      ReadPostProcessor(Member(json, "post_processor"), definition.form, definition.pair_form));
+  const Json& splitter = Member(json, "pre_tokenizer");
+  const Json& decoder = Member(json, "decoder");
+  if (definition.kind == TokenizerKind::kByteBpe) {
+    WEFT_RETURN_IF_ERROR(CheckHarmless(decoder, "decoder", "decoders", {"ByteLevel"}));
+    WEFT_RETURN_IF_ERROR(ReadPreTokenizer(splitter, definition));
+    WEFT_RETURN_IF_ERROR(ReadBpe(model, definition));
+  } else if (definition.kind == TokenizerKind::kWordPiece) {
+    WEFT_RETURN_IF_ERROR(CheckHarmless(decoder, "decoder", "decoders", {"WordPiece"}));
+    WEFT_ASSIGN_OR_RETURN(definition.splits, ReadWordSplits(splitter));
+    WEFT_RETURN_IF_ERROR(ReadWordPiece(model, definition));
+  } else {
+    WEFT_RETURN_IF_ERROR(CheckHarmless(decoder, "decoder", "decoders",
+                                       {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}));
+    WEFT_ASSIGN_OR_RETURN(definition.splits, ReadWordSplits(splitter));
+    WEFT_RETURN_IF_ERROR(ReadUnigram(model, definition));
+  }
   return ReadAddedTokens(Member(json, "added_tokens"), definition);
 }
 
@@ -253,7 +285,8 @@ Result<TokenizerDefinition> ParseVocabAndMerges(std::string_view vocab_json,
     if (Status s = AddMerge(line, definition); !s.ok()) return s.WithContext("merges.txt");
   }
   if (auto it = vocab->find(kEndOfText); it != vocab->end()) {
-    definition.added.push_back({it->get<int32_t>(), std::string(kEndOfText), true});
+    definition.added.push_back(
+        {.id = it->get<int32_t>(), .content = std::string(kEndOfText), .special = true});
   }
   return definition;
 }

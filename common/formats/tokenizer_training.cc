@@ -5,7 +5,8 @@
 namespace weft {
 
 Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files,
-                                 const DocumentOptions& options, int64_t vocab_size) {
+                                 const DocumentOptions& options, int64_t vocab_size,
+                                 bool with_mask) {
   BpeTrainer trainer;
   std::string scratch;
   for (const std::string& path : files) {
@@ -15,7 +16,12 @@ Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files
       trainer.Add(text);
     }
   }
-  WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, trainer.Train(vocab_size));
+  WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition,
+                        trainer.Train(vocab_size - (with_mask ? 1 : 0)));
+  if (with_mask) {
+    const int32_t last = definition.added.back().id;
+    definition.added.push_back({.id = last + 1, .content = "<mask>", .special = true});
+  }
   return Tokenizer::Create(definition);
 }
 
@@ -25,7 +31,7 @@ Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string
   WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, TrainTokenizer(env, files, options, vocab_size));
   WEFT_RETURN_IF_ERROR(env.CreateDirs(output_folder));
   WEFT_RETURN_IF_ERROR(
-      WriteFileAtomic(env, JoinPath(output_folder, "tokenizer.json"), tokenizer.json()));
+      WriteFileAtomic(env, JoinPath(output_folder, "tokenizer.json"), tokenizer.content()));
   return tokenizer;
 }
 

@@ -35,6 +35,21 @@ inline Utf8Char ReadUtf8(std::string_view text, size_t at) {
   return {code, length, true};
 }
 
+/// Bytes of `text` that are not part of a valid code point.
+inline size_t CountInvalidUtf8(std::string_view text) {
+  size_t invalid = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (static_cast<unsigned char>(text[at]) < 0x80) {
+      ++at;
+      continue;
+    }
+    const Utf8Char c = ReadUtf8(text, at);
+    invalid += c.valid ? 0 : 1;
+    at += static_cast<size_t>(c.bytes);
+  }
+  return invalid;
+}
+
 /// Appends a code point up to U+10FFFF.
 inline void AppendUtf8(std::string& text, char32_t code) {
   auto add = [&](char32_t value) { text += static_cast<char>(value); };

@@ -16,9 +16,6 @@ Status RefuseUnavailable(const JobSpec& job) {
       {job.model.initialization.method != "auto" && job.model.initialization.method != "gpt2",
        "model.initialization.method other than gpt2"},
       {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
-      {job.data.format != "auto" && job.data.format != "text" && job.data.format != "jsonl",
-       "data.format other than text and jsonl"},
-      {!job.data.second_text_field.empty(), "data.second_text_field"},
       {job.train.batch_warmup_steps != 0, "train.batch_warmup_steps"},
       {job.train.gradient_noise_scale, "train.gradient_noise_scale"},
       {job.train.guard.spike_deviations != 0, "train.guard.spike_deviations"},
@@ -138,6 +135,16 @@ Status ValidateJob(const JobSpec& job) {
   if (model.import_path.empty() && SequenceLength(job) > model.context) {
     return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                         " is longer than model.context " + std::to_string(model.context));
+  }
+  if (!job.data.second_text_field.empty()) {
+    const bool causal =
+        model.head == "causal_lm" ||
+        (model.head == "auto" && (model.family == "gpt2" || model.family == "llama"));
+    if (causal || !job.data.batching.starts_with("pad_")) {
+      return InvalidError(
+          "data.second_text_field needs a model.head of masked_lm or classification and a "
+          "data.batching of pad_fixed, pad_dynamic or pad_uniform");
+    }
   }
   if (job.data.masking.mask_share + job.data.masking.random_share > 1) {
     return InvalidError("data.masking.mask_share and random_share are more than 1 together");

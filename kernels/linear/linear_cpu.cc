@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
@@ -50,9 +50,8 @@ class Operand {
  public:
   Operand(const TensorView& view, DType type, bool is_input) : view_(view) {
     if (view.dtype == type && view.Contiguous()) return;
-    const size_t bytes = static_cast<size_t>(view.shape.Elements()) * DTypeSize(type);
-    copy_ = std::make_unique_for_overwrite<uint8_t[]>(bytes);
-    view_ = TensorView(copy_.get(), type, view.shape);
+    copy_.resize(static_cast<size_t>(view.shape.Elements()) * DTypeSize(type));
+    view_ = TensorView(copy_.data(), type, view.shape);
     if (is_input) CopyRows(view, view_);
   }
   Operand(const Operand&) = delete;
@@ -62,12 +61,12 @@ class Operand {
 
   // Moves a result computed in a copy to where it belongs.
   void WriteBack(const TensorView& to) const {
-    if (copy_ != nullptr) CopyRows(view_, to);
+    if (!copy_.empty()) CopyRows(view_, to);
   }
 
  private:
   TensorView view_;
-  std::unique_ptr<uint8_t[]> copy_;
+  std::vector<uint8_t> copy_;
 };
 
 // c = a b (+ bias), with b packed.

@@ -17,6 +17,12 @@ using engine::CheckpointProgress;
 using std::chrono::steady_clock;
 
 /// Sizes that the job leaves open.
+/// The share of the step's tokens that is padding, for its line in the log; "" when none is.
+std::string PaddingText(const engine::StepReport& report) {
+  if (report.padding_tokens == 0) return "";
+  return " padding " + std::to_string(report.padding_tokens * 100 / report.tokens) + " %";
+}
+
 ModelSpec ResolveModel(const JobSpec& job, int64_t tokenizer_size) {
   constexpr int64_t kVocabMultiple = 64;
   ModelSpec model = job.model;
@@ -126,7 +132,7 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
     // Beside the checkpoints, so that the run folder alone is enough to use the model.
     WEFT_ASSIGN_OR_RETURN(std::string tokenizer, ReadFile(env_, data_.tokenizer_path));
     WEFT_RETURN_IF_ERROR(
-        WriteFileAtomic(env_, JoinPath(spec_.run_dir, "tokenizer.json"), tokenizer));
+        WriteFileAtomic(env_, JoinPath(spec_.run_dir, BaseName(data_.tokenizer_path)), tokenizer));
   }
   WEFT_ASSIGN_OR_RETURN(curve_, LossCurve::Open(env_, spec_.run_dir, start.counters.step));
   return OkStatus();
@@ -194,7 +200,7 @@ Status Attempt::Step() {
       WEFT_LOG_INFO << "step " << counters.step << "/" << progress.steps_total << " loss "
                     << report.loss << " gradient norm " << report.gradient_norm << " learning rate "
                     << report.learning_rate << " " << std::llround(progress.tokens_per_second)
-                    << " tokens/s";
+                    << " tokens/s" << PaddingText(report);
     }
   }
   reporter_.Report(progress);

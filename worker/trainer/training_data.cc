@@ -1,9 +1,11 @@
 #include "worker/trainer/training_data.h"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "common/log.h"
+#include "worker/engine/data/image_loader.h"
 #include "worker/engine/data/loader.h"
 #include "worker/engine/data/prefetcher.h"
 #include "worker/engine/data/prepare.h"
@@ -24,25 +26,51 @@ std::vector<engine::SequenceRange> RangesOfRank(const AttemptSpec& spec) {
   return ranges;
 }
 
+Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
+                                               const AttemptSpec& spec, bool training) {
+  const JobSpec& job = spec.job;
+  const engine::TokenSpan& span = training ? dataset.train : dataset.validation;
+  if (dataset.info.image_size > 0) {
+    WEFT_ASSIGN_OR_RETURN(auto images,
+                          engine::ImageLoader::Create(span, engine::ImageOptions(job, training)));
+    return std::unique_ptr<BatchSource>(std::move(images));
+  }
+  const engine::LoaderOptions options = training
+                                            ? engine::TrainLoaderOptions(job, dataset.info)
+                                            : engine::ValidationLoaderOptions(job, dataset.info);
+  WEFT_ASSIGN_OR_RETURN(auto tokens, engine::TokenLoader::Create(span, options));
+  if (training && spec.rank == 0) {
+    const engine::PaddingCount padding = tokens->CountPadding(spec.plan.micro_batch);
+    WEFT_LOG_INFO << "data: " << tokens->Sequences() << " sequences an epoch, " << padding.tokens
+                  << " tokens in micro-batches of " << spec.plan.micro_batch << ", "
+                  << std::round(padding.Share() * 1000) / 10 << " % of them padding ("
+                  << job.data.batching << ")";
+  }
+  return std::unique_ptr<BatchSource>(std::move(tokens));
+}
+
 }  // namespace
 
 Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   const JobSpec& job = spec.job;
   WEFT_ASSIGN_OR_RETURN(engine::Dataset dataset,
-                        engine::PrepareDataset(env, job.data, spec.cache_dir,
+                        engine::PrepareDataset(env, job, spec.cache_dir,
                                                static_cast<int>(spec.plan.threads_per_rank)));
   TrainingData data;
   data.vocab_size = dataset.info.vocab_size;
   data.fingerprint = dataset.fingerprint;
   data.unigram_entropy = dataset.info.unigram_entropy_nats;
   data.tokenizer_path = dataset.TokenizerPath();
-  WEFT_ASSIGN_OR_RETURN(
-      std::unique_ptr<BatchSource> train,
-      engine::TokenLoader::Create(dataset.train, engine::TrainLoaderOptions(job, dataset.info)));
+  data.classes = static_cast<int64_t>(dataset.info.classes.size());
+  if (job.model.classes > 0 && data.classes > job.model.classes) {
+    return InvalidError("the data have " + std::to_string(data.classes) +
+                        " classes, model.classes is only " + std::to_string(job.model.classes));
+  }
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<BatchSource> train,
+                        NewSource(dataset, spec, /*training=*/true));
   data.train = std::make_unique<engine::Prefetcher>(std::move(train), RangesOfRank(spec));
   if (dataset.validation.count == 0) return data;
-  Result<std::unique_ptr<engine::TokenLoader>> validation = engine::TokenLoader::Create(
-      dataset.validation, engine::ValidationLoaderOptions(job, dataset.info));
+  Result<std::unique_ptr<BatchSource>> validation = NewSource(dataset, spec, /*training=*/false);
   if (validation.ok()) {
     data.validation = *std::move(validation);
   } else if (!job.data.validation.empty()) {

@@ -15,8 +15,9 @@ struct TrainingData {
   std::unique_ptr<engine::BatchSource> train;
   std::unique_ptr<engine::BatchSource> validation;  ///< Null: nothing is held out.
   int64_t vocab_size = 0;                           ///< Of the tokenizer.
+  int64_t classes = 0;                              ///< Of the labels; 0: there are none.
   std::string fingerprint;                          ///< Hash over the tokens and how they are cut.
-  std::string tokenizer_path;                       ///< tokenizer.json; empty when there is none.
+  std::string tokenizer_path;                       ///< The tokenizer's file; empty when there is none.
   double unigram_entropy = 0;  ///< Of the training tokens. Unit: nats per token.
 };
 

@@ -9,14 +9,30 @@ namespace weft::engine {
 namespace {
 
 Result<std::shared_ptr<const TokenShard>> OpenShard(Env& env, const std::string& path,
-                                                    const DatasetInfo& info) {
+                                                    size_t vocab_size, const DatasetInfo& info) {
   WEFT_ASSIGN_OR_RETURN(TokenShard shard, TokenShard::Open(env, path));
-  if (shard.vocab_size() != static_cast<uint64_t>(info.vocab_size) ||
-      shard.tokenizer_hash() != info.tokenizer_hash) {
+  if (shard.vocab_size() != vocab_size || shard.tokenizer_hash() != info.tokenizer_hash) {
     return CorruptError(path + " belongs to another tokenizer than its dataset.json");
   }
   WEFT_RETURN_IF_ERROR(shard.Verify());
   return std::shared_ptr<const TokenShard>(std::make_shared<TokenShard>(std::move(shard)));
+}
+
+/// The documents of `name`.tokens and their labels, if the dataset has any; adds to `hashes`.
+Result<TokenSpan> OpenSpan(Env& env, const std::string& folder, const std::string& name,
+                           const DatasetInfo& info, std::string& hashes) {
+  TokenSpan span;
+  WEFT_ASSIGN_OR_RETURN(span.shard, OpenShard(env, JoinPath(folder, name + ".tokens"),
+                                              static_cast<size_t>(info.vocab_size), info));
+  hashes += span.shard->content_hash();
+  if (!info.labels) return span;
+  const std::string path = JoinPath(folder, name + ".labels");
+  WEFT_ASSIGN_OR_RETURN(span.labels, OpenShard(env, path, info.classes.size(), info));
+  hashes += span.labels->content_hash();
+  if (span.labels->size() + 1 != span.shard->document_starts().size()) {
+    return CorruptError(path + " has not one label for each document");
+  }
+  return span;
 }
 
 }  // namespace
@@ -44,28 +60,33 @@ Result<Dataset> OpenDataset(Env& env, const std::string& folder) {
   if (!info.ok()) return CorruptError(info.status().message());
   dataset.info = *info;
 
-  WEFT_ASSIGN_OR_RETURN(std::string tokenizer, ReadFile(env, dataset.TokenizerPath()));
-  if (HashHex(std::as_bytes(std::span(tokenizer))) != info->tokenizer_hash) {
-    return CorruptError(dataset.TokenizerPath() + " does not match its hash");
+  if (const std::string tokenizer_path = dataset.TokenizerPath(); !tokenizer_path.empty()) {
+    WEFT_ASSIGN_OR_RETURN(std::string tokenizer, ReadFile(env, tokenizer_path));
+    if (HashHex(std::as_bytes(std::span(tokenizer))) != info->tokenizer_hash) {
+      return CorruptError(tokenizer_path + " does not match its hash");
+    }
   }
+  if (info->labels && info->classes.empty()) return CorruptError(path + " has no classes");
   const auto train = static_cast<uint64_t>(info->train_tokens);
   const auto validation = static_cast<uint64_t>(info->validation_tokens);
-  WEFT_ASSIGN_OR_RETURN(auto shard, OpenShard(env, JoinPath(folder, "train.tokens"), *info));
-  std::string hashes = shard->content_hash();
-  dataset.train = {shard, nullptr, 0, train};
+  std::string hashes;
+  WEFT_ASSIGN_OR_RETURN(dataset.train, OpenSpan(env, folder, "train", *info, hashes));
   uint64_t expected = train;
   if (info->validation_file) {
-    WEFT_ASSIGN_OR_RETURN(auto other, OpenShard(env, JoinPath(folder, "validation.tokens"), *info));
-    hashes += other->content_hash();
-    if (other->size() != validation) {
+    WEFT_ASSIGN_OR_RETURN(dataset.validation, OpenSpan(env, folder, "validation", *info, hashes));
+    if (dataset.validation.shard->size() != validation) {
       return CorruptError(path + " does not fit validation.tokens");
     }
-    dataset.validation = {other, nullptr, 0, validation};
   } else {
-    dataset.validation = {shard, nullptr, train, validation};
+    dataset.validation = dataset.train;
+    dataset.validation.first = train;
     expected += validation;
   }
-  if (shard->size() != expected) return CorruptError(path + " does not fit train.tokens");
+  if (dataset.train.shard->size() != expected) {
+    return CorruptError(path + " does not fit train.tokens");
+  }
+  dataset.train.count = train;
+  dataset.validation.count = validation;
   hashes += ":" + std::to_string(train);
   dataset.fingerprint = HashHex(std::as_bytes(std::span(hashes)));
   return dataset;

@@ -6,22 +6,26 @@
 #include <vector>
 
 #include "common/env.h"
+#include "common/formats/sequence_form.h"
 #include "common/spec/field.h"
-#include "worker/engine/data/sequence_form.h"
 #include "worker/engine/data/token_shard.h"
 
 namespace weft::engine {
 
 /// What dataset.json in a prepared folder says.
 struct DatasetInfo {
-  int64_t version = 2;
+  int64_t version = 3;
+  std::string tokenizer_file;
   int64_t vocab_size = 0;
-  int64_t end_of_text = 0;
+  int64_t end_of_text = -1;
   int64_t padding = 0;
   int64_t mask = -1;
   std::vector<int64_t> special_tokens;
   SequenceForm form;
+  bool labels = false;
   std::vector<std::string> classes;
+  int64_t image_size = 0;
+  int64_t image_channels = 0;
   std::string tokenizer_hash;
   int64_t train_tokens = 0;
   int64_t train_documents = 0;
@@ -32,10 +36,13 @@ struct DatasetInfo {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("version", "Version of this form.").Range(2, 2).Required(), self.version);
+    visit(Field("version", "Version of this form.").Range(3, 3).Required(), self.version);
+    visit(Field("tokenizer_file", "Name of the tokenizer's file; empty: there is none."),
+          self.tokenizer_file);
     visit(Field("vocab_size", "Tokens of the tokenizer.").Range(1, 1 << 24).Required(),
           self.vocab_size);
-    visit(Field("end_of_text", "Id of the token after each document.").Range(0, 1 << 24).Required(),
+    visit(Field("end_of_text", "Id of the token after each document; -1: there is none.")
+              .Range(-1, 1 << 24),
           self.end_of_text);
     visit(Field("padding", "Id of the token that fills up rows.").Range(0, 1 << 24), self.padding);
     visit(
@@ -43,8 +50,15 @@ struct DatasetInfo {
         self.mask);
     visit(Field("special_tokens", "Ids of the tokens that are no text."), self.special_tokens);
     visit(Field("form", "Special tokens around each document."), self.form);
+    visit(Field("labels", "Each document has one, in *.labels."), self.labels);
     visit(Field("classes", "Names of the labels, by number."), self.classes);
-    visit(Field("tokenizer_hash", "Content hash of tokenizer.json.").Range(32, 32).Required(),
+    visit(Field("image_size",
+                "Side of the pictures, which then are the documents, a token a byte; "
+                "0: text.")
+              .Unit("pixels"),
+          self.image_size);
+    visit(Field("image_channels", "Colours of the pictures."), self.image_channels);
+    visit(Field("tokenizer_hash", "Content hash of the tokenizer's file.").Range(32, 32).Required(),
           self.tokenizer_hash);
     visit(Field("train_tokens", "Tokens to train on, from the start of train.tokens.")
               .Range(0, 9e15)
@@ -85,7 +99,10 @@ struct Dataset {
   TokenSpan validation;     ///< count 0 when there is none.
   std::string fingerprint;  ///< Equal for equal tokens and split, wherever they were prepared.
 
-  std::string TokenizerPath() const { return JoinPath(folder, "tokenizer.json"); }
+  /// Empty when there is none: pictures, and tokens from elsewhere.
+  std::string TokenizerPath() const {
+    return info.tokenizer_file.empty() ? "" : JoinPath(folder, info.tokenizer_file);
+  }
 };
 
 /// Opens a folder that PrepareDataset made and verifies its hashes. kCorrupt when it is damaged.

@@ -14,7 +14,6 @@ constexpr size_t kItemBytes = size_t{1} << 20;
 
 /// What one thread encodes at a time: some whole documents, or a part of one.
 struct Item {
-  const DocumentFile* file = nullptr;
   size_t first = 0;
   size_t last = 0;
   size_t begin = 0;
@@ -27,69 +26,90 @@ struct Encoded {
   Status status;
 };
 
-void CutLongText(const DocumentFile& file, size_t document, const Tokenizer& tokenizer,
+void CutLongText(const DocumentPlace& place, size_t document, const Tokenizer& tokenizer,
                  std::vector<Item>& items) {
   std::string scratch;
-  Result<std::string_view> text = file.Text(document, scratch);
+  Result<std::string_view> text = place.file->Text(place.index, scratch);
   for (size_t begin = 0;;) {
     size_t end = tokenizer.SafeCut(*text, std::min(begin + kItemBytes, text->size()));
     if (end == text->size()) {
-      items.push_back({&file, document, document + 1, begin, std::string_view::npos});
+      items.push_back({document, document + 1, begin, std::string_view::npos});
       return;
     }
-    items.push_back({&file, document, document + 1, begin, end});
+    items.push_back({document, document + 1, begin, end});
     begin = end;
   }
 }
 
-std::vector<Item> ShareOut(const std::vector<DocumentFile>& files, const Tokenizer& tokenizer) {
+std::vector<Item> ShareOut(const std::vector<DocumentPlace>& documents,
+                           const Tokenizer& tokenizer) {
   std::vector<Item> items;
-  for (const DocumentFile& file : files) {
-    size_t first = 0;
-    size_t bytes = 0;
-    for (size_t i = 0; i < file.size(); ++i) {
-      size_t size = file.StoredBytes(i);
-      bool cut = !file.is_jsonl() && size > 2 * kItemBytes;
-      if (i > first && (cut || bytes + size > kItemBytes)) {
-        items.push_back({.file = &file, .first = first, .last = i});
-        first = i;
-        bytes = 0;
-      }
-      if (cut) {
-        CutLongText(file, i, tokenizer, items);
-        first = i + 1;
-      } else {
-        bytes += size;
-      }
+  size_t first = 0;
+  size_t bytes = 0;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const DocumentFile& file = *documents[i].file;
+    const size_t size = file.StoredBytes(documents[i].index);
+    const bool cut = !file.is_jsonl() && size > 2 * kItemBytes;
+    if (i > first && (cut || bytes + size > kItemBytes)) {
+      items.push_back({.first = first, .last = i});
+      first = i;
+      bytes = 0;
     }
-    if (first < file.size()) items.push_back({.file = &file, .first = first, .last = file.size()});
+    if (cut) {
+      CutLongText(documents[i], i, tokenizer, items);
+      first = i + 1;
+    } else {
+      bytes += size;
+    }
   }
+  if (first < documents.size()) items.push_back({.first = first, .last = documents.size()});
   return items;
 }
 
-Encoded Encode(const Item& item, const Tokenizer& tokenizer, int32_t end_of_text) {
-  Encoded result;
-  std::string scratch;
-  for (size_t i = item.first; i < item.last; ++i) {
-    Result<std::string_view> text = item.file->Text(i, scratch);
-    if (!text.ok()) {
-      result.status = text.status();
-      return result;
+class Encoder {
+ public:
+  Encoder(const std::vector<DocumentPlace>& documents, const Tokenizer& tokenizer,
+          const SequenceForm& form, bool keep_empty)
+      : documents_(documents), tokenizer_(tokenizer), form_(form), keep_empty_(keep_empty) {}
+
+  Encoded Encode(const Item& item) const {
+    Encoded result;
+    std::vector<int32_t>& tokens = result.tokens;
+    auto add = [&](const std::vector<int64_t>& ids) {
+      tokens.insert(tokens.end(), ids.begin(), ids.end());
+    };
+    DocumentContent content;
+    for (size_t i = item.first; i < item.last; ++i) {
+      result.status = documents_[i].file->Read(documents_[i].index, content);
+      if (!result.status.ok()) return result;
+      if (content.text.empty() && content.second.empty() && !keep_empty_) continue;
+      if (item.begin == 0) add(form_.begin);
+      tokenizer_.Encode(content.text.substr(item.begin, item.end - item.begin), tokens);
+      if (item.end != std::string_view::npos) continue;
+      if (!form_.middle.empty()) {
+        add(form_.middle);
+        tokenizer_.Encode(content.second, tokens);
+      }
+      add(form_.end);
+      result.ends.push_back(tokens.size());
     }
-    if (text->empty()) continue;
-    tokenizer.Encode(text->substr(item.begin, item.end - item.begin), result.tokens);
-    if (item.end != std::string_view::npos) continue;
-    result.tokens.push_back(end_of_text);
-    result.ends.push_back(result.tokens.size());
+    return result;
   }
-  return result;
-}
+
+ private:
+  const std::vector<DocumentPlace>& documents_;
+  const Tokenizer& tokenizer_;
+  const SequenceForm& form_;
+  const bool keep_empty_;
+};
 
 }  // namespace
 
-Status EncodeDocuments(const std::vector<DocumentFile>& files, const Tokenizer& tokenizer,
-                       int32_t end_of_text, int threads, TokenShardWriter& out) {
-  const std::vector<Item> items = ShareOut(files, tokenizer);
+Status EncodeDocuments(const std::vector<DocumentPlace>& documents, const Tokenizer& tokenizer,
+                       const SequenceForm& form, bool keep_empty, int threads,
+                       TokenShardWriter& out) {
+  const std::vector<Item> items = ShareOut(documents, tokenizer);
+  const Encoder encoder(documents, tokenizer, form, keep_empty);
   const size_t wave = static_cast<size_t>(std::max(threads, 1)) * 4;
   for (size_t first = 0; first < items.size(); first += wave) {
     const size_t count = std::min(wave, items.size() - first);
@@ -98,7 +118,7 @@ Status EncodeDocuments(const std::vector<DocumentFile>& files, const Tokenizer& 
     auto work = [&] {
       for (size_t i = next++; i < count; i = next++) {
         Status status = CatchExhaustion("making tokens of the text", [&] {
-          encoded[i] = Encode(items[first + i], tokenizer, end_of_text);
+          encoded[i] = encoder.Encode(items[first + i]);
           return OkStatus();
         });
         if (!status.ok()) encoded[i].status = status;

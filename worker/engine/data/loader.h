@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/formats/sequence_form.h"
 #include "common/spec/job_spec.h"
 #include "worker/engine/data/batch_source.h"
 #include "worker/engine/data/dataset.h"
@@ -12,7 +13,6 @@
 #include "worker/engine/data/order.h"
 #include "worker/engine/data/packing.h"
 #include "worker/engine/data/pieces.h"
-#include "worker/engine/data/sequence_form.h"
 
 namespace weft::engine {
 

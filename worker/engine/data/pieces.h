@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "common/formats/sequence_form.h"
 #include "common/status.h"
 #include "worker/engine/data/dataset.h"
 #include "worker/engine/data/packing.h"
-#include "worker/engine/data/sequence_form.h"
 
 namespace weft::engine {
 
@@ -17,6 +18,16 @@ struct Piece {
   uint64_t document = 0;  ///< In the shard.
   bool goes_on = false;   ///< Its document has more text after it.
 };
+
+/// How much of two texts of these lengths is kept where `room` tokens are left: the longer loses
+/// tokens from its end until both fit, the second one when they are equally long.
+inline std::pair<uint64_t, uint64_t> ShortenPair(uint64_t first, uint64_t second, uint64_t room) {
+  if (first + second <= room) return {first, second};
+  const uint64_t half = room / 2;
+  if (second <= half) return {room - second, second};
+  if (first <= room - half) return {first, room - first};
+  return {room - half, half};
+}
 
 /// What becomes of documents that are longer than a sequence.
 enum class LongDocuments : uint8_t {

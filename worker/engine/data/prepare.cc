@@ -5,52 +5,29 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/formats/tokenizer_training.h"
+#include "common/hash.h"
 #include "common/log.h"
 #include "common/spec/spec_json.h"
-#include "worker/engine/data/encode_documents.h"
+#include "worker/engine/data/dataset_input.h"
 #include "worker/engine/data/file_lock.h"
 
 namespace weft::engine {
 namespace {
 
 /// Part of every key: a change of what is prepared from the same input must change it.
-constexpr std::string_view kKeyVersion = "weft-dataset-2";
+constexpr std::string_view kKeyVersion = "weft-dataset-3";
 
-Result<std::vector<DocumentFile>> OpenFiles(Env& env, const std::vector<std::string>& paths,
-                                            const DocumentOptions& options) {
-  std::vector<DocumentFile> files;
-  for (const std::string& path : paths) {
-    WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(env, path, options));
-    files.push_back(std::move(file));
-  }
-  return files;
-}
-
-std::string KeyOf(const DataSpec& data, const std::string& tokenizer,
-                  const std::vector<DocumentFile>& train,
-                  const std::vector<DocumentFile>& validation) {
+std::string KeyOf(const JobSpec& job, const DatasetInput& input) {
   // Strings are written as JSON, so that no two inputs give the same text.
-  Json key = Json::array();
-  key.push_back(kKeyVersion);
-  key.push_back(tokenizer);
-  auto add = [&](const std::vector<DocumentFile>& files) {
-    Json list = Json::array();
-    for (const DocumentFile& file : files) {
-      list.push_back({HashHex(file.bytes()), file.is_jsonl() ? "jsonl:" + data.text_field
-                                                             : "text:" + data.document_separator});
-    }
-    key.push_back(std::move(list));
-  };
-  add(train);
-  add(validation);
-  if (validation.empty()) key.push_back(data.validation_fraction);
+  Json key = {kKeyVersion, input.Key()};
+  if (job.data.validation.empty()) key.push_back(job.data.validation_fraction);
   const std::string text = key.dump(-1, ' ', false, Json::error_handler_t::replace);
   return HashHex(std::as_bytes(std::span(text)));
 }
 
-/// Where the training tokens end and those held out begin.
-uint64_t SplitPoint(const TokenShard& shard, double fraction) {
+/// Where the training tokens end and those held out begin: at a border of documents if one is near,
+/// or always.
+uint64_t SplitPoint(const TokenShard& shard, double fraction, bool may_cut_documents) {
   const auto size = static_cast<double>(shard.size());
   const double held_out = std::floor(size * fraction);
   const uint64_t exact = shard.size() - static_cast<uint64_t>(held_out);
@@ -60,6 +37,11 @@ uint64_t SplitPoint(const TokenShard& shard, double fraction) {
   uint64_t nearest = *after;
   if (after != starts.begin() && exact - *std::prev(after) <= *after - exact) {
     nearest = *std::prev(after);
+  }
+  if (!may_cut_documents) {
+    // Something is left on both sides as long as there are two documents.
+    const size_t inner = starts.size() > 2 ? 1 : 0;
+    return std::clamp(nearest, starts[inner], starts[starts.size() - 1 - inner]);
   }
   const double share = (size - static_cast<double>(nearest)) / size;
   return share >= fraction / 2 && share <= fraction * 2 && nearest > 0 ? nearest : exact;
@@ -91,18 +73,10 @@ double UnigramEntropy(const TokenSpan& train, const TokenSpan& validation, size_
   return sum / static_cast<double>(validation.count);
 }
 
-Result<std::shared_ptr<const TokenShard>> WriteShard(Env& env, const std::string& path,
-                                                     const std::vector<DocumentFile>& files,
-                                                     const Tokenizer& tokenizer, int threads) {
-  WEFT_ASSIGN_OR_RETURN(
-      TokenShardWriter writer,
-      TokenShardWriter::Create(env, path, static_cast<uint64_t>(tokenizer.vocab_size()),
-                               tokenizer.hash()));
-  WEFT_RETURN_IF_ERROR(
-      EncodeDocuments(files, tokenizer, *tokenizer.end_of_text(), threads, writer));
-  WEFT_RETURN_IF_ERROR(writer.Finish());
+Result<TokenSpan> OpenWhole(Env& env, const std::string& path) {
   WEFT_ASSIGN_OR_RETURN(TokenShard shard, TokenShard::Open(env, path));
-  return std::shared_ptr<const TokenShard>(std::make_shared<TokenShard>(std::move(shard)));
+  const uint64_t size = shard.size();
+  return TokenSpan{std::make_shared<TokenShard>(std::move(shard)), nullptr, 0, size};
 }
 
 int64_t Documents(const TokenSpan& span) {
@@ -110,55 +84,38 @@ int64_t Documents(const TokenSpan& span) {
 }
 
 /// Fills an empty folder; dataset.json comes last.
-Status Fill(Env& env, const std::string& folder, const DataSpec& data, const Tokenizer& tokenizer,
-            const std::vector<DocumentFile>& train, const std::vector<DocumentFile>& validation,
+Status Fill(Env& env, const std::string& folder, const JobSpec& job, DatasetInput& input,
             int threads) {
-  WEFT_RETURN_IF_ERROR(WriteFileAtomic(env, JoinPath(folder, "tokenizer.json"), tokenizer.json()));
-  WEFT_ASSIGN_OR_RETURN(
-      auto shard, WriteShard(env, JoinPath(folder, "train.tokens"), train, tokenizer, threads));
-  TokenSpan trained{shard, nullptr, 0, shard->size()};
-  TokenSpan held;
   DatasetInfo info;
-  info.validation_file = !validation.empty();
+  WEFT_RETURN_IF_ERROR(input.Write(env, folder, threads, info));
+  WEFT_ASSIGN_OR_RETURN(TokenSpan trained, OpenWhole(env, JoinPath(folder, "train.tokens")));
+  TokenSpan held;
+  info.validation_file = !job.data.validation.empty();
   if (info.validation_file) {
-    WEFT_ASSIGN_OR_RETURN(auto other, WriteShard(env, JoinPath(folder, "validation.tokens"),
-                                                 validation, tokenizer, threads));
-    held = {other, nullptr, 0, other->size()};
+    WEFT_ASSIGN_OR_RETURN(held, OpenWhole(env, JoinPath(folder, "validation.tokens")));
   } else {
-    trained.count = SplitPoint(*shard, data.validation_fraction);
-    held = {shard, nullptr, trained.count, shard->size() - trained.count};
+    held = trained;
+    trained.count =
+        SplitPoint(*trained.shard, job.data.validation_fraction, input.may_cut_documents());
+    held.first = trained.count;
+    held.count -= trained.count;
   }
-  info.vocab_size = tokenizer.vocab_size();
-  info.end_of_text = *tokenizer.end_of_text();
-  info.padding = info.end_of_text;
-  info.tokenizer_hash = tokenizer.hash();
   info.train_tokens = static_cast<int64_t>(trained.count);
   info.train_documents = Documents(trained);
   info.validation_tokens = static_cast<int64_t>(held.count);
   info.validation_documents = Documents(held);
-  info.unigram_entropy_nats = UnigramEntropy(trained, held, static_cast<size_t>(info.vocab_size));
+  if (!info.labels) {
+    info.unigram_entropy_nats = UnigramEntropy(trained, held, static_cast<size_t>(info.vocab_size));
+  }
   return WriteFileAtomic(env, JoinPath(folder, "dataset.json"), ToJson(info).dump(2) + "\n");
 }
 
 }  // namespace
 
-Result<Dataset> PrepareDataset(Env& env, const DataSpec& data, const std::string& cache_dir,
+Result<Dataset> PrepareDataset(Env& env, const JobSpec& job, const std::string& cache_dir,
                                int threads) {
-  const DocumentOptions options{data.format, data.text_field, data.document_separator};
-  WEFT_ASSIGN_OR_RETURN(auto train, OpenFiles(env, data.train, options));
-  WEFT_ASSIGN_OR_RETURN(auto validation, OpenFiles(env, data.validation, options));
-  std::optional<Tokenizer> tokenizer;
-  std::string tokenizer_key = "train:" + std::to_string(data.tokenizer.vocab_size);
-  if (!data.tokenizer.path.empty()) {
-    WEFT_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(env, data.tokenizer.path));
-    if (!tokenizer->end_of_text()) {
-      return InvalidError("the tokenizer " + data.tokenizer.path +
-                          " has no end-of-text token. hint: its added_tokens must hold a special "
-                          "\"<|endoftext|>\", \"<|end_of_text|>\" or \"</s>\"");
-    }
-    tokenizer_key = "given:" + tokenizer->hash();
-  }
-  const std::string key = KeyOf(data, tokenizer_key, train, validation);
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<DatasetInput> input, OpenDatasetInput(env, job));
+  const std::string key = KeyOf(job, *input);
   const std::string folder = JoinPath(cache_dir, key);
   WEFT_RETURN_IF_ERROR(env.CreateDirs(cache_dir));
   WEFT_ASSIGN_OR_RETURN(FileLock lock, FileLock::Acquire(folder + ".lock"));
@@ -173,11 +130,7 @@ Result<Dataset> PrepareDataset(Env& env, const DataSpec& data, const std::string
   auto make = [&]() -> Status {
     WEFT_RETURN_IF_ERROR(env.RemoveTree(temporary));
     WEFT_RETURN_IF_ERROR(env.CreateDirs(temporary));
-    if (!tokenizer) {
-      WEFT_ASSIGN_OR_RETURN(tokenizer,
-                            TrainTokenizer(env, data.train, options, data.tokenizer.vocab_size));
-    }
-    WEFT_RETURN_IF_ERROR(Fill(env, temporary, data, *tokenizer, train, validation, threads));
+    WEFT_RETURN_IF_ERROR(Fill(env, temporary, job, *input, threads));
     WEFT_RETURN_IF_ERROR(env.Rename(temporary, folder));
     return env.SyncDir(cache_dir);
   };

@@ -33,16 +33,16 @@ std::string Lines() {
   return text;
 }
 
-DataSpec Spec(const std::string& path) {
-  DataSpec data;
-  data.train = {path};
-  data.tokenizer.path = kTokenizer;
-  data.validation_fraction = 0.1;
-  return data;
+JobSpec Spec(const std::string& path) {
+  JobSpec job;
+  job.data.train = {path};
+  job.data.tokenizer.path = kTokenizer;
+  job.data.validation_fraction = 0.1;
+  return job;
 }
 
-Dataset Prepare(const DataSpec& data, const std::string& cache, int threads = 2) {
-  Result<Dataset> dataset = PrepareDataset(Env::Posix(), data, cache, threads);
+Dataset Prepare(const JobSpec& job, const std::string& cache, int threads = 2) {
+  Result<Dataset> dataset = PrepareDataset(Env::Posix(), job, cache, threads);
   EXPECT_TRUE(dataset.ok()) << dataset.status().ToString();
   return dataset.ok() ? *dataset : Dataset{};
 }
@@ -120,24 +120,24 @@ TEST(PrepareDataset, DependsOnContentNotOnThreadsPathsOrTheDayOfTheWeek) {
 
   Prepare(Spec(folder + "/a.txt"), folder + "/cache1", 2);
   EXPECT_EQ(Folders(folder + "/cache1").size(), 1u) << "found again";
-  DataSpec other = Spec(folder + "/a.txt");
-  other.validation_fraction = 0.2;
+  JobSpec other = Spec(folder + "/a.txt");
+  other.data.validation_fraction = 0.2;
   EXPECT_NE(Prepare(other, folder + "/cache1").fingerprint, one.fingerprint);
   EXPECT_EQ(Folders(folder + "/cache1").size(), 2u);
 }
 
 TEST(PrepareDataset, UsesValidationFilesAndComputesTheUnigramEntropy) {
   const std::string folder = MakeTestFolder();
-  DataSpec data = Spec(Write(folder + "/a.txt", "aab"));
-  data.validation = {Write(folder + "/v.txt", "ac")};
-  data.tokenizer.path = folder + "/tokenizer.json";
+  JobSpec job = Spec(Write(folder + "/a.txt", "aab"));
+  job.data.validation = {Write(folder + "/v.txt", "ac")};
+  job.data.tokenizer.path = folder + "/tokenizer.json";
   Result<TokenizerDefinition> part =
       ParseVocabAndMerges(*ReadFile(Env::Posix(), kTokenizer + "/vocab.json"), "#version: 0.2\n");
   ASSERT_TRUE(part.ok());
   Result<Tokenizer> tokenizer = Tokenizer::Create(*part);
   ASSERT_TRUE(tokenizer.ok());
-  Write(data.tokenizer.path, tokenizer->json());
-  const Dataset dataset = Prepare(data, folder + "/cache");
+  Write(job.data.tokenizer.path, tokenizer->content());
+  const Dataset dataset = Prepare(job, folder + "/cache");
   EXPECT_TRUE(dataset.info.validation_file);
   EXPECT_EQ(dataset.info.train_tokens, 4);
   EXPECT_EQ(dataset.info.validation_tokens, 3);
@@ -149,10 +149,10 @@ TEST(PrepareDataset, UsesValidationFilesAndComputesTheUnigramEntropy) {
 
 TEST(PrepareDataset, TrainsATokenizerWhenNoneIsGiven) {
   const std::string folder = MakeTestFolder();
-  DataSpec data = Spec(Write(folder + "/a.jsonl", Lines()));
-  data.tokenizer.path = "";
-  data.tokenizer.vocab_size = 270;
-  const Dataset dataset = Prepare(data, folder + "/cache");
+  JobSpec job = Spec(Write(folder + "/a.jsonl", Lines()));
+  job.data.tokenizer.path = "";
+  job.data.tokenizer.vocab_size = 270;
+  const Dataset dataset = Prepare(job, folder + "/cache");
   EXPECT_EQ(dataset.info.vocab_size, 270);
   EXPECT_EQ(dataset.info.end_of_text, 269);
   Result<Tokenizer> tokenizer = Tokenizer::Load(Env::Posix(), dataset.TokenizerPath());
@@ -164,30 +164,30 @@ TEST(PrepareDataset, TrainsATokenizerWhenNoneIsGiven) {
 
 TEST(PrepareDataset, MakesADamagedDatasetAgain) {
   const std::string folder = MakeTestFolder();
-  const DataSpec data = Spec(Write(folder + "/a.jsonl", Lines()));
-  const Dataset before = Prepare(data, folder + "/cache");
+  const JobSpec job = Spec(Write(folder + "/a.jsonl", Lines()));
+  const Dataset before = Prepare(job, folder + "/cache");
   for (const std::string name : {"train.tokens", "tokenizer.json", "dataset.json"}) {
     std::string bytes = *ReadFile(Env::Posix(), before.folder + "/" + name);
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
     Write(before.folder + "/" + name, bytes);
     EXPECT_FALSE(name == "train.tokens" && OpenDataset(Env::Posix(), before.folder).ok());
-    EXPECT_EQ(Prepare(data, folder + "/cache").fingerprint, before.fingerprint) << name;
+    EXPECT_EQ(Prepare(job, folder + "/cache").fingerprint, before.fingerprint) << name;
   }
   // What a killed process left is no obstacle.
   ASSERT_TRUE(Env::Posix().Rename(before.folder, before.folder + ".tmp").ok());
-  EXPECT_EQ(Prepare(data, folder + "/cache").fingerprint, before.fingerprint);
+  EXPECT_EQ(Prepare(job, folder + "/cache").fingerprint, before.fingerprint);
   EXPECT_EQ(Folders(folder + "/cache").size(), 1u);
 }
 
 TEST(PrepareDataset, LetsSeveralProcessesPrepareTheSameData) {
   const std::string folder = MakeTestFolder();
-  const DataSpec data = Spec(Write(folder + "/a.jsonl", Lines()));
+  const JobSpec job = Spec(Write(folder + "/a.jsonl", Lines()));
   std::vector<pid_t> children;
   for (int i = 0; i < 4; ++i) {
     pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      _exit(PrepareDataset(Env::Posix(), data, folder + "/cache", 1).ok() ? 0 : 1);
+      _exit(PrepareDataset(Env::Posix(), job, folder + "/cache", 1).ok() ? 0 : 1);
     }
     children.push_back(child);
   }
@@ -202,21 +202,21 @@ TEST(PrepareDataset, LetsSeveralProcessesPrepareTheSameData) {
 TEST(PrepareDataset, NamesWhatIsWrongWithItsInputAndLeavesNothing) {
   const std::string folder = MakeTestFolder();
   const std::string cache = folder + "/cache";
-  auto fail = [&](const DataSpec& data) {
-    Result<Dataset> dataset = PrepareDataset(Env::Posix(), data, cache, 2);
+  auto fail = [&](const JobSpec& job) {
+    Result<Dataset> dataset = PrepareDataset(Env::Posix(), job, cache, 2);
     EXPECT_FALSE(dataset.ok());
     return dataset.status().message();
   };
   EXPECT_THAT(fail(Spec(folder + "/missing.txt")), HasSubstr("missing.txt"));
   EXPECT_THAT(fail(Spec(Write(folder + "/empty.txt", ""))), HasSubstr("is empty"));
   EXPECT_THAT(fail(Spec(Write(folder + "/bad.jsonl", Lines() + "{\n"))), HasSubstr("bad.jsonl:21"));
-  DataSpec data = Spec(Write(folder + "/a.txt", "text"));
-  data.tokenizer.path = folder + "/none";
-  EXPECT_THAT(fail(data), HasSubstr("hint: give a tokenizer.json"));
-  data.tokenizer.path = folder;
+  JobSpec job = Spec(Write(folder + "/a.txt", "text"));
+  job.data.tokenizer.path = folder + "/none";
+  EXPECT_THAT(fail(job), HasSubstr("hint: give a tokenizer.json"));
+  job.data.tokenizer.path = folder;
   Write(folder + "/vocab.json", "{\"a\":0}");
   Write(folder + "/merges.txt", "");
-  EXPECT_THAT(fail(data), HasSubstr("no token for byte"));
+  EXPECT_THAT(fail(job), HasSubstr("no token for byte"));
   EXPECT_TRUE(Folders(cache).empty());
 }
 

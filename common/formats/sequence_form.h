@@ -1,12 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "common/spec/field.h"
 
-namespace weft::engine {
+namespace weft {
 
 /// The special tokens around the text of a document: `begin` text `end`, or for a pair
 /// `begin` first `middle` second `end`. BERT's are [CLS], [SEP] and [SEP]; a language model has
@@ -30,14 +29,4 @@ struct SequenceForm {
   uint64_t Overhead() const { return begin.size() + middle.size() + end.size(); }
 };
 
-/// How much of two texts of these lengths is kept where `room` tokens are left: the longer loses
-/// tokens from its end until both fit, the second one when they are equally long.
-inline std::pair<uint64_t, uint64_t> ShortenPair(uint64_t first, uint64_t second, uint64_t room) {
-  if (first + second <= room) return {first, second};
-  const uint64_t half = room / 2;
-  if (second <= half) return {room - second, second};
-  if (first <= room - half) return {first, room - first};
-  return {room - half, half};
-}
-
-}  // namespace weft::engine
+}  // namespace weft

@@ -1,0 +1,303 @@
+// Datasets from pictures, ready-made tokens, labels, pairs and texts to mask.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "common/formats/tokenizer.h"
+#include "common/hash.h"
+#include "worker/engine/data/image_loader.h"
+#include "worker/engine/data/loader.h"
+#include "worker/engine/data/prepare.h"
+#include "worker/engine/data/testing.h"
+
+namespace weft::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kTestData = std::string(WEFT_SOURCE_DIR) + "/common/formats/testdata/";
+
+std::string Write(const std::string& path, const std::string& text) {
+  EXPECT_TRUE(Env::Posix().CreateDirs(DirName(path)).ok());
+  EXPECT_TRUE(WriteFileAtomic(Env::Posix(), path, text).ok());
+  return path;
+}
+
+Dataset Prepare(const JobSpec& job) {
+  Result<Dataset> dataset = PrepareDataset(Env::Posix(), job, TestFolder() + "/cache", 2);
+  EXPECT_TRUE(dataset.ok()) << dataset.status().ToString();
+  return dataset.ok() ? *dataset : Dataset{};
+}
+
+std::string Refusal(const JobSpec& job) {
+  return PrepareDataset(Env::Posix(), job, TestFolder() + "/cache", 2).status().message();
+}
+
+std::vector<int32_t> Tokens(const TokenSpan& span) {
+  std::vector<int32_t> tokens(span.count);
+  span.shard->Read(span.first, tokens);
+  return tokens;
+}
+
+template <class T>
+void Add(std::string& bytes, std::initializer_list<int64_t> values) {
+  for (int64_t value : values) {
+    const T typed = static_cast<T>(value);
+    bytes.append(reinterpret_cast<const char*>(&typed), sizeof(typed));
+  }
+}
+
+JobSpec Tokens(const std::string& path, const std::string& format) {
+  JobSpec job;
+  job.data.train = {path};
+  job.data.format = format;
+  job.data.validation_fraction = 0.34;
+  return job;
+}
+
+TEST(PrepareTokens, CopiesLlmcFilesWithTheirDocuments) {
+  const std::string folder = MakeTestFolder();
+  std::string bytes;
+  Add<int32_t>(bytes, {20240520, 1, 9});
+  bytes.resize(1024);
+  Add<uint16_t>(bytes, {50256, 1, 2, 50256, 3, 4, 50256, 5, 6});
+  const Dataset dataset = Prepare(Tokens(Write(folder + "/a.bin", bytes), "auto"));
+  EXPECT_THAT(dataset.train.shard->document_starts(), ElementsAre(0, 3, 6, 9));
+  EXPECT_THAT(Tokens(dataset.train), ElementsAre(50256, 1, 2, 50256, 3, 4));
+  EXPECT_THAT(Tokens(dataset.validation), ElementsAre(50256, 5, 6));
+  EXPECT_EQ(dataset.info.vocab_size, 50257);
+  EXPECT_EQ(dataset.TokenizerPath(), "");
+}
+
+TEST(PrepareTokens, CopiesNanoGptAndMegatronFiles) {
+  const std::string folder = MakeTestFolder();
+  std::string bytes;
+  Add<uint16_t>(bytes, {7, 1, 9, 7, 3, 4});
+  JobSpec job = Tokens(Write(folder + "/a.bin", bytes), "nanogpt");
+  EXPECT_EQ(Prepare(job).info.vocab_size, 10) << "as large as its tokens need";
+  job.model.vocab_size = 12;
+  EXPECT_EQ(Prepare(job).info.vocab_size, 12);
+  job.model.vocab_size = 9;
+  EXPECT_THAT(Refusal(job), HasSubstr("token 2 of"));
+  // With a tokenizer its end of text parts documents.
+  Result<Tokenizer> tokenizer = Tokenizer::Load(Env::Posix(), kTestData + "gpt2_part");
+  ASSERT_TRUE(tokenizer.ok());
+  const int32_t end = *tokenizer->end_of_text();
+  bytes.clear();
+  Add<uint16_t>(bytes, {1, 2, end, 3, end, 4, 5, 6, end});
+  job = Tokens(Write(folder + "/b.bin", bytes), "nanogpt");
+  job.data.tokenizer.path = kTestData + "gpt2_part";
+  const Dataset nano = Prepare(job);
+  EXPECT_THAT(nano.train.shard->document_starts(), ElementsAre(0, 3, 5, 9));
+  EXPECT_EQ(nano.info.tokenizer_hash, tokenizer->hash());
+  EXPECT_TRUE(Env::Posix().FileExists(nano.TokenizerPath()));
+
+  std::string index("MMIDIDX\0\0", 9);
+  Add<uint64_t>(index, {1});
+  Add<uint8_t>(index, {8});
+  Add<uint64_t>(index, {3, 3});
+  Add<int32_t>(index, {2, 1, 1});
+  Add<int64_t>(index, {0, 4, 6});
+  Add<int64_t>(index, {0, 1, 3});
+  bytes.clear();
+  Add<uint16_t>(bytes, {1, 2, 3, 4});
+  Write(folder + "/m.bin", bytes);
+  const Dataset megatron = Prepare(Tokens(Write(folder + "/m.idx", index), "auto"));
+  EXPECT_THAT(megatron.train.shard->document_starts(), ElementsAre(0, 2, 4));
+  EXPECT_THAT(Tokens(megatron.train), ElementsAre(1, 2));
+  EXPECT_THAT(Refusal(Tokens(folder + "/m.bin", "auto")), HasSubstr("set data.format"));
+  JobSpec masked = Tokens(folder + "/m.idx", "megatron");
+  masked.model.head = "masked_lm";
+  EXPECT_THAT(Refusal(masked), HasSubstr("no labels or masks"));
+}
+
+JobSpec Bert(const std::string& path, const std::string& head) {
+  JobSpec job;
+  job.model.family = "bert";
+  job.model.head = head;
+  job.data.train = {path};
+  job.data.tokenizer.path = kTestData + "tokenizers/bert.json";
+  job.data.validation_fraction = 0.25;
+  job.data.batching = "pad_dynamic";
+  job.train.sequence_length = 16;
+  return job;
+}
+
+TEST(PrepareText, PutsDocumentsIntoTheFormOfTheTokenizer) {
+  const std::string folder = MakeTestFolder();
+  const std::string path = Write(folder + "/a.txt", "the kalo|mi|the ka|lo");
+  JobSpec job = Bert(path, "masked_lm");
+  job.data.document_separator = "|";
+  const Dataset dataset = Prepare(job);
+  Result<Tokenizer> bert = Tokenizer::Load(Env::Posix(), job.data.tokenizer.path);
+  std::vector<int32_t> expected;
+  for (const char* text : {"the kalo", "mi", "the ka", "lo"}) {
+    expected.push_back(2);
+    bert->Encode(text, expected);
+    expected.push_back(3);
+  }
+  std::vector<int32_t> all = Tokens(dataset.train);
+  for (int32_t token : Tokens(dataset.validation)) all.push_back(token);
+  EXPECT_EQ(all, expected);
+  EXPECT_EQ(dataset.info.mask, 4);
+  EXPECT_THAT(dataset.info.form.begin, ElementsAre(2));
+  auto loader = TokenLoader::Create(dataset.train, TrainLoaderOptions(job, dataset.info));
+  ASSERT_TRUE(loader.ok()) << loader.status().ToString();
+  const Batch batch = *(*loader)->Get(0, 0, 2);
+  EXPECT_EQ(batch.tokens[0], 2);
+  EXPECT_GE(batch.target_count, 2);
+}
+
+TEST(PrepareText, TrainsATokenizerWithAMaskWhenNoneIsGiven) {
+  const std::string folder = MakeTestFolder();
+  JobSpec job = Bert(Write(folder + "/a.txt", "the kalo mi the ka lo the kalo"), "masked_lm");
+  job.data.tokenizer.path = "";
+  job.data.tokenizer.vocab_size = 260;
+  const Dataset dataset = Prepare(job);
+  EXPECT_EQ(dataset.info.vocab_size, 260);
+  EXPECT_EQ(dataset.info.end_of_text, 258);
+  EXPECT_EQ(dataset.info.mask, 259);
+  EXPECT_THAT(dataset.info.form.end, ElementsAre(258));
+}
+
+TEST(PrepareText, KeepsLabelsAndPairsTogetherWhereverTheyGo) {
+  const std::string folder = MakeTestFolder();
+  std::string lines;
+  Result<Tokenizer> bert = Tokenizer::Load(Env::Posix(), kTestData + "tokenizers/bert.json");
+  ASSERT_TRUE(bert.ok());
+  std::map<std::vector<int32_t>, int32_t> wanted;
+  for (int i = 0; i < 40; ++i) {
+    std::string first = "the";
+    for (int k = 0; k < i; ++k) first += " ka";
+    const std::string second = i % 5 == 0 ? "" : "mi";
+    const char* label = i < 20 ? "yes" : "no";  // sorted by class
+    lines += R"({"text":")" + first + R"(","b":")" + second + R"(","label":")" + label + "\"}\n";
+    std::vector<int32_t> tokens = {2};
+    bert->Encode(first, tokens);
+    tokens.push_back(3);
+    bert->Encode(second, tokens);
+    tokens.push_back(3);
+    wanted[tokens] = i < 20 ? 1 : 0;
+  }
+  JobSpec job = Bert(Write(folder + "/a.jsonl", lines), "classification");
+  job.data.second_text_field = "b";
+  job.train.sequence_length = 64;
+  const Dataset dataset = Prepare(job);
+  EXPECT_THAT(dataset.info.classes, ElementsAre("no", "yes"));
+  EXPECT_EQ(dataset.info.train_documents + dataset.info.validation_documents, 40);
+  std::map<std::vector<int32_t>, int32_t> seen;
+  for (const TokenSpan* span : {&dataset.train, &dataset.validation}) {
+    auto loader = TokenLoader::Create(*span, ValidationLoaderOptions(job, dataset.info));
+    ASSERT_TRUE(loader.ok()) << loader.status().ToString();
+    std::set<int32_t> classes;
+    for (int64_t s = 0; s < (*loader)->Sequences(); ++s) {
+      const Batch batch = *(*loader)->Get(0, s, 1);
+      std::vector<int32_t> tokens = batch.tokens;
+      tokens.resize(static_cast<size_t>(batch.lengths[0]));
+      seen[tokens] = batch.labels[0];
+      classes.insert(batch.labels[0]);
+      EXPECT_EQ(batch.token_types[0], 0);
+      EXPECT_EQ(batch.token_types[tokens.size() - 1], 1);
+    }
+    EXPECT_EQ(classes.size(), 2u) << "both parts have both classes";
+  }
+  EXPECT_EQ(seen, wanted);
+}
+
+TEST(PrepareText, NamesWhatIsWrongWithLabels) {
+  const std::string folder = MakeTestFolder();
+  auto refusal = [&](const std::string& lines) {
+    return Refusal(Bert(Write(folder + "/a.jsonl", lines), "classification"));
+  };
+  EXPECT_THAT(refusal("{\"text\":\"a\"}\n"), HasSubstr("no field \"label\""));
+  EXPECT_THAT(refusal("{\"text\":\"a\",\"label\":-1}\n"), HasSubstr("whole number from 0"));
+  EXPECT_THAT(refusal("{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\",\"label\":\"x\"}\n"),
+              HasSubstr("some are names"));
+  EXPECT_THAT(refusal("{\"text\":\"a\",\"label\":99999999}\n"), HasSubstr("too large"));
+  JobSpec job =
+      Bert(Write(folder + "/a.jsonl", "{\"text\":\"a\",\"label\":\"x\"}\n"), "classification");
+  job.data.validation = {Write(folder + "/v.jsonl", "{\"text\":\"a\",\"label\":\"y\"}\n")};
+  EXPECT_THAT(Refusal(job), HasSubstr("\"y\""));
+  EXPECT_THAT(Refusal(Bert(Write(folder + "/a.txt", "text"), "classification")),
+              HasSubstr("give JSONL"));
+  job = Bert(Write(folder + "/a.txt", "text"), "masked_lm");
+  job.data.tokenizer.path = kTestData + "gpt2_part";
+  EXPECT_THAT(Refusal(job), HasSubstr("no mask token"));
+}
+
+JobSpec Vit(const std::string& path, int64_t size, int64_t channels) {
+  JobSpec job;
+  job.model.family = "vit";
+  job.model.image_size = size;
+  job.model.patch_size = 2;
+  job.model.image_channels = channels;
+  job.data.train = {path};
+  job.data.validation_fraction = 0.25;
+  return job;
+}
+
+TEST(PreparePictures, ReadsIdxPairsAndScattersThem) {
+  const std::string folder = MakeTestFolder();
+  std::string pictures("\0\0\x08\3\0\0\0\x14\0\0\0\4\0\0\0\4", 16);
+  std::string labels("\0\0\x08\1\0\0\0\x14", 8);
+  for (int p = 0; p < 20; ++p) {
+    pictures.append(16, static_cast<char>(p * 10));
+    labels += static_cast<char>(p / 10);
+  }
+  Write(folder + "/train-labels-idx1-ubyte", labels);
+  JobSpec job = Vit(Write(folder + "/train-images-idx3-ubyte", pictures), 4, 1);
+  const Dataset dataset = Prepare(job);
+  EXPECT_EQ(dataset.info.classes.size(), 2u);
+  EXPECT_EQ(dataset.info.train_documents, 15);
+  std::map<int32_t, int32_t> seen;
+  for (const TokenSpan* span : {&dataset.train, &dataset.validation}) {
+    std::set<int32_t> classes;
+    ImageLoaderOptions options = ImageOptions(job, false);
+    options.mean = 0;
+    options.deviation = 1;
+    auto loader = ImageLoader::Create(*span, options);
+    ASSERT_TRUE(loader.ok()) << loader.status().ToString();
+    for (int64_t s = 0; s < (*loader)->Sequences(); ++s) {
+      const Batch batch = *(*loader)->Get(0, s, 1);
+      EXPECT_EQ(batch.length, 5);
+      const auto value = static_cast<int32_t>(std::lround(batch.pixels[3] * 255));
+      seen[value / 10] = batch.labels[0];
+      classes.insert(batch.labels[0]);
+    }
+    EXPECT_EQ(classes.size(), 2u);
+  }
+  ASSERT_EQ(seen.size(), 20u);
+  for (const auto& [picture, label] : seen) EXPECT_EQ(label, picture / 10);
+  // Smaller, and in three colours.
+  EXPECT_EQ(Prepare(Vit(folder + "/train-images-idx3-ubyte", 2, 3)).info.train_tokens, 15 * 12);
+  job.model.family = "gpt2";
+  EXPECT_THAT(Refusal(job), HasSubstr("pictures are for vit"));
+  Write(folder + "/train-labels-idx1-ubyte", labels + "x");
+  EXPECT_THAT(Refusal(Vit(folder + "/train-images-idx3-ubyte", 4, 1)), HasSubstr("21 values"));
+}
+
+TEST(PreparePictures, ReadsFoldersOfClasses) {
+  const std::string folder = MakeTestFolder();
+  for (const char* name : {"cat/a.png", "cat/b.jpg", "dog/c.PNG", "dog/d.jpeg", "dog/notes.txt"}) {
+    const std::string source = std::string(name).find("n") == 4   ? "noise.png"
+                               : std::string(name).ends_with("g") ? "smooth.jpg"
+                                                                  : "noise.png";
+    Write(folder + "/pictures/" + name, *ReadFile(Env::Posix(), kTestData + "images/" + source));
+  }
+  JobSpec job = Vit(folder + "/pictures", 4, 3);
+  const Dataset dataset = Prepare(job);
+  EXPECT_THAT(dataset.info.classes, ElementsAre("cat", "dog"));
+  EXPECT_EQ(dataset.info.train_documents + dataset.info.validation_documents, 4);
+  EXPECT_EQ(dataset.info.train_tokens + dataset.info.validation_tokens, 4 * 48);
+  Write(folder + "/pictures/dog/bad.png", "\x89PNG\r\n\x1a\nxxxx");
+  EXPECT_THAT(Refusal(job), HasSubstr("bad.png"));
+  Write(folder + "/none/readme.txt", "");
+  EXPECT_THAT(Refusal(Vit(folder + "/none", 4, 3)), HasSubstr("no pictures"));
+}
+
+}  // namespace
+}  // namespace weft::engine

@@ -1,0 +1,216 @@
+// Text and JSONL files: a tokenizer, given or trained here, and the documents it encodes.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "common/formats/tokenizer_training.h"
+#include "common/hash.h"
+#include "worker/engine/data/dataset_input.h"
+#include "worker/engine/data/encode_documents.h"
+#include "worker/engine/data/loader.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr uint64_t kMaxClass = uint64_t{1} << 20;
+
+/// Labels of documents and the classes that they are of.
+struct Labels {
+  std::vector<std::string> names;  ///< Of each document.
+  bool numbers = false;            ///< All are whole numbers; otherwise all are names.
+};
+
+class TextInput : public DatasetInput {
+ public:
+  static Result<std::unique_ptr<DatasetInput>> Open(Env& env, const JobSpec& job) {
+    std::unique_ptr<TextInput> input(new TextInput(job));
+    WEFT_RETURN_IF_ERROR(input->OpenFiles(env, job.data.train, input->train_));
+    WEFT_RETURN_IF_ERROR(input->OpenFiles(env, job.data.validation, input->validation_));
+    if (!job.data.tokenizer.path.empty()) {
+      WEFT_ASSIGN_OR_RETURN(input->tokenizer_, Tokenizer::Load(env, job.data.tokenizer.path));
+      WEFT_RETURN_IF_ERROR(input->CheckTokenizer(job.data.tokenizer.path));
+    }
+    return std::unique_ptr<DatasetInput>(std::move(input));
+  }
+
+  Json Key() const override {
+    auto contents = [&](const std::vector<DocumentFile>& files) {
+      Json list = Json::array();
+      for (const DocumentFile& file : files) {
+        list.push_back({HashHex(file.bytes()), file.is_jsonl() ? "jsonl:" + options_.text_field
+                                                               : "text:" + options_.separator});
+      }
+      return list;
+    };
+    const std::string tokenizer =
+        tokenizer_ ? "given:" + tokenizer_->hash() : "train:" + std::to_string(vocab_size_);
+    Json key = {"text", tokenizer, contents(train_), contents(validation_)};
+    // Plain language models have the key they always had.
+    if (objective_ != Objective::kCausal) {
+      key.push_back(
+          {static_cast<int>(objective_), options_.second_text_field, options_.label_field});
+    }
+    return key;
+  }
+
+  bool may_cut_documents() const override { return objective_ != Objective::kClassification; }
+
+  Status Write(Env& env, const std::string& folder, int threads, DatasetInfo& info) override {
+    if (!tokenizer_) {
+      WEFT_ASSIGN_OR_RETURN(tokenizer_, TrainTokenizer(env, train_paths_, options_, vocab_size_,
+                                                       objective_ == Objective::kMasked));
+    }
+    info.tokenizer_file = tokenizer_->file_name();
+    info.tokenizer_hash = tokenizer_->hash();
+    info.vocab_size = tokenizer_->vocab_size();
+    info.end_of_text = tokenizer_->end_of_text().value_or(-1);
+    info.padding = tokenizer_->padding().value_or(0);
+    info.mask = tokenizer_->mask().value_or(-1);
+    for (int32_t id : tokenizer_->special_tokens()) info.special_tokens.push_back(id);
+    if (objective_ == Objective::kCausal) {
+      encoded_form_.end = {*tokenizer_->end_of_text()};
+    } else {
+      encoded_form_ = info.form = tokenizer_->form(!options_.second_text_field.empty());
+    }
+    WEFT_RETURN_IF_ERROR(
+        WriteFileAtomic(env, JoinPath(folder, info.tokenizer_file), tokenizer_->content()));
+    info.labels = objective_ == Objective::kClassification;
+    std::map<std::string, int32_t> classes;
+    if (info.labels) {
+      WEFT_ASSIGN_OR_RETURN(info.classes, FindClasses());
+      for (const std::string& name : info.classes) {
+        classes.emplace(name, static_cast<int32_t>(classes.size()));
+      }
+    }
+    WEFT_RETURN_IF_ERROR(WritePart(env, JoinPath(folder, "train"), train_, classes, threads));
+    if (validation_.empty()) return OkStatus();
+    return WritePart(env, JoinPath(folder, "validation"), validation_, classes, threads);
+  }
+
+ private:
+  explicit TextInput(const JobSpec& job)
+      : objective_(ObjectiveOf(job.model)),
+        options_{
+            .format = job.data.format,
+            .text_field = job.data.text_field,
+            .separator = job.data.document_separator,
+            .second_text_field = job.data.second_text_field,
+            .label_field = objective_ == Objective::kClassification ? job.data.label_field : ""},
+        train_paths_(job.data.train),
+        vocab_size_(job.data.tokenizer.vocab_size) {}
+
+  Status OpenFiles(Env& env, const std::vector<std::string>& paths,
+                   std::vector<DocumentFile>& files) {
+    for (const std::string& path : paths) {
+      WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(env, path, options_));
+      files.push_back(std::move(file));
+    }
+    return OkStatus();
+  }
+
+  Status CheckTokenizer(const std::string& path) const {
+    if (objective_ == Objective::kCausal && !tokenizer_->end_of_text()) {
+      return InvalidError("the tokenizer " + path +
+                          " has no end-of-text token. hint: its added_tokens must hold a special "
+                          "\"<|endoftext|>\", \"<|end_of_text|>\" or \"</s>\"");
+    }
+    if (objective_ == Objective::kMasked && !tokenizer_->mask()) {
+      return InvalidError("the tokenizer " + path +
+                          " has no mask token. hint: its added_tokens must hold a special "
+                          "\"[MASK]\" or \"<mask>\"");
+    }
+    if (!options_.second_text_field.empty() && tokenizer_->form(true).middle.empty()) {
+      return InvalidError("the tokenizer " + path + " has no token to put between two texts");
+    }
+    return OkStatus();
+  }
+
+  std::vector<DocumentPlace> Places(const std::vector<DocumentFile>& files) const {
+    std::vector<DocumentPlace> places;
+    for (const DocumentFile& file : files) {
+      for (size_t i = 0; i < file.size(); ++i) places.push_back({&file, i});
+    }
+    return places;
+  }
+
+  static Result<Labels> ReadLabels(const std::vector<DocumentPlace>& places) {
+    Labels labels;
+    DocumentContent content;
+    for (const DocumentPlace& place : places) {
+      WEFT_RETURN_IF_ERROR(place.file->Read(place.index, content));
+      if (labels.names.empty()) labels.numbers = content.label_is_number;
+      if (labels.numbers != content.label_is_number) {
+        return InvalidError("some labels are numbers and some are names, as \"" + content.label +
+                            "\"");
+      }
+      labels.names.push_back(content.label);
+    }
+    return labels;
+  }
+
+  /// Names in alphabetical order, or 0 to the largest number, of the training documents.
+  Result<std::vector<std::string>> FindClasses() const {
+    WEFT_ASSIGN_OR_RETURN(Labels labels, ReadLabels(Places(train_)));
+    std::set<std::string> names(labels.names.begin(), labels.names.end());
+    if (!labels.numbers) return std::vector<std::string>(names.begin(), names.end());
+    uint64_t largest = 0;
+    for (const std::string& name : names) {
+      const uint64_t number = name.size() > 7 ? kMaxClass : std::stoull(name);
+      if (number >= kMaxClass)
+        return InvalidError("a label is " + name + ", too large for a class");
+      largest = std::max(largest, number);
+    }
+    std::vector<std::string> classes;
+    for (uint64_t i = 0; i <= largest; ++i) classes.push_back(std::to_string(i));
+    return classes;
+  }
+
+  Status WritePart(Env& env, const std::string& path, const std::vector<DocumentFile>& files,
+                   const std::map<std::string, int32_t>& classes, int threads) const {
+    std::vector<DocumentPlace> places = Places(files);
+    const bool labelled = !classes.empty();
+    if (labelled) {
+      std::vector<DocumentPlace> scattered;
+      for (size_t i : ScatteredOrder(places.size())) scattered.push_back(places[i]);
+      places = std::move(scattered);
+    }
+    WEFT_ASSIGN_OR_RETURN(TokenShardWriter writer,
+                          TokenShardWriter::Create(env, path + ".tokens",
+                                                   static_cast<uint64_t>(tokenizer_->vocab_size()),
+                                                   tokenizer_->hash()));
+    WEFT_RETURN_IF_ERROR(
+        EncodeDocuments(places, *tokenizer_, encoded_form_, labelled, threads, writer));
+    WEFT_RETURN_IF_ERROR(writer.Finish());
+    if (!labelled) return OkStatus();
+    WEFT_ASSIGN_OR_RETURN(Labels labels, ReadLabels(places));
+    std::vector<int32_t> numbers;
+    for (const std::string& name : labels.names) {
+      auto it = classes.find(name);
+      if (it == classes.end()) {
+        return InvalidError("the class \"" + name +
+                            "\" of a validation document is not in the training data");
+      }
+      numbers.push_back(it->second);
+    }
+    return WriteLabels(env, path + ".labels", numbers, classes.size(), tokenizer_->hash());
+  }
+
+  Objective objective_;
+  DocumentOptions options_;
+  std::vector<std::string> train_paths_;
+  int64_t vocab_size_;
+  std::vector<DocumentFile> train_;
+  std::vector<DocumentFile> validation_;
+  std::optional<Tokenizer> tokenizer_;
+  SequenceForm encoded_form_;  ///< Around the text in the shard.
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DatasetInput>> OpenTextInput(Env& env, const JobSpec& job) {
+  return TextInput::Open(env, job);
+}
+
+}  // namespace weft::engine
