@@ -53,11 +53,12 @@ Result<Tokenizer> Tokenizer::Load(Env& env, const std::string& path) {
     }
     return with_context(FromFile(env, file), file);
   }
-  if (!env.FileExists(path) || env.ListDir(path).ok()) {
-    return NotFoundError("reading the tokenizer " + path +
-                         ": there is none. hint: give a tokenizer.json, a SentencePiece .model, a "
-                         "tiktoken file or a vocab.txt, or a folder with one or with vocab.json "
-                         "and merges.txt");
+  if (const bool folder = env.ListDir(path).ok(); folder || !env.FileExists(path)) {
+    return Status(folder ? StatusCode::kInvalid : StatusCode::kNotFound,
+                  "reading the tokenizer " + path +
+                      ": there is none. hint: give a tokenizer.json, a SentencePiece .model, a "
+                      "tiktoken file or a vocab.txt, or a folder with one or with vocab.json "
+                      "and merges.txt");
   }
   return with_context(FromFile(env, path), path);
 }

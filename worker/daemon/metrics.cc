@@ -87,6 +87,8 @@ struct Metrics::Families {
       NewCounter("weft_train_phase_seconds_total", "Time of a rank by what it did.");
   Family<Gauge>& memory_peak =
       NewGauge("weft_train_memory_peak_bytes", "Most memory a rank has used, by component.");
+  Family<Gauge>& padding = NewGauge("weft_train_padding_ratio",
+                                    "Share of the last step's tokens that only fill up rows.");
   Family<Gauge>& loss_scale =
       NewGauge("weft_train_loss_scale", "Factor on the loss of an fp16 run; 1 otherwise.");
   Family<Counter>& skipped = NewCounter("weft_train_skipped_steps_total", "Updates dropped.");
@@ -291,6 +293,7 @@ void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMe
   if (run == nullptr || !run->has_rank_zero) return;
   Families& f = *families_;
   run->Get(f.loss_scale, {}).Set(step.loss_scale);
+  run->Get(f.padding, {}).Set(step.padding_ratio);
   if (step.skipped) run->Get(f.skipped, step.overflow ? kOverflow : kNonFinite).Increment();
   if (!step.loss) run->Get(f.non_finite, kInLoss).Increment();
   if (step.non_finite_gradients > 0) run->Get(f.non_finite, kInGradient).Increment();

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include <boost/asio.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <boost/asio.hpp>
 
 namespace weft::daemon {
 namespace {
@@ -38,17 +38,19 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   step.skipped = step.overflow = true;
   step.non_finite_gradients = 7;
   step.loss_scale = 16384;
+  step.padding_ratio = 0.25;
   metrics.ObserveNumerics("r", step);
   step.overflow = false;
   step.loss.reset();
   metrics.ObserveNumerics("r", step);
   metrics.ObserveNumerics("another", step);
   const std::string text = Scrape(metrics.port());
-  for (const char* line : {"weft_train_loss_scale{run=\"r\"} 16384",
-                           "weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 1",
-                           "weft_train_skipped_steps_total{reason=\"nonfinite\",run=\"r\"} 1",
-                           "weft_train_nonfinite_steps_total{run=\"r\",where=\"gradient\"} 2",
-                           "weft_train_nonfinite_steps_total{run=\"r\",where=\"loss\"} 1"}) {
+  for (const char* line :
+       {"weft_train_loss_scale{run=\"r\"} 16384", "weft_train_padding_ratio{run=\"r\"} 0.25",
+        "weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 1",
+        "weft_train_skipped_steps_total{reason=\"nonfinite\",run=\"r\"} 1",
+        "weft_train_nonfinite_steps_total{run=\"r\",where=\"gradient\"} 2",
+        "weft_train_nonfinite_steps_total{run=\"r\",where=\"loss\"} 1"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

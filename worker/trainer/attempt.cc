@@ -1,5 +1,6 @@
 #include "worker/trainer/attempt.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -17,12 +18,6 @@ using engine::CheckpointProgress;
 using std::chrono::steady_clock;
 
 /// Sizes that the job leaves open.
-/// The share of the step's tokens that is padding, for its line in the log; "" when none is.
-std::string PaddingText(const engine::StepReport& report) {
-  if (report.padding_tokens == 0) return "";
-  return " padding " + std::to_string(report.padding_tokens * 100 / report.tokens) + " %";
-}
-
 ModelSpec ResolveModel(const JobSpec& job, int64_t tokenizer_size) {
   constexpr int64_t kVocabMultiple = 64;
   ModelSpec model = job.model;
@@ -183,6 +178,8 @@ Status Attempt::Step() {
   progress.non_finite_gradients = report.non_finite_gradients;
   progress.loss_scale = report.loss_scale;
   progress.tokens = counters.tokens;
+  progress.padding_ratio = static_cast<double>(report.padding_tokens) /
+                           static_cast<double>(std::max<int64_t>(report.tokens, 1));
   progress.step_seconds = speed_->Step(steady_clock::now(), report.tokens);
   progress.tokens_per_second = speed_->tokens_per_second();
   progress.phases = {report.seconds.data,
@@ -200,7 +197,11 @@ Status Attempt::Step() {
       WEFT_LOG_INFO << "step " << counters.step << "/" << progress.steps_total << " loss "
                     << report.loss << " gradient norm " << report.gradient_norm << " learning rate "
                     << report.learning_rate << " " << std::llround(progress.tokens_per_second)
-                    << " tokens/s" << PaddingText(report);
+                    << " tokens/s"
+                    << (report.padding_tokens > 0
+                            ? " padding " +
+                                  std::to_string(std::llround(progress.padding_ratio * 100)) + " %"
+                            : "");
     }
   }
   reporter_.Report(progress);

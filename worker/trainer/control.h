@@ -101,6 +101,7 @@ struct ProgressMessage {
   bool overflow = false;
   int64_t non_finite_gradients = 0;
   double loss_scale = 1;
+  double padding_ratio = 0;
   int64_t tokens = 0;
   double tokens_per_second = 0;
   double step_seconds = 0;
@@ -121,6 +122,8 @@ struct ProgressMessage {
     visit(Field("non_finite_gradients", "Elements of the gradient that were not finite."),
           self.non_finite_gradients);
     visit(Field("loss_scale", "Of this step; 1 without loss scaling."), self.loss_scale);
+    visit(Field("padding_ratio", "Share of the step's tokens that only fill up rows."),
+          self.padding_ratio);
     visit(Field("tokens", "Trained on so far, over all ranks and attempts.").Unit("tokens"),
           self.tokens);
     visit(Field("tokens_per_second", "Over the last steps, all ranks.").Unit("tokens/s"),

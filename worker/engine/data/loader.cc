@@ -101,7 +101,7 @@ int64_t TokenLoader::RowLength(uint64_t sequence) const {
   }
   if (options_.batching == Batching::kConcatenate) return options_.length;
   int64_t length = 0;
-  for (const Segment& segment : packed_[sequence]) length += segment.count;
+  for (const TokenRun& segment : packed_[sequence]) length += segment.count;
   return length;
 }
 
@@ -209,7 +209,7 @@ void TokenLoader::AppendStream(uint64_t sequence, Batch& batch) const {
 
 void TokenLoader::AppendPacked(uint64_t sequence, Batch& batch) const {
   const size_t base = batch.tokens.size();
-  for (const Segment& segment : packed_[sequence]) {
+  for (const TokenRun& segment : packed_[sequence]) {
     const size_t at = batch.tokens.size();
     if (options_.mask_documents && at > base) {
       batch.sequence_starts.push_back(static_cast<int32_t>(at));
@@ -234,7 +234,7 @@ void TokenLoader::AppendTexts(const Piece& piece, Batch& batch) const {
     for (int64_t token : tokens) batch.tokens.push_back(static_cast<int32_t>(token));
     batch.targets.resize(batch.tokens.size(), kernels::kIgnoreTarget);
   };
-  auto add_text = [&](const Segment& text) {
+  auto add_text = [&](const TokenRun& text) {
     if (text.count > 0) AppendTokens(text.first, text.count, batch);
   };
   add(form.begin);

@@ -44,18 +44,18 @@ class CapacitySet {
 };
 
 /// Pieces of at most `length` tokens, longest first, in the order of the data among equals.
-std::vector<Segment> SortedPieces(std::span<const uint64_t> starts, size_t length) {
-  std::vector<Segment> pieces;
+std::vector<TokenRun> SortedPieces(std::span<const uint64_t> starts, size_t length) {
+  std::vector<TokenRun> pieces;
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
     for (uint64_t at = starts[d]; at < starts[d + 1]; at += length) {
       pieces.push_back({at, static_cast<uint32_t>(std::min<uint64_t>(length, starts[d + 1] - at))});
     }
   }
   std::vector<size_t> place(length + 2);
-  for (const Segment& piece : pieces) ++place[length - piece.count + 1];
+  for (const TokenRun& piece : pieces) ++place[length - piece.count + 1];
   std::partial_sum(place.begin(), place.end(), place.begin());
-  std::vector<Segment> sorted(pieces.size());
-  for (const Segment& piece : pieces) sorted[place[length - piece.count]++] = piece;
+  std::vector<TokenRun> sorted(pieces.size());
+  for (const TokenRun& piece : pieces) sorted[place[length - piece.count]++] = piece;
   return sorted;
 }
 
@@ -64,10 +64,10 @@ std::vector<Segment> SortedPieces(std::span<const uint64_t> starts, size_t lengt
 PackedSequences PackBestFit(std::span<const uint64_t> document_starts, int64_t length) {
   WEFT_CHECK(length >= 1 && length <= 1 << 20, "sequence length out of range");
   const auto capacity = static_cast<size_t>(length);
-  std::vector<std::vector<Segment>> bins;
+  std::vector<std::vector<TokenRun>> bins;
   std::vector<std::vector<size_t>> open(capacity + 1);  // bins by what they still take
   CapacitySet capacities(capacity);
-  for (const Segment& piece : SortedPieces(document_starts, capacity)) {
+  for (const TokenRun& piece : SortedPieces(document_starts, capacity)) {
     size_t room = capacities.AtLeast(piece.count);
     size_t bin = 0;
     if (room == SIZE_MAX) {

@@ -7,19 +7,19 @@
 namespace weft::engine {
 
 /// A run of tokens of one document that stands in a packed sequence.
-struct Segment {
+struct TokenRun {
   uint64_t first = 0;  ///< Token index in the span.
   uint32_t count = 0;
-  bool operator==(const Segment&) const = default;
+  bool operator==(const TokenRun&) const = default;
 };
 
 /// Sequences made of whole documents.
 struct PackedSequences {
-  std::vector<Segment> segments;
+  std::vector<TokenRun> segments;
   std::vector<uint64_t> starts = {0};  ///< First segment of each sequence, then their number.
 
   size_t size() const { return starts.size() - 1; }
-  std::span<const Segment> operator[](size_t i) const {
+  std::span<const TokenRun> operator[](size_t i) const {
     return std::span(segments).subspan(starts[i], starts[i + 1] - starts[i]);
   }
 };

@@ -48,7 +48,7 @@ TEST(PackBestFit, PlacesEveryTokenOnceAndNeverTooManyInASequence) {
     std::vector<int> seen(starts.back());
     for (size_t s = 0; s < packed.size(); ++s) {
       uint64_t used = 0;
-      for (const Segment& segment : packed[s]) {
+      for (const TokenRun& segment : packed[s]) {
         used += segment.count;
         for (uint64_t i = 0; i < segment.count; ++i) ++seen[segment.first + i];
         auto document = std::prev(std::upper_bound(starts.begin(), starts.end(), segment.first));
@@ -82,7 +82,7 @@ TEST(PackBestFit, HandlesNoDocumentsAndOneLongOne) {
   EXPECT_EQ(PackBestFit(std::vector<uint64_t>{0}, 8).size(), 0u);
   const PackedSequences packed = PackBestFit(std::vector<uint64_t>{0, 20}, 8);
   EXPECT_EQ(packed.size(), 3u);
-  EXPECT_TRUE(std::find(packed.segments.begin(), packed.segments.end(), Segment{16, 4}) !=
+  EXPECT_TRUE(std::find(packed.segments.begin(), packed.segments.end(), TokenRun{16, 4}) !=
               packed.segments.end());
 }
 

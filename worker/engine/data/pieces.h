@@ -13,8 +13,8 @@ namespace weft::engine {
 
 /// The text of a padded sequence, without the tokens of its form.
 struct Piece {
-  Segment first;          ///< Of the text, or of the first text of a pair.
-  Segment second;         ///< Of the second text; empty for single texts.
+  TokenRun first;         ///< Of the text, or of the first text of a pair.
+  TokenRun second;        ///< Of the second text; empty for single texts.
   uint64_t document = 0;  ///< In the shard.
   bool goes_on = false;   ///< Its document has more text after it.
 };

@@ -27,15 +27,15 @@ TEST(MakePieces, CutsOrShortensLongDocumentsBetweenTheirSpecialTokens) {
       MakeSpan({{kBegin, 1, 2, 3, 4, 5, kEnd}, {kBegin, kEnd}, {kBegin, 6, 7, kEnd}});
   const std::vector<Piece> cut = Make(span, kSingle, 4);
   ASSERT_EQ(cut.size(), 4u);  // 1 2 | 3 4 | 5 | 6 7
-  EXPECT_EQ(cut[0].first, (Segment{1, 2}));
-  EXPECT_EQ(cut[2].first, (Segment{5, 1}));
+  EXPECT_EQ(cut[0].first, (TokenRun{1, 2}));
+  EXPECT_EQ(cut[2].first, (TokenRun{5, 1}));
   EXPECT_TRUE(cut[1].goes_on);
   EXPECT_FALSE(cut[2].goes_on);
-  EXPECT_EQ(cut[3].first, (Segment{10, 2}));
+  EXPECT_EQ(cut[3].first, (TokenRun{10, 2}));
   EXPECT_EQ(cut[3].document, 2u);
   const std::vector<Piece> whole = Make(span, kSingle, 4, LongDocuments::kShorten);
   ASSERT_EQ(whole.size(), 3u);
-  EXPECT_EQ(whole[0].first, (Segment{1, 2}));
+  EXPECT_EQ(whole[0].first, (TokenRun{1, 2}));
   EXPECT_EQ(whole[1].first.count, 0u) << "a document without text is still an example";
 }
 
@@ -46,8 +46,8 @@ TEST(MakePieces, NumbersDocumentsInTheShardAndBearsCutOnes) {
   const std::vector<Piece> pieces = Make(span, kSingle, 8);
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_EQ(pieces[0].document, 1u);
-  EXPECT_EQ(pieces[0].first, (Segment{1, 2}));
-  EXPECT_EQ(pieces[1].first, (Segment{5, 1}));
+  EXPECT_EQ(pieces[0].first, (TokenRun{1, 2}));
+  EXPECT_EQ(pieces[1].first, (TokenRun{5, 1}));
 }
 
 TEST(MakePieces, LeavesOutALastTokenThatHasNothingToPredict) {
@@ -69,8 +69,8 @@ TEST(MakePieces, ShortensTheLongerTextOfAPair) {
   const TokenSpan span = MakeSpan({{kBegin, 1, 2, 3, kEnd, 4, kEnd}});
   const std::vector<Piece> pieces = Make(span, kPair, 6);
   ASSERT_EQ(pieces.size(), 1u);
-  EXPECT_EQ(pieces[0].first, (Segment{1, 2}));
-  EXPECT_EQ(pieces[0].second, (Segment{5, 1}));
+  EXPECT_EQ(pieces[0].first, (TokenRun{1, 2}));
+  EXPECT_EQ(pieces[0].second, (TokenRun{5, 1}));
 }
 
 TEST(MakePieces, SaysWhatDoesNotFit) {
