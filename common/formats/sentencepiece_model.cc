@@ -18,6 +18,7 @@ TokenizerDefinition AsUnigram(const SentencePieceFile& file) {
   TokenizerDefinition definition;
   definition.kind = TokenizerKind::kUnigram;
   definition.byte_fallback = file.byte_fallback;
+  definition.single_precision = true;
   definition.unknown_id = file.unknown;
   definition.splits = {{.kind = WordSplit::Kind::kMetaspace}};
   float highest = 0;

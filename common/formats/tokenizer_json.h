@@ -50,6 +50,7 @@ struct TokenizerDefinition {
   std::vector<double> scores;  ///< Of Unigram, by id.
   int32_t unknown_id = -1;
   bool byte_fallback = false;
+  bool single_precision = false;     ///< Sums of scores are kept as float, as SentencePiece does.
   std::vector<int32_t> not_in_text;  ///< Ids that no text gives, beside the special tokens.
 };
 

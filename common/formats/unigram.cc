@@ -22,6 +22,7 @@ Result<std::unique_ptr<TokenModel>> UnigramModel::New(const TokenizerDefinition&
   model->splits_ = definition.splits;
   model->unknown_ = definition.unknown_id;
   model->byte_fallback_ = definition.byte_fallback;
+  model->single_precision_ = definition.single_precision;
   model->roots_.fill(-1);
   model->byte_of_.assign(definition.tokens.size(), -1);
   for (const WordSplit& split : definition.splits) {
@@ -101,6 +102,7 @@ void UnigramModel::EncodeWord(std::string_view word, std::vector<int32_t>& out) 
   };
   std::vector<Best> best(word.size() + 1);
   auto offer = [&](size_t end, double score, size_t begin, int32_t token) {
+    if (single_precision_) score = static_cast<float>(score);
     if (best[end].begin == SIZE_MAX || score > best[end].score) best[end] = {score, begin, token};
   };
   for (size_t at = 0; at < word.size();) {

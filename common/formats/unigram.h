@@ -50,6 +50,7 @@ class UnigramModel : public TokenModel {
   double unknown_score_ = 0;
   int32_t unknown_ = 0;
   bool byte_fallback_ = false;
+  bool single_precision_ = false;
   bool cuts_at_spaces_ = false;
 };
 
