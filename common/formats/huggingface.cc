@@ -22,7 +22,36 @@ constexpr uint64_t kMaxShardBytes = 5'000'000'000;
 /// What the names in a family's files begin with, but for the output projection's; old files leave
 /// it out.
 std::string_view PrefixOf(const ModelSpec& model) {
+  if (model.family == "bert") return "bert.";
+  if (model.family == "vit") return "vit.";
   return model.family == "llama" ? "model." : "transformer.";
+}
+
+/// Names outside that prefix.
+bool IsOfHead(std::string_view name) {
+  return name == kOutput || name.starts_with("cls.") || name.starts_with("classifier.");
+}
+
+/// What files of a bert hold beside the weights of its head: the positions, the copies of a tied
+/// output projection, and the head for the next sentence.
+bool IsBesideBert(const ModelSpec& model, std::string_view name) {
+  if (model.family != "bert") return false;
+  if (name == "bert.embeddings.position_ids" || name.starts_with("cls.seq_relationship.")) {
+    return true;
+  }
+  if (HeadOf(model) != "masked_lm") return false;
+  return name.starts_with("bert.pooler.") || name == "cls.predictions.decoder.bias" ||
+         (!model.untied_classifier && name == "cls.predictions.decoder.weight");
+}
+
+/// How a parameter of a vit stands in files, where that is not its shape.
+std::vector<int64_t> ShapeInFile(const ModelSpec& model, const ParameterInfo& parameter) {
+  if (model.family != "vit") return {};
+  if (parameter.name == "vit.embeddings.patch_embeddings.projection.weight") {
+    return {model.width, model.image_channels, model.patch_size, model.patch_size};
+  }
+  if (parameter.kind != ParameterKind::kPositionEmbedding) return {};
+  return {1, parameter.shape[0], parameter.shape[1]};
 }
 
 /// "transformer.h.3.attn.bias" and ".masked_bias", the causal mask, and "rotary_emb.inv_freq", the
@@ -35,6 +64,7 @@ bool IsBuffer(std::string_view name) {
 std::vector<uint64_t> FileShape(const HuggingFaceTensor& tensor) {
   std::vector<uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
   if (tensor.transposed) std::reverse(shape.begin(), shape.end());
+  if (!tensor.file_shape.empty()) shape.assign(tensor.file_shape.begin(), tensor.file_shape.end());
   return shape;
 }
 
@@ -113,9 +143,9 @@ Result<Views> UsefulTensors(const SafetensorsFolder& files, const ModelSpec& mod
   const std::string prefix(PrefixOf(model));
   Views views;
   for (const auto& [name, view] : files.tensors()) {
-    const bool full = name == kOutput || name.starts_with(prefix);
+    const bool full = IsOfHead(name) || name.starts_with(prefix);
     const std::string& known = names.emplace_back(full ? name : prefix + name);
-    if (IsBuffer(known)) continue;
+    if (IsBuffer(known) || IsBesideBert(model, known)) continue;
     if (!views.emplace(known, view).second) {
       return InvalidError("the weights hold " + known + " twice, with and without the prefix " +
                           prefix);
@@ -203,7 +233,8 @@ std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model) {
   const auto add = [&](const ParameterInfo& in_file, const std::string& parameter) {
     const bool transposed =
         model.family == "gpt2" && in_file.block >= 0 && in_file.shape.size() == 2;
-    tensors.push_back({in_file.name, parameter, in_file.shape, transposed});
+    tensors.push_back(
+        {in_file.name, parameter, in_file.shape, transposed, ShapeInFile(model, in_file)});
   };
   bool blocks_done = false;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
@@ -247,7 +278,8 @@ Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
 
 Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
                    const WeightValues& values, const ExportOptions& options) {
-  WEFT_ASSIGN_OR_RETURN(const Json config, ModelToConfig(model, options.end_token));
+  WEFT_ASSIGN_OR_RETURN(const Json config,
+                        ModelToConfig(model, options.end_token, options.classes));
   WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
   std::vector<SafetensorsTensor> tensors;
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {

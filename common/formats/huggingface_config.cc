@@ -1,5 +1,8 @@
 #include "common/formats/huggingface_config.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/formats/huggingface.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/spec_json.h"
@@ -20,7 +23,9 @@ Status CheckArchitecture(const ModelSpec& model, const char* when) {
     return InvalidError(std::string(what) + " cannot be combined with " + when +
                         ": transformers has no such model");
   };
-  if (NormPositionOf(model) != "pre") return refuse("model.norm_position other than pre");
+  if (NormPositionOf(model) != (model.family == "bert" ? "post" : "pre")) {
+    return refuse("another model.norm_position than the family's");
+  }
   if (FactorisedEmbedding(model)) return refuse("model.embedding_width");
   if (model.family == "gpt2" && KvHeads(model) != model.heads) return refuse("model.kv_heads");
   return OkStatus();
@@ -30,7 +35,10 @@ Status CheckSizes(const ModelSpec& model) {
   if (Result<ModelSpec> checked = FromJson<ModelSpec>(ToJson(model)); !checked.ok()) {
     return checked.status().WithContext("config.json does not give a model");
   }
-  if (model.vocab_size < 1 || model.width % model.heads != 0 || model.heads % KvHeads(model) != 0) {
+  const bool pictures = model.family == "vit";
+  if ((model.vocab_size < 1 && !pictures) ||
+      (pictures && model.image_size % model.patch_size != 0) || model.width % model.heads != 0 ||
+      model.heads % KvHeads(model) != 0) {
     return InvalidError("config.json does not give a model: vocab_size " +
                         std::to_string(model.vocab_size) + " must be positive, the width " +
                         std::to_string(model.width) + " a multiple of the heads " +
@@ -84,18 +92,28 @@ Status CheckSwitch(const Json& config, const RequiredSwitch& item) {
 Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base) {
   if (!config.is_object()) return InvalidError("config.json is not a JSON object");
   const std::string type = TypeOf(config);
-  const bool llama = type == "\"llama\"" || type == "\"mistral\"" || type == "\"qwen2\"";
-  if (!llama && type != "\"gpt2\"") {
-    return InvalidError("model_type in config.json is " + type +
-                        "; \"gpt2\", \"llama\", \"mistral\" and \"qwen2\" can be imported");
+  const struct {
+    const char* type;
+    Result<ModelSpec> (*read)(const Json& config, const ModelSpec& base);
+  } readers[] = {
+      {"\"gpt2\"", Gpt2FromConfig},     {"\"llama\"", LlamaFromConfig},
+      {"\"mistral\"", LlamaFromConfig}, {"\"qwen2\"", LlamaFromConfig},
+      {"\"bert\"", BertFromConfig},     {"\"vit\"", VitFromConfig},
+  };
+  const auto* reader = std::find_if(std::begin(readers), std::end(readers),
+                                    [&](const auto& candidate) { return candidate.type == type; });
+  if (reader == std::end(readers)) {
+    return InvalidError(
+        "model_type in config.json is " + type +
+        "; \"gpt2\", \"llama\", \"mistral\", \"qwen2\", \"bert\" and \"vit\" can be "
+        "imported");
   }
   if (config.contains("quantization_config")) {
     return InvalidError(
         "config.json has a quantization_config: quantised weights are not "
         "supported; hint: take the unquantised model");
   }
-  WEFT_ASSIGN_OR_RETURN(ModelSpec model,
-                        llama ? LlamaFromConfig(config, base) : Gpt2FromConfig(config, base));
+  WEFT_ASSIGN_OR_RETURN(ModelSpec model, reader->read(config, base));
   if (model.distinct_blocks != 0) {
     return InvalidError(
         "model.distinct_blocks cannot be combined with model.import_path: the "
@@ -119,16 +137,29 @@ Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const Mod
 Status ResolveImportedModel(Env& env, JobSpec& job) {
   if (job.model.import_path.empty()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
+  if (job.model.family == "bert" || job.model.family == "vit") {
+    return InvalidError("model.import_path " + job.model.import_path + " holds a " +
+                        job.model.family + ", which jobs cannot train in this release");
+  }
   if (SequenceLength(job) <= job.model.context) return OkStatus();
   return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                       " is longer than the context " + std::to_string(job.model.context) +
                       " of the model in " + job.model.import_path);
 }
 
-Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_token) {
+Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_token,
+                           const std::vector<std::string>& classes) {
   WEFT_RETURN_IF_ERROR(CheckArchitecture(model, "an export for transformers"));
   Json config;
-  if (model.family == "llama") {
+  if (model.family == "vit") {
+    config = VitToConfig(model, classes);
+    config["initializer_range"] = model.initializer_range;
+    config["torch_dtype"] = "float32";
+    return config;
+  }
+  if (model.family == "bert") {
+    config = BertToConfig(model, classes);
+  } else if (model.family == "llama") {
     WEFT_ASSIGN_OR_RETURN(config, LlamaToConfig(model));
   } else {
     config = Gpt2ToConfig(model);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/json.h"
 #include "common/spec/model_spec.h"
@@ -30,6 +31,13 @@ Status CheckSwitch(const Json& config, const RequiredSwitch& item);
 
 Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base);
 Json Gpt2ToConfig(const ModelSpec& model);
+
+/// With the head of `architectures`. `classes` as in ExportOptions.
+Result<ModelSpec> BertFromConfig(const Json& config, const ModelSpec& base);
+Json BertToConfig(const ModelSpec& model, const std::vector<std::string>& classes);
+
+Result<ModelSpec> VitFromConfig(const Json& config, const ModelSpec& base);
+Json VitToConfig(const ModelSpec& model, const std::vector<std::string>& classes);
 
 /// model_type llama, mistral or qwen2: which of them is written follows from what they differ in.
 Result<ModelSpec> LlamaFromConfig(const Json& config, const ModelSpec& base);

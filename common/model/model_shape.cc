@@ -33,7 +33,8 @@ ModelShape::ModelShape(const ModelSpec& model) : spec(model) {
   first_trained_layer = spec.layers;
   for (const ParameterInfo& parameter : ParametersOf(spec)) {
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
-    const bool in_vocabulary = table || parameter.kind == ParameterKind::kClassifier;
+    const bool in_vocabulary =
+        table || (parameter.kind == ParameterKind::kClassifier && parameter.matrix());
     const bool classifies = in_vocabulary && (table != spec.untied_classifier);
     const int64_t elements = parameter.Elements();
     const int64_t in_memory = in_vocabulary ? PaddedVocabulary() * parameter.shape[1] : elements;

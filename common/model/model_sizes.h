@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/spec/model_spec.h"
+#include "common/spec/model_family.h"
 
 namespace weft {
 
@@ -55,10 +55,20 @@ inline int64_t MlpInputs(const ModelSpec& model) {
   return model.family == "llama" ? 2 : 1;
 }
 
-/// "pre", "post" or "none".
-inline std::string NormPositionOf(const ModelSpec& model) {
-  if (model.norm_position != "auto") return model.norm_position;
-  return model.family == "bert" ? "post" : "pre";
+/// Kinds of segments that a bert tells apart.
+inline int64_t TokenTypes(const ModelSpec& model) {
+  return model.token_types > 0 ? model.token_types : 2;
+}
+
+/// Patches of a picture.
+inline int64_t ImagePatches(const ModelSpec& model) {
+  const int64_t across = model.image_size / model.patch_size;
+  return across * across;
+}
+
+/// Numbers of a patch.
+inline int64_t PatchPixels(const ModelSpec& model) {
+  return model.image_channels * model.patch_size * model.patch_size;
 }
 
 }  // namespace weft

@@ -58,6 +58,86 @@ void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
   add.Linear(mlp + "down_proj", c, MlpWidth(model), false, ParameterKind::kMlp);
 }
 
+// The blocks of bert and vit: separate queries, keys and values, and biases everywhere.
+struct EncoderNames {
+  std::string qkv, output, attention_norm, mlp_norm;
+};
+
+void AddEncoderBlock(const ModelSpec& model, const std::string& block, const EncoderNames& names,
+                     Builder& add) {
+  const int64_t c = model.width;
+  for (const char* part : {"query", "key", "value"}) {
+    add.Linear(block + names.qkv + part, c, c, true, ParameterKind::kAttention);
+  }
+  add.Linear(block + names.output, c, c, true, ParameterKind::kAttention);
+  add.LayerNorm(block + names.attention_norm, c);
+  add.Linear(block + "intermediate.dense", MlpWidth(model), c, true, ParameterKind::kMlp);
+  add.Linear(block + "output.dense", c, MlpWidth(model), true, ParameterKind::kMlp);
+  add.LayerNorm(block + names.mlp_norm, c);
+}
+
+void AddBertBlock(const ModelSpec& model, int64_t index, Builder& add) {
+  AddEncoderBlock(model, "bert.encoder.layer." + std::to_string(index) + ".",
+                  {"attention.self.", "attention.output.dense", "attention.output.LayerNorm",
+                   "output.LayerNorm"},
+                  add);
+}
+
+void AddVitBlock(const ModelSpec& model, int64_t index, Builder& add) {
+  AddEncoderBlock(
+      model, "vit.encoder.layer." + std::to_string(index) + ".",
+      {"attention.attention.", "attention.output.dense", "layernorm_before", "layernorm_after"},
+      add);
+}
+
+void AddBlocks(const ModelSpec& model, Builder& add) {
+  for (int64_t i = 0; i < DistinctBlocks(model); ++i) {
+    for (ParameterInfo& parameter : BlockParameters(model, i)) {
+      add.list.push_back(std::move(parameter));
+    }
+  }
+}
+
+std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
+  const int64_t c = model.width;
+  const std::string embeddings = "bert.embeddings.";
+  Builder add;
+  add.Add(embeddings + "word_embeddings.weight", {model.vocab_size, c},
+          ParameterKind::kTokenEmbedding);
+  add.Add(embeddings + "position_embeddings.weight", {model.context, c},
+          ParameterKind::kPositionEmbedding);
+  add.Add(embeddings + "token_type_embeddings.weight", {TokenTypes(model), c},
+          ParameterKind::kPositionEmbedding);
+  add.LayerNorm(embeddings + "LayerNorm", c);
+  AddBlocks(model, add);
+  if (HeadOf(model) == "classification") {
+    add.Linear("bert.pooler.dense", c, c, true, ParameterKind::kClassifier);
+    add.Linear("classifier", model.classes, c, true, ParameterKind::kClassifier);
+    return std::move(add.list);
+  }
+  add.Linear("cls.predictions.transform.dense", c, c, true, ParameterKind::kClassifier);
+  add.LayerNorm("cls.predictions.transform.LayerNorm", c);
+  add.Add("cls.predictions.bias", {model.vocab_size}, ParameterKind::kClassifier);
+  if (model.untied_classifier) {
+    add.Add("cls.predictions.decoder.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
+  }
+  return std::move(add.list);
+}
+
+std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
+  const int64_t c = model.width;
+  Builder add;
+  add.Add("vit.embeddings.cls_token", {1, c}, ParameterKind::kPositionEmbedding);
+  add.Add("vit.embeddings.position_embeddings", {ImagePatches(model) + 1, c},
+          ParameterKind::kPositionEmbedding);
+  add.Linear("vit.embeddings.patch_embeddings.projection", c, PatchPixels(model), true,
+             ParameterKind::kEmbeddingProjection);
+  AddBlocks(model, add);
+  add.LayerNorm("vit.layernorm", c);
+  add.Linear("classifier", model.classes, c, true, ParameterKind::kClassifier);
+  return std::move(add.list);
+}
+
 }  // namespace
 
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
@@ -65,6 +145,10 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
   add.block = index;
   if (model.family == "llama") {
     AddLlamaBlock(model, index, add);
+  } else if (model.family == "bert") {
+    AddBertBlock(model, index, add);
+  } else if (model.family == "vit") {
+    AddVitBlock(model, index, add);
   } else {
     AddGpt2Block(model, index, add);
   }
@@ -72,6 +156,8 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
 }
 
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
+  if (model.family == "bert") return BertParameters(model);
+  if (model.family == "vit") return VitParameters(model);
   const bool llama = model.family == "llama";
   const int64_t e = EmbeddingWidth(model), c = model.width;
   Builder add;
@@ -83,11 +169,7 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
   if (FactorisedEmbedding(model)) {
     add.Linear("embedding_in", c, e, true, ParameterKind::kEmbeddingProjection);
   }
-  for (int64_t i = 0; i < DistinctBlocks(model); ++i) {
-    for (ParameterInfo& parameter : BlockParameters(model, i)) {
-      add.list.push_back(std::move(parameter));
-    }
-  }
+  AddBlocks(model, add);
   if (NormPositionOf(model) == "pre") {
     if (llama) {
       add.RmsNorm("model.norm", c);

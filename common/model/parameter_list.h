@@ -15,7 +15,7 @@ enum class ParameterKind : uint8_t {
   kAttention,
   kMlp,
   kNorm,
-  kClassifier,  ///< Where it is not the token embedding.
+  kClassifier,  ///< What stands between the network and its targets, the token embedding apart.
 };
 
 /// A parameter of a model, as the engine has it.

@@ -1,5 +1,7 @@
 #include "common/spec/job_spec.h"
 
+#include "common/spec/model_family.h"
+
 namespace weft {
 namespace {
 
@@ -22,25 +24,6 @@ Status RefuseUnavailable(const JobSpec& job) {
   };
   for (const auto& [asked, field] : unavailable) {
     if (asked) return InvalidError(std::string(field) + " is not available in this release");
-  }
-  return OkStatus();
-}
-
-// What one family has and another has not.
-Status CheckFamily(const ModelSpec& model) {
-  const struct {
-    bool asked;
-    const char* field;
-  } of_llama[] = {
-      {model.kv_heads != 0 && model.kv_heads != model.heads, "model.kv_heads"},
-      {model.rope_scaling.kind != "none", "model.rope_scaling"},
-      {model.sliding_window != 0, "model.sliding_window"},
-      {model.qkv_bias, "model.qkv_bias"},
-  };
-  for (const auto& [asked, field] : of_llama) {
-    if (asked && model.family != "llama") {
-      return InvalidError(std::string(field) + " is for model.family llama, not " + model.family);
-    }
   }
   return OkStatus();
 }

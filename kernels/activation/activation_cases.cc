@@ -1,4 +1,8 @@
 #include "kernels/activation/activation.h"
+
+#include <cmath>
+#include <utility>
+
 #include "kernels/activation/activation_ref.h"
 #include "kernels/testing/all_cases.h"
 
@@ -8,8 +12,9 @@ namespace {
 // The roundings within the formula, counted like those of a sum.
 constexpr int64_t kTerms = 4;
 
-std::string NameOf(const char* op, int64_t count, DType dtype) {
-  return std::string(op) + "/" + std::to_string(count) + "/" + std::string(DTypeName(dtype));
+std::string NameOf(GeluForm form, const char* op, int64_t count, DType dtype) {
+  return std::string(form == GeluForm::kErf ? "erf_" : "") + op + "/" + std::to_string(count) +
+         "/" + std::string(DTypeName(dtype));
 }
 
 std::vector<double> Mapped(std::vector<double> values, double (*f)(double)) {
@@ -17,27 +22,27 @@ std::vector<double> Mapped(std::vector<double> values, double (*f)(double)) {
   return values;
 }
 
-OpCase ForwardCase(int64_t count, DType dtype, bool in_place, CaseUse use) {
-  return {NameOf(in_place ? "gelu_forward_in_place" : "gelu_forward", count, dtype), use,
+OpCase ForwardCase(GeluForm form, int64_t count, DType dtype, bool in_place, CaseUse use) {
+  return {NameOf(form, in_place ? "gelu_forward_in_place" : "gelu_forward", count, dtype), use,
           [=](OpRun& run) {
             TestTensor& x = run.Input(dtype, {count}, 0, 2.0);
-            auto reference = [&x] { return Mapped(x.InitialValues(), ref::Gelu); };
+            auto reference = [=, &x] { return Mapped(x.InitialValues(), ref::GeluOf(form).value); };
             TestTensor& y = in_place ? x : run.Output("y", dtype, {count}, 0, kTerms, reference);
             if (in_place) run.Check("x", x, kTerms, reference);
-            run.run = [&x, &y](const Stream& stream) {
-              return GeluForward(stream, {.x = x.view(), .y = y.view()});
+            run.run = [=, &x, &y](const Stream& stream) {
+              return GeluForward(stream, {.x = x.view(), .y = y.view(), .form = form});
             };
             run.bytes = static_cast<double>(2 * x.view().Bytes());
           }};
 }
 
-OpCase BackwardCase(int64_t count, DType dtype, bool recompute, CaseUse use) {
-  return {NameOf(recompute ? "gelu_backward_recompute" : "gelu_backward", count, dtype), use,
+OpCase BackwardCase(GeluForm form, int64_t count, DType dtype, bool recompute, CaseUse use) {
+  return {NameOf(form, recompute ? "gelu_backward_recompute" : "gelu_backward", count, dtype), use,
           [=](OpRun& run) {
             TestTensor& x = run.Input(dtype, {count}, 0, 2.0);
             TestTensor& dy = run.Input(dtype, {count});
-            auto reference = [&x, &dy] {
-              std::vector<double> dx = Mapped(x.InitialValues(), ref::GeluDerivative);
+            auto reference = [=, &x, &dy] {
+              std::vector<double> dx = Mapped(x.InitialValues(), ref::GeluOf(form).derivative);
               std::vector<double> factor = dy.InitialValues();
               for (size_t i = 0; i < dx.size(); ++i) dx[i] *= factor[i];
               return dx;
@@ -46,14 +51,54 @@ OpCase BackwardCase(int64_t count, DType dtype, bool recompute, CaseUse use) {
             if (recompute) run.Check("dy", dy, kTerms, reference);
             TestTensor& dx =
                 recompute ? dy : run.Output("dx", dtype, {count}, 0, kTerms, reference);
-            GeluBackwardArgs args = {.dy = dy.view(), .x = x.view(), .dx = dx.view(), .y = {}};
+            GeluBackwardArgs args = {
+                .dy = dy.view(), .x = x.view(), .dx = dx.view(), .y = {}, .form = form};
             if (recompute) {
-              args.y = run.Output("y", dtype, {count}, 0, kTerms,
-                                  [&x] { return Mapped(x.InitialValues(), ref::Gelu); })
-                           .view();
+              args.y =
+                  run.Output("y", dtype, {count}, 0, kTerms,
+                             [=, &x] { return Mapped(x.InitialValues(), ref::GeluOf(form).value); })
+                      .view();
             }
             run.run = [args](const Stream& stream) { return GeluBackward(stream, args); };
             run.bytes = static_cast<double>(x.view().Bytes()) * (recompute ? 4 : 3);
+          }};
+}
+
+std::vector<std::pair<DType, GeluForm>> TypesAndForms() {
+  std::vector<std::pair<DType, GeluForm>> all;
+  for (DType dtype : kFloatTypes) {
+    for (GeluForm form : {GeluForm::kTanh, GeluForm::kErf}) all.emplace_back(dtype, form);
+  }
+  return all;
+}
+
+OpCase TanhForwardCase(int64_t count, DType dtype) {
+  return {"tanh_forward/" + std::to_string(count) + "/" + std::string(DTypeName(dtype)),
+          CaseUse::kTest, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count}, 0, 2.0);
+            TestTensor& y = run.Output("y", dtype, {count}, 0, kTerms, [&x] {
+              return Mapped(x.InitialValues(), [](double value) { return std::tanh(value); });
+            });
+            run.run = [&x, &y](const Stream& stream) {
+              return TanhForward(stream, {.x = x.view(), .y = y.view()});
+            };
+          }};
+}
+
+OpCase TanhBackwardCase(int64_t count, DType dtype) {
+  return {"tanh_backward/" + std::to_string(count) + "/" + std::string(DTypeName(dtype)),
+          CaseUse::kTest, [=](OpRun& run) {
+            TestTensor& y = run.Input(dtype, {count}, 0, 0.9);
+            TestTensor& dy = run.Input(dtype, {count});
+            run.Check("dy", dy, kTerms, [&y, &dy] {
+              std::vector<double> dx = dy.InitialValues();
+              const std::vector<double> value = y.InitialValues();
+              for (size_t i = 0; i < dx.size(); ++i) dx[i] *= 1 - value[i] * value[i];
+              return dx;
+            });
+            run.run = [&y, &dy](const Stream& stream) {
+              return TanhBackward(stream, {.dy = dy.view(), .y = y.view(), .dx = dy.view()});
+            };
           }};
 }
 
@@ -62,11 +107,17 @@ OpCase BackwardCase(int64_t count, DType dtype, bool recompute, CaseUse use) {
 std::vector<OpCase> ActivationCases() {
   std::vector<OpCase> cases;
   for (DType dtype : kFloatTypes) {
-    auto add = [&](int64_t count, CaseUse use) {
-      cases.push_back(ForwardCase(count, dtype, false, use));
-      cases.push_back(ForwardCase(count, dtype, true, use));
-      cases.push_back(BackwardCase(count, dtype, false, use));
-      cases.push_back(BackwardCase(count, dtype, true, use));
+    for (int64_t count : {0, 1, 17, 5000}) {
+      cases.push_back(TanhForwardCase(count, dtype));
+      cases.push_back(TanhBackwardCase(count, dtype));
+    }
+  }
+  for (auto [dtype, form] : TypesAndForms()) {
+    auto add = [&, dtype = dtype, form = form](int64_t count, CaseUse use) {
+      cases.push_back(ForwardCase(form, count, dtype, false, use));
+      cases.push_back(ForwardCase(form, count, dtype, true, use));
+      cases.push_back(BackwardCase(form, count, dtype, false, use));
+      cases.push_back(BackwardCase(form, count, dtype, true, use));
     };
     for (int64_t count : {0, 1, 15, 16, 17, 40001}) add(count, CaseUse::kTest);
     add(int64_t{2048} * 4 * 384, CaseUse::kSpeed);

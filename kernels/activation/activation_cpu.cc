@@ -1,4 +1,7 @@
 #include "kernels/activation/activation.h"
+
+#include <cmath>
+
 #include "kernels/activation/activation_simd.h"
 #include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
@@ -8,6 +11,14 @@ namespace {
 
 // Elements a thread must have for a parallel region to pay: some 10 us of work.
 constexpr int64_t kGrain = 16384;
+// The same for tanh, which has no vector form: only a pooled row of each sequence passes it.
+constexpr int64_t kScalarGrain = 1024;
+
+template <class T>
+const typename GeluLoops<T>::Form& LoopsOf(GeluForm form) {
+  const GeluLoops<T>& loops = PickGeluKernels().Of<T>();
+  return form == GeluForm::kErf ? loops.erf : loops.tanh;
+}
 
 }  // namespace
 
@@ -18,7 +29,7 @@ Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
                            .ContiguousTensor("y", y, x.shape, {x.dtype})
                            .status());
   WithFloatType(x.dtype, [&]<class T>() {
-    const GeluLoops<T>& loops = PickGeluKernels().Of<T>();
+    const auto& loops = LoopsOf<T>(args.form);
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
       loops.forward(x.As<T>() + begin, y.As<T>() + begin, end - begin);
     });
@@ -38,10 +49,44 @@ Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
   }
   WEFT_RETURN_IF_ERROR(check.status());
   WithFloatType(x.dtype, [&]<class T>() {
-    const GeluLoops<T>& loops = PickGeluKernels().Of<T>();
+    const auto& loops = LoopsOf<T>(args.form);
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
       loops.backward(dy.As<T>() + begin, x.As<T>() + begin, dx.As<T>() + begin,
                      y ? y.As<T>() + begin : nullptr, end - begin);
+    });
+  });
+  return OkStatus();
+}
+
+Status TanhForward(const Stream& stream, const TanhForwardArgs& args) {
+  const TensorView &x = args.x, &y = args.y;
+  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "TanhForward")
+                           .ContiguousTensor("x", x, x.shape, kFloatTypes)
+                           .ContiguousTensor("y", y, x.shape, {x.dtype})
+                           .status());
+  WithFloatType(x.dtype, [&]<class T>() {
+    ParallelFor(x.shape.Elements(), kScalarGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        y.As<T>()[i] = FromFloat<T>(std::tanh(ToFloat(x.As<T>()[i])));
+      }
+    });
+  });
+  return OkStatus();
+}
+
+Status TanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
+  const TensorView &dy = args.dy, &y = args.y, &dx = args.dx;
+  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "TanhBackward")
+                           .ContiguousTensor("y", y, y.shape, kFloatTypes)
+                           .ContiguousTensor("dy", dy, y.shape, {y.dtype})
+                           .ContiguousTensor("dx", dx, y.shape, {y.dtype})
+                           .status());
+  WithFloatType(y.dtype, [&]<class T>() {
+    ParallelFor(y.shape.Elements(), kScalarGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float value = ToFloat(y.As<T>()[i]);
+        dx.As<T>()[i] = FromFloat<T>(ToFloat(dy.As<T>()[i]) * (1 - value * value));
+      }
     });
   });
   return OkStatus();

@@ -2,3 +2,5 @@
 
 WEFT_NO_CUDA_OP(GeluForward, GeluForwardArgs)
 WEFT_NO_CUDA_OP(GeluBackward, GeluBackwardArgs)
+WEFT_NO_CUDA_OP(TanhForward, TanhForwardArgs)
+WEFT_NO_CUDA_OP(TanhBackward, TanhBackwardArgs)

@@ -11,8 +11,12 @@ namespace weft::kernels::cpu {
 /// or `dy`.
 template <class T>
 struct GeluLoops {
-  void (*forward)(const T* x, T* y, int64_t count);
-  void (*backward)(const T* dy, const T* x, T* dx, T* y, int64_t count);
+  struct Form {
+    void (*forward)(const T* x, T* y, int64_t count);
+    void (*backward)(const T* dy, const T* x, T* dx, T* y, int64_t count);
+  };
+  Form tanh;
+  Form erf;
 };
 using GeluKernels = FloatTypes<GeluLoops>;
 

@@ -17,6 +17,9 @@ struct CrossEntropyArgs {
   float grad_scale = 1.0f;  ///< usually 1 / number of targets of the global batch
   bool write_gradient = true;
   TensorView losses;  ///< [rows] f32: -log softmax at the target, 0 for ignored rows
+  /// [rows] i32: the column of the largest logit, the first of equal ones; or none. Meant for few
+  /// columns: read once more before the loss.
+  TensorView predictions = {};
 };
 
 WEFT_DEVICE_OP(CrossEntropy, CrossEntropyArgs)

@@ -21,6 +21,9 @@ Status Check(const Stream& stream, const CrossEntropyArgs& args) {
       .That(args.vocabulary >= 1 && args.vocabulary <= columns,
             "vocabulary " + std::to_string(args.vocabulary) + " is not in 1 to the " +
                 std::to_string(columns) + " columns of logits");
+  if (args.predictions) {
+    check.ContiguousTensor("predictions", args.predictions, Shape{rows}, {DType::kI32});
+  }
   WEFT_RETURN_IF_ERROR(check.status());
   const auto* targets = args.targets.As<int32_t>();
   for (int64_t r = 0; r < rows; ++r) {
@@ -30,6 +33,15 @@ Status Check(const Stream& stream, const CrossEntropyArgs& args) {
                         std::to_string(args.vocabulary));
   }
   return OkStatus();
+}
+
+template <class T>
+int32_t Largest(const T* logits, int64_t count) {
+  int32_t best = 0;
+  for (int32_t i = 1; i < count; ++i) {
+    if (ToFloat(logits[i]) > ToFloat(logits[best])) best = i;
+  }
+  return best;
 }
 
 }  // namespace
@@ -47,6 +59,7 @@ Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
       float* exponentials = args.write_gradient ? scratch.data() : nullptr;
       for (int64_t r = begin; r < end; ++r) {
         T* at = logits.As<T>() + r * logits.row_stride;
+        if (args.predictions) args.predictions.As<int32_t>()[r] = Largest(at, args.vocabulary);
         if (targets[r] != kIgnoreTarget) {
           losses[r] =
               row.run(at, columns, args.vocabulary, targets[r], args.grad_scale, exponentials);

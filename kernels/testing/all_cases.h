@@ -14,11 +14,13 @@ std::vector<OpCase> CrossEntropyCases();
 std::vector<OpCase> DropoutCases();
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> EmbeddingCases();
+std::vector<OpCase> GatherRowsCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> NormStatCases();
 std::vector<OpCase> OptimizerCases();
 std::vector<OpCase> OrthogonalizeCases();
+std::vector<OpCase> PatchesCases();
 std::vector<OpCase> RmsNormCases();
 std::vector<OpCase> RopeCases();
 std::vector<OpCase> StochasticRoundCases();
@@ -35,11 +37,13 @@ inline std::vector<OpCase> AllCases() {
            DropoutCases(),
            ElementwiseCases(),
            EmbeddingCases(),
+           GatherRowsCases(),
            LayerNormCases(),
            LinearCases(),
            NormStatCases(),
            OptimizerCases(),
            OrthogonalizeCases(),
+           PatchesCases(),
            RmsNormCases(),
            RopeCases(),
            StochasticRoundCases(),

@@ -112,8 +112,8 @@ Result<Json> RunBench(BenchOptions options) {
   Context context;
   context.allocator = &allocator;
   if (options.by_operation) context.profiler = &profiler;
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<LanguageModel> model,
-                        NewLanguageModel(context, job.model, ModelOptionsOf(plan)));
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                        NewModel(context, job.model, ModelOptionsOf(plan)));
   model->parameters().Initialize(1);
   RandomTokens tokens(job.model.vocab_size, job.model.context);
   WEFT_ASSIGN_OR_RETURN(

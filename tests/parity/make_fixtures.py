@@ -5,7 +5,8 @@ in float64: logits, loss, every gradient, and the weights after 20 steps of Adam
   start/      the model, as a Hugging Face folder
   gradients/  the same folder form, each "weight" being the gradient of the mean loss
   trained/    the model after the steps
-  batch.safetensors   tokens, targets (-1: none), logits, loss
+  batch.safetensors   tokens or pixels, token types and lengths of padded rows, targets (-1: none;
+                      classes: one a row), logits (of masked tokens: where targets are), loss
   gpt2/imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens,
                    and loss.json: the model's loss over all of them
 
@@ -24,8 +25,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
-    GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-    MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+    BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, ViTConfig, ViTForImageClassification,
 )
 
 FOLDER = pathlib.Path(__file__).parent / "testdata"
@@ -34,7 +35,13 @@ STEPS, LEARNING_RATE, BETAS, EPSILON, DECAY, CLIP = 20, 1e-3, (0.9, 0.95), 1e-6,
 
 
 def loss_of(model, tokens, targets):
-    logits = model(input_ids=tokens, use_cache=False).logits
+    """tokens: those of a causal language model, or all inputs by name. Logits where targets are."""
+    inputs = tokens if isinstance(tokens, dict) else {"input_ids": tokens, "use_cache": False}
+    logits = model(**inputs).logits
+    if isinstance(model, BertForMaskedLM):
+        logits, targets = logits[targets >= 0][None], targets[targets >= 0]
+    elif logits.dim() == 2:
+        logits = logits[None]
     loss = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), targets.flatten(), ignore_index=-1
     )
@@ -121,7 +128,51 @@ def qwen2():
     return Qwen2ForCausalLM(Qwen2Config(**{**LLAMA, "num_key_value_heads": 1}))
 
 
+BERT = dict(
+    vocab_size=67, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=80,
+    max_position_embeddings=24, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+    attn_implementation="eager",
+)
+
+
+def bert_mlm():
+    return BertForMaskedLM(BertConfig(**BERT))
+
+
+def bert_classes():
+    return BertForSequenceClassification(BertConfig(**BERT, num_labels=5))
+
+
+def vit():
+    return ViTForImageClassification(ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=80,
+        image_size=12, patch_size=4, num_channels=3, num_labels=5, attn_implementation="eager",
+    ))
+
+
+def encoder_batch(model):
+    """Inputs by name, targets (labels, or tokens with -1 where none is asked for), and what the
+    file needs to say of them. Rows are padded; each row is a pair."""
+    labels = torch.tensor([3, 0, 4])
+    if isinstance(model, ViTForImageClassification):
+        pixels = torch.randn(SEQUENCES, 3, 12, 12)
+        return {"pixel_values": pixels.double()}, labels, {"pixels": pixels}
+    tokens = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
+    lengths = torch.tensor([20, 13, 17])
+    places = torch.arange(LENGTH)[None].expand(SEQUENCES, -1)
+    types = (places >= 9).long()
+    mask = (places < lengths[:, None]).long()
+    inputs = {"input_ids": tokens, "token_type_ids": types, "attention_mask": mask}
+    saved = {"tokens": tokens.int(), "token_types": types.int(), "lengths": lengths.int()}
+    if isinstance(model, BertForSequenceClassification):
+        return inputs, labels, saved
+    asked = (torch.rand(SEQUENCES, LENGTH) < 0.2) & (mask == 1)
+    targets = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
+    return inputs, torch.where(asked, targets, -1), saved
+
+
 FAMILIES = {
+    "bert_mlm": bert_mlm, "bert_classes": bert_classes, "vit": vit,
     "gpt2": gpt2, "gpt2_shared": gpt2_shared, "llama": llama, "llama3": llama3,
     "mistral": mistral, "qwen2": qwen2,
 }
@@ -145,16 +196,20 @@ def write_family(name):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model = model.double()  # of float32 weights, which the files hold exactly
-    tokens = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
-    targets = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
-    targets[0, 3] = targets[1, 17] = -1
+    if model.config.model_type in ("bert", "vit"):
+        tokens, targets, saved = encoder_batch(model)
+    else:
+        tokens = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
+        targets = torch.randint(0, model.config.vocab_size, (SEQUENCES, LENGTH))
+        targets[0, 3] = targets[1, 17] = -1
+        saved = {"tokens": tokens.int()}
 
     save(without_repetition(model), folder / "start")
     logits, loss = loss_of(model, tokens, targets)
     loss.backward()
     save_file(
         {
-            "tokens": tokens.int(),
+            **saved,
             "targets": targets.int(),
             "logits": logits.detach().float().contiguous(),
             "loss": loss.detach().float(),

@@ -65,7 +65,7 @@ class Attempt {
   std::unique_ptr<engine::Collective> group_;
   engine::Allocator allocator_;
   engine::Context context_;
-  std::unique_ptr<engine::LanguageModel> model_;
+  std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::DataParallel> reducer_;  ///< None for one rank.
   std::unique_ptr<engine::Trainer> trainer_;
   std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Rank 0, as is the curve.

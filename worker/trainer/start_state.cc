@@ -14,7 +14,7 @@ using engine::NamedTensor;
 
 /// Rank 0's part.
 Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
-                             engine::LanguageModel& model, engine::Trainer& trainer) {
+                             engine::Model& model, engine::Trainer& trainer) {
   StartPoint start;
   start.counters = trainer.counters();
   WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, spec.run_dir));
@@ -57,7 +57,7 @@ Result<std::string> BroadcastText(engine::Collective& group, const std::string& 
 }  // namespace
 
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
-                                const std::string& data_fingerprint, engine::LanguageModel& model,
+                                const std::string& data_fingerprint, engine::Model& model,
                                 engine::Trainer& trainer, engine::Collective& group) {
   StartPoint start;
   if (group.rank() == 0) {

@@ -9,7 +9,7 @@
 #include "common/spec/attempt_spec.h"
 #include "common/status.h"
 #include "worker/engine/comm/collective.h"
-#include "worker/engine/models/language_model.h"
+#include "worker/engine/models/model.h"
 #include "worker/engine/train/trainer.h"
 
 namespace weft::trainer {
@@ -25,7 +25,7 @@ struct StartPoint {
 /// else the imported weights, or else leaves the fresh ones, and broadcasts. `data_fingerprint` is
 /// what this attempt trains on: kInvalid when the checkpoint is of other data or another model.
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
-                                const std::string& data_fingerprint, engine::LanguageModel& model,
+                                const std::string& data_fingerprint, engine::Model& model,
                                 engine::Trainer& trainer, engine::Collective& group);
 
 }  // namespace weft::trainer

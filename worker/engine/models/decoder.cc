@@ -65,7 +65,7 @@ Status Decoder::Pack(Context& context) {
 
 Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& batch,
                               std::vector<KeyValueCache>* caches) const {
-  WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch));
+  WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens, batch.positions));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
@@ -83,10 +83,10 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   return embedding_out_ ? embedding_out_->Forward(context, tape, hidden) : std::move(hidden);
 }
 
-Result<double> Decoder::LossSum(Context& context, Tape& tape, const TokenBatch& batch,
+Result<BatchLoss> Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                                 float gradient_scale) const {
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
-  return head_.LossSum(context, tape, hidden, batch.targets, gradient_scale);
+  return head_.Loss(context, tape, hidden, batch.targets, gradient_scale);
 }
 
 Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,

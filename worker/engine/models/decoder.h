@@ -18,9 +18,9 @@ struct DecoderOptions {
   std::string token_embedding;  ///< Name of the table.
   /// The same; empty where positions enter elsewhere.
   std::string position_embedding = "";
-  std::string embedding_dropout;        ///< Name of the site.
-  std::string classifier;               ///< Name of the matrix where it is not the token embedding.
-  NormOptions final_norm;               ///< Before the classifier; with pre-norm blocks only.
+  std::string embedding_dropout;  ///< Name of the site.
+  std::string classifier;         ///< Name of the matrix where it is not the token embedding.
+  NormOptions final_norm;         ///< Before the classifier; with pre-norm blocks only.
   std::shared_ptr<RotaryTable> rotary = nullptr;  ///< That of the blocks, or none.
   std::function<TransformerBlockOptions(int64_t index)> block;
 };
@@ -38,8 +38,11 @@ class Decoder : public LanguageModel {
   const PrecisionRecipe& precision() const override { return precision_; }
   ParameterSet& parameters() override { return parameters_; }
   Status Pack(Context& context) override;
-  Result<double> LossSum(Context& context, Tape& tape, const TokenBatch& batch,
+  Result<BatchLoss> Loss(Context& context, Tape& tape, const TokenBatch& batch,
                          float gradient_scale) const override;
+  Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override {
+    return Logits(context, batch, nullptr);
+  }
   Result<Tensor> Logits(Context& context, const TokenBatch& batch,
                         std::vector<KeyValueCache>* caches) const override;
 

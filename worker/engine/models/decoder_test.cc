@@ -357,7 +357,7 @@ TEST(DecoderTest, FreezePatternsThatFreezeNothingOrAllAreRefused) {
   const auto message = [&](const std::vector<std::string>& freeze) {
     ModelSpec spec = TinyModel();
     spec.freeze = freeze;
-    auto model = NewLanguageModel(context, spec, kFloat32);
+    auto model = NewModel(context, spec, kFloat32);
     EXPECT_EQ(model.status().code(), StatusCode::kInvalid);
     return model.status().message();
   };
@@ -398,7 +398,7 @@ TEST(DecoderTest, SizesThatDoNotFitAreRefused) {
   Context context;
   context.allocator = &allocator;
   const auto message = [&](const std::function<void(ModelSpec&)>& change) {
-    auto model = NewLanguageModel(context, With(change), kFloat32);
+    auto model = NewModel(context, With(change), kFloat32);
     EXPECT_EQ(model.status().code(), StatusCode::kInvalid);
     return model.status().message();
   };

@@ -22,7 +22,8 @@ void Sharpen(TinyRun& run) {
 
 std::vector<int32_t> Continue(TinyRun& run, const std::vector<int32_t>& prompt,
                               const GenerateOptions& options) {
-  auto tokens = Generate(run.context, *run.model, prompt, options);
+  auto tokens =
+      Generate(run.context, dynamic_cast<const LanguageModel&>(*run.model), prompt, options);
   EXPECT_TRUE(tokens.ok()) << tokens.status().ToString();
   return tokens.ok() ? *tokens : std::vector<int32_t>();
 }
@@ -109,7 +110,9 @@ TEST(GenerateTest, TokensAreDrawnWithTheirProbability) {
 TEST(GenerateTest, BadRequestsAreRefused) {
   TinyRun run(TinyModel(), {&kFp32Precision, false, {}});
   const auto code = [&](const std::vector<int32_t>& prompt, const GenerateOptions& options) {
-    return Generate(run.context, *run.model, prompt, options).status().code();
+    return Generate(run.context, dynamic_cast<const LanguageModel&>(*run.model), prompt, options)
+        .status()
+        .code();
   };
   EXPECT_EQ(code({}, {}), StatusCode::kInvalid);
   EXPECT_EQ(code(std::vector<int32_t>(17, 1), {}), StatusCode::kInvalid);

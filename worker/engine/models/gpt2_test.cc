@@ -146,7 +146,7 @@ TEST(Gpt2Test, SpecsThatDoNotFitAreRefused) {
   const auto message = [&](auto change) {
     ModelSpec spec = TinyModel();
     change(spec);
-    auto model = NewLanguageModel(context, spec, kFloat32);
+    auto model = NewModel(context, spec, kFloat32);
     EXPECT_EQ(model.status().code(), StatusCode::kInvalid);
     return model.status().message();
   };
@@ -164,7 +164,7 @@ TEST(Gpt2Test, HostileBatchesAreRefused) {
     auto tokens = TokenBatch::New(run.context, batch, 0);
     if (!tokens.ok()) return tokens.status();
     Tape tape(nullptr);
-    return run.model->LossSum(run.context, tape, *tokens, 1.0f).status();
+    return run.model->Loss(run.context, tape, *tokens, 1.0f).status();
   };
   EXPECT_EQ(refuse([](Batch& b) { b.tokens.pop_back(); }).code(), StatusCode::kInvalid);
   EXPECT_EQ(refuse([](Batch& b) { b.sequence_starts.clear(); }).code(), StatusCode::kInvalid);

@@ -1,53 +1,25 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "common/model/precision.h"
-#include "common/spec/job_spec.h"
-#include "worker/engine/autograd/tape.h"
-#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/models/model.h"
 #include "worker/engine/nn/self_attention.h"
-#include "worker/engine/nn/token_batch.h"
 
 namespace weft::engine {
 
-/// What the plan says about how a model computes.
-struct ModelOptions {
-  const PrecisionRecipe* precision = &kBf16Precision;
-  bool with_gradients = true;  ///< False: evaluation and generation only.
-
-  /// "keep" or "recompute" by block; blocks past its end keep.
-  std::vector<std::string> block_memory_policy;
-};
-
-/// A network that predicts the next token. Not thread-safe.
-class LanguageModel {
+/// A model that predicts the next token, for generation.
+class LanguageModel : public Model {
  public:
-  virtual ~LanguageModel() = default;
+  using Model::Logits;
 
-  /// With the sizes that hold, vocab_size resolved.
-  virtual const ModelSpec& spec() const = 0;
-  virtual const PrecisionRecipe& precision() const = 0;
-  virtual ParameterSet& parameters() = 0;
-
-  /// Renews what is derived from the parameters: after Initialize, a load, and each update.
-  virtual Status Pack(Context& context) = 0;
-
-  /// Sum of the losses at all targets of `batch`. On a differentiable tape, RunBackward then adds
-  /// the gradient of gradient_scale * sum.
-  virtual Result<double> LossSum(Context& context, Tape& tape, const TokenBatch& batch,
-                                 float gradient_scale) const = 0;
-
-  /// [count, columns] in the compute type; the first vocab_size columns are the logits. With
-  /// `caches` (one a layer, of one sequence) the batch follows the tokens in them.
+  /// As Logits above; with `caches` (one a layer, of one sequence) the batch follows the tokens in
+  /// them.
   virtual Result<Tensor> Logits(Context& context, const TokenBatch& batch,
                                 std::vector<KeyValueCache>* caches) const = 0;
 };
 
-/// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or
-/// spec.freeze names no parameter.
+/// NewModel of a causal language model; kInvalid for another one.
 Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
                                                         const ModelOptions& options);
 

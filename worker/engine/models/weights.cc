@@ -30,7 +30,7 @@ TensorView Flat(TensorView view) {
 
 }  // namespace
 
-Status ImportWeights(Env& env, const std::string& folder, LanguageModel& model) {
+Status ImportWeights(Env& env, const std::string& folder, Model& model) {
   // Weights of another type pass through floats, one at a time: rounded when the next is asked for.
   std::vector<float> floats;
   TensorView waiting;
@@ -50,7 +50,7 @@ Status ImportWeights(Env& env, const std::string& folder, LanguageModel& model) 
   return round_waiting();
 }
 
-Status ExportWeights(Env& env, const std::string& folder, LanguageModel& model,
+Status ExportWeights(Env& env, const std::string& folder, Model& model,
                      const ExportOptions& options) {
   std::vector<float> floats;
   return ExportModel(

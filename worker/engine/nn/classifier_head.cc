@@ -22,13 +22,29 @@ int64_t ChunkRows(int64_t rows, int64_t row_bytes) {
 
 }  // namespace
 
-Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value& hidden,
+Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
+                                         const Tensor& dlogits) const {
+  kernels::LinearBackwardWeightArgs args{input, dlogits, {}, {}, false};
+  if (tape.Trains(weight_->index())) {
+    args.accumulate = tape.parameters().Write(weight_->index()).accumulate;
+    args.dweight = parameters_->padded_gradient(weight_->index());
+  }
+  if (bias_ >= 0 && tape.Trains(bias_)) {
+    args.accumulate = tape.parameters().Write(bias_).accumulate;
+    args.dbias = parameters_->padded_gradient(bias_);
+  }
+  return args.dweight || args.dbias ? kernels::LinearBackwardWeight(context.stream, args)
+                                    : OkStatus();
+}
+
+Result<BatchLoss> ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                                        const Tensor& targets, float gradient_scale) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
-  const bool trains = tape.Trains(weight_->index());
+  const bool trains = tape.Trains(weight_->index()) || (bias_ >= 0 && tape.Trains(bias_));
   const bool differentiate = tape.recording() && (trains || hidden.needs_gradient());
   const int64_t rows = hidden.tensor.shape().Rows();
+  if (rows == 0) return BatchLoss();
   const int64_t width = hidden.tensor.shape()[-1];
   const DType dtype = hidden.tensor.dtype();
   const int64_t columns = weight_->packed()->out_features();
@@ -38,9 +54,15 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
                                                          {std::min(chunk, rows), columns}));
   WEFT_ASSIGN_OR_RETURN(Tensor losses,
                         Tensor::New(context, Component::kWorkspace, DType::kF32, {rows}));
+  Tensor predictions;
+  if (counts_) {
+    WEFT_ASSIGN_OR_RETURN(predictions,
+                          Tensor::New(context, Component::kWorkspace, DType::kI32, {rows}));
+  }
   Tensor dhidden;
   if (differentiate) {
     tape.UseParameter(weight_->index());
+    if (bias_ >= 0) tape.UseParameter(bias_);
   }
   if (differentiate && hidden.needs_gradient()) {
     WEFT_ASSIGN_OR_RETURN(dhidden,
@@ -53,13 +75,14 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
     {
       ProfileScope gemm(context.profiler, "head: logits");
       WEFT_RETURN_IF_ERROR(
-          kernels::LinearForward(context.stream, {input, weight_->packed(), {}, logits}));
+          kernels::LinearForward(context.stream, {input, weight_->packed(), Bias(), logits}));
     }
     {
       ProfileScope loss(context.profiler, "head: cross entropy");
       WEFT_RETURN_IF_ERROR(kernels::CrossEntropy(
           context.stream, {logits, targets.Elements(begin, count), vocabulary_, gradient_scale,
-                           differentiate, losses.Elements(begin, count)}));
+                           differentiate, losses.Elements(begin, count),
+                           counts_ ? predictions.Elements(begin, count).view() : TensorView()}));
     }
     if (dhidden) {
       ProfileScope gemm(context.profiler, "head: input gradient");
@@ -68,22 +91,23 @@ Result<double> ClassifierHead::LossSum(Context& context, Tape& tape, const Value
     }
     if (!differentiate || !trains) continue;
     ProfileScope gemm(context.profiler, "head: weight gradient");
-    const bool accumulate = tape.parameters().Write(weight_->index()).accumulate;
-    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-        context.stream,
-        {input, logits, parameters_->padded_gradient(weight_->index()), {}, accumulate}));
+    WEFT_RETURN_IF_ERROR(AddWeightGradient(context, tape, input, logits));
   }
   if (differentiate) {
     tape.Record("head backward",
-                [index = weight_->index(), node = hidden.node, dhidden = std::move(dhidden)](
-                    Context& ctx, Tape& t) -> Status {
+                [index = weight_->index(), bias = bias_, node = hidden.node,
+                 dhidden = std::move(dhidden)](Context& ctx, Tape& t) -> Status {
                   WEFT_RETURN_IF_ERROR(t.parameters().Done(index));
+                  if (bias >= 0) WEFT_RETURN_IF_ERROR(t.parameters().Done(bias));
                   return t.AddGradient(ctx, node, dhidden);
                 });
   }
-  double sum = 0;
-  for (int64_t row = 0; row < rows; ++row) sum += losses.As<float>()[row];
-  return sum;
+  BatchLoss loss;
+  for (int64_t row = 0; row < rows; ++row) {
+    loss.sum += losses.As<float>()[row];
+    if (counts_ && predictions.As<int32_t>()[row] == targets.As<int32_t>()[row]) ++loss.right;
+  }
+  return loss;
 }
 
 Result<Tensor> ClassifierHead::Logits(Context& context, const Tensor& hidden) const {
@@ -91,7 +115,7 @@ Result<Tensor> ClassifierHead::Logits(Context& context, const Tensor& hidden) co
                         Tensor::New(context, Component::kWorkspace, hidden.dtype(),
                                     {hidden.shape().Rows(), weight_->packed()->out_features()}));
   WEFT_RETURN_IF_ERROR(
-      kernels::LinearForward(context.stream, {hidden, weight_->packed(), {}, logits}));
+      kernels::LinearForward(context.stream, {hidden, weight_->packed(), Bias(), logits}));
   return logits;
 }
 

@@ -7,27 +7,46 @@
 
 namespace weft::engine {
 
+/// What a batch costs.
+struct BatchLoss {
+  double sum = 0;     ///< Of the losses at all targets.
+  int64_t right = 0;  ///< Targets with the largest logit, where they are counted.
+};
+
 /// Logits and their softmax cross-entropy, over a vocabulary padded to whole tiles. The logits of
 /// all tokens never exist: chunk after chunk they are computed, turned into their gradient in place
 /// and, while in cache, multiplied into the gradients of the weight and of the input.
 class ClassifierHead {
  public:
   /// `weight` [padded vocabulary, width] may be shared with an embedding; the caller packs it.
-  ClassifierHead(const ParameterSet* parameters, const PackedParameter* weight, int64_t vocabulary)
-      : parameters_(parameters), weight_(weight), vocabulary_(vocabulary) {}
+  /// `bias` is the index of a vector, padded alike, or -1. `counts` right answers, which is for
+  /// few columns.
+  ClassifierHead(const ParameterSet* parameters, const PackedParameter* weight, int64_t vocabulary,
+                 int64_t bias = -1, bool counts = false)
+      : parameters_(parameters),
+        weight_(weight),
+        vocabulary_(vocabulary),
+        bias_(bias),
+        counts_(counts) {}
 
-  /// Sum of -log softmax at the targets that are not ignored. When the tape records, the gradient
-  /// of gradient_scale * sum is computed here, not in the backward pass.
-  Result<double> LossSum(Context& context, Tape& tape, const Value& hidden, const Tensor& targets,
+  /// -log softmax at the targets that are not ignored. When the tape records, the gradient of
+  /// gradient_scale * sum is computed here, not in the backward pass.
+  Result<BatchLoss> Loss(Context& context, Tape& tape, const Value& hidden, const Tensor& targets,
                          float gradient_scale) const;
 
   /// [rows, padded vocabulary], compute type; columns from the vocabulary on mean nothing.
   Result<Tensor> Logits(Context& context, const Tensor& hidden) const;
 
  private:
+  TensorView Bias() const { return bias_ < 0 ? TensorView() : parameters_->padded_value(bias_); }
+  Status AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
+                           const Tensor& dlogits) const;
+
   const ParameterSet* parameters_;
   const PackedParameter* weight_;
   int64_t vocabulary_;
+  int64_t bias_;
+  bool counts_;
 };
 
 }  // namespace weft::engine

@@ -4,17 +4,18 @@
 
 namespace weft::engine {
 
-Result<Value> Embedding::Forward(Context& context, Tape& tape, const TokenBatch& batch) const {
+Result<Value> Embedding::Forward(Context& context, Tape& tape, const Tensor& tokens,
+                                 const Tensor& positions) const {
   ProfileScope scope(context.profiler, "embedding forward");
-  const TensorView tokens = parameters_->value(token_table_);
+  const TensorView table = parameters_->value(token_table_);
   const bool positioned = position_table_ >= 0;
   WEFT_ASSIGN_OR_RETURN(Tensor out, Tensor::New(context, tape.component(), compute_,
-                                                {batch.count, tokens.shape[-1]}));
+                                                {tokens.shape()[0], table.shape[-1]}));
   WEFT_RETURN_IF_ERROR(kernels::EmbeddingForward(
       context.stream,
-      {.tokens = batch.tokens,
-       .positions = positioned ? batch.positions.view() : TensorView(),
-       .token_table = tokens,
+      {.tokens = tokens,
+       .positions = positioned ? positions.view() : TensorView(),
+       .token_table = table,
        .position_table = positioned ? parameters_->value(position_table_) : TensorView(),
        .out = out}));
   tape.UseParameter(token_table_);
@@ -23,8 +24,8 @@ Result<Value> Embedding::Forward(Context& context, Tape& tape, const TokenBatch&
   Value y = tape.NewValue(std::move(out), trains);
   if (!tape.Records(y)) return y;
   tape.Record("embedding backward",
-              [this, positioned, y_node = y.node, token_ids = batch.tokens,
-               positions = batch.positions](Context& ctx, Tape& t) -> Status {
+              [this, positioned, y_node = y.node, token_ids = tokens, positions](
+                  Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(TensorView dtokens, t.parameters().Add(ctx, token_table_));
                 TensorView dpositions;

@@ -4,7 +4,6 @@
 
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/parameter_set.h"
-#include "worker/engine/nn/token_batch.h"
 
 namespace weft::engine {
 
@@ -19,8 +18,9 @@ class Embedding {
         position_table_(position_table),
         compute_(compute) {}
 
-  /// [count, width], compute type.
-  Result<Value> Forward(Context& context, Tape& tape, const TokenBatch& batch) const;
+  /// Of [count] indices, in the compute type [count, width].
+  Result<Value> Forward(Context& context, Tape& tape, const Tensor& tokens,
+                        const Tensor& positions = {}) const;
 
  private:
   const ParameterSet* parameters_;

@@ -14,6 +14,10 @@ LinearOptions UpOptions(const MlpOptions& o) {
   return options;
 }
 
+kernels::GeluForm FormOf(MlpActivation activation) {
+  return activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
+}
+
 }  // namespace
 
 Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, DType compute)
@@ -33,7 +37,9 @@ Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
 }
 
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
-  if (activation_ == MlpActivation::kGelu) return kernels::GeluForward(context.stream, {x, y});
+  if (activation_ != MlpActivation::kSwiGlu) {
+    return kernels::GeluForward(context.stream, {x, y, FormOf(activation_)});
+  }
   return kernels::SwiGluForward(context.stream,
                                 {x.Columns(0, inner_), x.Columns(inner_, inner_), y});
 }
@@ -42,8 +48,9 @@ Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
 // when given, becomes the result again.
 Result<Tensor> Mlp::Differentiate(Context& context, const Tensor& dactive, const Tensor& x,
                                   const Tensor& active) const {
-  if (activation_ == MlpActivation::kGelu) {
-    WEFT_RETURN_IF_ERROR(kernels::GeluBackward(context.stream, {dactive, x, dactive, active}));
+  if (activation_ != MlpActivation::kSwiGlu) {
+    WEFT_RETURN_IF_ERROR(
+        kernels::GeluBackward(context.stream, {dactive, x, dactive, active, FormOf(activation_)}));
     return dactive;
   }
   WEFT_ASSIGN_OR_RETURN(Tensor dx,

@@ -9,8 +9,9 @@
 namespace weft::engine {
 
 enum class MlpActivation : uint8_t {
-  kGelu,    ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
-  kSwiGlu,  ///< silu(gate) * up (Shazeer 2020, arXiv 2002.05202).
+  kGelu,     ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+  kErfGelu,  ///< In its exact form.
+  kSwiGlu,   ///< silu(gate) * up (Shazeer 2020, arXiv 2002.05202).
 };
 
 struct MlpOptions {

@@ -44,6 +44,7 @@ std::string Misfit(const Batch& batch) {
       batch.sequence_starts.back() != batch.sequences * batch.length) {
     return "sequence_starts";
   }
+  if (classified && !batch.target_rows.empty()) return "target_rows";
   for (size_t i = 0; i < batch.target_rows.size(); ++i) {
     const int64_t row = batch.target_rows[i];
     if (row >= batch.sequences * batch.length ||
@@ -70,6 +71,9 @@ Result<TokenBatch> TokenBatch::New(Context& context, const Batch& batch, int64_t
   WEFT_ASSIGN_OR_RETURN(out.token_types, Upload(context, batch.token_types));
   WEFT_ASSIGN_OR_RETURN(out.labels, Upload(context, batch.labels));
   WEFT_ASSIGN_OR_RETURN(out.target_rows, Upload(context, batch.target_rows));
+  std::vector<int32_t> row_targets;
+  for (const int32_t row : batch.target_rows) row_targets.push_back(batch.targets[row]);
+  WEFT_ASSIGN_OR_RETURN(out.row_targets, Upload(context, row_targets));
   WEFT_ASSIGN_OR_RETURN(out.pixels, UploadPixels(context, batch));
   out.lengths = batch.lengths;
   if (out.lengths.empty()) {
@@ -78,6 +82,7 @@ Result<TokenBatch> TokenBatch::New(Context& context, const Batch& batch, int64_t
   out.sequences = batch.sequences;
   out.length = batch.length;
   out.count = batch.sequences * batch.length;
+  out.first_sequence = first_sequence;
   out.first_token = first_sequence * (batch.stride > 0 ? batch.stride : batch.length);
   return out;
 }

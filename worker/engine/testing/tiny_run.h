@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/model/model_sizes.h"
 #include "kernels/cpu/parallel.h"
-#include "worker/engine/models/language_model.h"
+#include "worker/engine/models/model.h"
 #include "worker/engine/testing/parameter_values.h"
 #include "worker/engine/train/trainer.h"
 
@@ -46,13 +47,13 @@ inline Plan TinyPlan(const std::string& precision, int64_t micro_batch = 4,
 struct TinyRun {
   Allocator allocator;
   Context context;
-  std::unique_ptr<LanguageModel> model;
+  std::unique_ptr<Model> model;
 
   explicit TinyRun(const ModelSpec& spec, const ModelOptions& options, int64_t limit_bytes = 0)
       : allocator(limit_bytes) {
     context.allocator = &allocator;
     kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
-    auto made = NewLanguageModel(context, spec, options);
+    auto made = NewModel(context, spec, options);
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);
     model->parameters().Initialize(1);
@@ -71,33 +72,35 @@ struct TinyRun {
     auto tokens = TokenBatch::New(context, batch, first_sequence);
     WEFT_CHECK(tokens.ok(), tokens.status().message());
     Tape tape(&gradients);
-    auto loss = model->LossSum(context, tape, *tokens, scale);
+    auto loss = model->Loss(context, tape, *tokens, scale);
     WEFT_CHECK(loss.ok(), loss.status().message());
     Status status = tape.RunBackward(context);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(gradients.FinishPass(context).ok(), "finish");
-    return *loss;
+    return loss->sum;
   }
 
   double Loss(const Batch& batch) {
     auto tokens = TokenBatch::New(context, batch, 0);
     WEFT_CHECK(tokens.ok(), tokens.status().message());
     Tape tape(nullptr);
-    auto loss = model->LossSum(context, tape, *tokens, 1.0f);
+    auto loss = model->Loss(context, tape, *tokens, 1.0f);
     WEFT_CHECK(loss.ok(), loss.status().message());
-    return *loss;
+    return loss->sum;
   }
 
-  /// Logits of the real vocabulary, row after row.
+  /// Logits of the real vocabulary or classes, row after row.
   std::vector<float> Logits(const Batch& batch) {
     auto tokens = TokenBatch::New(context, batch, 0);
     WEFT_CHECK(tokens.ok(), tokens.status().message());
-    auto logits = model->Logits(context, *tokens, nullptr);
+    auto logits = model->Logits(context, *tokens);
     WEFT_CHECK(logits.ok(), logits.status().message());
+    const ModelSpec& spec = model->spec();
+    const int64_t columns = HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size;
     std::vector<float> values;
-    for (int64_t row = 0; row < tokens->count; ++row) {
+    for (int64_t row = 0; row < logits->shape().Rows(); ++row) {
       const Tensor one = logits->Rows(row, 1);
-      const auto row_values = ValuesOf({one.view().data, one.dtype(), {model->spec().vocab_size}});
+      const auto row_values = ValuesOf({one.view().data, one.dtype(), {columns}});
       values.insert(values.end(), row_values.begin(), row_values.end());
     }
     return values;

@@ -25,10 +25,11 @@ struct StepReport {
   double loss = 0;           ///< Mean over all targets of the global batch, before the update.
   double gradient_norm = 0;  ///< Before clipping, without the loss scale.
   double learning_rate = 0;
-  int64_t tokens = 0;                ///< Of the global batch, padding included.
-  int64_t padding_tokens = 0;        ///< Of the global batch.
-  int64_t targets = 0;               ///< Of the global batch.
-  bool skipped = false;              ///< No update: the loss or a gradient was not finite.
+  int64_t tokens = 0;          ///< Of the global batch, padding included.
+  int64_t padding_tokens = 0;  ///< Of the global batch.
+  int64_t targets = 0;         ///< Of the global batch.
+  int64_t right = 0;           ///< Of the targets, for classification: where the right class won.
+  bool skipped = false;        ///< No update: the loss or a gradient was not finite.
   int64_t non_finite_gradients = 0;  ///< Elements.
   double loss_scale = 1;             ///< Of this step; 1 without loss scaling.
   bool overflow = false;  ///< A gradient was not finite, and the loss scale was lowered for it.
@@ -39,7 +40,10 @@ struct StepReport {
 struct EvaluationReport {
   double loss = 0;  ///< Mean over all targets.
   int64_t targets = 0;
+  int64_t right = 0;  ///< Of the targets, for classification.
   double seconds = 0;
+
+  double Accuracy() const { return static_cast<double>(right) / static_cast<double>(targets); }
 };
 
 /// The numbers of the training state beside its tensors.

@@ -111,13 +111,13 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   return OkStatus();
 }
 
-Result<double> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
-                                           PhaseSeconds& seconds) {
+Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
+                                              PhaseSeconds& seconds) {
   Context& context = *parts_.context;
   GradientReducer* reducer = parts_.reducer;
   const auto gradient_scale =
       static_cast<float>(counters_.loss_scale.scale / static_cast<double>(targets));
-  double loss_sum = 0;
+  BatchLoss sums;
   gradients_.StartStep();
   for (size_t k = 0; k < batches.size(); ++k) {
     const bool last = k + 1 == batches.size();
@@ -129,16 +129,17 @@ Result<double> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int6
     }
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
-    WEFT_ASSIGN_OR_RETURN(double loss,
-                          parts_.model->LossSum(context, tape, batches[k].tokens, gradient_scale));
-    loss_sum += loss;
+    WEFT_ASSIGN_OR_RETURN(BatchLoss loss,
+                          parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale));
+    sums.sum += loss.sum;
+    sums.right += loss.right;
     batches[k] = {};
     seconds.forward += watch.Lap();
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
     seconds.backward += watch.Lap();
   }
-  return loss_sum;
+  return sums;
 }
 
 // Every rank sees the same gradients, hence the same scale.
@@ -199,12 +200,13 @@ Result<StepReport> Trainer::Step() {
                         " has no targets; hint: look at the data, every token is ignored");
   }
 
-  WEFT_ASSIGN_OR_RETURN(double own_loss,
+  WEFT_ASSIGN_OR_RETURN(BatchLoss own_loss,
                         ForwardAndBackward(std::move(batches), report.targets, report.seconds));
   WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
-  std::array<double, 1> loss = {own_loss};
+  std::array<double, 2> loss = {own_loss.sum, static_cast<double>(own_loss.right)};
   WEFT_RETURN_IF_ERROR(SumScalars(loss, report.seconds));
   report.loss = loss[0] / static_cast<double>(report.targets);
+  report.right = static_cast<int64_t>(loss[1]);
 
   watch.Lap();
   WEFT_RETURN_IF_ERROR(Update(report));
@@ -239,21 +241,23 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   int64_t count = parts_.validation->Sequences();
   if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
   const int64_t end = count * (parts_.rank + 1) / world_size();
-  std::array<double, 2> sums = {0, 0};  // loss, targets
+  std::array<double, 3> sums = {0, 0, 0};  // loss, targets, right answers
   for (int64_t first = count * parts_.rank / world_size(); first < end;) {
     const int64_t sequences = std::min(plan_.micro_batch, end - first);
     WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
     Tape tape(nullptr);
-    WEFT_ASSIGN_OR_RETURN(double loss, parts_.model->LossSum(context, tape, tokens, 1.0f));
-    sums[0] += loss;
+    WEFT_ASSIGN_OR_RETURN(BatchLoss loss, parts_.model->Loss(context, tape, tokens, 1.0f));
+    sums[0] += loss.sum;
     sums[1] += static_cast<double>(batch.target_count);
+    sums[2] += static_cast<double>(loss.right);
     first += sequences;
   }
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
-  return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]), watch.Lap()};
+  return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
+                          static_cast<int64_t>(sums[2]), watch.Lap()};
 }
 
 Result<bool> Trainer::WeightsAreFinite() {

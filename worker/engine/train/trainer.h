@@ -8,7 +8,7 @@
 #include "common/spec/plan.h"
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/data/batch_source.h"
-#include "worker/engine/models/language_model.h"
+#include "worker/engine/models/model.h"
 #include "worker/engine/optim/updater.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/train/gradient_reducer.h"
@@ -22,7 +22,7 @@ ModelOptions ModelOptionsOf(const Plan& plan);
 /// Whom a Trainer works with; all outlive it.
 struct TrainerParts {
   Context* context = nullptr;
-  LanguageModel* model = nullptr;  ///< Its parameters initialized or loaded.
+  Model* model = nullptr;  ///< Its parameters initialized or loaded.
   BatchSource* train = nullptr;
   BatchSource* validation = nullptr;   ///< Or none.
   GradientReducer* reducer = nullptr;  ///< None for one rank.
@@ -72,8 +72,8 @@ class Trainer {
 
   /// The step's micro-batches of this rank; their tokens and targets are added to `own`.
   Result<std::vector<MicroBatch>> LoadBatches(StepReport& own);
-  Result<double> ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
-                                    PhaseSeconds& seconds);
+  Result<BatchLoss> ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
+                                       PhaseSeconds& seconds);
   void UpdateLossScale(StepReport& report);
   Status Update(StepReport& report);
   void ExchangeWeights(const std::vector<AveragedParameter>& averages);

@@ -1,0 +1,144 @@
+// config.json of the families that see a whole sequence at once: bert and vit.
+#include "common/formats/huggingface_config.h"
+#include "common/model/model_sizes.h"
+
+namespace weft {
+namespace {
+
+Status CheckActivation(const Json& config) {
+  auto it = config.find("hidden_act");
+  if (it == config.end() || *it == "gelu") return OkStatus();
+  return InvalidError("hidden_act in config.json is " + it->dump() + "; only \"gelu\" is computed");
+}
+
+/// What both families call the same.
+Status ReadSizes(const Json& config, ModelSpec& model) {
+  model.kv_heads = 0;
+  model.embedding_width = 0;
+  model.norm_position = "auto";
+  model.norm_epsilon = 1e-12;
+  WEFT_RETURN_IF_ERROR(CheckActivation(config));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "num_hidden_layers", model.layers));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "hidden_size", model.width));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "num_attention_heads", model.heads));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "intermediate_size", model.mlp_width));
+  return ReadNumber(config, "layer_norm_eps", model.norm_epsilon);
+}
+
+/// transformers leaves out the labels when there are two, its default.
+Status ReadClasses(const Json& config, ModelSpec& model) {
+  model.classes = 2;
+  auto it = config.find("id2label");
+  if (it == config.end() || it->is_null()) return OkStatus();
+  if (!it->is_object() || it->empty()) {
+    return InvalidError("id2label in config.json must name the classes, not " + it->dump());
+  }
+  model.classes = static_cast<int64_t>(it->size());
+  return OkStatus();
+}
+
+void WriteSizes(const ModelSpec& model, Json& config) {
+  config["hidden_act"] = "gelu";
+  config["num_hidden_layers"] = model.layers;
+  config["hidden_size"] = model.width;
+  config["num_attention_heads"] = model.heads;
+  config["intermediate_size"] = MlpWidth(model);
+  config["layer_norm_eps"] = model.norm_epsilon;
+  config["hidden_dropout_prob"] = model.dropout;
+  config["attention_probs_dropout_prob"] = 0.0;
+}
+
+void WriteClasses(const ModelSpec& model, const std::vector<std::string>& classes, Json& config) {
+  Json names = Json::object(), numbers = Json::object();
+  for (int64_t i = 0; i < model.classes; ++i) {
+    const auto index = static_cast<size_t>(i);
+    const std::string name = index < classes.size() ? classes[index] : "LABEL_" + std::to_string(i);
+    names[std::to_string(i)] = name;
+    numbers[name] = i;
+  }
+  config["id2label"] = names;
+  config["label2id"] = numbers;
+}
+
+}  // namespace
+
+Result<ModelSpec> BertFromConfig(const Json& config, const ModelSpec& base) {
+  ModelSpec model = base;
+  model.family = "bert";
+  WEFT_RETURN_IF_ERROR(ReadSizes(config, model));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "vocab_size", model.vocab_size));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "max_position_embeddings", model.context));
+  model.token_types = 2;
+  if (config.contains("type_vocab_size")) {
+    WEFT_RETURN_IF_ERROR(ReadSize(config, "type_vocab_size", model.token_types));
+  }
+  if (auto it = config.find("position_embedding_type");
+      it != config.end() && !it->is_null() && *it != "absolute") {
+    return InvalidError("position_embedding_type in config.json is " + it->dump() +
+                        "; only \"absolute\" is computed");
+  }
+  WEFT_RETURN_IF_ERROR(CheckSwitch(config, {"is_decoder", false, "a bert that generates"}));
+  bool tied = true;
+  WEFT_RETURN_IF_ERROR(ReadSwitch(config, "tie_word_embeddings", tied));
+  model.untied_classifier = !tied;
+  auto it = config.find("architectures");
+  const Json name = it != config.end() && it->is_array() && it->size() == 1 ? it->front() : Json();
+  if (name == "BertForMaskedLM" || name == "BertForPreTraining") {
+    model.head = "masked_lm";
+    return model;
+  }
+  if (name != "BertForSequenceClassification") {
+    return InvalidError("architectures in config.json is " +
+                        (it == config.end() ? "absent" : it->dump()) +
+                        "; of model_type bert, BertForMaskedLM, BertForPreTraining and "
+                        "BertForSequenceClassification can be imported");
+  }
+  model.head = "classification";
+  WEFT_RETURN_IF_ERROR(ReadClasses(config, model));
+  return model;
+}
+
+Json BertToConfig(const ModelSpec& model, const std::vector<std::string>& classes) {
+  const bool classification = HeadOf(model) == "classification";
+  Json config;
+  config["architectures"] = {classification ? "BertForSequenceClassification" : "BertForMaskedLM"};
+  config["model_type"] = "bert";
+  WriteSizes(model, config);
+  config["max_position_embeddings"] = model.context;
+  config["type_vocab_size"] = TokenTypes(model);
+  config["position_embedding_type"] = "absolute";
+  if (classification) WriteClasses(model, classes, config);
+  return config;
+}
+
+Result<ModelSpec> VitFromConfig(const Json& config, const ModelSpec& base) {
+  ModelSpec model = base;
+  model.family = "vit";
+  model.head = "classification";
+  model.vocab_size = 0;
+  WEFT_RETURN_IF_ERROR(ReadSizes(config, model));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "image_size", model.image_size));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "patch_size", model.patch_size));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "num_channels", model.image_channels));
+  if (model.patch_size < 1) {
+    return InvalidError("patch_size in config.json must be at least 1");
+  }
+  WEFT_RETURN_IF_ERROR(CheckSwitch(config, {"qkv_bias", true, "attention without biases"}));
+  WEFT_RETURN_IF_ERROR(ReadClasses(config, model));
+  return model;
+}
+
+Json VitToConfig(const ModelSpec& model, const std::vector<std::string>& classes) {
+  Json config;
+  config["architectures"] = {"ViTForImageClassification"};
+  config["model_type"] = "vit";
+  WriteSizes(model, config);
+  config["image_size"] = model.image_size;
+  config["patch_size"] = model.patch_size;
+  config["num_channels"] = model.image_channels;
+  config["qkv_bias"] = true;
+  WriteClasses(model, classes, config);
+  return config;
+}
+
+}  // namespace weft

@@ -1,0 +1,80 @@
+#include "kernels/gather_rows/gather_rows.h"
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels::testing {
+namespace {
+
+constexpr int64_t kRows = 11;
+
+// Neither sorted nor with a stride.
+std::vector<double> Indices(int64_t count) {
+  const std::vector<double> all = {3, 0, 10, 4, 7};
+  return {all.begin(), all.begin() + count};
+}
+
+std::string NameOf(const char* op, int64_t count, int64_t width, DType dtype) {
+  return std::string(op) + "/" + std::to_string(count) + "of" + std::to_string(kRows) + "x" +
+         std::to_string(width) + "/" + std::string(DTypeName(dtype));
+}
+
+OpCase GatherCase(int64_t count, int64_t width, int64_t padding, DType dtype) {
+  return {NameOf("gather_rows", count, width, dtype), CaseUse::kTest, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {kRows, width}, padding);
+            TestTensor& rows =
+                run.tensors.emplace_back(DType::kI32, Shape{count}).Assign(Indices(count));
+            TestTensor& y = run.Output("y", dtype, {count, width}, 0, 1, [=, &x] {
+              const std::vector<double> values = x.InitialValues();
+              std::vector<double> picked;
+              for (double row : Indices(count)) {
+                for (int64_t c = 0; c < width; ++c) {
+                  picked.push_back(values[static_cast<size_t>(row) * width + c]);
+                }
+              }
+              return picked;
+            });
+            run.run = [&x, &rows, &y](const Stream& stream) {
+              return GatherRows(stream, {.x = x.view(), .rows = rows.view(), .y = y.view()});
+            };
+          }};
+}
+
+OpCase ScatterCase(int64_t count, int64_t width, int64_t padding, DType dtype) {
+  return {NameOf("scatter_rows", count, width, dtype), CaseUse::kTest, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {count, width});
+            TestTensor& rows =
+                run.tensors.emplace_back(DType::kI32, Shape{count}).Assign(Indices(count));
+            TestTensor& y = run.Input(dtype, {kRows, width}, padding);
+            run.Check("y", y, 1, [=, &x, &y] {
+              std::vector<double> all = y.InitialValues();
+              const std::vector<double> values = x.InitialValues();
+              for (int64_t i = 0; i < count; ++i) {
+                const auto row = static_cast<size_t>(Indices(count)[i]);
+                for (int64_t c = 0; c < width; ++c) {
+                  all[row * width + c] = values[i * width + c];
+                }
+              }
+              return all;
+            });
+            run.run = [&x, &rows, &y](const Stream& stream) {
+              return ScatterRows(stream, {.x = x.view(), .rows = rows.view(), .y = y.view()});
+            };
+          }};
+}
+
+}  // namespace
+
+std::vector<OpCase> GatherRowsCases() {
+  std::vector<OpCase> cases;
+  for (DType dtype : kFloatTypes) {
+    for (int64_t count : {0, 1, 5}) {
+      cases.push_back(GatherCase(count, 7, 3, dtype));
+      cases.push_back(ScatterCase(count, 7, 3, dtype));
+    }
+    // Wide enough for several threads.
+    cases.push_back(GatherCase(5, 20000, 0, dtype));
+    cases.push_back(ScatterCase(5, 20000, 0, dtype));
+  }
+  return cases;
+}
+
+}  // namespace weft::kernels::testing

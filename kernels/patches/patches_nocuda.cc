@@ -1,0 +1,3 @@
+#include "kernels/patches/patches.h"
+
+WEFT_NO_CUDA_OP(UnfoldPatches, UnfoldPatchesArgs)

@@ -1,0 +1,170 @@
+#include "worker/engine/models/bert.h"
+
+#include "common/model/model_sizes.h"
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/activation.h"
+#include "worker/engine/nn/rows.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr const char* kEmbeddings = "bert.embeddings.";
+constexpr const char* kTransform = "cls.predictions.transform.";
+
+NormOptions LayerNorm(const ModelSpec& spec, const std::string& name) {
+  return {name, spec.width, spec.norm_epsilon};
+}
+
+TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
+  const std::string name = "bert.encoder.layer." + std::to_string(index);
+  const std::string attention = name + ".attention.";
+  return {.norm_position = NormPosition::kPost,
+          .attention_norm = LayerNorm(spec, attention + "output.LayerNorm"),
+          .attention = {.qkv = {attention + "self.query", attention + "self.key",
+                                attention + "self.value"},
+                        .output = attention + "output.dense",
+                        .width = spec.width,
+                        .heads = spec.heads,
+                        .kv_heads = spec.heads,
+                        .head_dim = HeadWidth(spec),
+                        .causal = false,
+                        .deviation = spec.initializer_range,
+                        .output_deviation = spec.initializer_range},
+          .mlp_norm = LayerNorm(spec, name + ".output.LayerNorm"),
+          .mlp = {.activation = MlpActivation::kErfGelu,
+                  .up = {name + ".intermediate.dense"},
+                  .down = name + ".output.dense",
+                  .width = spec.width,
+                  .inner = MlpWidth(spec),
+                  .deviation = spec.initializer_range,
+                  .output_deviation = spec.initializer_range},
+          .dropout = spec.dropout,
+          .attention_dropout = attention + "output.dropout",
+          .mlp_dropout = name + ".output.dropout"};
+}
+
+int64_t RegisterTable(ParameterSet& parameters, const ModelSpec& spec, const char* name,
+                      int64_t rows, int64_t padded_rows = 0) {
+  return parameters.Register(kEmbeddings + std::string(name) + "_embeddings.weight",
+                             {rows, spec.width}, {0, spec.initializer_range}, padded_rows);
+}
+
+// The matrix of the softmax: the token table, or one of its own.
+int64_t RegisterClassifier(ParameterSet& parameters, const ModelSpec& spec, bool masked,
+                           int64_t tokens) {
+  if (masked && !spec.untied_classifier) return tokens;
+  const int64_t rows = masked ? spec.vocab_size : spec.classes;
+  return parameters.Register(masked ? "cls.predictions.decoder.weight" : "classifier.weight",
+                             {rows, spec.width}, {0, spec.initializer_range},
+                             PaddedVocabulary(rows));
+}
+
+ClassifierHead Head(ParameterSet& parameters, const ModelSpec& spec, bool masked,
+                    const PackedParameter* matrix) {
+  const int64_t columns = masked ? spec.vocab_size : spec.classes;
+  const int64_t bias = parameters.Register(masked ? "cls.predictions.bias" : "classifier.bias",
+                                           {columns}, {}, PaddedVocabulary(columns));
+  return {&parameters, matrix, columns, bias, !masked};
+}
+
+}  // namespace
+
+Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
+    : spec_(spec),
+      precision_(*options.precision),
+      masked_(HeadOf(spec) == "masked_lm"),
+      tokens_(RegisterTable(parameters_, spec, "word", spec.vocab_size,
+                            PaddedVocabulary(spec.vocab_size))),
+      embedding_(&parameters_, tokens_, RegisterTable(parameters_, spec, "position", spec.context),
+                 precision_.activations),
+      types_(&parameters_, RegisterTable(parameters_, spec, "token_type", TokenTypes(spec)), -1,
+             precision_.activations),
+      embedding_norm_(&parameters_, LayerNorm(spec, kEmbeddings + std::string("LayerNorm"))),
+      embedding_dropout_("bert.embeddings.dropout", spec.dropout),
+      blocks_(&parameters_,
+              {.layers = spec.layers,
+               .distinct = DistinctBlocks(spec),
+               .block = [spec](int64_t index) { return Block(spec, index); },
+               .memory_policy = options.block_memory_policy},
+              precision_.products),
+      dense_(&parameters_,
+             {{{masked_ ? kTransform + std::string("dense") : "bert.pooler.dense", spec.width}},
+              spec.width,
+              true,
+              spec.initializer_range},
+             precision_.products),
+      transform_norm_(
+          masked_ ? std::optional<Norm>(std::in_place, &parameters_,
+                                        LayerNorm(spec, kTransform + std::string("LayerNorm")))
+                  : std::nullopt),
+      pooled_dropout_("bert.pooler.dropout", spec.dropout),
+      classifier_(&parameters_, RegisterClassifier(parameters_, spec, masked_, tokens_),
+                  precision_.classifier),
+      head_(Head(parameters_, spec, masked_, &classifier_)) {}
+
+Status Bert::Pack(Context& context) {
+  WEFT_RETURN_IF_ERROR(blocks_.Pack(context));
+  WEFT_RETURN_IF_ERROR(dense_.Pack(context));
+  return classifier_.Pack(context);
+}
+
+Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch) const {
+  Tensor types = batch.token_types;
+  if (!types) {
+    WEFT_ASSIGN_OR_RETURN(types, EveryRow(context, 0, 0, batch.count));
+  }
+  WEFT_ASSIGN_OR_RETURN(Value tokens,
+                        embedding_.Forward(context, tape, batch.tokens, batch.positions));
+  WEFT_ASSIGN_OR_RETURN(Value segments, types_.Forward(context, tape, types));
+  WEFT_ASSIGN_OR_RETURN(
+      Norm::Output x,
+      embedding_norm_.Forward(context, tape, {std::move(tokens), std::move(segments)}));
+  WEFT_ASSIGN_OR_RETURN(
+      Value dropped,
+      embedding_dropout_.Forward(context, tape, std::move(x.normalized), batch.first_token));
+  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(dropped), batch));
+  return Sum(context, tape, stream);
+}
+
+// Only the masked positions reach the vocabulary, which is most of the work.
+Result<Value> Bert::Predict(Context& context, Tape& tape, Value hidden,
+                            const TokenBatch& batch) const {
+  if (batch.target_rows) {
+    WEFT_ASSIGN_OR_RETURN(hidden, GatherRows(context, tape, hidden, batch.target_rows));
+  }
+  WEFT_ASSIGN_OR_RETURN(Value x, dense_.Forward(context, tape, hidden));
+  WEFT_ASSIGN_OR_RETURN(x, Gelu(context, tape, x, kernels::GeluForm::kErf));
+  WEFT_ASSIGN_OR_RETURN(Norm::Output out, transform_norm_->Forward(context, tape, {x, {}}));
+  return std::move(out.normalized);
+}
+
+Result<Value> Bert::Pool(Context& context, Tape& tape, const Value& hidden,
+                         const TokenBatch& batch) const {
+  WEFT_ASSIGN_OR_RETURN(Tensor first, EveryRow(context, 0, batch.length, batch.sequences));
+  WEFT_ASSIGN_OR_RETURN(Value x, GatherRows(context, tape, hidden, first));
+  WEFT_ASSIGN_OR_RETURN(x, dense_.Forward(context, tape, x));
+  WEFT_ASSIGN_OR_RETURN(x, Tanh(context, tape, x));
+  return pooled_dropout_.Forward(context, tape, std::move(x), batch.first_sequence);
+}
+
+Result<Value> Bert::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
+  WEFT_ASSIGN_OR_RETURN(Value hidden, Encode(context, tape, batch));
+  if (masked_) return Predict(context, tape, std::move(hidden), batch);
+  return Pool(context, tape, hidden, batch);
+}
+
+Result<BatchLoss> Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                             float gradient_scale) const {
+  const Tensor& targets = masked_ ? batch.row_targets : batch.labels;
+  if (!targets) return BatchLoss();
+  WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
+  return head_.Loss(context, tape, features, targets, gradient_scale);
+}
+
+Result<Tensor> Bert::Logits(Context& context, const TokenBatch& batch) const {
+  Tape tape(nullptr);
+  WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
+  return head_.Logits(context, features.tensor);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+
+#include "worker/engine/models/model.h"
+#include "worker/engine/nn/block_stack.h"
+#include "worker/engine/nn/embedding.h"
+
+namespace weft::engine {
+
+/// BERT (Devlin et al. 2019, arXiv 1810.04805): tokens, positions and segments, blocks with norms
+/// after the residual sums, and above them either the masked-language-model head or a classifier
+/// over the pooled first token. Parameters have the names of Hugging Face's files.
+class Bert : public Model {
+ public:
+  /// Registers the parameters; the caller allocates them. `spec` has family bert.
+  Bert(const ModelSpec& spec, const ModelOptions& options);
+
+  const ModelSpec& spec() const override { return spec_; }
+  const PrecisionRecipe& precision() const override { return precision_; }
+  ParameterSet& parameters() override { return parameters_; }
+  Status Pack(Context& context) override;
+  Result<BatchLoss> Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                         float gradient_scale) const override;
+  Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override;
+
+ private:
+  Result<Value> Encode(Context& context, Tape& tape, const TokenBatch& batch) const;
+  /// What the softmax is over: the masked positions, or one row a sequence.
+  Result<Value> Features(Context& context, Tape& tape, const TokenBatch& batch) const;
+  Result<Value> Predict(Context& context, Tape& tape, Value hidden, const TokenBatch& batch) const;
+  Result<Value> Pool(Context& context, Tape& tape, const Value& hidden,
+                     const TokenBatch& batch) const;
+
+  ModelSpec spec_;
+  const PrecisionRecipe& precision_;
+  bool masked_;
+  ParameterSet parameters_;
+  int64_t tokens_;
+  Embedding embedding_;
+  Embedding types_;
+  Norm embedding_norm_;
+  Dropout embedding_dropout_;
+  BlockStack blocks_;
+  Linear dense_;                        ///< Of the pooler or of the head's transform.
+  std::optional<Norm> transform_norm_;  ///< masked_lm
+  Dropout pooled_dropout_;              ///< classification
+  PackedParameter classifier_;
+  ClassifierHead head_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,110 @@
+#include "worker/engine/models/model.h"
+
+#include "common/model/model_sizes.h"
+#include "common/spec/model_family.h"
+#include "worker/engine/models/bert.h"
+#include "worker/engine/models/decoder.h"
+#include "worker/engine/models/gpt2.h"
+#include "worker/engine/models/language_model.h"
+#include "worker/engine/models/llama.h"
+#include "worker/engine/models/vit.h"
+
+namespace weft::engine {
+namespace {
+
+std::string Text(int64_t value) {
+  return std::to_string(value);
+}
+
+Status ValidateSizes(const ModelSpec& spec) {
+  if (spec.family != "vit" && spec.vocab_size < 1) {
+    return InvalidError("model.vocab_size " + Text(spec.vocab_size) +
+                        " must be at least 1; hint: take it from the tokenizer");
+  }
+  if (spec.heads < 1 || spec.width % spec.heads != 0 || HeadWidth(spec) % 8 != 0 ||
+      HeadWidth(spec) > 256) {
+    return InvalidError("model.width " + Text(spec.width) + " over model.heads " +
+                        Text(spec.heads) + " must give heads of 8 to 256 in steps of 8");
+  }
+  if (spec.heads % KvHeads(spec) != 0) {
+    return InvalidError("model.heads " + Text(spec.heads) +
+                        " must be a multiple of model.kv_heads " + Text(KvHeads(spec)));
+  }
+  if (spec.layers % DistinctBlocks(spec) != 0) {
+    return InvalidError("model.layers " + Text(spec.layers) +
+                        " must be a multiple of model.distinct_blocks " +
+                        Text(DistinctBlocks(spec)));
+  }
+  return OkStatus();
+}
+
+Status ValidateHead(const ModelSpec& spec) {
+  if (spec.family != "gpt2" && spec.family != "llama" && spec.family != "bert" &&
+      spec.family != "vit") {
+    return InvalidError("model.family '" + spec.family +
+                        "' is not known; hint: gpt2, llama, bert or vit");
+  }
+  WEFT_RETURN_IF_ERROR(CheckFamily(spec));
+  if (HeadOf(spec) == "classification" && spec.classes < 1) {
+    return InvalidError("model.classes " + Text(spec.classes) +
+                        " must be at least 1; hint: take it from the data");
+  }
+  return OkStatus();
+}
+
+Status ValidatePrecision(const PrecisionRecipe& precision) {
+  if (precision.products == precision.activations &&
+      precision.classifier == precision.activations) {
+    return OkStatus();
+  }
+  return InvalidError("precision " + std::string(precision.name) +
+                      " multiplies in another type than its activations have, which no operation "
+                      "of this build does");
+}
+
+// Freezes and allocates what the model registered.
+template <class T>
+Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
+                                 std::unique_ptr<T> model) {
+  ParameterSet& parameters = model->parameters();
+  WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
+  WEFT_RETURN_IF_ERROR(
+      parameters.Allocate(context, options.with_gradients, options.precision->matrices));
+  return model;
+}
+
+Status Validate(const ModelSpec& spec, const ModelOptions& options) {
+  WEFT_RETURN_IF_ERROR(ValidateHead(spec));
+  WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
+  return ValidatePrecision(*options.precision);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
+                                                        const ModelOptions& options) {
+  WEFT_RETURN_IF_ERROR(Validate(spec, options));
+  if (HeadOf(spec) != "causal_lm") {
+    return InvalidError("a model with model.head " + HeadOf(spec) +
+                        " does not predict the next token");
+  }
+  auto model =
+      std::make_unique<Decoder>(spec, options, spec.family == "llama" ? Llama(spec) : Gpt2(spec));
+  return Ready<LanguageModel>(context, options, std::move(model));
+}
+
+Result<std::unique_ptr<Model>> NewModel(Context& context, const ModelSpec& spec,
+                                        const ModelOptions& options) {
+  WEFT_RETURN_IF_ERROR(Validate(spec, options));
+  if (spec.family == "bert") {
+    return Ready<Model>(context, options, std::make_unique<Bert>(spec, options));
+  }
+  if (spec.family == "vit") {
+    return Ready<Model>(context, options, std::make_unique<Vit>(spec, options));
+  }
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<LanguageModel> model,
+                        NewLanguageModel(context, spec, options));
+  return std::unique_ptr<Model>(std::move(model));
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/precision.h"
+#include "common/spec/job_spec.h"
+#include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/token_batch.h"
+
+namespace weft::engine {
+
+/// What the plan says about how a model computes.
+struct ModelOptions {
+  const PrecisionRecipe* precision = &kBf16Precision;
+  bool with_gradients = true;  ///< False: evaluation and generation only.
+
+  /// "keep" or "recompute" by block; blocks past its end keep.
+  std::vector<std::string> block_memory_policy;
+};
+
+/// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence
+/// or picture. Not thread-safe.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  /// With the sizes that hold: vocab_size or classes resolved.
+  virtual const ModelSpec& spec() const = 0;
+  virtual const PrecisionRecipe& precision() const = 0;
+  virtual ParameterSet& parameters() = 0;
+
+  /// Renews what is derived from the parameters: after Initialize, a load, and each update.
+  virtual Status Pack(Context& context) = 0;
+
+  /// The loss at all targets of `batch`. On a differentiable tape, RunBackward then adds the
+  /// gradient of gradient_scale * sum.
+  virtual Result<BatchLoss> Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                                 float gradient_scale) const = 0;
+
+  /// [rows, columns] in the compute type; the first columns (vocab_size or classes) are the logits.
+  /// A row for each token (causal_lm), for each of batch.target_rows or without these each token
+  /// (masked_lm), for each sequence (classification).
+  virtual Result<Tensor> Logits(Context& context, const TokenBatch& batch) const = 0;
+};
+
+/// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or
+/// spec.freeze names no parameter.
+Result<std::unique_ptr<Model>> NewModel(Context& context, const ModelSpec& spec,
+                                        const ModelOptions& options);
+
+}  // namespace weft::engine

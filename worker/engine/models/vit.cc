@@ -1,0 +1,144 @@
+#include "worker/engine/models/vit.h"
+
+#include "common/model/model_sizes.h"
+#include "kernels/patches/patches.h"
+#include "worker/engine/autograd/add.h"
+#include "worker/engine/nn/rows.h"
+
+namespace weft::engine {
+namespace {
+
+NormOptions LayerNorm(const ModelSpec& spec, const std::string& name) {
+  return {name, spec.width, spec.norm_epsilon};
+}
+
+TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
+  const std::string name = "vit.encoder.layer." + std::to_string(index);
+  const std::string attention = name + ".attention.";
+  return {.norm_position = NormPosition::kPre,
+          .attention_norm = LayerNorm(spec, name + ".layernorm_before"),
+          .attention = {.qkv = {attention + "attention.query", attention + "attention.key",
+                                attention + "attention.value"},
+                        .output = attention + "output.dense",
+                        .width = spec.width,
+                        .heads = spec.heads,
+                        .kv_heads = spec.heads,
+                        .head_dim = HeadWidth(spec),
+                        .causal = false,
+                        .deviation = spec.initializer_range,
+                        .output_deviation = spec.initializer_range},
+          .mlp_norm = LayerNorm(spec, name + ".layernorm_after"),
+          .mlp = {.activation = MlpActivation::kErfGelu,
+                  .up = {name + ".intermediate.dense"},
+                  .down = name + ".output.dense",
+                  .width = spec.width,
+                  .inner = MlpWidth(spec),
+                  .deviation = spec.initializer_range,
+                  .output_deviation = spec.initializer_range},
+          .dropout = spec.dropout,
+          .attention_dropout = attention + "output.dropout",
+          .mlp_dropout = name + ".output.dropout"};
+}
+
+}  // namespace
+
+Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
+    : spec_(spec),
+      precision_(*options.precision),
+      class_token_(&parameters_,
+                   parameters_.Register("vit.embeddings.cls_token", {1, spec.width},
+                                        {0, spec.initializer_range}),
+                   -1, precision_.activations),
+      positions_(
+          &parameters_,
+          parameters_.Register("vit.embeddings.position_embeddings",
+                               {ImagePatches(spec) + 1, spec.width}, {0, spec.initializer_range}),
+          -1, precision_.activations),
+      projection_(&parameters_,
+                  {{{"vit.embeddings.patch_embeddings.projection", spec.width}},
+                   PatchPixels(spec),
+                   true,
+                   spec.initializer_range},
+                  precision_.products),
+      embedding_dropout_("vit.embeddings.dropout", spec.dropout),
+      blocks_(&parameters_,
+              {.layers = spec.layers,
+               .distinct = DistinctBlocks(spec),
+               .block = [spec](int64_t index) { return Block(spec, index); },
+               .memory_policy = options.block_memory_policy},
+              precision_.products),
+      final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
+      classifier_(&parameters_,
+                  parameters_.Register("classifier.weight", {spec.classes, spec.width},
+                                       {0, spec.initializer_range}, PaddedVocabulary(spec.classes)),
+                  precision_.classifier),
+      head_(&parameters_, &classifier_, spec.classes,
+            parameters_.Register("classifier.bias", {spec.classes}, {},
+                                 PaddedVocabulary(spec.classes)),
+            true) {}
+
+Status Vit::Pack(Context& context) {
+  WEFT_RETURN_IF_ERROR(projection_.Pack(context));
+  WEFT_RETURN_IF_ERROR(blocks_.Pack(context));
+  return classifier_.Pack(context);
+}
+
+Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
+  const int64_t patches = ImagePatches(spec_);
+  if (!batch.pixels || batch.length != patches + 1 ||
+      batch.pixels.shape()[-1] != patches * PatchPixels(spec_)) {
+    return InvalidError("the batch does not hold pictures of " + std::to_string(spec_.image_size) +
+                        " x " + std::to_string(spec_.image_size) + " pixels in " +
+                        std::to_string(spec_.image_channels) + " colours");
+  }
+  WEFT_ASSIGN_OR_RETURN(Tensor unfolded,
+                        Tensor::New(context, tape.component(), precision_.activations,
+                                    {batch.sequences * patches, PatchPixels(spec_)}));
+  WEFT_RETURN_IF_ERROR(kernels::UnfoldPatches(
+      context.stream, {batch.pixels, spec_.image_channels, spec_.patch_size, unfolded}));
+  WEFT_ASSIGN_OR_RETURN(Value projected,
+                        projection_.Forward(context, tape, {std::move(unfolded), Value::kNoNode}));
+
+  WEFT_ASSIGN_OR_RETURN(Tensor zeros, EveryRow(context, 0, 0, batch.sequences));
+  WEFT_ASSIGN_OR_RETURN(Value class_tokens, class_token_.Forward(context, tape, zeros));
+  std::vector<int32_t> rows;
+  for (int64_t row = 0; row < batch.count; ++row) {
+    if (row % batch.length != 0) rows.push_back(static_cast<int32_t>(row));
+  }
+  WEFT_ASSIGN_OR_RETURN(Tensor patch_rows, RowIndices(context, rows));
+  WEFT_ASSIGN_OR_RETURN(Tensor class_rows, EveryRow(context, 0, batch.length, batch.sequences));
+  WEFT_ASSIGN_OR_RETURN(Value tokens,
+                        MergeRows(context, tape, class_tokens, class_rows, projected, patch_rows));
+  WEFT_ASSIGN_OR_RETURN(Value positions, positions_.Forward(context, tape, batch.positions));
+  return Add(context, tape, tokens, positions);
+}
+
+Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
+  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
+  WEFT_ASSIGN_OR_RETURN(x,
+                        embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token));
+  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(x), batch));
+  // Only the class tokens go on.
+  WEFT_ASSIGN_OR_RETURN(Tensor class_rows, EveryRow(context, 0, batch.length, batch.sequences));
+  WEFT_ASSIGN_OR_RETURN(stream.stream, GatherRows(context, tape, stream.stream, class_rows));
+  if (stream.delta.tensor) {
+    WEFT_ASSIGN_OR_RETURN(stream.delta, GatherRows(context, tape, stream.delta, class_rows));
+  }
+  WEFT_ASSIGN_OR_RETURN(Norm::Output last, final_norm_.Forward(context, tape, stream));
+  return std::move(last.normalized);
+}
+
+Result<BatchLoss> Vit::Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                            float gradient_scale) const {
+  if (!batch.labels) return BatchLoss();
+  WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
+  return head_.Loss(context, tape, features, batch.labels, gradient_scale);
+}
+
+Result<Tensor> Vit::Logits(Context& context, const TokenBatch& batch) const {
+  Tape tape(nullptr);
+  WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
+  return head_.Logits(context, features.tensor);
+}
+
+}  // namespace weft::engine

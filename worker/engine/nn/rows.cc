@@ -1,0 +1,74 @@
+#include "worker/engine/nn/rows.h"
+
+#include <cstring>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gather_rows/gather_rows.h"
+
+namespace weft::engine {
+namespace {
+
+Result<Tensor> Picked(Context& context, Component component, const Tensor& x, const Tensor& rows) {
+  WEFT_ASSIGN_OR_RETURN(
+      Tensor y, Tensor::New(context, component, x.dtype(), {rows.shape()[0], x.shape()[-1]}));
+  WEFT_RETURN_IF_ERROR(kernels::GatherRows(context.stream, {x, rows, y}));
+  return y;
+}
+
+}  // namespace
+
+Result<Tensor> RowIndices(Context& context, const std::vector<int32_t>& rows) {
+  WEFT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::New(context, Component::kWorkspace, DType::kI32,
+                                                   {static_cast<int64_t>(rows.size())}));
+  if (!rows.empty()) std::memcpy(tensor.As<int32_t>(), rows.data(), tensor.Bytes());
+  return tensor;
+}
+
+Result<Tensor> EveryRow(Context& context, int64_t first, int64_t stride, int64_t count) {
+  std::vector<int32_t> rows;
+  for (int64_t i = 0; i < count; ++i) rows.push_back(static_cast<int32_t>(first + i * stride));
+  return RowIndices(context, rows);
+}
+
+Result<Value> GatherRows(Context& context, Tape& tape, const Value& x, const Tensor& rows) {
+  WEFT_ASSIGN_OR_RETURN(Tensor picked, Picked(context, tape.component(), x.tensor, rows));
+  Value y = tape.NewValue(std::move(picked), x.needs_gradient());
+  if (!tape.Records(y)) return y;
+  tape.Record("gather rows backward",
+              [rows, shape = x.tensor.shape(), x_node = x.node, y_node = y.node](
+                  Context& ctx, Tape& t) -> Status {
+                const Tensor dy = t.TakeGradient(y_node);
+                WEFT_ASSIGN_OR_RETURN(Tensor dx,
+                                      Tensor::New(ctx, Component::kWorkspace, dy.dtype(), shape));
+                WEFT_RETURN_IF_ERROR(kernels::Fill(ctx.stream, {dx, 0}));
+                WEFT_RETURN_IF_ERROR(kernels::ScatterRows(ctx.stream, {dy, rows, dx}));
+                return t.AddGradient(ctx, x_node, std::move(dx));
+              });
+  return y;
+}
+
+Result<Value> MergeRows(Context& context, Tape& tape, const Value& a, const Tensor& a_rows,
+                        const Value& b, const Tensor& b_rows) {
+  const int64_t rows = a_rows.shape()[0] + b_rows.shape()[0];
+  WEFT_ASSIGN_OR_RETURN(Tensor merged, Tensor::New(context, tape.component(), a.tensor.dtype(),
+                                                   {rows, a.tensor.shape()[-1]}));
+  WEFT_RETURN_IF_ERROR(kernels::ScatterRows(context.stream, {a.tensor, a_rows, merged}));
+  WEFT_RETURN_IF_ERROR(kernels::ScatterRows(context.stream, {b.tensor, b_rows, merged}));
+  Value y = tape.NewValue(std::move(merged), a.needs_gradient() || b.needs_gradient());
+  if (!tape.Records(y)) return y;
+  tape.Record("merge rows backward",
+              [a_rows, b_rows, a_node = a.node, b_node = b.node, y_node = y.node](
+                  Context& ctx, Tape& t) -> Status {
+                const Tensor dy = t.TakeGradient(y_node);
+                if (a_node != Value::kNoNode) {
+                  WEFT_ASSIGN_OR_RETURN(Tensor da, Picked(ctx, Component::kWorkspace, dy, a_rows));
+                  WEFT_RETURN_IF_ERROR(t.AddGradient(ctx, a_node, std::move(da)));
+                }
+                if (b_node == Value::kNoNode) return OkStatus();
+                WEFT_ASSIGN_OR_RETURN(Tensor db, Picked(ctx, Component::kWorkspace, dy, b_rows));
+                return t.AddGradient(ctx, b_node, std::move(db));
+              });
+  return y;
+}
+
+}  // namespace weft::engine

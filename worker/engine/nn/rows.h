@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/autograd/tape.h"
+
+namespace weft::engine {
+
+/// Indices of rows where kernels can read them.
+Result<Tensor> RowIndices(Context& context, const std::vector<int32_t>& rows);
+
+/// [first, first + stride, ...], `count` of them.
+Result<Tensor> EveryRow(Context& context, int64_t first, int64_t stride, int64_t count);
+
+/// y[i] = x[rows[i]], rows distinct; the gradient goes back to these rows and is zero elsewhere.
+Result<Value> GatherRows(Context& context, Tape& tape, const Value& x, const Tensor& rows);
+
+/// y[a_rows[i]] = a[i] and y[b_rows[i]] = b[i]: every row of y comes from one of both.
+Result<Value> MergeRows(Context& context, Tape& tape, const Value& a, const Tensor& a_rows,
+                        const Value& b, const Tensor& b_rows);
+
+}  // namespace weft::engine
