@@ -57,6 +57,7 @@ struct MemoryBreakdown {
     visit(Field("runtime_bytes", "The process itself: code, libraries, threads.").Unit("bytes"),
           self.runtime_bytes);
   }
+  bool operator==(const MemoryBreakdown&) const = default;
 };
 
 inline int64_t TotalBytes(const MemoryBreakdown& m) {

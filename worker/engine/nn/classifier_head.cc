@@ -70,12 +70,14 @@ Result<BatchLoss> ClassifierHead::Loss(Context& context, Tape& tape, const Value
   }
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
+    const double product = 2.0 * static_cast<double>(count * width) * static_cast<double>(columns);
     const Tensor input = hidden.tensor.Rows(begin, count);
     const Tensor logits = logits_space.Rows(0, count);
     {
       ProfileScope gemm(context.profiler, "head: logits");
       WEFT_RETURN_IF_ERROR(
           kernels::LinearForward(context.stream, {input, weight_->packed(), Bias(), logits}));
+      CountWork(context.profiler, product);
     }
     {
       ProfileScope loss(context.profiler, "head: cross entropy");
@@ -88,10 +90,12 @@ Result<BatchLoss> ClassifierHead::Loss(Context& context, Tape& tape, const Value
       ProfileScope gemm(context.profiler, "head: input gradient");
       WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
           context.stream, {logits, weight_->packed(), dhidden.Rows(begin, count), false}));
+      CountWork(context.profiler, product);
     }
     if (!differentiate || !trains) continue;
     ProfileScope gemm(context.profiler, "head: weight gradient");
     WEFT_RETURN_IF_ERROR(AddWeightGradient(context, tape, input, logits));
+    CountWork(context.profiler, product);
   }
   if (differentiate) {
     tape.Record("head backward",

@@ -17,6 +17,11 @@ std::vector<int64_t> RowsOf(const LinearOptions& options) {
   return rows;
 }
 
+void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
+  CountWork(context.profiler,
+            2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out));
+}
+
 }  // namespace
 
 Status PackedParameter::Pack(Context& context) {
@@ -48,6 +53,7 @@ Result<Tensor> Linear::Apply(Context& context, Component component, const Tensor
   const TensorView bias =
       bias_ < 0 ? TensorView() : parameters_->stacked_value(bias_, weight_.count());
   WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight_.packed(), bias, y}));
+  CountProduct(context, x.shape().Rows(), in_features_, out_features_);
   return y;
 }
 
@@ -56,6 +62,7 @@ Result<Tensor> Linear::InputGradient(Context& context, const Tensor& dy) const {
                                                {dy.shape().Rows(), in_features_}));
   WEFT_RETURN_IF_ERROR(
       kernels::LinearBackwardInput(context.stream, {dy, weight_.packed(), dx, false}));
+  CountProduct(context, dy.shape().Rows(), in_features_, out_features_);
   return dx;
 }
 
@@ -85,6 +92,7 @@ Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
       }
       if (bias) args.dbias = parameters_->stacked_gradient(bias_ + first, end - first);
       WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(context.stream, args));
+      if (weight) CountProduct(context, x.shape().Rows(), in_features_, columns);
     }
     column += columns;
     first = end;

@@ -31,6 +31,18 @@ LinearOptions QkvOptions(const SelfAttentionOptions& o) {
   return options;
 }
 
+/// Multiplications and additions of one product over all pairs of a query and a key, for the
+/// profiler; a forward pass has two such products, a backward pass five.
+double ProductFlops(const Tensor& sequence_starts, bool causal, int64_t width) {
+  double pairs = 0;
+  const auto* starts = sequence_starts.As<int32_t>();
+  for (int64_t s = 0; s + 1 < sequence_starts.shape().Elements(); ++s) {
+    const double length = starts[s + 1] - starts[s];
+    pairs += causal ? length * (length + 1) / 2 : length * length;
+  }
+  return 2.0 * pairs * static_cast<double>(width);
+}
+
 }  // namespace
 
 SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& o, DType compute)
@@ -105,6 +117,10 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                         Tensor::New(context, tape.component(), DType::kF32, {heads_, batch.count}));
   WEFT_RETURN_IF_ERROR(kernels::AttentionForward(
       context.stream, args_for(qkv.tensor, batch.sequence_starts, out, log_sum_exp)));
+  if (context.profiler != nullptr) {
+    context.profiler->CountWork(
+        2 * ProductFlops(batch.sequence_starts, causal_, heads_ * head_dim_), 0);
+  }
   Value y = tape.NewValue(out, qkv.needs_gradient());
   if (!tape.Records(y)) return y;
   tape.Record("attention backward",
@@ -124,6 +140,9 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                  .dq = d.q,
                                  .dk = d.k,
                                  .dv = d.v}));
+                if (ctx.profiler != nullptr) {
+                  ctx.profiler->CountWork(5 * ProductFlops(starts, causal_, heads_ * head_dim_), 0);
+                }
                 WEFT_RETURN_IF_ERROR(Rotate(ctx, dqkv, positions, true));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));
               });

@@ -28,6 +28,18 @@ void* SystemAllocate(size_t bytes) {
   return data;
 }
 
+/// By component.
+MemoryBreakdown Breakdown(const std::array<int64_t, kComponents>& bytes) {
+  const auto of = [&](Component component) { return bytes[static_cast<size_t>(component)]; };
+  return {of(Component::kParameters),
+          of(Component::kGradients),
+          of(Component::kOptimizer),
+          of(Component::kActivations),
+          of(Component::kWorkspace),
+          of(Component::kCommunication),
+          0};
+}
+
 }  // namespace
 
 std::string_view ComponentName(Component component) {
@@ -107,13 +119,18 @@ int64_t Allocator::peak_bytes(Component component) const {
 }
 
 MemoryBreakdown Allocator::Peaks() const {
-  return {peak_bytes(Component::kParameters),
-          peak_bytes(Component::kGradients),
-          peak_bytes(Component::kOptimizer),
-          peak_bytes(Component::kActivations),
-          peak_bytes(Component::kWorkspace),
-          peak_bytes(Component::kCommunication),
-          0};
+  std::lock_guard lock(mutex_);
+  return Breakdown(peak_);
+}
+
+MemoryBreakdown Allocator::TakeRecentPeaks() {
+  std::lock_guard lock(mutex_);
+  return Breakdown(std::exchange(recent_peak_, live_));
+}
+
+MemoryBreakdown Allocator::Live() const {
+  std::lock_guard lock(mutex_);
+  return Breakdown(live_);
 }
 
 void Allocator::ResetPeaks() {
@@ -161,6 +178,7 @@ void Allocator::Count(Component component, int64_t bytes) {
   auto i = static_cast<size_t>(component);
   live_[i] += bytes;
   peak_[i] = std::max(peak_[i], live_[i]);
+  recent_peak_[i] = std::max(recent_peak_[i], live_[i]);
 }
 
 Status Allocator::OverLimit(Component component, int64_t bytes) const {

@@ -92,6 +92,12 @@ class Allocator {
   MemoryBreakdown Peaks() const;
   void ResetPeaks();
 
+  /// Peak of each component since the last call of this, whatever ResetPeaks does.
+  MemoryBreakdown TakeRecentPeaks();
+
+  /// What each component holds now.
+  MemoryBreakdown Live() const;
+
   /// Bytes held from the system now: live, external and cached.
   int64_t held_bytes() const;
 
@@ -112,6 +118,7 @@ class Allocator {
   mutable std::mutex mutex_;
   std::array<int64_t, kComponents> live_{};
   std::array<int64_t, kComponents> peak_{};
+  std::array<int64_t, kComponents> recent_peak_{};
   int64_t held_bytes_ = 0;
   int64_t system_allocations_ = 0;
   std::multimap<size_t, Block*> cached_;  ///< By size.

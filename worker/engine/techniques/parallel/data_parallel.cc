@@ -3,8 +3,6 @@
 #include <cstring>
 #include <string>
 
-#include "worker/engine/tensor/profiler.h"
-
 namespace weft::engine {
 
 DataParallel::DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes)
@@ -57,13 +55,19 @@ Status DataParallel::Finish() {
 }
 
 Status DataParallel::SumScalars(std::span<double> values) {
+  Profiler* profiler = nullptr;
   {
     std::lock_guard lock(mutex_);
     WEFT_RETURN_IF_ERROR(status_);
     WEFT_CHECK(queue_.empty() && !communicating_, "gradients are being reduced");
+    profiler = profiler_;
   }
+  Stopwatch watch;
   const std::string_view own(reinterpret_cast<const char*>(values.data()), values.size_bytes());
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group_->AllGather(own));
+  if (profiler != nullptr) {
+    profiler->AddCollective("gather scalars", watch.Lap(), static_cast<double>(own.size()));
+  }
   std::vector<double> sums(values.size(), 0.0);
   for (const std::string& part : all) {
     if (part.size() != values.size_bytes()) {
@@ -81,6 +85,11 @@ Status DataParallel::SumScalars(std::span<double> values) {
   return OkStatus();
 }
 
+void DataParallel::SetProfiler(Profiler* profiler) {
+  std::lock_guard lock(mutex_);
+  profiler_ = profiler;
+}
+
 double DataParallel::communication_seconds() const {
   std::lock_guard lock(mutex_);
   return communication_seconds_;
@@ -94,12 +103,18 @@ void DataParallel::Communicate() {
     const GradientBucket& bucket = layout_.buckets[static_cast<size_t>(queue_.front())];
     queue_.pop_front();
     communicating_ = true;
+    Profiler* const profiler = profiler_;
     lock.unlock();
 
+    const std::span<float> values = gradients_.subspan(
+        static_cast<size_t>(bucket.begin), static_cast<size_t>(bucket.end - bucket.begin));
     Stopwatch watch;
-    Status status = group_->AllReduceSum(gradients_.subspan(
-        static_cast<size_t>(bucket.begin), static_cast<size_t>(bucket.end - bucket.begin)));
+    Status status = group_->AllReduceSum(values);
     const double seconds = watch.Lap();
+    if (profiler != nullptr) {
+      profiler->AddCollective("all-reduce gradients", seconds,
+                              static_cast<double>(values.size_bytes()));
+    }
 
     lock.lock();
     communicating_ = false;

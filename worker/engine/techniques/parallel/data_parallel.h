@@ -10,6 +10,7 @@
 
 #include "worker/engine/comm/collective.h"
 #include "worker/engine/techniques/parallel/gradient_buckets.h"
+#include "worker/engine/tensor/profiler.h"
 #include "worker/engine/train/gradient_reducer.h"
 
 namespace weft::engine {
@@ -33,6 +34,9 @@ class DataParallel : public GradientReducer {
   Status Finish() override;
   Status SumScalars(std::span<double> values) override;
 
+  /// Tells `profiler` (null: nobody) of each collective from now on. Between steps.
+  void SetProfiler(Profiler* profiler);
+
   const BucketLayout& layout() const { return layout_; }
 
   /// Time the thread has spent in collectives since construction. What of it the training had to
@@ -55,6 +59,7 @@ class DataParallel : public GradientReducer {
   bool closing_ = false;
   int64_t reduced_ = 0;  ///< Buckets of this step.
   double communication_seconds_ = 0;
+  Profiler* profiler_ = nullptr;
   Status status_;  ///< First failure; the group is broken from then on.
 
   std::thread thread_;
