@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/group_norm.h"
 #include "common/spec/plan.h"
 #include "worker/engine/techniques/precision/loss_scale.h"
 
@@ -34,7 +37,11 @@ struct StepReport {
   double loss_scale = 1;             ///< Of this step; 1 without loss scaling.
   bool overflow = false;  ///< A gradient was not finite, and the loss scale was lowered for it.
   PhaseSeconds seconds;
-  MemoryBreakdown peak_memory;  ///< Since the trainer started.
+  MemoryBreakdown peak_memory;   ///< Since the trainer started.
+  MemoryBreakdown step_memory;   ///< Peak since the step before.
+  std::vector<GroupNorm> norms;  ///< Every log_every_steps; empty in between and when skipped.
+
+  double perplexity() const { return std::exp(loss); }
 };
 
 struct EvaluationReport {
@@ -44,6 +51,7 @@ struct EvaluationReport {
   double seconds = 0;
 
   double Accuracy() const { return static_cast<double>(right) / static_cast<double>(targets); }
+  double perplexity() const { return std::exp(loss); }
 };
 
 /// The numbers of the training state beside its tensors.

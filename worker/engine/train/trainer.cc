@@ -11,6 +11,7 @@
 #include "kernels/norm_stat/norm_stat.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/schedule.h"
+#include "worker/engine/train/group_norms.h"
 
 namespace weft::engine {
 namespace {
@@ -43,6 +44,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         ", the plan's precision is " + plan.precision);
   }
   return OkStatus();
+}
+
+/// A part of the step took `seconds`.
+void Charge(const Context& context, std::string_view phase, double seconds, double& total) {
+  total += seconds;
+  if (context.profiler != nullptr) context.profiler->AddPhase(phase, seconds);
 }
 
 }  // namespace
@@ -99,7 +106,7 @@ Status Trainer::SumScalars(std::span<double> values, PhaseSeconds& seconds) {
   if (parts_.reducer == nullptr) return OkStatus();
   Stopwatch watch;
   WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(values));
-  seconds.communication_exposed += watch.Lap();
+  Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
 }
 
@@ -107,7 +114,7 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   if (parts_.reducer == nullptr) return OkStatus();
   Stopwatch watch;
   WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
-  seconds.communication_exposed += watch.Lap();
+  Charge(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
 }
 
@@ -134,10 +141,10 @@ Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, i
     sums.sum += loss.sum;
     sums.right += loss.right;
     batches[k] = {};
-    seconds.forward += watch.Lap();
+    Charge(context, "forward", watch.Lap(), seconds.forward);
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
-    seconds.backward += watch.Lap();
+    Charge(context, "backward", watch.Lap(), seconds.backward);
   }
   return sums;
 }
@@ -156,6 +163,8 @@ Status Trainer::Update(StepReport& report) {
   Context& context = *parts_.context;
   {
     ProfileScope scope(context.profiler, "gradient norm");
+    CountWork(context.profiler, 0,
+              static_cast<double>(parts_.model->parameters().GradientCount()) * sizeof(float));
     WEFT_ASSIGN_OR_RETURN(GradientNorm gradient,
                           MeasureGradients(context, parts_.model->parameters()));
     report.gradient_norm = gradient.norm / report.loss_scale;
@@ -164,6 +173,10 @@ Status Trainer::Update(StepReport& report) {
   }
   UpdateLossScale(report);
   if (report.skipped) return OkStatus();
+  if ((counters_.step + 1) % job_.train.log_every_steps == 0) {
+    ProfileScope scope(context.profiler, "norms by group");
+    WEFT_ASSIGN_OR_RETURN(report.norms, MeasureGroups(context, parts_.model->parameters()));
+  }
   {
     ProfileScope scope(context.profiler, "update");
     WEFT_RETURN_IF_ERROR(updater_->Update(context, {.learning_rate = report.learning_rate,
@@ -187,7 +200,7 @@ Result<StepReport> Trainer::Step() {
 
   Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(std::vector<MicroBatch> batches, LoadBatches(report));
-  report.seconds.data = watch.Lap();
+  Charge(*parts_.context, "data", watch.Lap(), report.seconds.data);
   std::array<double, 3> counts = {static_cast<double>(report.targets),
                                   static_cast<double>(report.tokens),
                                   static_cast<double>(report.padding_tokens)};
@@ -210,12 +223,13 @@ Result<StepReport> Trainer::Step() {
 
   watch.Lap();
   WEFT_RETURN_IF_ERROR(Update(report));
-  report.seconds.optimizer = watch.Lap();
+  Charge(*parts_.context, "optimizer", watch.Lap(), report.seconds.optimizer);
   ++counters_.step;
   counters_.tokens += report.tokens;
   if (report.skipped) ++counters_.skipped_steps;
   if (report.overflow) ++counters_.overflows;
   report.peak_memory = parts_.context->allocator->Peaks();
+  report.step_memory = parts_.context->allocator->TakeRecentPeaks();
   return report;
 }
 
