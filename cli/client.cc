@@ -136,6 +136,13 @@ Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& i
                                      response->checkpoints().end());
 }
 
+Result<v1::ProfileJobResponse> Client::ProfileJob(const std::string& id, int steps) {
+  v1::ProfileJobRequest request;
+  request.set_id(id);
+  request.set_steps(steps);
+  return Call(&v1::Coordinator::Stub::ProfileJob, request);
+}
+
 Result<v1::GetVersionResponse> Client::GetVersion() {
   return Call(&v1::Coordinator::Stub::GetVersion, v1::GetVersionRequest());
 }

@@ -24,6 +24,8 @@ class Client {
   Result<v1::PlanReport> PlanJob(const v1::PlanJobRequest& request);
   Result<std::vector<v1::Worker>> ListWorkers();
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
+  /// Returns when the steps are done.
+  Result<v1::ProfileJobResponse> ProfileJob(const std::string& id, int steps);
   Result<v1::GetVersionResponse> GetVersion();
 
   /// Calls `on_job` for the job as it is now and after each change, until it has ended or `on_job`

@@ -33,6 +33,7 @@ std::string HomeDir();
 
 void AddJobCommands(CLI::App& app, Session& session);
 void AddPlanCommand(CLI::App& app, Session& session);
+void AddProfileCommand(CLI::App& app, Session& session);
 void AddCheckpointCommands(CLI::App& app, Session& session);
 void AddWorkerCommands(CLI::App& app, Session& session);
 void AddLocalCommands(CLI::App& app, Session& session);

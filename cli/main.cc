@@ -59,6 +59,7 @@ int Run(int argc, char** argv) {
   AddLocalCommands(app, session);
   AddJobCommands(app, session);
   AddPlanCommand(app, session);
+  AddProfileCommand(app, session);
   AddCheckpointCommands(app, session);
   AddWorkerCommands(app, session);
   AddTrainCommand(app, session);

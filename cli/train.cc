@@ -6,11 +6,14 @@
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "cli/command.h"
 #include "cli/follow.h"
 #include "cli/job_file.h"
+#include "cli/profile_table.h"
 #include "common/spec/attempt_spec.h"
 #include "common/spec/cluster_spec.h"
 #include "coordinator/planner/planner.h"
@@ -27,8 +30,10 @@ std::atomic<bool> interrupted{false};
 /// Shows an attempt of this process the way `weft job wait` shows one of the cluster.
 class ViewReporter : public trainer::Reporter {
  public:
-  explicit ViewReporter(const std::string& job_id)
-      : view_(std::cout, isatty(STDOUT_FILENO) != 0, TerminalWidth()) {
+  /// `profile_steps`: to record, from the second step on; 0 for none.
+  ViewReporter(const std::string& job_id, int64_t profile_steps)
+      : view_(std::cout, isatty(STDOUT_FILENO) != 0, TerminalWidth()),
+        profile_steps_(profile_steps) {
     job_.set_id(job_id);
     job_.set_state(v1::STARTING);
   }
@@ -40,6 +45,10 @@ class ViewReporter : public trainer::Reporter {
     view_.Update(job_);
   }
   bool StopRequested() override { return interrupted; }
+  int64_t TakeProfileRequest() override { return std::exchange(profile_steps_, 0); }
+
+  /// Unset until the recording is done.
+  const std::optional<trainer::ProfiledMessage>& profiled() const { return profiled_; }
 
   void Finish(v1::JobState state, const std::string& message) {
     std::lock_guard lock(mutex_);
@@ -61,6 +70,7 @@ class ViewReporter : public trainer::Reporter {
     if (m.state == "failed") job_.set_message("checkpoint failed: " + m.error);
   }
   void Take(const trainer::EventMessage& m) { job_.set_message(m.text); }
+  void Take(const trainer::ProfiledMessage& m) { profiled_ = m; }
   template <class Other>
   void Take(const Other&) {}
 
@@ -68,6 +78,8 @@ class ViewReporter : public trainer::Reporter {
   FollowView view_;
   v1::Job job_;
   daemon::ProgressRecord progress_;
+  int64_t profile_steps_;  // asked for by the training thread only
+  std::optional<trainer::ProfiledMessage> profiled_;
 };
 
 /// This machine as far as it can be known without measuring.
@@ -85,6 +97,7 @@ ClusterProfile ThisMachine() {
 struct TrainOptions {
   std::string file;
   std::string run_dir;
+  int64_t profile_steps = 0;
 };
 
 Result<AttemptSpec> MakeAttempt(const TrainOptions& options) {
@@ -117,12 +130,19 @@ ExitCode Train(const Session& session, const TrainOptions& options) {
   action.sa_handler = [](int) { interrupted = true; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
-  ViewReporter reporter(attempt->job_id);
+  ViewReporter reporter(attempt->job_id, options.profile_steps);
   engine::HashStore store;
   auto outcome = trainer::RunAttempt(Env::Posix(), *attempt, reporter, store);
   if (!outcome.ok()) {
     reporter.Finish(v1::FAILED, "");
     return Fail(session, outcome.status());
+  }
+  if (const auto& profiled = reporter.profiled(); profiled && profiled->error.empty()) {
+    PrintProfile(profiled->report, session.output, std::cout);
+  } else if (profiled) {
+    return Fail(session, UnavailableError(profiled->error));
+  } else if (options.profile_steps > 0) {
+    return Fail(session, ConflictError("no step was left to record: the first one is left out"));
   }
   if (!outcome->summary.has_value()) {
     reporter.Finish(v1::CANCELLED,
@@ -146,6 +166,10 @@ void AddTrainCommand(CLI::App& app, Session& session) {
   command->add_option("--run-dir", options->run_dir,
                       "Folder of the results; a second run goes on from its newest checkpoint "
                       "(default: runs/<name>)");
+  command
+      ->add_option("--profile", options->profile_steps,
+                   "Record so many steps after the first: where their time goes")
+      ->check(CLI::Range(int64_t{1}, trainer::kMaxProfileSteps));
 }
 
 }  // namespace weft::cli

@@ -158,6 +158,21 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListCheckpoints(grpc::CallbackServerCo
   return Finish(context->DefaultReactor(), "ListCheckpoints", list.status());
 }
 
+grpc::ServerUnaryReactor* CoordinatorApi::ProfileJob(grpc::CallbackServerContext* context,
+                                                     const v1::ProfileJobRequest* request,
+                                                     v1::ProfileJobResponse* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Profile(request->id(), request->steps(),
+                   [this, reactor, response](const Result<JobProfile>& profile) {
+                     if (profile.ok()) {
+                       response->set_id(profile->job_id);
+                       response->set_report_json(profile->report_json);
+                     }
+                     Finish(reactor, "ProfileJob", profile.status());
+                   });
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* CoordinatorApi::GetVersion(grpc::CallbackServerContext* context,
                                                      const v1::GetVersionRequest*,
                                                      v1::GetVersionResponse* response) {

@@ -129,6 +129,16 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
+  void Profile(int64_t request_id, const AttemptKey& attempt, int64_t steps) override {
+    v1::CoordinatorMessage message;
+    v1::ProfileAttempt& request = *message.mutable_profile();
+    request.set_request_id(request_id);
+    request.set_job_id(attempt.job_id);
+    request.set_epoch(attempt.epoch);
+    request.set_steps(static_cast<int32_t>(steps));
+    Send(std::move(message));
+  }
+
   void Close() override {
     std::lock_guard lock(mutex_);
     closing_ = true;
@@ -179,6 +189,13 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
           service_.StoreGet(link, request.request_id(), attempt, request.get().key(),
                             request.get().timeout_seconds());
         }
+        return OkStatus();
+      }
+      case v1::WorkerMessage::kProfile: {
+        const v1::ProfileReply& reply = incoming_.profile();
+        Result<std::string> report = reply.report_json();
+        if (!reply.error().empty()) report = ConflictError(reply.error());
+        service_.ReportProfile(link, reply.request_id(), std::move(report));
         return OkStatus();
       }
       case v1::WorkerMessage::MESSAGE_NOT_SET:

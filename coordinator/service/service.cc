@@ -73,7 +73,9 @@ Status Service::Start() {
 void Service::CloseLinks() {
   loop_.Post([this] {
     for (auto& [id, session] : sessions_) {
-      if (session.link) session.link->Close();
+      if (!session.link) continue;
+      EndProfilesOf(session.link);
+      session.link->Close();
     }
   });
 }

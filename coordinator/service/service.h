@@ -54,6 +54,12 @@ struct SubmitResult {
   bool already_submitted = false;
 };
 
+/// What a recording of a running job gave.
+struct JobProfile {
+  std::string job_id;
+  std::string report_json;
+};
+
 enum class WorkerState { kReady, kDisconnected, kLost };
 
 struct WorkerView {
@@ -96,6 +102,11 @@ class Service {
                              int64_t top);
   std::vector<WorkerView> Workers();
   Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& id_or_prefix);
+  /// Has the ranks record 1 to 100 steps. kConflict when the job is not RUNNING, is recorded
+  /// already or ends meanwhile; kUnavailable when its worker is out of reach or takes more than an
+  /// hour.
+  void Profile(const std::string& id_or_prefix, int64_t steps,
+               std::function<void(Result<JobProfile>)> done);
   /// The full id of the one job whose id begins so.
   Result<std::string> ResolveId(const std::string& id_or_prefix);
   Store& store() { return store_; }
@@ -116,6 +127,9 @@ class Service {
   /// `resume_step`: where the attempt started from, which retention keeps.
   void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint,
                         std::optional<int64_t> resume_step);
+  /// Answer to a WorkerLink::Profile.
+  void ReportProfile(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                     Result<std::string> report_json);
   void StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                 const AttemptKey& attempt, const std::string& key, std::string value);
   void StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
@@ -165,6 +179,13 @@ class Service {
     std::string message;
   };
 
+  /// A recording under way.
+  struct ProfileCall {
+    std::string job_id;
+    std::shared_ptr<WorkerLink> link;  ///< Where it was sent.
+    std::function<void(Result<JobProfile>)> done;
+  };
+
   using IntentKey = std::tuple<std::string, std::string, int64_t, IntentKind>;
 
   // service.cc: jobs and their changes. On the loop.
@@ -197,6 +218,12 @@ class Service {
   std::vector<std::string> JobsOn(const std::string& worker_id) const;
   void SetPlaced(const AttemptRecord& attempt);
 
+  // service_profile.cc. On the loop.
+  Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
+  void EndProfile(int64_t request_id, Result<std::string> report_json);
+  /// Nothing comes through this link any more.
+  void EndProfilesOf(const std::shared_ptr<WorkerLink>& link);
+
   // service_schedule.cc: starting attempts. On the loop.
   void ScheduleSoon();
   void RunSchedule();
@@ -219,6 +246,8 @@ class Service {
   std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
   LeaseTable leases_;
   Rendezvous rendezvous_;
+  std::map<int64_t, ProfileCall> profiles_;  ///< By request id.
+  int64_t next_profile_ = 1;
   bool schedule_pending_ = false;
   bool settling_ = false;  ///< Just started: workers are still coming back.
   std::optional<Duration> lease_timer_;

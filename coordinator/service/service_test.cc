@@ -40,6 +40,10 @@ class FakeLink : public WorkerLink {
     Note("logs " + std::to_string(position));
   }
   void ReplyStore(int64_t, const Result<std::string>&) override { Note("store"); }
+  void Profile(int64_t request_id, const AttemptKey& attempt, int64_t steps) override {
+    Note("profile " + std::to_string(request_id) + " " + attempt.job_id + " " +
+         std::to_string(attempt.epoch) + " " + std::to_string(steps));
+  }
   void Close() override { Note("closed"); }
 
   /// Waits (real time) until a note begins so; whether it came.
@@ -141,6 +145,49 @@ class ServiceTest : public testing::Test {
   int requests_ = 0;
   int64_t heartbeats_ = 0;
 };
+
+TEST_F(ServiceTest, AProfileGoesToTheWorkerOfRankZeroOfARunningJob) {
+  auto a = Attach("a");
+  auto b = Attach("b");
+  auto profile = [&](const std::string& id, int64_t steps) {
+    auto promise = std::make_shared<std::promise<Result<JobProfile>>>();
+    service_->Profile(id, steps, [promise](Result<JobProfile> p) { promise->set_value(p); });
+    return promise->get_future();
+  };
+  const std::string id = Submit(2)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  ASSERT_TRUE(b->Saw("start " + id + " 1"));
+  Result<JobProfile> early = profile(id, 3).get();
+  EXPECT_EQ(early.status().code(), StatusCode::kConflict);
+  EXPECT_THAT(early.status().message(), HasSubstr("only a RUNNING one"));
+  for (const auto& link : {a, b}) {
+    service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+    ASSERT_TRUE(link->Saw("ack " + id));
+  }
+  EXPECT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+  EXPECT_EQ(profile("nothing", 3).get().status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(profile(id, 101).get().status().code(), StatusCode::kInvalid);
+
+  auto done = profile(id, 3);
+  ASSERT_TRUE(a->Saw("profile 1 " + id + " 1 3"));
+  service_->ReportProfile(b, 1, std::string("forged"));
+  service_->ReportProfile(a, 1, std::string("{}"));
+  Result<JobProfile> result = done.get();
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->job_id, id);
+  EXPECT_EQ(result->report_json, "{}");
+
+  auto refused = profile(id, 4);
+  ASSERT_TRUE(a->Saw("profile 2 " + id + " 1 4"));
+  service_->ReportProfile(a, 2, ConflictError("it is being recorded already"));
+  EXPECT_EQ(refused.get().status().code(), StatusCode::kConflict);
+
+  auto lost = profile(id, 5);
+  ASSERT_TRUE(a->Saw("profile 3 " + id + " 1 5"));
+  service_->Detach(a);
+  EXPECT_EQ(lost.get().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(profile(id, 6).get().status().code(), StatusCode::kUnavailable);
+}
 
 TEST_F(ServiceTest, ALostWorkersJobWaitsForLeaseAndMarginAndForTheOtherRanks) {
   auto a = Attach("a");

@@ -75,6 +75,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
         return;
       }
       known->second.link->Close();
+      EndProfilesOf(known->second.link);
       link_workers_.erase(known->second.link.get());
     }
     std::unique_lock lock(view_mutex_);
@@ -118,6 +119,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
 
 void Service::Detach(const std::shared_ptr<WorkerLink>& link) {
   loop_.Post([this, link] {
+    EndProfilesOf(link);
     auto it = link_workers_.find(link.get());
     if (it == link_workers_.end()) return;
     WEFT_LOG_INFO << "worker " << it->second << " detached; its lease runs on";

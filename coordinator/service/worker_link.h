@@ -59,6 +59,8 @@ class WorkerLink {
   virtual void AckReport(const std::string& job_id, int64_t epoch, ShareEvent event) = 0;
   virtual void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) = 0;
   virtual void ReplyStore(int64_t request_id, const Result<std::string>& value) = 0;
+  /// Rank 0 of the attempt shall record steps.
+  virtual void Profile(int64_t request_id, const AttemptKey& attempt, int64_t steps) = 0;
   /// Ends the stream.
   virtual void Close() = 0;
 };

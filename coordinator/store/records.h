@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/spec/group_norm.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 
@@ -90,6 +91,12 @@ struct Progress {
   std::optional<int64_t> checkpoint_step;
   std::vector<double> recent_losses;
   double utilization_ratio = 0;
+  double perplexity = 0;
+  std::optional<double> validation_perplexity;
+  std::vector<GroupNorm> norms;
+  int64_t skipped_steps = 0;
+  int64_t loss_spikes = 0;
+  int64_t rollbacks = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -107,6 +114,12 @@ struct Progress {
     visit(Field("checkpoint_step", "Newest verified checkpoint."), self.checkpoint_step);
     visit(Field("recent_losses", "Newest training losses.").Range(0, 120), self.recent_losses);
     visit(Field("utilization_ratio", "Of the measured matrix rate."), self.utilization_ratio);
+    visit(Field("perplexity", "exp(loss)."), self.perplexity);
+    visit(Field("validation_perplexity", "exp(validation_loss)."), self.validation_perplexity);
+    visit(Field("norms", "Newest norms by group.").Range(0, 16), self.norms);
+    visit(Field("skipped_steps", "Updates dropped."), self.skipped_steps);
+    visit(Field("loss_spikes", "Of them because the loss jumped."), self.loss_spikes);
+    visit(Field("rollbacks", "Times it went back and left out data."), self.rollbacks);
   }
 };
 

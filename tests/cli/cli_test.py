@@ -65,6 +65,16 @@ class WithoutCluster(unittest.TestCase):
         self.assertEqual(text.code, 0, text.err)
         self.assertTrue(text.out.startswith("the king"))
 
+    def test_training_in_process_can_be_profiled(self):
+        cluster = self.cluster
+        result = cluster.weft("train", cluster.job(), "--run-dir", "run", "--profile", "3")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("linear forward", result.out)
+        trace = json.loads((cluster.folder / "run/profiles/step-00000002.json").read_text())
+        steps = [e for e in trace["traceEvents"] if e["name"] == "step"]
+        self.assertEqual(len(steps), 3)
+        self.assertEqual(cluster.weft("train", cluster.job(), "--profile", "0").code, 2)
+
     def test_tokenizer_is_trained_from_text(self):
         cluster = self.cluster
         result = cluster.weft("tokenizer", "train", "text.txt", "--vocab-size", "280",
@@ -179,6 +189,34 @@ class WithCluster(unittest.TestCase):
         cluster.weft("job", "wait", job, "--for", "RUNNING", "--timeout", "60")
         self.assertEqual(cluster.weft("cancel", job).code, 0)
         self.assertEqual(cluster.weft("job", "wait", job).code, 11)
+
+    def test_a_running_job_is_profiled_and_an_ended_one_is_not(self):
+        cluster = self.cluster
+        job = cluster.submit(cluster.job("profiled", steps=100000, eval_every_steps=0))
+        self.addCleanup(cluster.weft, "cancel", job)
+        cluster.weft("job", "wait", job, "--for", "RUNNING", "--timeout", "60")
+        profile = cluster.weft("profile", job, "--steps", "4", "-o", "json")
+        self.assertEqual(profile.code, 0, profile.out)
+        report = profile.json()
+        self.assertEqual((report["kind"], report["steps"]), ("Profile", 4))
+        rows = {row["name"]: row for row in report["operations"]}
+        self.assertGreater(rows["linear forward"]["flops_per_second"], 0)
+        phases = sum(row["share"] for row in report["operations"]
+                     if row["kind"] == "phase" and row["name"] != "step")
+        self.assertGreater(phases, 0.8)
+        self.assertLessEqual(phases, 1.0)
+        trace = json.loads(pathlib.Path(report["trace_path"]).read_text())
+        self.assertTrue({"M", "X", "C"} <= {event["ph"] for event in trace["traceEvents"]})
+        table = cluster.weft("profile", job)
+        self.assertIn("[operations]", table.out, table.err)
+        self.assertIn("trace: ", table.out)
+
+        self.assertEqual(cluster.weft("cancel", job).code, 0)
+        self.assertEqual(cluster.weft("job", "wait", job).code, 11)
+        ended = cluster.weft("profile", job)
+        self.assertEqual(ended.code, 5, ended.err)
+        self.assertIn("only a RUNNING one", ended.err)
+        self.assertEqual(cluster.weft("profile", "no-such-job").code, 3)
 
     def test_logs_come_whole_and_end_with_the_outcome(self):
         cluster = self.cluster

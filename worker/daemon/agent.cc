@@ -166,6 +166,8 @@ void Agent::OnMessage(const v1::CoordinatorMessage& message) {
       return OnStart(message.start());
     case v1::CoordinatorMessage::kStop:
       return OnStop(message.stop());
+    case v1::CoordinatorMessage::kProfile:
+      return OnProfileRequest(message.profile());
     case v1::CoordinatorMessage::kStore:
       return OnStoreReply(message.store());
     case v1::CoordinatorMessage::kLogAck:
@@ -336,6 +338,15 @@ void Agent::OnStop(const v1::StopAttempt& stop) {
   share->attempt.Stop(stop.graceful());
 }
 
+void Agent::OnProfileRequest(const v1::ProfileAttempt& request) {
+  Share* share = FindShare({request.job_id(), request.epoch()});
+  if (share != nullptr) return share->attempt.Profile(request);
+  v1::ProfileReply reply;
+  reply.set_request_id(request.request_id());
+  reply.set_error("no rank of this attempt runs on the worker");
+  OnProfile(std::move(reply));
+}
+
 void Agent::OnStoreReply(const v1::StoreReply& reply) {
   auto call = store_calls_.find(reply.request_id());
   if (call == store_calls_.end()) return;
@@ -405,6 +416,14 @@ void Agent::OnCheckpoint(v1::CheckpointReport report) {
   }
   share->checkpoints.push_back(std::move(report));
   if (share->checkpoints.size() > kKeptCheckpoints) share->checkpoints.pop_front();
+}
+
+void Agent::OnProfile(v1::ProfileReply reply) {
+  // After a reconnect nobody waits for it any more.
+  if (!registered_) return;
+  v1::WorkerMessage message;
+  *message.mutable_profile() = std::move(reply);
+  connection_->Send(std::move(message));
 }
 
 void Agent::OnStoreRequest(Attempt& /*attempt*/, v1::StoreRequest request, StoreAnswer answer) {

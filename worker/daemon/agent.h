@@ -71,6 +71,7 @@ class Agent : private AttemptListener {
   // Commands.
   void OnStart(const v1::StartAttempt& start);
   void OnStop(const v1::StopAttempt& stop);
+  void OnProfileRequest(const v1::ProfileAttempt& request);
   void OnStoreReply(const v1::StoreReply& reply);
   void OnLogAck(const v1::LogAck& ack);
   void OnAttemptAck(const v1::AttemptAck& ack);
@@ -79,6 +80,7 @@ class Agent : private AttemptListener {
   void OnReport(v1::AttemptReport report) override;
   void OnLogLine(Attempt& attempt, v1::LogLine line) override;
   void OnCheckpoint(v1::CheckpointReport report) override;
+  void OnProfile(v1::ProfileReply reply) override;
   void OnStoreRequest(Attempt& attempt, v1::StoreRequest request, StoreAnswer answer) override;
 
   // Sending.

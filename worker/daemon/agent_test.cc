@@ -136,6 +136,35 @@ class AgentTest : public ::testing::Test {
   std::promise<Status> done_;
 };
 
+TEST_F(AgentTest, AProfileIsTakenByRankZeroAndAlwaysAnswered) {
+  StartAgent();
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  auto ask = [&](int64_t id, const std::string& job, int steps) {
+    v1::CoordinatorMessage message;
+    message.mutable_profile()->set_request_id(id);
+    message.mutable_profile()->set_job_id(job);
+    message.mutable_profile()->set_epoch(1);
+    message.mutable_profile()->set_steps(steps);
+    coordinator_.Send(message);
+  };
+  auto answer = [&](int64_t id) {
+    auto message =
+        coordinator_.WaitFor([&](const auto& m) { return m.profile().request_id() == id; });
+    return message ? message->profile() : v1::ProfileReply();
+  };
+  ask(1, "wait", 7);
+  EXPECT_EQ(answer(1).error(), "");
+  EXPECT_THAT(answer(1).report_json(), HasSubstr("\"steps\":7"));
+  ask(2, "another", 7);
+  EXPECT_THAT(answer(2).error(), HasSubstr("no rank of this attempt"));
+  ask(3, "wait", 60);
+  ask(4, "wait", 7);
+  EXPECT_THAT(answer(4).error(), HasSubstr("recorded already"));
+  StopJob("wait", /*graceful=*/true);
+  EXPECT_THAT(answer(3).error(), HasSubstr("ended before"));
+}
+
 TEST_F(AgentTest, RunsAJobAndTellsItsWholeStory) {
   StartAgent();
   StartJob("finish");

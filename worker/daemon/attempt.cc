@@ -177,6 +177,27 @@ void Attempt::Abort(v1::Reason reason, const std::string& message) {
   FinishIfAllEnded();
 }
 
+void Attempt::Profile(const v1::ProfileAttempt& request) {
+  const bool has_rank_zero = !ranks_.empty() && ranks_.front()->index == 0;
+  if (over_ || failing_ || killed_ || !has_rank_zero || !training_) {
+    return AnswerProfile(request.request_id(), "its ranks do not train yet, or no more", "");
+  }
+  if (profile_request_) {
+    return AnswerProfile(request.request_id(), "it is being recorded already", "");
+  }
+  profile_request_ = request.request_id();
+  ranks_.front()->process->SendControl(ToLine(trainer::ProfileMessage{request.steps()}));
+}
+
+void Attempt::AnswerProfile(int64_t request_id, const std::string& error,
+                            const std::string& report_json) {
+  v1::ProfileReply reply;
+  reply.set_request_id(request_id);
+  reply.set_error(error);
+  reply.set_report_json(report_json);
+  listener_.OnProfile(std::move(reply));
+}
+
 void Attempt::ReapChildren() {
   if (over_) return;
   for (auto& rank : ranks_) rank->process->Reap();
@@ -215,7 +236,7 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
                         {"optimizer", p.optimizer},
                         {"checkpoint_stall", p.checkpoint_stall},
                         {"eval", p.evaluation}});
-  metrics_.SetMemoryPeak(job_id(), rank.index, progress.memory_peak);
+  metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
   if (&rank != ranks_.front().get()) return;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());
@@ -262,6 +283,13 @@ void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
 
 void Attempt::On(Rank& rank, const trainer::EventMessage& event) {
   AddLogLine(rank.index, true, event.level + ": " + event.text);
+}
+
+void Attempt::On(Rank& /*rank*/, const trainer::ProfiledMessage& profiled) {
+  if (!profile_request_) return;
+  const int64_t request = *std::exchange(profile_request_, std::nullopt);
+  AnswerProfile(request, profiled.error,
+                profiled.error.empty() ? ToJson(profiled.report).dump() : "");
 }
 
 void Attempt::On(Rank& rank, const trainer::StoreSetMessage& set) {
@@ -360,6 +388,10 @@ void Attempt::ReportEnd() {
     return;
   }
   over_ = true;
+  if (profile_request_) {
+    AnswerProfile(*std::exchange(profile_request_, std::nullopt),
+                  "the attempt ended before the steps were done", "");
+  }
   for (const std::string& path : spec_paths_) {
     Status removed = Env::Posix().RemoveFile(path);
     if (!removed.ok()) {

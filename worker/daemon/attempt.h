@@ -44,6 +44,7 @@ class AttemptListener {
   virtual void OnReport(v1::AttemptReport report) = 0;
   virtual void OnLogLine(Attempt& attempt, v1::LogLine line) = 0;
   virtual void OnCheckpoint(v1::CheckpointReport report) = 0;
+  virtual void OnProfile(v1::ProfileReply reply) = 0;
   /// `request` lacks its request id. `answer` may be called later, also after the attempt's end.
   virtual void OnStoreRequest(Attempt& attempt, v1::StoreRequest request, StoreAnswer answer) = 0;
 };
@@ -69,6 +70,10 @@ class Attempt {
   /// Kills the ranks at once and reports FAILED with this reason.
   void Abort(v1::Reason reason, const std::string& message);
 
+  /// Asks rank 0 to record steps. OnProfile always answers: with an error when rank 0 does not
+  /// train here, when it is recording already, and when the attempt ends before it is done.
+  void Profile(const v1::ProfileAttempt& request);
+
   void ReapChildren();
 
   const std::string& job_id() const { return start_.job_id(); }
@@ -92,11 +97,13 @@ class Attempt {
   void On(Rank& rank, const trainer::EvaluationMessage& evaluation);
   void On(Rank& rank, const trainer::CheckpointMessage& message);
   void On(Rank& rank, const trainer::EventMessage& event);
+  void On(Rank& rank, const trainer::ProfiledMessage& profiled);
   void On(Rank& rank, const trainer::StoreSetMessage& set);
   void On(Rank& rank, const trainer::StoreGetMessage& get);
   void On(Rank& rank, const trainer::FinishedMessage& finished);
   void On(Rank& rank, const trainer::StoppedMessage& stopped);
   void On(Rank& rank, const trainer::FailedMessage& failed);
+  void AnswerProfile(int64_t request_id, const std::string& error, const std::string& report_json);
   void AskStore(Rank& rank, int64_t id, v1::StoreRequest request);
   void AnswerStore(Rank& rank, int64_t id, const std::string& error, const std::string& value);
 
@@ -126,6 +133,7 @@ class Attempt {
   std::vector<std::string> spec_paths_;
   ProgressRecord progress_;
   std::optional<int64_t> resume_step_;
+  std::optional<int64_t> profile_request_;  // that rank 0 is working on
   bool training_ = false;
   bool failing_ = false;  // a rank failed; the others are given a moment, then killed
   bool killed_ = false;

@@ -85,6 +85,15 @@ struct Metrics::Families {
       NewHistogram("weft_train_step_duration_seconds", "Time of an optimizer step.");
   Family<Counter>& phase =
       NewCounter("weft_train_phase_seconds_total", "Time of a rank by what it did.");
+  Family<Gauge>& perplexity = NewGauge("weft_train_perplexity", "exp of the training loss.");
+  Family<Gauge>& eval_perplexity =
+      NewGauge("weft_train_eval_perplexity", "exp of the newest validation loss.");
+  Family<Gauge>& group_gradient_norm = NewGauge(
+      "weft_train_group_gradient_norm", "Gradient norm by group of parameters, before clipping.");
+  Family<Gauge>& group_parameter_norm =
+      NewGauge("weft_train_group_parameter_norm", "Norm of the parameters by group.");
+  Family<Gauge>& memory = NewGauge("weft_train_memory_bytes",
+                                   "Most memory a rank used in its last step, by component.");
   Family<Gauge>& memory_peak =
       NewGauge("weft_train_memory_peak_bytes", "Most memory a rank has used, by component.");
   Family<Gauge>& padding = NewGauge("weft_train_padding_ratio",
@@ -257,13 +266,19 @@ void Metrics::SetProgress(const std::string& name, const v1::Progress& progress)
     run->last_tokens = progress.tokens();
   }
   run->Get(f.loss, {}).Set(progress.loss());
+  run->Get(f.perplexity, {}).Set(progress.perplexity());
   run->Get(f.gradient_norm, {}).Set(progress.gradient_norm());
+  for (const v1::GroupNorm& norm : progress.norms()) {
+    run->Get(f.group_gradient_norm, {{"group", norm.group()}}).Set(norm.gradient());
+    run->Get(f.group_parameter_norm, {{"group", norm.group()}}).Set(norm.parameter());
+  }
   run->Get(f.learning_rate, {}).Set(progress.learning_rate());
   run->Get(f.eta, {}).Set(progress.eta_seconds());
   run->Get(f.mfu, {}).Set(progress.utilization_ratio());
   run->Get(f.rate, {}).Set(progress.tokens_per_second());
   if (progress.has_validation_loss()) {
     run->Get(f.eval_loss, {{"dataset", "validation"}}).Set(progress.validation_loss());
+    run->Get(f.eval_perplexity, {{"dataset", "validation"}}).Set(progress.validation_perplexity());
   }
 }
 
@@ -278,14 +293,19 @@ void Metrics::ObserveStep(const std::string& name, int rank, double step_seconds
   }
 }
 
-void Metrics::SetMemoryPeak(const std::string& name, int rank, const MemoryBreakdown& peak) {
+void Metrics::SetMemory(const std::string& name, int rank, const MemoryBreakdown& peak,
+                        const MemoryBreakdown& step) {
   Run* run = Find(name);
   if (run == nullptr) return;
-  MemoryBreakdown::Fields(peak, [&](const Field& field, int64_t bytes) {
-    std::string component(field.name.substr(0, field.name.rfind("_bytes")));
-    run->Get(families_->memory_peak, {{"rank", std::to_string(rank)}, {"component", component}})
-        .Set(static_cast<double>(bytes));
-  });
+  const auto set = [&](Family<Gauge>& family, const MemoryBreakdown& memory) {
+    MemoryBreakdown::Fields(memory, [&](const Field& field, int64_t bytes) {
+      std::string component(field.name.substr(0, field.name.rfind("_bytes")));
+      run->Get(family, {{"rank", std::to_string(rank)}, {"component", component}})
+          .Set(static_cast<double>(bytes));
+    });
+  };
+  set(families_->memory_peak, peak);
+  set(families_->memory, step);
 }
 
 void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMessage& step) {

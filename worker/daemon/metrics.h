@@ -59,8 +59,9 @@ class Metrics {
   void ObserveStep(const std::string& run, int rank, double step_seconds,
                    const std::map<std::string, double>& phase_seconds);
 
-  /// Most memory a local rank has used, by component.
-  void SetMemoryPeak(const std::string& run, int rank, const MemoryBreakdown& peak);
+  /// Most memory a local rank has used, by component: so far, and since the step before.
+  void SetMemory(const std::string& run, int rank, const MemoryBreakdown& peak,
+                 const MemoryBreakdown& step);
 
   /// What a step told about numbers that were not finite, dropped updates and the loss scale.
   void ObserveNumerics(const std::string& run, const trainer::ProgressMessage& step);

@@ -1,6 +1,18 @@
 #include "worker/daemon/progress.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 namespace weft::daemon {
+namespace {
+
+/// A loss beyond 709 nats has no perplexity in a double, and JSON knows no infinity.
+double Perplexity(double loss) {
+  return std::min(std::exp(loss), std::numeric_limits<double>::max());
+}
+
+}  // namespace
 
 void ProgressRecord::Take(const trainer::ProgressMessage& message) {
   constexpr int kRecentLosses = 120;
@@ -17,8 +29,16 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
                             static_cast<double>(message.steps_total - message.step));
   // What is not finite is not told: the last finite value stands.
   if (message.gradient_norm) progress_.set_gradient_norm(*message.gradient_norm);
+  if (!message.norms.empty()) progress_.clear_norms();
+  for (const GroupNorm& norm : message.norms) {
+    v1::GroupNorm& group = *progress_.add_norms();
+    group.set_group(norm.group);
+    group.set_gradient(norm.gradient);
+    group.set_parameter(norm.parameter);
+  }
   if (!message.loss) return;
   progress_.set_loss(*message.loss);
+  progress_.set_perplexity(Perplexity(*message.loss));
   if (progress_.recent_losses_size() == kRecentLosses) {
     progress_.mutable_recent_losses()->erase(progress_.recent_losses().begin());
   }
@@ -27,6 +47,7 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
 
 void ProgressRecord::Take(const trainer::EvaluationMessage& message) {
   progress_.set_validation_loss(message.loss);
+  progress_.set_validation_perplexity(Perplexity(message.loss));
   progress_.set_validation_step(message.step);
 }
 

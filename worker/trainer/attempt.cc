@@ -145,6 +145,7 @@ Result<AttemptOutcome> Attempt::Train() {
       return ConflictError("attempt " + std::to_string(spec_.epoch) + " of job " + spec_.job_id +
                            " was replaced by a newer one");
     }
+    if (profile_ && (profile_->done() || votes.stop)) WEFT_RETURN_IF_ERROR(FinishProfile());
     if (trainer_->finished()) break;
     if (votes.stop) {
       Status saved = CheckState(0);
@@ -156,6 +157,9 @@ Result<AttemptOutcome> Attempt::Train() {
       }
       return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
     }
+    if (votes.profile_steps > 0) {
+      profile_.emplace(context_, reducer_.get(), step + 1, votes.profile_steps);
+    }
     const int64_t eval_every = job.train.eval_every_steps;
     if (eval_every > 0 && step % eval_every == 0) WEFT_RETURN_IF_ERROR(EvaluateNow());
     const int64_t save_every = job.checkpoint.every_steps;
@@ -165,7 +169,9 @@ Result<AttemptOutcome> Attempt::Train() {
 }
 
 Status Attempt::Step() {
+  engine::Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(engine::StepReport report, trainer_->Step());
+  if (profile_) profile_->OnStep(watch.Lap());
   const engine::TrainCounters& counters = trainer_->counters();
   ProgressMessage progress;
   progress.step = counters.step;
@@ -190,6 +196,8 @@ Status Attempt::Step() {
                      std::exchange(checkpoint_stall_, 0),
                      std::exchange(evaluation_seconds_, 0)};
   progress.memory_peak = peak_memory_ = report.peak_memory;
+  progress.memory_step = report.step_memory;
+  progress.norms = std::move(report.norms);
   training_seconds_ += progress.step_seconds;
   if (curve_) {
     WEFT_RETURN_IF_ERROR(curve_->Append(counters.step, report.loss, report.learning_rate));
@@ -217,15 +225,37 @@ Status Attempt::Step() {
 }
 
 Result<Attempt::Votes> Attempt::CollectVotes() {
-  std::array<double, 2> votes = {reporter_.StopRequested() ? 1.0 : 0.0,
-                                 checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0};
+  const bool may_profile = first_rank() && !profile_;
+  std::array<double, 3> votes = {
+      reporter_.StopRequested() ? 1.0 : 0.0, checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0,
+      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0};
   if (reducer_) WEFT_RETURN_IF_ERROR(reducer_->SumScalars(votes));
-  return Votes{votes[0] > 0, votes[1] > 0};
+  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2])};
+}
+
+Status Attempt::FinishProfile() {
+  if (!profile_) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> events, profile_->GatherEvents(*group_));
+  if (first_rank()) {
+    Result<ProfileReport> report = profile_->Write(env_, spec_.run_dir, events);
+    if (report.ok()) {
+      Event("info",
+            "profile of " + std::to_string(report->steps) + " steps in " + report->trace_path);
+      reporter_.Report(ProfiledMessage{"", *report});
+    } else {
+      reporter_.Report(ProfiledMessage{"writing the trace: " + report.status().message(), {}});
+    }
+  }
+  profile_.reset();
+  return OkStatus();
 }
 
 Status Attempt::EvaluateNow() {
   if (data_.validation == nullptr) return OkStatus();
+  // A profile is of the steps alone.
+  engine::Profiler* const profiler = std::exchange(context_.profiler, nullptr);
   WEFT_ASSIGN_OR_RETURN(engine::EvaluationReport report, trainer_->Evaluate());
+  context_.profiler = profiler;
   evaluation_seconds_ += report.seconds;
   validation_loss_ = IfFinite(report.loss);
   if (first_rank() && validation_loss_) {
@@ -296,6 +326,7 @@ Status Attempt::SaveAndWait() {
 }
 
 Result<AttemptOutcome> Attempt::Finish() {
+  WEFT_RETURN_IF_ERROR(FinishProfile());
   WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(EvaluateNow());
   WEFT_RETURN_IF_ERROR(SaveAndWait());

@@ -10,6 +10,7 @@
 #include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/train/trainer.h"
 #include "worker/trainer/loss_curve.h"
+#include "worker/trainer/profile.h"
 #include "worker/trainer/run_attempt.h"
 #include "worker/trainer/speedometer.h"
 #include "worker/trainer/start_state.h"
@@ -33,6 +34,7 @@ class Attempt {
   struct Votes {
     bool stop = false;
     bool fenced = false;
+    int64_t profile_steps = 0;
   };
 
   bool first_rank() const { return spec_.rank == 0; }
@@ -42,6 +44,8 @@ class Attempt {
   Status OpenOutputs(const StartPoint& start);
   Status Step();
   Result<Votes> CollectVotes();
+  /// Ends the recording under way, if any, on all ranks.
+  Status FinishProfile();
   Status EvaluateNow();
   /// The error of a diverged training when a weight is not finite, or the last updates, more than
   /// `dropped_allowed` of them, were dropped. Such a state is not saved: it would replace the good
@@ -71,6 +75,7 @@ class Attempt {
   std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Rank 0, as is the curve.
   std::optional<LossCurve> curve_;
   std::optional<Speedometer> speed_;
+  std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
   int64_t first_step_ = 0;
   int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.

@@ -5,10 +5,13 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/group_norm.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "worker/trainer/profile_report.h"
 #include "worker/trainer/run_summary.h"
 
 namespace weft::trainer {
@@ -107,6 +110,8 @@ struct ProgressMessage {
   double step_seconds = 0;
   PhaseTimes phases;
   MemoryBreakdown memory_peak;
+  MemoryBreakdown memory_step;
+  std::vector<GroupNorm> norms;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -132,6 +137,8 @@ struct ProgressMessage {
           self.step_seconds);
     visit(Field("phases", "Parts of step_seconds."), self.phases);
     visit(Field("memory_peak", "Of this rank so far."), self.memory_peak);
+    visit(Field("memory_step", "Of this rank since the step before."), self.memory_step);
+    visit(Field("norms", "By group of parameters; empty when they were not measured."), self.norms);
   }
 };
 
@@ -185,6 +192,19 @@ struct EventMessage {
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("level", "How bad.").OneOf({"info", "warning", "error"}), self.level);
     visit(Field("text", "For people."), self.text);
+  }
+};
+
+/// From rank 0: the answer to a ProfileRequest.
+struct ProfiledMessage {
+  static constexpr std::string_view kName = "profiled";
+  std::string error;
+  ProfileReport report;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("error", "Why there is no report; empty on success."), self.error);
+    visit(Field("report", "What was recorded."), self.report);
   }
 };
 
@@ -288,6 +308,17 @@ struct StopMessage {
   static void Fields(Self&, Visitor&&) {}
 };
 
+/// To rank 0, while no other is being answered: record steps, on all ranks.
+struct ProfileMessage {
+  static constexpr std::string_view kName = "profile";
+  int64_t steps = 1;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("steps", "How many.").Unit("steps").Range(1, kMaxProfileSteps), self.steps);
+  }
+};
+
 /// Exit at once.
 struct AbortMessage {
   static constexpr std::string_view kName = "abort";
@@ -297,9 +328,9 @@ struct AbortMessage {
 };
 
 using RankMessage = std::variant<HelloMessage, StartedMessage, ProgressMessage, EvaluationMessage,
-                                 CheckpointMessage, EventMessage, StoreSetMessage, StoreGetMessage,
-                                 FinishedMessage, StoppedMessage, FailedMessage>;
-using DaemonMessage = std::variant<StoreReplyMessage, StopMessage, AbortMessage>;
+                                 CheckpointMessage, EventMessage, ProfiledMessage, StoreSetMessage,
+                                 StoreGetMessage, FinishedMessage, StoppedMessage, FailedMessage>;
+using DaemonMessage = std::variant<StoreReplyMessage, StopMessage, ProfileMessage, AbortMessage>;
 
 /// The line of a message, without its line end. Text that is not UTF-8 gets replacement characters.
 std::string ToLine(const RankMessage& message);

@@ -106,6 +106,8 @@ void ControlChannel::OnLine(std::string_view line) {
   }
   if (std::holds_alternative<StopMessage>(*message)) {
     stop_ = true;
+  } else if (auto* profile = std::get_if<ProfileMessage>(&*message)) {
+    profile_steps_ = profile->steps;
   } else if (std::holds_alternative<AbortMessage>(*message)) {
     gone_(true);
   } else {

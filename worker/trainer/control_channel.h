@@ -28,6 +28,7 @@ class ControlChannel : public Reporter, public engine::Store {
 
   void Report(const RankMessage& message) override;
   bool StopRequested() override { return stop_; }
+  int64_t TakeProfileRequest() override { return profile_steps_.exchange(0); }
 
   /// Like a stop message. Safe in a signal handler.
   void RequestStop() { stop_ = true; }
@@ -47,6 +48,7 @@ class ControlChannel : public Reporter, public engine::Store {
   const int fd_;
   void (*gone_)(bool aborted);
   std::atomic<bool> stop_{false};
+  std::atomic<int64_t> profile_steps_{0};
   std::atomic<int64_t> next_request_{1};
 
   std::mutex mutex_;  ///< Guards what follows.

@@ -26,6 +26,7 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
       EvaluationMessage{7, 2.5},
       CheckpointMessage{"failed", 7, "/p", 10, 0.1, 0.2, 0.3, "No space left"},
       EventMessage{"warning", "line\nbreak and \"quotes\" and é"},
+      ProfiledMessage{"", {12, 2, 4, 0.5, "/run/profiles/p.json", 0, {{"phase", "data", 1, 0.1, 0.2, 1e9, {}}}}},
       StoreSetMessage{1, "rank/0", ToHex(std::string("\0\xff\n", 3))},
       StoreGetMessage{2, "rank/1", 30},
       finished,
@@ -41,7 +42,7 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
   }
   for (const DaemonMessage& message :
        {DaemonMessage(StoreReplyMessage{2, "not set", "00"}), DaemonMessage(StopMessage{}),
-        DaemonMessage(AbortMessage{})}) {
+        DaemonMessage(ProfileMessage{7}), DaemonMessage(AbortMessage{})}) {
     Result<DaemonMessage> read = ParseDaemonMessage(ToLine(message));
     ASSERT_TRUE(read.ok()) << read.status().message();
     EXPECT_EQ(read->index(), message.index());
@@ -58,6 +59,8 @@ TEST(Control, AnotherProgramsLinesAreRefused) {
     EXPECT_EQ(ParseRankMessage(line).status().code(), StatusCode::kInvalid) << line;
   }
   EXPECT_THAT(ParseDaemonMessage("{\"hello\":{}}").status().message(), HasSubstr("'hello'"));
+  EXPECT_FALSE(ParseDaemonMessage("{\"profile\":{\"steps\":0}}").ok());
+  EXPECT_FALSE(ParseDaemonMessage("{\"profile\":{\"steps\":101}}").ok());
 }
 
 TEST(Control, TextThatIsNotUtf8StillGoesThrough) {

@@ -41,6 +41,9 @@ class SignalledReporter : public Reporter {
   bool StopRequested() override {
     return stop_requested || (daemon_ != nullptr && daemon_->StopRequested());
   }
+  int64_t TakeProfileRequest() override {
+    return daemon_ != nullptr ? daemon_->TakeProfileRequest() : 0;
+  }
 
  private:
   Reporter* daemon_;

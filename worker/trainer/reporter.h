@@ -14,6 +14,10 @@ class Reporter {
 
   /// Asked after every step, on every rank; one rank that is asked to stop stops all.
   virtual bool StopRequested() = 0;
+
+  /// Steps that were asked to be recorded since the last call, 0 for none. Asked after every step,
+  /// on rank 0.
+  virtual int64_t TakeProfileRequest() { return 0; }
 };
 
 }  // namespace weft::trainer

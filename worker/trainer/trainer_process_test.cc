@@ -186,6 +186,58 @@ TEST_F(TrainerProcessTest, WhenOneRankDiesTheOtherLeavesForARetryAndTheJobResume
   EXPECT_EQ(Losses(spec).size(), 12u);
 }
 
+TEST_F(TrainerProcessTest, AProfileOfTwoRanksIsOneTraceAndChangesNoBit) {
+  auto pair = [&](const std::string& run) {
+    AttemptSpec spec = Spec(run);
+    spec.world_size = 2;
+    spec.plan.mesh.data = 2;
+    spec.plan.accumulation_steps = 1;
+    return spec;
+  };
+  AttemptSpec undisturbed = pair("undisturbed");
+  auto first = Start(undisturbed);
+  undisturbed.rank = 1;
+  auto second = Start(undisturbed);
+  ASSERT_EQ(first->Wait(), kExitDone);
+  ASSERT_EQ(second->Wait(), kExitDone);
+
+  AttemptSpec spec = pair("profiled");
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
+    ranks.push_back(Start(spec, "trainer.before_step=sleep:20", true));
+  }
+  ServeStore(ranks);
+  ranks[0]->Send(ProfileMessage{3});
+  auto profiled = ranks[0]->Await<ProfiledMessage>();
+  ASSERT_TRUE(profiled.has_value());
+  EXPECT_EQ(profiled->error, "");
+  const ProfileReport& report = profiled->report;
+  EXPECT_EQ(report.steps, 3);
+  EXPECT_EQ(report.ranks, 2);
+  std::map<std::string, ProfileOperation> rows;
+  for (const ProfileOperation& row : report.operations) rows[row.name] = row;
+  double operations = 0;
+  for (const auto& [name, row] : rows) operations += row.kind == "operation" ? row.share : 0;
+  EXPECT_GT(operations, 0.2);
+  EXPECT_LT(operations, 1.0);
+  EXPECT_GT(rows["linear forward"].flops_per_second.value_or(0), 0);
+  EXPECT_GT(rows["attention backward"].flops_per_second.value_or(0), 0);
+  EXPECT_GT(rows["all-reduce gradients"].bytes_per_second.value_or(0), 0);
+  EXPECT_EQ(rows["update"].calls_per_step, 1);
+  EXPECT_EQ(rows["step"].calls_per_step, 1);
+  EXPECT_TRUE(ranks[0]->Await<FinishedMessage>().has_value());
+  EXPECT_EQ(ranks[0]->Wait(), kExitDone);
+  EXPECT_EQ(ranks[1]->Wait(), kExitDone);
+  EXPECT_EQ(Curve(spec), Curve(undisturbed));
+
+  const Json trace = *ParseJson(*ReadFile(env_, report.trace_path));
+  std::map<int, int> steps;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("name") == "step") ++steps[event.at("pid").get<int>()];
+  }
+  EXPECT_EQ(steps, (std::map<int, int>{{0, 3}, {1, 3}}));
+}
+
 TEST_F(TrainerProcessTest, WhatTheUserGotWrongIsNotRetried) {
   auto expect_user_error = [&](const AttemptSpec& spec, const std::string& text) {
     const FailedMessage failed = Fail(spec, kExitUserError);

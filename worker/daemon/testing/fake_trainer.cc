@@ -79,7 +79,15 @@ class Fake {
   }
 
   int AwaitStop() {
-    while (!std::holds_alternative<StopMessage>(Receive())) {
+    while (true) {
+      const DaemonMessage message = Receive();
+      if (std::holds_alternative<StopMessage>(message)) break;
+      // Longer recordings than 50 steps are not done before the stop.
+      auto* profile = std::get_if<ProfileMessage>(&message);
+      if (profile == nullptr || profile->steps > 50) continue;
+      ProfiledMessage profiled;
+      profiled.report.steps = profile->steps;
+      Send(profiled);
     }
     Send(StoppedMessage{3, spec_.run_dir});
     return 0;

@@ -56,7 +56,8 @@ std::string_view GroupOfParameter(std::string_view name) {
   return "mlp";
 }
 
-Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSet& parameters) {
+Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSet& parameters,
+                                             double loss_scale) {
   std::vector<GroupNorm> norms;
   for (std::string_view group : kGroups) {
     std::vector<kernels::NormTensor> gradients;
@@ -64,15 +65,17 @@ Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSe
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (GroupOfParameter(parameters[i].name) != group) continue;
       const TensorView value = parameters.value(i);
-      values.push_back({value.As<float>(), value.shape.Elements()});
+      const bool f32 = value.dtype == DType::kF32;
+      values.push_back({f32 ? value.As<float>() : nullptr, value.shape.Elements(),
+                        f32 ? nullptr : value.As<BFloat16>()});
       if (!parameters[i].trainable()) continue;
       const TensorView gradient = parameters.gradient(i);
-      gradients.push_back({gradient.As<float>(), gradient.shape.Elements()});
+      gradients.push_back({gradient.As<float>(), gradient.shape.Elements(), nullptr});
     }
     if (values.empty()) continue;
     WEFT_ASSIGN_OR_RETURN(const double gradient, Norm(context, gradients));
     WEFT_ASSIGN_OR_RETURN(const double value, Norm(context, values));
-    norms.push_back({std::string(group), gradient, value});
+    norms.push_back({std::string(group), gradient / loss_scale, value});
   }
   return norms;
 }

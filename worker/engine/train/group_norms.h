@@ -14,9 +14,10 @@ namespace weft::engine {
 /// "norms" or "head".
 std::string_view GroupOfParameter(std::string_view name);
 
-/// Norms of gradients (summed over the ranks, not clipped) and values, by group in the order above,
-/// groups without parameters left out. Frozen parameters count with their values only. Reads every
-/// number once; the result does not depend on the number of threads.
-Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSet& parameters);
+/// Norms of gradients (summed over the ranks, without their loss scale, not clipped) and values, by
+/// group in the order above, groups without parameters left out. Frozen parameters count with their
+/// values only. Reads every number once; the result does not depend on the number of threads.
+Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSet& parameters,
+                                             double loss_scale);
 
 }  // namespace weft::engine

@@ -175,7 +175,8 @@ Status Trainer::Update(StepReport& report) {
   if (report.skipped) return OkStatus();
   if ((counters_.step + 1) % job_.train.log_every_steps == 0) {
     ProfileScope scope(context.profiler, "norms by group");
-    WEFT_ASSIGN_OR_RETURN(report.norms, MeasureGroups(context, parts_.model->parameters()));
+    WEFT_ASSIGN_OR_RETURN(report.norms,
+                          MeasureGroups(context, parts_.model->parameters(), report.loss_scale));
   }
   {
     ProfileScope scope(context.profiler, "update");

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/env.h"
+#include "common/status.h"
+#include "worker/engine/comm/collective.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/trainer/profile_report.h"
+
+namespace weft::trainer {
+
+/// Records some steps of one rank; every rank of the group makes one before the same step. Attached
+/// to context and reducer for as long as it lives. Not thread-safe.
+class ProfileRecording {
+ public:
+  /// `first_step` counts from 1. `reducer` is null for one rank.
+  ProfileRecording(engine::Context& context, engine::DataParallel* reducer, int64_t first_step,
+                   int64_t steps);
+  ~ProfileRecording();
+  ProfileRecording(const ProfileRecording&) = delete;
+  ProfileRecording& operator=(const ProfileRecording&) = delete;
+
+  /// A step that took so long is done.
+  void OnStep(double seconds);
+  bool done() const { return steps_ == wanted_; }
+
+  /// Stops recording and gathers the events of all ranks, by rank. A collective: all ranks call it.
+  Result<std::vector<std::string>> GatherEvents(engine::Collective& group);
+
+  /// Writes what was gathered to `<run_dir>/profiles/step-00000012.json` in one piece, and sums up
+  /// this rank's share of it.
+  Result<ProfileReport> Write(Env& env, const std::string& run_dir,
+                              const std::vector<std::string>& events) const;
+
+ private:
+  void Detach();
+  std::string Events(int rank) const;
+  ProfileReport Summarize() const;
+
+  engine::Context& context_;
+  engine::DataParallel* reducer_;
+  const int64_t first_step_;
+  const int64_t wanted_;
+  int64_t steps_ = 0;
+  double seconds_ = 0;
+  double unix_seconds_;  ///< At steady_begin_: machines agree on no other clock.
+  engine::Profiler::Time steady_begin_;
+  engine::Profiler profiler_;
+};
+
+}  // namespace weft::trainer

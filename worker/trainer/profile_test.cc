@@ -1,0 +1,117 @@
+#include "worker/trainer/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "common/env_fault.h"
+#include "common/json.h"
+#include "worker/engine/comm/rank_threads.h"
+
+namespace weft::trainer {
+namespace {
+
+using engine::ProfileScope;
+
+void Pause() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+/// Two steps as a trainer would take them.
+void TakeSteps(engine::Context& context, ProfileRecording& recording) {
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(recording.done());
+    engine::Stopwatch step;
+    {
+      ProfileScope outer(context.profiler, "recompute");
+      ProfileScope inner(context.profiler, "linear forward");
+      Pause();
+      engine::CountWork(context.profiler, 1e6);
+    }
+    context.profiler->AddPhase("forward", step.Lap());
+    auto block = context.allocator->Allocate(engine::Component::kGradients, 4096);
+    { ProfileScope scope(context.profiler, "update"); }
+    recording.OnStep(0.004);
+  }
+  EXPECT_TRUE(recording.done());
+}
+
+TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
+  FaultEnv env;
+  std::mutex mutex;
+  engine::RunRanks(2, std::chrono::seconds(20), [&](engine::Collective& group) {
+    engine::Allocator allocator;
+    engine::Context context;
+    context.allocator = &allocator;
+    ProfileRecording recording(context, nullptr, 12, 2);
+    TakeSteps(context, recording);
+    auto events = recording.GatherEvents(group);
+    ASSERT_TRUE(events.ok()) << events.status().message();
+    EXPECT_EQ(context.profiler, nullptr) << "nothing is recorded any more";
+    if (group.rank() != 0) return;
+    std::lock_guard lock(mutex);
+    auto report = recording.Write(env, "/run", *events);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(report->trace_path, "/run/profiles/step-00000012.json");
+    EXPECT_EQ(report->first_step, 12);
+    EXPECT_EQ(report->steps, 2);
+    EXPECT_EQ(report->ranks, 2);
+    EXPECT_DOUBLE_EQ(report->seconds_per_step, 0.004);
+    std::map<std::string, ProfileOperation> rows;
+    for (const ProfileOperation& row : report->operations) rows[row.name] = row;
+    EXPECT_EQ(rows["step"].kind, "phase");
+    EXPECT_EQ(rows["forward"].calls_per_step, 1);
+    const ProfileOperation& linear = rows["linear forward"];
+    EXPECT_EQ(linear.kind, "operation");
+    EXPECT_GE(linear.seconds_per_step, 0.002);
+    EXPECT_NEAR(linear.share, linear.seconds_per_step / 0.004, 1e-9);
+    ASSERT_TRUE(linear.flops_per_second.has_value());
+    EXPECT_NEAR(*linear.flops_per_second, 1e6 / linear.seconds_per_step, 1);
+    EXPECT_FALSE(rows["update"].flops_per_second.has_value());
+    EXPECT_LT(rows["recompute"].seconds_per_step, linear.seconds_per_step) << "its own time only";
+  });
+
+  auto trace = ParseJson(*ReadFile(env, "/run/profiles/step-00000012.json"));
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  std::set<int> processes;
+  std::map<std::string, int> complete;
+  std::set<int64_t> gradient_bytes;
+  for (const Json& event : trace->at("traceEvents")) {
+    processes.insert(event.at("pid").get<int>());
+    const auto phase = event.at("ph").get<std::string>();
+    if (phase == "X") {
+      ++complete[event.at("name").get<std::string>()];
+      EXPECT_GT(event.at("ts").get<double>(), 1.7e15) << "microseconds since 1970";
+      EXPECT_GE(event.at("dur").get<double>(), 0);
+    } else if (phase == "C") {
+      gradient_bytes.insert(event.at("args").at("gradients_bytes").get<int64_t>());
+    }
+  }
+  EXPECT_EQ(processes, (std::set<int>{0, 1}));
+  EXPECT_EQ(
+      complete,
+      (std::map<std::string, int>{
+          {"step", 4}, {"forward", 4}, {"linear forward", 4}, {"recompute", 4}, {"update", 4}}));
+  EXPECT_EQ(gradient_bytes, (std::set<int64_t>{0, 4096}));
+}
+
+TEST(ProfileRecording, AFullDiskLeavesNoHalfTrace) {
+  FaultEnv env;
+  ASSERT_TRUE(env.CreateDirs("/run").ok());
+  env.SetCapacity(64);
+  engine::RunRanks(1, std::chrono::seconds(20), [&](engine::Collective& group) {
+    engine::Allocator allocator;
+    engine::Context context;
+    context.allocator = &allocator;
+    ProfileRecording recording(context, nullptr, 1, 2);
+    TakeSteps(context, recording);
+    EXPECT_FALSE(recording.Write(env, "/run", *recording.GatherEvents(group)).ok());
+  });
+  EXPECT_FALSE(env.FileExists("/run/profiles/step-00000001.json"));
+}
+
+}  // namespace
+}  // namespace weft::trainer
