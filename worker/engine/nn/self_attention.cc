@@ -1,5 +1,6 @@
 #include "worker/engine/nn/self_attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention/attention.h"
@@ -33,12 +34,17 @@ LinearOptions QkvOptions(const SelfAttentionOptions& o) {
 
 /// Multiplications and additions of one product over all pairs of a query and a key, for the
 /// profiler; a forward pass has two such products, a backward pass five.
-double ProductFlops(const Tensor& sequence_starts, bool causal, int64_t width) {
+double ProductFlops(const Tensor& sequence_starts, bool causal, int64_t window, int64_t width) {
   double pairs = 0;
   const auto* starts = sequence_starts.As<int32_t>();
   for (int64_t s = 0; s + 1 < sequence_starts.shape().Elements(); ++s) {
     const double length = starts[s + 1] - starts[s];
-    pairs += causal ? length * (length + 1) / 2 : length * length;
+    if (!causal) {
+      pairs += length * length;
+      continue;
+    }
+    const double seen = window > 0 ? std::min(static_cast<double>(window), length) : length;
+    pairs += seen * (seen + 1) / 2 + (length - seen) * seen;
   }
   return 2.0 * pairs * static_cast<double>(width);
 }
@@ -119,7 +125,7 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
       context.stream, args_for(qkv.tensor, batch.sequence_starts, out, log_sum_exp)));
   if (context.profiler != nullptr) {
     context.profiler->CountWork(
-        2 * ProductFlops(batch.sequence_starts, causal_, heads_ * head_dim_), 0);
+        2 * ProductFlops(batch.sequence_starts, causal_, window_, heads_ * head_dim_), 0);
   }
   Value y = tape.NewValue(out, qkv.needs_gradient());
   if (!tape.Records(y)) return y;
@@ -141,7 +147,8 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                  .dk = d.k,
                                  .dv = d.v}));
                 if (ctx.profiler != nullptr) {
-                  ctx.profiler->CountWork(5 * ProductFlops(starts, causal_, heads_ * head_dim_), 0);
+                  ctx.profiler->CountWork(
+                      5 * ProductFlops(starts, causal_, window_, heads_ * head_dim_), 0);
                 }
                 WEFT_RETURN_IF_ERROR(Rotate(ctx, dqkv, positions, true));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));
