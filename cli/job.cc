@@ -165,6 +165,10 @@ ExitCode Describe(const Session& session, const std::string& id) {
         << p.validation_step() << '\n';
   }
   if (p.has_checkpoint_step()) out << "checkpoint:  step " << p.checkpoint_step() << '\n';
+  if (p.skipped_steps() > 0 || p.rollbacks() > 0) {
+    out << "guard:       " << p.skipped_steps() << " updates dropped, " << p.loss_spikes()
+        << " of them for a jump of the loss; " << p.rollbacks() << " rollbacks\n";
+  }
   for (const v1::Attempt& attempt : job->attempts()) {
     out << "attempt " << attempt.epoch() << ":   from " << FormatTime(attempt.started_at());
     if (attempt.has_ended_at()) {

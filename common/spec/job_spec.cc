@@ -20,7 +20,6 @@ Status RefuseUnavailable(const JobSpec& job) {
       {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
       {job.train.batch_warmup_steps != 0, "train.batch_warmup_steps"},
       {job.train.gradient_noise_scale, "train.gradient_noise_scale"},
-      {job.train.guard.spike_deviations != 0, "train.guard.spike_deviations"},
   };
   for (const auto& [asked, field] : unavailable) {
     if (asked) return InvalidError(std::string(field) + " is not available in this release");

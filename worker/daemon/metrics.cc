@@ -69,6 +69,8 @@ struct Metrics::Families {
   Family<Counter>& tokens = NewCounter("weft_train_tokens_total", "Tokens trained on.");
   Family<Counter>& flops = NewCounter("weft_train_model_flops_total",
                                       "Model FLOPs of the steps done, without recomputation.");
+  Family<Counter>& rollbacks = NewCounter(
+      "weft_train_rollbacks_total", "Times the training went back to a checkpoint by itself.");
   Family<Counter>& rework =
       NewCounter("weft_train_rework_steps_total", "Steps repeated after a failure.");
   Family<Gauge>& loss = NewGauge("weft_train_loss", "Training loss, nats per token.");
@@ -121,6 +123,7 @@ struct Metrics::Families {
 /// Why an update was dropped.
 const Labels kNonFinite = {{"reason", "nonfinite"}};
 const Labels kOverflow = {{"reason", "overflow"}};
+const Labels kSpike = {{"reason", "spike"}};
 
 /// What was not finite.
 const Labels kInLoss = {{"where", "loss"}};
@@ -240,16 +243,20 @@ void Metrics::BeginRun(const std::string& name, int64_t epoch, const v1::Plan& p
   // A counter that is absent until its first event has no rate then.
   run.Get(families_->skipped, kNonFinite);
   run.Get(families_->skipped, kOverflow);
+  run.Get(families_->skipped, kSpike);
   run.Get(families_->non_finite, kInLoss);
   run.Get(families_->non_finite, kInGradient);
   run.Get(families_->rework, {});
+  run.Get(families_->rollbacks, {});
 }
 
 void Metrics::SetProgress(const std::string& name, const v1::Progress& progress) {
   Run* run = Find(name);
   if (run == nullptr || !run->has_rank_zero) return;
   Families& f = *families_;
-  // The first report of a resumed attempt tells where it goes on, not that it did all of that.
+  // The first report of a resumed attempt, or after a rollback, tells where it goes on, not that it
+  // did all of that.
+  if (progress.step() < run->last_step) run->last_step = -1;
   int64_t before = run->last_step < 0 ? progress.step() - 1 : run->last_step;
   if (progress.step() > before) {
     auto steps = static_cast<double>(progress.step() - before);
@@ -314,7 +321,10 @@ void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMe
   Families& f = *families_;
   run->Get(f.loss_scale, {}).Set(step.loss_scale);
   run->Get(f.padding, {}).Set(step.padding_ratio);
-  if (step.skipped) run->Get(f.skipped, step.overflow ? kOverflow : kNonFinite).Increment();
+  if (step.skipped) {
+    run->Get(f.skipped, step.spike ? kSpike : step.overflow ? kOverflow : kNonFinite).Increment();
+  }
+  if (step.rolled_back) run->Get(f.rollbacks, {}).Increment();
   if (!step.loss) run->Get(f.non_finite, kInLoss).Increment();
   if (step.non_finite_gradients > 0) run->Get(f.non_finite, kInGradient).Increment();
 }

@@ -27,6 +27,9 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
                            : 0.9 * mean_step_seconds_ + 0.1 * message.step_seconds;
   progress_.set_eta_seconds(mean_step_seconds_ *
                             static_cast<double>(message.steps_total - message.step));
+  progress_.set_skipped_steps(message.skipped_steps);
+  progress_.set_loss_spikes(message.loss_spikes);
+  progress_.set_rollbacks(message.rollbacks);
   // What is not finite is not told: the last finite value stands.
   if (message.gradient_norm) progress_.set_gradient_norm(*message.gradient_norm);
   if (!message.norms.empty()) progress_.clear_norms();

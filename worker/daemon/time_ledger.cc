@@ -28,6 +28,7 @@ void TimeLedger::Give(TimeClass time_class, Nanoseconds amount) {
 void TimeLedger::OnStep(Nanoseconds now, int64_t step, Nanoseconds step_time) {
   if (now <= last_) return;
   bool first = last_step_ < 0;
+  if (step <= last_step_) done_before_ = std::max(done_before_, last_step_);  // it went back
   // Several steps may have passed since the last report; each is taken to be as long as this one.
   int64_t steps = first ? 1 : std::max<int64_t>(1, step - last_step_);
   Nanoseconds working = std::min(now - last_, step_time * steps);

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/train/guard.h"
 
 namespace weft::trainer {
 namespace {
@@ -146,6 +147,10 @@ Result<AttemptOutcome> Attempt::Train() {
                            " was replaced by a newer one");
     }
     if (profile_ && (profile_->done() || votes.stop)) WEFT_RETURN_IF_ERROR(FinishProfile());
+    if (!votes.stop) {
+      WEFT_ASSIGN_OR_RETURN(const bool went_back, Guard());
+      if (went_back) continue;
+    }
     if (trainer_->finished()) break;
     if (votes.stop) {
       Status saved = CheckState(0);
@@ -198,6 +203,11 @@ Status Attempt::Step() {
   progress.memory_peak = peak_memory_ = report.peak_memory;
   progress.memory_step = report.step_memory;
   progress.norms = std::move(report.norms);
+  progress.spike = report.spike;
+  progress.rolled_back = std::exchange(rolled_back_, false);
+  progress.skipped_steps = counters.skipped_steps;
+  progress.loss_spikes = counters.loss_spikes;
+  progress.rollbacks = counters.rollbacks;
   training_seconds_ += progress.step_seconds;
   if (curve_) {
     WEFT_RETURN_IF_ERROR(curve_->Append(counters.step, report.loss, report.learning_rate));
@@ -217,11 +227,59 @@ Status Attempt::Step() {
   // An overflow that lowered the loss scale is how the scale is found, and nothing to worry about.
   if (report.overflow) return OkStatus();
   skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
-  if (report.skipped && skipped_in_a_row_ == 1) {
-    Event("warning", "step " + std::to_string(counters.step) +
-                         " had a loss or gradient that is not finite; its update was dropped");
+  if (!report.skipped || !first_rank()) return OkStatus();
+  Event("warning", "step " + std::to_string(counters.step) + ": " +
+                       (report.spike ? "the loss of " + engine::DescribeSpike(
+                                                            counters.recent_losses, report.loss)
+                                     : "the loss or a gradient is not finite") +
+                       "; its update was dropped");
+  return OkStatus();
+}
+
+Result<bool> Attempt::Guard() {
+  const engine::TrainCounters& counters = trainer_->counters();
+  switch (engine::AfterSkips(spec_.job.train.guard, skipped_in_a_row_, counters.rollbacks)) {
+    case engine::GuardAction::kGoOn:
+      return false;
+    case engine::GuardAction::kRollBack:
+      WEFT_RETURN_IF_ERROR(RollBack());
+      return true;
+    case engine::GuardAction::kGiveUp:
+      break;
   }
-  return skipped_in_a_row_ < kMaxSkippedInARow ? OkStatus() : CheckState(0);
+  return NumericsError("the updates of " + std::to_string(skipped_in_a_row_) +
+                       " steps in a row up to step " + std::to_string(counters.step) +
+                       " were dropped, after " + std::to_string(counters.rollbacks) + " of " +
+                       std::to_string(spec_.job.train.guard.max_rollbacks) + " rollbacks");
+}
+
+Status Attempt::RollBack() {
+  WEFT_RETURN_IF_ERROR(FinishProfile());
+  const engine::TrainCounters bad = trainer_->counters();
+  // A checkpoint that is on its way may be the one to go back to; if it fails, the one before is.
+  if (checkpoints_) (void)checkpoints_->Wait();
+  // Made anew, so that without any checkpoint the training begins as it did the first time.
+  trainer_.reset();
+  reducer_.reset();
+  model_.reset();
+  WEFT_RETURN_IF_ERROR(BuildModel());
+  WEFT_ASSIGN_OR_RETURN(StartPoint start,
+                        PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
+  start.counters = engine::AfterRollback(bad, start.counters);
+  trainer_->Restored(start.counters);
+  skipped_in_a_row_ = 0;
+  rolled_back_ = true;
+  if (!first_rank()) return OkStatus();
+  WEFT_RETURN_IF_ERROR(SaveRollback(env_, spec_.run_dir, start.counters));
+  saved_step_ = -1;
+  for (const std::string& warning : start.warnings) Event("warning", warning);
+  WEFT_RETURN_IF_ERROR(OpenOutputs(start));
+  Event("warning", "went back from step " + std::to_string(bad.step) + " to step " +
+                       std::to_string(start.counters.step) +
+                       " and leaves out the data in between (rollback " +
+                       std::to_string(start.counters.rollbacks) + " of " +
+                       std::to_string(spec_.job.train.guard.max_rollbacks) + ")");
+  return OkStatus();
 }
 
 Result<Attempt::Votes> Attempt::CollectVotes() {
@@ -276,6 +334,10 @@ engine::CheckpointManifest Attempt::Manifest() const {
   manifest.tokens = counters.tokens;
   manifest.overflows = counters.overflows;
   manifest.loss_scale = counters.loss_scale;
+  manifest.data_offset = counters.data_offset;
+  manifest.loss_spikes = counters.loss_spikes;
+  manifest.rollbacks = counters.rollbacks;
+  manifest.recent_losses = counters.recent_losses;
   manifest.data_fingerprint = data_.fingerprint;
   manifest.seed = spec_.job.train.seed;
   manifest.world_size = spec_.world_size;
@@ -290,8 +352,8 @@ Status Attempt::CheckState(int64_t dropped_allowed) {
   WEFT_ASSIGN_OR_RETURN(bool finite, trainer_->WeightsAreFinite());
   if (!finite) return NumericsError("weights are not finite after step " + step);
   if (skipped_in_a_row_ <= dropped_allowed) return OkStatus();
-  return NumericsError("loss or gradients were not finite for " +
-                       std::to_string(skipped_in_a_row_) + " steps in a row up to step " + step);
+  return NumericsError("the updates of " + std::to_string(skipped_in_a_row_) +
+                       " steps in a row up to step " + step + " were dropped");
 }
 
 Status Attempt::SaveInBackground() {

@@ -43,6 +43,11 @@ class Attempt {
   Status BuildModel();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
+  /// What follows from the last step's verdict; true: the training went back.
+  Result<bool> Guard();
+  /// All ranks return to the newest checkpoint, or the beginning, and leave out the data since
+  /// then.
+  Status RollBack();
   Result<Votes> CollectVotes();
   /// Ends the recording under way, if any, on all ranks.
   Status FinishProfile();
@@ -80,6 +85,7 @@ class Attempt {
   int64_t first_step_ = 0;
   int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.
   int64_t skipped_in_a_row_ = 0;
+  bool rolled_back_ = false;     ///< Since the last progress message.
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
   double evaluation_seconds_ = 0;
   double training_seconds_ = 0;

@@ -102,6 +102,11 @@ struct ProgressMessage {
   double learning_rate = 0;
   bool skipped = false;
   bool overflow = false;
+  bool spike = false;
+  bool rolled_back = false;
+  int64_t skipped_steps = 0;
+  int64_t loss_spikes = 0;
+  int64_t rollbacks = 0;
   int64_t non_finite_gradients = 0;
   double loss_scale = 1;
   double padding_ratio = 0;
@@ -122,7 +127,13 @@ struct ProgressMessage {
     visit(Field("gradient_norm", "Global, before clipping; absent when not finite."),
           self.gradient_norm);
     visit(Field("learning_rate", "Of this step."), self.learning_rate);
-    visit(Field("skipped", "The update was dropped: loss or gradient not finite."), self.skipped);
+    visit(Field("skipped", "The update was dropped: a spike, or loss or gradient not finite."),
+          self.skipped);
+    visit(Field("spike", "And it was because the loss jumped."), self.spike);
+    visit(Field("rolled_back", "The training went back before this step."), self.rolled_back);
+    visit(Field("skipped_steps", "Updates dropped so far."), self.skipped_steps);
+    visit(Field("loss_spikes", "Of them because the loss jumped."), self.loss_spikes);
+    visit(Field("rollbacks", "Times the training went back so far."), self.rollbacks);
     visit(Field("overflow", "And the loss scale was lowered for it."), self.overflow);
     visit(Field("non_finite_gradients", "Elements of the gradient that were not finite."),
           self.non_finite_gradients);

@@ -26,7 +26,9 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
       EvaluationMessage{7, 2.5},
       CheckpointMessage{"failed", 7, "/p", 10, 0.1, 0.2, 0.3, "No space left"},
       EventMessage{"warning", "line\nbreak and \"quotes\" and é"},
-      ProfiledMessage{"", {12, 2, 4, 0.5, "/run/profiles/p.json", 0, {{"phase", "data", 1, 0.1, 0.2, 1e9, {}}}}},
+      ProfiledMessage{
+          "",
+          {12, 2, 4, 0.5, "/run/profiles/p.json", 0, {{"phase", "data", 1, 0.1, 0.2, 1e9, {}}}}},
       StoreSetMessage{1, "rank/0", ToHex(std::string("\0\xff\n", 3))},
       StoreGetMessage{2, "rank/1", 30},
       finished,

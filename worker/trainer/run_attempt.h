@@ -21,9 +21,6 @@ struct AttemptOutcome {
   std::optional<RunSummary> summary;  ///< Set when the training is complete, unset when stopped.
 };
 
-/// Steps in a row without an update after which an attempt gives up.
-inline constexpr int64_t kMaxSkippedInARow = 20;
-
 /// Runs this rank's share of an attempt from start to end: data, model, peers, resume, training,
 /// evaluation, checkpoints, `loss.jsonl`, and at the end `summary.json`. The caller sends the last
 /// message (finished, stopped or failed). `store` brings the ranks together; one rank needs none of

@@ -12,6 +12,21 @@ namespace {
 using engine::CheckpointManifest;
 using engine::NamedTensor;
 
+std::string RollbackPath(const std::string& run_dir) {
+  return JoinPath(run_dir, "rollback.json");
+}
+
+/// A rollback to this very state that no later checkpoint holds yet.
+Status ApplyRollback(Env& env, const std::string& run_dir, engine::TrainCounters& counters) {
+  const std::string path = RollbackPath(run_dir);
+  if (!env.FileExists(path)) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path));
+  WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(text));
+  WEFT_ASSIGN_OR_RETURN(engine::TrainCounters after, FromJson<engine::TrainCounters>(json));
+  if (after.step == counters.step && after.rollbacks > counters.rollbacks) counters = after;
+  return OkStatus();
+}
+
 /// Rank 0's part.
 Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
                              engine::Model& model, engine::Trainer& trainer) {
@@ -42,8 +57,10 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
   }
   WEFT_RETURN_IF_ERROR(
       engine::LoadTensors(env, search.latest->path, manifest, trainer.StateTensors()));
-  start.counters = {manifest.step,   manifest.updates,   manifest.skipped_steps,
-                    manifest.tokens, manifest.overflows, manifest.loss_scale};
+  start.counters = {manifest.step,         manifest.updates,     manifest.skipped_steps,
+                    manifest.tokens,       manifest.overflows,   manifest.loss_scale,
+                    manifest.data_offset,  manifest.loss_spikes, manifest.rollbacks,
+                    manifest.recent_losses};
   start.checkpoint_path = search.latest->path;
   return start;
 }
@@ -56,12 +73,18 @@ Result<std::string> BroadcastText(engine::Collective& group, const std::string& 
 
 }  // namespace
 
+Status SaveRollback(Env& env, const std::string& run_dir, const engine::TrainCounters& counters) {
+  return WriteFileAtomic(env, RollbackPath(run_dir), ToJson(counters).dump(2) + "\n");
+}
+
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
                                 const std::string& data_fingerprint, engine::Model& model,
                                 engine::Trainer& trainer, engine::Collective& group) {
   StartPoint start;
   if (group.rank() == 0) {
     WEFT_ASSIGN_OR_RETURN(start, LoadState(env, spec, data_fingerprint, model, trainer));
+    Status status = ApplyRollback(env, spec.run_dir, start.counters);
+    if (!status.ok()) return status.WithContext(RollbackPath(spec.run_dir));
   }
   if (group.size() > 1) {
     WEFT_ASSIGN_OR_RETURN(std::string counters,

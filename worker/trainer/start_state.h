@@ -28,4 +28,8 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
                                 const std::string& data_fingerprint, engine::Model& model,
                                 engine::Trainer& trainer, engine::Collective& group);
 
+/// Notes that the training went back to its newest checkpoint, or to the beginning, and goes on
+/// with `counters`: PrepareState of a later attempt does the same until a checkpoint holds them.
+Status SaveRollback(Env& env, const std::string& run_dir, const engine::TrainCounters& counters);
+
 }  // namespace weft::trainer

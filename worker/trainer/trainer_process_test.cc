@@ -238,6 +238,74 @@ TEST_F(TrainerProcessTest, AProfileOfTwoRanksIsOneTraceAndChangesNoBit) {
   EXPECT_EQ(steps, (std::map<int, int>{{0, 3}, {1, 3}}));
 }
 
+TEST_F(TrainerProcessTest, BadDataOfOneRankTakesAllBackAndIsLeftOut) {
+  auto guarded = [&](const std::string& run) {
+    AttemptSpec spec = Spec(run);
+    spec.job.train.guard.skips_before_rollback = 1;
+    spec.world_size = 2;
+    spec.plan.mesh.data = 2;
+    spec.plan.accumulation_steps = 1;
+    return spec;
+  };
+  // Rank 1's loss is infinite in its seventh step; the newest checkpoint is of the fourth.
+  auto run = [&](AttemptSpec spec, const std::string& of_rank_1) {
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
+      ranks.push_back(Start(spec, spec.rank == 1 ? of_rank_1 : "", true));
+    }
+    ServeStore(ranks);
+    return ranks;
+  };
+  const AttemptSpec undisturbed = guarded("undisturbed");
+  for (const auto& rank : run(undisturbed, "")) EXPECT_EQ(rank->Wait(), kExitDone);
+
+  const AttemptSpec spec = guarded("guarded");
+  auto ranks = run(spec, "trainer.loss=error@7");
+  std::string events;
+  std::optional<ProgressMessage> last;
+  while (std::optional<RankMessage> message = ranks[0]->Next()) {
+    if (auto* event = std::get_if<EventMessage>(&*message)) events += event->text + "\n";
+    if (auto* progress = std::get_if<ProgressMessage>(&*message)) last = *progress;
+    if (std::holds_alternative<FinishedMessage>(*message)) break;
+  }
+  for (const auto& rank : ranks) EXPECT_EQ(rank->Wait(), kExitDone);
+  EXPECT_THAT(events, HasSubstr("step 7: the loss or a gradient is not finite"));
+  EXPECT_THAT(events, HasSubstr("went back from step 7 to step 4"));
+  EXPECT_THAT(events, HasSubstr("rollback 1 of 3"));
+  ASSERT_TRUE(last.has_value());
+  EXPECT_EQ(last->rollbacks, 1);
+  EXPECT_EQ(last->skipped_steps, 1);
+  const std::vector<double> expected = Losses(undisturbed);
+  const std::vector<double> losses = Losses(spec);
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(losses[i], expected[i]) << i;
+  EXPECT_NE(losses[4], expected[4]) << "other data";
+
+  // Killed after the rollback and before the next checkpoint, it goes on with the same data.
+  AttemptSpec killed = guarded("killed");
+  ranks = run(killed, "trainer.loss=error@7,trainer.before_step=crash@10");
+  EXPECT_EQ(ranks[1]->Wait(), -SIGKILL);
+  EXPECT_EQ(ranks[0]->Wait(), kExitRetry);
+  ranks.clear();
+  killed.epoch = 2;
+  for (const auto& rank : run(killed, "")) EXPECT_EQ(rank->Wait(), kExitDone);
+  EXPECT_EQ(Curve(killed), Curve(spec));
+  EXPECT_EQ(FinalState(killed), FinalState(spec));
+}
+
+TEST_F(TrainerProcessTest, ATrainingThatNeverRecoversFailsAfterItsRollbacks) {
+  AttemptSpec spec = Spec("hopeless");
+  spec.job.train.guard.skips_before_rollback = 2;
+  spec.job.train.guard.max_rollbacks = 2;
+  auto rank = Start(spec, "trainer.loss=error", true);
+  auto failed = rank->Await<FailedMessage>();
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_TRUE(failed->numerics);
+  EXPECT_THAT(failed->message, HasSubstr("after 2 of 2 rollbacks"));
+  EXPECT_EQ(rank->Wait(), kExitUserError);
+  EXPECT_EQ(Losses(spec).size(), 2u);
+}
+
 TEST_F(TrainerProcessTest, WhatTheUserGotWrongIsNotRetried) {
   auto expect_user_error = [&](const AttemptSpec& spec, const std::string& text) {
     const FailedMessage failed = Fail(spec, kExitUserError);

@@ -49,6 +49,10 @@ struct CheckpointManifest {
   int64_t tokens = 0;
   int64_t overflows = 0;
   LossScale loss_scale;
+  int64_t data_offset = 0;
+  int64_t loss_spikes = 0;
+  int64_t rollbacks = 0;
+  std::vector<double> recent_losses;
   std::string data_fingerprint;
   int64_t seed = 0;
   int64_t world_size = 1;
@@ -63,16 +67,11 @@ struct CheckpointManifest {
     visit(Field("weft_version", "Release that wrote it."), self.weft_version);
     visit(Field("job_id", "The job."), self.job_id);
     visit(Field("epoch", "Attempt that wrote it.").Range(0, 9e15), self.epoch);
-    visit(Field("step", "Optimizer steps done; also where the data goes on.")
-              .Unit("steps")
-              .Required()
-              .Range(0, 1e12),
+    visit(Field("step", "Optimizer steps done.").Unit("steps").Required().Range(0, 1e12),
           self.step);
     visit(Field("updates", "Steps that changed the parameters.").Unit("steps").Range(0, 1e12),
           self.updates);
-    visit(Field("skipped_steps", "Steps dropped because something was not finite.")
-              .Unit("steps")
-              .Range(0, 1e12),
+    visit(Field("skipped_steps", "Steps whose update was dropped.").Unit("steps").Range(0, 1e12),
           self.skipped_steps);
     visit(Field("tokens", "Tokens trained on, over all ranks.").Unit("tokens").Range(0, 9e18),
           self.tokens);
@@ -81,6 +80,20 @@ struct CheckpointManifest {
               .Range(0, 1e12),
           self.overflows);
     visit(Field("loss_scale", "Of the next step; 1 without loss scaling."), self.loss_scale);
+    visit(Field("data_offset", "The next step reads the data of this many steps later.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.data_offset);
+    visit(Field("loss_spikes", "Of skipped_steps those because the loss jumped.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.loss_spikes);
+    visit(Field("rollbacks", "Times the training went back and left out data.").Range(0, 1e6),
+          self.rollbacks);
+    visit(Field("recent_losses", "Window of train.guard, oldest first; empty without one.")
+              .Unit("nats per token")
+              .Range(0, 1e6),
+          self.recent_losses);
     visit(Field("data_fingerprint", "Hash over the training tokens and how they are cut."),
           self.data_fingerprint);
     visit(Field("seed", "Seed of all random numbers: they depend on it and the step alone."),

@@ -32,7 +32,8 @@ struct StepReport {
   int64_t padding_tokens = 0;  ///< Of the global batch.
   int64_t targets = 0;         ///< Of the global batch.
   int64_t right = 0;           ///< Of the targets, for classification: where the right class won.
-  bool skipped = false;        ///< No update: the loss or a gradient was not finite.
+  bool skipped = false;        ///< No update: a spike, or loss or gradient not finite.
+  bool spike = false;          ///< The loss jumped, see train.guard.
   int64_t non_finite_gradients = 0;  ///< Elements.
   double loss_scale = 1;             ///< Of this step; 1 without loss scaling.
   bool overflow = false;  ///< A gradient was not finite, and the loss scale was lowered for it.
@@ -62,18 +63,30 @@ struct TrainCounters {
   int64_t tokens = 0;
   int64_t overflows = 0;
   LossScale loss_scale;
+  int64_t data_offset = 0;
+  int64_t loss_spikes = 0;
+  int64_t rollbacks = 0;
+  std::vector<double> recent_losses;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("step", "Steps taken, which is also where the data goes on.").Unit("steps"),
-          self.step);
+    visit(Field("step", "Steps taken.").Unit("steps"), self.step);
     visit(Field("updates", "Steps that changed the parameters.").Unit("steps"), self.updates);
-    visit(Field("skipped_steps", "Steps dropped because of a non-finite gradient.").Unit("steps"),
+    visit(Field("skipped_steps", "Steps whose update was dropped.").Unit("steps"),
           self.skipped_steps);
     visit(Field("tokens", "Tokens trained on, over all ranks.").Unit("tokens"), self.tokens);
     visit(Field("overflows", "Of skipped_steps those that lowered the loss scale.").Unit("steps"),
           self.overflows);
     visit(Field("loss_scale", "Of the next step."), self.loss_scale);
+    visit(Field("data_offset", "The next step reads the data of this many steps later.")
+              .Unit("steps"),
+          self.data_offset);
+    visit(Field("loss_spikes", "Of skipped_steps those because the loss jumped.").Unit("steps"),
+          self.loss_spikes);
+    visit(Field("rollbacks", "Times the training went back and left out data."), self.rollbacks);
+    visit(Field("recent_losses", "Window of the guard, oldest first; empty without one.")
+              .Unit("nats per token"),
+          self.recent_losses);
   }
 };
 

@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "common/failpoint.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/norm_stat/norm_stat.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/train/group_norms.h"
+#include "worker/engine/train/guard.h"
 
 namespace weft::engine {
 namespace {
@@ -92,7 +95,8 @@ Result<std::vector<Trainer::MicroBatch>> Trainer::LoadBatches(StepReport& own) {
   std::vector<MicroBatch> batches;
   for (int64_t k = 0; k < plan_.accumulation_steps; ++k) {
     const int64_t first = (parts_.rank * plan_.accumulation_steps + k) * plan_.micro_batch;
-    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(counters_.step, first, plan_.micro_batch));
+    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(counters_.step + counters_.data_offset,
+                                                         first, plan_.micro_batch));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(*parts_.context, batch, first));
     own.targets += batch.target_count;
     own.tokens += tokens.count;
@@ -169,10 +173,14 @@ Status Trainer::Update(StepReport& report) {
                           MeasureGradients(context, parts_.model->parameters()));
     report.gradient_norm = gradient.norm / report.loss_scale;
     report.non_finite_gradients = gradient.non_finite;
-    report.skipped = gradient.non_finite > 0 || !std::isfinite(report.loss);
+    const StepVerdict verdict =
+        JudgeStep(job_.train.guard, counters_.recent_losses, report.loss, gradient.non_finite == 0);
+    report.skipped = verdict != StepVerdict::kSound;
+    report.spike = verdict == StepVerdict::kSpike;
   }
   UpdateLossScale(report);
   if (report.skipped) return OkStatus();
+  RememberLoss(job_.train.guard, report.loss, counters_.recent_losses);
   if ((counters_.step + 1) % job_.train.log_every_steps == 0) {
     ProfileScope scope(context.profiler, "norms by group");
     WEFT_ASSIGN_OR_RETURN(report.norms,
@@ -217,6 +225,7 @@ Result<StepReport> Trainer::Step() {
   WEFT_ASSIGN_OR_RETURN(BatchLoss own_loss,
                         ForwardAndBackward(std::move(batches), report.targets, report.seconds));
   WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
+  if (!Failpoint("trainer.loss").ok()) own_loss.sum = std::numeric_limits<double>::infinity();
   std::array<double, 2> loss = {own_loss.sum, static_cast<double>(own_loss.right)};
   WEFT_RETURN_IF_ERROR(SumScalars(loss, report.seconds));
   report.loss = loss[0] / static_cast<double>(report.targets);
@@ -228,6 +237,7 @@ Result<StepReport> Trainer::Step() {
   ++counters_.step;
   counters_.tokens += report.tokens;
   if (report.skipped) ++counters_.skipped_steps;
+  if (report.spike) ++counters_.loss_spikes;
   if (report.overflow) ++counters_.overflows;
   report.peak_memory = parts_.context->allocator->Peaks();
   report.step_memory = parts_.context->allocator->TakeRecentPeaks();

@@ -39,8 +39,9 @@ class Trainer {
                                               const TrainerParts& parts);
 
   /// One optimizer step: accumulation_steps micro-batches forward and backward, the sum over ranks,
-  /// clipping, update. A loss or gradient that is not finite skips the update on all ranks. After
-  /// an error the state is as before the step, or the update is complete but not counted.
+  /// clipping, update. A loss or gradient that is not finite, or a spike of the loss (train.guard),
+  /// skips the update on all ranks. After an error the state is as before the step, or the update
+  /// is complete but not counted.
   Result<StepReport> Step();
 
   /// Mean loss over the job's evaluation sequences, all ranks together, of the averaged weights

@@ -1,0 +1,140 @@
+// A window of bad data, in a whole attempt of two ranks.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "common/json.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/comm/hash_store.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+#include "worker/trainer/run_attempt.h"
+
+namespace weft::trainer {
+namespace {
+
+/// Counting sequences, which are soon learnt; what a step reads is decided by a function.
+class EditedTokens : public engine::BatchSource {
+ public:
+  /// The data of a step: which step of the original, or garbage for -1.
+  using Edit = std::function<int64_t(int64_t step)>;
+  explicit EditedTokens(Edit edit) : edit_(std::move(edit)) {}
+
+  int64_t Sequences() const override { return counting_.Sequences(); }
+  Result<engine::Batch> Get(int64_t step, int64_t first, int64_t count) override {
+    const int64_t source = edit_(step);
+    return source < 0 ? garbage_.Get(step, first, count) : counting_.Get(source, first, count);
+  }
+
+ private:
+  Edit edit_;
+  engine::CountingTokens counting_{7, 16};
+  engine::RandomTokens garbage_{50, 16};
+};
+
+class Listener : public Reporter {
+ public:
+  void Report(const RankMessage& message) override {
+    std::lock_guard lock(mutex_);
+    if (auto* event = std::get_if<EventMessage>(&message)) events += event->text + "\n";
+    if (auto* progress = std::get_if<ProgressMessage>(&message)) last = *progress;
+  }
+  bool StopRequested() override { return false; }
+
+  std::string events;
+  ProgressMessage last;
+
+ private:
+  std::mutex mutex_;
+};
+
+class RollbackTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "weft_rollback_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
+
+  /// Trains on two ranks; gives what rank 0 told.
+  std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit) {
+    engine::HashStore store;
+    auto listener = std::make_unique<Listener>();
+    Listener other;
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        AttemptSpec spec;
+        spec.job_id = run;
+        spec.epoch = 1;
+        spec.rank = rank;
+        spec.world_size = 2;
+        spec.host = "127.0.0.1";
+        spec.run_dir = root_ + "/" + run;
+        spec.job = engine::TinyJob(4);
+        spec.job.data.train = {"made up"};
+        spec.job.optimizer.learning_rate = 0.01;
+        spec.job.schedule.kind = "constant";
+        spec.job.train.precision = "fp32";
+        spec.job.train.steps = kSteps;
+        spec.job.train.eval_every_steps = 0;
+        spec.job.train.guard.spike_deviations = 6;
+        spec.job.train.guard.window = 16;
+        spec.job.checkpoint.every_steps = 32;
+        spec.plan = engine::TinyPlan("fp32", 2);
+        spec.plan.mesh.data = 2;
+        TrainingData data;
+        data.train = std::make_unique<EditedTokens>(edit);
+        data.vocab_size = 50;
+        data.fingerprint = "counting";
+        auto outcome = RunAttemptOn(Env::Posix(), spec, std::move(data),
+                                    rank == 0 ? static_cast<Reporter&>(*listener) : other, store);
+        EXPECT_TRUE(outcome.ok()) << outcome.status().message();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return listener;
+  }
+  std::string Read(const std::string& path) { return *ReadFile(Env::Posix(), root_ + "/" + path); }
+  std::string FinalState(const std::string& run) {
+    return *ReadFile(Env::Posix(), engine::CheckpointPath(root_ + "/" + run, kSteps) +
+                                       "/state-00000-of-00001.safetensors");
+  }
+
+  static constexpr int64_t kSteps = 64;
+  std::string root_;
+};
+
+TEST_F(RollbackTest, ARunThatMetBadDataEndsAsOneThatNeverSawIt) {
+  // The garbage of steps 41 to 43 is noticed, and the run goes back to its checkpoint of step 32.
+  auto guarded =
+      Train("guarded", [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; });
+  EXPECT_THAT(guarded->events, testing::HasSubstr("step 41: the loss of "));
+  EXPECT_THAT(guarded->events, testing::HasSubstr("the mean of the last 16 steps"));
+  EXPECT_THAT(guarded->events, testing::HasSubstr("went back from step 43 to step 32"));
+  EXPECT_EQ(guarded->last.loss_spikes, 3);
+  EXPECT_EQ(guarded->last.skipped_steps, 3);
+  EXPECT_EQ(guarded->last.rollbacks, 1);
+
+  auto clean = Train("clean", [](int64_t step) { return step < 32 ? step : step + 11; });
+  EXPECT_EQ(clean->last.skipped_steps, 0);
+  EXPECT_EQ(Read("guarded/loss.jsonl"), Read("clean/loss.jsonl"));
+  EXPECT_EQ(FinalState("guarded"), FinalState("clean"));
+}
+
+TEST_F(RollbackTest, AShortSpikeOnlySkipsItsUpdate) {
+  auto guarded = Train("short", [](int64_t step) { return step == 40 ? int64_t{-1} : step; });
+  EXPECT_EQ(guarded->last.loss_spikes, 1);
+  EXPECT_EQ(guarded->last.rollbacks, 0);
+  EXPECT_LT(*guarded->last.loss, 0.5);
+}
+
+}  // namespace
+}  // namespace weft::trainer
