@@ -18,8 +18,6 @@ Status RefuseUnavailable(const JobSpec& job) {
       {job.model.initialization.method != "auto" && job.model.initialization.method != "gpt2",
        "model.initialization.method other than gpt2"},
       {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
-      {job.train.batch_warmup_steps != 0, "train.batch_warmup_steps"},
-      {job.train.gradient_noise_scale, "train.gradient_noise_scale"},
   };
   for (const auto& [asked, field] : unavailable) {
     if (asked) return InvalidError(std::string(field) + " is not available in this release");
@@ -140,14 +138,34 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   const ResourceSpec& resources = job.resources;
   int64_t ranks = resources.ranks > 0 ? resources.ranks : 1;
-  if (job.train.global_batch % ranks != 0) {
-    return InvalidError("train.global_batch " + std::to_string(job.train.global_batch) +
-                        " must be a multiple of resources.ranks " + std::to_string(ranks));
+  const TrainSpec& train = job.train;
+  const bool grows = train.batch_warmup_steps > 0;
+  if (grows && (train.batch_warmup_start == 0 || train.batch_warmup_steps > train.steps ||
+                train.global_batch % train.batch_warmup_start != 0)) {
+    return InvalidError(
+        "train.batch_warmup_steps needs a train.batch_warmup_start that divides "
+        "train.global_batch " +
+        std::to_string(train.global_batch) + ", and no more steps than train.steps " +
+        std::to_string(train.steps));
   }
-  if (resources.micro_batch > 0 && job.train.global_batch % (ranks * resources.micro_batch) != 0) {
-    return InvalidError("train.global_batch " + std::to_string(job.train.global_batch) +
+  // Every batch is a multiple of the first one.
+  const char* field = grows ? "train.batch_warmup_start " : "train.global_batch ";
+  const int64_t batch = grows ? train.batch_warmup_start : train.global_batch;
+  if (batch % ranks != 0) {
+    return InvalidError(field + std::to_string(batch) + " must be a multiple of resources.ranks " +
+                        std::to_string(ranks));
+  }
+  if (resources.micro_batch > 0 && batch % (ranks * resources.micro_batch) != 0) {
+    return InvalidError(field + std::to_string(batch) +
                         " must be a multiple of resources.ranks x resources.micro_batch = " +
                         std::to_string(ranks * resources.micro_batch));
+  }
+  if (train.gradient_noise_scale &&
+      (train.global_batch == 1 || (resources.ranks == 1 && resources.micro_batch > 0 &&
+                                   resources.micro_batch == train.global_batch))) {
+    return InvalidError(
+        "train.gradient_noise_scale compares a part of the batch with the whole, and the whole of "
+        "this one is a single micro-batch; hint: resources.micro_batch");
   }
   return OkStatus();
 }

@@ -97,6 +97,25 @@ TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
                 job.schedule.decay_steps = 901;
               }),
               HasSubstr("schedule.decay_steps 901 is more than train.steps 1000 less"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.train.batch_warmup_steps = 10; }),
+              HasSubstr("needs a train.batch_warmup_start"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.train.batch_warmup_steps = 10;
+                job.train.batch_warmup_start = 5;
+              }),
+              HasSubstr("that divides train.global_batch 32"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.train.batch_warmup_steps = 10;
+                job.train.batch_warmup_start = 4;
+                job.resources.micro_batch = 8;
+              }),
+              HasSubstr("train.batch_warmup_start 4 must be a multiple of"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.train.gradient_noise_scale = true;
+                job.resources.ranks = 1;
+                job.resources.micro_batch = 32;
+              }),
+              HasSubstr("train.gradient_noise_scale compares"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.schedule.batch_scaling = "linear"; }),
               HasSubstr("needs schedule.reference_batch"));
 }

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "common/spec/batch_schedule.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/time_model.h"
 #include "coordinator/planner/units.h"
@@ -118,7 +119,7 @@ class Searcher {
   std::vector<int64_t> RankChoices(int64_t threads) const {
     if (job_.resources.ranks > 0) return {job_.resources.ranks};
     std::vector<int64_t> choices;
-    for (int64_t ranks : Divisors(job_.train.global_batch)) {
+    for (int64_t ranks : Divisors(BatchSchedule(job_.train).unit())) {
       if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
     }
     return choices;
@@ -136,9 +137,13 @@ class Searcher {
   }
 
   std::vector<int64_t> MicroBatchChoices(int64_t ranks) const {
-    const int64_t per_rank = job_.train.global_batch / ranks;
     if (job_.resources.micro_batch > 0) return {job_.resources.micro_batch};
-    std::vector<int64_t> choices = Divisors(per_rank);
+    std::vector<int64_t> choices = Divisors(BatchSchedule(job_.train).unit() / ranks);
+    // The noise scale compares a part of the batch with the whole.
+    if (job_.train.gradient_noise_scale && ranks == 1 && choices.size() > 1 &&
+        choices.back() == job_.train.global_batch) {
+      choices.pop_back();
+    }
     // Past a million tokens a pass nothing gets faster, and the arithmetic of
     // bytes stays in range.
     while (choices.size() > 1 && choices.back() * SequenceLength(job_) > kMostTokens) {

@@ -39,6 +39,7 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
     group.set_gradient(norm.gradient);
     group.set_parameter(norm.parameter);
   }
+  if (message.noise_scale) progress_.set_gradient_noise_scale(*message.noise_scale);
   if (!message.loss) return;
   progress_.set_loss(*message.loss);
   progress_.set_perplexity(Perplexity(*message.loss));

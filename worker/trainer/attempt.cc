@@ -71,6 +71,7 @@ Status Attempt::Prepare() {
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   for (const std::string& warning : start.warnings) Event("warning", warning);
   first_step_ = start.counters.step;
+  first_tokens_ = start.counters.tokens;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
   reporter_.Report(StartedMessage{first_step_, start.checkpoint_path,
@@ -188,6 +189,7 @@ Status Attempt::Step() {
   progress.overflow = report.overflow;
   progress.non_finite_gradients = report.non_finite_gradients;
   progress.loss_scale = report.loss_scale;
+  progress.noise_scale = report.noise_scale;
   progress.tokens = counters.tokens;
   progress.padding_ratio = static_cast<double>(report.padding_tokens) /
                            static_cast<double>(std::max<int64_t>(report.tokens, 1));
@@ -219,6 +221,9 @@ Status Attempt::Step() {
                     << (report.padding_tokens > 0
                             ? " padding " +
                                   std::to_string(std::llround(progress.padding_ratio * 100)) + " %"
+                            : "")
+                    << (report.noise_scale
+                            ? " noise scale " + std::to_string(std::llround(*report.noise_scale))
                             : "");
     }
   }
@@ -416,10 +421,9 @@ RunSummary Attempt::Summarize() const {
   summary.unigram_entropy_nats = data_.unigram_entropy;
   summary.resumed_from_step = first_step_;
   summary.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
-  const int64_t tokens_per_step = spec_.job.train.global_batch * SequenceLength(spec_.job);
   if (training_seconds_ > 0) {
     summary.tokens_per_second =
-        static_cast<double>((counters.step - first_step_) * tokens_per_step) / training_seconds_;
+        static_cast<double>(counters.tokens - first_tokens_) / training_seconds_;
   }
   summary.memory_peak = peak_memory_;
   summary.checkpoint_path = engine::CheckpointPath(spec_.run_dir, counters.step);

@@ -83,6 +83,7 @@ class Attempt {
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
   int64_t first_step_ = 0;
+  int64_t first_tokens_ = 0;
   int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.
   int64_t skipped_in_a_row_ = 0;
   bool rolled_back_ = false;     ///< Since the last progress message.

@@ -108,6 +108,7 @@ struct ProgressMessage {
   int64_t loss_spikes = 0;
   int64_t rollbacks = 0;
   int64_t non_finite_gradients = 0;
+  std::optional<double> noise_scale;
   double loss_scale = 1;
   double padding_ratio = 0;
   int64_t tokens = 0;
@@ -137,6 +138,8 @@ struct ProgressMessage {
     visit(Field("overflow", "And the loss scale was lowered for it."), self.overflow);
     visit(Field("non_finite_gradients", "Elements of the gradient that were not finite."),
           self.non_finite_gradients);
+    visit(Field("noise_scale", "Of the gradients; absent without an estimate.").Unit("sequences"),
+          self.noise_scale);
     visit(Field("loss_scale", "Of this step; 1 without loss scaling."), self.loss_scale);
     visit(Field("padding_ratio", "Share of the step's tokens that only fill up rows."),
           self.padding_ratio);

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "common/log.h"
+#include "common/spec/batch_schedule.h"
+#include "worker/engine/data/batch_warmup.h"
 #include "worker/engine/data/image_loader.h"
 #include "worker/engine/data/loader.h"
 #include "worker/engine/data/prefetcher.h"
@@ -15,15 +17,18 @@ namespace {
 
 using engine::BatchSource;
 
-/// What this rank asks for in every step; the order of engine::Trainer.
-std::vector<engine::SequenceRange> RangesOfRank(const AttemptSpec& spec) {
-  const Plan& plan = spec.plan;
-  std::vector<engine::SequenceRange> ranges;
-  for (int64_t k = 0; k < plan.accumulation_steps; ++k) {
-    const int64_t micro_batch = spec.rank * plan.accumulation_steps + k;
-    ranges.push_back({micro_batch * plan.micro_batch, plan.micro_batch});
-  }
-  return ranges;
+/// What this rank asks for in each step; the order of engine::Trainer.
+engine::RangesOfStep RangesOfRank(const AttemptSpec& spec) {
+  const int64_t size = spec.plan.micro_batch;
+  return [schedule = BatchSchedule(spec.job.train), rank = spec.rank, size,
+          ranks = RankCount(spec.plan.mesh)](int64_t step) {
+    const int64_t micro_batches = schedule.At(step) / (size * ranks);
+    std::vector<engine::SequenceRange> ranges;
+    for (int64_t k = 0; k < micro_batches; ++k) {
+      ranges.push_back({(rank * micro_batches + k) * size, size});
+    }
+    return ranges;
+  };
 }
 
 Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
@@ -68,6 +73,9 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   }
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<BatchSource> train,
                         NewSource(dataset, spec, /*training=*/true));
+  if (job.train.batch_warmup_steps > 0) {
+    train = std::make_unique<engine::BatchWarmup>(std::move(train), job.train);
+  }
   data.train = std::make_unique<engine::Prefetcher>(std::move(train), RangesOfRank(spec));
   if (dataset.validation.count == 0) return data;
   Result<std::unique_ptr<BatchSource>> validation = NewSource(dataset, spec, /*training=*/false);

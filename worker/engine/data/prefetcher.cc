@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/check.h"
 #include "common/memory_errors.h"
 
 namespace weft::engine {
 
-Prefetcher::Prefetcher(std::unique_ptr<BatchSource> source, std::vector<SequenceRange> ranges)
-    : source_(std::move(source)), ranges_(std::move(ranges)), thread_([this] { Work(); }) {
-  WEFT_CHECK(!ranges_.empty(), "a prefetcher needs to know what comes next");
-}
+Prefetcher::Prefetcher(std::unique_ptr<BatchSource> source, RangesOfStep ranges)
+    : source_(std::move(source)), ranges_(std::move(ranges)), thread_([this] { Work(); }) {}
 
 Prefetcher::~Prefetcher() {
   {
@@ -23,9 +20,10 @@ Prefetcher::~Prefetcher() {
 }
 
 Prefetcher::Request Prefetcher::Next(const Request& request) const {
-  auto it = std::find(ranges_.begin(), ranges_.end(), request.range);
-  if (it != ranges_.end() && ++it != ranges_.end()) return {request.step, *it};
-  return {request.step + 1, ranges_.front()};
+  const std::vector<SequenceRange> ranges = ranges_(request.step);
+  auto it = std::find(ranges.begin(), ranges.end(), request.range);
+  if (it != ranges.end() && ++it != ranges.end()) return {request.step, *it};
+  return {request.step + 1, ranges_(request.step + 1).front()};
 }
 
 Result<Batch> Prefetcher::Get(int64_t step, int64_t first_sequence, int64_t count) {

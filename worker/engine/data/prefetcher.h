@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,13 +20,14 @@ struct SequenceRange {
   bool operator==(const SequenceRange&) const = default;
 };
 
-/// Prepares, on a thread of its own, the batch that will be asked for next: a rank goes through the
-/// same ranges in every step. Any other request is answered too, only without the head start.
-/// Not thread-safe.
+/// What a rank asks for in a step, in order; never empty.
+using RangesOfStep = std::function<std::vector<SequenceRange>(int64_t step)>;
+
+/// Prepares, on a thread of its own, the batch that will be asked for next. Any other request is
+/// answered too, only without the head start. Not thread-safe.
 class Prefetcher : public BatchSource {
  public:
-  /// `ranges`: what is asked for in each step, in order; not empty.
-  Prefetcher(std::unique_ptr<BatchSource> source, std::vector<SequenceRange> ranges);
+  Prefetcher(std::unique_ptr<BatchSource> source, RangesOfStep ranges);
   ~Prefetcher() override;
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
@@ -44,7 +46,7 @@ class Prefetcher : public BatchSource {
   void Work();
 
   const std::unique_ptr<BatchSource> source_;
-  const std::vector<SequenceRange> ranges_;
+  const RangesOfStep ranges_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Request> wanted_;  ///< Being prepared, or prepared when `ready_` is set.

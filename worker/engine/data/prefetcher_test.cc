@@ -25,9 +25,14 @@ class FakeSource : public BatchSource {
   std::atomic<int>& calls_;
 };
 
+// The same in every step.
+RangesOfStep Always(std::vector<SequenceRange> ranges) {
+  return [ranges = std::move(ranges)](int64_t) { return ranges; };
+}
+
 TEST(Prefetcher, AnswersWhatIsAskedWhetherForeseenOrNot) {
   std::atomic<int> calls{0};
-  Prefetcher prefetcher(std::make_unique<FakeSource>(calls), {{4, 2}, {6, 2}});
+  Prefetcher prefetcher(std::make_unique<FakeSource>(calls), Always({{4, 2}, {6, 2}}));
   EXPECT_EQ(prefetcher.Sequences(), 42);
   auto ask = [&](int32_t step, int32_t first, int32_t count) {
     Result<Batch> batch = prefetcher.Get(step, first, count);
@@ -48,7 +53,7 @@ TEST(Prefetcher, AnswersWhatIsAskedWhetherForeseenOrNot) {
 
 TEST(Prefetcher, StopsWithoutHavingBeenAsked) {
   std::atomic<int> calls{0};
-  { Prefetcher prefetcher(std::make_unique<FakeSource>(calls), {{0, 1}}); }
+  { Prefetcher prefetcher(std::make_unique<FakeSource>(calls), Always({{0, 1}})); }
   EXPECT_EQ(calls, 0);
 }
 

@@ -38,6 +38,17 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         std::to_string(ranks) + " ranks is not train.global_batch " +
                         std::to_string(job.train.global_batch));
   }
+  const int64_t unit = BatchSchedule(job.train).unit();
+  if (unit % (plan.micro_batch * ranks) != 0) {
+    return InvalidError("train.batch_warmup_start " + std::to_string(unit) +
+                        " is not a multiple of micro_batch " + std::to_string(plan.micro_batch) +
+                        " x " + std::to_string(ranks) + " ranks");
+  }
+  if (job.train.gradient_noise_scale && plan.accumulation_steps * ranks == 1) {
+    return InvalidError(
+        "train.gradient_noise_scale compares a part of the batch with the whole, and this plan has "
+        "one micro-batch on one rank; hint: resources.micro_batch");
+  }
   if (parts.rank < 0 || parts.rank >= ranks) {
     return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
   }
@@ -64,7 +75,11 @@ ModelOptions ModelOptionsOf(const Plan& plan) {
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
-    : job_(job), plan_(plan), parts_(parts), gradients_(GradientViews(parts.model->parameters())) {
+    : job_(job),
+      plan_(plan),
+      parts_(parts),
+      batches_(job.train),
+      gradients_(GradientViews(parts.model->parameters())) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
   }
@@ -80,6 +95,9 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
       trainer->updater_,
       Updater::New(*parts.context, job, parts.model->parameters(),
                    parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16));
+  if (job.train.gradient_noise_scale) {
+    WEFT_ASSIGN_OR_RETURN(trainer->noise_scale_, NoiseScale::New(*parts.context));
+  }
   return trainer;
 }
 
@@ -93,10 +111,11 @@ Status Trainer::Pack() {
 
 Result<std::vector<Trainer::MicroBatch>> Trainer::LoadBatches(StepReport& own) {
   std::vector<MicroBatch> batches;
-  for (int64_t k = 0; k < plan_.accumulation_steps; ++k) {
-    const int64_t first = (parts_.rank * plan_.accumulation_steps + k) * plan_.micro_batch;
-    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(counters_.step + counters_.data_offset,
-                                                         first, plan_.micro_batch));
+  const int64_t step = DataStep();
+  const int64_t micro_batches = batches_.At(step) / (plan_.micro_batch * world_size());
+  for (int64_t k = 0; k < micro_batches; ++k) {
+    const int64_t first = (parts_.rank * micro_batches + k) * plan_.micro_batch;
+    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(step, first, plan_.micro_batch));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(*parts_.context, batch, first));
     own.targets += batch.target_count;
     own.tokens += tokens.count;
@@ -122,6 +141,37 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   return OkStatus();
 }
 
+// The gradients of the first micro-batch of this rank alone: before the next one adds to them, and
+// before the reduction gets hold of them.
+Status Trainer::MeasureSmallBatch(const TensorView& gradient) {
+  const kernels::NormTensor all{gradient.As<float>(), gradient.shape.Elements()};
+  double squares = 0;
+  int64_t non_finite = 0;
+  WEFT_RETURN_IF_ERROR(
+      kernels::NormStat(parts_.context->stream, {std::span(&all, 1), &squares, &non_finite}));
+  small_squares_ += squares;
+  return OkStatus();
+}
+
+// `targets`: of the first micro-batch of this rank, whose gradients are sums over them divided by
+// those of the whole batch.
+Status Trainer::EstimateNoiseScale(int64_t targets, StepReport& report) {
+  if (noise_scale_ == nullptr) return OkStatus();
+  const auto ranks = static_cast<double>(world_size());
+  const double to_mean =
+      static_cast<double>(report.targets) / static_cast<double>(targets) / report.loss_scale;
+  std::array<double, 1> squares = {targets > 0 ? small_squares_ * to_mean * to_mean : 0.0};
+  WEFT_RETURN_IF_ERROR(SumScalars(squares, report.seconds));
+  const auto large = static_cast<double>(batches_.At(DataStep()));
+  const auto small = static_cast<double>(plan_.micro_batch);
+  if (!report.skipped && large > small) {
+    noise_scale_->Add(small, squares[0] / ranks, large,
+                      report.gradient_norm * report.gradient_norm);
+  }
+  report.noise_scale = noise_scale_->Value();
+  return OkStatus();
+}
+
 Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
                                               PhaseSeconds& seconds) {
   Context& context = *parts_.context;
@@ -129,6 +179,7 @@ Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, i
   const auto gradient_scale =
       static_cast<float>(counters_.loss_scale.scale / static_cast<double>(targets));
   BatchLoss sums;
+  small_squares_ = 0;
   gradients_.StartStep();
   for (size_t k = 0; k < batches.size(); ++k) {
     const bool last = k + 1 == batches.size();
@@ -136,7 +187,15 @@ Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, i
     ParameterGradients::ReadyHook hook;
     if (reducer != nullptr) {
       WEFT_RETURN_IF_ERROR(reducer->Begin(last));
-      if (last) hook = [reducer](int64_t index) { return reducer->OnGradientReady(index); };
+      const bool measure = noise_scale_ != nullptr && k == 0;
+      if (last) {
+        hook = [this, reducer, measure](int64_t index) {
+          if (measure) {
+            WEFT_RETURN_IF_ERROR(MeasureSmallBatch(parts_.model->parameters().gradient(index)));
+          }
+          return reducer->OnGradientReady(index);
+        };
+      }
     }
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
@@ -148,6 +207,9 @@ Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, i
     Charge(context, "forward", watch.Lap(), seconds.forward);
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
+    if (noise_scale_ != nullptr && k == 0 && !(last && reducer != nullptr)) {
+      WEFT_RETURN_IF_ERROR(MeasureSmallBatch(parts_.model->parameters().gradients()));
+    }
     Charge(context, "backward", watch.Lap(), seconds.backward);
   }
   return sums;
@@ -222,6 +284,7 @@ Result<StepReport> Trainer::Step() {
                         " has no targets; hint: look at the data, every token is ignored");
   }
 
+  const int64_t first_targets = batches.front().targets;
   WEFT_ASSIGN_OR_RETURN(BatchLoss own_loss,
                         ForwardAndBackward(std::move(batches), report.targets, report.seconds));
   WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
@@ -234,6 +297,7 @@ Result<StepReport> Trainer::Step() {
   watch.Lap();
   WEFT_RETURN_IF_ERROR(Update(report));
   Charge(*parts_.context, "optimizer", watch.Lap(), report.seconds.optimizer);
+  WEFT_RETURN_IF_ERROR(EstimateNoiseScale(first_targets, report));
   ++counters_.step;
   counters_.tokens += report.tokens;
   if (report.skipped) ++counters_.skipped_steps;
@@ -304,6 +368,8 @@ Result<bool> Trainer::WeightsAreFinite() {
 std::vector<NamedTensor> Trainer::StateTensors() const {
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
   for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
+  if (noise_scale_ == nullptr) return tensors;
+  for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
   return tensors;
 }
 

@@ -4,11 +4,13 @@
 #include <memory>
 #include <vector>
 
+#include "common/spec/batch_schedule.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/data/batch_source.h"
 #include "worker/engine/models/model.h"
+#include "worker/engine/optim/noise_scale.h"
 #include "worker/engine/optim/updater.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/train/gradient_reducer.h"
@@ -77,17 +79,24 @@ class Trainer {
                                        PhaseSeconds& seconds);
   void UpdateLossScale(StepReport& report);
   Status Update(StepReport& report);
+  Status MeasureSmallBatch(const TensorView& gradient);
+  Status EstimateNoiseScale(int64_t targets, StepReport& report);
   void ExchangeWeights(const std::vector<AveragedParameter>& averages);
   Result<EvaluationReport> EvaluateWeights();
   Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
+  /// Which step's data the step under way trains on, and as many of them.
+  int64_t DataStep() const { return counters_.step + counters_.data_offset; }
   int64_t world_size() const { return parts_.reducer ? parts_.reducer->world_size() : 1; }
 
   JobSpec job_;
   Plan plan_;
   TrainerParts parts_;
+  BatchSchedule batches_;
   ParameterGradients gradients_;
   std::unique_ptr<Updater> updater_;
+  std::unique_ptr<NoiseScale> noise_scale_;  ///< Or none.
+  double small_squares_ = 0;                 ///< Of the gradients of the first micro-batch.
   TrainCounters counters_;
   bool packed_ = false;
 };

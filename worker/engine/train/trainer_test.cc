@@ -122,6 +122,92 @@ TEST(TrainerTest, ClippingBoundsTheUpdateNotTheReport) {
   EXPECT_NEAR(moved(norm * 4).second, free, 1e-9);
 }
 
+TEST(TrainerTest, AWarmedUpBatchGrowsAndResumesExactly) {
+  RandomTokens tokens = TinyTokens();
+  JobSpec job = TinyJob(8);
+  job.train.batch_warmup_start = 2;
+  job.train.batch_warmup_steps = 6;
+  const int64_t expected[] = {2, 2, 4, 4, 6, 6, 8, 8};
+  for (int64_t micro_batch : {1, 2}) {
+    TinyTraining run(job, TinyPlan("fp32", micro_batch, 8 / micro_batch), tokens);
+    for (int64_t sequences : expected) {
+      const StepReport report = run.Step();
+      EXPECT_EQ(report.tokens, sequences * 16);
+      EXPECT_EQ(report.targets, sequences * 16);
+    }
+    EXPECT_EQ(run.trainer->counters().tokens, 40 * 16);
+  }
+  JobSpec full = job;
+  full.train.batch_warmup_steps = 0;
+  TinyTraining warm(job, TinyPlan("fp32", 2, 4), tokens),
+      cold(full, TinyPlan("fp32", 2, 4), tokens);
+  TrainCounters later;
+  later.step = later.updates = 7;
+  warm.trainer->Restored(later);
+  cold.trainer->Restored(later);
+  EXPECT_EQ(warm.Step().loss, cold.Step().loss) << "after the warm-up the batch is as without it";
+}
+
+TEST(TrainerTest, EvaluationUsesTheAveragedWeightsAndLeavesTrainingAlone) {
+  RandomTokens tokens = TinyTokens();
+  for (const char* kind : {"ema", "lawa", "schedule_free"}) {
+    JobSpec job = TinyJob(4);
+    job.optimizer.learning_rate = 0.05;
+    job.schedule.kind = "constant";
+    if (kind == std::string("schedule_free")) {
+      job.optimizer.name = "schedule_free_adamw";
+    } else {
+      job.train.averaging.kind = kind;
+      job.train.averaging.decay = 0.5;
+      job.train.averaging.window = 3;
+    }
+    JobSpec without = job;
+    without.train.averaging.kind = "none";
+    TinyTraining averaged(job, TinyPlan("fp32"), tokens), plain(without, TinyPlan("fp32"), tokens);
+    for (int step = 0; step < 4; ++step) {
+      averaged.Step();
+      plain.Step();
+    }
+    EXPECT_EQ(averaged.Parameters(), plain.Parameters()) << kind;
+    const auto report = averaged.trainer->Evaluate();
+    ASSERT_TRUE(report.ok()) << report.status().ToString();
+    EXPECT_EQ(averaged.Parameters(), plain.Parameters()) << kind << ", evaluated";
+    EXPECT_EQ(averaged.Step().loss, plain.Step().loss) << kind;
+    if (kind != std::string("schedule_free")) {
+      const auto raw = plain.trainer->Evaluate();
+      ASSERT_TRUE(raw.ok());
+      EXPECT_NE(report->loss, raw->loss) << kind;
+    }
+  }
+}
+
+TEST(TrainerTest, TheNoiseScaleComparesTheFirstMicroBatchWithAll) {
+  RandomTokens tokens = TinyTokens();
+  JobSpec job = TinyJob(8);
+  job.train.gradient_noise_scale = true;
+  TinyTraining run(job, TinyPlan("fp32", 2, 4), tokens);
+  // The same norms by hand, of the gradients of the first step.
+  TinyRun small(job.model, ModelOptionsOf(TinyPlan("fp32"))),
+      large(job.model, ModelOptionsOf(TinyPlan("fp32")));
+  const auto square = [&](TinyRun& of, int64_t sequences) {
+    of.Differentiate(*tokens.Get(0, 0, sequences), 1.0f / static_cast<float>(16 * sequences));
+    double sum = 0;
+    for (float g : of.Gradients()) sum += static_cast<double>(g) * g;
+    return sum;
+  };
+  const double g2 = square(small, 2), g8 = square(large, 8);
+  const double noise = (g2 - g8) / (1.0 / 2 - 1.0 / 8), signal = (8 * g8 - 2 * g2) / 6;
+  const StepReport report = run.Step();
+  if (noise > 0 && signal > 0) {
+    ASSERT_TRUE(report.noise_scale.has_value());
+    EXPECT_NEAR(*report.noise_scale, noise / signal, 1e-3 * noise / signal);
+  } else {
+    EXPECT_FALSE(report.noise_scale.has_value());
+  }
+  EXPECT_GT(noise, 0);
+  EXPECT_EQ(run.trainer->StateTensors().back().name, "gradient_noise_scale/averages");
+}
+
 TEST(TrainerTest, ARestoredStateGoesOnBitForBit) {
   RandomTokens tokens = TinyTokens();
   JobSpec job = TinyJob(4);
@@ -243,6 +329,13 @@ TEST(TrainerTest, JobsAndPlansThatDoNotFitAreRefused) {
   Plan two = TinyPlan("fp32", 2, 1);
   two.mesh.data = 2;
   EXPECT_THAT(message(two), HasSubstr("2 ranks"));
+  JobSpec job = TinyJob(4);
+  job.train.gradient_noise_scale = true;
+  EXPECT_THAT(Trainer::New(job, TinyPlan("fp32", 4, 1),
+                           {.context = &run.context, .model = run.model.get(), .train = &tokens})
+                  .status()
+                  .message(),
+              HasSubstr("train.gradient_noise_scale"));
 }
 
 // Nothing to predict.
