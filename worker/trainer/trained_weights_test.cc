@@ -1,0 +1,67 @@
+#include "worker/trainer/trained_weights.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::trainer {
+namespace {
+
+using namespace engine;  // NOLINT(google-build-using-namespace)
+
+// Trains for `steps`, saves, and gives back what LoadTrainedWeights reads beside what an
+// evaluation of the trainer would use.
+void ExpectEvaluatedWeights(const JobSpec& job, int64_t steps) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  TinyTraining run(job, TinyPlan("fp32"), tokens);
+  for (int64_t step = 0; step < steps; ++step) run.Step();
+  const std::string folder = ::testing::TempDir() + "/trained_weights";
+  std::filesystem::create_directories(folder);
+  CheckpointManifest manifest;
+  manifest.job = job;
+  manifest.updates = run.trainer->counters().updates;
+  auto file = WriteTensorFile(Env::Posix(), folder, 0, 1, run.trainer->StateTensors());
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  manifest.files = {*file};
+
+  TinyRun loaded(job.model, ModelOptionsOf(TinyPlan("fp32")));
+  const Status status =
+      LoadTrainedWeights(Env::Posix(), folder, manifest, loaded.model->parameters());
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  std::filesystem::remove_all(folder);
+
+  // The model with these weights has the loss that the trainer evaluates to.
+  const auto report = run.trainer->Evaluate();
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  ASSERT_TRUE(loaded.model->Pack(loaded.context).ok());
+  const auto batch = tokens.Get(0, 0, 4);
+  ASSERT_TRUE(batch.ok());
+  EXPECT_NEAR(loaded.Loss(*batch) / 64, report->loss, 1e-6);
+}
+
+TEST(TrainedWeightsTest, AreThoseThatAnEvaluationUses) {
+  JobSpec job = TinyJob(4);
+  job.train.eval_sequences = 4;
+  job.schedule.kind = "constant";
+  job.optimizer.learning_rate = 0.05;
+  ExpectEvaluatedWeights(job, 3);
+  job.model.freeze = {"*.wpe.weight"};
+  job.train.averaging = {.kind = "ema", .decay = 0.5, .every_steps = 2};
+  ExpectEvaluatedWeights(job, 1);  // before the first average
+  ExpectEvaluatedWeights(job, 7);
+  job.train.averaging = {.kind = "lawa", .every_steps = 1, .window = 3};
+  ExpectEvaluatedWeights(job, 2);
+  ExpectEvaluatedWeights(job, 7);
+  job.train.averaging.kind = "none";
+  job.optimizer.name = "schedule_free_adamw";
+  ExpectEvaluatedWeights(job, 5);
+}
+
+}  // namespace
+}  // namespace weft::trainer
