@@ -231,6 +231,7 @@ Status WriteTokenizer(Env& env, const std::string& folder, const ModelSpec& mode
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model) {
   std::vector<HuggingFaceTensor> tensors;
   const auto add = [&](const ParameterInfo& in_file, const std::string& parameter) {
+    if (in_file.kind == ParameterKind::kBranchScale) return;
     const bool transposed =
         model.family == "gpt2" && in_file.block >= 0 && in_file.shape.size() == 2;
     tensors.push_back(

@@ -19,10 +19,15 @@ std::string TypeOf(const Json& config) {
 
 /// What the files cannot say.
 Status CheckArchitecture(const ModelSpec& model, const char* when) {
-  const auto refuse = [&](const char* what) {
-    return InvalidError(std::string(what) + " cannot be combined with " + when +
+  const auto refuse = [&](const std::string& what) {
+    return InvalidError(what + " cannot be combined with " + when +
                         ": transformers has no such model");
   };
+  const std::string start = InitializationOf(model);
+  if (start == "fixup" || start == "t_fixup" || start == "rezero" ||
+      (start == "mup" && model.width != model.initialization.base_width)) {
+    return refuse("model.initialization.method " + start);
+  }
   if (NormPositionOf(model) != (model.family == "bert" ? "post" : "pre")) {
     return refuse("another model.norm_position than the family's");
   }

@@ -54,6 +54,8 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
   const std::string norms = NormPositionOf(shape.spec);
   // Both results of attention with what it read; at the end the MLP's as well.
   const int64_t unsaved = std::max(3 * size.row + size.qkv, 4 * size.row + size.before);
+  // Fixup saves the shifted stream, so that the stream itself is alive beside it.
+  const bool shifted = BranchScalingOf(shape.spec) == BranchScaling::kFixup;
 
   // The input of a factorised embedding's projection is kept for its gradient.
   int64_t saved = shape.first_trained_layer == 0 ? size.narrow : 0;
@@ -64,11 +66,12 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
   for (int64_t i = 0; i < shape.spec.layers; ++i) {
     const bool backward = i >= shape.first_trained_layer;
     if (backward && i >= inputs.recomputed_blocks) {
-      if (delta == 0) stream = 0;
+      if (delta == 0 && !shifted) stream = 0;
+      const int64_t streams = !shifted ? 0 : delta == 0 ? size.row : 2 * size.row;
       saved += size.block;
       ++kept;
-      peak = std::max(peak, saved + stream + delta + 2 * size.row);
-      stream = 0;
+      peak = std::max(peak, saved + stream + delta + streams + 2 * size.row);
+      stream = shifted ? size.row : 0;
     } else {
       if (backward) {
         if (delta == 0) stream = 0;
@@ -86,7 +89,8 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
   peak = std::max(peak, saved + stream + delta + last);
   if (inputs.recomputed_blocks > shape.first_trained_layer) {
     // The replay of the last recomputed block; its input is among the saved ones.
-    peak = std::max(peak, saved - kept * size.block + size.block - size.row + 2 * size.row);
+    const int64_t streams = shifted ? 2 * size.row : 0;
+    peak = std::max(peak, saved - kept * size.block + size.block + streams + size.row);
   }
   return peak;
 }
@@ -108,7 +112,10 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   const int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
   const int64_t attention_backward = 2 * size.row + size.qkv;
-  int64_t peak = std::max({head, mlp_backward, attention_backward});
+  // The gradient of a scaled branch is not that of the stream.
+  const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
+  const int64_t branch = scaled ? size.row : 0;
+  int64_t peak = std::max({head, mlp_backward + branch, attention_backward + branch});
   if (Widens(inputs)) {
     // f32 copies of both operands of the largest product.
     const int64_t widest = std::max(MlpInputs(model) * MlpWidth(model), 3 * model.width);
@@ -137,8 +144,11 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   slots.push_back({"qkv", c + 2 * KvWidth(model), true});
   slots.push_back({"attention", c, true});
   slots.push_back({"log_sum_exp", model.heads, false});
+  const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
+  if (scaled) slots.push_back({"branch_1", c, true});
   add_norm("residual_2", "norm_2_statistics", "norm_2");
   slots.push_back({"mlp_before_activation", MlpInputs(model) * MlpWidth(model), true});
+  if (scaled) slots.push_back({"branch_2", c, true});
   return slots;
 }
 

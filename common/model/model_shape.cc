@@ -19,6 +19,8 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
       return counts.mlp;
     case ParameterKind::kClassifier:
       return counts.classifier;
+    case ParameterKind::kBranchScale:
+      return counts.branch_scales;
     case ParameterKind::kNorm:
       break;
   }

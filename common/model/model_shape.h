@@ -16,10 +16,11 @@ struct ParameterCounts {
   int64_t mlp = 0;                   ///< Weights and biases of all blocks.
   int64_t norms = 0;                 ///< Of all blocks and the last one.
   int64_t classifier = 0;            ///< Where it is not the token embedding.
+  int64_t branch_scales = 0;         ///< Of all residual branches.
 
   int64_t Total() const {
     return token_embedding + position_embedding + embedding_projection + attention + mlp + norms +
-           classifier;
+           classifier + branch_scales;
   }
 };
 

@@ -20,6 +20,16 @@ struct Builder {
     Add(name + ".weight", {out, in}, kind);
     if (bias) Add(name + ".bias", {out}, kind);
   }
+  /// `output` is the projection that ends the branch.
+  void Branch(const std::string& output, const ModelSpec& model) {
+    const BranchScaling scaling = BranchScalingOf(model);
+    const ParameterKind kind = ParameterKind::kBranchScale;
+    if (scaling == BranchScaling::kNone) return;
+    const bool fixup = scaling == BranchScaling::kFixup;
+    if (fixup) Add(output + ".input_shift", {1}, kind);
+    Add(output + ".scale", {scaling == BranchScaling::kVector ? model.width : 1}, kind);
+    if (fixup) Add(output + ".shift", {1}, kind);
+  }
   void LayerNorm(const std::string& name, int64_t width) {
     Add(name + ".weight", {width}, ParameterKind::kNorm);
     Add(name + ".bias", {width}, ParameterKind::kNorm);
@@ -34,9 +44,11 @@ void AddGpt2Block(const ModelSpec& model, int64_t index, Builder& add) {
   const bool norms = NormPositionOf(model) != "none";
   const std::string block = "transformer.h." + std::to_string(index);
   if (norms) add.LayerNorm(block + ".ln_1", c);
+  add.Branch(block + ".attn.c_proj", model);
   add.Linear(block + ".attn.c_attn", c + 2 * KvWidth(model), c, true, ParameterKind::kAttention);
   add.Linear(block + ".attn.c_proj", c, c, true, ParameterKind::kAttention);
   if (norms) add.LayerNorm(block + ".ln_2", c);
+  add.Branch(block + ".mlp.c_proj", model);
   add.Linear(block + ".mlp.c_fc", MlpWidth(model), c, true, ParameterKind::kMlp);
   add.Linear(block + ".mlp.c_proj", c, MlpWidth(model), true, ParameterKind::kMlp);
 }
@@ -48,11 +60,13 @@ void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
   const std::string attention = block + ".self_attn.";
   const std::string mlp = block + ".mlp.";
   if (norms) add.RmsNorm(block + ".input_layernorm", c);
+  add.Branch(attention + "o_proj", model);
   add.Linear(attention + "q_proj", c, c, model.qkv_bias, ParameterKind::kAttention);
   add.Linear(attention + "k_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
   add.Linear(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
   add.Linear(attention + "o_proj", c, c, false, ParameterKind::kAttention);
   if (norms) add.RmsNorm(block + ".post_attention_layernorm", c);
+  add.Branch(mlp + "down_proj", model);
   add.Linear(mlp + "gate_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
   add.Linear(mlp + "up_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
   add.Linear(mlp + "down_proj", c, MlpWidth(model), false, ParameterKind::kMlp);

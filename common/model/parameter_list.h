@@ -15,7 +15,8 @@ enum class ParameterKind : uint8_t {
   kAttention,
   kMlp,
   kNorm,
-  kClassifier,  ///< What stands between the network and its targets, the token embedding apart.
+  kClassifier,   ///< What stands between the network and its targets, the token embedding apart.
+  kBranchScale,  ///< Of a residual branch, with fixup its summands too.
 };
 
 /// A parameter of a model, as the engine has it.

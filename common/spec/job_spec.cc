@@ -15,12 +15,39 @@ Status RefuseUnavailable(const JobSpec& job) {
        "model.family other than gpt2 and llama"},
       {job.model.head != "auto" && job.model.head != "causal_lm",
        "model.head other than causal_lm"},
-      {job.model.initialization.method != "auto" && job.model.initialization.method != "gpt2",
-       "model.initialization.method other than gpt2"},
       {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
   };
   for (const auto& [asked, field] : unavailable) {
     if (asked) return InvalidError(std::string(field) + " is not available in this release");
+  }
+  return OkStatus();
+}
+
+// Methods that change the network, not its first weights alone.
+Status CheckInitialization(const JobSpec& job) {
+  const ModelSpec& model = job.model;
+  const std::string& method = model.initialization.method;
+  const bool fixup = method == "fixup";
+  const bool without_norms = fixup || method == "t_fixup";
+  const std::string named = "model.initialization.method " + method;
+  if (InitializationChangesNetwork(model) && !model.import_path.empty()) {
+    return InvalidError(named +
+                        " does not go with model.import_path, whose weights are of a network "
+                        "without it; hint: model.initialization.method auto");
+  }
+  if (without_norms && model.norm_position != "auto" && model.norm_position != "none") {
+    return InvalidError(named + " is for networks without norms, not model.norm_position " +
+                        model.norm_position);
+  }
+  if (fixup && model.family == "llama") {
+    return InvalidError(named +
+                        " needs layers with biases, which model.family llama has not; hint: "
+                        "t_fixup");
+  }
+  const std::string& optimizer = job.optimizer.name;
+  if (method == "mup" && optimizer != "adamw" && optimizer != "adam" && optimizer != "lion") {
+    return InvalidError(named + " knows the rates of optimizer.name adam, adamw and lion, not of " +
+                        optimizer);
   }
   return OkStatus();
 }
@@ -136,6 +163,7 @@ Status ValidateJob(const JobSpec& job) {
         "path is most often the same folder");
   }
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
+  WEFT_RETURN_IF_ERROR(CheckInitialization(job));
   const ResourceSpec& resources = job.resources;
   int64_t ranks = resources.ranks > 0 ? resources.ranks : 1;
   const TrainSpec& train = job.train;

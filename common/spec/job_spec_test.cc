@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/spec/model_family.h"
 #include "common/spec/spec_json.h"
 
 namespace weft {
@@ -65,6 +66,49 @@ TEST(ValidateJob, RefusesModelsWhosePartsDoNotFit) {
                 job.model.rope_scaling.low_frequency_factor = 4;
               }),
               HasSubstr("high_frequency_factor must be more"));
+}
+
+TEST(ValidateJob, RefusesInitializationOfAnotherNetwork) {
+  const auto error = [](const char* method, const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.model.initialization.method = method;
+      change(job);
+    });
+  };
+  for (const char* method : {"fixup", "t_fixup", "rezero", "skipinit", "layer_scale", "mup"}) {
+    JobSpec job = GoodJob();
+    job.model.initialization.method = method;
+    EXPECT_TRUE(ValidateJob(job).ok()) << method;
+    EXPECT_THAT(error(method,
+                      [](JobSpec& imported) {
+                        imported.model.import_path = "folder";
+                        imported.data.tokenizer.path = "folder";
+                      }),
+                HasSubstr("does not go with model.import_path"));
+  }
+  EXPECT_THAT(error("t_fixup", [](JobSpec& job) { job.model.norm_position = "post"; }),
+              HasSubstr("networks without norms, not model.norm_position post"));
+  EXPECT_THAT(error("fixup", [](JobSpec& job) { job.model.family = "llama"; }),
+              HasSubstr("needs layers with biases"));
+  EXPECT_THAT(error("mup", [](JobSpec& job) { job.optimizer.name = "sgd"; }),
+              HasSubstr("adam, adamw and lion, not of sgd"));
+}
+
+TEST(CheckFamily, KeepsTheNetworksOfBertAndVitAsTheyAre) {
+  for (const char* family : {"bert", "vit"}) {
+    ModelSpec model;
+    model.family = family;
+    for (const char* method : {"auto", "gpt2", "normal", "xavier_uniform", "kaiming_normal"}) {
+      model.initialization.method = method;
+      EXPECT_TRUE(CheckFamily(model).ok()) << method;
+    }
+    for (const char* method : {"fixup", "t_fixup", "rezero", "skipinit", "layer_scale", "mup"}) {
+      model.initialization.method = method;
+      EXPECT_THAT(CheckFamily(model).message(),
+                  HasSubstr(std::string("model.initialization.method ") + method +
+                            " is not available with model.family " + family));
+    }
+  }
 }
 
 TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {

@@ -33,6 +33,10 @@ Status CheckFamily(const ModelSpec& model) {
   WEFT_RETURN_IF_ERROR(CheckHead(model));
   const bool bert = family == "bert", vit = family == "vit";
   if (!bert && !vit) return OkStatus();
+  if (InitializationChangesNetwork(model)) {
+    return InvalidError("model.initialization.method " + model.initialization.method +
+                        " is not available with model.family " + family);
+  }
   if (NormPositionOf(model) != (bert ? "post" : "pre")) {
     return InvalidError("model.norm_position " + model.norm_position +
                         " is not available with model.family " + family);

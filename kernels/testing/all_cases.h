@@ -9,6 +9,7 @@ namespace weft::kernels::testing {
 /// The case list of each operation, defined in its <op>_cases.cc.
 std::vector<OpCase> ActivationCases();
 std::vector<OpCase> AdafactorCases();
+std::vector<OpCase> AffineCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> CrossEntropyCases();
 std::vector<OpCase> DropoutCases();
@@ -32,6 +33,7 @@ inline std::vector<OpCase> AllCases() {
   for (const auto& list : {
            ActivationCases(),
            AdafactorCases(),
+           AffineCases(),
            AttentionCases(),
            CrossEntropyCases(),
            DropoutCases(),

@@ -3,6 +3,7 @@
 #include "common/model/model_sizes.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/activation.h"
+#include "worker/engine/nn/initialization.h"
 #include "worker/engine/nn/rows.h"
 
 namespace weft::engine {
@@ -19,6 +20,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
   const std::string name = "bert.encoder.layer." + std::to_string(index);
   const std::string attention = name + ".attention.";
   return {.norm_position = NormPosition::kPost,
+          .branch_scaling = BranchScalingOf(spec),
           .attention_norm = LayerNorm(spec, attention + "output.LayerNorm"),
           .attention = {.qkv = {attention + "self.query", attention + "self.key",
                                 attention + "self.value"},
@@ -28,25 +30,22 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .kv_heads = spec.heads,
                         .head_dim = HeadWidth(spec),
                         .causal = false,
-                        .deviation = spec.initializer_range,
-                        .output_deviation = spec.initializer_range},
+                        .logit_scale = AttentionLogitScale(spec)},
           .mlp_norm = LayerNorm(spec, name + ".output.LayerNorm"),
           .mlp = {.activation = MlpActivation::kErfGelu,
                   .up = {name + ".intermediate.dense"},
                   .down = name + ".output.dense",
                   .width = spec.width,
-                  .inner = MlpWidth(spec),
-                  .deviation = spec.initializer_range,
-                  .output_deviation = spec.initializer_range},
+                  .inner = MlpWidth(spec)},
           .dropout = spec.dropout,
           .attention_dropout = attention + "output.dropout",
           .mlp_dropout = name + ".output.dropout"};
 }
 
 int64_t RegisterTable(ParameterSet& parameters, const ModelSpec& spec, const char* name,
-                      int64_t rows, int64_t padded_rows = 0) {
+                      int64_t rows, ParameterRole role, int64_t padded_rows = 0) {
   return parameters.Register(kEmbeddings + std::string(name) + "_embeddings.weight",
-                             {rows, spec.width}, {0, spec.initializer_range}, padded_rows);
+                             {rows, spec.width}, role, padded_rows);
 }
 
 // The matrix of the softmax: the token table, or one of its own.
@@ -55,15 +54,16 @@ int64_t RegisterClassifier(ParameterSet& parameters, const ModelSpec& spec, bool
   if (masked && !spec.untied_classifier) return tokens;
   const int64_t rows = masked ? spec.vocab_size : spec.classes;
   return parameters.Register(masked ? "cls.predictions.decoder.weight" : "classifier.weight",
-                             {rows, spec.width}, {0, spec.initializer_range},
+                             {rows, spec.width}, ParameterRole::kClassifier,
                              PaddedVocabulary(rows));
 }
 
 ClassifierHead Head(ParameterSet& parameters, const ModelSpec& spec, bool masked,
                     const PackedParameter* matrix) {
   const int64_t columns = masked ? spec.vocab_size : spec.classes;
-  const int64_t bias = parameters.Register(masked ? "cls.predictions.bias" : "classifier.bias",
-                                           {columns}, {}, PaddedVocabulary(columns));
+  const int64_t bias =
+      parameters.Register(masked ? "cls.predictions.bias" : "classifier.bias", {columns},
+                          ParameterRole::kBias, PaddedVocabulary(columns));
   return {&parameters, matrix, columns, bias, !masked};
 }
 
@@ -74,11 +74,15 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
       precision_(*options.precision),
       masked_(HeadOf(spec) == "masked_lm"),
       tokens_(RegisterTable(parameters_, spec, "word", spec.vocab_size,
-                            PaddedVocabulary(spec.vocab_size))),
-      embedding_(&parameters_, tokens_, RegisterTable(parameters_, spec, "position", spec.context),
+                            ParameterRole::kTokenEmbedding, PaddedVocabulary(spec.vocab_size))),
+      embedding_(&parameters_, tokens_,
+                 RegisterTable(parameters_, spec, "position", spec.context,
+                               ParameterRole::kPositionEmbedding),
                  precision_.activations),
-      types_(&parameters_, RegisterTable(parameters_, spec, "token_type", TokenTypes(spec)), -1,
-             precision_.activations),
+      types_(&parameters_,
+             RegisterTable(parameters_, spec, "token_type", TokenTypes(spec),
+                           ParameterRole::kPositionEmbedding),
+             -1, precision_.activations),
       embedding_norm_(&parameters_, LayerNorm(spec, kEmbeddings + std::string("LayerNorm"))),
       embedding_dropout_("bert.embeddings.dropout", spec.dropout),
       blocks_(&parameters_,
@@ -90,8 +94,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
       dense_(&parameters_,
              {{{masked_ ? kTransform + std::string("dense") : "bert.pooler.dense", spec.width}},
               spec.width,
-              true,
-              spec.initializer_range},
+              true},
              precision_.products),
       transform_norm_(
           masked_ ? std::optional<Norm>(std::in_place, &parameters_,
@@ -100,7 +103,9 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
       pooled_dropout_("bert.pooler.dropout", spec.dropout),
       classifier_(&parameters_, RegisterClassifier(parameters_, spec, masked_, tokens_),
                   precision_.classifier),
-      head_(Head(parameters_, spec, masked_, &classifier_)) {}
+      head_(Head(parameters_, spec, masked_, &classifier_)) {
+  SetStarts(spec, parameters_);
+}
 
 Status Bert::Pack(Context& context) {
   WEFT_RETURN_IF_ERROR(blocks_.Pack(context));

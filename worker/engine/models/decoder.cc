@@ -1,13 +1,15 @@
 #include "worker/engine/models/decoder.h"
 
 #include "common/model/model_sizes.h"
+#include "worker/engine/autograd/scale.h"
+#include "worker/engine/nn/initialization.h"
 
 namespace weft::engine {
 namespace {
 
 int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, const ModelSpec& spec,
-                           int64_t width) {
-  return parameters.Register(name, {spec.vocab_size, width}, {0, spec.initializer_range},
+                           int64_t width, ParameterRole role) {
+  return parameters.Register(name, {spec.vocab_size, width}, role,
                              PaddedVocabulary(spec.vocab_size));
 }
 
@@ -20,9 +22,9 @@ BlockStackOptions StackOptions(const ModelSpec& spec, const ModelOptions& option
 }
 
 std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const std::string& name,
-                                 int64_t in, int64_t out, const ModelSpec& spec, DType compute) {
+                                 int64_t in, int64_t out, DType compute) {
   if (!wanted) return std::nullopt;
-  return Linear(parameters, {{{name, out}}, in, true, spec.initializer_range}, compute);
+  return Linear(parameters, {{{name, out}}, in, true}, compute);
 }
 
 }  // namespace
@@ -30,15 +32,16 @@ std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const st
 Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family)
     : spec_(spec),
       precision_(*options.precision),
-      tokens_(RegisterVocabulary(parameters_, family.token_embedding, spec, EmbeddingWidth(spec))),
+      tokens_(RegisterVocabulary(parameters_, family.token_embedding, spec, EmbeddingWidth(spec),
+                                 ParameterRole::kTokenEmbedding)),
       positions_(family.position_embedding.empty()
                      ? -1
                      : parameters_.Register(family.position_embedding,
                                             {spec.context, EmbeddingWidth(spec)},
-                                            {0, spec.initializer_range})),
+                                            ParameterRole::kPositionEmbedding)),
       embedding_(&parameters_, tokens_, positions_, precision_.activations),
       embedding_in_(Projection(FactorisedEmbedding(spec), &parameters_, "embedding_in",
-                               EmbeddingWidth(spec), spec.width, spec, precision_.products)),
+                               EmbeddingWidth(spec), spec.width, precision_.products)),
       embedding_dropout_(family.embedding_dropout, spec.dropout),
       rotary_(family.rotary),
       blocks_(&parameters_, StackOptions(spec, options, family), precision_.products),
@@ -46,14 +49,18 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                       ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
                       : std::nullopt),
       embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier, &parameters_,
-                                "embedding_out", spec.width, EmbeddingWidth(spec), spec,
+                                "embedding_out", spec.width, EmbeddingWidth(spec),
                                 precision_.products)),
       classifier_(&parameters_,
                   spec.untied_classifier
-                      ? RegisterVocabulary(parameters_, family.classifier, spec, spec.width)
+                      ? RegisterVocabulary(parameters_, family.classifier, spec, spec.width,
+                                           ParameterRole::kClassifier)
                       : tokens_,
                   precision_.classifier),
-      head_(&parameters_, &classifier_, spec.vocab_size) {}
+      head_(&parameters_, &classifier_, spec.vocab_size),
+      output_scale_(static_cast<float>(OutputScale(spec))) {
+  SetStarts(spec, parameters_);
+}
 
 Status Decoder::Pack(Context& context) {
   if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
@@ -80,7 +87,11 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   } else {
     WEFT_ASSIGN_OR_RETURN(hidden, Sum(context, tape, stream));
   }
-  return embedding_out_ ? embedding_out_->Forward(context, tape, hidden) : std::move(hidden);
+  if (embedding_out_) {
+    WEFT_ASSIGN_OR_RETURN(hidden, embedding_out_->Forward(context, tape, hidden));
+  }
+  if (output_scale_ == 1) return hidden;
+  return Scale(context, tape, std::move(hidden), output_scale_);
 }
 
 Result<BatchLoss> Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,

@@ -64,6 +64,7 @@ class Decoder : public LanguageModel {
   std::optional<Linear> embedding_out_;
   PackedParameter classifier_;
   ClassifierHead head_;
+  float output_scale_;  ///< Of what the classifier reads.
 };
 
 }  // namespace weft::engine

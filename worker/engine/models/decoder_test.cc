@@ -49,6 +49,20 @@ std::vector<Variant> Variants() {
       {"gpt2", TinyModel()},
       {"post-norm", With([](ModelSpec& s) { s.norm_position = "post"; })},
       {"no norms", With([](ModelSpec& s) { s.norm_position = "none"; })},
+      {"rezero", With([](ModelSpec& s) { s.initialization.method = "rezero"; })},
+      {"skipinit, post-norm", With([](ModelSpec& s) {
+         s.initialization.method = "skipinit";
+         s.norm_position = "post";
+       })},
+      {"layer scale", With([](ModelSpec& s) { s.initialization.method = "layer_scale"; })},
+      {"fixup, untied", With([](ModelSpec& s) {
+         s.initialization.method = "fixup";
+         s.untied_classifier = true;
+       })},
+      {"mup", With([](ModelSpec& s) {
+         s.initialization.method = "mup";
+         s.initialization.base_width = 8;
+       })},
       {"untied", With([](ModelSpec& s) { s.untied_classifier = true; })},
       {"factorised", With([](ModelSpec& s) { s.embedding_width = 8; })},
       {"factorised, untied", With([](ModelSpec& s) {

@@ -1,19 +1,15 @@
 #include "worker/engine/models/gpt2.h"
 
-#include <cmath>
-
 #include "common/model/model_sizes.h"
+#include "worker/engine/nn/initialization.h"
 
 namespace weft::engine {
 namespace {
 
 TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
   const std::string name = "transformer.h." + std::to_string(index);
-  // The layers that write into the residual stream start smaller, by the number of them, so that
-  // its variance does not grow with depth.
-  const double residual_deviation =
-      spec.initializer_range / std::sqrt(2.0 * static_cast<double>(spec.layers));
   return {.norm_position = NormPositionNamed(NormPositionOf(spec)),
+          .branch_scaling = BranchScalingOf(spec),
           .attention_norm = {name + ".ln_1", spec.width, spec.norm_epsilon},
           .attention = {.qkv = {name + ".attn.c_attn"},
                         .output = name + ".attn.c_proj",
@@ -21,15 +17,12 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .heads = spec.heads,
                         .kv_heads = KvHeads(spec),
                         .head_dim = HeadWidth(spec),
-                        .deviation = spec.initializer_range,
-                        .output_deviation = residual_deviation},
+                        .logit_scale = AttentionLogitScale(spec)},
           .mlp_norm = {name + ".ln_2", spec.width, spec.norm_epsilon},
           .mlp = {.up = {name + ".mlp.c_fc"},
                   .down = name + ".mlp.c_proj",
                   .width = spec.width,
-                  .inner = MlpWidth(spec),
-                  .deviation = spec.initializer_range,
-                  .output_deviation = residual_deviation},
+                  .inner = MlpWidth(spec)},
           .dropout = spec.dropout,
           .attention_dropout = name + ".attn.resid_dropout",
           .mlp_dropout = name + ".mlp.dropout"};

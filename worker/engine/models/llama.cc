@@ -1,8 +1,7 @@
 #include "worker/engine/models/llama.h"
 
-#include <cmath>
-
 #include "common/model/model_sizes.h"
+#include "worker/engine/nn/initialization.h"
 
 namespace weft::engine {
 namespace {
@@ -16,10 +15,8 @@ TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const Rotar
   const std::string name = "model.layers." + std::to_string(index);
   const std::string attention = name + ".self_attn.";
   const std::string mlp = name + ".mlp.";
-  // Smaller where it writes into the residual stream, as in GPT-2.
-  const double residual_deviation =
-      spec.initializer_range / std::sqrt(2.0 * static_cast<double>(spec.layers));
   return {.norm_position = NormPositionNamed(NormPositionOf(spec)),
+          .branch_scaling = BranchScalingOf(spec),
           .attention_norm = RmsNorm(spec, name + ".input_layernorm"),
           .attention = {.qkv = {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
                         .output = attention + "o_proj",
@@ -31,17 +28,14 @@ TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const Rotar
                         .rotary = std::move(rotary),
                         .qkv_bias = spec.qkv_bias,
                         .output_bias = false,
-                        .deviation = spec.initializer_range,
-                        .output_deviation = residual_deviation},
+                        .logit_scale = AttentionLogitScale(spec)},
           .mlp_norm = RmsNorm(spec, name + ".post_attention_layernorm"),
           .mlp = {.activation = MlpActivation::kSwiGlu,
                   .up = {mlp + "gate_proj", mlp + "up_proj"},
                   .down = mlp + "down_proj",
                   .width = spec.width,
                   .inner = MlpWidth(spec),
-                  .bias = false,
-                  .deviation = spec.initializer_range,
-                  .output_deviation = residual_deviation},
+                  .bias = false},
           .dropout = spec.dropout,
           .attention_dropout = attention + "dropout",
           .mlp_dropout = mlp + "dropout"};

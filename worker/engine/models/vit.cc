@@ -3,6 +3,7 @@
 #include "common/model/model_sizes.h"
 #include "kernels/patches/patches.h"
 #include "worker/engine/autograd/add.h"
+#include "worker/engine/nn/initialization.h"
 #include "worker/engine/nn/rows.h"
 
 namespace weft::engine {
@@ -16,6 +17,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
   const std::string name = "vit.encoder.layer." + std::to_string(index);
   const std::string attention = name + ".attention.";
   return {.norm_position = NormPosition::kPre,
+          .branch_scaling = BranchScalingOf(spec),
           .attention_norm = LayerNorm(spec, name + ".layernorm_before"),
           .attention = {.qkv = {attention + "attention.query", attention + "attention.key",
                                 attention + "attention.value"},
@@ -25,16 +27,13 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .kv_heads = spec.heads,
                         .head_dim = HeadWidth(spec),
                         .causal = false,
-                        .deviation = spec.initializer_range,
-                        .output_deviation = spec.initializer_range},
+                        .logit_scale = AttentionLogitScale(spec)},
           .mlp_norm = LayerNorm(spec, name + ".layernorm_after"),
           .mlp = {.activation = MlpActivation::kErfGelu,
                   .up = {name + ".intermediate.dense"},
                   .down = name + ".output.dense",
                   .width = spec.width,
-                  .inner = MlpWidth(spec),
-                  .deviation = spec.initializer_range,
-                  .output_deviation = spec.initializer_range},
+                  .inner = MlpWidth(spec)},
           .dropout = spec.dropout,
           .attention_dropout = attention + "output.dropout",
           .mlp_dropout = name + ".output.dropout"};
@@ -47,19 +46,17 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
       precision_(*options.precision),
       class_token_(&parameters_,
                    parameters_.Register("vit.embeddings.cls_token", {1, spec.width},
-                                        {0, spec.initializer_range}),
+                                        ParameterRole::kPositionEmbedding),
                    -1, precision_.activations),
-      positions_(
+      positions_(&parameters_,
+                 parameters_.Register("vit.embeddings.position_embeddings",
+                                      {ImagePatches(spec) + 1, spec.width},
+                                      ParameterRole::kPositionEmbedding),
+                 -1, precision_.activations),
+      projection_(
           &parameters_,
-          parameters_.Register("vit.embeddings.position_embeddings",
-                               {ImagePatches(spec) + 1, spec.width}, {0, spec.initializer_range}),
-          -1, precision_.activations),
-      projection_(&parameters_,
-                  {{{"vit.embeddings.patch_embeddings.projection", spec.width}},
-                   PatchPixels(spec),
-                   true,
-                   spec.initializer_range},
-                  precision_.products),
+          {{{"vit.embeddings.patch_embeddings.projection", spec.width}}, PatchPixels(spec), true},
+          precision_.products),
       embedding_dropout_("vit.embeddings.dropout", spec.dropout),
       blocks_(&parameters_,
               {.layers = spec.layers,
@@ -70,12 +67,14 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
       final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
       classifier_(&parameters_,
                   parameters_.Register("classifier.weight", {spec.classes, spec.width},
-                                       {0, spec.initializer_range}, PaddedVocabulary(spec.classes)),
+                                       ParameterRole::kClassifier, PaddedVocabulary(spec.classes)),
                   precision_.classifier),
       head_(&parameters_, &classifier_, spec.classes,
-            parameters_.Register("classifier.bias", {spec.classes}, {},
+            parameters_.Register("classifier.bias", {spec.classes}, ParameterRole::kBias,
                                  PaddedVocabulary(spec.classes)),
-            true) {}
+            true) {
+  SetStarts(spec, parameters_);
+}
 
 Status Vit::Pack(Context& context) {
   WEFT_RETURN_IF_ERROR(projection_.Pack(context));

@@ -1,6 +1,7 @@
 #include "worker/engine/models/weights.h"
 
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,24 @@ TensorView Flat(TensorView view) {
   view.shape = {view.shape.Elements()};
   view.row_stride = view.shape[0];
   return view;
+}
+
+// The trained factors of the residual branch that `parameter` ends, by row or one for all; none
+// where there are none.
+std::span<const float> BranchScale(const ParameterSet& parameters, const std::string& parameter) {
+  const size_t dot = parameter.rfind('.');
+  if (dot == std::string::npos) return {};
+  const Result<int64_t> index = parameters.Find(parameter.substr(0, dot) + ".scale");
+  if (!index.ok()) return {};
+  const TensorView view = parameters.value(*index);
+  return {view.As<float>(), Count(view)};
+}
+
+void ScaleRows(std::span<const float> factors, std::vector<float>& values, int64_t rows) {
+  const size_t columns = values.size() / static_cast<size_t>(rows);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] *= factors.size() == 1 ? factors[0] : factors[i / columns];
+  }
 }
 
 }  // namespace
@@ -57,9 +76,14 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
       env, folder, model.spec(),
       [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
         WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
-        if (view.dtype == DType::kF32) return std::span<const float>(view.As<float>(), Count(view));
+        // Files have no such factors: they go into the layer before them.
+        const std::span<const float> factors = BranchScale(model.parameters(), tensor.parameter);
+        if (view.dtype == DType::kF32 && factors.empty()) {
+          return std::span<const float>(view.As<float>(), Count(view));
+        }
         floats.resize(Count(view));
         WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(view), ViewOf(floats)}));
+        if (!factors.empty()) ScaleRows(factors, floats, view.shape[0]);
         return std::span<const float>(floats);
       },
       options);

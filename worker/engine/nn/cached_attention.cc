@@ -19,12 +19,11 @@ char* RowBytes(const Tensor& matrix, int64_t row) {
 
 template <class T>
 void AttendHead(const T* query, const KeyValueCache& cache, int64_t begin, int64_t end,
-                int64_t column, int64_t head_dim, T* out) {
+                int64_t column, int64_t head_dim, float scale, T* out) {
   const int64_t stride = cache.keys.view().row_stride;
   const int64_t length = end - begin;
   const T* keys = cache.keys.As<T>() + begin * stride + column;
   const T* values = cache.values.As<T>() + begin * stride + column;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   std::vector<float> weights(static_cast<size_t>(length));
   float highest = -INFINITY;
   for (int64_t t = 0; t < length; ++t) {
@@ -58,7 +57,7 @@ void AppendKeysAndValues(const Tensor& keys, const Tensor& values, KeyValueCache
 }
 
 Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, int64_t kv_heads,
-                            int64_t window, const KeyValueCache& cache) {
+                            float scale, int64_t window, const KeyValueCache& cache) {
   const int64_t count = q.shape().Rows();
   const int64_t width = q.shape()[-1];
   const int64_t head_dim = width / heads;
@@ -72,7 +71,7 @@ Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, in
         const int64_t last = cache.length - count + row + 1;
         const int64_t first = window > 0 ? std::max<int64_t>(last - window, 0) : 0;
         AttendHead(reinterpret_cast<const T*>(RowBytes(q, row)) + head * head_dim, cache, first,
-                   last, head * kv_heads / heads * head_dim, head_dim,
+                   last, head * kv_heads / heads * head_dim, head_dim, scale,
                    reinterpret_cast<T*>(RowBytes(out, row)) + head * head_dim);
       }
     });

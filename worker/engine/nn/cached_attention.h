@@ -10,9 +10,9 @@ namespace weft::engine {
 void AppendKeysAndValues(const Tensor& keys, const Tensor& values, KeyValueCache& cache);
 
 /// Attention of the last tokens in the cache, whose queries are `q` [count, heads * head_dim]: each
-/// attends to the tokens up to itself, the last `window` of them (0: all). Returns a tensor like q.
-/// CPU; one token at a time, meant for decoding.
+/// attends, by logits times `scale`, to the tokens up to itself, the last `window` of them (0:
+/// all). Returns a tensor like q. CPU; one token at a time, meant for decoding.
 Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, int64_t kv_heads,
-                            int64_t window, const KeyValueCache& cache);
+                            float scale, int64_t window, const KeyValueCache& cache);
 
 }  // namespace weft::engine

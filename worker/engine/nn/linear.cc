@@ -5,9 +5,16 @@
 namespace weft::engine {
 namespace {
 
-std::vector<ParameterSet::StackedPart> WithSuffix(std::vector<ParameterSet::StackedPart> parts,
-                                                  const char* suffix) {
-  for (ParameterSet::StackedPart& part : parts) part.name += suffix;
+std::vector<ParameterSet::StackedPart> Weights(std::vector<ParameterSet::StackedPart> parts) {
+  for (ParameterSet::StackedPart& part : parts) part.name += ".weight";
+  return parts;
+}
+
+std::vector<ParameterSet::StackedPart> Biases(std::vector<ParameterSet::StackedPart> parts) {
+  for (ParameterSet::StackedPart& part : parts) {
+    part.name += ".bias";
+    part.role = ParameterRole::kBias;
+  }
   return parts;
 }
 
@@ -39,11 +46,9 @@ Linear::Linear(ParameterSet* parameters, const LinearOptions& options, DType com
     : parameters_(parameters),
       rows_(RowsOf(options)),
       weight_(parameters,
-              parameters->RegisterStack(WithSuffix(options.outputs, ".weight"),
-                                        {options.in_features}, {0, options.deviation}),
-              compute, static_cast<int64_t>(options.outputs.size())),
-      bias_(options.bias ? parameters->RegisterStack(WithSuffix(options.outputs, ".bias"), {}, {})
-                         : -1),
+              parameters->RegisterStack(Weights(options.outputs), {options.in_features}), compute,
+              static_cast<int64_t>(options.outputs.size())),
+      bias_(options.bias ? parameters->RegisterStack(Biases(options.outputs), {}) : -1),
       in_features_(options.in_features),
       out_features_(std::accumulate(rows_.begin(), rows_.end(), int64_t{0})) {}
 

@@ -37,12 +37,12 @@ class PackedParameter {
 };
 
 struct LinearOptions {
-  /// Name and number of each output: parameters `name`.weight and `name`.bias. Several outputs of
-  /// one input (queries, keys and values, say) are one product, their columns side by side.
+  /// Name, number and role of each output: parameters `name`.weight and `name`.bias. Several
+  /// outputs of one input (queries, keys and values, say) are one product, their columns side by
+  /// side.
   std::vector<ParameterSet::StackedPart> outputs;
   int64_t in_features = 0;
   bool bias = true;
-  double deviation = 0.02;  ///< Of the initial weights.
 };
 
 /// y = x Wᵀ + b with W [out, in].

@@ -9,8 +9,9 @@ namespace {
 LinearOptions UpOptions(const MlpOptions& o) {
   WEFT_CHECK(o.up.size() == (o.activation == MlpActivation::kSwiGlu ? 2 : 1),
              "a layer for each input of the activation");
-  LinearOptions options{{}, o.width, o.bias, o.deviation};
-  for (const std::string& name : o.up) options.outputs.push_back({name, o.inner});
+  LinearOptions options{{}, o.width, o.bias};
+  for (const std::string& name : o.up)
+    options.outputs.push_back({name, o.inner, ParameterRole::kMlpUp});
   return options;
 }
 
@@ -23,7 +24,7 @@ kernels::GeluForm FormOf(MlpActivation activation) {
 Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, DType compute)
     : activation_(o.activation),
       up_(parameters, UpOptions(o), compute),
-      down_(parameters, {{{o.down, o.width}}, o.inner, o.bias, o.output_deviation}, compute),
+      down_(parameters, {{{o.down, o.width, ParameterRole::kMlpDown}}, o.inner, o.bias}, compute),
       inner_(o.inner) {}
 
 Status Mlp::Pack(Context& context) {

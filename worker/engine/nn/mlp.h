@@ -22,8 +22,6 @@ struct MlpOptions {
   int64_t width = 0;
   int64_t inner = 0;
   bool bias = true;
-  double deviation = 0.02;         ///< Of the initial weights before the activation.
-  double output_deviation = 0.02;  ///< After it.
 };
 
 /// Two linear layers with an activation between them; gate and up are one product.

@@ -7,10 +7,12 @@ namespace weft::engine {
 
 Norm::Norm(ParameterSet* parameters, const NormOptions& options)
     : parameters_(parameters),
-      weight_(parameters->Register(options.name + ".weight", {options.width}, {1, 0})),
-      bias_(options.kind == NormKind::kLayer
-                ? parameters->Register(options.name + ".bias", {options.width}, {})
-                : -1),
+      weight_(parameters->Register(options.name + ".weight", {options.width},
+                                   ParameterRole::kNormWeight)),
+      bias_(
+          options.kind == NormKind::kLayer
+              ? parameters->Register(options.name + ".bias", {options.width}, ParameterRole::kBias)
+              : -1),
       epsilon_(static_cast<float>(options.epsilon)) {}
 
 Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,

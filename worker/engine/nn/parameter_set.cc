@@ -38,21 +38,49 @@ void Normals(const PhiloxKey& key, uint64_t block, float out[4]) {
   }
 }
 
+// Four numbers of mean 0 and deviation 1 from `block` of the stream.
+void Draw(Distribution distribution, const PhiloxKey& key, uint64_t block, float out[4]) {
+  constexpr float kCut = 2;
+  if (distribution == Distribution::kUniform) {
+    const Philox4 words = Philox(key, block);
+    for (int i = 0; i < 4; ++i) {
+      out[i] = std::sqrt(3.0f) * (2 * UniformFloat(words.v[i]) - 1);
+    }
+    return;
+  }
+  Normals(key, block, out);
+  if (distribution == Distribution::kNormal) return;
+  // Another stream for each further try.
+  PhiloxKey again = key;
+  while (std::any_of(out, out + 4, [](float v) { return std::fabs(v) > kCut; })) {
+    ++again.step;
+    float more[4];
+    Normals(again, block, more);
+    for (int i = 0; i < 4; ++i) {
+      if (std::fabs(out[i]) > kCut) out[i] = more[i];
+    }
+  }
+}
+
+// `tail` is the first element of the rows with another deviation.
 template <class T>
-void FillNormal(const Initializer& initializer, const PhiloxKey& key, T* data, int64_t count) {
+void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t tail, T* data,
+                int64_t count) {
   const auto mean = static_cast<float>(initializer.mean);
   const auto deviation = static_cast<float>(initializer.deviation);
+  const auto tail_deviation = static_cast<float>(initializer.deviation * initializer.tail_factor);
   if (deviation == 0) {
     std::fill(data, data + count, FromFloat<T>(mean));
     return;
   }
   kernels::cpu::ParallelFor((count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      float normals[4];
-      Normals(key, static_cast<uint64_t>(block), normals);
+      float drawn[4];
+      Draw(initializer.distribution, key, static_cast<uint64_t>(block), drawn);
       const int64_t left = std::min<int64_t>(4, count - 4 * block);
       for (int64_t i = 0; i < left; ++i) {
-        data[4 * block + i] = FromFloat<T>(mean + deviation * normals[i]);
+        const float d = 4 * block + i < tail ? deviation : tail_deviation;
+        data[4 * block + i] = FromFloat<T>(mean + d * drawn[i]);
       }
     }
   });
@@ -60,18 +88,17 @@ void FillNormal(const Initializer& initializer, const PhiloxKey& key, T* data, i
 
 }  // namespace
 
-int64_t ParameterSet::Register(std::string name, Shape shape, Initializer initializer,
+int64_t ParameterSet::Register(std::string name, Shape shape, ParameterRole role,
                                int64_t padded_rows) {
   Parameter parameter;
   parameter.name = std::move(name);
   parameter.padded_rows = std::max(padded_rows, shape[0]);
   parameter.shape = shape;
-  parameter.initializer = initializer;
+  parameter.role = role;
   return Add(std::move(parameter));
 }
 
-int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const Shape& row,
-                                    Initializer initializer) {
+int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const Shape& row) {
   const int64_t first = size();
   for (const StackedPart& part : parts) {
     Parameter parameter;
@@ -81,11 +108,17 @@ int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const
     parameter.shape.dims[0] = part.rows;
     ++parameter.shape.rank;
     parameter.padded_rows = part.rows;
-    parameter.initializer = initializer;
+    parameter.role = part.role;
     parameter.stacked = size() > first;
     Add(std::move(parameter));
   }
   return first;
+}
+
+void ParameterSet::SetStart(int64_t index, const Initializer& initializer,
+                            double learning_rate_scale) {
+  parameters_[index].initializer = initializer;
+  parameters_[index].learning_rate_scale = learning_rate_scale;
 }
 
 int64_t ParameterSet::Add(Parameter parameter) {
@@ -172,10 +205,12 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
 void ParameterSet::Initialize(uint64_t seed) {
   for (int64_t i = 0; i < size(); ++i) {
     const PhiloxKey key{seed, 0, SiteHash(parameters_[i].name.c_str())};
+    const Initializer& initializer = parameters_[i].initializer;
     const TensorView view = value(i);
-    kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
-      FillNormal(parameters_[i].initializer, key, view.As<T>(), view.shape.Elements());
-    });
+    const int64_t count = view.shape.Elements();
+    const int64_t tail = count - initializer.tail_rows * (count / view.shape[0]);
+    kernels::cpu::WithFloatType(
+        view.dtype, [&]<class T>() { FillRandom(initializer, key, tail, view.As<T>(), count); });
   }
 }
 

@@ -10,10 +10,39 @@
 
 namespace weft::engine {
 
-/// How a parameter starts: normal with this deviation around this mean.
+/// What a parameter is for in a model: its start and its learning rate may follow from that
+/// (nn/initialization.h).
+enum class ParameterRole : uint8_t {
+  kMatrix,  ///< None of those below.
+  kTokenEmbedding,
+  kPositionEmbedding,
+  kQueriesKeysValues,  ///< Three blocks of rows; queries and keys, or values, where they are apart.
+  kQueriesKeys,
+  kValues,
+  kAttentionOutput,
+  kMlpUp,
+  kMlpDown,
+  kClassifier,
+  kNormWeight,
+  kBias,
+  kBranchScale,  ///< What multiplies a residual branch.
+};
+
+enum class Distribution : uint8_t {
+  kNormal,
+  kTruncatedNormal,  ///< Normal, but drawn again where it is more than two deviations away.
+  kUniform,
+};
+
+/// How a parameter starts: drawn around `mean` with this deviation (of a truncated normal, that
+/// before the cut).
 struct Initializer {
   double mean = 0;
   double deviation = 0;
+  Distribution distribution = Distribution::kNormal;
+  /// The last `tail_rows` rows are drawn with tail_factor times the deviation.
+  int64_t tail_rows = 0;
+  double tail_factor = 1;
 };
 
 /// One tensor of a model, trained unless it was frozen.
@@ -21,12 +50,14 @@ struct Parameter {
   std::string name;
   Shape shape;
   int64_t padded_rows = 0;  ///< Rows of storage, >= shape[0]; the rest stays zero.
+  ParameterRole role = ParameterRole::kMatrix;
   Initializer initializer;
-  std::vector<int64_t> parts;   ///< Rows of matrices that stand one under the other in this one.
-  bool stacked = false;         ///< Stands right under the parameter before it.
-  DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
-  size_t value_offset = 0;      ///< First byte in the buffer of values.
-  int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
+  double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
+  std::vector<int64_t> parts;      ///< Rows of matrices that stand one under the other in this one.
+  bool stacked = false;            ///< Stands right under the parameter before it.
+  DType dtype = DType::kF32;       ///< Of its value, from Allocate on.
+  size_t value_offset = 0;         ///< First byte in the buffer of values.
+  int64_t gradient_offset = 0;     ///< First element in that of gradients; -1 when frozen.
 
   bool trainable() const { return gradient_offset >= 0; }
 
@@ -46,17 +77,20 @@ class ParameterSet {
 
   /// Registers a parameter before Allocate and returns its index. `padded_rows` of storage when
   /// more than shape[0].
-  int64_t Register(std::string name, Shape shape, Initializer initializer, int64_t padded_rows = 0);
+  int64_t Register(std::string name, Shape shape, ParameterRole role, int64_t padded_rows = 0);
 
   /// One of several parameters that are used as one matrix.
   struct StackedPart {
     std::string name;
     int64_t rows = 0;
+    ParameterRole role = ParameterRole::kMatrix;
   };
   /// Registers parameters that differ in their number of rows, one under the other without a gap,
   /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
-  int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row,
-                        Initializer initializer);
+  int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row);
+
+  /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
+  void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
 
   /// Says that a parameter is several matrices, one under the other, with so many rows each.
   void SetParts(int64_t index, std::vector<int64_t> rows);

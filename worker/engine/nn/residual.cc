@@ -15,9 +15,20 @@ NormPosition NormPositionNamed(const std::string& name) {
 }
 
 ResidualBranch::ResidualBranch(ParameterSet* parameters, const NormOptions& norm,
-                               NormPosition position)
+                               NormPosition position, const BranchScaleOptions& scale)
     : position_(position) {
   if (position != NormPosition::kNone) norm_.emplace(parameters, norm);
+  if (scale.kind == BranchScaling::kNone) return;
+  const auto add = [&](const char* what, int64_t size, ParameterRole role) {
+    return parameters->Register(scale.name + what, {size}, role);
+  };
+  const bool fixup = scale.kind == BranchScaling::kFixup;
+  const int64_t size = scale.kind == BranchScaling::kVector ? scale.width : 1;
+  if (fixup) {
+    input_shift_.emplace(parameters, -1, add(".input_shift", 1, ParameterRole::kBias));
+  }
+  const int64_t factor = add(".scale", size, ParameterRole::kBranchScale);
+  scale_.emplace(parameters, factor, fixup ? add(".shift", 1, ParameterRole::kBias) : -1);
 }
 
 }  // namespace weft::engine

@@ -22,12 +22,14 @@ struct Projections {
 LinearOptions QkvOptions(const SelfAttentionOptions& o) {
   const int64_t q_width = o.heads * o.head_dim;
   const int64_t kv_width = o.kv_heads * o.head_dim;
-  LinearOptions options{{}, o.width, o.qkv_bias, o.deviation};
+  LinearOptions options{{}, o.width, o.qkv_bias};
   if (o.qkv.size() == 1) {
-    options.outputs = {{o.qkv[0], q_width + 2 * kv_width}};
+    options.outputs = {{o.qkv[0], q_width + 2 * kv_width, ParameterRole::kQueriesKeysValues}};
   } else {
     WEFT_CHECK(o.qkv.size() == 3, "one name for queries, keys and values together, or three");
-    options.outputs = {{o.qkv[0], q_width}, {o.qkv[1], kv_width}, {o.qkv[2], kv_width}};
+    options.outputs = {{o.qkv[0], q_width, ParameterRole::kQueriesKeys},
+                       {o.qkv[1], kv_width, ParameterRole::kQueriesKeys},
+                       {o.qkv[2], kv_width, ParameterRole::kValues}};
   }
   return options;
 }
@@ -54,11 +56,14 @@ double ProductFlops(const Tensor& sequence_starts, bool causal, int64_t window, 
 SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& o, DType compute)
     : qkv_(parameters, QkvOptions(o), compute),
       output_(parameters,
-              {{{o.output, o.width}}, o.heads * o.head_dim, o.output_bias, o.output_deviation},
+              {{{o.output, o.width, ParameterRole::kAttentionOutput}},
+               o.heads * o.head_dim,
+               o.output_bias},
               compute),
       heads_(o.heads),
       kv_heads_(o.kv_heads),
       head_dim_(o.head_dim),
+      logit_scale_(static_cast<float>(o.logit_scale) / std::sqrt(static_cast<float>(o.head_dim))),
       causal_(o.causal),
       window_(o.window),
       rotary_(o.rotary) {
@@ -82,8 +87,8 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
     const Projections p(qkv.tensor, heads_ * head_dim_, kv_heads_ * head_dim_);
     AppendKeysAndValues(p.k, p.v, *cache);
     if (!first) {
-      WEFT_ASSIGN_OR_RETURN(Tensor attended,
-                            AttendCached(context, p.q, heads_, kv_heads_, window_, *cache));
+      WEFT_ASSIGN_OR_RETURN(Tensor attended, AttendCached(context, p.q, heads_, kv_heads_,
+                                                          logit_scale_, window_, *cache));
       return output_.Forward(context, tape, {std::move(attended), Value::kNoNode});
     }
   }
@@ -111,7 +116,7 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                          .sequence_starts = starts,
                                          .heads = heads_,
                                          .kv_heads = kv_heads_,
-                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                                         .scale = logit_scale_,
                                          .causal = causal_,
                                          .window = window_,
                                          .out = out,

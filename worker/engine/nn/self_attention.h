@@ -34,8 +34,7 @@ struct SelfAttentionOptions {
   std::shared_ptr<const RotaryTable> rotary = nullptr;
   bool qkv_bias = true;
   bool output_bias = true;
-  double deviation = 0.02;         ///< Of the initial weights before attention.
-  double output_deviation = 0.02;  ///< After it.
+  double logit_scale = 1;  ///< On top of 1 / sqrt(head_dim).
 };
 
 /// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762), with grouped queries when
@@ -63,6 +62,7 @@ class SelfAttention {
   int64_t heads_;
   int64_t kv_heads_;
   int64_t head_dim_;
+  float logit_scale_;  ///< In all.
   bool causal_;
   int64_t window_;
   std::shared_ptr<const RotaryTable> rotary_;

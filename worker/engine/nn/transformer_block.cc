@@ -4,10 +4,13 @@ namespace weft::engine {
 
 TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
                                    DType compute)
-    : attention_branch_(parameters, options.attention_norm, options.norm_position),
+    : attention_branch_(
+          parameters, options.attention_norm, options.norm_position,
+          {options.branch_scaling, options.attention.output, options.attention.width}),
       attention_(parameters, options.attention, compute),
       attention_dropout_(options.attention_dropout, options.dropout),
-      mlp_branch_(parameters, options.mlp_norm, options.norm_position),
+      mlp_branch_(parameters, options.mlp_norm, options.norm_position,
+                  {options.branch_scaling, options.mlp.down, options.mlp.width}),
       mlp_(parameters, options.mlp, compute),
       mlp_dropout_(options.mlp_dropout, options.dropout) {}
 

@@ -12,6 +12,7 @@ namespace weft::engine {
 /// What a block of some model is made of.
 struct TransformerBlockOptions {
   NormPosition norm_position = NormPosition::kPre;
+  BranchScaling branch_scaling = BranchScaling::kNone;
   NormOptions attention_norm;
   SelfAttentionOptions attention;
   NormOptions mlp_norm;

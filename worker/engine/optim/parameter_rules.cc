@@ -54,10 +54,13 @@ Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& sp
                                                          const ParameterSet& parameters) {
   const std::vector<int64_t> layers = LayerOfParameters(parameters);
   const int64_t top = layers.empty() ? 0 : *std::max_element(layers.begin(), layers.end());
+  const bool decoupled = spec.name == "adamw" || spec.name == "lion";
   std::vector<ParameterRule> rules;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    rules.push_back({std::pow(spec.layer_decay, static_cast<double>(top - layers[i])),
-                     parameters[i].decay() ? spec.weight_decay : 0.0});
+    const double own = parameters[i].learning_rate_scale;
+    const double decay = decoupled ? spec.weight_decay / own : spec.weight_decay;
+    rules.push_back({own * std::pow(spec.layer_decay, static_cast<double>(top - layers[i])),
+                     parameters[i].decay() ? decay : 0.0});
   }
   std::vector<bool> grouped(rules.size(), false);
   for (const ParameterGroupSpec& group : spec.groups) {

@@ -26,7 +26,8 @@ std::optional<int64_t> BlockOf(std::string_view name);
 /// the last block for what stands after them.
 std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters);
 
-/// A rule for each parameter of `parameters`. The rate is scaled by
+/// A rule for each parameter of `parameters`. The rate is scaled by the parameter's own factor
+/// (mup; where decay is decoupled from the gradient it is not scaled along), by
 /// optimizer.layer_decay^(layers above) (Clark et al. 2020, arXiv 2003.10555) and by the first of
 /// optimizer.groups that names it. Matrices decay by optimizer.weight_decay, norms and biases not
 /// at all; a group's weight_decay holds for all it names. kInvalid when a pattern names no

@@ -58,6 +58,22 @@ TEST(ParameterRulesTest, OnlyMatricesDecayUnlessAGroupSaysOtherwise) {
   EXPECT_THAT(scales, ElementsAre(1, 1, 1, 1, 3, 2, 1, 1, 3)) << "the first group that matches";
 }
 
+TEST(ParameterRulesTest, AParametersOwnFactorScalesItsRateAndNotItsDecoupledDecay) {
+  for (const char* name : {"adamw", "lion", "adam"}) {
+    ParameterSet parameters;
+    Gpt2Names(parameters).SetStart(2, {}, 0.25);
+    OptimizerSpec spec;
+    spec.name = name;
+    spec.weight_decay = 0.5;
+    spec.groups = {{.parameters = {"*.h.0.*"}, .learning_rate_scale = 2, .weight_decay = {}}};
+    auto rules = ResolveParameterRules(spec, parameters);
+    ASSERT_TRUE(rules.ok());
+    EXPECT_EQ((*rules)[2].learning_rate_scale, 0.5);
+    EXPECT_EQ((*rules)[2].weight_decay, spec.name == "adam" ? 0.5 : 2.0);
+    EXPECT_EQ((*rules)[4].learning_rate_scale, 1);
+  }
+}
+
 TEST(ParameterRulesTest, LayerDecayCountsDownFromTheHeadAndGroupsMultiply) {
   ParameterSet parameters;
   OptimizerSpec spec;

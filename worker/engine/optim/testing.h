@@ -49,11 +49,15 @@ class OptimizerRun {
   explicit OptimizerRun(const OptimizerSpec& spec) : spec_(spec) {
     kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
     context.allocator = &allocator;
-    parameters.Register("wte.weight", {23, 16}, {0, 0.5}, 64);
-    parameters.Register("h.0.attn.c_attn.weight", {48, 16}, {0, 0.5});
-    parameters.Register("h.0.attn.c_attn.bias", {48}, {0.1, 0.5});
-    parameters.Register("h.0.mlp.c_proj.weight", {16, 40}, {0, 0.5});
-    parameters.Register("ln_f.weight", {16}, {1, 0});
+    const auto add = [this](const char* name, const Shape& shape, const Initializer& start,
+                            int64_t padded_rows = 0) {
+      parameters.SetStart(parameters.Register(name, shape, {}, padded_rows), start);
+    };
+    add("wte.weight", {23, 16}, {0, 0.5}, 64);
+    add("h.0.attn.c_attn.weight", {48, 16}, {0, 0.5});
+    add("h.0.attn.c_attn.bias", {48}, {0.1, 0.5});
+    add("h.0.mlp.c_proj.weight", {16, 40}, {0, 0.5});
+    add("ln_f.weight", {16}, {1, 0});
     WEFT_CHECK(parameters.Allocate(context, true).ok(), "allocate");
     parameters.Initialize(1);
     parameters.SetParts(1, {16, 16, 16});

@@ -141,6 +141,9 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
   } variants[] = {
       {"post-norm", [](ModelSpec& m) { m.norm_position = "post"; }},
       {"no norms", [](ModelSpec& m) { m.norm_position = "none"; }},
+      {"layer scale", [](ModelSpec& m) { m.initialization.method = "layer_scale"; }},
+      {"rezero", [](ModelSpec& m) { m.initialization.method = "rezero"; }},
+      {"fixup", [](ModelSpec& m) { m.initialization.method = "fixup"; }},
       {"one block", [](ModelSpec& m) { m.distinct_blocks = 1; }},
       {"factorised", [](ModelSpec& m) { m.embedding_width = 64; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/parameter_set.h"
+
+namespace weft::engine {
+
+/// y = x * scale + shift, of parameters that hold one number for each column or one for all.
+class Affine {
+ public:
+  /// -1: without.
+  Affine(const ParameterSet* parameters, int64_t scale, int64_t shift)
+      : parameters_(parameters), scale_(scale), shift_(shift) {}
+
+  /// Keeps x when the scale is trained; otherwise works in place when nobody else looks at x.
+  Result<Value> Forward(Context& context, Tape& tape, Value x) const;
+
+ private:
+  TensorView scale() const { return scale_ < 0 ? TensorView() : parameters_->value(scale_); }
+  TensorView shift() const { return shift_ < 0 ? TensorView() : parameters_->value(shift_); }
+  Status Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& x,
+                       const Tensor& dx) const;
+
+  const ParameterSet* parameters_;
+  int64_t scale_;
+  int64_t shift_;
+};
+
+}  // namespace weft::engine
