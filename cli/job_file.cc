@@ -28,7 +28,8 @@ Result<JobSpec> LoadJobFile(const std::string& path) {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   } else {
     Result<std::string> file = ReadFile(Env::Posix(), path, kMaxFileBytes);
-    if (file.status().code() == StatusCode::kExhausted) return InvalidError(file.status().message());
+    if (file.status().code() == StatusCode::kExhausted)
+      return InvalidError(file.status().message());
     WEFT_ASSIGN_OR_RETURN(text, std::move(file));
     base = std::filesystem::absolute(path, error).parent_path();
   }

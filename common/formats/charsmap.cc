@@ -47,7 +47,7 @@ Result<Charsmap> Charsmap::Parse(std::string_view bytes) {
 }
 
 Status Charsmap::CheckWalks() const {
-  const Status broken = InvalidError("the trie of the character map is broken");
+  Status broken = InvalidError("the trie of the character map is broken");
   std::vector<bool> seen(units_.size());
   std::vector<uint32_t> open = {0};
   while (!open.empty()) {

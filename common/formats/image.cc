@@ -123,8 +123,8 @@ std::vector<Window> Windows(int64_t from, int64_t to) {
   std::vector<Window> windows;
   for (int64_t i = 0; i < to; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
-    const auto first = std::max<int64_t>(0, static_cast<int64_t>(center - support + 0.5));
-    const auto end = std::min<int64_t>(from, static_cast<int64_t>(center + support + 0.5));
+    const auto first = std::max<int64_t>(0, std::llround(center - support));
+    const auto end = std::min<int64_t>(from, std::llround(center + support));
     Window window{first, {}};
     double sum = 0;
     for (int64_t at = first; at < end; ++at) {

@@ -29,15 +29,15 @@ OpCase OrthogonalizeCase(int64_t rows, int64_t columns, DType compute, CaseUse u
             run.flops = kIterations * 2 * shorter * shorter * (2 * longer + shorter);
             run.compute = compute;
             run.run = [=, &m](const Stream& stream) {
-              auto at = reinterpret_cast<uintptr_t>(workspace->data());
-              at = (at + 63) / 64 * 64;
-              return Orthogonalize(stream,
-                                   {.matrix = m.view(),
-                                    .workspace = {reinterpret_cast<void*>(at),
-                                                  DType::kU8,
-                                                  {OrthogonalizeWorkspace(rows, columns, compute)}},
-                                    .iterations = kIterations,
-                                    .compute = compute});
+              void* at = workspace->data();
+              size_t space = workspace->size();
+              std::align(64, 1, at, space);
+              return Orthogonalize(
+                  stream,
+                  {.matrix = m.view(),
+                   .workspace = {at, DType::kU8, {OrthogonalizeWorkspace(rows, columns, compute)}},
+                   .iterations = kIterations,
+                   .compute = compute});
             };
           }};
 }

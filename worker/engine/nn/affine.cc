@@ -19,10 +19,10 @@ Result<Value> Affine::Forward(Context& context, Tape& tape, Value x) const {
   ProfileScope scope(context.profiler, "affine forward");
   const bool trains_scale = scale_ >= 0 && tape.Trains(scale_);
   const bool trains = trains_scale || (shift_ >= 0 && tape.Trains(shift_));
-  const Tensor saved = trains_scale && tape.recording() ? x.tensor : Tensor();
-  WEFT_ASSIGN_OR_RETURN(Tensor result, InPlaceOrNew(context, tape.component(), x.tensor));
-  WEFT_RETURN_IF_ERROR(
-      kernels::AffineForward(context.stream, {x.tensor, scale(), shift(), result}));
+  const Tensor input = std::move(x.tensor);
+  const Tensor saved = trains_scale && tape.recording() ? input : Tensor();
+  WEFT_ASSIGN_OR_RETURN(Tensor result, InPlaceOrNew(context, tape.component(), input));
+  WEFT_RETURN_IF_ERROR(kernels::AffineForward(context.stream, {input, scale(), shift(), result}));
   if (scale_ >= 0) tape.UseParameter(scale_);
   if (shift_ >= 0) tape.UseParameter(shift_);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
@@ -31,12 +31,12 @@ Result<Value> Affine::Forward(Context& context, Tape& tape, Value x) const {
               [this, x_node = x.node, y_node = y.node, kept = Tape::Save(saved)](
                   Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
-                WEFT_ASSIGN_OR_RETURN(Tensor input, kept.Restore(ctx));
+                WEFT_ASSIGN_OR_RETURN(Tensor kept_input, kept.Restore(ctx));
                 Tensor dx;
                 if (x_node != Value::kNoNode) {
                   WEFT_ASSIGN_OR_RETURN(dx, InPlaceOrNew(ctx, Component::kWorkspace, dy));
                 }
-                WEFT_RETURN_IF_ERROR(Differentiate(ctx, t, dy, input, dx));
+                WEFT_RETURN_IF_ERROR(Differentiate(ctx, t, dy, kept_input, dx));
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });
   return y;
