@@ -120,6 +120,7 @@ Status Attempt::BuildModel() {
 
 Status Attempt::OpenOutputs(const StartPoint& start) {
   if (!first_rank()) return OkStatus();
+  if (!data_.padding.empty()) Event("info", data_.padding);
   if (!start.checkpoint_path.empty()) {
     saved_step_ = start.counters.step;
     checkpoints_->KeepResumeStep(start.counters.step);

@@ -31,8 +31,19 @@ engine::RangesOfStep RangesOfRank(const AttemptSpec& spec) {
   };
 }
 
+/// What the batching of the training data costs, by the loader's count of an epoch.
+std::string PaddingText(const engine::TokenLoader& loader, const AttemptSpec& spec) {
+  const engine::PaddingCount count = loader.CountPadding(spec.plan.micro_batch);
+  if (count.padding == 0) return "";
+  const auto permille = std::llround(count.Share() * 1000);
+  return std::to_string(permille / 10) + "." + std::to_string(permille % 10) +
+         " % of the tokens are padding (data.batching " + spec.job.data.batching +
+         ", micro-batch " + std::to_string(spec.plan.micro_batch) + ")";
+}
+
 Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
-                                               const AttemptSpec& spec, bool training) {
+                                               const AttemptSpec& spec, bool training,
+                                               std::string& padding) {
   const JobSpec& job = spec.job;
   const engine::TokenSpan& span = training ? dataset.train : dataset.validation;
   if (dataset.info.image_size > 0) {
@@ -44,13 +55,7 @@ Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
                                             ? engine::TrainLoaderOptions(job, dataset.info)
                                             : engine::ValidationLoaderOptions(job, dataset.info);
   WEFT_ASSIGN_OR_RETURN(auto tokens, engine::TokenLoader::Create(span, options));
-  if (training && spec.rank == 0) {
-    const engine::PaddingCount padding = tokens->CountPadding(spec.plan.micro_batch);
-    WEFT_LOG_INFO << "data: " << tokens->Sequences() << " sequences an epoch, " << padding.tokens
-                  << " tokens in micro-batches of " << spec.plan.micro_batch << ", "
-                  << std::round(padding.Share() * 1000) / 10 << " % of them padding ("
-                  << job.data.batching << ")";
-  }
+  if (training) padding = PaddingText(*tokens, spec);
   return std::unique_ptr<BatchSource>(std::move(tokens));
 }
 
@@ -72,13 +77,14 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
                         " classes, model.classes is only " + std::to_string(job.model.classes));
   }
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<BatchSource> train,
-                        NewSource(dataset, spec, /*training=*/true));
+                        NewSource(dataset, spec, /*training=*/true, data.padding));
   if (job.train.batch_warmup_steps > 0) {
     train = std::make_unique<engine::BatchWarmup>(std::move(train), job.train);
   }
   data.train = std::make_unique<engine::Prefetcher>(std::move(train), RangesOfRank(spec));
   if (dataset.validation.count == 0) return data;
-  Result<std::unique_ptr<BatchSource>> validation = NewSource(dataset, spec, /*training=*/false);
+  Result<std::unique_ptr<BatchSource>> validation =
+      NewSource(dataset, spec, /*training=*/false, data.padding);
   if (validation.ok()) {
     data.validation = *std::move(validation);
   } else if (!job.data.validation.empty()) {

@@ -17,7 +17,8 @@ struct TrainingData {
   int64_t vocab_size = 0;                           ///< Of the tokenizer.
   int64_t classes = 0;                              ///< Of the labels; 0: there are none.
   std::string fingerprint;                          ///< Hash over the tokens and how they are cut.
-  std::string tokenizer_path;                       ///< The tokenizer's file; empty when there is none.
+  std::string tokenizer_path;  ///< The tokenizer's file; empty when there is none.
+  std::string padding;  ///< For people: the share of padding in an epoch; empty: there is none.
   double unigram_entropy = 0;  ///< Of the training tokens. Unit: nats per token.
 };
 
