@@ -93,7 +93,8 @@ TEST(Convert, RangesHoldForMessagesToo) {
   Result<JobSpec> job = FromProto<JobSpec>(message);
   ASSERT_FALSE(job.ok());
   EXPECT_EQ(job.status().message(),
-            "train.precision is 'bf17', but must be one of fp32 | bf16 | fp16 | bf16_pure; did you mean 'bf16'?");
+            "train.precision is 'bf17', but must be one of fp32 | bf16 | fp16 | bf16_pure; did you "
+            "mean 'bf16'?");
 }
 
 TEST(Convert, EnumsTravelByName) {

@@ -44,14 +44,15 @@ ModelSpec TinyModel() {
 Result<Weights> Import(const std::string& folder, const ModelSpec& model, int64_t padding = 0) {
   Weights weights;
   Status status = ImportModel(Env::Posix(), folder, model,
-                             [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
-                               int64_t size = 1;
-                               for (int64_t extent : tensor.shape) size *= extent;
-                               if (tensor.name == "transformer.wte.weight") size += padding * model.width;
-                               auto& values = weights[tensor.name];
-                               values.assign(static_cast<size_t>(size), 9.0f);
-                               return std::span(values);
-                             });
+                              [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
+                                int64_t size = 1;
+                                for (int64_t extent : tensor.shape) size *= extent;
+                                if (tensor.name == "transformer.wte.weight")
+                                  size += padding * model.width;
+                                auto& values = weights[tensor.name];
+                                values.assign(static_cast<size_t>(size), 9.0f);
+                                return std::span(values);
+                              });
   if (!status.ok()) return status;
   return weights;
 }
@@ -195,9 +196,11 @@ TEST(Gpt2Import, AcceptsOldNamesMaskBuffersTiedOutputAndNarrowTypes) {
     ASSERT_TRUE(WriteSafetensorsFolder(Env::Posix(), folder, tensors, 1 << 30).ok());
     Result<Weights> weights = Import(folder, model);
     ASSERT_TRUE(weights.ok()) << weights.status().ToString();
-    for (size_t i = 0; i < 88; ++i) EXPECT_EQ((*weights)["transformer.wte.weight"][i], numbers[i % 5]);
+    for (size_t i = 0; i < 88; ++i)
+      EXPECT_EQ((*weights)["transformer.wte.weight"][i], numbers[i % 5]);
     // Element [o][i] of c_proj stands at i * 8 + o in the file.
-    EXPECT_EQ((*weights)["transformer.h.0.mlp.c_proj.weight"][3 * 20 + 7], numbers[(7 * 8 + 3) % 5]);
+    EXPECT_EQ((*weights)["transformer.h.0.mlp.c_proj.weight"][3 * 20 + 7],
+              numbers[(7 * 8 + 3) % 5]);
   }
 }
 
@@ -205,15 +208,17 @@ TEST(Gpt2Import, NamesWhatIsMissingUnknownOrOfAnotherShape) {
   ModelSpec model = TinyModel();
   model.layers = 3;
   EXPECT_THAT(Import(kTiny, model).status().message(),
-              ::testing::AllOf(HasSubstr("missing transformer.h.2.ln_1.weight"), HasSubstr("4 more"),
-                               Not(HasSubstr("unknown"))));
+              ::testing::AllOf(HasSubstr("missing transformer.h.2.ln_1.weight"),
+                               HasSubstr("4 more"), Not(HasSubstr("unknown"))));
   model.layers = 1;
-  EXPECT_THAT(Import(kTiny, model).status().message(), HasSubstr("unknown transformer.h.1.attn.c_attn.bias"));
+  EXPECT_THAT(Import(kTiny, model).status().message(),
+              HasSubstr("unknown transformer.h.1.attn.c_attn.bias"));
   model = TinyModel();
   model.mlp_width = 16;
-  EXPECT_THAT(Import(kTiny, model).status().message(),
-              HasSubstr("transformer.h.0.mlp.c_fc.weight is F32 [8, 20] in the file, but the model needs "
-                        "F32 [8, 16]"));
+  EXPECT_THAT(
+      Import(kTiny, model).status().message(),
+      HasSubstr("transformer.h.0.mlp.c_fc.weight is F32 [8, 20] in the file, but the model needs "
+                "F32 [8, 16]"));
   EXPECT_EQ(Import(MakeFolder(), model).status().code(), StatusCode::kNotFound);
 }
 

@@ -31,25 +31,11 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),
-           AdafactorCases(),
-           AffineCases(),
-           AttentionCases(),
-           CrossEntropyCases(),
-           DropoutCases(),
-           ElementwiseCases(),
-           EmbeddingCases(),
-           GatherRowsCases(),
-           LayerNormCases(),
-           LinearCases(),
-           NormStatCases(),
-           OptimizerCases(),
-           OrthogonalizeCases(),
-           PatchesCases(),
-           RmsNormCases(),
-           RopeCases(),
-           StochasticRoundCases(),
-           SwiGluCases(),
+           ActivationCases(),   AdafactorCases(),       AffineCases(),      AttentionCases(),
+           CrossEntropyCases(), DropoutCases(),         ElementwiseCases(), EmbeddingCases(),
+           GatherRowsCases(),   LayerNormCases(),       LinearCases(),      NormStatCases(),
+           OptimizerCases(),    OrthogonalizeCases(),   PatchesCases(),     RmsNormCases(),
+           RopeCases(),         StochasticRoundCases(), SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

@@ -101,8 +101,8 @@ Status Attempt::AgreeOnData() {
 }
 
 Status Attempt::BuildModel() {
-  WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model,
-                                                 engine::ModelOptionsOf(spec_.plan)));
+  WEFT_ASSIGN_OR_RETURN(
+      model_, engine::NewModel(context_, spec_.job.model, engine::ModelOptionsOf(spec_.plan)));
   model_->parameters().Initialize(context_.seed);
   if (group_->size() > 1) {
     reducer_ = std::make_unique<engine::DataParallel>(group_.get(), &model_->parameters(),
