@@ -18,6 +18,16 @@ bool Widens(const MemoryInputs& inputs) {
   return inputs.precision->products != DType::kF32 && !inputs.native_products;
 }
 
+/// f32 numbers a norm keeps of a token: mean and deviation, or the deviation.
+int64_t NormStatistics(const ModelSpec& model) {
+  return model.family == "llama" ? 1 : 2;
+}
+
+int64_t HeadRowsOf(const MemoryInputs& inputs) {
+  return HeadRows(inputs.shape, inputs.micro_batch * inputs.sequence_length,
+                  inputs.sequence_length);
+}
+
 /// Bytes of the tensors that come and go, for the tokens of a micro-batch.
 struct Sizes {
   int64_t row;     ///< [tokens, width]
@@ -26,6 +36,7 @@ struct Sizes {
   int64_t before;  ///< The same before it.
   int64_t narrow;  ///< A row of a factorised embedding; 0 without.
   int64_t block;   ///< All that a block saves.
+  int64_t head;    ///< [rows of the head, width]
 
   explicit Sizes(const MemoryInputs& inputs) {
     const ModelSpec& model = inputs.shape.spec;
@@ -37,12 +48,41 @@ struct Sizes {
     before = MlpInputs(model) * inner;
     narrow = element * model.embedding_width;
     block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs));
+    head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width;
   }
 };
 
-/// f32 numbers a norm keeps of a token: mean and deviation, or the deviation.
-int64_t NormStatistics(const ModelSpec& model) {
-  return model.family == "llama" ? 1 : 2;
+/// What the embeddings leave saved for the backward pass, if it reaches them.
+int64_t SavedByEmbeddings(const MemoryInputs& inputs, const Sizes& size) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  // The sum of tokens, positions and segments, which the norm reads.
+  if (model.family == "bert") return size.row + NormStatistics(model) * kF32 * tokens;
+  // The patches, which the projection reads.
+  if (model.family == "vit") {
+    return (tokens - inputs.micro_batch) * PatchPixels(model) * ElementOf(inputs);
+  }
+  // The input of a factorised embedding's projection.
+  return size.narrow;
+}
+
+/// Results between the blocks and the logits, at most, beside the residual stream.
+int64_t HeadActivations(const MemoryInputs& inputs, const Sizes& size) {
+  const ModelSpec& model = inputs.shape.spec;
+  const std::string head = HeadOf(model);
+  const std::string norms = NormPositionOf(model);
+  const int64_t statistics = NormStatistics(model) * kF32;
+  if (head == "causal_lm") {
+    const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+    int64_t last = size.row + size.narrow;  // what the classifier reads
+    if (norms == "pre") last += size.row + statistics * tokens;
+    if (norms == "post") last -= size.row;
+    return last;
+  }
+  if (model.family == "vit") return size.row;  // the sum, before class tokens are taken from it
+  // Of the masked ones the stream is given up for four results; of first tokens it stays.
+  if (head == "classification") return 3 * size.head;
+  return std::max(size.head, 4 * size.head + statistics * HeadRowsOf(inputs) - size.row);
 }
 
 /// Peak of saved tensors and of the results that are alive beside them: follows the forward pass
@@ -50,18 +90,17 @@ int64_t NormStatistics(const ModelSpec& model) {
 int64_t ActivationPeak(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   const Sizes size(inputs);
-  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const std::string norms = NormPositionOf(shape.spec);
   // Both results of attention with what it read; at the end the MLP's as well.
   const int64_t unsaved = std::max(3 * size.row + size.qkv, 4 * size.row + size.before);
   // Fixup saves the shifted stream, so that the stream itself is alive beside it.
   const bool shifted = BranchScalingOf(shape.spec) == BranchScaling::kFixup;
 
-  // The input of a factorised embedding's projection is kept for its gradient.
-  int64_t saved = shape.first_trained_layer == 0 ? size.narrow : 0;
+  int64_t saved = shape.first_trained_layer == 0 ? SavedByEmbeddings(inputs, size) : 0;
   int64_t stream = size.row;  // the embedding; as soon as a block saves it, it counts there
   int64_t delta = 0;
-  int64_t peak = saved + size.row;
+  // Those of a bert or vit are sums of several tables.
+  int64_t peak = saved + (HeadOf(shape.spec) == "causal_lm" ? 1 : 4) * size.row;
   int64_t kept = 0;
   for (int64_t i = 0; i < shape.spec.layers; ++i) {
     const bool backward = i >= shape.first_trained_layer;
@@ -83,10 +122,7 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
     delta = norms == "post" ? 0 : size.row;
     if (norms == "post") stream = size.row;
   }
-  int64_t last = size.row + size.narrow;  // what the classifier reads
-  if (norms == "pre") last += size.row + NormStatistics(shape.spec) * kF32 * tokens;
-  if (norms == "post") last -= size.row;
-  peak = std::max(peak, saved + stream + delta + last);
+  peak = std::max(peak, saved + stream + delta + HeadActivations(inputs, size));
   if (inputs.recomputed_blocks > shape.first_trained_layer) {
     // The replay of the last recomputed block; its input is among the saved ones.
     const int64_t streams = shifted ? 2 * size.row : 0;
@@ -95,20 +131,43 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
   return peak;
 }
 
+/// Pictures of a micro-batch, which nothing needs once they are cut into patches.
+int64_t PixelBytes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  if (model.family != "vit") return 0;
+  return kF32 * inputs.micro_batch * ImagePatches(model) * PatchPixels(model);
+}
+
+/// Of a micro-batch, where kernels read it, but for pictures.
+int64_t BatchBytes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const std::string head = HeadOf(model);
+  const int64_t sequences = inputs.micro_batch;
+  const int64_t tokens = sequences * inputs.sequence_length;
+  const int64_t starts = sequences + 1;
+  // Position and row of each token, labels.
+  if (model.family == "vit") return kF32 * (2 * tokens + starts + sequences);
+  // Token, position and target or type.
+  if (head != "masked_lm") return kF32 * (3 * tokens + starts + sequences);
+  return kF32 * (4 * tokens + starts + 2 * HeadRowsOf(inputs));
+}
+
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
   const Sizes size(inputs);
   const int64_t element = ElementOf(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  const int64_t chunk = std::min(LogitsChunkRows(shape, tokens, element), tokens);
-  const int64_t columns = shape.PaddedVocabulary();
+  const int64_t head_rows = HeadRowsOf(inputs);
+  const int64_t chunk = std::min(LogitsChunkRows(shape, head_rows, element), head_rows);
+  const int64_t columns = shape.PaddedClasses();
   const bool narrow = size.narrow > 0 && !model.untied_classifier;
 
-  // Token, target and position of every micro-batch of the step, and where sequences start.
-  const int64_t batches = inputs.accumulation_steps * kF32 * (3 * tokens + inputs.micro_batch + 1);
-  const int64_t head =
-      chunk * columns * element + tokens * kF32 + (narrow ? size.narrow : size.row);
+  const int64_t batches = inputs.accumulation_steps * BatchBytes(inputs) +
+                          (inputs.accumulation_steps - 1) * PixelBytes(inputs);
+  // Losses and, where they are counted, right answers.
+  const int64_t verdicts = (HeadOf(model) == "classification" ? 2 : 1) * kF32 * head_rows;
+  const int64_t head = chunk * columns * element + verdicts + (narrow ? size.narrow : size.head);
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   const int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
   const int64_t attention_backward = 2 * size.row + size.qkv;
@@ -123,7 +182,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   }
   // An evaluation saves nothing, but all results of a block count as workspace.
   const int64_t evaluation = 5 * size.row + size.qkv + size.inner + size.before;
-  return batches + std::max(peak, evaluation - activations);
+  return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
 }  // namespace

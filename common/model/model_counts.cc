@@ -1,6 +1,9 @@
 #include "common/model/model_counts.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "common/model/parameter_list.h"
 
@@ -11,11 +14,28 @@ namespace {
 /// Multiply-adds of a token with the scores and values of one layer, on average over the sequence:
 /// twice the keys it sees, for each column.
 double AttentionPerLayer(const ModelShape& shape, int64_t sequence_length) {
-  const auto length = static_cast<double>(sequence_length);
-  const auto window = static_cast<double>(shape.spec.sliding_window);
-  const bool windowed = window > 0 && window < length;
-  const double twice_the_keys = windowed ? 2 * window - window * window / length : length;
-  return static_cast<double>(shape.spec.width) * twice_the_keys;
+  return static_cast<double>(shape.spec.width) * TwiceTheKeys(shape.spec, sequence_length);
+}
+
+/// Rows of the head for each token.
+double HeadShare(const ModelShape& shape, int64_t sequence_length) {
+  const std::string head = HeadOf(shape.spec);
+  if (head == "causal_lm") return 1;
+  return head == "masked_lm" ? shape.masked_share : 1.0 / static_cast<double>(sequence_length);
+}
+
+std::optional<ParameterInfo> Find(const ModelShape& shape, std::string_view name) {
+  for (ParameterInfo& parameter : ParametersOf(shape.spec)) {
+    if (parameter.name == name) return std::move(parameter);
+  }
+  return std::nullopt;
+}
+
+bool TrainsClassifier(const ModelShape& shape) {
+  for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+    if (IsClassifier(shape.spec, parameter)) return IsTrained(shape.spec, parameter);
+  }
+  return false;
 }
 
 /// Layers whose weights of one kind get a gradient.
@@ -36,29 +56,40 @@ int64_t LayersTraining(const ModelShape& shape, ParameterKind kind, bool output)
 
 }  // namespace
 
+double TwiceTheKeys(const ModelSpec& model, int64_t sequence_length) {
+  const auto length = static_cast<double>(sequence_length);
+  if (HeadOf(model) != "causal_lm") return 2 * length;
+  const auto window = static_cast<double>(model.sliding_window);
+  return window > 0 && window < length ? 2 * window - window * window / length : length;
+}
+
 double ForwardFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
-  return 2.0 * static_cast<double>(shape.used) +
+  return 2.0 * static_cast<double>(shape.body.all) +
+         2.0 * HeadShare(shape, sequence_length) * static_cast<double>(shape.head.all) +
          2.0 * static_cast<double>(shape.spec.layers) * AttentionPerLayer(shape, sequence_length);
 }
 
 double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
   const auto layers = static_cast<double>(shape.spec.layers - shape.first_trained_layer);
   return ForwardFlopsPerToken(shape, sequence_length) +
-         2.0 * static_cast<double>(shape.used_trained + shape.used_backward) +
+         2.0 * static_cast<double>(shape.body.trained + shape.body.backward) +
+         2.0 * HeadShare(shape, sequence_length) *
+             static_cast<double>(shape.head.trained + shape.head.backward) +
          4.0 * layers * AttentionPerLayer(shape, sequence_length);
 }
 
-int64_t LogitsChunkRows(const ModelShape& shape, int64_t tokens, int64_t element_bytes) {
+int64_t LogitsChunkRows(const ModelShape& shape, int64_t rows, int64_t element_bytes) {
   constexpr int64_t kChunkBytes = int64_t{64} << 20;
   constexpr int64_t kTile = 32;
   const int64_t fitting =
-      std::max<int64_t>(kChunkBytes / (shape.PaddedVocabulary() * element_bytes), kTile);
-  const int64_t chunks = (tokens + fitting - 1) / fitting;
-  const int64_t even = (tokens + chunks - 1) / chunks;
+      std::max<int64_t>(kChunkBytes / (shape.PaddedClasses() * element_bytes), kTile);
+  const int64_t chunks = (rows + fitting - 1) / fitting;
+  const int64_t even = (rows + chunks - 1) / chunks;
   return (even + kTile - 1) / kTile * kTile;
 }
 
-std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t element_bytes) {
+std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
+                              int64_t element_bytes) {
   const ModelSpec& model = shape.spec;
   std::vector<Gemm> gemms;
   // y [rows, out] = x [rows, in] Wᵀ and the two gradients of it, each so many times.
@@ -71,26 +102,43 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t e
   const int64_t c = model.width, f = MlpWidth(model), e = EmbeddingWidth(model);
   const int64_t backward = model.layers - shape.first_trained_layer;
   auto add_in_blocks = [&](std::string_view name, int64_t in, int64_t out, ParameterKind kind,
-                           bool output) {
-    add(name, tokens, in, out, model.layers, backward, LayersTraining(shape, kind, output));
+                           bool output, int64_t without_input = 0) {
+    add(name, tokens, in, out, model.layers, backward - without_input,
+        LayersTraining(shape, kind, output));
   };
+  // The lowest block has nothing to tell, unless a norm stands before its products.
+  const bool lowest_ends =
+      backward > 0 && !shape.trains_embeddings && NormPositionOf(model) != "pre";
   const int64_t once = shape.first_trained_layer == 0 ? 1 : 0;
   if (FactorisedEmbedding(model)) add("embedding in", tokens, e, c, 1, once, once);
-  add_in_blocks("qkv", c, c + 2 * KvWidth(model), ParameterKind::kAttention, false);
+  if (model.family == "vit") {
+    // Not of the class token, which is no patch. Pictures have no gradient.
+    const auto weight = Find(shape, "vit.embeddings.patch_embeddings.projection.weight");
+    add("patches", tokens - tokens / sequence_length, PatchPixels(model), c, 1, 0,
+        IsTrained(model, *weight) ? 1 : 0);
+  }
+  add_in_blocks("qkv", c, c + 2 * KvWidth(model), ParameterKind::kAttention, false,
+                lowest_ends ? 1 : 0);
   add_in_blocks("attention output", c, c, ParameterKind::kAttention, true);
   add_in_blocks("mlp up", c, MlpInputs(model) * f, ParameterKind::kMlp, false);
   add_in_blocks("mlp down", f, c, ParameterKind::kMlp, true);
   const bool narrow = FactorisedEmbedding(model) && !model.untied_classifier;
   if (narrow) add("embedding out", tokens, c, e, 1, 1, 1);
-  const int64_t chunk = std::min(LogitsChunkRows(shape, tokens, element_bytes), tokens);
-  const int64_t trained = ClassifierIsTrained(model) ? 1 : 0;
-  const int64_t inputs = shape.used_trained > 0 ? 1 : 0;
-  auto add_classifier = [&](int64_t rows, int64_t count) {
-    add("classifier", rows, narrow ? e : c, shape.PaddedVocabulary(), count, count * inputs,
+  const int64_t rows = HeadRows(shape, tokens, sequence_length);
+  const int64_t below = shape.body.trained > 0 ? 1 : 0;
+  for (const char* dense : {"cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"}) {
+    const auto weight = Find(shape, dense);
+    if (weight) add("head transform", rows, c, c, 1, below, IsTrained(model, *weight) ? 1 : 0);
+  }
+  const int64_t chunk = std::min(LogitsChunkRows(shape, rows, element_bytes), rows);
+  const int64_t trained = TrainsClassifier(shape) ? 1 : 0;
+  const int64_t inputs = shape.trained > 0 ? 1 : 0;
+  auto add_classifier = [&](int64_t chunk_rows, int64_t count) {
+    add("classifier", chunk_rows, narrow ? e : c, shape.PaddedClasses(), count, count * inputs,
         count * trained);
   };
-  add_classifier(chunk, tokens / chunk);
-  if (tokens % chunk != 0) add_classifier(tokens % chunk, 1);
+  add_classifier(chunk, rows / chunk);
+  if (rows % chunk != 0) add_classifier(rows % chunk, 1);
   return gemms;
 }
 

@@ -9,12 +9,17 @@
 namespace weft {
 
 /// Floating-point operations of one token at sequence length T, a multiply-add counted as two. N
-/// counts every parameter as often as the token meets it (ModelShape::used), and causal attention
-/// over a window of W counts the keys it sees, half of the T x T square without one: forward
-/// 2 N + 2 L C T, training (forward, and backward at twice that) 6 N + 6 L C T. Of frozen
-/// parameters and of what stands before all trained ones the backward pass counts what is left.
+/// counts every parameter as often as the token meets it (ModelShape::body, and ModelShape::head
+/// for the share of tokens that reach it), and causal attention over a window of W counts the keys
+/// it sees, half of the T x T square without one: forward 2 N + 2 L C T, training (forward, and
+/// backward at twice that) 6 N + 6 L C T. Where every token sees all others, C T counts twice. Of
+/// frozen parameters and of what stands before all trained ones the backward pass counts what is
+/// left.
 double ForwardFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
 double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length);
+
+/// Keys that a token attends to, on average over the sequence, times two.
+double TwiceTheKeys(const ModelSpec& model, int64_t sequence_length);
 
 enum class GemmPass { kForward, kInputGradient, kWeightGradient };
 
@@ -33,11 +38,14 @@ struct Gemm {
   }
 };
 
-/// The products with weights of one forward and backward pass over `tokens` tokens, those that
-/// frozen parameters spare left out. The classifier runs in chunks of rows, see LogitsChunkRows.
-std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t element_bytes);
+/// The products with weights of one forward and backward pass over `tokens` tokens in sequences of
+/// this length, those that frozen parameters spare left out. The classifier runs in chunks of rows,
+/// see LogitsChunkRows.
+std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
+                              int64_t element_bytes);
 
-/// The classifier computes its logits in chunks of about 64 MiB: rows of a chunk, a multiple of 32.
-int64_t LogitsChunkRows(const ModelShape& shape, int64_t tokens, int64_t element_bytes);
+/// The classifier computes the logits of its `rows` in chunks of about 64 MiB: rows of a chunk, a
+/// multiple of 32.
+int64_t LogitsChunkRows(const ModelShape& shape, int64_t rows, int64_t element_bytes);
 
 }  // namespace weft

@@ -57,6 +57,32 @@ TEST(ParameterCounts, MatchThePublishedSizesOfLlamaMistralAndQwen2) {
   EXPECT_EQ(count(24, 896, 14, 2, 4864, 151936), 494'032'768) << "Qwen2 0.5B";
 }
 
+ModelSpec Bert(const std::string& head, int64_t classes) {
+  ModelSpec model;
+  model.family = "bert";
+  model.head = head;
+  model.layers = 12;
+  model.width = 768;
+  model.heads = 12;
+  model.vocab_size = 30522;
+  model.context = 512;
+  model.classes = classes;
+  return model;
+}
+
+ModelSpec Vit() {
+  ModelSpec model = Bert("classification", 1000);
+  model.family = "vit";
+  model.vocab_size = 0;
+  return model;
+}
+
+TEST(ParameterCounts, MatchThePublishedSizesOfBertAndVit) {
+  EXPECT_EQ(ModelShape(Bert("masked_lm", 0)).counts.Total(), 109'514'298);
+  EXPECT_EQ(ModelShape(Bert("classification", 2)).counts.Total(), 109'483'778);
+  EXPECT_EQ(ModelShape(Vit()).counts.Total(), 86'567'656) << "ViT-B/16 of 1,000 classes";
+}
+
 TEST(ParameterCounts, CountATinyNetworkAsByHand) {
   ModelSpec model;
   model.layers = 2;
@@ -119,11 +145,46 @@ TEST(TrainingFlops, CountSharedBlocksWithEachUseAndFrozenOnesOnce) {
                    2.0 * 124'475'904 + 2 * 12 * 768 * 64 * (0.5 - 0.0625));
 }
 
+TEST(TrainingFlops, CountHeadsForTheRowsThatReachThem) {
+  const double c = 768, length = 128, layers = 12;
+  const double block = 12 * c * c + 13 * c, attention = layers * c * length;
+  const double embeddings = (512 + 2) * c + 2 * c;
+  const double table = 30522 * c;
+  // The token table is a lookup below and, of the masked tokens, the classifier above.
+  const double transform = c * c + 3 * c + 30522;
+  ModelShape masked(Bert("masked_lm", 0));
+  masked.masked_share = 0.25;
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(masked, 128),
+                   6 * (layers * block + embeddings + (table + transform) / 4) + 12 * attention);
+  EXPECT_EQ(HeadRows(masked, 512, 128), 128);
+  masked.masked_share = 0;
+  EXPECT_EQ(HeadRows(masked, 512, 128), 4) << "one a sequence at least";
+
+  const ModelShape classes(Bert("classification", 2));
+  const double pooler = c * c + c + 2 * c + 2;
+  EXPECT_DOUBLE_EQ(ForwardFlopsPerToken(classes, 128),
+                   2 * (layers * block + embeddings + pooler / length) + 4 * attention);
+  EXPECT_EQ(HeadRows(classes, 512, 128), 4);
+}
+
+TEST(WeightGemms, LeaveTheClassTokenOfPicturesUnprojected) {
+  for (const Gemm& gemm : WeightGemms(ModelShape(Vit()), 2 * 197, 197, 4)) {
+    if (gemm.name == "patches") {
+      EXPECT_EQ(gemm.pass == GemmPass::kForward ? gemm.m : gemm.k, 2 * 196);
+      EXPECT_NE(gemm.pass, GemmPass::kInputGradient);
+    }
+    if (gemm.name == "classifier" && gemm.pass == GemmPass::kForward) {
+      EXPECT_EQ(gemm.m * gemm.count, 2);
+      EXPECT_EQ(gemm.n, 1024);
+    }
+  }
+}
+
 TEST(WeightGemms, CoverEveryWeightOnceInEachPass) {
   for (int64_t tokens : {1, 31, 64, 1024, 5000}) {
     const int64_t weights = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50304 * 768;
     std::map<GemmPass, double> flops;
-    for (const Gemm& gemm : WeightGemms(kGpt2, tokens, 2)) flops[gemm.pass] += gemm.Flops();
+    for (const Gemm& gemm : WeightGemms(kGpt2, tokens, tokens, 2)) flops[gemm.pass] += gemm.Flops();
     ASSERT_EQ(flops.size(), 3u);
     for (auto [pass, total] : flops) {
       EXPECT_DOUBLE_EQ(total, 2.0 * static_cast<double>(weights) * static_cast<double>(tokens));
@@ -138,7 +199,7 @@ TEST(WeightGemms, ChunksTheClassifierAndNothingElse) {
   ModelSpec wide = Gpt2(1, 64);
   wide.vocab_size = 1 << 24;
   EXPECT_EQ(LogitsChunkRows(ModelShape(wide), 1024, 4), 32);
-  for (const Gemm& gemm : WeightGemms(kGpt2, 1024, 2)) {
+  for (const Gemm& gemm : WeightGemms(kGpt2, 1024, 256, 2)) {
     const int64_t rows = gemm.pass == GemmPass::kWeightGradient ? gemm.k : gemm.m;
     EXPECT_EQ(rows, gemm.name == "classifier" ? 512 : 1024) << gemm.name;
     EXPECT_EQ(gemm.count, gemm.name == "classifier" ? 2 : 12) << gemm.name;
@@ -153,7 +214,14 @@ TEST(ShapeOf, ResolvesWhatTheJobLeavesOpen) {
   EXPECT_EQ(ShapeOf(job).spec.vocab_size, 50304);
   job.model.vocab_size = 50257;
   EXPECT_EQ(ShapeOf(job).spec.vocab_size, 50257);
-  EXPECT_EQ(ShapeOf(job).PaddedVocabulary(), 50304);
+  EXPECT_EQ(ShapeOf(job).PaddedClasses(), 50304);
+  job.model.family = "bert";
+  job.model.vocab_size = 0;
+  EXPECT_EQ(ShapeOf(job).spec.vocab_size, 30528) << "BERT's, in whole tiles";
+  job.model.head = "classification";
+  job.data.masking.probability = 0.4;
+  EXPECT_EQ(ShapeOf(job).PaddedClasses(), 64);
+  EXPECT_EQ(ShapeOf(job).masked_share, 0.4);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "common/model/model_shape.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "common/model/parameter_list.h"
 
 namespace weft {
@@ -31,35 +34,35 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
 
 ModelShape::ModelShape(const ModelSpec& model) : spec(model) {
   const int64_t uses_of_block = spec.layers / DistinctBlocks(spec);
+  bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
   for (const ParameterInfo& parameter : ParametersOf(spec)) {
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
-    const bool in_vocabulary =
-        table || (parameter.kind == ParameterKind::kClassifier && parameter.matrix());
-    const bool classifies = in_vocabulary && (table != spec.untied_classifier);
+    const bool classifies = IsClassifier(spec, parameter);
     const int64_t elements = parameter.Elements();
-    const int64_t in_memory = in_vocabulary ? PaddedVocabulary() * parameter.shape[1] : elements;
-    const int64_t uses = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
+    const int64_t in_memory = parameter.StoredElements();
+    const int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
     const bool is_trained = IsTrained(spec, parameter);
+    blocks = blocks || parameter.block >= 0;
     if (is_trained && !backward) {
       backward = true;
-      if (parameter.block >= 0) {
-        first_trained_layer = parameter.block * uses_of_block;
-      } else if (table || parameter.kind == ParameterKind::kPositionEmbedding ||
-                 parameter.name.starts_with("embedding_in")) {
+      if (parameter.block >= 0) first_trained_layer = parameter.block * uses_of_block;
+      if (!blocks) {
         first_trained_layer = 0;
+        trains_embeddings = true;
       }
     }
     CountOf(counts, parameter.kind) += elements;
     stored += in_memory;
     if (parameter.matrix()) stored_matrices += in_memory;
-    used += uses * elements;
-    if (backward || classifies) used_backward += uses * elements;
+    ParameterUses& uses = classifies || parameter.kind == ParameterKind::kClassifier ? head : body;
+    uses.all += times * elements;
+    if (backward || classifies) uses.backward += times * elements;
     if (is_trained) {
       trained += elements;
       stored_trained += in_memory;
-      used_trained += uses * elements;
+      uses.trained += times * elements;
     }
     const bool looked_up =
         parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);
@@ -67,14 +70,28 @@ ModelShape::ModelShape(const ModelSpec& model) : spec(model) {
   }
 }
 
+int64_t HeadRows(const ModelShape& shape, int64_t tokens, int64_t sequence_length) {
+  const std::string head = HeadOf(shape.spec);
+  if (head == "causal_lm") return tokens;
+  const int64_t sequences = tokens / sequence_length;
+  if (head == "classification") return sequences;
+  return std::max<int64_t>(sequences,
+                           std::llround(shape.masked_share * static_cast<double>(tokens)));
+}
+
 ModelShape ShapeOf(const JobSpec& job) {
   constexpr int64_t kGpt2Vocabulary = 50304;
+  constexpr int64_t kBertVocabulary = 30522;
   ModelSpec model = job.model;
-  if (model.vocab_size == 0) {
-    model.vocab_size = PaddedVocabulary(
-        job.data.tokenizer.path.empty() ? job.data.tokenizer.vocab_size : kGpt2Vocabulary);
+  if (model.vocab_size == 0 && model.family != "vit") {
+    const int64_t usual = model.family == "bert" ? kBertVocabulary : kGpt2Vocabulary;
+    model.vocab_size =
+        PaddedVocabulary(job.data.tokenizer.path.empty() ? job.data.tokenizer.vocab_size : usual);
   }
-  return ModelShape(model);
+  if (model.classes == 0 && HeadOf(model) == "classification") model.classes = kVocabularyTile;
+  ModelShape shape(model);
+  shape.masked_share = job.data.masking.probability;
+  return shape;
 }
 
 }  // namespace weft

@@ -24,6 +24,14 @@ struct ParameterCounts {
   }
 };
 
+/// Numbers as often as they are met: those of shared blocks once a layer, and those of a token
+/// table only where it classifies.
+struct ParameterUses {
+  int64_t all = 0;
+  int64_t trained = 0;   ///< Which need a gradient.
+  int64_t backward = 0;  ///< Which the backward pass goes through.
+};
+
 /// A network with its vocabulary resolved, and what counts and bytes need of its parameters
 /// (parameter_list.h): summed once, because a planner asks often.
 struct ModelShape {
@@ -39,22 +47,31 @@ struct ModelShape {
   int64_t stored_matrices = 0;  ///< Those of matrices and tables, whose type the precision says.
   int64_t packed = 0;           ///< Numbers of the matrices that are packed for products.
 
-  // Numbers as often as a token meets them: those of shared blocks once a layer, those of a token
-  // table with a classifier of its own not at all.
-  int64_t used = 0;
-  int64_t used_trained = 0;   ///< Which need a gradient.
-  int64_t used_backward = 0;  ///< Which the backward pass goes through.
+  ParameterUses body;  ///< By every token.
+  ParameterUses head;  ///< By the rows that the head computes, see HeadRows.
 
   /// Layers before it have no backward pass, because nothing up to them is trained; layers when no
   /// block has one.
   int64_t first_trained_layer = 0;
+  bool trains_embeddings = false;  ///< Anything that stands before the blocks.
 
-  int64_t PaddedVocabulary() const { return weft::PaddedVocabulary(spec.vocab_size); }
+  /// Of the tokens that a masked language model reads, those it has to predict.
+  double masked_share = MaskingSpec().probability;
+
+  /// Columns of the logits in memory.
+  int64_t PaddedClasses() const {
+    return PaddedVocabulary(HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size);
+  }
 };
+
+/// Rows of a batch of `tokens` tokens in sequences of this length that the head computes: all
+/// tokens, the masked ones (at least one a sequence), or one a sequence.
+int64_t HeadRows(const ModelShape& shape, int64_t tokens, int64_t sequence_length);
 
 /// The network `job` asks for. An unset model.vocab_size is that of the tokenizer that the job
 /// trains, in whole tiles; where it brings its own tokenizer, whose size only its file says, that
-/// of GPT-2 (50,304) is assumed. Sizes of an imported model must have been put into job.model
+/// of GPT-2 (50,304) or, for a bert, of BERT (30,522) is assumed. Classes that only the data know
+/// are as many as fill a tile. Sizes of an imported model must have been put into job.model
 /// before.
 ModelShape ShapeOf(const JobSpec& job);
 

@@ -16,6 +16,11 @@ struct Builder {
   void Add(std::string name, std::vector<int64_t> shape, ParameterKind kind) {
     list.push_back({std::move(name), std::move(shape), kind, block});
   }
+  /// A table or vector with a row for each token or class.
+  void AddTiled(std::string name, std::vector<int64_t> shape, ParameterKind kind) {
+    Add(std::move(name), std::move(shape), kind);
+    list.back().tiled = true;
+  }
   void Linear(const std::string& name, int64_t out, int64_t in, bool bias, ParameterKind kind) {
     Add(name + ".weight", {out, in}, kind);
     if (bias) Add(name + ".bias", {out}, kind);
@@ -30,9 +35,10 @@ struct Builder {
     Add(output + ".scale", {scaling == BranchScaling::kVector ? model.width : 1}, kind);
     if (fixup) Add(output + ".shift", {1}, kind);
   }
-  void LayerNorm(const std::string& name, int64_t width) {
-    Add(name + ".weight", {width}, ParameterKind::kNorm);
-    Add(name + ".bias", {width}, ParameterKind::kNorm);
+  void LayerNorm(const std::string& name, int64_t width,
+                 ParameterKind kind = ParameterKind::kNorm) {
+    Add(name + ".weight", {width}, kind);
+    Add(name + ".bias", {width}, kind);
   }
   void RmsNorm(const std::string& name, int64_t width) {
     Add(name + ".weight", {width}, ParameterKind::kNorm);
@@ -112,12 +118,17 @@ void AddBlocks(const ModelSpec& model, Builder& add) {
   }
 }
 
+void AddClasses(const ModelSpec& model, Builder& add) {
+  add.AddTiled("classifier.weight", {model.classes, model.width}, ParameterKind::kClassifier);
+  add.AddTiled("classifier.bias", {model.classes}, ParameterKind::kClassifier);
+}
+
 std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
   const int64_t c = model.width;
   const std::string embeddings = "bert.embeddings.";
   Builder add;
-  add.Add(embeddings + "word_embeddings.weight", {model.vocab_size, c},
-          ParameterKind::kTokenEmbedding);
+  add.AddTiled(embeddings + "word_embeddings.weight", {model.vocab_size, c},
+               ParameterKind::kTokenEmbedding);
   add.Add(embeddings + "position_embeddings.weight", {model.context, c},
           ParameterKind::kPositionEmbedding);
   add.Add(embeddings + "token_type_embeddings.weight", {TokenTypes(model), c},
@@ -126,14 +137,15 @@ std::vector<ParameterInfo> BertParameters(const ModelSpec& model) {
   AddBlocks(model, add);
   if (HeadOf(model) == "classification") {
     add.Linear("bert.pooler.dense", c, c, true, ParameterKind::kClassifier);
-    add.Linear("classifier", model.classes, c, true, ParameterKind::kClassifier);
+    AddClasses(model, add);
     return std::move(add.list);
   }
   add.Linear("cls.predictions.transform.dense", c, c, true, ParameterKind::kClassifier);
-  add.LayerNorm("cls.predictions.transform.LayerNorm", c);
-  add.Add("cls.predictions.bias", {model.vocab_size}, ParameterKind::kClassifier);
+  add.LayerNorm("cls.predictions.transform.LayerNorm", c, ParameterKind::kClassifier);
+  add.AddTiled("cls.predictions.bias", {model.vocab_size}, ParameterKind::kClassifier);
   if (model.untied_classifier) {
-    add.Add("cls.predictions.decoder.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
+    add.AddTiled("cls.predictions.decoder.weight", {model.vocab_size, c},
+                 ParameterKind::kClassifier);
   }
   return std::move(add.list);
 }
@@ -148,11 +160,15 @@ std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
              ParameterKind::kEmbeddingProjection);
   AddBlocks(model, add);
   add.LayerNorm("vit.layernorm", c);
-  add.Linear("classifier", model.classes, c, true, ParameterKind::kClassifier);
+  AddClasses(model, add);
   return std::move(add.list);
 }
 
 }  // namespace
+
+int64_t ParameterInfo::StoredElements() const {
+  return tiled ? Elements() / shape[0] * PaddedVocabulary(shape[0]) : Elements();
+}
 
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
   Builder add;
@@ -175,8 +191,8 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
   const bool llama = model.family == "llama";
   const int64_t e = EmbeddingWidth(model), c = model.width;
   Builder add;
-  add.Add(llama ? "model.embed_tokens.weight" : "transformer.wte.weight", {model.vocab_size, e},
-          ParameterKind::kTokenEmbedding);
+  add.AddTiled(llama ? "model.embed_tokens.weight" : "transformer.wte.weight",
+               {model.vocab_size, e}, ParameterKind::kTokenEmbedding);
   if (!llama) {
     add.Add("transformer.wpe.weight", {model.context, e}, ParameterKind::kPositionEmbedding);
   }
@@ -195,22 +211,24 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
     add.Linear("embedding_out", e, c, true, ParameterKind::kEmbeddingProjection);
   }
   if (model.untied_classifier) {
-    add.Add("lm_head.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
+    add.AddTiled("lm_head.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
   }
   return std::move(add.list);
 }
 
 bool IsOutputProjection(const ParameterInfo& parameter) {
-  for (const char* suffix :
-       {"attn.c_proj.weight", "mlp.c_proj.weight", "o_proj.weight", "down_proj.weight"}) {
+  for (const char* suffix : {"attn.c_proj.weight", "mlp.c_proj.weight", "o_proj.weight",
+                             "down_proj.weight", "output.dense.weight"}) {
     if (parameter.name.ends_with(suffix)) return true;
   }
   return false;
 }
 
-bool ClassifierIsTrained(const ModelSpec& model) {
-  const auto parameters = ParametersOf(model);
-  return IsTrained(model, model.untied_classifier ? parameters.back() : parameters.front());
+bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter) {
+  if (!parameter.tiled || !parameter.matrix()) return false;
+  const bool of_tokens = HeadOf(model) != "classification";
+  const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
+  return of_tokens ? table != model.untied_classifier : !table;
 }
 
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {

@@ -25,6 +25,7 @@ struct ParameterInfo {
   std::vector<int64_t> shape;  ///< A linear layer's weight is [out, in].
   ParameterKind kind = ParameterKind::kNorm;
   int64_t block = -1;  ///< The distinct block it belongs to; -1: none.
+  bool tiled = false;  ///< Its rows, of tokens or classes, stand in memory in whole tiles.
 
   int64_t Elements() const {
     int64_t count = 1;
@@ -32,6 +33,8 @@ struct ParameterInfo {
     return count;
   }
   bool matrix() const { return shape.size() == 2; }
+  /// Numbers in memory.
+  int64_t StoredElements() const;
 };
 
 /// The parameters of a block, named as that of layer `index`.
@@ -43,8 +46,8 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 /// Whether the weight belongs to the product that ends a sub-layer: after attention, after the MLP.
 bool IsOutputProjection(const ParameterInfo& parameter);
 
-/// Whether the matrix of the classifier is trained.
-bool ClassifierIsTrained(const ModelSpec& model);
+/// Whether the softmax is over the rows of this matrix: the token table, or one of its own.
+bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter);
 
 /// Whether model.freeze leaves the parameter alone.
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);

@@ -30,7 +30,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   const int64_t tokens = micro_batch * sequence_length;
   const int64_t element = ElementBytes(precision.activations);
   PassCost cost;
-  for (const Gemm& gemm : WeightGemms(shape, tokens, element)) {
+  for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     const double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
@@ -39,14 +39,10 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
       cost.block_forward_gemm_seconds += seconds / D(shape.spec.layers);
     }
   }
-  // Causal attention: 2 products forward, 5 backward (flash attention computes the scores again),
-  // each T C operations a token with half of the square.
+  // Attention: 2 products forward, 5 backward (flash attention computes the scores again).
   const ModelSpec& model = shape.spec;
-  const int64_t seen = model.sliding_window > 0
-                           ? std::min(sequence_length, 2 * model.sliding_window)
-                           : sequence_length;
-  const double product =
-      D(seen) * D(model.width) * D(tokens) / rates.AttentionFlopsPerSecond(threads);
+  const double product = TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) /
+                         rates.AttentionFlopsPerSecond(threads);
   const double backward_layers = D(model.layers - shape.first_trained_layer);
   cost.gemm_seconds += (2 * D(model.layers) + 5 * backward_layers) * product;
   cost.backward_gemm_seconds += 5 * backward_layers * product;
@@ -62,11 +58,12 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   const double biases = model.family == "llama" ? 0 : 5 * c + f;
   const double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
   const double embedding = 3 * 4 * D(EmbeddingWidth(model)) + c;
-  const double classifier = 3 * D(shape.PaddedVocabulary()) * D(element);
+  const double classifier =
+      D(HeadRows(shape, tokens, sequence_length)) * (3 * D(shape.PaddedClasses()) * D(element));
   cost.block_forward_memory_bytes = D(tokens) * block_forward;
-  cost.memory_bytes =
-      D(tokens) * (D(model.layers) * block_forward + backward_layers * block_backward +
-                   2 * embedding + classifier + 8 * c);
+  cost.memory_bytes = D(tokens) * (D(model.layers) * block_forward +
+                                   backward_layers * block_backward + 2 * embedding + 8 * c) +
+                      classifier;
   cost.weight_gradient_bytes = 4 * std::min(D(shape.packed), D(shape.trained));
   return cost;
 }

@@ -113,7 +113,7 @@ Status Bert::Pack(Context& context) {
   return classifier_.Pack(context);
 }
 
-Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch) const {
+Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
   Tensor types = batch.token_types;
   if (!types) {
     WEFT_ASSIGN_OR_RETURN(types, EveryRow(context, 0, 0, batch.count));
@@ -124,10 +124,12 @@ Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch
   WEFT_ASSIGN_OR_RETURN(
       Norm::Output x,
       embedding_norm_.Forward(context, tape, {std::move(tokens), std::move(segments)}));
-  WEFT_ASSIGN_OR_RETURN(
-      Value dropped,
-      embedding_dropout_.Forward(context, tape, std::move(x.normalized), batch.first_token));
-  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(dropped), batch));
+  return embedding_dropout_.Forward(context, tape, std::move(x.normalized), batch.first_token);
+}
+
+Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch) const {
+  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
+  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(x), batch));
   return Sum(context, tape, stream);
 }
 

@@ -25,6 +25,7 @@ class Bert : public Model {
   Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override;
 
  private:
+  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch) const;
   Result<Value> Encode(Context& context, Tape& tape, const TokenBatch& batch) const;
   /// What the softmax is over: the masked positions, or one row a sequence.
   Result<Value> Features(Context& context, Tape& tape, const TokenBatch& batch) const;

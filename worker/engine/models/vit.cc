@@ -116,14 +116,16 @@ Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batc
   WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
   WEFT_ASSIGN_OR_RETURN(x,
                         embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token));
-  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(x), batch));
-  // Only the class tokens go on.
+  // Recomputed blocks keep the batch, which need not be the pictures too.
+  TokenBatch tokens = batch;
+  tokens.pixels = {};
+  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(x), tokens));
+  // Only the class tokens go on. One gathering of the sum has one gradient; two would have two.
+  WEFT_ASSIGN_OR_RETURN(x, Sum(context, tape, stream));
+  stream = {};
   WEFT_ASSIGN_OR_RETURN(Tensor class_rows, EveryRow(context, 0, batch.length, batch.sequences));
-  WEFT_ASSIGN_OR_RETURN(stream.stream, GatherRows(context, tape, stream.stream, class_rows));
-  if (stream.delta.tensor) {
-    WEFT_ASSIGN_OR_RETURN(stream.delta, GatherRows(context, tape, stream.delta, class_rows));
-  }
-  WEFT_ASSIGN_OR_RETURN(Norm::Output last, final_norm_.Forward(context, tape, stream));
+  WEFT_ASSIGN_OR_RETURN(x, GatherRows(context, tape, x, class_rows));
+  WEFT_ASSIGN_OR_RETURN(Norm::Output last, final_norm_.Forward(context, tape, {x, {}}));
   return std::move(last.normalized);
 }
 

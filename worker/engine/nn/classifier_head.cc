@@ -95,7 +95,7 @@ Result<BatchLoss> ClassifierHead::Loss(Context& context, Tape& tape, const Value
     if (!differentiate || !trains) continue;
     ProfileScope gemm(context.profiler, "head: weight gradient");
     WEFT_RETURN_IF_ERROR(AddWeightGradient(context, tape, input, logits));
-    CountWork(context.profiler, product);
+    if (tape.Trains(weight_->index())) CountWork(context.profiler, product);
   }
   if (differentiate) {
     tape.Record("head backward",

@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/model/memory_model.h"
+#include "common/model/model_counts.h"
 #include "kernels/cpu/isa.h"
+#include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -33,6 +36,18 @@ void ExpectNear(const char* name, int64_t promised, int64_t taken) {
       << name << ": predicted " << promised << ", measured " << taken;
 }
 
+std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
+  if (model.family == "vit") return std::make_unique<BrightPictures>(model);
+  if (HeadOf(model) == "classification") {
+    return std::make_unique<RandomLabelled>(model.vocab_size, model.context, model.classes);
+  }
+  if (HeadOf(model) == "masked_lm") {
+    return std::make_unique<RandomMasked>(model.vocab_size, model.context,
+                                          MaskingSpec().probability);
+  }
+  return std::make_unique<RandomTokens>(model.vocab_size, model.context);
+}
+
 void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::string& precision,
                      int64_t recomputed) {
   SCOPED_TRACE(std::to_string(model.layers) + " layers, " + precision + ", " +
@@ -42,15 +57,15 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   job.train.eval_sequences = micro_batch;
   Plan plan = TinyPlan(precision, micro_batch, 2);
   plan.block_memory_policy = BlockPolicies(model.layers, recomputed);
-  RandomTokens tokens(model.vocab_size, model.context);
-  TinyTraining run(job, plan, tokens);
+  const auto batches = BatchesFor(model);
+  TinyTraining run(job, plan, *batches);
   run.Step();
   const MemoryBreakdown measured = run.Step().peak_memory;
 
   MemoryInputs inputs;
   inputs.shape = ShapeOf(job);
   inputs.micro_batch = micro_batch;
-  inputs.sequence_length = model.context;
+  inputs.sequence_length = model.family == "vit" ? ImagePatches(model) + 1 : model.context;
   inputs.accumulation_steps = 2;
   inputs.precision = &PrecisionOf(precision);
   inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
@@ -130,6 +145,78 @@ TEST(PredictMemoryTest, IsWithinThreePercentOfWhatTheEngineTakes) {
           CheckPrediction(model, micro_batch, std::string(precision->name), recomputed);
         }
       }
+    }
+  }
+}
+
+ModelSpec Vit(int64_t layers) {
+  ModelSpec model = Model(layers, 4, 0, 1);
+  model.family = "vit";
+  model.classes = 10;
+  model.image_size = 64;
+  model.patch_size = 4;
+  return model;
+}
+
+ModelSpec Bert(int64_t layers, const std::string& head) {
+  ModelSpec model = Model(layers, 4, 2500, 128);
+  model.family = "bert";
+  model.head = head;
+  model.classes = head == "classification" ? 100 : 0;
+  return model;
+}
+
+TEST(PredictMemoryTest, HoldsForEncoders) {
+  for (const ModelSpec& model :
+       {Bert(3, "masked_lm"), Bert(3, "classification"), Bert(1, "masked_lm"), Vit(3)}) {
+    SCOPED_TRACE(model.family + " " + model.head);
+    for (const char* precision : {"fp32", "bf16"}) {
+      for (int64_t recomputed : {int64_t{0}, model.layers - 1, model.layers}) {
+        CheckPrediction(model, 4, precision, recomputed);
+      }
+    }
+    ModelSpec frozen = model;
+    frozen.freeze = {"*.embeddings.*", "*.layer.0.*"};
+    if (model.layers > 1) CheckPrediction(frozen, 4, "fp32", 0);
+  }
+}
+
+// The operations that the planner counts are those that the engine counts while it runs.
+TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
+  ModelSpec gpt2 = Model(2, 4, 700, 64);
+  for (ModelSpec model : {gpt2, Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+    for (bool frozen : {false, true}) {
+      SCOPED_TRACE(model.family + " " + model.head + (frozen ? ", frozen" : ""));
+      if (frozen) {
+        model.freeze = {model.family == "gpt2" ? "transformer.w*" : "*.embeddings.*", "*.0.*"};
+      }
+      JobSpec job = TinyJob(4);
+      job.model = model;
+      const auto batches = BatchesFor(model);
+      TinyTraining run(job, TinyPlan("fp32", 4, 1), *batches);
+      run.Step();
+      Profiler profiler;
+      run.context.profiler = &profiler;
+      run.Step();
+      run.context.profiler = nullptr;
+      double counted = 0;
+      double attention = 0;
+      for (const auto& [name, entry] : profiler.entries()) {
+        (name.starts_with("attention") ? attention : counted) += entry.flops;
+      }
+      const ModelShape shape = ShapeOf(job);
+      const int64_t length = model.family == "vit" ? ImagePatches(model) + 1 : model.context;
+      double products = 0;
+      for (const Gemm& gemm : WeightGemms(shape, 4 * length, length, 4)) products += gemm.Flops();
+      EXPECT_NEAR(products / counted, 1, 1e-3);
+
+      // A pass forward has two products over all pairs of query and key, a pass backward five. The
+      // engine counts each causal pair, the model half of the square without its diagonal.
+      const double layers =
+          static_cast<double>(2 * model.layers + 5 * (model.layers - shape.first_trained_layer));
+      const double predicted =
+          layers * 4 * static_cast<double>(length * model.width) * TwiceTheKeys(model, length);
+      EXPECT_NEAR(predicted / attention, 1, HeadOf(model) == "causal_lm" ? 0.02 : 1e-9);
     }
   }
 }
