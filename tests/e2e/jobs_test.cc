@@ -117,7 +117,7 @@ TEST(Jobs, WaitForEachOtherAndAreCancelled) {
   v1::CancelJobRequest cancel;
   cancel.set_id(first);
   v1::Job answer;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   ASSERT_TRUE(cluster.api().CancelJob(&context, cancel, &answer).ok());
   v1::Job cancelled = cluster.Await(first, v1::CANCELLED);
   EXPECT_EQ(cancelled.reason(), v1::CANCELLED_BY_USER);
@@ -160,7 +160,7 @@ TEST(Workers, OfAnotherVersionAreTurnedAway) {
   auto stub = v1::WorkerService::NewStub(
       grpc::CreateChannel(cluster.address(), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   auto stream = stub->Attach(&context);
   v1::WorkerMessage hello;
   hello.mutable_register_()->set_worker_id("old");

@@ -60,7 +60,7 @@ bool IsTerminal(v1::JobState state) {
 
 template <class Request>
 void SetDeadline(grpc::ClientContext& context, Request& /*request*/) {
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
 }
 
 }  // namespace
@@ -277,7 +277,7 @@ v1::Job Cluster::AwaitStep(const std::string& job_id, int64_t step, seconds time
 
 std::vector<v1::LogLine> Cluster::Logs(const std::string& job_id, bool follow) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+  context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(60));
   v1::StreamLogsRequest request;
   request.set_id(job_id);
   request.set_follow(follow);

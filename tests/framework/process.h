@@ -31,7 +31,7 @@ class Process {
   /// It has not ended yet (and is reaped when it has).
   bool Alive();
 
-  /// The status as of waitpid(2), or nothing when it still runs after `timeout`.
+  /// The status as of waitpid(2), or nothing when it still runs after `timeout`, see Eventually.
   std::optional<int> WaitForEnd(std::chrono::milliseconds timeout);
 
   /// SIGKILL, and waits for the end.
@@ -42,10 +42,14 @@ class Process {
   std::optional<int> status_;
 };
 
-/// Looks every few milliseconds until `condition` holds; false after `timeout`.
+/// A machine that does much else at the same time, or a sanitizer, takes this many times longer.
+inline constexpr int kPatience = 4;
+
+/// Looks every few milliseconds until `condition` holds; false after kPatience times `timeout`,
+/// which is what a quiet machine is sure to keep.
 template <class Condition>
 bool Eventually(Condition condition, std::chrono::milliseconds timeout) {
-  auto deadline = std::chrono::steady_clock::now() + timeout;
+  auto deadline = std::chrono::steady_clock::now() + kPatience * timeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
