@@ -1,0 +1,121 @@
+"""Runs jobs with `weft train`, a few at a time, and keeps what came out of each."""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+CURVE_POINTS = 200
+RUNS = "runs"  # in the work folder, a folder a run
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A job by name; its paths are seen from a folder in RUNS. `may_diverge`: that the training
+    breaks off is a result, not a failure."""
+    name: str
+    job: dict
+    may_diverge: bool = False
+
+    def text(self):
+        lines = [f"name: {self.name}"]
+        return "\n".join(lines + [f"{key}: {json.dumps(value)}"
+                                  for key, value in self.job.items()]) + "\n"
+
+
+class MeasurementError(Exception):
+    pass
+
+
+def content_hash(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def data_hashes(job, folder):
+    return [content_hash((folder / path).resolve()) for part in ("train", "validation")
+            for path in job["data"].get(part, [])]
+
+
+def thinned(points):
+    """Means of equal stretches of the steps, so that a curve has at most CURVE_POINTS points."""
+    stretch = -(-len(points) // CURVE_POINTS) or 1
+    curve = []
+    for i in range(0, len(points), stretch):
+        part = points[i:i + stretch]
+        finite = [loss for _, loss in part if loss is not None]
+        if finite:
+            curve.append([part[-1][0], round(sum(finite) / len(finite), 5)])
+    return curve
+
+
+class Runner:
+    """`work` keeps the result of every run; a run whose job and data are unchanged is not repeated."""
+
+    def __init__(self, weft, work, parallel):
+        self.weft = weft
+        self.work = work
+        self.parallel = parallel
+
+    def run_all(self, runs):
+        """Results by name of the run."""
+        with concurrent.futures.ThreadPoolExecutor(self.parallel) as pool:
+            futures = {run.name: pool.submit(self.result, run) for run in runs}
+            try:
+                return {name: future.result() for name, future in futures.items()}
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def result(self, run):
+        folder = self.work / RUNS / run.name
+        path = folder / "result.json"
+        identity = {"job": run.text(), "data": data_hashes(run.job, folder)}
+        if path.exists():
+            result = json.loads(path.read_text())
+            if result["identity"] == identity:
+                return result
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        result = {"identity": identity, **self.train(run, folder)}
+        path.with_suffix(".new").write_text(json.dumps(result))
+        path.with_suffix(".new").rename(path)
+        return result
+
+    def train(self, run, folder):
+        job_file = folder / "job.yaml"
+        job_file.write_text(run.text())
+        output = folder / "output"
+        environment = dict(os.environ, WEFT_HOME=str(self.work / "home"), WEFT_LOG="info")
+        log = folder / "log.txt"
+        with open(log, "w") as file:
+            status = subprocess.run([self.weft, "train", job_file, "--run-dir", output],
+                                    stdout=file, stderr=file, env=environment).returncode
+        text = log.read_text()
+        diverged = "the training diverged" in text
+        if status != 0 and not (run.may_diverge and diverged):
+            raise MeasurementError(f"`weft train {job_file}` failed; its log is {log}\n"
+                                   + "\n".join(text.splitlines()[-5:]))
+        lines = [json.loads(line) for line in (output / "loss.jsonl").read_text().splitlines()]
+        summary = None if status != 0 else json.loads((output / "summary.json").read_text())
+        shutil.rmtree(output)
+        print(f"{run.name}: " + ("diverged" if summary is None else
+                                 f"validation {summary['validation_loss_nats']:.4f}, "
+                                 f"{summary['seconds']:.0f} s"), flush=True)
+        return {
+            "diverged": status != 0,
+            "training": thinned([(line["step"], line["loss"]) for line in lines]),
+            "validation": [[int(step), float(loss)] for step, loss in
+                           re.findall(r"step (\d+) validation loss (\S+)", text)],
+            "summary": summary,
+        }
+
+
+def final_loss(result):
+    """Validation loss in nats after the last step; infinite when the training broke off."""
+    return float("inf") if result["diverged"] else result["summary"]["validation_loss_nats"]

@@ -1,0 +1,101 @@
+"""The bookkeeping of tests/bench/learning_curves, with a stand-in for `weft train`."""
+
+import array
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from curves import gpt  # noqa: E402
+from curves.runs import MeasurementError, Run, Runner, final_loss, thinned  # noqa: E402
+
+STAND_IN = """#!/usr/bin/env python3
+import json, pathlib, sys
+job, output = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[4])
+with open("{calls}", "a") as file:
+    file.write(job.parent.name + "\\n")
+output.mkdir()
+steps = [{{"step": 1, "loss": 3.0}}, {{"step": 2, "loss": None}}]
+(output / "loss.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+print("I step 2 validation loss 2.25")
+if "unstable" in job.read_text():
+    sys.exit("error: the training diverged: weights are not finite")
+if "wrong" in job.read_text():
+    sys.exit("error: no such field")
+(output / "summary.json").write_text(json.dumps({{"validation_loss_nats": 2.25, "seconds": 1}}))
+"""
+
+
+class LearningCurves(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.calls = self.folder / "calls"
+        weft = self.folder / "weft"
+        weft.write_text(STAND_IN.format(calls=self.calls))
+        weft.chmod(0o755)
+        self.data = self.folder / "text"
+        self.data.write_text("a")
+        self.runner = Runner(weft, self.folder, parallel=2)
+
+    def job(self, **model):
+        return {"model": model, "data": {"train": [str(self.data)]}}
+
+    def test_a_run_is_repeated_only_when_its_job_or_data_change(self):
+        first = self.runner.run_all([Run("a", self.job(layers=1))])["a"]
+        self.assertEqual(first["training"], [[1, 3.0]])
+        self.assertEqual(first["validation"], [[2, 2.25]])
+        self.assertEqual(final_loss(first), 2.25)
+        self.runner.run_all([Run("a", self.job(layers=1))])
+        self.assertEqual(self.calls.read_text().split(), ["a"])
+        self.runner.run_all([Run("a", self.job(layers=2))])
+        self.data.write_text("b")
+        Runner(self.runner.weft, self.folder, 1).run_all([Run("a", self.job(layers=2))])
+        self.assertEqual(self.calls.read_text().split(), ["a", "a", "a"])
+
+    def test_divergence_is_a_result_only_where_it_is_expected(self):
+        job = self.job(kind="unstable")
+        result = self.runner.run_all([Run("a", job, may_diverge=True)])["a"]
+        self.assertTrue(result["diverged"])
+        self.assertEqual(final_loss(result), float("inf"))
+        with self.assertRaises(MeasurementError):
+            self.runner.run_all([Run("b", job)])
+        with self.assertRaises(MeasurementError):
+            self.runner.run_all([Run("c", self.job(kind="wrong"), may_diverge=True)])
+
+    def test_curves_are_means_of_equal_stretches(self):
+        points = [(step, float(step)) for step in range(1, 1001)]
+        curve = thinned(points)
+        self.assertEqual(len(curve), 200)
+        self.assertEqual(curve[0], [5, 3.0])
+        self.assertEqual(curve[-1], [1000, 998.0])
+
+    def test_characters_are_numbered_and_parted_nine_to_one(self):
+        text = self.folder / "text"
+        text.write_text("abcabcabca")
+        data, vocabulary = gpt.write_characters(text, self.folder / "characters")
+        self.assertEqual(vocabulary, 3)
+        parts = []
+        for name in ("train", "validation"):
+            part = array.array("H")
+            part.frombytes((self.folder / "runs/a" / data[name][0]).resolve().read_bytes())
+            parts.append(part.tolist())
+        self.assertEqual(parts, [[0, 1, 2, 0, 1, 2, 0, 1, 2], [0]])
+
+    def test_names_and_jobs_of_all_runs_differ(self):
+        base = gpt.CharacterGpt({"format": "nanogpt", "train": []}, 65)
+        every = [base] + [kind(base.job) for kind in (
+            gpt.Precisions, gpt.Optimizers, gpt.Depth, gpt.Widths)]
+        runs = {}
+        for run in (run for experiment in every for run in experiment.runs()):
+            self.assertRegex(run.name, r"^[a-z0-9][a-z0-9-]*[a-z0-9]$")
+            self.assertEqual(runs.setdefault(run.name, run.job), run.job)
+        jobs = [json.dumps(job) for job in runs.values()]
+        self.assertEqual(len(set(jobs)), len(jobs))
+
+
+if __name__ == "__main__":
+    unittest.main()
