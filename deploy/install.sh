@@ -10,7 +10,7 @@ build=(
   build-essential cmake ninja-build ccache pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libdnnl-dev libgloo-dev libgomp1
-  libboost-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libxxhash-dev
+  libboost-dev libboost-context-dev nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libxxhash-dev
   libsqlite3-dev prometheus-cpp-dev
   libutf8proc-dev libpng-dev libjpeg62-turbo-dev zlib1g-dev
 )

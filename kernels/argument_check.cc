@@ -5,6 +5,11 @@
 
 namespace weft::kernels {
 
+ArgumentCheck::ArgumentCheck(const Stream& stream, std::string_view op) : stream_(stream), op_(op) {
+  That(stream.device.type == DeviceType::kCpu || stream.cuda != nullptr,
+       "the stream of a CUDA device has no state; hint: StreamState::Create() makes one");
+}
+
 void ArgumentCheck::Fail(std::string_view problem) {
   if (status_.ok()) status_ = InvalidError(std::string(op_) + ": " + std::string(problem));
 }

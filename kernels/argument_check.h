@@ -13,7 +13,7 @@ namespace weft::kernels {
 ///   return ArgumentCheck(stream, "Add").Tensor("a", args.a, shape, {DType::kF32}).status();
 class ArgumentCheck {
  public:
-  ArgumentCheck(const Stream& stream, std::string_view op) : stream_(stream), op_(op) {}
+  ArgumentCheck(const Stream& stream, std::string_view op);
 
   /// `view` has this shape, one of these types, memory on the stream's device, and rows that do not
   /// overlap.

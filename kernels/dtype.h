@@ -35,4 +35,12 @@ inline constexpr DType kDTypeOf<uint16_t> = DType::kU16;
 template <>
 inline constexpr DType kDTypeOf<uint8_t> = DType::kU8;
 
+/// Returns fn.operator()<T>() with the C++ type of `dtype`, which is one of kFloatTypes.
+template <class Fn>
+decltype(auto) WithFloatType(DType dtype, Fn&& fn) {
+  if (dtype == DType::kF32) return fn.template operator()<float>();
+  if (dtype == DType::kBF16) return fn.template operator()<BFloat16>();
+  return fn.template operator()<Half>();
+}
+
 }  // namespace weft

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/activation/activation_check.h"
 #include "kernels/activation/activation_simd.h"
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::kernels::cpu {
@@ -24,10 +24,7 @@ const typename GeluLoops<T>::Form& LoopsOf(GeluForm form) {
 
 Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
   const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "GeluForward")
-                           .ContiguousTensor("x", x, x.shape, kFloatTypes)
-                           .ContiguousTensor("y", y, x.shape, {x.dtype})
-                           .status());
+  WEFT_RETURN_IF_ERROR(CheckGeluForward(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
     const auto& loops = LoopsOf<T>(args.form);
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
@@ -39,15 +36,7 @@ Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
 
 Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
   const TensorView &dy = args.dy, &x = args.x, &dx = args.dx, &y = args.y;
-  ArgumentCheck check(stream, "GeluBackward");
-  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
-      .ContiguousTensor("dy", dy, x.shape, {x.dtype})
-      .ContiguousTensor("dx", dx, x.shape, {x.dtype});
-  if (y) {
-    check.ContiguousTensor("y", y, x.shape, {x.dtype})
-        .That(y.data != x.data && y.data != dy.data, "y is x or dy, which are still read");
-  }
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckGeluBackward(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
     const auto& loops = LoopsOf<T>(args.form);
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
@@ -60,10 +49,7 @@ Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
 
 Status TanhForward(const Stream& stream, const TanhForwardArgs& args) {
   const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "TanhForward")
-                           .ContiguousTensor("x", x, x.shape, kFloatTypes)
-                           .ContiguousTensor("y", y, x.shape, {x.dtype})
-                           .status());
+  WEFT_RETURN_IF_ERROR(CheckTanhForward(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
     ParallelFor(x.shape.Elements(), kScalarGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -76,11 +62,7 @@ Status TanhForward(const Stream& stream, const TanhForwardArgs& args) {
 
 Status TanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
   const TensorView &dy = args.dy, &y = args.y, &dx = args.dx;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "TanhBackward")
-                           .ContiguousTensor("y", y, y.shape, kFloatTypes)
-                           .ContiguousTensor("dy", dy, y.shape, {y.dtype})
-                           .ContiguousTensor("dx", dx, y.shape, {y.dtype})
-                           .status());
+  WEFT_RETURN_IF_ERROR(CheckTanhBackward(stream, args));
   WithFloatType(y.dtype, [&]<class T>() {
     ParallelFor(y.shape.Elements(), kScalarGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

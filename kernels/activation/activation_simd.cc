@@ -1,14 +1,12 @@
 #include "kernels/activation/activation_simd.h"
 
+#include "kernels/activation/gelu_constants.h"
 #include "kernels/cpu/vec.h"
 
 namespace weft::kernels::cpu::WEFT_ISA {
 namespace {
 
-constexpr float kTwoSqrtTwoOverPi = 1.5957691216f;
-constexpr float kCubic = 0.044715f;
-
-// With (1 + tanh(u)) / 2 = sigmoid(2u) = s: GELU(x) = x s, u = sqrt(2/pi) (x + kCubic x^3), and
+// With (1 + tanh(u)) / 2 = sigmoid(2u) = s: GELU(x) = x s, u = sqrt(2/pi) (x + kGeluCubic x^3), and
 // GELU'(x) = s + x s (1 - s) 2u'. With e = e^-2u, s is 1 / (1 + e) and 1 - s is e s, without
 // cancellation. The relative error of e is 2e-7 and that of rounding 2u: below 5e-7 where |x| < 2,
 // and s is next to 0 or 1 where it grows. Past +-10, where e could overflow, s is taken at +-10: 1,
@@ -20,7 +18,7 @@ struct Sigmoid {
   VecF s;
 
   WEFT_INLINE explicit Sigmoid(VecF x) : above(Max(Set(-10.0f), x)), near(Min(Set(10.0f), above)) {
-    VecF cube = Fma(near * near, Set(kCubic), Set(1.0f)) * near;
+    VecF cube = Fma(near * near, Set(kGeluCubic), Set(1.0f)) * near;
     e = Exp(cube * -kTwoSqrtTwoOverPi);
     s = Reciprocal(1.0f + e);
   }
@@ -28,16 +26,12 @@ struct Sigmoid {
   WEFT_INLINE VecF Gelu() const { return above * s; }
 
   WEFT_INLINE VecF Derivative() const {
-    VecF slope = Fma(near * near, Set(3 * kCubic), Set(1.0f)) * kTwoSqrtTwoOverPi;
+    VecF slope = Fma(near * near, Set(3 * kGeluCubic), Set(1.0f)) * kTwoSqrtTwoOverPi;
     return Fma(near * slope, e * s * s, s);
   }
 };
 
-constexpr float kInverseSqrtTwoPi = 0.39894228f;
-
-// GELU(x) = x Phi(x) and GELU'(x) = Phi(x) + x phi(x). With a = |x| and t = 1 / (1 + 0.3 a), the
-// tail Phi(-a) is e^(-a^2/2) times a polynomial in t: the minimax one of relative error 1.5e-7 up
-// to a = 14, where the tail is 0 in f32.
+// GELU(x) = x Phi(x) and GELU'(x) = Phi(x) + x phi(x), with Phi by its tail (gelu_constants.h).
 struct Normal {
   VecF above;  // x from -14 up
   VecF near;   // x within +-14
@@ -45,16 +39,16 @@ struct Normal {
   VecF below;  // Phi(x)
 
   WEFT_INLINE explicit Normal(VecF x) : above(Max(Set(-14.0f), x)), near(Min(Set(14.0f), above)) {
-    VecF t = Reciprocal(Fma(Abs(near), Set(0.3f), Set(1.0f)));
+    VecF t = Reciprocal(Fma(Abs(near), Set(kNormalTailScale), Set(1.0f)));
     e = Exp(near * near * -0.5f);
-    VecF p = Set(0.035674875750978934f);
-    p = Fma(p, t, Set(-0.15720349516175355f));
-    p = Fma(p, t, Set(0.20635418945786196f));
-    p = Fma(p, t, Set(-0.0536842405394135f));
-    p = Fma(p, t, Set(0.12856192192003693f));
-    p = Fma(p, t, Set(0.09991340935540315f));
-    p = Fma(p, t, Set(0.12075396816675235f));
-    p = Fma(p, t, Set(0.11962929811096386f));
+    VecF p = Set(kNormalTail7);
+    p = Fma(p, t, Set(kNormalTail6));
+    p = Fma(p, t, Set(kNormalTail5));
+    p = Fma(p, t, Set(kNormalTail4));
+    p = Fma(p, t, Set(kNormalTail3));
+    p = Fma(p, t, Set(kNormalTail2));
+    p = Fma(p, t, Set(kNormalTail1));
+    p = Fma(p, t, Set(kNormalTail0));
     VecF tail = p * t * e;
     below = near < 0.0f ? tail : 1.0f - tail;
   }

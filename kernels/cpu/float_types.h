@@ -23,16 +23,6 @@ struct FloatTypes {
   }
 };
 
-/// Calls fn.operator()<T>() with the C++ type of `dtype`, which is one of kFloatTypes.
-template <class Fn>
-void WithFloatType(DType dtype, Fn&& fn) {
-  if (dtype == DType::kF32) {
-    fn.template operator()<float>();
-  } else if (dtype == DType::kBF16) {
-    fn.template operator()<BFloat16>();
-  } else {
-    fn.template operator()<Half>();
-  }
-}
+using weft::WithFloatType;
 
 }  // namespace weft::kernels::cpu

@@ -10,6 +10,8 @@ inline constexpr int32_t kIgnoreTarget = -1;
 /// Softmax cross-entropy of a chunk of logits and, in place, its gradient: afterwards
 /// logits[r, c] = grad_scale * (softmax(logits[r])[c] - [c == targets[r]]), zero for ignored rows
 /// and for the padded columns. The probabilities are never stored, fp32 logits never exist.
+/// A target outside the vocabulary is kInvalid on the CPU; on CUDA, where that would mean to wait
+/// for the device, it makes the loss of its row NaN and the gradient zero.
 struct CrossEntropyArgs {
   TensorView logits;        ///< [rows, columns] f32, bf16 or f16; overwritten when write_gradient
   TensorView targets;       ///< [rows] i32 in [0, vocabulary) or kIgnoreTarget

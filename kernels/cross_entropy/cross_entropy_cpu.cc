@@ -2,29 +2,16 @@
 #include <string>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/cross_entropy/cross_entropy_check.h"
 #include "kernels/cross_entropy/cross_entropy_simd.h"
 
 namespace weft::kernels::cpu {
 namespace {
 
-Status Check(const Stream& stream, const CrossEntropyArgs& args) {
-  ArgumentCheck check(stream, "CrossEntropy");
-  check.That(args.logits.shape.rank == 2, "logits must be a matrix");
-  WEFT_RETURN_IF_ERROR(check.status());
-  int64_t rows = args.logits.shape[0], columns = args.logits.shape[1];
-  check.Tensor("logits", args.logits, args.logits.shape, kFloatTypes)
-      .ContiguousTensor("targets", args.targets, Shape{rows}, {DType::kI32})
-      .ContiguousTensor("losses", args.losses, Shape{rows}, {DType::kF32})
-      .That(args.vocabulary >= 1 && args.vocabulary <= columns,
-            "vocabulary " + std::to_string(args.vocabulary) + " is not in 1 to the " +
-                std::to_string(columns) + " columns of logits");
-  if (args.predictions) {
-    check.ContiguousTensor("predictions", args.predictions, Shape{rows}, {DType::kI32});
-  }
-  WEFT_RETURN_IF_ERROR(check.status());
+Status CheckTargets(const CrossEntropyArgs& args) {
+  const int64_t rows = args.logits.shape[0];
   const auto* targets = args.targets.As<int32_t>();
   for (int64_t r = 0; r < rows; ++r) {
     if (targets[r] == kIgnoreTarget || (targets[r] >= 0 && targets[r] < args.vocabulary)) continue;
@@ -47,7 +34,8 @@ int32_t Largest(const T* logits, int64_t count) {
 }  // namespace
 
 Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
-  WEFT_RETURN_IF_ERROR(Check(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckCrossEntropy(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckTargets(args));
   const TensorView& logits = args.logits;
   int64_t columns = logits.shape[1];
   const auto* targets = args.targets.As<int32_t>();

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/elementwise/elementwise_check.h"
 #include "kernels/elementwise/elementwise_simd.h"
 
 namespace weft::kernels::cpu {
@@ -16,13 +16,7 @@ constexpr int64_t kGrain = 32768;
 
 Status Cast(const Stream& stream, const CastArgs& args) {
   const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(
-      ArgumentCheck(stream, "Cast")
-          .ContiguousTensor("x", x, x.shape, kFloatTypes)
-          .ContiguousTensor("y", y, x.shape, kFloatTypes)
-          .That(x.dtype == y.dtype || x.dtype == DType::kF32 || y.dtype == DType::kF32,
-                "neither x nor y is f32")
-          .status());
+  WEFT_RETURN_IF_ERROR(CheckCast(stream, args));
   if (x.dtype == y.dtype) {
     std::memmove(y.data, x.data, x.Bytes());
     return OkStatus();
@@ -43,11 +37,7 @@ Status Cast(const Stream& stream, const CastArgs& args) {
 
 Status Add(const Stream& stream, const AddArgs& args) {
   const TensorView &a = args.a, &b = args.b, &y = args.y;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "Add")
-                           .ContiguousTensor("a", a, a.shape, kFloatTypes)
-                           .ContiguousTensor("b", b, a.shape, {a.dtype})
-                           .ContiguousTensor("y", y, a.shape, {a.dtype})
-                           .status());
+  WEFT_RETURN_IF_ERROR(CheckAdd(stream, args));
   WithFloatType(a.dtype, [&]<class T>() {
     const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
     ParallelFor(a.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
@@ -59,10 +49,7 @@ Status Add(const Stream& stream, const AddArgs& args) {
 
 Status Fill(const Stream& stream, const FillArgs& args) {
   const TensorView& x = args.x;
-  WEFT_RETURN_IF_ERROR(
-      ArgumentCheck(stream, "Fill")
-          .ContiguousTensor("x", x, x.shape, {DType::kF32, DType::kBF16, DType::kF16, DType::kI32})
-          .status());
+  WEFT_RETURN_IF_ERROR(CheckFill(stream, args));
   const auto fill = [&](auto value) {
     auto* to = x.As<decltype(value)>();
     ParallelFor(x.shape.Elements(), kGrain, [to, value](int64_t begin, int64_t end) {
@@ -79,8 +66,7 @@ Status Fill(const Stream& stream, const FillArgs& args) {
 
 Status Scale(const Stream& stream, const ScaleArgs& args) {
   const TensorView& x = args.x;
-  WEFT_RETURN_IF_ERROR(
-      ArgumentCheck(stream, "Scale").ContiguousTensor("x", x, x.shape, kFloatTypes).status());
+  WEFT_RETURN_IF_ERROR(CheckScale(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
     const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {

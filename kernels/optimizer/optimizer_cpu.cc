@@ -1,14 +1,13 @@
 #include "kernels/optimizer/optimizer.h"
 
 #include <cmath>
-#include <string>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/norm_stat/norm_stat_simd.h"
+#include "kernels/optimizer/optimizer_check.h"
 #include "kernels/optimizer/optimizer_simd.h"
 #include "kernels/stochastic_round/stochastic_round_simd.h"
 
@@ -18,32 +17,6 @@ namespace {
 // Elements of a unit of work: 448 KiB of traffic. Part of the definition of the norms of Lars and
 // Lamb: another size sums in another order.
 constexpr int64_t kBlock = 16384;
-
-/// Checks of all rules; `states` is how many state tensors the rule keeps.
-ArgumentCheck CheckUpdate(const Stream& stream, const char* op, const UpdateInputs& update,
-                          int states) {
-  ArgumentCheck check(stream, op);
-  check.That(update.gradient_limit > 0, "gradient_limit must be more than 0");
-  for (const UpdateTensor& tensor : update.tensors) {
-    check.That(tensor.count >= 0, "a tensor has a negative count");
-    check.That(tensor.first_element >= 0 && tensor.first_element % 4 == 0,
-               "first_element is not a multiple of 4");
-    bool memory = (tensor.parameter != nullptr) != (tensor.bf16_parameter != nullptr) &&
-                  tensor.gradient != nullptr;
-    for (int k = 0; k < states; ++k) memory = memory && tensor.state[k] != nullptr;
-    check.That(tensor.count == 0 || memory, "a tensor has no memory");
-  }
-  return check;
-}
-
-void CheckDecays(ArgumentCheck& check, float first, float second) {
-  check.That(first >= 0 && first < 1 && second >= 0 && second < 1,
-             "beta1 and beta2 must be in [0, 1)");
-}
-
-void CheckStep(ArgumentCheck& check, int64_t step) {
-  check.That(step >= 1, "step " + std::to_string(step) + " is before the first, 1");
-}
 
 GradientFactors FactorsOf(const UpdateInputs& update) {
   return {update.gradient_scale, update.gradient_limit};
@@ -123,9 +96,7 @@ double SumOfSquares(const float* x, int64_t count) {
 
 Status Sgd(const Stream& stream, const SgdArgs& args) {
   const bool has_momentum = args.momentum != 0;
-  ArgumentCheck check = CheckUpdate(stream, "Sgd", args.update, has_momentum ? 1 : 0);
-  check.That(args.momentum >= 0 && args.momentum < 1, "momentum must be in [0, 1)");
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckSgd(stream, args));
   const OptimizerKernels& kernels = PickOptimizerKernels();
   const auto kernel = has_momentum ? kernels.sgd_momentum : kernels.sgd;
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
@@ -142,10 +113,7 @@ Status Sgd(const Stream& stream, const SgdArgs& args) {
 }
 
 Status Lars(const Stream& stream, const LarsArgs& args) {
-  ArgumentCheck check = CheckUpdate(stream, "Lars", args.update, 1);
-  check.That(args.momentum >= 0 && args.momentum < 1, "momentum must be in [0, 1)");
-  check.That(std::isinf(args.update.gradient_limit), "gradient_limit does not go with norms");
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckLars(stream, args));
   const std::span<const UpdateTensor> tensors = args.update.tensors;
   const std::vector<Block> blocks = SplitIntoBlocks(tensors, kBlock);
   std::vector<LayerNorms> squares(blocks.size());
@@ -178,10 +146,7 @@ Status Lars(const Stream& stream, const LarsArgs& args) {
 }
 
 Status Adam(const Stream& stream, const AdamArgs& args) {
-  ArgumentCheck check = CheckUpdate(stream, "Adam", args.update, 2);
-  CheckStep(check, args.step);
-  CheckDecays(check, args.beta1, args.beta2);
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckAdam(stream, args));
   const double correction1 = Correction(args.beta1, args.step);
   const double correction2 = Correction(args.beta2, args.step);
   const OptimizerKernels& kernels = PickOptimizerKernels();
@@ -203,10 +168,7 @@ Status Adam(const Stream& stream, const AdamArgs& args) {
 }
 
 Status Lamb(const Stream& stream, const LambArgs& args) {
-  ArgumentCheck check = CheckUpdate(stream, "Lamb", args.update, 2);
-  CheckStep(check, args.step);
-  CheckDecays(check, args.beta1, args.beta2);
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckLamb(stream, args));
   const AdamFactors shared = {
       .gradient = FactorsOf(args.update),
       .beta1 = args.beta1,
@@ -246,9 +208,7 @@ Status Lamb(const Stream& stream, const LambArgs& args) {
 }
 
 Status Lion(const Stream& stream, const LionArgs& args) {
-  ArgumentCheck check = CheckUpdate(stream, "Lion", args.update, 1);
-  CheckDecays(check, args.beta1, args.beta2);
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckLion(stream, args));
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
@@ -264,12 +224,7 @@ Status Lion(const Stream& stream, const LionArgs& args) {
 }
 
 Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
-  ArgumentCheck check = CheckUpdate(stream, "ScheduleFreeAdamW", args.update, 3);
-  CheckStep(check, args.step);
-  CheckDecays(check, args.beta1, args.beta2);
-  check.That(args.average_weight >= 0 && args.average_weight <= 1,
-             "average_weight must be in [0, 1]");
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckScheduleFreeAdamW(stream, args));
   const double correction = std::sqrt(Correction(args.beta2, args.step));
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
@@ -288,9 +243,7 @@ Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
 }
 
 Status Momentum(const Stream& stream, const MomentumArgs& args) {
-  ArgumentCheck check = CheckUpdate(stream, "Momentum", args.update, 2);
-  check.That(args.momentum >= 0 && args.momentum < 1, "momentum must be in [0, 1)");
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckMomentum(stream, args));
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor&, const UpdateSpan& span) {

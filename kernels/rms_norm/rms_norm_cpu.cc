@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rms_norm/rms_norm_check.h"
 #include "kernels/rms_norm/rms_norm_simd.h"
 
 namespace weft::kernels::cpu {
@@ -17,38 +17,6 @@ constexpr int64_t kMaxParts = 64;
 
 int64_t GrainRows(int64_t width) {
   return std::max<int64_t>(1, kGrain / std::max<int64_t>(width, 1));
-}
-
-Status CheckForward(const Stream& stream, const RmsNormForwardArgs& args) {
-  const TensorView& x = args.residual;
-  ArgumentCheck check(stream, "RmsNormForward");
-  check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "residual has no columns");
-  if (!check.status().ok()) return check.status();
-  check.ContiguousTensor("residual", x, x.shape, kFloatTypes)
-      .ContiguousTensor("weight", args.weight, {x.shape[-1]}, {DType::kF32})
-      .ContiguousTensor("y", args.y, x.shape, {x.dtype})
-      .ContiguousTensor("rrms", args.rrms, {x.shape.Rows()}, {DType::kF32});
-  if (args.delta) {
-    check.ContiguousTensor("delta", args.delta, x.shape, {x.dtype})
-        .ContiguousTensor("residual_out", args.residual_out, x.shape, {x.dtype});
-  }
-  return check.status();
-}
-
-Status CheckBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
-  const TensorView& x = args.x;
-  ArgumentCheck check(stream, "RmsNormBackward");
-  check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "x has no columns");
-  if (!check.status().ok()) return check.status();
-  Shape columns = {x.shape[-1]};
-  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
-      .ContiguousTensor("dy", args.dy, x.shape, {x.dtype})
-      .ContiguousTensor("weight", args.weight, columns, {DType::kF32})
-      .ContiguousTensor("rrms", args.rrms, {x.shape.Rows()}, {DType::kF32})
-      .ContiguousTensor("dx", args.dx, x.shape, {x.dtype});
-  if (args.dweight) check.ContiguousTensor("dweight", args.dweight, columns, {DType::kF32});
-  if (args.dresidual) check.ContiguousTensor("dresidual", args.dresidual, x.shape, {x.dtype});
-  return check.status();
 }
 
 template <class T>
@@ -103,13 +71,13 @@ void Backward(const RmsNormBackwardArgs& args) {
 }  // namespace
 
 Status RmsNormForward(const Stream& stream, const RmsNormForwardArgs& args) {
-  WEFT_RETURN_IF_ERROR(CheckForward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckRmsNormForward(stream, args));
   WithFloatType(args.residual.dtype, [&]<class T>() { Forward<T>(args); });
   return OkStatus();
 }
 
 Status RmsNormBackward(const Stream& stream, const RmsNormBackwardArgs& args) {
-  WEFT_RETURN_IF_ERROR(CheckBackward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckRmsNormBackward(stream, args));
   WithFloatType(args.x.dtype, [&]<class T>() { Backward<T>(args); });
   return OkStatus();
 }

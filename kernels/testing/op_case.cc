@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/testing/test_device.h"
 
 namespace weft::kernels::testing {
 namespace {
@@ -26,14 +27,16 @@ std::vector<Bytes> Snapshot(const OpRun& run) {
   return bytes;
 }
 
-std::string RunOnce(OpRun& run) {
+Status RunOnce(OpRun& run, const Stream& stream) {
   for (TestTensor& tensor : run.tensors) tensor.Reset();
-  Status status = run.run(Stream{});
-  return status.ok() ? "" : status.ToString();
+  WEFT_RETURN_IF_ERROR(run.run(stream));
+  if (stream.cuda != nullptr) WEFT_RETURN_IF_ERROR(stream.cuda->Synchronize());
+  for (TestTensor& tensor : run.tensors) tensor.Fetch();
+  return OkStatus();
 }
 
-std::string CheckOnce(OpRun& run, const std::vector<std::vector<double>>& wants) {
-  if (std::string failure = RunOnce(run); !failure.empty()) return failure;
+// What is wrong with the results of a run.
+std::string CheckResults(const OpRun& run, const std::vector<std::vector<double>>& wants) {
   for (size_t i = 0; i < run.outputs.size(); ++i) {
     const OpRun::Expectation& output = run.outputs[i];
     std::string mismatch = Mismatch(output.tensor->Values(), wants[i],
@@ -43,8 +46,20 @@ std::string CheckOnce(OpRun& run, const std::vector<std::vector<double>>& wants)
   for (const TestTensor& tensor : run.tensors) {
     if (!tensor.GuardsIntact()) return "wrote outside the rows of a tensor";
   }
+  return "";
+}
+
+std::vector<std::vector<double>> References(const OpRun& run) {
+  std::vector<std::vector<double>> wants;
+  for (const OpRun::Expectation& output : run.outputs) wants.push_back(output.reference());
+  return wants;
+}
+
+std::string CheckOnce(OpRun& run, const std::vector<std::vector<double>>& wants) {
+  if (Status status = RunOnce(run, Stream{}); !status.ok()) return status.ToString();
+  if (std::string wrong = CheckResults(run, wants); !wrong.empty()) return wrong;
   auto first = Snapshot(run);
-  if (std::string failure = RunOnce(run); !failure.empty()) return failure;
+  if (Status status = RunOnce(run, Stream{}); !status.ok()) return status.ToString();
   if (Snapshot(run) != first) return "a second run differs from the first";
   return "";
 }
@@ -77,8 +92,7 @@ OpRun BuildCase(const OpCase& op_case) {
 
 std::string CheckCase(const OpCase& op_case) {
   OpRun run = BuildCase(op_case);
-  std::vector<std::vector<double>> wants;
-  for (const OpRun::Expectation& output : run.outputs) wants.push_back(output.reference());
+  const std::vector<std::vector<double>> wants = References(run);
   std::string failures;
   for (int level = 0; level <= static_cast<int>(cpu::ProcessIsa()); ++level) {
     auto isa = static_cast<cpu::Isa>(level);
@@ -92,6 +106,27 @@ std::string CheckCase(const OpCase& op_case) {
     }
   }
   return failures;
+}
+
+std::string CheckCaseOn(cuda::StreamState& state, const OpCase& op_case,
+                        std::set<std::string>& missing) {
+  const Stream stream = state.stream();
+  std::vector<Bytes> first;
+  for (bool exact : {false, true}) {
+    const ScopedTestDevice device(stream.device, exact);
+    OpRun run = BuildCase(op_case);
+    const Status status = RunOnce(run, stream);
+    if (status.code() == StatusCode::kUnavailable) {
+      missing.insert(status.message().substr(0, status.message().find(':')));
+      return "";
+    }
+    std::string wrong = status.ok() ? "" : status.ToString();
+    if (wrong.empty() && !exact) wrong = CheckResults(run, References(run));
+    if (wrong.empty() && exact && Snapshot(run) != first) wrong = "a second run differs";
+    if (!wrong.empty()) return op_case.name + ": " + wrong + "\n";
+    first = Snapshot(run);
+  }
+  return "";
 }
 
 std::string CheckCases(const std::vector<OpCase>& cases) {

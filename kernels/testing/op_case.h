@@ -2,10 +2,12 @@
 
 #include <deque>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "common/rng.h"
+#include "kernels/cuda/device.h"
 #include "kernels/stream.h"
 #include "kernels/testing/compare.h"
 #include "kernels/testing/test_tensor.h"
@@ -64,6 +66,12 @@ OpRun BuildCase(const OpCase& op_case);
 /// against the reference, for writes outside the rows, and that a second run is bitwise equal.
 /// Returns the failures as text, empty when there are none.
 std::string CheckCase(const OpCase& op_case);
+
+/// Runs a kTest case on a CUDA device, a second time on memory without guards: checks as CheckCase
+/// does, and both runs are bitwise equal. Where the operation answers kUnavailable its name goes to
+/// `missing` instead.
+std::string CheckCaseOn(cuda::StreamState& state, const OpCase& op_case,
+                        std::set<std::string>& missing);
 
 /// CheckCase of all kTest cases, the failures joined; for EXPECT_EQ(CheckCases(...), "").
 std::string CheckCases(const std::vector<OpCase>& cases);

@@ -1,8 +1,10 @@
 #include "kernels/testing/test_tensor.h"
 
 #include <cstring>
+#include <utility>
 
 #include "common/check.h"
+#include "kernels/testing/test_device.h"
 
 namespace weft::kernels::testing {
 namespace {
@@ -11,7 +13,22 @@ namespace {
 constexpr uint8_t kPoison = 0xff;
 constexpr int64_t kGuardElements = 64;
 
+thread_local const ScopedTestDevice* current_device = nullptr;
+
 }  // namespace
+
+ScopedTestDevice::ScopedTestDevice(Device device, bool exact)
+    : outer_(current_device), device_(device), exact_(exact) {
+  current_device = this;
+}
+
+ScopedTestDevice::~ScopedTestDevice() {
+  current_device = outer_;
+}
+
+const ScopedTestDevice* ScopedTestDevice::Current() {
+  return current_device;
+}
 
 TestTensor::TestTensor(DType dtype, Shape shape, int64_t row_padding) {
   int64_t width = shape.rank == 0 ? 1 : shape[-1];
@@ -21,6 +38,28 @@ TestTensor::TestTensor(DType dtype, Shape shape, int64_t row_padding) {
   initial_ = memory_;
   view_ = TensorView(memory_.data(), dtype, shape);
   view_.row_stride = row_stride;
+  const ScopedTestDevice* where = ScopedTestDevice::Current();
+  if (where == nullptr || where->device().type != DeviceType::kCuda) return;
+  const int64_t last_row = shape.Elements() == 0 ? 0 : (shape.Rows() - 1) * row_stride + width;
+  auto memory = cuda::DeviceMemory::Allocate(
+      where->device().index, where->exact() ? last_row * DTypeSize(dtype) : memory_.size());
+  WEFT_CHECK(memory.ok(), memory.status().message());
+  device_memory_ = *std::move(memory);
+  view_.data = device_memory_.data();
+  view_.device = where->device();
+}
+
+void TestTensor::Reset() {
+  memory_ = initial_;
+  if (view_.device.type == DeviceType::kCpu) return;
+  const Status copied = device_memory_.CopyFrom(memory_.data(), device_memory_.bytes());
+  WEFT_CHECK(copied.ok(), copied.message());
+}
+
+void TestTensor::Fetch() {
+  if (view_.device.type == DeviceType::kCpu) return;
+  const Status copied = device_memory_.CopyTo(memory_.data(), device_memory_.bytes());
+  WEFT_CHECK(copied.ok(), copied.message());
 }
 
 void TestTensor::Write(int64_t offset, double value) {

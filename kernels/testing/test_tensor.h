@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/rng.h"
+#include "kernels/cuda/device.h"
 #include "kernels/tensor_view.h"
 
 namespace weft::kernels::testing {
@@ -25,7 +26,9 @@ struct LineAllocator {
 using Bytes = std::vector<uint8_t, LineAllocator<uint8_t>>;
 
 /// A tensor for tests: owns its memory, has guard elements between rows (when padded) and behind
-/// the last, and can return to the state it was made in, so that a case can run many times.
+/// the last, and can return to the state it was made in, so that a case can run many times. One
+/// made under a ScopedTestDevice of a CUDA device has its view there: Reset() copies it to the
+/// device, and after an operation Fetch() brings back what all other functions tell.
 class TestTensor {
  public:
   /// All elements poison (a NaN pattern, or an impossible integer).
@@ -43,7 +46,10 @@ class TestTensor {
   TestTensor& Assign(const std::vector<double>& values);
 
   /// Back to the values (or poison) it had after the last of the functions above.
-  void Reset() { memory_ = initial_; }
+  void Reset();
+
+  /// Copies the content from the device, once its work is done; nothing to do on the CPU.
+  void Fetch();
 
   TensorView view() const { return view_; }
 
@@ -63,6 +69,7 @@ class TestTensor {
   void Write(int64_t offset, double value);
 
   TensorView view_;
+  cuda::DeviceMemory device_memory_;
   Bytes memory_;
   Bytes initial_;
 };

@@ -59,7 +59,7 @@ struct LibraryRule {
 const std::vector<LibraryRule>& LibraryRules() {
   static const std::vector<std::string_view> wire = {"proto/", "coordinator/api/", "worker/daemon/",
                                                      "cli/", "tests/"};
-  static const std::vector<std::string_view> cuda = {"*_cuda.cu", "*.cuh", "kernels/cuda/"};
+  static const std::vector<std::string_view> cuda = {"*_cuda.cu", "kernels/cuda/", "tests/gpu/"};
   static const std::vector<LibraryRule> rules = {
       {"grpc", wire},
       {"google/protobuf", wire},
@@ -67,7 +67,7 @@ const std::vector<LibraryRule>& LibraryRules() {
       {"cublas", cuda},
       {"cudnn", cuda},
       {"cutlass", cuda},
-      {"nccl", {"*_cuda.cu", "*.cuh", "kernels/cuda/", "worker/engine/comm/"}},
+      {"nccl", {"*_cuda.cu", "kernels/cuda/", "worker/engine/comm/"}},
       {"oneapi/dnnl", {"kernels/"}},
       {"dnnl", {"kernels/"}},
       {"gloo/", {"worker/engine/comm/"}},

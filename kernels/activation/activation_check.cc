@@ -1,0 +1,45 @@
+#include "kernels/activation/activation_check.h"
+
+#include "kernels/argument_check.h"
+
+namespace weft::kernels {
+
+Status CheckGeluForward(const Stream& stream, const GeluForwardArgs& args) {
+  const TensorView& x = args.x;
+  return ArgumentCheck(stream, "GeluForward")
+      .ContiguousTensor("x", x, x.shape, kFloatTypes)
+      .ContiguousTensor("y", args.y, x.shape, {x.dtype})
+      .status();
+}
+
+Status CheckGeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
+  const TensorView &dy = args.dy, &x = args.x, &y = args.y;
+  ArgumentCheck check(stream, "GeluBackward");
+  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
+      .ContiguousTensor("dy", dy, x.shape, {x.dtype})
+      .ContiguousTensor("dx", args.dx, x.shape, {x.dtype});
+  if (y) {
+    check.ContiguousTensor("y", y, x.shape, {x.dtype})
+        .That(y.data != x.data && y.data != dy.data, "y is x or dy, which are still read");
+  }
+  return check.status();
+}
+
+Status CheckTanhForward(const Stream& stream, const TanhForwardArgs& args) {
+  const TensorView& x = args.x;
+  return ArgumentCheck(stream, "TanhForward")
+      .ContiguousTensor("x", x, x.shape, kFloatTypes)
+      .ContiguousTensor("y", args.y, x.shape, {x.dtype})
+      .status();
+}
+
+Status CheckTanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
+  const TensorView& y = args.y;
+  return ArgumentCheck(stream, "TanhBackward")
+      .ContiguousTensor("y", y, y.shape, kFloatTypes)
+      .ContiguousTensor("dy", args.dy, y.shape, {y.dtype})
+      .ContiguousTensor("dx", args.dx, y.shape, {y.dtype})
+      .status();
+}
+
+}  // namespace weft::kernels

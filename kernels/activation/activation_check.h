@@ -1,0 +1,13 @@
+#pragma once
+
+#include "kernels/activation/activation.h"
+
+namespace weft::kernels {
+
+/// What all back ends demand of the arguments.
+Status CheckGeluForward(const Stream& stream, const GeluForwardArgs& args);
+Status CheckGeluBackward(const Stream& stream, const GeluBackwardArgs& args);
+Status CheckTanhForward(const Stream& stream, const TanhForwardArgs& args);
+Status CheckTanhBackward(const Stream& stream, const TanhBackwardArgs& args);
+
+}  // namespace weft::kernels

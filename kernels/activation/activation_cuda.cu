@@ -1,0 +1,187 @@
+#include "kernels/activation/activation.h"
+#include "kernels/activation/activation_check.h"
+#include "kernels/activation/gelu_constants.h"
+#include "kernels/cuda/map.h"
+
+namespace weft::kernels::cuda {
+namespace {
+
+// What activation_simd.cc says of its functions of the same names holds here too.
+struct Sigmoid {
+  float above, near, e, s;
+
+  __device__ explicit Sigmoid(float x) {
+    // Comparisons keep a NaN, which fminf would lose.
+    above = x < -10.0f ? -10.0f : x;
+    near = above > 10.0f ? 10.0f : above;
+    e = expf((near * near * kGeluCubic + 1.0f) * near * -kTwoSqrtTwoOverPi);
+    s = __fdividef(1.0f, 1.0f + e);
+  }
+  __device__ float Gelu() const { return above * s; }
+  __device__ float Derivative() const {
+    const float slope = (near * near * (3 * kGeluCubic) + 1.0f) * kTwoSqrtTwoOverPi;
+    return near * slope * (e * s * s) + s;
+  }
+};
+
+struct Normal {
+  float above, near, e, below;
+
+  __device__ explicit Normal(float x) {
+    above = x < -14.0f ? -14.0f : x;
+    near = above > 14.0f ? 14.0f : above;
+    const float t = __fdividef(1.0f, fabsf(near) * kNormalTailScale + 1.0f);
+    e = expf(near * near * -0.5f);
+    float p = kNormalTail7;
+    p = p * t + kNormalTail6;
+    p = p * t + kNormalTail5;
+    p = p * t + kNormalTail4;
+    p = p * t + kNormalTail3;
+    p = p * t + kNormalTail2;
+    p = p * t + kNormalTail1;
+    p = p * t + kNormalTail0;
+    const float tail = p * t * e;
+    below = near < 0.0f ? tail : 1.0f - tail;
+  }
+  __device__ float Gelu() const { return above * below; }
+  __device__ float Derivative() const { return near * e * kInverseSqrtTwoPi + below; }
+};
+
+template <class Function, class T>
+struct GeluForwardMap {
+  const T* x;
+  T* y;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return LoadPacked<kCount>(x + i);
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = Function(loaded[k]).Gelu();
+    StoreFloats(y + i, values);
+  }
+};
+
+template <class T, int kCount>
+struct Pair {
+  Packed<T, kCount> first, second;
+};
+
+template <class Function, class T>
+struct GeluBackwardMap {
+  const T* dy;
+  const T* x;
+  T* dx;
+  T* y;  ///< or nullptr
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return Pair<T, kCount>{LoadPacked<kCount>(dy + i), LoadPacked<kCount>(x + i)};
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Pair<T, kCount>& loaded) const {
+    float gradient[kCount], again[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const Function at(loaded.second[k]);
+      gradient[k] = loaded.first[k] * at.Derivative();
+      again[k] = at.Gelu();
+    }
+    StoreFloats(dx + i, gradient);
+    if (y != nullptr) StoreFloats(y + i, again);
+  }
+};
+
+template <class T>
+struct TanhForwardMap {
+  const T* x;
+  T* y;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return LoadPacked<kCount>(x + i);
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = tanhf(loaded[k]);
+    StoreFloats(y + i, values);
+  }
+};
+
+template <class T>
+struct TanhBackwardMap {
+  const T* dy;
+  const T* y;
+  T* dx;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return Pair<T, kCount>{LoadPacked<kCount>(dy + i), LoadPacked<kCount>(y + i)};
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Pair<T, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      values[k] = loaded.first[k] * (1.0f - loaded.second[k] * loaded.second[k]);
+    }
+    StoreFloats(dx + i, values);
+  }
+};
+
+// Calls fn.operator()<Function>() with the struct of `form`.
+template <class Fn>
+Status WithGelu(GeluForm form, Fn&& fn) {
+  if (form == GeluForm::kErf) return fn.template operator()<Normal>();
+  return fn.template operator()<Sigmoid>();
+}
+
+}  // namespace
+
+Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckGeluForward(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    return WithGelu(args.form, [&]<class Function>() {
+      const GeluForwardMap<Function, T> map = {args.x.As<T>(), args.y.As<T>()};
+      return LaunchMap<kWide<T>>(stream, "GeluForward", map, args.x.shape.Elements(),
+                                 Aligned16(args.x.data, args.y.data));
+    });
+  });
+}
+
+Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckGeluBackward(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    return WithGelu(args.form, [&]<class Function>() {
+      const GeluBackwardMap<Function, T> map = {args.dy.As<T>(), args.x.As<T>(), args.dx.As<T>(),
+                                                args.y ? args.y.As<T>() : nullptr};
+      return LaunchMap<kWide<T>>(stream, "GeluBackward", map, args.x.shape.Elements(),
+                                 Aligned16(map.dy, map.x, map.dx, map.y));
+    });
+  });
+}
+
+Status TanhForward(const Stream& stream, const TanhForwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckTanhForward(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    const TanhForwardMap<T> map = {args.x.As<T>(), args.y.As<T>()};
+    return LaunchMap<kWide<T>>(stream, "TanhForward", map, args.x.shape.Elements(),
+                               Aligned16(map.x, map.y));
+  });
+}
+
+Status TanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckTanhBackward(stream, args));
+  return WithFloatType(args.y.dtype, [&]<class T>() {
+    const TanhBackwardMap<T> map = {args.dy.As<T>(), args.y.As<T>(), args.dx.As<T>()};
+    return LaunchMap<kWide<T>>(stream, "TanhBackward", map, args.y.shape.Elements(),
+                               Aligned16(map.dy, map.y, map.dx));
+  });
+}
+
+}  // namespace weft::kernels::cuda

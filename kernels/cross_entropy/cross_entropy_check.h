@@ -1,0 +1,10 @@
+#pragma once
+
+#include "kernels/cross_entropy/cross_entropy.h"
+
+namespace weft::kernels {
+
+/// What all back ends demand of the arguments, but for the values of targets.
+Status CheckCrossEntropy(const Stream& stream, const CrossEntropyArgs& args);
+
+}  // namespace weft::kernels

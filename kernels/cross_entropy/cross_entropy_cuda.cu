@@ -1,0 +1,158 @@
+#include <cstdint>
+
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/cross_entropy/cross_entropy_check.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/shared_memory.h"
+#include "kernels/cuda/vector.h"
+
+namespace weft::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / kWarp;
+
+template <class T>
+struct Rows {
+  T* logits;
+  int64_t row_stride;
+  const int32_t* targets;
+  int columns;
+  int vocabulary;
+  float grad_scale;
+  bool write_gradient;
+  float* losses;
+  int32_t* predictions;  ///< or nullptr
+};
+
+// What one pass over some logits of a row finds: their sum of exp(logit - max), and the first place
+// of the largest one.
+struct Softmax {
+  float max = -INFINITY;
+  float sum = 0;
+  int largest = 0x7fffffff;
+
+  __device__ void Add(float logit, int column) {
+    if (logit > max) {
+      sum = sum * expf(max - logit) + 1.0f;
+      max = logit;
+      largest = column;
+    } else {
+      // Equal infinities have a difference of NaN, and a NaN must reach the sum.
+      sum += logit == max ? 1.0f : expf(logit - max);
+    }
+  }
+
+  __device__ void Merge(float other_max, float other_sum, int other_largest) {
+    if (other_max > max) {
+      sum = sum * expf(max - other_max) + other_sum;
+      max = other_max;
+      largest = other_largest;
+    } else {
+      sum += other_max == max ? other_sum : other_sum * expf(other_max - max);
+      if (other_max == max && other_largest < largest) largest = other_largest;
+    }
+  }
+
+  __device__ void MergeOverWarp() {
+#pragma unroll
+    for (int bits = kWarp / 2; bits > 0; bits /= 2) {
+      const float other_max = __shfl_xor_sync(kAllLanes, max, bits);
+      const float other_sum = __shfl_xor_sync(kAllLanes, sum, bits);
+      Merge(other_max, other_sum, __shfl_xor_sync(kAllLanes, largest, bits));
+    }
+  }
+};
+
+// A block a row. The row is read twice, the second time out of the L2 cache, where it just was.
+template <class T, int kCount>
+__global__ void __launch_bounds__(kThreads) CrossEntropyKernel(Rows<T> a) {
+  const int64_t row = blockIdx.x;
+  T* logits = a.logits + row * a.row_stride;
+  const int target = a.targets[row];
+  const bool inside = target >= 0 && target < a.vocabulary;
+  const int thread = static_cast<int>(threadIdx.x);
+  constexpr int kStep = kThreads * kCount;
+
+  Softmax own;
+  if (inside || a.predictions != nullptr) {
+    for (int c = thread * kCount; c < a.vocabulary; c += kStep) {
+      if (c + kCount <= a.vocabulary) {
+        const Packed<T, kCount> packed = LoadPacked<kCount>(logits + c);
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) own.Add(packed[k], c + k);
+      } else {
+        for (int k = c; k < a.vocabulary; ++k) own.Add(Widen(logits[k]), k);
+      }
+    }
+  }
+  own.MergeOverWarp();
+  WEFT_SHARED(maxima, float[kWarps]);
+  WEFT_SHARED(sums, float[kWarps]);
+  WEFT_SHARED(places, int[kWarps]);
+  WEFT_SHARED(at_target, float);
+  if (thread % kWarp == 0) {
+    maxima[thread / kWarp] = own.max;
+    sums[thread / kWarp] = own.sum;
+    places[thread / kWarp] = own.largest;
+  }
+  // Read before anybody overwrites it with its gradient.
+  if (thread == 0 && inside) at_target = Widen(logits[target]);
+  __syncthreads();
+  Softmax all;
+  for (int w = 0; w < kWarps; ++w) all.Merge(maxima[w], sums[w], places[w]);
+
+  if (thread == 0) {
+    a.losses[row] = inside                    ? logf(all.sum) + (all.max - at_target)
+                    : target == kIgnoreTarget ? 0.0f
+                                              : NAN;
+    if (a.predictions != nullptr) {
+      // No logit but NaN is larger than minus infinity.
+      a.predictions[row] = all.largest < a.vocabulary ? all.largest : 0;
+    }
+  }
+  if (!a.write_gradient) return;
+  const float factor = inside ? a.grad_scale / all.sum : 0.0f;
+  const auto gradient = [&](float logit, int column) {
+    if (!inside || column >= a.vocabulary) return 0.0f;
+    const float p = expf(logit - all.max) * factor;
+    return column == target ? p - a.grad_scale : p;
+  };
+  for (int c = thread * kCount; c < a.columns; c += kStep) {
+    if (c + kCount <= a.columns) {
+      float values[kCount];
+      LoadFloats(logits + c, values);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) values[k] = gradient(values[k], c + k);
+      StoreFloats(logits + c, values);
+    } else {
+      for (int k = c; k < a.columns; ++k) logits[k] = Narrow<T>(gradient(Widen(logits[k]), k));
+    }
+  }
+}
+
+}  // namespace
+
+Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckCrossEntropy(stream, args));
+  const TensorView& logits = args.logits;
+  return WithFloatType(logits.dtype, [&]<class T>() {
+    const Rows<T> rows = {
+        .logits = logits.As<T>(),
+        .row_stride = logits.row_stride,
+        .targets = args.targets.As<int32_t>(),
+        .columns = static_cast<int>(logits.shape[1]),
+        .vocabulary = static_cast<int>(args.vocabulary),
+        .grad_scale = args.grad_scale,
+        .write_gradient = args.write_gradient,
+        .losses = args.losses.As<float>(),
+        .predictions = args.predictions ? args.predictions.As<int32_t>() : nullptr,
+    };
+    const bool wide = Aligned16(rows.logits) && rows.row_stride % kWide<T> == 0;
+    return Launch(stream, "CrossEntropy",
+                  {.grid = {static_cast<unsigned>(logits.shape[0])}, .block = {kThreads}},
+                  wide ? CrossEntropyKernel<T, kWide<T>> : CrossEntropyKernel<T, 1>, rows);
+  });
+}
+
+}  // namespace weft::kernels::cuda

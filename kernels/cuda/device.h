@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "common/status.h"
+#include "kernels/stream.h"
+
+struct CUstream_st;
+
+namespace weft::kernels::cuda {
+
+/// CUDA devices of this machine; 0 where there are none, no driver, or no CUDA back end.
+int DeviceCount();
+
+/// Memory on a device, at addresses that are multiples of 256. Not thread-safe.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept;
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+
+  /// kExhausted when there is not as much; kUnavailable without a CUDA back end.
+  static Result<DeviceMemory> Allocate(int device, size_t bytes);
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+  /// Copies the first `bytes`, and returns when that is done.
+  Status CopyFrom(const void* host, size_t bytes);
+  Status CopyTo(void* host, size_t bytes) const;
+
+ private:
+  int device_ = 0;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// What kernels ask of a device before they choose their grids.
+struct DeviceLimits {
+  int multiprocessors = 0;
+  int shared_bytes = 0;  ///< Most that a block may ask for.
+  int major = 0;         ///< Compute capability.
+  int minor = 0;
+};
+
+struct StreamOptions {
+  /// For tests: scratch memory has the exact size of each request and is poisoned before.
+  bool checked = false;
+};
+
+/// A stream of a CUDA device and what the operations on it share. Not thread-safe, like Stream.
+class StreamState {
+ public:
+  /// kUnavailable when there is no such device or no CUDA back end.
+  static Result<std::unique_ptr<StreamState>> Create(int device, StreamOptions options = {});
+  ~StreamState();
+  StreamState(const StreamState&) = delete;
+  StreamState& operator=(const StreamState&) = delete;
+
+  /// To hand to operations; valid as long as this.
+  Stream stream() { return {.device = {DeviceType::kCuda, device_}, .cuda = this}; }
+
+  CUstream_st* handle() const { return handle_; }
+  const DeviceLimits& limits() const { return limits_; }
+
+  /// `bytes` of device memory that `op` may use until the stream has run what `op` enqueues; the
+  /// next request may return the same. Grows, waiting for the stream, while requests are larger
+  /// than any before, which ends with the first step; so it fails while a graph is captured.
+  Result<void*> Scratch(std::string_view op, size_t bytes);
+
+  /// Waits for everything enqueued, and returns what went wrong in it.
+  Status Synchronize();
+
+ private:
+  StreamState() = default;
+
+  int device_ = 0;
+  StreamOptions options_;
+  DeviceLimits limits_;
+  CUstream_st* handle_ = nullptr;
+  DeviceMemory scratch_;
+};
+
+}  // namespace weft::kernels::cuda

@@ -1,0 +1,149 @@
+#include "kernels/cuda/device.h"
+
+#include <utility>
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+
+namespace weft::kernels::cuda {
+namespace {
+
+#define WEFT_RETURN_IF_CUDA_ERROR(op, call)                                 \
+  do {                                                                      \
+    if (const cudaError_t weft_error_ = (call); weft_error_ != cudaSuccess) \
+      return RuntimeError(op, #call, weft_error_);                          \
+  } while (false)
+
+// Makes a device the current one of this thread.
+class ScopedDevice {
+ public:
+  explicit ScopedDevice(int device) {
+    if (cudaGetDevice(&previous_) != cudaSuccess) previous_ = device;
+    if (previous_ != device) status_ = cudaSetDevice(device);
+    changed_ = previous_ != device;
+  }
+  ~ScopedDevice() {
+    if (changed_) (void)cudaSetDevice(previous_);
+  }
+  ScopedDevice(const ScopedDevice&) = delete;
+  ScopedDevice& operator=(const ScopedDevice&) = delete;
+
+  cudaError_t status() const { return status_; }
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+  cudaError_t status_ = cudaSuccess;
+};
+
+}  // namespace
+
+Status RuntimeError(std::string_view op, std::string_view call, cudaError_t error) {
+  std::string message = std::string(op) + ": " + std::string(call.substr(0, call.find('('))) +
+                        ": " + cudaGetErrorString(error);
+  if (error == cudaErrorMemoryAllocation) return ExhaustedError(std::move(message));
+  if (error == cudaErrorNoDevice) return UnavailableError(std::move(message));
+  return InternalError(std::move(message));
+}
+
+int DeviceCount() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+DeviceMemory::~DeviceMemory() {
+  // A failure here is one of earlier work, which Synchronize() tells.
+  if (data_ != nullptr) (void)cudaFree(data_);
+}
+
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+    : device_(other.device_),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Result<DeviceMemory> DeviceMemory::Allocate(int device, size_t bytes) {
+  const std::string op =
+      "allocating " + std::to_string(bytes) + " bytes on CUDA device " + std::to_string(device);
+  const ScopedDevice use(device);
+  WEFT_RETURN_IF_CUDA_ERROR(op, use.status());
+  DeviceMemory memory;
+  memory.device_ = device;
+  WEFT_RETURN_IF_CUDA_ERROR(op, cudaMalloc(&memory.data_, bytes));
+  memory.bytes_ = bytes;
+  return memory;
+}
+
+Status DeviceMemory::CopyFrom(const void* host, size_t bytes) {
+  WEFT_CHECK(bytes <= bytes_, "copy past the end of device memory");
+  WEFT_RETURN_IF_CUDA_ERROR("copying to the device",
+                            cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice));
+  return OkStatus();
+}
+
+Status DeviceMemory::CopyTo(void* host, size_t bytes) const {
+  WEFT_CHECK(bytes <= bytes_, "copy past the end of device memory");
+  WEFT_RETURN_IF_CUDA_ERROR("copying from the device",
+                            cudaMemcpy(host, data_, bytes, cudaMemcpyDeviceToHost));
+  return OkStatus();
+}
+
+Result<std::unique_ptr<StreamState>> StreamState::Create(int device, StreamOptions options) {
+  const std::string op = "opening a stream on CUDA device " + std::to_string(device);
+  if (device < 0 || device >= DeviceCount()) {
+    return UnavailableError(op + ": this machine has " + std::to_string(DeviceCount()) +
+                            "; hint: nvidia-smi lists those that the driver sees");
+  }
+  const ScopedDevice use(device);
+  WEFT_RETURN_IF_CUDA_ERROR(op, use.status());
+  std::unique_ptr<StreamState> state(new StreamState);
+  state->device_ = device;
+  state->options_ = options;
+  DeviceLimits& limits = state->limits_;
+  for (auto [value, attribute] :
+       {std::pair(&limits.multiprocessors, cudaDevAttrMultiProcessorCount),
+        std::pair(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin),
+        std::pair(&limits.major, cudaDevAttrComputeCapabilityMajor),
+        std::pair(&limits.minor, cudaDevAttrComputeCapabilityMinor)}) {
+    WEFT_RETURN_IF_CUDA_ERROR(op, cudaDeviceGetAttribute(value, attribute, device));
+  }
+  WEFT_RETURN_IF_CUDA_ERROR(op, cudaStreamCreateWithFlags(&state->handle_, cudaStreamNonBlocking));
+  return state;
+}
+
+StreamState::~StreamState() {
+  if (handle_ != nullptr) (void)cudaStreamDestroy(handle_);
+}
+
+Result<void*> StreamState::Scratch(std::string_view op, size_t bytes) {
+  if (bytes > scratch_.bytes() || options_.checked) {
+    cudaStreamCaptureStatus capture;
+    WEFT_RETURN_IF_CUDA_ERROR(op, cudaStreamIsCapturing(handle_, &capture));
+    if (capture != cudaStreamCaptureStatusNone) {
+      return InternalError(std::string(op) + ": scratch memory would grow to " +
+                           std::to_string(bytes) +
+                           " bytes within a graph; hint: run the step once before capturing it");
+    }
+    WEFT_RETURN_IF_ERROR(Synchronize());
+    scratch_ = DeviceMemory();
+    WEFT_ASSIGN_OR_RETURN(scratch_, DeviceMemory::Allocate(device_, std::max<size_t>(bytes, 1)));
+    if (options_.checked) {
+      WEFT_RETURN_IF_CUDA_ERROR(op, cudaMemsetAsync(scratch_.data(), 0xff, bytes, handle_));
+    }
+  }
+  return scratch_.data();
+}
+
+Status StreamState::Synchronize() {
+  WEFT_RETURN_IF_CUDA_ERROR("running the stream", cudaStreamSynchronize(handle_));
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cuda

@@ -1,0 +1,59 @@
+#pragma once
+
+// Operations that treat elements one by one: one kernel for all of them.
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/vector.h"
+
+namespace weft::kernels::cuda {
+
+/// Accesses of a thread that are under way together.
+inline constexpr int kMapUnroll = 4;
+
+/// Applies `map` to [0, count). A map has
+///   template <int kCount> __device__ auto Load(int64_t i) const;    reads elements from i on
+///   template <int kCount> __device__ void Store(int64_t i, const Loaded&) const;
+/// A block reads all it needs of its elements before it writes them, so outputs may be inputs.
+template <int kCount, class Map>
+__global__ void __launch_bounds__(kBlockThreads) MapKernel(Map map, int64_t count) {
+  using Loaded = decltype(map.template Load<kCount>(0));
+  const int64_t first = (int64_t{blockIdx.x} * kMapUnroll * kBlockThreads + threadIdx.x) * kCount;
+  constexpr int64_t kStep = int64_t{kBlockThreads} * kCount;
+  if (first + (kMapUnroll - 1) * kStep + kCount <= count) {
+    Loaded loaded[kMapUnroll];
+#pragma unroll
+    for (int u = 0; u < kMapUnroll; ++u) loaded[u] = map.template Load<kCount>(first + u * kStep);
+#pragma unroll
+    for (int u = 0; u < kMapUnroll; ++u) map.template Store<kCount>(first + u * kStep, loaded[u]);
+    return;
+  }
+  for (int u = 0; u < kMapUnroll; ++u) {
+    const int64_t i = first + u * kStep;
+    if (i + kCount <= count) {
+      map.template Store<kCount>(i, map.template Load<kCount>(i));
+    } else {
+      for (int64_t k = i; k < count; ++k) map.template Store<1>(k, map.template Load<1>(k));
+    }
+  }
+}
+
+/// Runs `map` on [0, count), kCount elements at a time when `aligned` (all its addresses are
+/// multiples of 16).
+template <int kCount, class Map>
+Status LaunchMap(const Stream& stream, std::string_view op, const Map& map, int64_t count,
+                 bool aligned) {
+  constexpr int64_t kThreads = int64_t{kMapUnroll} * kBlockThreads;
+  if (aligned) {
+    return Launch(stream, op,
+                  {.grid = {CeilDiv(count, kThreads * kCount)}, .block = {kBlockThreads}},
+                  MapKernel<kCount, Map>, map, count);
+  }
+  return Launch(stream, op, {.grid = {CeilDiv(count, kThreads)}, .block = {kBlockThreads}},
+                MapKernel<1, Map>, map, count);
+}
+
+}  // namespace weft::kernels::cuda

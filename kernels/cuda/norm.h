@@ -1,0 +1,247 @@
+#pragma once
+
+// LayerNorm and RMSNorm: one kernel each way for both. With kCentered the rows lose their mean and
+// gain a bias.
+
+#include <cstdint>
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/partial_sums.h"
+#include "kernels/cuda/row_group.h"
+#include "kernels/cuda/shared_memory.h"
+#include "kernels/cuda/vector.h"
+
+namespace weft::kernels::cuda {
+
+/// See LayerNormForwardArgs and RmsNormForwardArgs; contiguous.
+template <class T>
+struct NormForwardRows {
+  const T* residual;
+  const T* delta;   ///< or nullptr
+  T* residual_out;  ///< or nullptr
+  const float* weight;
+  const float* bias;  ///< nullptr unless centered, like mean
+  float epsilon;
+  T* y;
+  float* mean;
+  float* rscale;
+  int64_t rows;
+  int width;
+};
+
+template <class T>
+struct NormBackwardRows {
+  const T* dy;
+  const T* x;
+  const float* weight;
+  const float* mean;
+  const float* rscale;
+  const T* dresidual;  ///< or nullptr
+  T* dx;
+  float* partial;  ///< [blocks, 2, width] sums for dweight and dbias, or nullptr
+  int64_t rows;
+  int width;
+};
+
+/// Reads a row once and keeps it in registers.
+template <bool kCentered, class T, int kCount>
+__global__ void __launch_bounds__(kRowThreads) NormForwardKernel(NormForwardRows<T> a, int warps) {
+  constexpr int kVectors = kRowElements / kCount;
+  RowGroup group(warps);
+  const int64_t row = int64_t{blockIdx.x} * group.groups + group.index;
+  const int64_t base = row * a.width;
+  // Columns from here on, one vector each `step`; none of a row that is not there.
+  const int first = group.thread * kCount, step = group.threads * kCount;
+  const int end = row < a.rows ? a.width : 0;
+
+  Packed<T, kCount> loaded[kVectors], delta[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (first + i * step < end) {
+      loaded[i] = LoadPacked<kCount>(a.residual + base + first + i * step);
+    }
+  }
+  if (a.delta != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (first + i * step < end) delta[i] = LoadPacked<kCount>(a.delta + base + first + i * step);
+    }
+  }
+  float x[kVectors][kCount];
+  float sum[1] = {0};
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    if (first + i * step >= end) continue;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      x[i][k] = loaded[i][k];
+      // The norm sees what is stored, so that the backward pass, which reads it, agrees.
+      if (a.delta != nullptr) x[i][k] = Widen(Narrow<T>(x[i][k] + delta[i][k]));
+      sum[0] += kCentered ? x[i][k] : x[i][k] * x[i][k];
+    }
+    if (a.delta != nullptr) StoreFloats(a.residual_out + base + first + i * step, x[i]);
+  }
+  group.Sum(sum);
+  float mean = 0, variance = sum[0] / static_cast<float>(a.width);
+  if constexpr (kCentered) {
+    mean = variance;
+    float squares[1] = {0};
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (first + i * step >= end) continue;
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) squares[0] += (x[i][k] - mean) * (x[i][k] - mean);
+    }
+    group.Sum(squares);
+    variance = squares[0] / static_cast<float>(a.width);
+  }
+  const float rscale = rsqrtf(variance + a.epsilon);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int c = first + i * step;
+    if (c >= end) continue;
+    float weight[kCount], bias[kCount] = {};
+    LoadFloats(a.weight + c, weight);
+    if constexpr (kCentered) LoadFloats(a.bias + c, bias);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) x[i][k] = (x[i][k] - mean) * rscale * weight[k] + bias[k];
+    StoreFloats(a.y + base + c, x[i]);
+  }
+  if (end > 0 && group.thread == 0) {
+    if constexpr (kCentered) a.mean[row] = mean;
+    a.rscale[row] = rscale;
+  }
+}
+
+/// Blocks take rows in turn and sum for dweight and dbias in shared memory, [groups, 2, width],
+/// where each element has one thread.
+template <bool kCentered, class T, int kCount>
+__global__ void __launch_bounds__(kRowThreads)
+    NormBackwardKernel(NormBackwardRows<T> a, int warps) {
+  constexpr int kVectors = kRowElements / kCount;
+  RowGroup group(warps);
+  const int first = group.thread * kCount, step = group.threads * kCount;
+  float* own = DynamicShared<float>() + int64_t{group.index} * 2 * a.width;
+  if (a.partial != nullptr) {
+    for (int c = first; c < a.width; c += step) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) own[c + k] = own[a.width + c + k] = 0;
+    }
+  }
+  const int64_t stride = int64_t{gridDim.x} * group.groups;
+  for (int64_t top = int64_t{blockIdx.x} * group.groups; top < a.rows; top += stride) {
+    const int64_t row = top + group.index, base = row * a.width;
+    const int end = row < a.rows ? a.width : 0;
+    const float mean = kCentered && end > 0 ? a.mean[row] : 0.0f;
+    const float rscale = end > 0 ? a.rscale[row] : 0.0f;
+    Packed<T, kCount> x[kVectors], dy[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (first + i * step >= end) continue;
+      x[i] = LoadPacked<kCount>(a.x + base + first + i * step);
+      dy[i] = LoadPacked<kCount>(a.dy + base + first + i * step);
+    }
+    // With g = dy * weight: dx = rscale (g - avg(g) - normed avg(g normed)).
+    float sums[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int c = first + i * step;
+      if (c >= end) continue;
+      float weight[kCount];
+      LoadFloats(a.weight + c, weight);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const float g = dy[i][k] * weight[k], normed = (x[i][k] - mean) * rscale;
+        sums[0] += g * normed;
+        sums[1] += g;
+        if (a.partial != nullptr) {
+          own[c + k] += dy[i][k] * normed;
+          if constexpr (kCentered) own[a.width + c + k] += dy[i][k];
+        }
+      }
+    }
+    group.Sum(sums);
+    const float mean_gx = sums[0] / static_cast<float>(a.width);
+    const float mean_g = kCentered ? sums[1] / static_cast<float>(a.width) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int c = first + i * step;
+      if (c >= end) continue;
+      float weight[kCount], dx[kCount], beside[kCount] = {};
+      LoadFloats(a.weight + c, weight);
+      if (a.dresidual != nullptr) LoadFloats(a.dresidual + base + c, beside);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const float normed = (x[i][k] - mean) * rscale;
+        dx[k] = (dy[i][k] * weight[k] - mean_g - normed * mean_gx) * rscale + beside[k];
+      }
+      StoreFloats(a.dx + base + c, dx);
+    }
+  }
+  if (a.partial == nullptr) return;
+  __syncthreads();
+  const float* all = DynamicShared<float>();
+  for (int c = static_cast<int>(threadIdx.x); c < 2 * a.width; c += static_cast<int>(blockDim.x)) {
+    float sum = 0;
+    for (int g = 0; g < group.groups; ++g) sum += all[g * 2 * a.width + c];
+    a.partial[int64_t{blockIdx.x} * 2 * a.width + c] = sum;
+  }
+}
+
+inline Status CheckRowWidth(std::string_view op, int64_t width) {
+  if (width <= kMostRowWidth) return OkStatus();
+  return InvalidError(std::string(op) + ": rows of " + std::to_string(width) +
+                      " elements are wider than the " + std::to_string(kMostRowWidth) +
+                      " that its CUDA kernel holds");
+}
+
+template <bool kCentered, class T>
+Status NormForward(const Stream& stream, std::string_view op, const NormForwardRows<T>& rows) {
+  WEFT_RETURN_IF_ERROR(CheckRowWidth(op, rows.width));
+  const RowShape shape = RowShapeOf(rows.width);
+  const bool wide =
+      rows.width % kWide<T> == 0 &&
+      Aligned16(rows.residual, rows.delta, rows.residual_out, rows.weight, rows.bias, rows.y);
+  return Launch(
+      stream, op, {.grid = {CeilDiv(rows.rows, shape.groups)}, .block = {shape.threads()}},
+      wide ? NormForwardKernel<kCentered, T, kWide<T>> : NormForwardKernel<kCentered, T, 1>, rows,
+      shape.warps);
+}
+
+/// dweight and dbias are added to; either may be nullptr.
+template <bool kCentered, class T>
+Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<T> rows,
+                    float* dweight, float* dbias) {
+  WEFT_RETURN_IF_ERROR(CheckRowWidth(op, rows.width));
+  if (rows.rows == 0) return OkStatus();
+  RowShape shape = RowShapeOf(rows.width);
+  const bool sums = dweight != nullptr || dbias != nullptr;
+  const auto shared_bytes = [&] {
+    return sums ? shape.groups * 2 * rows.width * sizeof(float) : size_t{0};
+  };
+  // Few enough rows side by side that several blocks fit on a multiprocessor.
+  while (shape.groups > 1 && shared_bytes() > (size_t{48} << 10)) --shape.groups;
+  constexpr int kBlocksPerMultiprocessor = 4;
+  const unsigned blocks =
+      std::min(CeilDiv(rows.rows, shape.groups),
+               static_cast<unsigned>(stream.cuda->limits().multiprocessors *
+                                     (shape.warps <= 4 ? kBlocksPerMultiprocessor : 1)));
+  if (sums) {
+    WEFT_ASSIGN_OR_RETURN(rows.partial,
+                          ScratchOf<float>(stream, op, int64_t{blocks} * 2 * rows.width));
+  }
+  const bool wide = rows.width % kWide<T> == 0 &&
+                    Aligned16(rows.dy, rows.x, rows.weight, rows.dresidual, rows.dx);
+  WEFT_RETURN_IF_ERROR(Launch(
+      stream, op, {.grid = {blocks}, .block = {shape.threads()}, .shared_bytes = shared_bytes()},
+      wide ? NormBackwardKernel<kCentered, T, kWide<T>> : NormBackwardKernel<kCentered, T, 1>, rows,
+      shape.warps));
+  if (!sums) return OkStatus();
+  return AddPartialSums(stream, op, rows.partial, static_cast<int>(blocks), rows.width, dweight,
+                        dbias);
+}
+
+}  // namespace weft::kernels::cuda

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/device.h"
+
+namespace weft::kernels {
+
+/// Tests that need a CUDA device: a real one in a build with CUDA, otherwise the host execution of
+/// tests/gpu/host. Skipped without one.
+class OnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+    auto state = cuda::StreamState::Create(0, {.checked = true});
+    ASSERT_TRUE(state.ok()) << state.status().ToString();
+    state_ = *std::move(state);
+  }
+
+  Stream stream() { return state_->stream(); }
+
+  std::unique_ptr<cuda::StreamState> state_;
+};
+
+}  // namespace weft::kernels

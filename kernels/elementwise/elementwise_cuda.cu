@@ -1,0 +1,150 @@
+#include "kernels/cuda/map.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/elementwise/elementwise_check.h"
+
+namespace weft::kernels::cuda {
+namespace {
+
+template <class In, class Out>
+struct CastMap {
+  const In* x;
+  Out* y;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return LoadPacked<kCount>(x + i);
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Packed<In, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = loaded[k];
+    StoreFloats(y + i, values);
+  }
+};
+
+template <class T>
+struct AddMap {
+  const T* a;
+  const T* b;
+  T* y;
+
+  template <int kCount>
+  struct Pair {
+    Packed<T, kCount> a, b;
+  };
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return Pair<kCount>{LoadPacked<kCount>(a + i), LoadPacked<kCount>(b + i)};
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Pair<kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = loaded.a[k] + loaded.b[k];
+    StoreFloats(y + i, values);
+  }
+};
+
+template <class T>
+struct ScaleMap {
+  T* x;
+  float factor;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return LoadPacked<kCount>(x + i);
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = loaded[k] * factor;
+    StoreFloats(x + i, values);
+  }
+};
+
+// Of elements of any type, by their bits.
+template <class Bits>
+struct FillMap {
+  Bits* x;
+  uint32_t word;  ///< The value's bits, as often as they fit.
+
+  template <int kCount>
+  __device__ auto Load(int64_t) const {
+    return 0;
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, int) const {
+    if constexpr (kCount == 1) {
+      x[i] = static_cast<Bits>(word);
+    } else {
+      ptx::Store16(x + i, uint4{word, word, word, word});
+    }
+  }
+};
+
+template <class In, class Out>
+Status CastTo(const Stream& stream, const CastArgs& args) {
+  // As many elements at a time as are 16 bytes of the narrower type, which makes two accesses of
+  // the wider one.
+  constexpr int kCount = kWide < In >> kWide<Out> ? kWide<In> : kWide<Out>;
+  return LaunchMap<kCount>(stream, "Cast", CastMap<In, Out>{args.x.As<In>(), args.y.As<Out>()},
+                           args.x.shape.Elements(), Aligned16(args.x.data, args.y.data));
+}
+
+}  // namespace
+
+Status Cast(const Stream& stream, const CastArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckCast(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class In>() {
+    return WithFloatType(args.y.dtype, [&]<class Out>() {
+      // The check lets no two narrow types pass.
+      if constexpr (std::is_same_v<In, float> || std::is_same_v<Out, float> ||
+                    std::is_same_v<In, Out>) {
+        return CastTo<In, Out>(stream, args);
+      } else {
+        return InternalError("Cast: neither x nor y is f32");
+      }
+    });
+  });
+}
+
+Status Add(const Stream& stream, const AddArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckAdd(stream, args));
+  return WithFloatType(args.a.dtype, [&]<class T>() {
+    return LaunchMap<kWide<T>>(
+        stream, "Add", AddMap<T>{args.a.As<T>(), args.b.As<T>(), args.y.As<T>()},
+        args.a.shape.Elements(), Aligned16(args.a.data, args.b.data, args.y.data));
+  });
+}
+
+Status Fill(const Stream& stream, const FillArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckFill(stream, args));
+  const int64_t count = args.x.shape.Elements();
+  const bool aligned = Aligned16(args.x.data);
+  if (DTypeSize(args.x.dtype) == 4) {
+    const uint32_t word = args.x.dtype == DType::kI32
+                              ? static_cast<uint32_t>(static_cast<int32_t>(args.value))
+                              : std::bit_cast<uint32_t>(args.value);
+    return LaunchMap<4>(stream, "Fill",
+                        FillMap<uint32_t>{static_cast<uint32_t*>(args.x.data), word}, count,
+                        aligned);
+  }
+  const uint32_t half =
+      args.x.dtype == DType::kBF16 ? ToBFloat16(args.value).bits : ToHalf(args.value).bits;
+  return LaunchMap<8>(stream, "Fill",
+                      FillMap<uint16_t>{static_cast<uint16_t*>(args.x.data), half | half << 16},
+                      count, aligned);
+}
+
+Status Scale(const Stream& stream, const ScaleArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckScale(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    return LaunchMap<kWide<T>>(stream, "Scale", ScaleMap<T>{args.x.As<T>(), args.factor},
+                               args.x.shape.Elements(), Aligned16(args.x.data));
+  });
+}
+
+}  // namespace weft::kernels::cuda

@@ -1,0 +1,299 @@
+#pragma once
+
+// Stands in for the header of the CUDA toolkit where kernels are compiled as C++ and run by
+// tests/gpu/host/executor.h. Holds what our kernels use; a kernel that needs more adds it here.
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "tests/gpu/host/executor.h"
+
+// NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+#define WEFT_HERE ::weft::host_cuda::Site site = ::weft::host_cuda::Site::Here()
+
+inline void __syncthreads(WEFT_HERE) {
+  weft::host_cuda::SyncThreads(false, site);
+}
+inline int __syncthreads_or(int predicate, WEFT_HERE) {
+  return weft::host_cuda::SyncThreads(predicate != 0, site).count > 0 ? 1 : 0;
+}
+inline int __syncthreads_and(int predicate, WEFT_HERE) {
+  const weft::host_cuda::Votes votes = weft::host_cuda::SyncThreads(predicate != 0, site);
+  return votes.count == votes.threads ? 1 : 0;
+}
+inline int __syncthreads_count(int predicate, WEFT_HERE) {
+  return weft::host_cuda::SyncThreads(predicate != 0, site).count;
+}
+inline void __syncwarp(unsigned mask = 0xffffffffu, WEFT_HERE) {
+  weft::host_cuda::SyncWarp(mask, site);
+}
+
+namespace weft::host_cuda {
+
+template <class T>
+T FromLane(uint32_t mask, T value, uint32_t lane, Site site) {
+  static_assert(sizeof(T) <= 8);
+  uint32_t in[3] = {0, 0, lane}, out[2];
+  std::memcpy(in, &value, sizeof value);
+  WithWarp(mask, TakeFromLane, in, 3, out, 2, site);
+  std::memcpy(&value, out, sizeof value);
+  return value;
+}
+
+inline uint32_t Vote(uint32_t mask, int predicate, Site site) {
+  const uint32_t in = predicate != 0 ? 1 : 0;
+  uint32_t out = 0;
+  WithWarp(mask, Ballot, &in, 1, &out, 1, site);
+  return out;
+}
+
+}  // namespace weft::host_cuda
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32, WEFT_HERE) {
+  const auto size = static_cast<unsigned>(width);
+  const unsigned first = weft::host_cuda::Lane() & ~(size - 1);
+  return weft::host_cuda::FromLane(mask, value, first | (static_cast<unsigned>(lane) & (size - 1)),
+                                   site);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, WEFT_HERE) {
+  const auto size = static_cast<unsigned>(width);
+  const unsigned own = weft::host_cuda::Lane(), from = own ^ static_cast<unsigned>(bits);
+  return weft::host_cuda::FromLane(mask, value, from < (own & ~(size - 1)) + size ? from : own,
+                                   site);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, WEFT_HERE) {
+  const auto size = static_cast<unsigned>(width);
+  const unsigned own = weft::host_cuda::Lane(), end = (own & ~(size - 1)) + size;
+  return weft::host_cuda::FromLane(mask, value, own + by < end ? own + by : own, site);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, WEFT_HERE) {
+  const auto size = static_cast<unsigned>(width);
+  const unsigned own = weft::host_cuda::Lane(), first = own & ~(size - 1);
+  return weft::host_cuda::FromLane(mask, value, own >= first + by ? own - by : own, site);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate, WEFT_HERE) {
+  return weft::host_cuda::Vote(mask, predicate, site);
+}
+inline int __any_sync(unsigned mask, int predicate, WEFT_HERE) {
+  return weft::host_cuda::Vote(mask, predicate, site) != 0 ? 1 : 0;
+}
+inline int __all_sync(unsigned mask, int predicate, WEFT_HERE) {
+  return weft::host_cuda::Vote(mask, predicate, site) == mask ? 1 : 0;
+}
+
+#undef WEFT_HERE
+
+// Atomic operations order nothing else, as on the device.
+template <class T>
+T atomicAdd(T* at, T value) {
+  T old;
+  __atomic_load(at, &old, __ATOMIC_RELAXED);
+  T sum = static_cast<T>(old + value);
+  while (!__atomic_compare_exchange(at, &old, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    sum = static_cast<T>(old + value);
+  }
+  return old;
+}
+template <class T>
+T atomicMax(T* at, T value) {
+  T old = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (old < value &&
+         !__atomic_compare_exchange_n(at, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
+
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+inline int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
+inline float __uint_as_float(unsigned x) {
+  return std::bit_cast<float>(x);
+}
+inline unsigned __float_as_uint(float x) {
+  return std::bit_cast<unsigned>(x);
+}
+inline float rsqrtf(float x) {
+  return 1.0f / std::sqrt(x);
+}
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorNoDevice = 100,
+  cudaErrorLaunchFailure = 719,
+};
+
+/// What went wrong in the last failed launch of this thread.
+inline std::string& WeftLaunchProblem() {
+  static thread_local std::string problem;
+  return problem;
+}
+inline const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorLaunchFailure:
+      return WeftLaunchProblem().c_str();
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    default:
+      return "invalid argument";
+  }
+}
+
+struct CUstream_st {};
+using cudaStream_t = CUstream_st*;
+
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int device) {
+  return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+enum cudaDeviceAttr {
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+};
+/// A small Ampere: few multiprocessors, so that small tensors already need several rounds.
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 163 << 10;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 3;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 8;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+  }
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+  std::memset(*memory, 0xff, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  if (bytes > 0) std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+
+enum { cudaStreamNonBlocking = 1 };
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone };
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+template <class... Params, class... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
+                               Args&&... args) {
+  static_assert((0 + ... + sizeof(Params)) <= 32764, "too many bytes of kernel arguments");
+  const std::tuple<std::remove_cvref_t<Params>...> values(std::forward<Args>(args)...);
+  WeftLaunchProblem() =
+      weft::host_cuda::Run({.grid = {config->gridDim.x, config->gridDim.y, config->gridDim.z},
+                            .block = {config->blockDim.x, config->blockDim.y, config->blockDim.z},
+                            .dynamic_shared_bytes = config->dynamicSmemBytes,
+                            .body = [kernel, &values] { std::apply(kernel, values); }});
+  return WeftLaunchProblem().empty() ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+// NOLINTEND(readability-identifier-naming)
