@@ -4,7 +4,7 @@
 # of generated text and a Hugging Face folder.
 #   deploy/quickstart.sh [--data FILE] [--steps N] [--summary FILE] [--home DIR] [--keep-up]
 #     --data FILE     text to learn (default: the King James Bible of Debian's bible-kjv-text)
-#     --steps N       optimizer steps (default 400)
+#     --steps N       optimizer steps (default 300)
 #     --summary FILE  write the final numbers there as JSON
 #     --home DIR      where daemons, checkpoints and results live (default build/quickstart)
 #     --keep-up       leave coordinator and workers running
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 
 usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-data='' steps=400 summary='' home=$root/build/quickstart keep_up=false
+data='' steps=300 summary='' home=$root/build/quickstart keep_up=false
 while [ $# -gt 0 ]; do
   case $1 in
     --data) data=$(realpath -- "${2:?}"); shift 2 ;;
