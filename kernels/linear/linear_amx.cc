@@ -12,8 +12,7 @@ namespace {
 
 using avx512_bf16::kBlock;
 
-// Rows that a weight gradient is summed over at a time: bounds the scratch memory, and keeps enough
-// features of dy in cache.
+// Rows that a weight gradient is summed over at a time: bounds the scratch memory.
 constexpr int64_t kSummedRows = 4096;
 
 // 32 elements on a cache line of their own, as tiles are loaded fastest.
@@ -29,13 +28,21 @@ const BFloat16* Data(const Lines& lines) {
   return lines.data()->elements;
 }
 
-// Memory for `elements` (a multiple of 32) that stays with the thread for its next product.
-template <int kUse>
-BFloat16* ThreadScratch(int64_t elements) {
+// Memory for `elements` of T that stays with the thread for its next product.
+template <int kUse, class T>
+T* ThreadScratch(int64_t elements) {
   thread_local Lines lines;
-  auto count = static_cast<size_t>(elements / kBlock);
+  auto count = (static_cast<size_t>(elements) * sizeof(T) + sizeof(Line) - 1) / sizeof(Line);
   if (lines.size() < count) lines.resize(count);
-  return Data(lines);
+  return reinterpret_cast<T*>(lines.data());
+}
+
+void MultiplyPart(const avx512_bf16::Product& product, int64_t row_begin, int64_t row_end,
+                  int64_t begin, int64_t end) {
+  const avx512_bf16::ScratchSize size =
+      avx512_bf16::ScratchOf(product.k, row_end - row_begin, end - begin);
+  avx512_bf16::Multiply(product, row_begin, row_end, begin, end,
+                        {ThreadScratch<0, BFloat16>(size.a), ThreadScratch<1, float>(size.sums)});
 }
 
 // c [rows, 32 * panels] spread over the threads: by rows, or by panels when rows are few.
@@ -43,13 +50,11 @@ void Spread(const avx512_bf16::Product& product, int64_t rows, int64_t panels) {
   int64_t blocks = (rows + kBlock - 1) / kBlock;
   if (blocks >= 2 * Threads() || blocks >= panels) {
     ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::Multiply(product, begin * kBlock, std::min(end * kBlock, rows), 0, panels,
-                            ThreadScratch<0>(kBlock * product.k));
+      MultiplyPart(product, begin * kBlock, std::min(end * kBlock, rows), 0, panels);
     });
   } else {
-    ParallelFor(panels, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::Multiply(product, 0, rows, begin, end, ThreadScratch<0>(kBlock * product.k));
-    });
+    ParallelFor(panels, 1,
+                [&](int64_t begin, int64_t end) { MultiplyPart(product, 0, rows, begin, end); });
   }
 }
 
@@ -58,6 +63,9 @@ avx512_bf16::Product ProductOf(const TensorView& a, const BFloat16* b, const Ten
   bool f32 = c.dtype == DType::kF32;
   return {.a = a.As<BFloat16>(),
           .a_stride = a.row_stride,
+          .a_columns = false,
+          .k_valid = a.shape[1],
+          .a_sums = nullptr,
           .k = a.shape[1],
           .b = b,
           .bias = nullptr,
@@ -123,39 +131,23 @@ void BackwardWeightOfRows(const BFloat16* x, int64_t x_stride, const BFloat16* d
                           bool accumulate) {
   int64_t out = dweight.shape[0], in = dweight.shape[1];
   int64_t blocks = (rows + kBlock - 1) / kBlock, padded = blocks * kBlock;
-  BFloat16* packed_x = ThreadScratch<1>(padded * in);
+  auto* packed_x = ThreadScratch<2, BFloat16>(padded * in);
   ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
     avx512_bf16::PackBf16Rows(x, x_stride, rows, in, begin, end, packed_x);
   });
-  // Features as many as the cache keeps are transposed, then multiplied with panels of x. Their
-  // rows are a cache line longer than a power of two, so that they do not fall on each other.
-  int64_t stride = padded + kBlock, group = avx512_bf16::ResidentRows(padded);
-  auto multiply = [&](int64_t begin, int64_t end, int64_t panel_begin, int64_t panel_end) {
-    BFloat16* a = ThreadScratch<2>(std::min(group, end - begin) * stride);
-    for (int64_t feature = begin; feature < end; feature += group) {
-      int64_t count = std::min(group, end - feature);
-      avx512_bf16::TransposeBf16(dy + feature, dy_stride, rows, count, a, stride,
-                                 dbias && panel_begin == 0 ? dbias + feature : nullptr);
-      avx512_bf16::Product product = {.a = a,
-                                      .a_stride = stride,
-                                      .k = padded,
-                                      .b = packed_x,
-                                      .bias = nullptr,
-                                      .c_f32 = dweight.As<float>() + feature * in,
-                                      .c_bf16 = nullptr,
-                                      .c_stride = in,
-                                      .accumulate = accumulate};
-      avx512_bf16::Multiply(product, 0, count, panel_begin, panel_end, nullptr);
-    }
-  };
-  int64_t feature_blocks = out / kBlock, panels = in / kBlock;
-  if (feature_blocks >= Threads() || feature_blocks >= panels) {
-    ParallelFor(feature_blocks, 1, [&](int64_t begin, int64_t end) {
-      multiply(begin * kBlock, end * kBlock, 0, panels);
-    });
-  } else {
-    ParallelFor(panels, 1, [&](int64_t begin, int64_t end) { multiply(0, out, begin, end); });
-  }
+  Spread({.a = dy,
+          .a_stride = dy_stride,
+          .a_columns = true,
+          .k_valid = rows,
+          .a_sums = dbias,
+          .k = padded,
+          .b = packed_x,
+          .bias = nullptr,
+          .c_f32 = dweight.As<float>(),
+          .c_bf16 = nullptr,
+          .c_stride = in,
+          .accumulate = accumulate},
+         out, in / kBlock);
 }
 
 }  // namespace

@@ -9,8 +9,16 @@ namespace {
 constexpr int64_t kTile = 512;
 constexpr int64_t kStep = 2 * kTile;
 
-// Bytes that surely stay in the second-level cache beside what passes through it.
-constexpr int64_t kCachedBytes = 1280 << 10;
+// Longest sum that runs in the tiles at once. Of a panel of b that long, the first kNearDepth rows
+// stay in the first-level cache while blocks of a pass by it; the rest comes from the second.
+constexpr int64_t kMaxDepth = 768;
+constexpr int64_t kNearDepth = 576;
+
+// Rows of a that stay in the second-level cache while panels of b pass by: of a whole product, and
+// of one whose sums are cut, which stand beside them for so many panels.
+constexpr int64_t kResidentBytes = 1 << 20;
+constexpr int64_t kCutRows = 320;
+constexpr int64_t kCutPanels = 24;
 
 // Results of a thread from this size on are written past the cache: most would leave it before they
 // are read, and the lines they replace need not be fetched.
@@ -90,8 +98,8 @@ enum class WriteMode : uint8_t { kStore, kStream, kAccumulate };
 // A finished block of c, still in f32, on its way to memory.
 template <class T>
 struct Result {
-  float* block = nullptr;  // 32 rows of 32
-  int64_t row = 0;         // next to write
+  const float* block = nullptr;  // its four tiles, one behind the other
+  int64_t row = 0;               // next to write
   int64_t rows = 0;
   const float* bias = nullptr;
   T* c = nullptr;
@@ -123,9 +131,9 @@ template <bool kBias, WriteMode kMode, class T>
 WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
   int64_t end = result.row + count < result.rows ? result.row + count : result.rows;
   for (; result.row < end; ++result.row) {
-    const float* block = result.block + result.row * kBlock;
+    const float* block = result.block + result.row / 16 * kTile + result.row % 16 * kLanes;
     T* c = result.c + result.row * result.c_stride;
-    VecF low = Load(block), high = Load(block + kLanes);
+    VecF low = Load(block), high = Load(block + kTile / 2);
     if (kBias) {
       low += Load(result.bias);
       high += Load(result.bias + kLanes);
@@ -138,82 +146,192 @@ WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
   }
 }
 
-WEFT_INLINE void Prefetch16(const BFloat16* rows, int64_t stride) {
-  for (int64_t r = 0; r < 16; ++r) _mm_prefetch(rows + r * stride, _MM_HINT_T0);
+// Rows of b that are fetched into the second-level cache while a block is multiplied.
+struct Ahead {
+  const BFloat16* b = nullptr;
+  int64_t lines = 0;  // in each step
+};
+
+// One step: two rows of tiles of a times two tiles of b, over 32 of k. a is read past the
+// first-level cache, which belongs to b, and b too where it is not `kNear`.
+template <bool kNear>
+WEFT_INLINE void MultiplyStep(const BFloat16* a, const BFloat16* b) {
+  if (kNear) {
+    _tile_loadd(6, b, 64);
+  } else {
+    _tile_stream_loadd(6, b, 64);
+  }
+  _tile_stream_loadd(4, a, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  if (kNear) {
+    _tile_loadd(7, b + kTile, 64);
+  } else {
+    _tile_stream_loadd(7, b + kTile, 64);
+  }
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_stream_loadd(5, a + kTile, 64);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
 }
 
-// One block of 32 x 32: two rows of tiles of a times two tiles of b for each 32 of k. Meanwhile the
-// previous block's result is written, and a is fetched some steps ahead (then from `next_a`): the
-// tile unit waits for neither.
+// One block of 32 x 32 over `depth` of k: starts from the sums `from` (null: zero) and leaves them
+// in `to`. Meanwhile the previous block's result is written, so that the tile unit does not wait.
 template <bool kBias, WriteMode kMode, class T>
-WEFT_INLINE void MultiplyBlock(const BFloat16* a, int64_t a_stride, const BFloat16* next_a,
-                               const BFloat16* b, int64_t k, float* block, Result<T>& previous) {
-  constexpr int64_t kAhead = 4 * kBlock;
-  int64_t steps = k / kBlock;
-  int64_t rows_per_step = (kBlock + steps - 1) / steps;
-  const BFloat16* lower = a + 16 * a_stride;
-  int64_t stride = a_stride * 2;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (int64_t i = 0; i < k; i += kBlock) {
-    _tile_loadd(6, b, 64);
-    _tile_loadd(4, a + i, stride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + kTile, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, lower + i, stride);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    b += kStep;
-    const BFloat16* ahead = i + kAhead < k ? a + i + kAhead : next_a + (i + kAhead - k);
-    Prefetch16(ahead, a_stride);
-    Prefetch16(ahead + 16 * a_stride, a_stride);
+WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t depth,
+                               const float* from, float* to, Ahead ahead, Result<T>& previous) {
+  const int64_t steps = depth / kBlock;
+  const int64_t near = steps < kNearDepth / kBlock ? steps : kNearDepth / kBlock;
+  const int64_t rows_per_step = (kBlock + steps - 1) / steps;
+  if (from != nullptr) {
+    _tile_loadd(0, from, 64);
+    _tile_loadd(1, from + kTile / 2, 64);
+    _tile_loadd(2, from + kTile, 64);
+    _tile_loadd(3, from + kTile * 3 / 2, 64);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t i = 0; i < steps; ++i, a += kStep, b += kStep) {
+    if (i < near) {
+      MultiplyStep<true>(a, b);
+    } else {
+      MultiplyStep<false>(a, b);
+    }
+    for (int64_t line = 0; line < ahead.lines; ++line, ahead.b += kBlock) {
+      _mm_prefetch(ahead.b, _MM_HINT_T1);
+    }
     WriteRows<kBias, kMode>(previous, rows_per_step);
   }
-  _tile_stored(0, block, kBlock * 4);
-  _tile_stored(1, block + 16, kBlock * 4);
-  _tile_stored(2, block + 16 * kBlock, kBlock * 4);
-  _tile_stored(3, block + 16 * kBlock + 16, kBlock * 4);
+  _tile_stored(0, to, 64);
+  _tile_stored(1, to + kTile / 2, 64);
+  _tile_stored(2, to + kTile, 64);
+  _tile_stored(3, to + kTile * 3 / 2, 64);
+}
+
+// Copies 32 rows of 32 * steps elements into tiles; rows from `rows` on become zero.
+WEFT_INLINE void TileRows(const BFloat16* from, int64_t stride, int64_t rows, int64_t steps,
+                          BFloat16* to) {
+  constexpr int64_t kTogether = 4;
+  for (int64_t first = 0; first < steps; first += kTogether) {
+    const int64_t count = steps - first < kTogether ? steps - first : kTogether;
+    for (int64_t r = 0; r < kBlock; ++r) {
+      BFloat16* tile = to + first * kStep + r * kBlock;
+      const BFloat16* row = from + r * stride + first * kBlock;
+      for (int64_t i = 0; i < count; ++i) {
+        _mm512_storeu_si512(tile + i * kStep, r < rows ? LoadBits(row + i * kBlock) : __m512i{});
+      }
+    }
+  }
+}
+
+// The same where the 32 rows are columns of the matrix given, of which `valid` rows are there. Adds
+// their sums to `sums`, unless it is null.
+WEFT_INLINE void TileColumns(const BFloat16* from, int64_t stride, int64_t valid, int64_t steps,
+                             float* sums, BFloat16* to) {
+  const auto kOnes = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
+  __m512 low_sum = {}, high_sum = {};
+  for (int64_t i = 0; i < steps; ++i, to += kStep) {
+    __m512i low[16], high[16];
+    for (int64_t r = 0; r < 16; ++r) {
+      LoadPairs(from, stride, i * kBlock + 2 * r, valid, &low[r], &high[r]);
+    }
+    if (sums != nullptr) {
+      for (int r = 0; r < 16; ++r) {
+        low_sum = _mm512_dpbf16_ps(low_sum, reinterpret_cast<__m512bh>(low[r]), kOnes);
+        high_sum = _mm512_dpbf16_ps(high_sum, reinterpret_cast<__m512bh>(high[r]), kOnes);
+      }
+    }
+    Transpose16(low);
+    Transpose16(high);
+    for (int64_t r = 0; r < 16; ++r) {
+      _mm512_storeu_si512(to + r * kBlock, low[r]);
+      _mm512_storeu_si512(to + kTile + r * kBlock, high[r]);
+    }
+  }
+  if (sums != nullptr) {
+    Store(sums, Load(sums) + low_sum);
+    Store(sums + kLanes, Load(sums + kLanes) + high_sum);
+  }
+}
+
+// Rows [begin, end) of a over [k_begin, k_begin + depth) as tiles, block after block.
+WEFT_INLINE void TileLeft(const Product& p, int64_t begin, int64_t end, int64_t k_begin,
+                          int64_t depth, bool sum, BFloat16* to) {
+  const int64_t steps = depth / kBlock;
+  for (int64_t row = begin; row < end; row += kBlock, to += steps * kStep) {
+    if (p.a_columns) {
+      TileColumns(p.a + k_begin * p.a_stride + row, p.a_stride, p.k_valid - k_begin, steps,
+                  sum && p.a_sums != nullptr ? p.a_sums + row : nullptr, to);
+    } else {
+      TileRows(p.a + row * p.a_stride + k_begin, p.a_stride, end - row, steps, to);
+    }
+  }
+}
+
+// `count` in equal parts of at most `most`, each a multiple of 32.
+WEFT_INLINE int64_t EvenPart(int64_t count, int64_t most) {
+  const int64_t parts = (count + most - 1) / most;
+  return (count + parts * kBlock - 1) / (parts * kBlock) * kBlock;
+}
+
+// How a product is cut: `rows` of a over `depth` of k are in cache while `panels` of b pass by.
+struct Cut {
+  int64_t rows, depth, panels;
+};
+
+WEFT_INLINE Cut CutOf(int64_t k, int64_t rows, int64_t panels) {
+  if (k <= kMaxDepth) {
+    return {EvenPart(rows, kResidentBytes / (2 * k) / kBlock * kBlock), k, panels};
+  }
+  return {EvenPart(rows, kCutRows), EvenPart(k, kMaxDepth),
+          panels < kCutPanels ? panels : kCutPanels};
 }
 
 template <bool kBias, WriteMode kMode, class T>
 void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, int64_t begin,
-                   int64_t end, BFloat16* row_scratch) {
+                   int64_t end, Scratch scratch) {
   alignas(64) TileConfig config = {};
   _tile_loadconfig(&config);
   alignas(64) float blocks[2][kBlock * kBlock];
   Result<T> previous;
   int parity = 0;
-  int64_t resident = ResidentRows(p.k);
-  for (int64_t group = row_begin; group < row_end; group += resident) {
-    int64_t group_end = group + resident < row_end ? group + resident : row_end;
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const BFloat16* b = p.b + panel * kBlock * p.k;
-      for (int64_t row = group; row < group_end; row += kBlock, parity ^= 1) {
-        int64_t rows = group_end - row < kBlock ? group_end - row : kBlock;
-        const BFloat16* a = p.a + row * p.a_stride;
-        int64_t a_stride = p.a_stride;
-        if (rows < kBlock) {
-          // The last rows, completed with zeros.
-          __builtin_memset(static_cast<void*>(row_scratch), 0, kBlock * p.k * 2);
-          for (int64_t r = 0; r < rows; ++r) {
-            __builtin_memcpy(static_cast<void*>(row_scratch + r * p.k), a + r * p.a_stride,
-                             p.k * 2);
+  const Cut cut = CutOf(p.k, row_end - row_begin, end - begin);
+  // What a panel's next is fetched ahead by while blocks of rows pass by this one.
+  constexpr int64_t kFewestBlocks = 4;
+  for (int64_t first = begin; first < end; first += cut.panels) {
+    const int64_t last = first + cut.panels < end ? first + cut.panels : end;
+    for (int64_t group = row_begin; group < row_end; group += cut.rows) {
+      const int64_t group_end = group + cut.rows < row_end ? group + cut.rows : row_end;
+      const int64_t row_blocks = (group_end - group + kBlock - 1) / kBlock;
+      for (int64_t k_begin = 0; k_begin < p.k; k_begin += cut.depth) {
+        const int64_t depth = k_begin + cut.depth < p.k ? cut.depth : p.k - k_begin;
+        const bool closes = k_begin + depth == p.k;
+        TileLeft(p, group, group_end, k_begin, depth, first == 0, scratch.a);
+        for (int64_t panel = first; panel < last; ++panel) {
+          const BFloat16* b = p.b + panel * kBlock * p.k + k_begin * kBlock;
+          const BFloat16* next_b = panel + 1 < last ? b + kBlock * p.k : b + kBlock * depth;
+          Ahead ahead = {next_b, row_blocks < kFewestBlocks ? 0 : (kBlock - 1) / row_blocks + 1};
+          for (int64_t block = 0; block < row_blocks; ++block) {
+            const int64_t row = group + block * kBlock;
+            float* sums = scratch.sums + ((panel - first) * row_blocks + block) * 2 * kTile;
+            if (ahead.b >= next_b + depth * kBlock) ahead.lines = 0;
+            MultiplyBlock<kBias, kMode>(scratch.a + block * kBlock * depth, b, depth,
+                                        k_begin > 0 ? sums : nullptr,
+                                        closes ? blocks[parity] : sums, ahead, previous);
+            ahead.b += ahead.lines * depth;
+            WriteRows<kBias, kMode>(previous, kBlock);
+            previous = {};
+            if (!closes) continue;
+            previous = {.block = blocks[parity],
+                        .rows = group_end - row < kBlock ? group_end - row : kBlock,
+                        .bias = kBias ? p.bias + panel * kBlock : nullptr,
+                        .c = c + row * p.c_stride + panel * kBlock,
+                        .c_stride = p.c_stride};
+            parity ^= 1;
           }
-          a = row_scratch;
-          a_stride = p.k;
         }
-        const BFloat16* next_a =
-            row + kBlock < group_end ? a + kBlock * a_stride : p.a + group * p.a_stride;
-        MultiplyBlock<kBias, kMode>(a, a_stride, next_a, b, p.k, blocks[parity], previous);
-        WriteRows<kBias, kMode>(previous, kBlock);
-        previous = {.block = blocks[parity],
-                    .rows = rows,
-                    .bias = kBias ? p.bias + panel * kBlock : nullptr,
-                    .c = c + row * p.c_stride + panel * kBlock,
-                    .c_stride = p.c_stride};
       }
     }
   }
@@ -224,9 +342,9 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
 
 }  // namespace
 
-int64_t ResidentRows(int64_t k) {
-  int64_t rows = kCachedBytes / (2 * k) / kBlock * kBlock;
-  return rows < 2 * kBlock ? 2 * kBlock : rows;
+ScratchSize ScratchOf(int64_t k, int64_t rows, int64_t panels) {
+  const Cut cut = CutOf(k, rows, panels);
+  return {cut.rows * cut.depth, cut.depth < k ? cut.rows * cut.panels * kBlock : 0};
 }
 
 template <class T>
@@ -297,36 +415,8 @@ void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, in
   }
 }
 
-void TransposeBf16(const BFloat16* from, int64_t stride, int64_t rows, int64_t columns,
-                   BFloat16* to, int64_t to_stride, float* sums) {
-  const auto kOnes = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
-  for (int64_t i = 0; i < rows; i += kBlock) {
-    for (int64_t column = 0; column < columns; column += kBlock) {
-      __m512i low[16], high[16];
-      for (int64_t r = 0; r < 16; ++r) {
-        LoadPairs(from + column, stride, i + 2 * r, rows, &low[r], &high[r]);
-      }
-      if (sums != nullptr) {
-        __m512 low_sum = {}, high_sum = {};
-        for (int r = 0; r < 16; ++r) {
-          low_sum = _mm512_dpbf16_ps(low_sum, reinterpret_cast<__m512bh>(low[r]), kOnes);
-          high_sum = _mm512_dpbf16_ps(high_sum, reinterpret_cast<__m512bh>(high[r]), kOnes);
-        }
-        Store(sums + column, Load(sums + column) + low_sum);
-        Store(sums + column + kLanes, Load(sums + column + kLanes) + high_sum);
-      }
-      Transpose16(low);
-      Transpose16(high);
-      for (int64_t r = 0; r < 16; ++r) {
-        _mm512_storeu_si512(to + (column + r) * to_stride + i, low[r]);
-        _mm512_storeu_si512(to + (column + 16 + r) * to_stride + i, high[r]);
-      }
-    }
-  }
-}
-
 void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end,
-              BFloat16* row_scratch) {
+              Scratch scratch) {
   auto whole_lines = [&](const void* c, int64_t size) {
     return reinterpret_cast<uintptr_t>(c) % 64 == 0 && p.c_stride * size % 64 == 0 &&
            (row_end - row_begin) * (end - begin) * kBlock * size >= kStreamedBytes;
@@ -334,16 +424,15 @@ void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begi
   auto run = [&](auto* c) {
     bool stream = !p.accumulate && whole_lines(c, sizeof *c);
     if (p.accumulate) {
-      MultiplyRange<false, WriteMode::kAccumulate>(p, c, row_begin, row_end, begin, end,
-                                                   row_scratch);
+      MultiplyRange<false, WriteMode::kAccumulate>(p, c, row_begin, row_end, begin, end, scratch);
     } else if (p.bias != nullptr && stream) {
-      MultiplyRange<true, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, row_scratch);
+      MultiplyRange<true, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, scratch);
     } else if (p.bias != nullptr) {
-      MultiplyRange<true, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, row_scratch);
+      MultiplyRange<true, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, scratch);
     } else if (stream) {
-      MultiplyRange<false, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, row_scratch);
+      MultiplyRange<false, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, scratch);
     } else {
-      MultiplyRange<false, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, row_scratch);
+      MultiplyRange<false, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, scratch);
     }
   };
   if (p.c_f32 != nullptr) {

@@ -30,18 +30,12 @@ void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin,
 void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
                   int64_t end, BFloat16* packed);
 
-/// Transposes a bf16 matrix [rows, columns], columns a multiple of 32, into rows of `to`, each
-/// `to_stride` elements apart (a multiple of 32, at least `rows`), zero up to the next multiple of
-/// 32 behind `rows`. Adds the sums of the columns to `sums`, unless it is null.
-void TransposeBf16(const BFloat16* from, int64_t stride, int64_t rows, int64_t columns,
-                   BFloat16* to, int64_t to_stride, float* sums);
-
-/// Rows of a that the second-level cache keeps while panels of b pass by; a multiple of 32.
-int64_t ResidentRows(int64_t k);
-
 struct Product {
   const BFloat16* a;  ///< [m, k] row-major
   int64_t a_stride;
+  bool a_columns;  ///< a is stored as [k, m], of which only k_valid rows are there: the others zero
+  int64_t k_valid;  ///< with a_columns
+  float* a_sums;    ///< with a_columns: null, or [m], to which sums over k are added
   int64_t k;
   const BFloat16* b;  ///< packed
   const float* bias;  ///< [n], or null
@@ -51,9 +45,22 @@ struct Product {
   bool accumulate;  ///< c += instead of c =; not together with a bias
 };
 
-/// Computes rows [row_begin, row_end) and panels [begin, end) of c. `row_scratch` holds 32 * k
-/// elements.
+/// Memory that Multiply() works in, on cache lines of its own.
+struct Scratch {
+  BFloat16* a;
+  float* sums;
+};
+
+/// Elements of it that a range of so many rows and panels needs.
+struct ScratchSize {
+  int64_t a;
+  int64_t sums;
+};
+ScratchSize ScratchOf(int64_t k, int64_t rows, int64_t panels);
+
+/// Computes rows [row_begin, row_end) and panels [begin, end) of c; with a_sums, adds to those of
+/// its rows.
 void Multiply(const Product& product, int64_t row_begin, int64_t row_end, int64_t begin,
-              int64_t end, BFloat16* row_scratch);
+              int64_t end, Scratch scratch);
 
 }  // namespace weft::kernels::cpu::avx512_bf16
