@@ -26,8 +26,8 @@ class CpuWeight : public PackedWeight {
 /// Whether the AMX kernels serve these sizes on this CPU: bf16, and multiples of 32.
 bool AmxServes(int64_t out_features, int64_t in_features, DType compute);
 
-/// A weight for the AMX kernels; AmxServes() must hold.
-std::unique_ptr<CpuWeight> NewAmxWeight(int64_t out_features, int64_t in_features);
+/// A weight for the AMX kernels; AmxServes() must hold. kExhausted when there is no memory.
+Result<std::unique_ptr<CpuWeight>> NewAmxWeight(int64_t out_features, int64_t in_features);
 
 /// dweight (+)= dyᵀ x and, unless it is none, dbias (+)= column sums of dy, by the AMX kernels;
 /// AmxServes() must hold.

@@ -1,7 +1,10 @@
 #include <algorithm>
-#include <vector>
+#include <new>
+#include <string>
+#include <utility>
 
 #include "kernels/argument_check.h"
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/linear/cpu_weight.h"
@@ -15,26 +18,20 @@ using avx512_bf16::kBlock;
 // Rows that a weight gradient is summed over at a time: bounds the scratch memory.
 constexpr int64_t kSummedRows = 4096;
 
-// 32 elements on a cache line of their own, as tiles are loaded fastest.
-struct alignas(64) Line {
-  BFloat16 elements[kBlock];
-};
-using Lines = std::vector<Line>;
-
-BFloat16* Data(Lines& lines) {
-  return lines.data()->elements;
-}
-const BFloat16* Data(const Lines& lines) {
-  return lines.data()->elements;
-}
-
 // Memory for `elements` of T that stays with the thread for its next product.
 template <int kUse, class T>
 T* ThreadScratch(int64_t elements) {
-  thread_local Lines lines;
-  auto count = (static_cast<size_t>(elements) * sizeof(T) + sizeof(Line) - 1) / sizeof(Line);
-  if (lines.size() < count) lines.resize(count);
-  return reinterpret_cast<T*>(lines.data());
+  thread_local AlignedMemory memory;
+  thread_local size_t size = 0;
+  const size_t bytes = static_cast<size_t>(elements) * sizeof(T);
+  if (bytes > size) {
+    size = 0;
+    memory.reset();
+    memory = AllocateAligned(bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    size = bytes;
+  }
+  return static_cast<T*>(memory.get());
 }
 
 void MultiplyPart(const avx512_bf16::Product& product, int64_t row_begin, int64_t row_end,
@@ -77,8 +74,10 @@ avx512_bf16::Product ProductOf(const TensorView& a, const BFloat16* b, const Ten
 
 class AmxWeight final : public CpuWeight {
  public:
-  AmxWeight(int64_t out, int64_t in)
-      : CpuWeight(out, in, DType::kBF16), forward_(out * in / kBlock), backward_(forward_.size()) {}
+  AmxWeight(int64_t out, int64_t in, AlignedMemory forward, AlignedMemory backward)
+      : CpuWeight(out, in, DType::kBF16),
+        forward_(std::move(forward)),
+        backward_(std::move(backward)) {}
 
   Status Pack(const Stream& stream, const TensorView& master) override {
     WEFT_RETURN_IF_ERROR(
@@ -94,35 +93,40 @@ class AmxWeight final : public CpuWeight {
   }
 
   int64_t Bytes() const override {
-    return static_cast<int64_t>((forward_.size() + backward_.size()) * sizeof(Line));
+    return 2 * out_features() * in_features() * int64_t{sizeof(BFloat16)};
   }
 
   Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
-    avx512_bf16::Product product = ProductOf(x, Data(forward_), y, false);
+    avx512_bf16::Product product = ProductOf(x, Elements(forward_), y, false);
     product.bias = static_cast<const float*>(bias.data);
     Spread(product, x.shape[0], out_features() / kBlock);
     return OkStatus();
   }
 
   Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
-    Spread(ProductOf(dy, Data(backward_), dx, accumulate), dy.shape[0], in_features() / kBlock);
+    Spread(ProductOf(dy, Elements(backward_), dx, accumulate), dy.shape[0], in_features() / kBlock);
     return OkStatus();
   }
 
  private:
   template <class T>
   void PackFrom(const T* w) {
-    int64_t out = out_features(), in = in_features();
+    const int64_t out = out_features(), in = in_features();
+    // Both ways from each 32 rows while they are in cache.
     ParallelFor(out / kBlock, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::PackColumns(w, in, in, begin, end, Data(forward_));
-    });
-    ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::PackRows(w, in, out, begin, end, Data(backward_));
+      for (int64_t block = begin; block < end; ++block) {
+        avx512_bf16::PackColumns(w, in, in, block, block + 1, Elements(forward_));
+        avx512_bf16::PackRows(w, in, out, in, block, block + 1, Elements(backward_));
+      }
     });
   }
 
-  Lines forward_;
-  Lines backward_;
+  static BFloat16* Elements(const AlignedMemory& memory) {
+    return static_cast<BFloat16*>(memory.get());
+  }
+
+  AlignedMemory forward_;
+  AlignedMemory backward_;
 };
 
 // dweight (+)= dyᵀ x and dbias += column sums of dy, over `rows` rows.
@@ -133,7 +137,7 @@ void BackwardWeightOfRows(const BFloat16* x, int64_t x_stride, const BFloat16* d
   int64_t blocks = (rows + kBlock - 1) / kBlock, padded = blocks * kBlock;
   auto* packed_x = ThreadScratch<2, BFloat16>(padded * in);
   ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
-    avx512_bf16::PackBf16Rows(x, x_stride, rows, in, begin, end, packed_x);
+    avx512_bf16::PackRowsInCache(x, x_stride, rows, in, begin, end, packed_x);
   });
   Spread({.a = dy,
           .a_stride = dy_stride,
@@ -157,8 +161,15 @@ bool AmxServes(int64_t out_features, int64_t in_features, DType compute) {
          in_features % kBlock == 0;
 }
 
-std::unique_ptr<CpuWeight> NewAmxWeight(int64_t out_features, int64_t in_features) {
-  return std::make_unique<AmxWeight>(out_features, in_features);
+Result<std::unique_ptr<CpuWeight>> NewAmxWeight(int64_t out_features, int64_t in_features) {
+  const size_t bytes = static_cast<size_t>(out_features * in_features) * sizeof(BFloat16);
+  AlignedMemory forward = AllocateAligned(bytes), backward = AllocateAligned(bytes);
+  if (forward == nullptr || backward == nullptr) {
+    return ExhaustedError("NewPackedWeight: no memory for two copies of " + std::to_string(bytes) +
+                          " bytes");
+  }
+  return std::unique_ptr<CpuWeight>(std::make_unique<AmxWeight>(
+      out_features, in_features, std::move(forward), std::move(backward)));
 }
 
 void AmxBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,

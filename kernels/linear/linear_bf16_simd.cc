@@ -83,11 +83,12 @@ WEFT_INLINE void Interleave(__m512i even, __m512i odd, __m512i* low, __m512i* hi
 
 // 32 columns of rows `row` and `row` + 1 interleaved, zero from row `rows` on. The rows of the next
 // block are fetched meanwhile.
-WEFT_INLINE void LoadPairs(const BFloat16* from, int64_t stride, int64_t row, int64_t rows,
-                           __m512i* low, __m512i* high) {
-  const BFloat16* at = from + row * stride;
-  __m512i even = row < rows ? LoadBits(at) : __m512i{};
-  __m512i odd = row + 1 < rows ? LoadBits(at + stride) : __m512i{};
+template <class T>
+WEFT_INLINE void LoadPairs(const T* from, int64_t stride, int64_t row, int64_t rows, __m512i* low,
+                           __m512i* high) {
+  const T* at = from + row * stride;
+  __m512i even = row < rows ? Load32(at) : __m512i{};
+  __m512i odd = row + 1 < rows ? Load32(at + stride) : __m512i{};
   _mm_prefetch(at + kBlock * stride, _MM_HINT_T1);
   _mm_prefetch(at + (kBlock + 1) * stride, _MM_HINT_T1);
   Interleave(even, odd, low, high);
@@ -146,10 +147,14 @@ WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
   }
 }
 
-// Rows of b that are fetched into the second-level cache while a block is multiplied.
+// What is fetched into the second-level cache while a block is multiplied: rows of the next panel
+// of b, so many a step, and what the result will be added to.
+template <class T>
 struct Ahead {
   const BFloat16* b = nullptr;
-  int64_t lines = 0;  // in each step
+  int64_t lines = 0;
+  const T* c = nullptr;
+  int64_t c_stride = 0;
 };
 
 // One step: two rows of tiles of a times two tiles of b, over 32 of k. a is read past the
@@ -178,7 +183,7 @@ WEFT_INLINE void MultiplyStep(const BFloat16* a, const BFloat16* b) {
 // in `to`. Meanwhile the previous block's result is written, so that the tile unit does not wait.
 template <bool kBias, WriteMode kMode, class T>
 WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t depth,
-                               const float* from, float* to, Ahead ahead, Result<T>& previous) {
+                               const float* from, float* to, Ahead<T> ahead, Result<T>& previous) {
   const int64_t steps = depth / kBlock;
   const int64_t near = steps < kNearDepth / kBlock ? steps : kNearDepth / kBlock;
   const int64_t rows_per_step = (kBlock + steps - 1) / steps;
@@ -201,6 +206,12 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t dep
     }
     for (int64_t line = 0; line < ahead.lines; ++line, ahead.b += kBlock) {
       _mm_prefetch(ahead.b, _MM_HINT_T1);
+    }
+    if (kMode == WriteMode::kAccumulate && ahead.c != nullptr) {
+      for (int64_t row = 0; row < rows_per_step; ++row, ahead.c += ahead.c_stride) {
+        _mm_prefetch(ahead.c, _MM_HINT_T1);
+        _mm_prefetch(ahead.c + kBlock - 1, _MM_HINT_T1);
+      }
     }
     WriteRows<kBias, kMode>(previous, rows_per_step);
   }
@@ -226,22 +237,24 @@ WEFT_INLINE void TileRows(const BFloat16* from, int64_t stride, int64_t rows, in
   }
 }
 
-// The same where the 32 rows are columns of the matrix given, of which `valid` rows are there. Adds
-// their sums to `sums`, unless it is null.
-WEFT_INLINE void TileColumns(const BFloat16* from, int64_t stride, int64_t valid, int64_t steps,
-                             float* sums, BFloat16* to) {
+// Turns `blocks` times 32 columns of 32 rows, of which `valid` are there, into tiles of their
+// transpose, each block's `step` elements behind the last. Adds the sums of the columns to `sums`,
+// unless it is null.
+WEFT_INLINE void TileColumns(const BFloat16* from, int64_t stride, int64_t valid, int64_t blocks,
+                             int64_t step, float* sums, BFloat16* to) {
   const auto kOnes = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
-  __m512 low_sum = {}, high_sum = {};
-  for (int64_t i = 0; i < steps; ++i, to += kStep) {
+  for (int64_t block = 0; block < blocks; ++block, from += kBlock, to += step) {
     __m512i low[16], high[16];
-    for (int64_t r = 0; r < 16; ++r) {
-      LoadPairs(from, stride, i * kBlock + 2 * r, valid, &low[r], &high[r]);
-    }
+    for (int64_t r = 0; r < 16; ++r) LoadPairs(from, stride, 2 * r, valid, &low[r], &high[r]);
     if (sums != nullptr) {
+      __m512 low_sum = Load(sums), high_sum = Load(sums + kLanes);
       for (int r = 0; r < 16; ++r) {
         low_sum = _mm512_dpbf16_ps(low_sum, reinterpret_cast<__m512bh>(low[r]), kOnes);
         high_sum = _mm512_dpbf16_ps(high_sum, reinterpret_cast<__m512bh>(high[r]), kOnes);
       }
+      Store(sums, low_sum);
+      Store(sums + kLanes, high_sum);
+      sums += kBlock;
     }
     Transpose16(low);
     Transpose16(high);
@@ -250,23 +263,21 @@ WEFT_INLINE void TileColumns(const BFloat16* from, int64_t stride, int64_t valid
       _mm512_storeu_si512(to + kTile + r * kBlock, high[r]);
     }
   }
-  if (sums != nullptr) {
-    Store(sums, Load(sums) + low_sum);
-    Store(sums + kLanes, Load(sums + kLanes) + high_sum);
-  }
 }
 
 // Rows [begin, end) of a over [k_begin, k_begin + depth) as tiles, block after block.
 WEFT_INLINE void TileLeft(const Product& p, int64_t begin, int64_t end, int64_t k_begin,
                           int64_t depth, bool sum, BFloat16* to) {
-  const int64_t steps = depth / kBlock;
-  for (int64_t row = begin; row < end; row += kBlock, to += steps * kStep) {
-    if (p.a_columns) {
-      TileColumns(p.a + k_begin * p.a_stride + row, p.a_stride, p.k_valid - k_begin, steps,
-                  sum && p.a_sums != nullptr ? p.a_sums + row : nullptr, to);
-    } else {
-      TileRows(p.a + row * p.a_stride + k_begin, p.a_stride, end - row, steps, to);
+  if (p.a_columns) {
+    float* sums = sum && p.a_sums != nullptr ? p.a_sums + begin : nullptr;
+    for (int64_t k = k_begin; k < k_begin + depth; k += kBlock, to += kStep) {
+      TileColumns(p.a + k * p.a_stride + begin, p.a_stride, p.k_valid - k, (end - begin) / kBlock,
+                  kBlock * depth, sums, to);
     }
+    return;
+  }
+  for (int64_t row = begin; row < end; row += kBlock, to += kBlock * depth) {
+    TileRows(p.a + row * p.a_stride + k_begin, p.a_stride, end - row, depth / kBlock, to);
   }
 }
 
@@ -312,11 +323,15 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
         for (int64_t panel = first; panel < last; ++panel) {
           const BFloat16* b = p.b + panel * kBlock * p.k + k_begin * kBlock;
           const BFloat16* next_b = panel + 1 < last ? b + kBlock * p.k : b + kBlock * depth;
-          Ahead ahead = {next_b, row_blocks < kFewestBlocks ? 0 : (kBlock - 1) / row_blocks + 1};
+          Ahead<T> ahead = {.b = next_b,
+                            .lines = row_blocks < kFewestBlocks ? 0 : (kBlock - 1) / row_blocks + 1,
+                            .c_stride = p.c_stride};
           for (int64_t block = 0; block < row_blocks; ++block) {
             const int64_t row = group + block * kBlock;
+            T* to = c + row * p.c_stride + panel * kBlock;
             float* sums = scratch.sums + ((panel - first) * row_blocks + block) * 2 * kTile;
             if (ahead.b >= next_b + depth * kBlock) ahead.lines = 0;
+            ahead.c = closes ? to : nullptr;
             MultiplyBlock<kBias, kMode>(scratch.a + block * kBlock * depth, b, depth,
                                         k_begin > 0 ? sums : nullptr,
                                         closes ? blocks[parity] : sums, ahead, previous);
@@ -327,7 +342,7 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
             previous = {.block = blocks[parity],
                         .rows = group_end - row < kBlock ? group_end - row : kBlock,
                         .bias = kBias ? p.bias + panel * kBlock : nullptr,
-                        .c = c + row * p.c_stride + panel * kBlock,
+                        .c = to,
                         .c_stride = p.c_stride};
             parity ^= 1;
           }
@@ -347,22 +362,22 @@ ScratchSize ScratchOf(int64_t k, int64_t rows, int64_t panels) {
   return {cut.rows * cut.depth, cut.depth < k ? cut.rows * cut.panels * kBlock : 0};
 }
 
-template <class T>
-WEFT_INLINE void PackRowsOf(const T* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
-                            BFloat16* packed) {
-  for (int64_t panel = begin; panel < end; ++panel) {
-    auto* to = reinterpret_cast<char*>(packed + panel * kBlock * k);
-    const T* source = from + panel * kBlock;
-    for (int64_t i = 0; i < k; i += kBlock, to += 2 * kStep) {
+template <bool kStream, class T>
+WEFT_INLINE void PackRowsOf(const T* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
+                            int64_t end, BFloat16* packed) {
+  int64_t padded = (k + kBlock - 1) / kBlock * kBlock;
+  for (int64_t i = begin * kBlock; i < end * kBlock; i += kBlock) {
+    for (int64_t column = 0; column < n; column += kBlock) {
+      auto* to = reinterpret_cast<char*>(packed + column * padded + i * kBlock);
       for (int64_t r = 0; r < 16; ++r) {
-        const T* even = source + (i + 2 * r) * stride;
         __m512i low, high;
-        Interleave(Load32(even), Load32(even + stride), &low, &high);
-        _mm512_storeu_si512(to + r * 64, low);
-        _mm512_storeu_si512(to + 1024 + r * 64, high);
+        LoadPairs(from + column, stride, i + 2 * r, k, &low, &high);
+        StoreLine<kStream>(to + r * 64, low);
+        StoreLine<kStream>(to + 1024 + r * 64, high);
       }
     }
   }
+  if (kStream) _mm_sfence();
 }
 
 template <class T>
@@ -376,19 +391,20 @@ WEFT_INLINE void PackColumnsOf(const T* from, int64_t stride, int64_t k, int64_t
         __m512i rows[16];
         for (int64_t r = 0; r < 16; ++r) rows[r] = Load32(source + (half * 16 + r) * stride + i);
         Transpose16(rows);
-        for (int64_t r = 0; r < 16; ++r) _mm512_storeu_si512(to + r * 64, rows[r]);
+        for (int64_t r = 0; r < 16; ++r) StoreLine<true>(to + r * 64, rows[r]);
       }
     }
   }
+  _mm_sfence();
 }
 
-void PackRows(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
+void PackRows(const float* from, int64_t stride, int64_t k, int64_t n, int64_t begin, int64_t end,
               BFloat16* packed) {
-  PackRowsOf(from, stride, k, begin, end, packed);
+  PackRowsOf<true>(from, stride, k, n, begin, end, packed);
 }
-void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
-              BFloat16* packed) {
-  PackRowsOf(from, stride, k, begin, end, packed);
+void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
+              int64_t end, BFloat16* packed) {
+  PackRowsOf<true>(from, stride, k, n, begin, end, packed);
 }
 void PackColumns(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
                  BFloat16* packed) {
@@ -398,21 +414,9 @@ void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin,
                  BFloat16* packed) {
   PackColumnsOf(from, stride, k, begin, end, packed);
 }
-
-void PackBf16Rows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
-                  int64_t end, BFloat16* packed) {
-  int64_t padded = (k + kBlock - 1) / kBlock * kBlock;
-  for (int64_t i = begin * kBlock; i < end * kBlock; i += kBlock) {
-    for (int64_t column = 0; column < n; column += kBlock) {
-      auto* to = reinterpret_cast<char*>(packed + column * padded + i * kBlock);
-      for (int64_t r = 0; r < 16; ++r) {
-        __m512i low, high;
-        LoadPairs(from + column, stride, i + 2 * r, k, &low, &high);
-        _mm512_storeu_si512(to + r * 64, low);
-        _mm512_storeu_si512(to + 1024 + r * 64, high);
-      }
-    }
-  }
+void PackRowsInCache(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
+                     int64_t end, BFloat16* packed) {
+  PackRowsOf<false>(from, stride, k, n, begin, end, packed);
 }
 
 void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end,

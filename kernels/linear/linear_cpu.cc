@@ -228,7 +228,8 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t
                         "; hint: f32, bf16 or f16");
   }
   if (AmxServes(out_features, in_features, compute)) {
-    return std::unique_ptr<PackedWeight>(NewAmxWeight(out_features, in_features));
+    WEFT_ASSIGN_OR_RETURN(auto weight, NewAmxWeight(out_features, in_features));
+    return std::unique_ptr<PackedWeight>(std::move(weight));
   }
   DType type = ProductType(compute);
   WEFT_ASSIGN_OR_RETURN(auto forward, PackedMatrix::New(in_features, out_features, type));

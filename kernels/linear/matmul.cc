@@ -1,7 +1,6 @@
 #include "kernels/linear/matmul.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <list>
 #include <mutex>
 #include <new>
@@ -25,8 +24,6 @@ constexpr int64_t kTypicalRows = 2048;
 
 // Shapes of a training step number in the tens; serving odd batch sizes must not grow memory.
 constexpr size_t kCachedPrimitives = 256;
-
-constexpr size_t kAlignment = 64;
 
 dnnl::cpu_isa MaxOneDnnIsa(Isa isa) {
   switch (isa) {
@@ -161,21 +158,16 @@ ProductCache& Cache() {
   return cache;
 }
 
-struct FreeMemory {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
 // At least `bytes` of memory that stays with the thread for its next product.
 void* ThreadScratch(size_t bytes) {
-  thread_local std::unique_ptr<void, FreeMemory> memory;
+  thread_local AlignedMemory memory;
   thread_local size_t size = 0;
   if (bytes > size) {
     memory.reset();
     size = 0;
-    size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    memory.reset(std::aligned_alloc(kAlignment, rounded));
+    memory = AllocateAligned(bytes);
     if (memory == nullptr) throw std::bad_alloc();
-    size = rounded;
+    size = bytes;
   }
   return memory.get();
 }
@@ -196,10 +188,6 @@ bool MatmulHasBf16() {
   return kHas;
 }
 
-void PackedMatrix::Free::operator()(void* memory) const {
-  std::free(memory);
-}
-
 Result<PackedMatrix> PackedMatrix::New(int64_t k, int64_t n, DType dtype) {
   PackedMatrix matrix;
   matrix.k_ = k;
@@ -207,8 +195,7 @@ Result<PackedMatrix> PackedMatrix::New(int64_t k, int64_t n, DType dtype) {
   matrix.dtype_ = dtype;
   WEFT_RETURN_IF_ERROR(Guarded("layout of a weight matrix", [&] {
     size_t bytes = PackedDesc(k, n, dtype).get_size();
-    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    matrix.memory_.reset(std::aligned_alloc(kAlignment, bytes));
+    matrix.memory_ = AllocateAligned(bytes);
     if (matrix.memory_ == nullptr) throw std::bad_alloc();
     matrix.bytes_ = static_cast<int64_t>(bytes);
   }));

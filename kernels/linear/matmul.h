@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "common/status.h"
+#include "kernels/cpu/aligned_memory.h"
 #include "kernels/dtype.h"
 
 namespace weft::kernels::cpu {
@@ -42,14 +42,10 @@ class PackedMatrix {
   int64_t bytes() const { return bytes_; }
 
  private:
-  struct Free {
-    void operator()(void* memory) const;
-  };
-
   int64_t k_ = 0;
   int64_t n_ = 0;
   DType dtype_ = DType::kF32;
-  std::unique_ptr<void, Free> memory_;
+  AlignedMemory memory_;
   int64_t bytes_ = 0;
 };
 

@@ -1,31 +1,19 @@
 #include "worker/engine/tensor/allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <string>
 
+#include "kernels/cpu/aligned_memory.h"
+
 namespace weft::engine {
 namespace {
 
-// From this size on blocks stand on huge pages, which spares the TLB in streaming kernels.
-constexpr size_t kHugePage = size_t{2} << 20;
-
 size_t RoundUp(size_t bytes) {
   constexpr size_t kSmall = 256;
-  const size_t grain = bytes >= kHugePage ? size_t{64} << 10 : kSmall;
+  const size_t grain = bytes >= kernels::cpu::kHugePageBytes ? size_t{64} << 10 : kSmall;
   return (std::max<size_t>(bytes, 1) + grain - 1) / grain * grain;
-}
-
-void* SystemAllocate(size_t bytes) {
-  void* data = nullptr;
-  const size_t alignment = bytes >= kHugePage ? kHugePage : Allocator::kAlignment;
-  if (posix_memalign(&data, alignment, bytes) != 0) return nullptr;
-  // Advice only: without huge pages everything works, slower.
-  if (bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
-  return data;
 }
 
 /// By component.
@@ -86,7 +74,7 @@ Result<BlockRef> Allocator::Allocate(Component component, size_t bytes) {
       DropCached(std::max<int64_t>(limit_bytes_ - size, 0));
       if (held_bytes_ + size > limit_bytes_) return OverLimit(component, size);
     }
-    void* data = SystemAllocate(rounded);
+    void* data = kernels::cpu::AllocateAligned(rounded).release();
     if (data == nullptr) return OverLimit(component, size);
     block = new Block{data, rounded, component, this};
     held_bytes_ += size;
