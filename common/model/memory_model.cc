@@ -159,8 +159,8 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const int64_t element = ElementOf(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t head_rows = HeadRowsOf(inputs);
-  const int64_t chunk = std::min(LogitsChunkRows(shape, head_rows, element), head_rows);
   const int64_t columns = shape.PaddedClasses();
+  const int64_t chunk = std::min(LogitsChunkRows(columns, head_rows, element), head_rows);
   const bool narrow = size.narrow > 0 && !model.untied_classifier;
 
   const int64_t batches = inputs.accumulation_steps * BatchBytes(inputs) +

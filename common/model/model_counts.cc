@@ -78,11 +78,10 @@ double TrainingFlopsPerToken(const ModelShape& shape, int64_t sequence_length) {
          4.0 * layers * AttentionPerLayer(shape, sequence_length);
 }
 
-int64_t LogitsChunkRows(const ModelShape& shape, int64_t rows, int64_t element_bytes) {
-  constexpr int64_t kChunkBytes = int64_t{64} << 20;
+int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {
+  constexpr int64_t kChunkBytes = int64_t{128} << 20;
   constexpr int64_t kTile = 32;
-  const int64_t fitting =
-      std::max<int64_t>(kChunkBytes / (shape.PaddedClasses() * element_bytes), kTile);
+  const int64_t fitting = std::max<int64_t>(kChunkBytes / (columns * element_bytes), kTile);
   const int64_t chunks = (rows + fitting - 1) / fitting;
   const int64_t even = (rows + chunks - 1) / chunks;
   return (even + kTile - 1) / kTile * kTile;
@@ -130,7 +129,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
     const auto weight = Find(shape, dense);
     if (weight) add("head transform", rows, c, c, 1, below, IsTrained(model, *weight) ? 1 : 0);
   }
-  const int64_t chunk = std::min(LogitsChunkRows(shape, rows, element_bytes), rows);
+  const int64_t chunk = std::min(LogitsChunkRows(shape.PaddedClasses(), rows, element_bytes), rows);
   const int64_t trained = TrainsClassifier(shape) ? 1 : 0;
   const int64_t inputs = shape.trained > 0 ? 1 : 0;
   auto add_classifier = [&](int64_t chunk_rows, int64_t count) {

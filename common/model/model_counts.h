@@ -44,8 +44,9 @@ struct Gemm {
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
                               int64_t element_bytes);
 
-/// The classifier computes the logits of its `rows` in chunks of about 64 MiB: rows of a chunk, a
-/// multiple of 32.
-int64_t LogitsChunkRows(const ModelShape& shape, int64_t rows, int64_t element_bytes);
+/// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks of
+/// about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays cheap
+/// beside the products. Rows of a chunk: a multiple of 32, all chunks of about the same size.
+int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes);
 
 }  // namespace weft

@@ -2,26 +2,10 @@
 
 #include <algorithm>
 
+#include "common/model/model_counts.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 
 namespace weft::engine {
-namespace {
-
-// Large enough that the weight gradient, read and written once a chunk, stays cheap beside the
-// products; small enough to stay in cache and not to count.
-constexpr int64_t kLogitsChunkBytes = int64_t{64} << 20;
-
-// Rows of a chunk: chunks of equal size, whole tiles of rows.
-int64_t ChunkRows(int64_t rows, int64_t row_bytes) {
-  constexpr int64_t kTile = 32;
-  const int64_t fitting = std::max<int64_t>(kLogitsChunkBytes / row_bytes, kTile);
-  const int64_t chunks = (rows + fitting - 1) / fitting;
-  const int64_t even = (rows + chunks - 1) / chunks;
-  return (even + kTile - 1) / kTile * kTile;
-}
-
-}  // namespace
-
 Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
                                          const Tensor& dlogits) const {
   kernels::LinearBackwardWeightArgs args{input, dlogits, {}, {}, false};
@@ -48,7 +32,7 @@ Result<BatchLoss> ClassifierHead::Loss(Context& context, Tape& tape, const Value
   const int64_t width = hidden.tensor.shape()[-1];
   const DType dtype = hidden.tensor.dtype();
   const int64_t columns = weight_->packed()->out_features();
-  const int64_t chunk = ChunkRows(rows, columns * static_cast<int64_t>(DTypeSize(dtype)));
+  const int64_t chunk = LogitsChunkRows(columns, rows, static_cast<int64_t>(DTypeSize(dtype)));
 
   WEFT_ASSIGN_OR_RETURN(Tensor logits_space, Tensor::New(context, Component::kWorkspace, dtype,
                                                          {std::min(chunk, rows), columns}));
