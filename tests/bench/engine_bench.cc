@@ -1,6 +1,8 @@
 // Trains a model on random tokens for some steps and prints, as one line of JSON, tokens per
 // second, where the time went, and how fast the machine multiplies large matrices meanwhile. The
-// first steps warm up and are not counted.
+// first steps warm up and are not counted. With --alternate it takes turns with other programs: it
+// prints "ready", then for each line on its standard input runs that many steps and prints their
+// seconds, and reports when the input ends.
 //
 //   engine_bench --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512 --batch 4
 
@@ -8,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -32,6 +35,7 @@ struct BenchOptions {
   int64_t steps = 10;
   bool recompute = false;
   bool by_operation = false;
+  bool alternate = false;
 };
 
 Json Phases(const PhaseSeconds& total, double steps) {
@@ -42,10 +46,12 @@ Json Phases(const PhaseSeconds& total, double steps) {
           {"optimizer", total.optimizer / steps}};
 }
 
+// Of each operation: seconds a step without those within it, and operations on numbers.
 Json Operations(const Profiler& profiler, double steps) {
   Json operations = Json::object();
   for (const auto& [name, entry] : profiler.entries()) {
-    operations[std::string(name)] = entry.seconds / steps;
+    operations[std::string(name)] = {{"seconds", entry.self_seconds / steps},
+                                     {"flops", entry.flops / steps}};
   }
   return operations;
 }
@@ -94,11 +100,47 @@ void ResetPeakMemory() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
+// What the counted steps cost.
+struct Measured {
+  PhaseSeconds phases;
+  std::vector<double> seconds;
+  StepReport last;
+  int64_t peak_memory_bytes = 0;  // of the first steps asked for
+};
+
+Status Run(Trainer& trainer, int64_t steps, Measured& measured) {
+  for (int64_t step = 0; step < steps; ++step) {
+    WEFT_ASSIGN_OR_RETURN(measured.last, trainer.Step());
+    measured.seconds.push_back(measured.last.seconds.Total());
+    AddTo(measured.phases, measured.last.seconds);
+  }
+  if (measured.peak_memory_bytes == 0) measured.peak_memory_bytes = MemoryBytes("VmHWM");
+  return OkStatus();
+}
+
+Status RunTurns(Trainer& trainer, Context& context, DType compute, Measured& measured) {
+  std::printf("ready\n");
+  std::fflush(stdout);
+  for (int64_t steps = 0; std::cin >> steps;) {
+    const size_t before = measured.seconds.size();
+    WEFT_RETURN_IF_ERROR(Run(trainer, steps, measured));
+    WEFT_ASSIGN_OR_RETURN(const double gemm, GemmFlopsPerSecond(context, compute));
+    const Json turn = {
+        {"seconds", std::vector<double>(measured.seconds.begin() + static_cast<ptrdiff_t>(before),
+                                        measured.seconds.end())},
+        {"gemm_flops_per_second", gemm}};
+    std::printf("%s\n", turn.dump().c_str());
+    std::fflush(stdout);
+  }
+  return OkStatus();
+}
+
 Result<Json> RunBench(BenchOptions options) {
+  constexpr int64_t kEndless = 1'000'000;
   JobSpec& job = options.job;
   Plan& plan = options.plan;
   job.name = "bench";
-  job.train.steps = options.warmup_steps + options.steps;
+  job.train.steps = options.alternate ? kEndless : options.warmup_steps + options.steps;
   job.train.global_batch = options.batch;
   job.schedule.warmup_steps = 0;
   job.model.context = SequenceLength(job);
@@ -120,23 +162,23 @@ Result<Json> RunBench(BenchOptions options) {
       std::unique_ptr<Trainer> trainer,
       Trainer::New(job, plan, {.context = &context, .model = model.get(), .train = &tokens}));
 
-  PhaseSeconds total;
-  std::vector<double> seconds;
-  StepReport report;
-  for (int64_t step = 0; step < job.train.steps; ++step) {
-    if (step == options.warmup_steps) {
-      profiler.Clear();
-      ResetPeakMemory();
-    }
-    WEFT_ASSIGN_OR_RETURN(report, trainer->Step());
-    if (step < options.warmup_steps) continue;
-    seconds.push_back(report.seconds.Total());
-    AddTo(total, report.seconds);
+  Measured warmup, measured;
+  WEFT_RETURN_IF_ERROR(Run(*trainer, options.warmup_steps, warmup));
+  profiler.Clear();
+  ResetPeakMemory();
+  const DType compute = model->precision().products;
+  if (options.alternate) {
+    WEFT_RETURN_IF_ERROR(RunTurns(*trainer, context, compute, measured));
+  } else {
+    WEFT_RETURN_IF_ERROR(Run(*trainer, options.steps, measured));
   }
+  if (measured.seconds.empty()) return InvalidError("engine_bench: no step was asked for");
+  std::vector<double>& seconds = measured.seconds;
+  const auto steps = static_cast<double>(seconds.size());
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
-  const int64_t peak_memory_bytes = MemoryBytes("VmHWM");
-  WEFT_ASSIGN_OR_RETURN(double gemm, GemmFlopsPerSecond(context, model->precision().products));
+  WEFT_ASSIGN_OR_RETURN(double gemm, GemmFlopsPerSecond(context, compute));
+  const StepReport& report = measured.last;
   Json result = {
       {"model",
        {{"family", job.model.family},
@@ -152,17 +194,17 @@ Result<Json> RunBench(BenchOptions options) {
       {"precision", plan.precision},
       {"recompute", options.recompute},
       {"threads", plan.threads_per_rank},
-      {"steps", options.steps},
+      {"steps", seconds.size()},
       {"loss", report.loss},
       {"step_seconds_median", median},
       {"step_seconds_best", seconds.front()},
       {"tokens_per_second", static_cast<double>(report.tokens) / median},
-      {"seconds_by_phase", Phases(total, static_cast<double>(options.steps))},
+      {"seconds_by_phase", Phases(measured.phases, steps)},
       {"memory_before_bytes", memory_before_bytes},
-      {"peak_memory_bytes", peak_memory_bytes},
+      {"peak_memory_bytes", measured.peak_memory_bytes},
       {"peak_memory", ToJson(report.peak_memory)}};
   if (options.by_operation) {
-    result["seconds_by_operation"] = Operations(profiler, static_cast<double>(options.steps));
+    result["operations"] = Operations(profiler, steps);
   }
   return result;
 }
@@ -191,6 +233,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--recompute", options.recompute);
   app.add_flag("--by-operation", options.by_operation);
+  app.add_flag("--alternate", options.alternate);
   CLI11_PARSE(app, argc, argv);
   auto result = weft::engine::RunBench(options);
   if (!result.ok()) {

@@ -1,13 +1,16 @@
 """Trains a GPT or a Llama with PyTorch on random tokens and prints its speed as one JSON object.
 
 The peer of engine_bench: same architecture (GPT-2: pre-norm, tanh GELU, tied embeddings; Llama:
-RMS norms, rotary positions, SwiGLU, grouped queries, a classifier of its own), same batch, AdamW with decay on matrices, clipping at norm 1, bf16 by autocast or fp32. Uses what
-PyTorch offers for speed on a CPU: scaled_dot_product_attention, fused AdamW, torch.compile.
+RMS norms, rotary positions, SwiGLU, grouped queries, a classifier of its own), same batch, AdamW
+with decay on matrices, clipping at norm 1, bf16 by autocast or fp32. Uses what
+PyTorch offers for speed on a CPU: scaled_dot_product_attention, fused AdamW, torch.compile. With
+--alternate it takes turns as engine_bench does.
 """
 
 import argparse
 import json
 import math
+import sys
 import time
 
 import torch
@@ -123,6 +126,17 @@ def reset_peak_memory():
         file.write("5")
 
 
+def gemm_flops_per_second(dtype):
+    """Best rate of a large square product: PyTorch's matrix library on this machine."""
+    size, best = 2048, 0
+    a, b = torch.full((size, size), 0.5, dtype=dtype), torch.full((size, size), 0.5, dtype=dtype)
+    for _ in range(10):
+        began = time.perf_counter()
+        torch.mm(a, b)
+        best = max(best, 2 * size**3 / (time.perf_counter() - began))
+    return best
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("layers", 6), ("width", 384), ("heads", 6), ("vocabulary", 8192),
@@ -132,6 +146,7 @@ def main():
     parser.add_argument("--family", choices=("gpt2", "llama"), default="gpt2")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--alternate", action="store_true")
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)
@@ -156,14 +171,29 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
-    for _ in range(arguments.warmup):
-        loss = step()
+    def run_steps(count):
+        taken = []
+        for _ in range(count):
+            began = time.perf_counter()
+            loss = step()
+            taken.append(time.perf_counter() - began)
+        return taken, loss
+
+    dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
+    run_steps(arguments.warmup)
     reset_peak_memory()
-    seconds = []
-    for _ in range(arguments.steps):
-        began = time.perf_counter()
-        loss = step()
-        seconds.append(time.perf_counter() - began)
+    if arguments.alternate:
+        print("ready", flush=True)
+        seconds, peak_memory = [], 0
+        for line in sys.stdin:
+            taken, loss = run_steps(int(line))
+            seconds += taken
+            peak_memory = peak_memory or memory_bytes("VmHWM")
+            print(json.dumps({"seconds": taken, "gemm_flops_per_second":
+                              gemm_flops_per_second(dtype)}), flush=True)
+    else:
+        seconds, loss = run_steps(arguments.steps)
+        peak_memory = memory_bytes("VmHWM")
     seconds.sort()
     median = seconds[len(seconds) // 2]
     print(json.dumps({
@@ -174,7 +204,7 @@ def main():
         "step_seconds": median,
         "tokens_per_second": arguments.batch * arguments.context / median,
         "memory_before_bytes": memory_before,
-        "peak_memory_bytes": memory_bytes("VmHWM"),
+        "peak_memory_bytes": peak_memory,
         "loss": loss,
     }))
 

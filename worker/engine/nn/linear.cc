@@ -73,6 +73,7 @@ Result<Tensor> Linear::InputGradient(Context& context, const Tensor& dy) const {
 
 Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
                                  const Tensor& dy) const {
+  ProfileScope scope(context.profiler, "linear: weight gradient");
   ParameterGradients& gradients = tape.parameters();
   const auto outputs = static_cast<int64_t>(rows_.size());
   const auto trains_weight = [&](int64_t i) { return gradients.trainable(weight_.index() + i); };

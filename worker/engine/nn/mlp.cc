@@ -38,6 +38,7 @@ Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
 }
 
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
+  ProfileScope scope(context.profiler, "activation forward");
   if (activation_ != MlpActivation::kSwiGlu) {
     return kernels::GeluForward(context.stream, {x, y, FormOf(activation_)});
   }
@@ -49,6 +50,7 @@ Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
 // when given, becomes the result again.
 Result<Tensor> Mlp::Differentiate(Context& context, const Tensor& dactive, const Tensor& x,
                                   const Tensor& active) const {
+  ProfileScope scope(context.profiler, "activation backward");
   if (activation_ != MlpActivation::kSwiGlu) {
     WEFT_RETURN_IF_ERROR(
         kernels::GeluBackward(context.stream, {dactive, x, dactive, active, FormOf(activation_)}));
@@ -66,7 +68,7 @@ Result<Tensor> Mlp::Differentiate(Context& context, const Tensor& dactive, const
 }
 
 Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value& x) const {
-  ProfileScope scope(context.profiler, "activation and linear forward");
+  ProfileScope scope(context.profiler, "linear forward");
   WEFT_ASSIGN_OR_RETURN(Tensor active, Tensor::New(context, Component::kWorkspace, x.tensor.dtype(),
                                                    ActiveShape(x.tensor)));
   WEFT_RETURN_IF_ERROR(Activate(context, x.tensor, active));
@@ -75,7 +77,7 @@ Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value&
   const bool trains = down_.Trains(tape);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
   if (!tape.Records(y)) return y;
-  tape.Record("activation and linear backward",
+  tape.Record("linear backward",
               [this, trains, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
                   Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
