@@ -29,10 +29,19 @@ struct ScaleArgs {
   float factor = 1;
 };
 
-/// All four: tensors are contiguous; kInvalid otherwise.
+/// y = keep y + factor x, computed in f32. y is not read when keep is 0.
+struct AddScaledArgs {
+  TensorView x;
+  TensorView y;  ///< f32, same shape
+  float factor = 1;
+  float keep = 1;
+};
+
+/// All five: tensors are contiguous; kInvalid otherwise.
 WEFT_DEVICE_OP(Cast, CastArgs)
 WEFT_DEVICE_OP(Add, AddArgs)
 WEFT_DEVICE_OP(Fill, FillArgs)
 WEFT_DEVICE_OP(Scale, ScaleArgs)
+WEFT_DEVICE_OP(AddScaled, AddScaledArgs)
 
 }  // namespace weft::kernels

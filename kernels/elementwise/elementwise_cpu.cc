@@ -76,4 +76,20 @@ Status Scale(const Stream& stream, const ScaleArgs& args) {
   return OkStatus();
 }
 
+Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
+  const TensorView &x = args.x, &y = args.y;
+  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "AddScaled")
+                           .ContiguousTensor("x", x, x.shape, kFloatTypes)
+                           .ContiguousTensor("y", y, x.shape, {DType::kF32})
+                           .status());
+  WithFloatType(x.dtype, [&]<class T>() {
+    const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
+    ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+      loops.add_scaled(x.As<T>() + begin, args.factor, args.keep, y.As<float>() + begin,
+                       end - begin);
+    });
+  });
+  return OkStatus();
+}
+
 }  // namespace weft::kernels::cpu

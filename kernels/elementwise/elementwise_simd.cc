@@ -28,10 +28,24 @@ void Scale(T* x, float factor, int64_t count) {
   if (i < count) StorePart(x + i, LoadPart(x + i, count - i) * factor, count - i);
 }
 
+template <class T>
+void AddScaled(const T* x, float factor, float keep, float* y, int64_t count) {
+  const bool read = keep != 0;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const auto term = Load(x + i) * factor;
+    Store(y + i, read ? Load(y + i) * keep + term : term);
+  }
+  if (i == count) return;
+  const auto term = LoadPart(x + i, count - i) * factor;
+  StorePart(y + i, read ? LoadPart(y + i, count - i) * keep + term : term, count - i);
+}
+
 }  // namespace
 
 template <class T>
-constexpr ElementwiseLoops<T> kLoopsOf = {Convert<float, T>, Convert<T, float>, Add<T>, Scale<T>};
+constexpr ElementwiseLoops<T> kLoopsOf = {Convert<float, T>, Convert<T, float>, Add<T>, Scale<T>,
+                                          AddScaled<T>};
 
 const ElementwiseKernels kElementwiseKernels = {
     .f32 = kLoopsOf<float>,

@@ -14,6 +14,7 @@ struct ElementwiseLoops {
   void (*to_f32)(const T* x, float* y, int64_t count);
   void (*add)(const T* a, const T* b, T* y, int64_t count);
   void (*scale)(T* x, float factor, int64_t count);
+  void (*add_scaled)(const T* x, float factor, float keep, float* y, int64_t count);
 };
 using ElementwiseKernels = FloatTypes<ElementwiseLoops>;
 

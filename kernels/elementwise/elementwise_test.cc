@@ -69,6 +69,9 @@ TEST(Elementwise, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(Scale({}, {.x = missing}).ToString(), "INVALID: Scale: x has no memory");
   EXPECT_EQ(Scale({}, {.x = strided}).code(), StatusCode::kInvalid);
   EXPECT_EQ(Scale({}, {.x = overlapping}).code(), StatusCode::kInvalid);
+  EXPECT_EQ(AddScaled({}, {.x = four, .y = brain}).ToString(),
+            "INVALID: AddScaled: y is bf16, not f32");
+  EXPECT_EQ(AddScaled({}, {.x = four, .y = three}).code(), StatusCode::kInvalid);
   EXPECT_EQ(Fill({.device = {DeviceType::kCuda, 0}}, {.x = four}).code(), StatusCode::kUnavailable);
 }
 
