@@ -185,6 +185,15 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
+/// Room for carrying the gradient of a weight to the factors of its product: packed copies of the
+/// gradient, and f32 copies of factors that are not.
+int64_t FactorWorkspace(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
+  const bool narrow = inputs.precision->matrices != DType::kF32;
+  return kF32 * (2 * shape.largest_factored + (narrow ? shape.largest_factor : 0));
+}
+
 }  // namespace
 
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
@@ -237,8 +246,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
   memory.activations_bytes = ActivationPeak(inputs);
-  memory.workspace_bytes =
-      std::max(WorkspacePeak(inputs, memory.activations_bytes), inputs.optimizer.workspace);
+  memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),
+                                     inputs.optimizer.workspace, FactorWorkspace(inputs)});
   // A ring all-reduce stages about two buckets.
   memory.communication_bytes = inputs.ranks > 1 ? 2 * inputs.bucket_bytes : 0;
   memory.runtime_bytes = 96 * kMiB + 8 * kMiB * inputs.threads;

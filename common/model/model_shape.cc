@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/model/over_parameterization.h"
 #include "common/model/parameter_list.h"
 
 namespace weft {
@@ -67,7 +68,17 @@ ModelShape::ModelShape(const ModelSpec& model) : spec(model) {
     const bool looked_up =
         parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);
     if (parameter.matrix() && !looked_up) packed += in_memory;
+    if (!IsOverParameterized(spec, parameter)) continue;
+    factored += elements;
+    largest_factored = std::max(largest_factored, elements);
+    for (const ParameterInfo& factor : FactorsOf(spec.over_parameterization, parameter)) {
+      factors += factor.Elements();
+      largest_factor = std::max(largest_factor, factor.Elements());
+    }
   }
+  stored += factors;
+  stored_trained += factors;
+  stored_matrices += factors - factored;
 }
 
 int64_t HeadRows(const ModelShape& shape, int64_t tokens, int64_t sequence_length) {

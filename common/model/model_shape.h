@@ -41,11 +41,16 @@ struct ModelShape {
 
   ModelSpec spec;
   ParameterCounts counts;
-  int64_t trained = 0;          ///< Numbers that model.freeze leaves to be trained.
-  int64_t stored = 0;           ///< All numbers in memory, with the padding of the vocabulary.
-  int64_t stored_trained = 0;   ///< Those that are trained.
-  int64_t stored_matrices = 0;  ///< Those of matrices and tables, whose type the precision says.
-  int64_t packed = 0;           ///< Numbers of the matrices that are packed for products.
+  int64_t trained = 0;           ///< Numbers that model.freeze leaves to be trained.
+  int64_t stored = 0;            ///< All numbers in memory, with factors and padded vocabulary.
+  int64_t stored_trained = 0;    ///< Those that have a gradient.
+  int64_t stored_matrices = 0;   ///< Those whose type the precision says: of matrices and tables
+                                 ///< that are not made of factors.
+  int64_t packed = 0;            ///< Numbers of the matrices that are packed for products.
+  int64_t factored = 0;          ///< Numbers of the weights that are over-parameterised ...
+  int64_t factors = 0;           ///< ... and of what is trained in their place.
+  int64_t largest_factored = 0;  ///< Numbers of the largest of those weights ...
+  int64_t largest_factor = 0;    ///< ... and of the largest of those factors.
 
   ParameterUses body;  ///< By every token.
   ParameterUses head;  ///< By the rows that the head computes, see HeadRows.
@@ -62,6 +67,9 @@ struct ModelShape {
   int64_t PaddedClasses() const {
     return PaddedVocabulary(HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size);
   }
+
+  /// Numbers that the optimizer updates.
+  int64_t Updated() const { return trained - factored + factors; }
 };
 
 /// Rows of a batch of `tokens` tokens in sequences of this length that the head computes: all

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/model/model_sizes.h"
+#include "common/model/over_parameterization.h"
 #include "common/model/parameter_list.h"
 
 namespace weft {
@@ -29,10 +32,27 @@ int64_t StateNumbers(const OptimizerSpec& optimizer, const ParameterInfo& parame
   return 2 * all;
 }
 
+/// What the optimizer updates: factors in the place of over-parameterised weights.
+std::vector<ParameterInfo> UpdatedParameters(const ModelSpec& model) {
+  std::vector<ParameterInfo> updated;
+  for (ParameterInfo& parameter : ParametersOf(model)) {
+    if (!IsTrained(model, parameter)) continue;
+    if (!IsOverParameterized(model, parameter)) {
+      updated.push_back(std::move(parameter));
+      continue;
+    }
+    for (ParameterInfo& factor : FactorsOf(model.over_parameterization, parameter)) {
+      updated.push_back(std::move(factor));
+    }
+  }
+  return updated;
+}
+
 /// The direction of a matrix and the room that kernels/orthogonalize wants beside it: two iterates,
 /// a copy in f32 where they are not, and the squares of its shorter side.
 int64_t MuonWorkspace(const ModelSpec& model, const ParameterInfo& parameter, DType products) {
-  const bool fused = parameter.name.find("c_attn") != std::string::npos;
+  const bool fused = parameter.name.find("c_attn") != std::string::npos &&
+                     parameter.name.find("expansion") == std::string::npos;
   const int64_t columns = parameter.shape[1];
   const int64_t rows = fused ? std::max(model.width, KvWidth(model)) : parameter.shape[0];
   const int64_t shorter = std::min(rows, columns);
@@ -47,8 +67,7 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   int64_t averages = averaging.kind == "lawa" ? averaging.window : 0;
   if (averaging.kind == "ema") averages = 1;
   OptimizerBytes bytes;
-  for (const ParameterInfo& parameter : ParametersOf(model)) {
-    if (!IsTrained(model, parameter)) continue;
+  for (const ParameterInfo& parameter : UpdatedParameters(model)) {
     bytes.state +=
         kF32 * (StateNumbers(job.optimizer, parameter) + averages * parameter.Elements());
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {

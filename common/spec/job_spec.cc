@@ -15,7 +15,6 @@ Status RefuseUnavailable(const JobSpec& job) {
        "model.family other than gpt2 and llama"},
       {job.model.head != "auto" && job.model.head != "causal_lm",
        "model.head other than causal_lm"},
-      {job.model.over_parameterization.kind != "none", "model.over_parameterization"},
   };
   for (const auto& [asked, field] : unavailable) {
     if (asked) return InvalidError(std::string(field) + " is not available in this release");
@@ -87,15 +86,6 @@ Status CheckOptimization(const JobSpec& job) {
     return InvalidError(
         "train.gradient_clip_value does not go with optimizer.name lars, whose rates follow the "
         "norm of the gradients; hint: train.gradient_clip_norm");
-  }
-  const bool keeps_f32 = optimizer.name == "adafactor" || optimizer.name == "muon" ||
-                         optimizer.name == "schedule_free_adamw" ||
-                         job.train.averaging.kind != "none";
-  if (keeps_f32 && job.train.precision == "bf16_pure") {
-    return InvalidError(
-        "train.precision bf16_pure goes neither with train.averaging nor with optimizer.name "
-        "adafactor, muon or schedule_free_adamw, which need weights in fp32; hint: "
-        "train.precision bf16");
   }
   if (optimizer.name == "schedule_free_adamw") {
     if (schedule.kind != "constant") {

@@ -56,7 +56,9 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   candidate.reason = option.misfit;
   plan.prediction.memory_per_rank = option.memory;
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
-  plan.prediction.model_flops_per_step = tokens * TrainingFlopsPerToken(shape, SequenceLength(job));
+  plan.prediction.model_flops_per_step =
+      tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
+      static_cast<double>(RankCount(plan.mesh)) * FactorFlopsPerStep(shape);
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
   for (size_t w = 0; w < result.workers.size(); ++w) {

@@ -26,6 +26,9 @@ class RateModel {
   /// Bytes per second, read plus write, that one of `ranks` ranks on the worker gets.
   double MemoryBytesPerSecond(int64_t threads, int64_t ranks) const;
 
+  /// Of the same worker with operands of another type.
+  RateModel With(DType products) const { return {worker_, products}; }
+
   /// Of one stream between two ranks.
   double LinkBytesPerSecond() const;
 

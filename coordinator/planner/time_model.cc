@@ -64,6 +64,11 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   cost.memory_bytes = D(tokens) * (D(model.layers) * block_forward +
                                    backward_layers * block_backward + 2 * embedding + 8 * c) +
                       classifier;
+  const RateModel f32 = rates.With(DType::kF32);
+  for (const Gemm& gemm : FactorGemms(shape)) {
+    cost.factor_gemm_seconds +=
+        gemm.Flops() / f32.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
+  }
   cost.weight_gradient_bytes = 4 * std::min(D(shape.packed), D(shape.trained));
   return cost;
 }
@@ -91,9 +96,13 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   // the gradients; packing reads each matrix twice and writes two copies.
   const double stored = D(ElementBytes(inputs.precision->matrices));
   const double packed = D(ElementBytes(inputs.precision->products));
-  const double optimizer_bytes =
-      trained * (5 * 4 + 2 * stored + 4) + matrices * (2 * stored + 2 * packed);
-  time.optimizer_seconds = optimizer_bytes / bandwidth;
+  // Mixing copies reads and writes the sum for each, and writes the gradient of each.
+  const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
+                           ? D(inputs.shape.factors)
+                           : 0;
+  const double optimizer_bytes = D(inputs.shape.Updated()) * (5 * 4 + 2 * stored + 4) +
+                                 matrices * (2 * stored + 2 * packed) + mixed * (4 * 4 + stored);
+  time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
 
   if (inputs.ranks > 1) {
     const double bytes = 4 * trained, neighbours = D(inputs.ranks - 1);

@@ -18,6 +18,7 @@ struct PassCost {
   double memory_bytes = 0;
   double block_forward_memory_bytes = 0;
   double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
+  double factor_gemm_seconds = 0;    ///< Once a step: FactorGemms.
 };
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,

@@ -4,6 +4,7 @@
 
 #include "common/formats/safetensors.h"
 #include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/weight_average.h"
 
 namespace weft::trainer {
@@ -37,7 +38,8 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
                                            engine::ExtraTensors::kIgnore));
   const std::vector<engine::AverageName> averages =
       engine::AverageNames(manifest.job, manifest.updates);
-  if (averages.empty()) return OkStatus();
+  engine::Context context;
+  if (averages.empty()) return engine::MergeWeights(context, parameters, nullptr);
   WEFT_ASSIGN_OR_RETURN(std::vector<NamedTensor> averaged,
                         AveragedParameters(env, folder, manifest, parameters, averages[0]));
   for (const NamedTensor& one : averaged) {
@@ -57,7 +59,7 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
       to[i] = static_cast<float>(sum[i] / static_cast<double>(averages.size()));
     }
   }
-  return OkStatus();
+  return engine::MergeWeights(context, parameters, nullptr);
 }
 
 }  // namespace weft::trainer

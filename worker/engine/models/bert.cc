@@ -107,10 +107,10 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
   SetStarts(spec, parameters_);
 }
 
-Status Bert::Pack(Context& context) {
-  WEFT_RETURN_IF_ERROR(blocks_.Pack(context));
-  WEFT_RETURN_IF_ERROR(dense_.Pack(context));
-  return classifier_.Pack(context);
+Status Bert::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
+  WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
+  return classifier_.Pack(context, what);
 }
 
 Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {

@@ -62,12 +62,12 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
   SetStarts(spec, parameters_);
 }
 
-Status Decoder::Pack(Context& context) {
+Status Decoder::Pack(Context& context, Repack what) {
   if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
-  if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context));
-  WEFT_RETURN_IF_ERROR(blocks_.Pack(context));
-  if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context));
-  return classifier_.Pack(context);
+  if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
+  WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
+  if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));
+  return classifier_.Pack(context, what);
 }
 
 Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& batch,

@@ -8,6 +8,7 @@
 #include "worker/engine/models/language_model.h"
 #include "worker/engine/models/llama.h"
 #include "worker/engine/models/vit.h"
+#include "worker/engine/nn/over_parameterization.h"
 
 namespace weft::engine {
 namespace {
@@ -62,12 +63,13 @@ Status ValidatePrecision(const PrecisionRecipe& precision) {
                       "of this build does");
 }
 
-// Freezes and allocates what the model registered.
+// Freezes, over-parameterises and allocates what the model registered.
 template <class T>
 Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
                                  std::unique_ptr<T> model) {
   ParameterSet& parameters = model->parameters();
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
+  WEFT_RETURN_IF_ERROR(OverParameterize(model->spec().over_parameterization, parameters));
   WEFT_RETURN_IF_ERROR(
       parameters.Allocate(context, options.with_gradients, options.precision->matrices));
   return model;

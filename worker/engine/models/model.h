@@ -34,7 +34,8 @@ class Model {
   virtual ParameterSet& parameters() = 0;
 
   /// Renews what is derived from the parameters: after Initialize, a load, and each update.
-  virtual Status Pack(Context& context) = 0;
+  Status Pack(Context& context) { return Pack(context, Repack::kAll); }
+  virtual Status Pack(Context& context, Repack what) = 0;
 
   /// The loss at all targets of `batch`. On a differentiable tape, RunBackward then adds the
   /// gradient of gradient_scale * sum.

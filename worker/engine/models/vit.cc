@@ -76,10 +76,10 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
   SetStarts(spec, parameters_);
 }
 
-Status Vit::Pack(Context& context) {
-  WEFT_RETURN_IF_ERROR(projection_.Pack(context));
-  WEFT_RETURN_IF_ERROR(blocks_.Pack(context));
-  return classifier_.Pack(context);
+Status Vit::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(projection_.Pack(context, what));
+  WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
+  return classifier_.Pack(context, what);
 }
 
 Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {

@@ -18,7 +18,7 @@ class Vit : public Model {
   const ModelSpec& spec() const override { return spec_; }
   const PrecisionRecipe& precision() const override { return precision_; }
   ParameterSet& parameters() override { return parameters_; }
-  Status Pack(Context& context) override;
+  Status Pack(Context& context, Repack what) override;
   Result<BatchLoss> Loss(Context& context, Tape& tape, const TokenBatch& batch,
                          float gradient_scale) const override;
   Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override;

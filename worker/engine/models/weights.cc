@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/over_parameterization.h"
 
 namespace weft::engine {
 namespace {
@@ -66,7 +67,9 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model) {
     return std::span(floats);
   };
   WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer));
-  return round_waiting();
+  WEFT_RETURN_IF_ERROR(round_waiting());
+  Context context;
+  return StartFactors(context, model.parameters(), FactorStart::kLoaded);
 }
 
 Status ExportWeights(Env& env, const std::string& folder, Model& model,

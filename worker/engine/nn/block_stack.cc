@@ -10,8 +10,8 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
   }
 }
 
-Status BlockStack::Pack(Context& context) {
-  for (TransformerBlock& block : blocks_) WEFT_RETURN_IF_ERROR(block.Pack(context));
+Status BlockStack::Pack(Context& context, Repack what) {
+  for (TransformerBlock& block : blocks_) WEFT_RETURN_IF_ERROR(block.Pack(context, what));
   return OkStatus();
 }
 

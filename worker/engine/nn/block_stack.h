@@ -25,7 +25,7 @@ class BlockStack {
  public:
   BlockStack(ParameterSet* parameters, const BlockStackOptions& options, DType compute);
 
-  Status Pack(Context& context);
+  Status Pack(Context& context, Repack what);
 
   /// `caches`, one a layer, in generation only.
   Result<Residual> Forward(Context& context, Tape& tape, Value x, const TokenBatch& batch,

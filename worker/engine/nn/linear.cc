@@ -31,7 +31,10 @@ void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
 
 }  // namespace
 
-Status PackedParameter::Pack(Context& context) {
+Status PackedParameter::Pack(Context& context, Repack what) {
+  bool trained = false;
+  for (int64_t i = index_; i < index_ + count_; ++i) trained |= (*parameters_)[i].trainable();
+  if (packed_ != nullptr && what == Repack::kTrained && !trained) return OkStatus();
   const TensorView master =
       count_ == 1 ? parameters_->padded_value(index_) : parameters_->stacked_value(index_, count_);
   if (packed_ == nullptr) {
@@ -39,6 +42,7 @@ Status PackedParameter::Pack(Context& context) {
                                                             master.shape[1], compute_));
   }
   WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, master));
+  ++version_;
   return held_.Set(context.allocator, Component::kParameters, packed_->Bytes());
 }
 

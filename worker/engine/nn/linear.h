@@ -11,6 +11,12 @@
 
 namespace weft::engine {
 
+/// What has changed of the parameters since they were packed.
+enum class Repack : uint8_t {
+  kAll,
+  kTrained,  ///< Nothing that is frozen.
+};
+
 /// A weight matrix of a ParameterSet, or several stacked ones as one, with its compute copies.
 class PackedParameter {
  public:
@@ -18,14 +24,16 @@ class PackedParameter {
   PackedParameter(const ParameterSet* parameters, int64_t index, DType compute, int64_t count = 1)
       : parameters_(parameters), index_(index), count_(count), compute_(compute) {}
 
-  /// Renews the copies from the master, padded rows included: after every change of it.
-  Status Pack(Context& context);
+  /// Renews the copies from the master, padded rows included, where it may have changed.
+  Status Pack(Context& context, Repack what);
 
   int64_t index() const { return index_; }
   int64_t count() const { return count_; }
   DType compute() const { return compute_; }
   /// After Pack.
   const kernels::PackedWeight* packed() const { return packed_.get(); }
+  /// How often the copies have been made.
+  int64_t version() const { return version_; }
 
  private:
   const ParameterSet* parameters_;
@@ -33,6 +41,7 @@ class PackedParameter {
   int64_t count_;
   DType compute_;
   std::unique_ptr<kernels::PackedWeight> packed_;
+  int64_t version_ = 0;
   ExternalBytes held_;
 };
 
@@ -50,7 +59,7 @@ class Linear {
  public:
   Linear(ParameterSet* parameters, const LinearOptions& options, DType compute);
 
-  Status Pack(Context& context) { return weight_.Pack(context); }
+  Status Pack(Context& context, Repack what) { return weight_.Pack(context, what); }
 
   /// Columns of y.
   int64_t out_features() const { return out_features_; }

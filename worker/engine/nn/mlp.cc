@@ -27,9 +27,9 @@ Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, DType compute)
       down_(parameters, {{{o.down, o.width, ParameterRole::kMlpDown}}, o.inner, o.bias}, compute),
       inner_(o.inner) {}
 
-Status Mlp::Pack(Context& context) {
-  WEFT_RETURN_IF_ERROR(up_.Pack(context));
-  return down_.Pack(context);
+Status Mlp::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(up_.Pack(context, what));
+  return down_.Pack(context, what);
 }
 
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {

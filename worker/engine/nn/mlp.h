@@ -29,7 +29,7 @@ class Mlp {
  public:
   Mlp(ParameterSet* parameters, const MlpOptions& options, DType compute);
 
-  Status Pack(Context& context);
+  Status Pack(Context& context, Repack what);
 
   /// [count, width] -> the same. Keeps x and the values before the activation, which is computed
   /// again in the backward pass, in the same sweep as its derivative.

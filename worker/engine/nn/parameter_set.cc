@@ -11,6 +11,7 @@
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/nn/over_parameterization.h"
 
 namespace weft::engine {
 namespace {
@@ -134,6 +135,26 @@ void ParameterSet::SetParts(int64_t index, std::vector<int64_t> rows) {
   parameter.parts = std::move(rows);
 }
 
+void ParameterSet::RegisterFactors(int64_t index, Factoring factoring,
+                                   const std::vector<Factor>& factors) {
+  WEFT_CHECK(parameters_[index].trainable(), "a frozen weight has no factors");
+  parameters_[index].factoring = factoring_ = factoring;
+  parameters_[index].first_factor = size();
+  parameters_[index].factors = static_cast<int64_t>(factors.size());
+  for (const Factor& factor : factors) {
+    Parameter parameter;
+    parameter.name = factor.name;
+    parameter.shape = factor.shape;
+    parameter.padded_rows = factor.shape[0];
+    parameter.role = parameters_[index].role;
+    parameter.initializer = factor.initializer;
+    parameter.learning_rate_scale = parameters_[index].learning_rate_scale;
+    if (factoring == Factoring::kMixture) parameter.parts = parameters_[index].parts;
+    parameter.factor_of = index;
+    Add(std::move(parameter));
+  }
+}
+
 Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
@@ -164,7 +185,8 @@ size_t ParameterSet::LayOutValues(DType matrices) {
   };
   size_t bytes = 0;
   for (Parameter& parameter : parameters_) {
-    parameter.dtype = parameter.shape.rank >= 2 ? matrices : DType::kF32;
+    const bool made = parameter.factoring != Factoring::kNone;
+    parameter.dtype = parameter.shape.rank >= 2 && !made ? matrices : DType::kF32;
     if (!parameter.stacked) bytes = aligned(bytes);
     parameter.value_offset = bytes;
     bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
@@ -174,7 +196,7 @@ size_t ParameterSet::LayOutValues(DType matrices) {
 
 // Trainable parameters one after the other; stacked ones still without a gap.
 void ParameterSet::LayOutGradients() {
-  gradient_count_ = 0;
+  gradient_count_ = differentiated_count_ = 0;
   bool joins = false;
   for (Parameter& parameter : parameters_) {
     if (!parameter.trainable()) {
@@ -184,6 +206,7 @@ void ParameterSet::LayOutGradients() {
     if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_);
     parameter.gradient_offset = gradient_count_;
     gradient_count_ += StoredElements(parameter);
+    if (parameter.factor_of < 0) differentiated_count_ = Aligned(gradient_count_);
     joins = true;
   }
   gradient_count_ = Aligned(gradient_count_);
@@ -212,6 +235,10 @@ void ParameterSet::Initialize(uint64_t seed) {
     kernels::cpu::WithFloatType(
         view.dtype, [&]<class T>() { FillRandom(initializer, key, tail, view.As<T>(), count); });
   }
+  Context context;
+  context.stream.device = values_.view().device;
+  const Status started = StartFactors(context, *this, FactorStart::kDrawn);
+  WEFT_CHECK(started.ok(), started.message());
 }
 
 Result<int64_t> ParameterSet::Find(std::string_view name) const {
@@ -223,7 +250,9 @@ Result<int64_t> ParameterSet::Find(std::string_view name) const {
 
 int64_t ParameterSet::ElementCount() const {
   int64_t count = 0;
-  for (const Parameter& parameter : parameters_) count += parameter.shape.Elements();
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.factor_of < 0) count += parameter.shape.Elements();
+  }
   return count;
 }
 
@@ -239,8 +268,23 @@ ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
 
 std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
-  for (int64_t i = 0; i < size(); ++i) tensors.push_back({parameters_[i].name, value(i)});
+  for (int64_t i = 0; i < size(); ++i) {
+    if (parameters_[i].factoring != Factoring::kNone) continue;
+    tensors.push_back({parameters_[i].name, value(i)});
+  }
   return tensors;
+}
+
+std::vector<TensorView> ParameterSet::DifferentiatedGradients() const {
+  std::vector<TensorView> views(parameters_.size());
+  for (int64_t i = 0; i < size(); ++i) {
+    if (parameters_[i].differentiated()) views[i] = gradient(i);
+  }
+  return views;
+}
+
+TensorView ParameterSet::differentiated_gradients() const {
+  return {gradients_.As<float>(), DType::kF32, {differentiated_count_}, gradients_.view().device};
 }
 
 Shape ParameterSet::ShapeOf(int64_t index, int64_t count, bool padded) const {

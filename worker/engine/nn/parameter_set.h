@@ -45,6 +45,14 @@ struct Initializer {
   double tail_factor = 1;
 };
 
+/// How a weight is made of others, its factors, which are trained in its place
+/// (nn/over_parameterization.h).
+enum class Factoring : uint8_t {
+  kNone,
+  kProduct,  ///< Of two matrices.
+  kMixture,  ///< Of copies of it, drawn anew in each step; their mean in evaluation.
+};
+
 /// One tensor of a model, trained unless it was frozen.
 struct Parameter {
   std::string name;
@@ -55,11 +63,21 @@ struct Parameter {
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
   std::vector<int64_t> parts;      ///< Rows of matrices that stand one under the other in this one.
   bool stacked = false;            ///< Stands right under the parameter before it.
-  DType dtype = DType::kF32;       ///< Of its value, from Allocate on.
-  size_t value_offset = 0;         ///< First byte in the buffer of values.
-  int64_t gradient_offset = 0;     ///< First element in that of gradients; -1 when frozen.
+  Factoring factoring = Factoring::kNone;
+  int64_t first_factor = -1;  ///< Index of the first of `factors` successive ones.
+  int64_t factors = 0;
+  int64_t factor_of = -1;       ///< Of a factor: the weight.
+  DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
+  size_t value_offset = 0;      ///< First byte in the buffer of values.
+  int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
 
   bool trainable() const { return gradient_offset >= 0; }
+
+  /// The backward pass computes its gradient; that of a factor follows from the weight's.
+  bool differentiated() const { return trainable() && factor_of < 0; }
+
+  /// The optimizer changes it.
+  bool updated() const { return trainable() && factoring == Factoring::kNone; }
 
   /// Weight decay applies: matrices, not biases and norms.
   bool decay() const { return shape.rank >= 2; }
@@ -68,7 +86,7 @@ struct Parameter {
 /// The parameters of a model: their values in one buffer and the f32 gradients of those that are
 /// trained in another, in order of registration, each beginning on a 64-byte boundary (but for
 /// stacked ones) with zeros in between. Values are f32, those of matrices what the precision recipe
-/// says.
+/// says, unless they are made of factors. Factors stand after all other parameters.
 class ParameterSet {
  public:
   ParameterSet() = default;
@@ -100,11 +118,24 @@ class ParameterSet {
   /// none is left to train.
   Status Freeze(const std::vector<std::string>& patterns);
 
+  struct Factor {
+    std::string name;
+    Shape shape;
+    Initializer initializer;
+  };
+  /// Registers what is trained in the place of the trained matrix `index`. Before Allocate; other
+  /// parameters are registered before it.
+  void RegisterFactors(int64_t index, Factoring factoring, const std::vector<Factor>& factors);
+
+  /// How weights that have factors are made of them; kNone when none has.
+  Factoring factoring() const { return factoring_; }
+
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
 
   /// Draws every parameter from the Philox stream of (seed, its name): the same numbers whatever
-  /// the rank, the number of threads and the other parameters.
+  /// the rank, the number of threads and the other parameters. Factors then start as
+  /// nn/over_parameterization.h says.
   void Initialize(uint64_t seed);
 
   int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
@@ -113,11 +144,12 @@ class ParameterSet {
   /// Index of `name`; kNotFound when the model has no such parameter.
   Result<int64_t> Find(std::string_view name) const;
 
-  /// Numbers in all parameters, frozen ones too, padding not counted.
+  /// Numbers in all parameters of the network, frozen ones too; padding and factors not counted.
   int64_t ElementCount() const;
 
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }
-  /// None for a frozen parameter.
+  /// None for a frozen parameter. That of a weight with factors is of the weight, before theirs are
+  /// made of it.
   TensorView gradient(int64_t index) const { return GradientView(index, 1, false); }
   /// With the padded rows.
   TensorView padded_value(int64_t index) const { return ValueView(index, 1, true); }
@@ -137,11 +169,15 @@ class ParameterSet {
     int64_t begin = 0;
     int64_t end = 0;
   };
+  /// Gradients that the backward pass computes, by parameter: none of frozen ones and factors.
+  std::vector<TensorView> DifferentiatedGradients() const;
+  /// The part of gradients() that holds them, with the padding: all but factors.
+  TensorView differentiated_gradients() const;
   /// What a trainable parameter takes of gradients(), including the padding after it; the ranges of
   /// consecutive trainable parameters touch.
   Range GradientRange(int64_t index) const;
 
-  /// The values, for checkpoints and export.
+  /// The values that are to be kept, for checkpoints: all but those made of factors.
   std::vector<NamedTensor> NamedValues() const;
 
  private:
@@ -153,8 +189,10 @@ class ParameterSet {
   Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
 
   std::vector<Parameter> parameters_;
+  Factoring factoring_ = Factoring::kNone;
   int64_t gradient_count_ = 0;
-  Tensor values_;  ///< Bytes: parameters differ in type.
+  int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
+  Tensor values_;                     ///< Bytes: parameters differ in type.
   Tensor gradients_;
 };
 

@@ -73,9 +73,9 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
                        {q_width, kv_width, kv_width});
 }
 
-Status SelfAttention::Pack(Context& context) {
-  WEFT_RETURN_IF_ERROR(qkv_.Pack(context));
-  return output_.Pack(context);
+Status SelfAttention::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(qkv_.Pack(context, what));
+  return output_.Pack(context, what);
 }
 
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,

@@ -44,7 +44,7 @@ class SelfAttention {
  public:
   SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& options, DType compute);
 
-  Status Pack(Context& context);
+  Status Pack(Context& context, Repack what);
 
   /// [count, width] -> the same. With a `cache` (evaluation only) the tokens follow those in it,
   /// and are appended to it.

@@ -58,6 +58,10 @@ std::string Misfit(const Batch& batch) {
 }  // namespace
 
 Result<TokenBatch> TokenBatch::New(Context& context, const Batch& batch, int64_t first_sequence) {
+  if (batch.sequences < 1 || batch.length < 1) {
+    return InvalidError("a batch of " + std::to_string(batch.sequences) + " sequences x " +
+                        std::to_string(batch.length) + " tokens is empty");
+  }
   if (std::string misfit = Misfit(batch); !misfit.empty()) {
     return InvalidError("the " + misfit + " of a batch of " + std::to_string(batch.sequences) +
                         " sequences x " + std::to_string(batch.length) +

@@ -14,9 +14,9 @@ TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBl
       mlp_(parameters, options.mlp, compute),
       mlp_dropout_(options.mlp_dropout, options.dropout) {}
 
-Status TransformerBlock::Pack(Context& context) {
-  WEFT_RETURN_IF_ERROR(attention_.Pack(context));
-  return mlp_.Pack(context);
+Status TransformerBlock::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(attention_.Pack(context, what));
+  return mlp_.Pack(context, what);
 }
 
 Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const Residual& x,

@@ -34,7 +34,7 @@ class TransformerBlock {
  public:
   TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options, DType compute);
 
-  Status Pack(Context& context);
+  Status Pack(Context& context, Repack what);
   Result<Residual> Forward(Context& context, Tape& tape, const Residual& x,
                            const BlockUse& use) const;
 

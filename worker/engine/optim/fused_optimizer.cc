@@ -94,7 +94,7 @@ UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
 std::vector<int64_t> TrainedParameters(const ParameterSet& parameters) {
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters.gradient(i).data != nullptr) indices.push_back(i);
+    if (parameters[i].updated() && parameters.gradient(i)) indices.push_back(i);
   }
   return indices;
 }

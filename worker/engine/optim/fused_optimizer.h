@@ -32,7 +32,7 @@ kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, int64_t ind
 kernels::UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                                const std::vector<kernels::UpdateTensor>& tensors);
 
-/// Parameters that are trained, all of them.
+/// Parameters that updates change: those that are trained, factors in the place of their weights.
 std::vector<int64_t> TrainedParameters(const ParameterSet& parameters);
 
 /// An optimizer that is a fused rule, for those of the parameters that `indices` lists.

@@ -21,6 +21,13 @@ Status PatternWithoutMatch(const std::string& pattern, const ParameterSet& param
                                        : "did you mean '" + nearest + "'?"));
 }
 
+// A pattern names factors by their own name or by that of their weight.
+bool Names(const std::string& pattern, const ParameterSet& parameters, int64_t index) {
+  const Parameter& parameter = parameters[index];
+  return GlobMatches(pattern, parameter.name) ||
+         (parameter.factor_of >= 0 && GlobMatches(pattern, parameters[parameter.factor_of].name));
+}
+
 }  // namespace
 
 std::optional<int64_t> BlockOf(std::string_view name) {
@@ -68,7 +75,7 @@ Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& sp
     for (const std::string& pattern : group.parameters) {
       bool used = false;
       for (size_t i = 0; i < rules.size(); ++i) {
-        if (!GlobMatches(pattern, parameters[static_cast<int64_t>(i)].name)) continue;
+        if (!Names(pattern, parameters, static_cast<int64_t>(i))) continue;
         named[i] = used = true;
       }
       if (!used) return PatternWithoutMatch(pattern, parameters);

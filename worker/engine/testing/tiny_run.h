@@ -62,11 +62,7 @@ struct TinyRun {
 
   /// Loss sum of `batch`, and the gradient of scale * sum in the model's gradients.
   double Differentiate(const Batch& batch, float scale = 1.0f, int64_t first_sequence = 0) {
-    std::vector<TensorView> views;
-    for (int64_t i = 0; i < model->parameters().size(); ++i) {
-      views.push_back(model->parameters().gradient(i));
-    }
-    ParameterGradients gradients(views);
+    ParameterGradients gradients(model->parameters().DifferentiatedGradients());
     gradients.StartStep();
     gradients.StartPass({});
     auto tokens = TokenBatch::New(context, batch, first_sequence);

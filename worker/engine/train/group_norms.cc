@@ -64,6 +64,7 @@ Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSe
     std::vector<kernels::NormTensor> values;
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (GroupOfParameter(parameters[i].name) != group) continue;
+      if (parameters[i].factoring != Factoring::kNone) continue;  // its factors count
       const TensorView value = parameters.value(i);
       const bool f32 = value.dtype == DType::kF32;
       values.push_back({f32 ? value.As<float>() : nullptr, value.shape.Elements(),

@@ -97,6 +97,9 @@ TEST(PredictMemoryTest, CountsTheStateOfEveryOptimizerAndAverage) {
                            "schedule_free_adamw"}) {
     for (const char* averaging : {"none", "ema", "lawa"}) {
       if (name == std::string("schedule_free_adamw") && averaging != std::string("none")) continue;
+      const char* over_parameterization = averaging == std::string("ema")    ? "linear_expansion"
+                                          : averaging == std::string("lawa") ? "majority_kernels"
+                                                                             : "none";
       SCOPED_TRACE(std::string(name) + " " + averaging);
       JobSpec job = TinyJob(2);
       job.model.width = 128;
@@ -105,6 +108,7 @@ TEST(PredictMemoryTest, CountsTheStateOfEveryOptimizerAndAverage) {
       job.optimizer.name = name;
       job.train.averaging.kind = averaging;
       job.train.averaging.window = 3;
+      job.model.over_parameterization.kind = over_parameterization;
       TinyTraining run(job, TinyPlan("fp32", 2, 1), tokens);
       run.Step();
       const MemoryBreakdown measured = run.Step().peak_memory;
@@ -233,6 +237,15 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
       {"fixup", [](ModelSpec& m) { m.initialization.method = "fixup"; }},
       {"one block", [](ModelSpec& m) { m.distinct_blocks = 1; }},
       {"factorised", [](ModelSpec& m) { m.embedding_width = 64; }},
+      {"expanded", [](ModelSpec& m) { m.over_parameterization.kind = "linear_expansion"; }},
+      {"widely expanded",
+       [](ModelSpec& m) {
+         m.over_parameterization = {"linear_expansion", {"*.mlp.*"}, 3.0, 3};
+       }},
+      {"copies",
+       [](ModelSpec& m) {
+         m.over_parameterization = {"majority_kernels", {}, 1.0, 4};
+       }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
       {"frozen below",
        [](ModelSpec& m) {
@@ -244,6 +257,7 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
     ModelSpec model = Model(4, 4, 700, 256);
     variant.change(model);
     for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
+    if (model.over_parameterization.kind != "none") CheckPrediction(model, 2, "bf16_pure", 0);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "common/failpoint.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/norm_stat/norm_stat.h"
+#include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/train/group_norms.h"
@@ -18,12 +19,6 @@
 
 namespace weft::engine {
 namespace {
-
-std::vector<TensorView> GradientViews(const ParameterSet& parameters) {
-  std::vector<TensorView> views;
-  for (int64_t i = 0; i < parameters.size(); ++i) views.push_back(parameters.gradient(i));
-  return views;
-}
 
 Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
   const int64_t ranks = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
@@ -79,7 +74,7 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
       plan_(plan),
       parts_(parts),
       batches_(job.train),
-      gradients_(GradientViews(parts.model->parameters())) {
+      gradients_(parts.model->parameters().DifferentiatedGradients()) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
   }
@@ -101,11 +96,17 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   return trainer;
 }
 
-Status Trainer::Pack() {
-  if (packed_) return OkStatus();
-  ProfileScope scope(parts_.context->profiler, "pack weights");
-  WEFT_RETURN_IF_ERROR(parts_.model->Pack(*parts_.context));
-  packed_ = true;
+Status Trainer::Pack(std::optional<int64_t> step) {
+  Context& context = *parts_.context;
+  const ParameterSet& parameters = parts_.model->parameters();
+  if (parameters.factoring() != Factoring::kMixture) step.reset();
+  if (!stale_ && step == packed_step_) return OkStatus();
+  const MixtureKey key{context.seed, step.value_or(0)};
+  WEFT_RETURN_IF_ERROR(MergeWeights(context, parameters, step ? &key : nullptr));
+  ProfileScope scope(context.profiler, "pack weights");
+  WEFT_RETURN_IF_ERROR(parts_.model->Pack(context, stale_.value_or(Repack::kTrained)));
+  stale_.reset();
+  packed_step_ = step;
   return OkStatus();
 }
 
@@ -141,14 +142,19 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   return OkStatus();
 }
 
-// The gradients of the first micro-batch of this rank alone: before the next one adds to them, and
-// before the reduction gets hold of them.
-Status Trainer::MeasureSmallBatch(const TensorView& gradient) {
-  const kernels::NormTensor all{gradient.As<float>(), gradient.shape.Elements()};
+Result<double> Trainer::Squares(const TensorView& gradients) {
+  const kernels::NormTensor all{gradients.As<float>(), gradients.shape.Elements()};
   double squares = 0;
   int64_t non_finite = 0;
   WEFT_RETURN_IF_ERROR(
       kernels::NormStat(parts_.context->stream, {std::span(&all, 1), &squares, &non_finite}));
+  return squares;
+}
+
+// The gradients of the first micro-batch of this rank alone: before the next one adds to them, and
+// before the reduction gets hold of them.
+Status Trainer::MeasureSmallBatch(const TensorView& gradient) {
+  WEFT_ASSIGN_OR_RETURN(const double squares, Squares(gradient));
   small_squares_ += squares;
   return OkStatus();
 }
@@ -166,7 +172,7 @@ Status Trainer::EstimateNoiseScale(int64_t targets, StepReport& report) {
   const auto small = static_cast<double>(plan_.micro_batch);
   if (!report.skipped && large > small) {
     noise_scale_->Add(small, squares[0] / ranks, large,
-                      report.gradient_norm * report.gradient_norm);
+                      large_squares_ / (report.loss_scale * report.loss_scale));
   }
   report.noise_scale = noise_scale_->Value();
   return OkStatus();
@@ -208,7 +214,8 @@ Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, i
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
     if (noise_scale_ != nullptr && k == 0 && !(last && reducer != nullptr)) {
-      WEFT_RETURN_IF_ERROR(MeasureSmallBatch(parts_.model->parameters().gradients()));
+      WEFT_RETURN_IF_ERROR(
+          MeasureSmallBatch(parts_.model->parameters().differentiated_gradients()));
     }
     Charge(context, "backward", watch.Lap(), seconds.backward);
   }
@@ -227,12 +234,16 @@ void Trainer::UpdateLossScale(StepReport& report) {
 
 Status Trainer::Update(StepReport& report) {
   Context& context = *parts_.context;
+  const ParameterSet& parameters = parts_.model->parameters();
+  if (noise_scale_ != nullptr) {
+    // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
+    WEFT_ASSIGN_OR_RETURN(large_squares_, Squares(parameters.differentiated_gradients()));
+  }
+  WEFT_RETURN_IF_ERROR(SplitGradients(context, parameters, {context.seed, counters_.step}));
   {
     ProfileScope scope(context.profiler, "gradient norm");
-    CountWork(context.profiler, 0,
-              static_cast<double>(parts_.model->parameters().GradientCount()) * sizeof(float));
-    WEFT_ASSIGN_OR_RETURN(GradientNorm gradient,
-                          MeasureGradients(context, parts_.model->parameters()));
+    CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
+    WEFT_ASSIGN_OR_RETURN(GradientNorm gradient, MeasureGradients(context, parameters));
     report.gradient_norm = gradient.norm / report.loss_scale;
     report.non_finite_gradients = gradient.non_finite;
     const StepVerdict verdict =
@@ -245,8 +256,7 @@ Status Trainer::Update(StepReport& report) {
   RememberLoss(job_.train.guard, report.loss, counters_.recent_losses);
   if ((counters_.step + 1) % job_.train.log_every_steps == 0) {
     ProfileScope scope(context.profiler, "norms by group");
-    WEFT_ASSIGN_OR_RETURN(report.norms,
-                          MeasureGroups(context, parts_.model->parameters(), report.loss_scale));
+    WEFT_ASSIGN_OR_RETURN(report.norms, MeasureGroups(context, parameters, report.loss_scale));
   }
   {
     ProfileScope scope(context.profiler, "update");
@@ -256,8 +266,8 @@ Status Trainer::Update(StepReport& report) {
                                                     .update = counters_.updates + 1}));
   }
   ++counters_.updates;
-  packed_ = false;
-  return Pack();
+  stale_ = stale_.value_or(Repack::kTrained);
+  return Pack(counters_.step + 1);
 }
 
 Result<StepReport> Trainer::Step() {
@@ -267,7 +277,7 @@ Result<StepReport> Trainer::Step() {
   report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
                                                counters_.step, job_.train.steps);
   parts_.context->step = counters_.step;
-  WEFT_RETURN_IF_ERROR(Pack());
+  WEFT_RETURN_IF_ERROR(Pack(counters_.step));
 
   Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(std::vector<MicroBatch> batches, LoadBatches(report));
@@ -311,7 +321,7 @@ Result<StepReport> Trainer::Step() {
 void Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
   if (averages.empty()) return;
   Exchange(averages);
-  packed_ = false;
+  stale_ = stale_.value_or(Repack::kTrained);
 }
 
 Result<EvaluationReport> Trainer::Evaluate() {
@@ -324,7 +334,7 @@ Result<EvaluationReport> Trainer::Evaluate() {
 }
 
 Result<EvaluationReport> Trainer::EvaluateWeights() {
-  WEFT_RETURN_IF_ERROR(Pack());
+  WEFT_RETURN_IF_ERROR(Pack(std::nullopt));
   Stopwatch watch;
   Context& context = *parts_.context;
   int64_t count = parts_.validation->Sequences();
@@ -375,7 +385,7 @@ std::vector<NamedTensor> Trainer::StateTensors() const {
 
 void Trainer::Restored(const TrainCounters& counters) {
   counters_ = counters;
-  packed_ = false;
+  stale_ = Repack::kAll;
 }
 
 }  // namespace weft::engine

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/spec/batch_schedule.h"
@@ -71,7 +72,8 @@ class Trainer {
 
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
 
-  Status Pack();
+  /// Packs the weights of step `step`, or with none those of evaluation, where that is not done.
+  Status Pack(std::optional<int64_t> step);
 
   /// The step's micro-batches of this rank; their tokens and targets are added to `own`.
   Result<std::vector<MicroBatch>> LoadBatches(StepReport& own);
@@ -79,6 +81,7 @@ class Trainer {
                                        PhaseSeconds& seconds);
   void UpdateLossScale(StepReport& report);
   Status Update(StepReport& report);
+  Result<double> Squares(const TensorView& gradients);
   Status MeasureSmallBatch(const TensorView& gradient);
   Status EstimateNoiseScale(int64_t targets, StepReport& report);
   void ExchangeWeights(const std::vector<AveragedParameter>& averages);
@@ -97,8 +100,10 @@ class Trainer {
   std::unique_ptr<Updater> updater_;
   std::unique_ptr<NoiseScale> noise_scale_;  ///< Or none.
   double small_squares_ = 0;                 ///< Of the gradients of the first micro-batch.
+  double large_squares_ = 0;                 ///< Of those of the whole batch, with the loss scale.
   TrainCounters counters_;
-  bool packed_ = false;
+  std::optional<Repack> stale_ = Repack::kAll;  ///< What has changed since Pack.
+  std::optional<int64_t> packed_step_;          ///< Pack's last argument, where it matters.
 };
 
 }  // namespace weft::engine

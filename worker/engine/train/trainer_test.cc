@@ -78,6 +78,24 @@ TEST(TrainerTest, StepsAfterTheFirstTakeNoMemoryFromTheSystem) {
   EXPECT_EQ(run.allocator.live_bytes(Component::kWorkspace), 0);
 }
 
+TEST(TrainerTest, FrozenWeightsArePackedAtTheStartAndAfterALoadOnly) {
+  RandomTokens tokens = TinyTokens();
+  JobSpec job = TinyJob(4);
+  job.model.freeze = {"transformer.h.0.*"};
+  TinyTraining run(job, TinyPlan("fp32"), tokens);
+  TinyTraining same(job, TinyPlan("fp32"), tokens);
+  run.Step();
+  same.Step();
+  const ParameterSet& parameters = run.model->parameters();
+  const int64_t index = parameters.Find("transformer.h.0.mlp.c_fc.weight").value();
+  const TensorView frozen = parameters.value(index);
+  for (int64_t i = 0; i < frozen.shape.Elements(); ++i) frozen.As<float>()[i] *= 3;
+  // Steps go on with the packed copy, whatever stands in the master.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run.Step().loss, same.Step().loss);
+  run.trainer->Restored(run.trainer->counters());
+  EXPECT_NE(run.Step().loss, same.Step().loss);
+}
+
 TEST(TrainerTest, ANonFiniteGradientSkipsTheUpdateAndIsCounted) {
   RandomTokens tokens = TinyTokens();
   TinyTraining run(TinyJob(4), TinyPlan("fp32"), tokens);

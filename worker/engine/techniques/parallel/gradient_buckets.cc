@@ -7,7 +7,7 @@ BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
   layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
   bool open = false;
   for (int64_t index = parameters.size() - 1; index >= 0; --index) {
-    if (!parameters[index].trainable()) continue;
+    if (!parameters[index].differentiated()) continue;
     const ParameterSet::Range range = parameters.GradientRange(index);
     if (!open) layout.buckets.push_back({range.end, range.end, 0});
     GradientBucket& bucket = layout.buckets.back();

@@ -19,7 +19,7 @@ struct GradientBucket {
 /// the front of the buffer, may be smaller). Li et al. 2020, "PyTorch Distributed", section 3.2.
 struct BucketLayout {
   std::vector<GradientBucket> buckets;  ///< In the order they are filled.
-  std::vector<int64_t> bucket_of;       ///< By parameter; -1 for a frozen one.
+  std::vector<int64_t> bucket_of;       ///< By parameter; -1 for a frozen one and for factors.
 };
 
 BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes);

@@ -1,0 +1,573 @@
+// Weights trained as products and mixtures, against the rules computed in float64.
+#include "worker/engine/nn/over_parameterization.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/model/model_counts.h"
+#include "common/rng.h"
+#include "worker/engine/comm/rank_threads.h"
+#include "worker/engine/models/weights.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kKinds[] = {"linear_expansion", "majority_kernels"};
+
+using Doubles = std::vector<double>;
+
+RandomTokens TinyTokens() {
+  return {TinyModel().vocab_size, TinyModel().context};
+}
+
+JobSpec Job(const std::string& kind, double inner_ratio = 1.5) {
+  JobSpec job = TinyJob(4);
+  job.model.over_parameterization.kind = kind;
+  job.model.over_parameterization.inner_ratio = inner_ratio;
+  return job;
+}
+
+ModelSpec Plain(ModelSpec model) {
+  model.over_parameterization = {};
+  return model;
+}
+
+Doubles AsDoubles(const TensorView& view) {
+  const std::vector<float> values = ValuesOf(view);
+  return {values.begin(), values.end()};
+}
+
+double Distance(const Doubles& a, const Doubles& b) {
+  double difference = 0, norm = 1e-30;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(a[i] - b[i], 2);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+// What mixtures are drawn by, written down again: gaps between sorted uniform numbers of 24 bits.
+Doubles Mixture(uint64_t seed, int64_t step, const std::string& name, int64_t copies) {
+  PhiloxStream stream({seed, static_cast<uint32_t>(step), SiteHash((name + "/mixture").c_str())});
+  std::multiset<double> cuts = {0, 1};
+  for (int64_t i = 1; i < copies; ++i) cuts.insert((stream.Next() >> 8) / 16777216.0);
+  Doubles p;
+  for (auto cut = std::next(cuts.begin()); cut != cuts.end(); ++cut) {
+    p.push_back(*cut - *std::prev(cut));
+  }
+  return p;
+}
+
+// The factors of a weight in float64: W = sum_i left_i^T right_i over i for a product, and the
+// mixture otherwise.
+struct Factors {
+  bool product;
+  int64_t out, in, inner;
+  std::vector<Doubles> values;
+
+  Doubles Weight(const Doubles& p) const {
+    Doubles w(static_cast<size_t>(out * in), 0.0);
+    for (int64_t o = 0; o < out; ++o) {
+      for (int64_t i = 0; i < in; ++i) {
+        double& sum = w[o * in + i];
+        for (int64_t k = 0; product && k < inner; ++k) {
+          sum += values[0][k * out + o] * values[1][k * in + i];
+        }
+        for (size_t k = 0; !product && k < values.size(); ++k) {
+          sum += p[k] * values[k][o * in + i];
+        }
+      }
+    }
+    return w;
+  }
+
+  std::vector<Doubles> Gradients(const Doubles& dw, const Doubles& p) const {
+    std::vector<Doubles> gradients;
+    for (const Doubles& value : values) gradients.emplace_back(value.size(), 0.0);
+    for (int64_t o = 0; o < out; ++o) {
+      for (int64_t i = 0; i < in; ++i) {
+        const double d = dw[o * in + i];
+        for (int64_t k = 0; product && k < inner; ++k) {
+          gradients[0][k * out + o] += d * values[1][k * in + i];
+          gradients[1][k * in + i] += d * values[0][k * out + o];
+        }
+        for (size_t k = 0; !product && k < values.size(); ++k) {
+          gradients[k][o * in + i] = p[k] * d;
+        }
+      }
+    }
+    return gradients;
+  }
+};
+
+Factors FactorsFrom(const ParameterSet& parameters, int64_t index) {
+  const Parameter& weight = parameters[index];
+  Factors factors{weight.factoring == Factoring::kProduct,
+                  weight.shape[0],
+                  weight.shape[1],
+                  parameters[weight.first_factor].shape[0],
+                  {}};
+  for (int64_t k = 0; k < weight.factors; ++k) {
+    factors.values.push_back(AsDoubles(parameters.value(weight.first_factor + k)));
+  }
+  return factors;
+}
+
+Doubles MixtureIn(const ParameterSet& parameters, int64_t index, uint64_t seed, int64_t step) {
+  return Mixture(seed, step, parameters[index].name, parameters[index].factors);
+}
+
+TEST(MixtureOf, IsAConvexCombinationThatNothingButItsKeyDecides) {
+  Doubles mean(3, 0.0);
+  double squares = 0;
+  constexpr int kDraws = 4000;
+  for (int step = 0; step < kDraws; ++step) {
+    const std::vector<float> p = MixtureOf({7, step}, "w", 3);
+    float sum = 0;
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_GE(p[k], 0);
+      sum += p[k];
+      mean[k] += p[k] / kDraws;
+      squares += std::pow(p[k], 2) / kDraws;
+    }
+    EXPECT_EQ(sum, 1) << "exactly";
+  }
+  for (double m : mean) EXPECT_NEAR(m, 1.0 / 3, 0.015);
+  EXPECT_NEAR(squares, 2.0 / 4, 0.015) << "of the flat Dirichlet distribution: 2 / (k + 1)";
+  const std::vector<float> p = MixtureOf({7, 5}, "w", 4);
+  EXPECT_EQ(p, MixtureOf({7, 5}, "w", 4));
+  EXPECT_NE(p, MixtureOf({8, 5}, "w", 4));
+  EXPECT_NE(p, MixtureOf({7, 6}, "w", 4));
+  EXPECT_NE(p, MixtureOf({7, 5}, "v", 4));
+}
+
+TEST(OverParameterizationTest, MergedWeightsAndSplitGradientsAreThoseOfTheRules) {
+  // Both sides of a weight may be the smaller one, and the inner size odd.
+  for (const std::string kind : kKinds) {
+    for (const char* precision : {"fp32", "bf16", "bf16_pure"}) {
+      for (double ratio : {1.0, 1.03, 2.5}) {
+        SCOPED_TRACE(kind + " " + precision);
+        JobSpec job = Job(kind, ratio);
+        TinyRun run(job.model, {.precision = &PrecisionOf(precision)});
+        ParameterSet& parameters = run.model->parameters();
+        PhiloxStream random(PhiloxKey{3, 0, 0});
+        int64_t weights = 0;
+        for (int64_t i = 0; i < parameters.size(); ++i) {
+          if (parameters[i].factoring == Factoring::kNone) continue;
+          ++weights;
+          for (int64_t k = 0; k < parameters[i].factors; ++k) {
+            const TensorView factor = parameters.value(parameters[i].first_factor + k);
+            kernels::cpu::WithFloatType(factor.dtype, [&]<class T>() {
+              for (int64_t e = 0; e < factor.shape.Elements(); ++e) {
+                factor.As<T>()[e] = FromFloat<T>(static_cast<float>(random.Normal()));
+              }
+            });
+          }
+          float* gradient = parameters.gradient(i).As<float>();
+          for (int64_t e = 0; e < parameters[i].shape.Elements(); ++e) {
+            gradient[e] = static_cast<float>(random.Normal());
+          }
+        }
+        EXPECT_EQ(weights, 8);
+        const MixtureKey key{11, 3};
+        for (bool training : {true, false}) {
+          ASSERT_TRUE(MergeWeights(run.context, parameters, training ? &key : nullptr).ok());
+          for (int64_t i = 0; i < parameters.size(); ++i) {
+            if (parameters[i].factoring == Factoring::kNone) continue;
+            EXPECT_EQ(parameters.value(i).dtype, DType::kF32);
+            const Doubles p = training ? MixtureIn(parameters, i, 11, 3)
+                                       : Doubles(parameters[i].factors, 1.0 / 3);
+            EXPECT_LT(
+                Distance(AsDoubles(parameters.value(i)), FactorsFrom(parameters, i).Weight(p)),
+                1e-6);
+          }
+        }
+        ASSERT_TRUE(SplitGradients(run.context, parameters, key).ok());
+        for (int64_t i = 0; i < parameters.size(); ++i) {
+          if (parameters[i].factoring == Factoring::kNone) continue;
+          const std::vector<Doubles> expected =
+              FactorsFrom(parameters, i)
+                  .Gradients(AsDoubles(parameters.gradient(i)), MixtureIn(parameters, i, 11, 3));
+          for (size_t k = 0; k < expected.size(); ++k) {
+            const int64_t factor = parameters[i].first_factor + static_cast<int64_t>(k);
+            EXPECT_LT(Distance(AsDoubles(parameters.gradient(factor)), expected[k]), 1e-6);
+          }
+        }
+        EXPECT_EQ(run.allocator.live_bytes(Component::kWorkspace), 0);
+      }
+    }
+  }
+}
+
+TEST(OverParameterizationTest, GradientsOfFactorsAreSlopesOfTheLoss) {
+  auto batch = TinyTokens().Get(0, 0, 2);
+  ASSERT_TRUE(batch.ok());
+  for (const std::string kind : kKinds) {
+    SCOPED_TRACE(kind);
+    TinyRun run(Job(kind).model, {.precision = &kFp32Precision});
+    ParameterSet& parameters = run.model->parameters();
+    const MixtureKey key{1, 4};
+    const auto merge = [&] {
+      ASSERT_TRUE(MergeWeights(run.context, parameters, &key).ok());
+      ASSERT_TRUE(run.model->Pack(run.context).ok());
+    };
+    PhiloxStream random(PhiloxKey{3, 0, 0});
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const TensorView value = parameters.value(i);
+      for (int64_t e = 0; e < value.shape.Elements(); ++e) {
+        value.As<float>()[e] += static_cast<float>(0.05 * random.Normal());
+      }
+    }
+    merge();
+    run.Differentiate(*batch);
+    ASSERT_TRUE(SplitGradients(run.context, parameters, key).ok());
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].factor_of < 0) continue;
+      const TensorView value = parameters.value(i);
+      const std::vector<float> start = ValuesOf(value);
+      const Doubles gradient = AsDoubles(parameters.gradient(i));
+      double norm = 0;
+      for (double g : gradient) norm += g * g;
+      norm = std::sqrt(norm);
+      // Along the gradient the slope is its norm.
+      constexpr double kStep = 2e-3;
+      double loss[2];
+      for (int side : {0, 1}) {
+        for (size_t e = 0; e < start.size(); ++e) {
+          value.As<float>()[e] =
+              start[e] + static_cast<float>((side == 0 ? -kStep : kStep) * gradient[e] / norm);
+        }
+        merge();
+        loss[side] = run.Loss(*batch);
+      }
+      std::copy(start.begin(), start.end(), value.As<float>());
+      EXPECT_NEAR((loss[1] - loss[0]) / (2 * kStep) / norm, 1, 0.02) << parameters[i].name;
+    }
+  }
+}
+
+// Steps of gradient descent with momentum and weight decay, computed in float64 from the gradients
+// that the plain network has at the merged weights.
+TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
+  RandomTokens tokens = TinyTokens();
+  for (const std::string kind : kKinds) {
+    SCOPED_TRACE(kind);
+    JobSpec job = Job(kind);
+    job.model.over_parameterization.layers = {"*.attn.c_attn.weight", "*.1.mlp.c_proj.weight"};
+    job.optimizer.name = "sgd";
+    job.optimizer.learning_rate = 0.5;
+    job.optimizer.momentum = 0.9;
+    job.optimizer.weight_decay = 0.01;
+    job.train.gradient_clip_norm = 0;
+    job.train.seed = 21;
+    job.schedule.kind = "constant";
+    TinyTraining run(job, TinyPlan("fp32", 2, 2), tokens);
+    const ParameterSet& parameters = run.model->parameters();
+    TinyRun plain(Plain(job.model), {.precision = &kFp32Precision});
+
+    // By parameter of the expanded model; the plain one's come first and in the same order.
+    std::vector<Doubles> values, momentum;
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      values.push_back(AsDoubles(parameters.value(i)));
+      momentum.emplace_back(values.back().size(), 0.0);
+    }
+    const auto factors_of = [&](int64_t i) {
+      Factors factors = FactorsFrom(parameters, i);
+      for (size_t k = 0; k < factors.values.size(); ++k) {
+        factors.values[k] = values[parameters[i].first_factor + static_cast<int64_t>(k)];
+      }
+      return factors;
+    };
+    const auto move = [&](int64_t i, const Doubles& gradient) {
+      const double decay = parameters[i].shape.rank > 1 ? 0.01 : 0;
+      for (size_t e = 0; e < gradient.size(); ++e) {
+        momentum[i][e] = 0.9 * momentum[i][e] + gradient[e] + decay * values[i][e];
+        values[i][e] -= 0.5 * momentum[i][e];
+      }
+    };
+    for (int64_t step = 0; step < 6; ++step) {
+      ParameterSet& network = plain.model->parameters();
+      for (int64_t i = 0; i < network.size(); ++i) {
+        ASSERT_EQ(network[i].name, parameters[i].name);
+        Doubles weight = values[i];
+        if (parameters[i].factoring != Factoring::kNone) {
+          weight = factors_of(i).Weight(MixtureIn(parameters, i, 21, step));
+        }
+        std::copy(weight.begin(), weight.end(), network.value(i).As<float>());
+      }
+      ASSERT_TRUE(plain.model->Pack(plain.context).ok());
+      auto batch = tokens.Get(step, 0, 4);
+      ASSERT_TRUE(batch.ok());
+      plain.Differentiate(*batch, 1.0f / static_cast<float>(batch->target_count));
+      for (int64_t i = 0; i < network.size(); ++i) {
+        const Doubles gradient = AsDoubles(network.gradient(i));
+        if (parameters[i].factoring == Factoring::kNone) {
+          move(i, gradient);
+          continue;
+        }
+        const std::vector<Doubles> split =
+            factors_of(i).Gradients(gradient, MixtureIn(parameters, i, 21, step));
+        for (size_t k = 0; k < split.size(); ++k) {
+          move(parameters[i].first_factor + static_cast<int64_t>(k), split[k]);
+        }
+      }
+      run.Step();
+      for (int64_t i = 0; i < parameters.size(); ++i) {
+        if (parameters[i].factoring != Factoring::kNone) continue;
+        EXPECT_LT(Distance(AsDoubles(parameters.value(i)), values[i]), 2e-5)
+            << step << " " << parameters[i].name;
+      }
+    }
+    EXPECT_GT(
+        Distance(
+            values[parameters.size() - 1],
+            AsDoubles(TinyRun(job.model, {}).model->parameters().value(parameters.size() - 1))),
+        1e-2)
+        << "it has moved";
+  }
+}
+
+TEST(OverParameterizationTest, AProductStartsAsThePlainNetworkAndMixturesWithItsVariance) {
+  auto batch = TinyTokens().Get(0, 0, 2);
+  ASSERT_TRUE(batch.ok());
+  for (double ratio : {1.0, 2.0}) {
+    const ModelSpec model = Job("linear_expansion", ratio).model;
+    TinyRun expanded(model, {.precision = &kFp32Precision});
+    TinyRun plain(Plain(model), {.precision = &kFp32Precision});
+    EXPECT_EQ(expanded.Logits(*batch), plain.Logits(*batch)) << "bit for bit";
+  }
+  const ModelSpec model = Job("majority_kernels").model;
+  TinyRun mixed(model, {.precision = &kFp32Precision});
+  TinyRun plain(Plain(model), {.precision = &kFp32Precision});
+  const auto square = [](const TensorView& view) {
+    double sum = 0;
+    for (float v : ValuesOf(view)) sum += static_cast<double>(v) * v;
+    return sum;
+  };
+  double mean = 0, expected = 0;
+  for (int64_t step = 0; step < 40; ++step) {
+    const MixtureKey key{1, step};
+    const ParameterSet& parameters = mixed.model->parameters();
+    ASSERT_TRUE(MergeWeights(mixed.context, parameters, &key).ok());
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].factoring == Factoring::kNone) continue;
+      mean += square(parameters.value(i));
+      expected += square(plain.model->parameters().value(i));
+    }
+  }
+  EXPECT_NEAR(mean / expected, 1, 0.06);
+}
+
+TEST(OverParameterizationTest, TheExportOfMergedWeightsIsThePlainModelThatEvaluationSees) {
+  RandomTokens tokens = TinyTokens();
+  auto batch = tokens.Get(50, 0, 2);
+  ASSERT_TRUE(batch.ok());
+  const std::string folder = ::testing::TempDir() + "merged_" + std::to_string(getpid());
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const std::string kind : kKinds) {
+      SCOPED_TRACE(kind + " " + family);
+      JobSpec job = Job(kind);
+      job.model.family = family;
+      job.optimizer.learning_rate = 1e-2;
+      TinyTraining run(job, TinyPlan("fp32"), tokens);
+      for (int i = 0; i < 5; ++i) run.Step();
+      const double loss = run.trainer->Evaluate()->loss;  // packs the weights of evaluation
+      const std::vector<float> logits = run.Logits(*batch);
+      const Status status = ExportWeights(Env::Posix(), folder, *run.model, {});
+      ASSERT_TRUE(status.ok()) << status.message();
+
+      TinyRun plain(Plain(job.model), {.precision = &kFp32Precision});
+      ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *plain.model).ok());
+      ASSERT_TRUE(plain.model->Pack(plain.context).ok());
+      const std::vector<float> merged = plain.Logits(*batch);
+      for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(merged[i], logits[i], 1e-5);
+
+      // And such a folder can be gone on from, over-parameterised anew.
+      TinyTraining again(job, TinyPlan("fp32"), tokens);
+      ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *again.model).ok());
+      again.trainer->Restored({});
+      EXPECT_NEAR(again.trainer->Evaluate()->loss, loss, 1e-5);
+      const StepReport report = again.Step();
+      EXPECT_FALSE(report.skipped);
+    }
+  }
+}
+
+TEST(OverParameterizationTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
+  RandomTokens tokens = TinyTokens();
+  for (const std::string kind : kKinds) {
+    for (const PrecisionRecipe* precision : AllPrecisions()) {
+      SCOPED_TRACE(kind + " " + std::string(precision->name));
+      const JobSpec job = Job(kind);
+      Plan plan = TinyPlan(std::string(precision->name), 2, 2);
+      TinyTraining whole(job, plan, tokens);
+      for (int i = 0; i < 3; ++i) whole.Step();
+      // Recomputation computes the same again.
+      plan.block_memory_policy = {"recompute", "recompute"};
+      TinyTraining resumed(job, plan, tokens);
+      resumed.model->parameters().Initialize(99);
+      const std::vector<NamedTensor> from = whole.trainer->StateTensors();
+      const std::vector<NamedTensor> to = resumed.trainer->StateTensors();
+      ASSERT_EQ(from.size(), to.size());
+      for (size_t i = 0; i < from.size(); ++i) {
+        ASSERT_EQ(from[i].name, to[i].name);
+        std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+      }
+      resumed.trainer->Restored(whole.trainer->counters());
+      for (int i = 0; i < 3; ++i) {
+        ASSERT_EQ(resumed.Step().loss, whole.Step().loss);
+        // An evaluation in between leaves nothing behind.
+        if (i == 0) {
+          ASSERT_TRUE(resumed.trainer->Evaluate().ok());
+        }
+      }
+      EXPECT_EQ(resumed.trainer->Evaluate()->loss, whole.trainer->Evaluate()->loss);
+      EXPECT_EQ(resumed.Parameters(), whole.Parameters());
+    }
+  }
+}
+
+TEST(OverParameterizationTest, RanksDrawTheSameMixturesAndAgreeWithOneRank) {
+  constexpr int kRanks = 2;
+  for (const std::string kind : kKinds) {
+    SCOPED_TRACE(kind);
+    JobSpec job = Job(kind);
+    job.train.gradient_noise_scale = true;
+    RandomTokens alone = TinyTokens();
+    TinyTraining one(job, TinyPlan("fp32", 2, 2), alone);
+    StepReport single;
+    for (int i = 0; i < 4; ++i) single = one.Step();
+
+    std::vector<float> parameters[kRanks];
+    StepReport reports[kRanks];
+    RunRanks(kRanks, std::chrono::milliseconds(20000), [&](Collective& group) {
+      RandomTokens tokens = TinyTokens();
+      Plan plan = TinyPlan("fp32", 2, 1);
+      plan.mesh.data = kRanks;
+      TinyRun run(job.model, ModelOptionsOf(plan));
+      DataParallel reducer(&group, &run.model->parameters(), 4096);
+      auto trainer = Trainer::New(job, plan,
+                                  {.context = &run.context,
+                                   .model = run.model.get(),
+                                   .train = &tokens,
+                                   .reducer = &reducer,
+                                   .rank = group.rank()});
+      ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+      for (int i = 0; i < 4; ++i) {
+        auto report = (*trainer)->Step();
+        ASSERT_TRUE(report.ok()) << report.status().message();
+        reports[group.rank()] = *report;
+      }
+      parameters[group.rank()] = run.Parameters();
+    });
+    EXPECT_EQ(parameters[1], parameters[0]);
+    EXPECT_NEAR(reports[0].loss, single.loss, 1e-5);
+    EXPECT_NEAR(reports[0].gradient_norm, single.gradient_norm, 1e-4 * single.gradient_norm);
+    const std::vector<float> expected = one.Parameters();
+    EXPECT_LT(Distance(Doubles(parameters[0].begin(), parameters[0].end()),
+                       Doubles(expected.begin(), expected.end())),
+              1e-3);
+  }
+}
+
+TEST(OverParameterizationTest, GoesWithEveryOptimizerAverageAndGroup) {
+  CountingTokens tokens(7, 16);
+  for (const std::string kind : kKinds) {
+    for (const char* name : {"sgd", "lars", "adam", "adamw", "lamb", "lion", "adafactor", "muon",
+                             "schedule_free_adamw"}) {
+      for (const char* averaging : {"none", "ema", "lawa"}) {
+        if (name == std::string("schedule_free_adamw") && averaging != std::string("none"))
+          continue;
+        SCOPED_TRACE(kind + " " + name + " " + averaging);
+        JobSpec job = Job(kind);
+        job.optimizer.name = name;
+        job.optimizer.learning_rate = name == std::string("sgd")    ? 0.1
+                                      : name == std::string("lars") ? 2.0
+                                                                    : 3e-3;
+        job.optimizer.groups = {
+            {.parameters = {"*.0.attn.c_attn.weight"}, .learning_rate_scale = 0}};
+        job.optimizer.weight_decay = 0;
+        job.train.averaging.kind = averaging;
+        job.train.averaging.decay = 0.5;
+        job.schedule.kind = "constant";
+        TinyTraining run(job, TinyPlan("fp32"), tokens);
+        const ParameterSet& parameters = run.model->parameters();
+        const int64_t held = parameters.Find("transformer.h.0.attn.c_attn.weight").value();
+        std::vector<Doubles> before = FactorsFrom(parameters, held).values;
+        const double first = run.Step().loss;
+        for (int i = 0; i < 25; ++i) run.Step();
+        EXPECT_LT(run.trainer->Evaluate()->loss, first - 0.1);
+        EXPECT_EQ(FactorsFrom(parameters, held).values, before)
+            << "the name of the weight stands for its factors";
+      }
+    }
+  }
+}
+
+TEST(OverParameterizationTest, CountsItsOperationsOnceAStep) {
+  RandomTokens tokens = TinyTokens();
+  for (const std::string kind : kKinds) {
+    const JobSpec job = Job(kind);
+    TinyTraining run(job, TinyPlan("fp32", 1, 4), tokens);
+    run.Step();
+    Profiler profiler;
+    run.context.profiler = &profiler;
+    run.Step();
+    run.context.profiler = nullptr;
+    double flops = 0;
+    for (const char* operation : {"merge weights", "split gradients"}) {
+      flops += profiler.entries().at(operation).flops;
+    }
+    EXPECT_EQ(flops, FactorFlopsPerStep(ShapeOf(job))) << kind;
+  }
+}
+
+TEST(OverParameterizationTest, PatternsNameTrainedMatricesOfBlocksAlone) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  const auto refusal = [&](const ModelSpec& model) {
+    return NewModel(context, model, {}).status().message();
+  };
+  ModelSpec model = Job("linear_expansion").model;
+  model.over_parameterization.layers = {"*.mlp.c_fc.weight", "transformer.wte.weight"};
+  EXPECT_THAT(refusal(model), HasSubstr("layers 'transformer.wte.weight' matches no trained"));
+  model.over_parameterization.layers = {"transformer.h.1.mlp.c_fc.wieght"};
+  EXPECT_THAT(refusal(model), HasSubstr("did you mean 'transformer.h.1.mlp.c_fc.weight'?"));
+  model.over_parameterization.layers = {"*.0.mlp.c_fc.weight"};
+  model.freeze = {"transformer.h.0.*"};
+  EXPECT_THAT(refusal(model), HasSubstr("matches no trained"));
+
+  // Those of frozen blocks are left as they are.
+  model.over_parameterization.layers = {};
+  TinyRun run(model, {});
+  std::set<std::string> factored;
+  for (int64_t i = 0; i < run.model->parameters().size(); ++i) {
+    const Parameter& parameter = run.model->parameters()[i];
+    if (parameter.factoring != Factoring::kNone) factored.insert(parameter.name);
+  }
+  EXPECT_THAT(factored, ::testing::ElementsAre("transformer.h.1.attn.c_attn.weight",
+                                               "transformer.h.1.attn.c_proj.weight",
+                                               "transformer.h.1.mlp.c_fc.weight",
+                                               "transformer.h.1.mlp.c_proj.weight"));
+}
+
+}  // namespace
+}  // namespace weft::engine
