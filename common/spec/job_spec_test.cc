@@ -132,11 +132,6 @@ TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
               }),
               HasSubstr("train.averaging does not go with"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
-                job.optimizer.name = "muon";
-                job.train.precision = "bf16_pure";
-              }),
-              HasSubstr("bf16_pure goes neither with"));
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.schedule.kind = "warmup_stable_decay";
                 job.schedule.decay_steps = 901;
               }),

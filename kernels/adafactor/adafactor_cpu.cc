@@ -8,7 +8,9 @@
 #include "kernels/adafactor/adafactor_simd.h"
 #include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/norm_stat/norm_stat_simd.h"
+#include "kernels/stochastic_round/stochastic_round_simd.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -41,15 +43,14 @@ class TensorUpdate {
                  kernels_.update_squares(Gradient(row), column_factors_.data(), tensor_.columns);
         }) /
         elements);
-    const double rms_parameter =
-        std::sqrt(SumOverRows([&](int64_t row) {
-                    double sum = 0;
-                    int64_t non_finite = 0;
-                    PickNormStatKernels().block(tensor_.parameter + row * tensor_.columns,
-                                                tensor_.columns, &sum, &non_finite);
-                    return sum;
-                  }) /
-                  elements);
+    const double rms_parameter = std::sqrt(
+        SumOverRows([&](int64_t row) {
+          double sum = 0;
+          int64_t non_finite = 0;
+          PickNormStatKernels().block(ParameterRow(row), tensor_.columns, &sum, &non_finite);
+          return sum;
+        }) /
+        elements);
     const double rate = static_cast<double>(args_.learning_rate) * tensor_.learning_rate_scale;
     const double relative = std::min(rate, 1 / std::sqrt(static_cast<double>(args_.step)));
     const double size =
@@ -57,9 +58,10 @@ class TensorUpdate {
     const auto decay = static_cast<float>(1 - rate * tensor_.weight_decay);
     ForEachGroup([&](int64_t, int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
+        float* parameter = ParameterRow(row);
         kernels_.apply(Gradient(row), column_factors_.data(), decay,
-                       static_cast<float>(size * row_factors_[row]), tensor_.columns,
-                       tensor_.parameter + row * tensor_.columns);
+                       static_cast<float>(size * row_factors_[row]), tensor_.columns, parameter);
+        RoundRow(row, parameter);
       }
     });
   }
@@ -67,6 +69,25 @@ class TensorUpdate {
  private:
   AdafactorGradient Gradient(int64_t row) const {
     return {tensor_.gradient + row * tensor_.columns, args_.gradient_scale, args_.gradient_limit};
+  }
+
+  // A row of the parameter, or a copy of it in f32 until the thread asks for another one.
+  float* ParameterRow(int64_t row) const {
+    if (tensor_.bf16_parameter == nullptr) return tensor_.parameter + row * tensor_.columns;
+    static thread_local std::vector<float> wide;
+    wide.resize(static_cast<size_t>(tensor_.columns));
+    PickElementwiseKernels().bf16.to_f32(tensor_.bf16_parameter + row * tensor_.columns,
+                                         wide.data(), tensor_.columns);
+    return wide.data();
+  }
+
+  void RoundRow(int64_t row, const float* parameter) const {
+    if (tensor_.bf16_parameter == nullptr) return;
+    const auto blocks_of_a_row = static_cast<uint64_t>(tensor_.columns + 3) / 4;
+    PickStochasticRoundKernels().run({args_.seed, args_.rounding_step, tensor_.rounding_site},
+                                     static_cast<uint64_t>(row) * blocks_of_a_row, parameter,
+                                     tensor_.bf16_parameter + row * tensor_.columns,
+                                     tensor_.columns);
   }
 
   // Calls fn(group, first row, end of rows) for all groups in parallel.
@@ -142,8 +163,8 @@ Status Adafactor(const Stream& stream, const AdafactorArgs& args) {
   check.That(args.clip > 0, "clip must be more than 0");
   for (const AdafactorTensor& tensor : args.tensors) {
     check.That(tensor.rows >= 1 && tensor.columns >= 1, "a tensor is empty");
-    check.That(tensor.parameter != nullptr && tensor.gradient != nullptr &&
-                   tensor.column_moment != nullptr &&
+    check.That((tensor.parameter != nullptr) != (tensor.bf16_parameter != nullptr) &&
+                   tensor.gradient != nullptr && tensor.column_moment != nullptr &&
                    (tensor.rows == 1 || tensor.row_moment != nullptr),
                "a tensor has no memory");
   }

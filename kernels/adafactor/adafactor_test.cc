@@ -1,7 +1,9 @@
 #include "kernels/adafactor/adafactor.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -26,7 +28,12 @@ struct Matrix {
     for (float& value : g) value = static_cast<float>(rng.Normal());
   }
   AdafactorTensor Tensor() {
-    return {p.data(), g.data(), rows.data(), columns.data(), kRows, kColumns};
+    return {.parameter = p.data(),
+            .gradient = g.data(),
+            .row_moment = rows.data(),
+            .column_moment = columns.data(),
+            .rows = kRows,
+            .columns = kColumns};
   }
 };
 
@@ -55,6 +62,62 @@ TEST(Adafactor, AClippedStepIsAsLongAsTheRateTimesTheParameter) {
     size += std::pow(before[i], 2);
   }
   EXPECT_NEAR(std::sqrt(moved / size), 0.01 * 0.5, 1e-5);
+}
+
+TEST(Adafactor, ABf16ParameterIsTheF32UpdateRoundedUpOrDownWithoutBias) {
+  // Columns that are no multiple of four, and one row alone.
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{30, 19}, {1, 600}}) {
+    const auto count = static_cast<size_t>(rows * columns);
+    PhiloxStream rng({.seed = 3});
+    std::vector<float> wide(count), gradient(count), r(rows), c(columns), r2(rows), c2(columns);
+    std::vector<BFloat16> narrow(count);
+    for (size_t i = 0; i < count; ++i) {
+      narrow[i] = ToBFloat16(static_cast<float>(rng.Normal()));
+      wide[i] = ToFloat(narrow[i]);
+      gradient[i] = static_cast<float>(rng.Normal());
+    }
+    const std::vector<BFloat16> start = narrow;
+    AdafactorTensor tensor = {.gradient = gradient.data(),
+                              .row_moment = r.data(),
+                              .column_moment = c.data(),
+                              .rows = rows,
+                              .columns = columns,
+                              .weight_decay = 0.1f,
+                              .rounding_site = 5};
+    AdafactorTensor full = tensor;
+    tensor.bf16_parameter = narrow.data();
+    full.parameter = wide.data();
+    full.row_moment = r2.data();
+    full.column_moment = c2.data();
+    const auto run = [](AdafactorTensor& t, uint64_t seed) {
+      ASSERT_TRUE(Adafactor({}, {.tensors = {&t, 1}, .learning_rate = 0.01f, .seed = seed}).ok());
+    };
+    run(full, 1);
+    run(tensor, 1);
+    EXPECT_EQ(c, c2);
+    double bias = 0, error = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const double off = ToFloat(narrow[i]) - wide[i];
+      EXPECT_LE(std::abs(off), std::abs(wide[i]) * 0x1p-7 + 1e-30);
+      bias += off / static_cast<double>(count);
+      error += off * off / static_cast<double>(count);
+    }
+    EXPECT_LT(std::abs(bias), 4 * std::sqrt(error / static_cast<double>(count)));
+    // Other bits for another seed, the same for the same.
+    const std::vector<BFloat16> first = narrow;
+    const auto differ = [&](uint64_t seed) {
+      narrow = start;
+      std::fill(r.begin(), r.end(), 0.0f);
+      std::fill(c.begin(), c.end(), 0.0f);
+      tensor.bf16_parameter = narrow.data();
+      run(tensor, seed);
+      size_t differing = 0;
+      for (size_t i = 0; i < count; ++i) differing += narrow[i].bits != first[i].bits ? 1 : 0;
+      return differing;
+    };
+    EXPECT_EQ(differ(1), 0u);
+    EXPECT_GT(differ(2), count / 10);
+  }
 }
 
 TEST(Adafactor, RefusesArgumentsThatDoNotFit) {

@@ -29,11 +29,13 @@ Result<std::unique_ptr<Optimizer>> Adafactor::New(Context& context, const Optimi
         UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
     const Shape& shape = parameters[i].shape;
     kernels::AdafactorTensor tensor = {.parameter = common.parameter,
+                                       .bf16_parameter = common.bf16_parameter,
                                        .gradient = common.gradient,
                                        .rows = shape.rank == 1 ? 1 : shape.Rows(),
                                        .columns = shape[-1],
                                        .learning_rate_scale = common.learning_rate_scale,
-                                       .weight_decay = common.weight_decay};
+                                       .weight_decay = common.weight_decay,
+                                       .rounding_site = common.rounding_site};
     if (shape.rank > 1) tensor.row_moment = state[next++];
     tensor.column_moment = state[next++];
     adafactor->tensors_.push_back(tensor);
@@ -50,7 +52,9 @@ Status Adafactor::Update(Context& context, const UpdateArgs& args) {
                              .gradient_limit = inputs.gradient_limit,
                              .decay_exponent = static_cast<float>(spec_.decay_exponent),
                              .clip = static_cast<float>(spec_.update_clip),
-                             .step = args.update});
+                             .step = args.update,
+                             .seed = inputs.seed,
+                             .rounding_step = inputs.step});
 }
 
 }  // namespace weft::engine

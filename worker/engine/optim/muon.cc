@@ -73,11 +73,12 @@ Status Muon::UpdateMatrix(Context& context, const UpdateArgs& args, const Matrix
                                          .momentum = static_cast<float>(spec_.momentum),
                                          .nesterov = spec_.nesterov}));
   // Each part is a step of plain gradient descent along its orthogonalized direction.
-  tensor[0].gradient = direction.As<float>();
+  kernels::UpdateTensor& part = tensor[0];
+  part.gradient = direction.As<float>();
   for (int64_t rows : matrix.parts) {
-    tensor[0].count = rows * matrix.columns;
-    const TensorView view(direction.As<float>() + (tensor[0].parameter - matrix.tensor.parameter),
-                          DType::kF32, {rows, matrix.columns}, direction.view().device);
+    part.count = rows * matrix.columns;
+    const TensorView view(direction.As<float>() + part.first_element, DType::kF32,
+                          {rows, matrix.columns}, direction.view().device);
     const int64_t bytes = kernels::OrthogonalizeWorkspace(rows, matrix.columns, compute_);
     WEFT_RETURN_IF_ERROR(
         kernels::Orthogonalize(context.stream, {.matrix = view,
@@ -86,11 +87,13 @@ Status Muon::UpdateMatrix(Context& context, const UpdateArgs& args, const Matrix
                                                 .compute = compute_}));
     const double scale = StepScale(spec_.muon_scale, rows, matrix.columns);
     WEFT_RETURN_IF_ERROR(kernels::Sgd(
-        context.stream, {.update = {.tensors = tensor,
-                                    .learning_rate = static_cast<float>(args.learning_rate),
-                                    .gradient_scale = static_cast<float>(scale)}}));
-    tensor[0].parameter += tensor[0].count;
-    tensor[0].gradient += tensor[0].count;
+        context.stream,
+        {.update = InputsOf(context, {.learning_rate = args.learning_rate, .gradient_scale = scale},
+                            tensor)}));
+    if (part.parameter != nullptr) part.parameter += part.count;
+    if (part.bf16_parameter != nullptr) part.bf16_parameter += part.count;
+    part.gradient += part.count;
+    part.first_element += part.count;
   }
   return OkStatus();
 }

@@ -12,11 +12,11 @@
 
 namespace weft::engine {
 
-/// A parameter, and the average that stands for it in evaluation.
+/// A parameter, f32 or bf16, and the average that stands for it in evaluation.
 struct AveragedParameter {
-  float* parameter = nullptr;
+  TensorView parameter;
   float* average = nullptr;
-  int64_t count = 0;
+  int64_t count() const { return parameter.shape.Elements(); }
 };
 
 struct UpdateArgs {
@@ -39,7 +39,8 @@ class Optimizer {
   virtual std::vector<NamedTensor> StateTensors() const = 0;
 
   /// Averages that stand for the parameters in evaluation and export, for rules whose result they
-  /// are. Only after the first update.
+  /// are. Only after the first update. Overwrites the gradients of bf16 parameters: see
+  /// ExchangeableAverage.
   virtual std::vector<AveragedParameter> Averages() const { return {}; }
 };
 

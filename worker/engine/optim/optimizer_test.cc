@@ -263,34 +263,55 @@ TEST(OptimizerTest, AHundredUpdatesEndWhereFloat64Ends) {
     std::vector<double> moved = run.reference[1].value;
     for (size_t i = 0; i < moved.size(); ++i) moved[i] -= start[i];
     EXPECT_GT(Norm(moved), 0.1 * Norm(start));
+
+    // Matrices in bf16, rounded stochastically: up or down at first, and a walk without drift
+    // later.
+    OptimizerRun half(spec, DType::kBF16);
+    half.Update(1);
+    half.UpdateReference(1, rule);
+    for (size_t p = 0; p < half.reference.size(); ++p) {
+      const std::vector<float> got = half.Values()[p];
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double expected = half.reference[p].value[i];
+        ASSERT_NEAR(got[i], expected, std::abs(expected) * 0x1p-7 + 1e-6);
+      }
+    }
+    for (int64_t t = 2; t <= 100; ++t) {
+      half.Update(t);
+      half.UpdateReference(t, rule);
+    }
+    EXPECT_LT(half.Error(), 0.05);
+    EXPECT_GT(half.Error(), 1e-4);
   }
 }
 
 TEST(OptimizerTest, ARestoredStateGoesOnBitForBit) {
   for (const char* name : {"sgd", "lars", "adam", "adamw", "lamb", "lion", "adafactor", "muon",
                            "schedule_free_adamw"}) {
-    SCOPED_TRACE(name);
-    OptimizerRun original(SpecOf(name)), copy(SpecOf(name));
-    for (int64_t t = 1; t <= 5; ++t) original.Update(t);
-    for (int64_t p = 0; p < copy.parameters.size(); ++p) {
-      const TensorView to = copy.parameters.value(p);
-      std::memcpy(to.data, original.parameters.value(p).data, to.Bytes());
+    for (DType matrices : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(name);
+      OptimizerRun original(SpecOf(name), matrices), copy(SpecOf(name), matrices);
+      for (int64_t t = 1; t <= 5; ++t) original.Update(t);
+      for (int64_t p = 0; p < copy.parameters.size(); ++p) {
+        const TensorView to = copy.parameters.value(p);
+        std::memcpy(to.data, original.parameters.value(p).data, to.Bytes());
+      }
+      const auto from = original.optimizer->StateTensors();
+      const auto to = copy.optimizer->StateTensors();
+      ASSERT_EQ(from.size(), to.size());
+      for (size_t i = 0; i < from.size(); ++i) {
+        EXPECT_EQ(from[i].name, to[i].name);
+        const bool rest_of_muon = name == std::string("muon") && from[i].name[0] == 'a';
+        EXPECT_THAT(from[i].name,
+                    ::testing::StartsWith(std::string(rest_of_muon ? "adamw" : name) + "/"));
+        std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+      }
+      for (int64_t t = 6; t <= 8; ++t) {
+        original.Update(t);
+        copy.Update(t);
+      }
+      EXPECT_EQ(copy.Values(), original.Values());
     }
-    const auto from = original.optimizer->StateTensors();
-    const auto to = copy.optimizer->StateTensors();
-    ASSERT_EQ(from.size(), to.size());
-    for (size_t i = 0; i < from.size(); ++i) {
-      EXPECT_EQ(from[i].name, to[i].name);
-      const bool rest_of_muon = name == std::string("muon") && from[i].name[0] == 'a';
-      EXPECT_THAT(from[i].name,
-                  ::testing::StartsWith(std::string(rest_of_muon ? "adamw" : name) + "/"));
-      std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
-    }
-    for (int64_t t = 6; t <= 8; ++t) {
-      original.Update(t);
-      copy.Update(t);
-    }
-    EXPECT_EQ(copy.Values(), original.Values());
   }
 }
 

@@ -4,17 +4,17 @@
 #include <cmath>
 #include <string>
 
-#include "worker/engine/optim/fused_optimizer.h"
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/optim/weight_average.h"
 
 namespace weft::engine {
 
 Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const OptimizerSpec& spec,
                                                      const ParameterSet& parameters,
                                                      const std::vector<ParameterRule>& rules) {
-  std::unique_ptr<ScheduleFree> optimizer(new ScheduleFree(spec));
+  std::unique_ptr<ScheduleFree> optimizer(new ScheduleFree(spec, &parameters));
   OptimizerState& state = optimizer->state_;
-  const std::vector<int64_t> indices = TrainedParameters(parameters);
-  for (int64_t i : indices) {
+  for (int64_t i : optimizer->indices_) {
     for (const char* what : {"average", "base", "second_moment"}) {
       state.Add(spec.name + "/" + parameters[i].name + "/" + what, parameters[i].shape);
     }
@@ -22,7 +22,7 @@ Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const Opt
   const size_t sum = state.Add(spec.name + "/weight_sum", {2});
   WEFT_RETURN_IF_ERROR(state.Allocate(context));
   size_t next = 0;
-  for (int64_t i : indices) {
+  for (int64_t i : optimizer->indices_) {
     kernels::UpdateTensor tensor = UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
     for (float*& memory : tensor.state) memory = state[next++];
     optimizer->tensors_.push_back(tensor);
@@ -32,11 +32,15 @@ Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const Opt
 }
 
 // Average and base begin where the parameters do.
-void ScheduleFree::Start() {
-  for (const kernels::UpdateTensor& tensor : tensors_) {
-    std::copy_n(tensor.parameter, tensor.count, tensor.state[0]);
-    std::copy_n(tensor.parameter, tensor.count, tensor.state[1]);
+Status ScheduleFree::Start(Context& context) {
+  for (size_t k = 0; k < tensors_.size(); ++k) {
+    const TensorView parameter = parameters_->value(indices_[k]);
+    for (float* state : {tensors_[k].state[0], tensors_[k].state[1]}) {
+      WEFT_RETURN_IF_ERROR(
+          kernels::Cast(context.stream, {parameter, {state, DType::kF32, parameter.shape}}));
+    }
   }
+  return OkStatus();
 }
 
 // The rate's square, as a share of the sum so far.
@@ -51,7 +55,7 @@ double ScheduleFree::AverageWeight(const UpdateArgs& args) {
 }
 
 Status ScheduleFree::Update(Context& context, const UpdateArgs& args) {
-  if (args.update == 1) Start();
+  if (args.update == 1) WEFT_RETURN_IF_ERROR(Start(context));
   return kernels::ScheduleFreeAdamW(context.stream,
                                     {.update = InputsOf(context, args, tensors_),
                                      .beta1 = static_cast<float>(spec_.beta1),
@@ -63,8 +67,8 @@ Status ScheduleFree::Update(Context& context, const UpdateArgs& args) {
 
 std::vector<AveragedParameter> ScheduleFree::Averages() const {
   std::vector<AveragedParameter> averages;
-  for (const kernels::UpdateTensor& tensor : tensors_) {
-    averages.push_back({tensor.parameter, tensor.state[0], tensor.count});
+  for (size_t k = 0; k < tensors_.size(); ++k) {
+    averages.push_back(ExchangeableAverage(*parameters_, indices_[k], tensors_[k].state[0]));
   }
   return averages;
 }

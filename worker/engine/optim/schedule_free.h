@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/optimizer/optimizer.h"
+#include "worker/engine/optim/fused_optimizer.h"
 #include "worker/engine/optim/optimizer.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/optim/parameter_rules.h"
@@ -24,14 +25,17 @@ class ScheduleFree : public Optimizer {
   std::vector<AveragedParameter> Averages() const override;
 
  private:
-  explicit ScheduleFree(const OptimizerSpec& spec) : spec_(spec) {}
+  ScheduleFree(const OptimizerSpec& spec, const ParameterSet* parameters)
+      : spec_(spec), parameters_(parameters), indices_(TrainedParameters(*parameters)) {}
 
-  void Start();
+  Status Start(Context& context);
   double AverageWeight(const UpdateArgs& args);
 
   OptimizerSpec spec_;
   OptimizerState state_;
-  std::vector<kernels::UpdateTensor> tensors_;
+  const ParameterSet* parameters_;
+  std::vector<int64_t> indices_;
+  std::vector<kernels::UpdateTensor> tensors_;  ///< Of indices_.
   float* weight_sum_ = nullptr;  ///< Of the averages, as a number and what f32 lacks of it.
 };
 

@@ -46,7 +46,7 @@ using ReferenceRule =
 /// gradients of a step are random numbers that depend on nothing but the step.
 class OptimizerRun {
  public:
-  explicit OptimizerRun(const OptimizerSpec& spec) : spec_(spec) {
+  explicit OptimizerRun(const OptimizerSpec& spec, DType matrices = DType::kF32) : spec_(spec) {
     kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
     context.allocator = &allocator;
     const auto add = [this](const char* name, const Shape& shape, const Initializer& start,
@@ -58,7 +58,7 @@ class OptimizerRun {
     add("h.0.attn.c_attn.bias", {48}, {0.1, 0.5});
     add("h.0.mlp.c_proj.weight", {16, 40}, {0, 0.5});
     add("ln_f.weight", {16}, {1, 0});
-    WEFT_CHECK(parameters.Allocate(context, true).ok(), "allocate");
+    WEFT_CHECK(parameters.Allocate(context, true, matrices).ok(), "allocate");
     parameters.Initialize(1);
     parameters.SetParts(1, {16, 16, 16});
     auto made = NewOptimizer(context, spec, &parameters, DType::kF32);
@@ -69,14 +69,14 @@ class OptimizerRun {
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Shape& shape = parameters[i].shape;
       const ParameterRule& rule = (*rules)[static_cast<size_t>(i)];
-      const float* value = parameters.value(i).As<float>();
+      const std::vector<float> value = ValuesOf(parameters.value(i));
       reference.push_back({parameters[i].name,
                            shape[0],
                            shape.rank > 1 ? shape[1] : 1,
                            shape.rank > 1,
                            rule.learning_rate_scale,
                            rule.weight_decay,
-                           {value, value + shape.Elements()},
+                           {value.begin(), value.end()},
                            {}});
     }
   }
@@ -89,6 +89,7 @@ class OptimizerRun {
   /// Update t of the optimizer, with gradients that are scaled and limited on the way.
   void Update(int64_t t) {
     FillGradients(t);
+    context.step = t;  // of what is rounded
     Status status = optimizer->Update(context, {.learning_rate = LearningRate(t),
                                                 .gradient_scale = kScale,
                                                 .gradient_limit = Limit(),
@@ -113,7 +114,7 @@ class OptimizerRun {
   double Error() const {
     double worst = 0;
     for (size_t i = 0; i < reference.size(); ++i) {
-      const float* got = parameters.value(static_cast<int64_t>(i)).As<float>();
+      const std::vector<float> got = ValuesOf(parameters.value(static_cast<int64_t>(i)));
       double difference = 0, norm = 0;
       for (size_t k = 0; k < reference[i].value.size(); ++k) {
         difference += std::pow(got[k] - reference[i].value[k], 2);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/optimizer/optimizer.h"
 #include "worker/engine/optim/fused_optimizer.h"
 
@@ -37,17 +39,35 @@ std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates) {
 
 void Exchange(const std::vector<AveragedParameter>& averages) {
   for (const AveragedParameter& a : averages) {
-    kernels::cpu::ParallelFor(a.count, kGrain, [&](int64_t begin, int64_t end) {
-      std::swap_ranges(a.parameter + begin, a.parameter + end, a.average + begin);
+    kernels::cpu::WithFloatType(a.parameter.dtype, [&]<class T>() {
+      T* parameter = a.parameter.As<T>();
+      kernels::cpu::ParallelFor(a.count(), kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const float value = ToFloat(parameter[i]);
+          parameter[i] = FromFloat<T>(a.average[i]);
+          a.average[i] = value;
+        }
+      });
     });
   }
+}
+
+AveragedParameter ExchangeableAverage(const ParameterSet& parameters, int64_t index,
+                                      float* average) {
+  const TensorView value = parameters.value(index);
+  if (value.dtype == DType::kF32) return {value, average};
+  auto* copy = parameters.gradient(index).As<float>();
+  kernels::cpu::ParallelFor(value.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
+    std::copy(average + begin, average + end, copy + begin);
+  });
+  return {value, copy};
 }
 
 Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
                                                           const AveragingSpec& spec,
                                                           const ParameterSet& parameters) {
   if (spec.kind == "none") return std::unique_ptr<WeightAverage>();
-  std::unique_ptr<WeightAverage> average(new WeightAverage(spec));
+  std::unique_ptr<WeightAverage> average(new WeightAverage(spec, &parameters));
   const std::vector<int64_t> indices = TrainedParameters(parameters);
   const int64_t slots = Slots(spec);
   for (int64_t slot = 0; slot < slots; ++slot) {
@@ -56,16 +76,22 @@ Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
   }
   WEFT_RETURN_IF_ERROR(average->state_.Allocate(context));
   for (size_t k = 0; k < indices.size(); ++k) {
-    Entry entry = {parameters.value(indices[k]).As<float>(),
-                   parameters.gradient(indices[k]).As<float>(),
-                   parameters[indices[k]].shape.Elements(),
-                   {}};
+    Entry entry = {indices[k], parameters[indices[k]].shape.Elements(), {}};
     for (int64_t slot = 0; slot < slots; ++slot) {
       entry.slots.push_back(average->state_[static_cast<size_t>(slot) * indices.size() + k]);
     }
     average->entries_.push_back(std::move(entry));
   }
   return average;
+}
+
+// The values of a parameter: those of a bf16 one in the place of its gradient.
+Result<const float*> WeightAverage::InF32(Context& context, const Entry& entry) const {
+  const TensorView value = parameters_->value(entry.index);
+  if (value.dtype == DType::kF32) return value.As<float>();
+  const TensorView wide = parameters_->gradient(entry.index);
+  WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {value, wide}));
+  return wide.As<float>();
 }
 
 Status WeightAverage::Observe(Context& context, int64_t updates) {
@@ -75,8 +101,9 @@ Status WeightAverage::Observe(Context& context, int64_t updates) {
     // An exponential average descends the gradient of half its squared distance to the parameter.
     std::vector<kernels::UpdateTensor> tensors;
     for (const Entry& e : entries_) {
+      WEFT_ASSIGN_OR_RETURN(const float* value, InF32(context, e));
       tensors.push_back({.parameter = e.slots[0],
-                         .gradient = e.parameter,
+                         .gradient = value,
                          .state = {},
                          .count = e.count,
                          .weight_decay = 1});
@@ -88,9 +115,9 @@ Status WeightAverage::Observe(Context& context, int64_t updates) {
   }
   const int64_t slot = spec_.kind == "ema" ? 0 : (observed - 1) % spec_.window;
   for (const Entry& e : entries_) {
-    kernels::cpu::ParallelFor(e.count, kGrain, [&](int64_t begin, int64_t end) {
-      std::copy(e.parameter + begin, e.parameter + end, e.slots[slot] + begin);
-    });
+    const TensorView value = parameters_->value(e.index);
+    WEFT_RETURN_IF_ERROR(
+        kernels::Cast(context.stream, {value, {e.slots[slot], DType::kF32, value.shape}}));
   }
   return OkStatus();
 }
@@ -100,19 +127,22 @@ std::vector<AveragedParameter> WeightAverage::Averages(int64_t updates) {
   const int64_t observed = updates / spec_.every_steps;
   if (observed == 0) return averages;
   if (spec_.kind == "ema") {
-    for (const Entry& e : entries_) averages.push_back({e.parameter, e.slots[0], e.count});
+    for (const Entry& e : entries_) {
+      averages.push_back(ExchangeableAverage(*parameters_, e.index, e.slots[0]));
+    }
     return averages;
   }
   const int64_t taken = std::min(observed, spec_.window);
   for (const Entry& e : entries_) {
+    auto* mean = parameters_->gradient(e.index).As<float>();
     kernels::cpu::ParallelFor(e.count, kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         double sum = 0;
         for (int64_t slot = 0; slot < taken; ++slot) sum += e.slots[slot][i];
-        e.gradient[i] = static_cast<float>(sum / static_cast<double>(taken));
+        mean[i] = static_cast<float>(sum / static_cast<double>(taken));
       }
     });
-    averages.push_back({e.parameter, e.gradient, e.count});
+    averages.push_back({parameters_->value(e.index), mean});
   }
   return averages;
 }

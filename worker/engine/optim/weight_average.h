@@ -14,8 +14,14 @@
 
 namespace weft::engine {
 
-/// Exchanges parameters and averages, in parallel. Twice is as if never.
+/// Exchanges parameters and averages, in parallel; what becomes bf16 is rounded to nearest. Twice
+/// is as if never for the parameters.
 void Exchange(const std::vector<AveragedParameter>& averages);
+
+/// The average of parameter `index`, ready for two exchanges after which it is what it was: where
+/// the parameter is bf16, a copy in its gradient, which nothing needs between two steps.
+AveragedParameter ExchangeableAverage(const ParameterSet& parameters, int64_t index,
+                                      float* average);
 
 /// How the tensor of a checkpoint is called that is an average of a parameter, or part of one.
 struct AverageName {
@@ -35,30 +41,32 @@ std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates);
 /// "ema/<parameter>" or "lawa/<slot>/<parameter>".
 class WeightAverage {
  public:
-  /// Null when spec.kind is none.
+  /// Null when spec.kind is none. `parameters` outlives it.
   static Result<std::unique_ptr<WeightAverage>> New(Context& context, const AveragingSpec& spec,
                                                     const ParameterSet& parameters);
 
-  /// The parameters have been updated `updates` times.
+  /// The parameters have been updated `updates` times. Overwrites the gradients of bf16 ones.
   Status Observe(Context& context, int64_t updates);
 
   /// What to exchange for an evaluation after `updates` updates; empty while there is no average.
-  /// The mean of lawa is made in the gradients, which nothing needs between two steps.
+  /// The mean of lawa is made in the gradients.
   std::vector<AveragedParameter> Averages(int64_t updates);
 
   std::vector<NamedTensor> StateTensors() const { return state_.Named(); }
 
  private:
   struct Entry {
-    float* parameter = nullptr;
-    float* gradient = nullptr;
+    int64_t index = 0;  ///< Of the parameter.
     int64_t count = 0;
     std::vector<float*> slots;
   };
 
-  explicit WeightAverage(const AveragingSpec& spec) : spec_(spec) {}
+  WeightAverage(const AveragingSpec& spec, const ParameterSet* parameters)
+      : spec_(spec), parameters_(parameters) {}
+  Result<const float*> InF32(Context& context, const Entry& entry) const;
 
   AveragingSpec spec_;
+  const ParameterSet* parameters_;
   OptimizerState state_;
   std::vector<Entry> entries_;
 };

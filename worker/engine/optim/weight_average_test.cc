@@ -27,7 +27,9 @@ void SetParameters(OptimizerRun& run, int64_t t) {
   for (int64_t p = 0; p < run.parameters.size(); ++p) {
     const TensorView view = run.parameters.value(p);
     for (int64_t k = 0; k < view.shape.Elements(); ++k) {
-      view.As<float>()[k] = static_cast<float>(ValueAt(t, k));
+      kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
+        view.As<T>()[k] = FromFloat<T>(static_cast<float>(ValueAt(t, k)));
+      });
     }
   }
 }
@@ -92,8 +94,8 @@ TEST(WeightAverageTest, LawaDividesTheVarianceOfANoisyQuadraticByItsWindow) {
   }
   const AveragedParameter a = average->Averages(64)[1];
   double last = 0, mean = 0;
-  for (int64_t k = 0; k < a.count; ++k) {
-    last += std::pow(a.parameter[k], 2);
+  for (int64_t k = 0; k < a.count(); ++k) {
+    last += std::pow(a.parameter.As<float>()[k], 2);
     mean += std::pow(a.average[k], 2);
   }
   EXPECT_NEAR(last / mean, 16, 4);
@@ -101,18 +103,46 @@ TEST(WeightAverageTest, LawaDividesTheVarianceOfANoisyQuadraticByItsWindow) {
 
 TEST(WeightAverageTest, ExchangingTwiceIsAsIfNever) {
   for (const char* kind : {"ema", "lawa"}) {
-    OptimizerRun run(OptimizerSpec{});
-    auto average = NewAverage(run, {.kind = kind});
-    for (int64_t t = 1; t <= 3; ++t) {
-      SetParameters(run, t);
-      ASSERT_TRUE(average->Observe(run.context, t).ok());
+    for (DType matrices : {DType::kF32, DType::kBF16}) {
+      OptimizerRun run(OptimizerSpec{}, matrices);
+      auto average = NewAverage(run, {.kind = kind, .decay = 0.75, .window = 3});
+      std::vector<std::vector<double>> expected;
+      for (int64_t t = 1; t <= 3; ++t) {
+        SetParameters(run, t);
+        const auto values = run.Values();
+        for (size_t p = 0; p < values.size(); ++p) {
+          if (t == 1) expected.emplace_back(values[p].size(), 0.0);
+          for (size_t k = 0; k < values[p].size(); ++k) {
+            if (kind == std::string("lawa")) {
+              expected[p][k] += values[p][k] / 3;
+            } else {
+              expected[p][k] = t == 1 ? values[p][k] : 0.75 * expected[p][k] + 0.25 * values[p][k];
+            }
+          }
+        }
+        ASSERT_TRUE(average->Observe(run.context, t).ok());
+      }
+      const auto before = run.Values();
+      std::vector<std::vector<float>> state;
+      const auto states = average->StateTensors();
+      for (const NamedTensor& tensor : states) state.push_back(ValuesOf(tensor.view));
+      const auto averages = average->Averages(3);
+      Exchange(averages);
+      const auto exchanged = run.Values();
+      for (size_t p = 0; p < exchanged.size(); ++p) {
+        const bool half = run.parameters.value(static_cast<int64_t>(p)).dtype == DType::kBF16;
+        EXPECT_EQ(half,
+                  matrices == DType::kBF16 && run.parameters[static_cast<int64_t>(p)].decay());
+        for (size_t k = 0; k < exchanged[p].size(); ++k) {
+          // bf16 is rounded to nearest.
+          ASSERT_NEAR(exchanged[p][k], expected[p][k],
+                      half ? std::abs(expected[p][k]) * 0x1p-8 + 1e-6 : 1e-6);
+        }
+      }
+      Exchange(averages);
+      EXPECT_EQ(run.Values(), before);
+      for (size_t i = 0; i < states.size(); ++i) EXPECT_EQ(ValuesOf(states[i].view), state[i]);
     }
-    const auto before = run.Values();
-    const auto averages = average->Averages(3);
-    Exchange(averages);
-    EXPECT_NE(run.Values(), before);
-    Exchange(averages);
-    EXPECT_EQ(run.Values(), before);
   }
 }
 

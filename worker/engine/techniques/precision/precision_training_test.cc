@@ -170,6 +170,40 @@ TEST(PrecisionTraining, RunsResumeBitForBitInEveryRecipe) {
   }
 }
 
+TEST(PrecisionTraining, EveryOptimizerAndAverageTrainsAndResumesWithoutF32Masters) {
+  TextTokens tokens;
+  const std::pair<const char*, const char*> choices[] = {
+      {"adafactor", "none"}, {"muon", "none"},  {"schedule_free_adamw", "none"},
+      {"adamw", "ema"},      {"adamw", "lawa"}, {"muon", "ema"}};
+  for (const auto& [optimizer, averaging] : choices) {
+    SCOPED_TRACE(std::string(optimizer) + " " + averaging);
+    JobSpec job = TextJob(optimizer == std::string("adafactor") ? 1e-2 : 1e-3);
+    job.optimizer.name = optimizer;
+    job.train.averaging.kind = averaging;
+    job.train.averaging.decay = 0.8;
+    job.train.averaging.every_steps = 1;
+    job.train.averaging.window = 4;
+    job.train.eval_sequences = 8;
+    TinyTraining f32(job, TinyPlan("fp32", 8), tokens);
+    TinyTraining pure(job, TinyPlan("bf16_pure", 8), tokens);
+    const double first = pure.Step().loss;
+    f32.Step();
+    for (int i = 0; i < 29; ++i) {
+      f32.Step();
+      pure.Step();
+    }
+    const double reached = f32.trainer->Evaluate()->loss;
+    const std::vector<float> before = pure.Parameters();
+    EXPECT_NEAR(pure.trainer->Evaluate()->loss, reached, 0.02 * reached);
+    EXPECT_LT(reached, first - 0.2);
+    EXPECT_EQ(pure.Parameters(), before) << "an evaluation leaves nothing behind";
+    const std::unique_ptr<TinyTraining> copy = Copy(pure, job, TinyPlan("bf16_pure", 8), tokens);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(copy->Step().loss, pure.Step().loss);
+    EXPECT_EQ(copy->trainer->Evaluate()->loss, pure.trainer->Evaluate()->loss);
+    EXPECT_EQ(copy->Parameters(), pure.Parameters());
+  }
+}
+
 TEST(PrecisionTraining, AScaleThatOverflowsBacksOffAndResumesInTheMiddle) {
   TextTokens tokens;
   JobSpec job = TextJob(1e-3);
