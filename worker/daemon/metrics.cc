@@ -100,6 +100,9 @@ struct Metrics::Families {
       NewGauge("weft_train_memory_peak_bytes", "Most memory a rank has used, by component.");
   Family<Gauge>& padding = NewGauge("weft_train_padding_ratio",
                                     "Share of the last step's tokens that only fill up rows.");
+  Family<Gauge>& noise_scale =
+      NewGauge("weft_train_gradient_noise_scale_sequences",
+               "Batch beyond which larger ones gain little; absent without an estimate.");
   Family<Gauge>& loss_scale =
       NewGauge("weft_train_loss_scale", "Factor on the loss of an fp16 run; 1 otherwise.");
   Family<Counter>& skipped = NewCounter("weft_train_skipped_steps_total", "Updates dropped.");
@@ -321,6 +324,7 @@ void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMe
   Families& f = *families_;
   run->Get(f.loss_scale, {}).Set(step.loss_scale);
   run->Get(f.padding, {}).Set(step.padding_ratio);
+  if (step.noise_scale) run->Get(f.noise_scale, {}).Set(*step.noise_scale);
   if (step.skipped) {
     run->Get(f.skipped, step.spike ? kSpike : step.overflow ? kOverflow : kNonFinite).Increment();
   }

@@ -30,7 +30,8 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
   metrics.BeginRun("r", 1, {}, true);
   EXPECT_THAT(Scrape(metrics.port()),
-              HasSubstr("weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 0"));
+              AllOf(HasSubstr("weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 0"),
+                    Not(HasSubstr("noise_scale"))));
   trainer::ProgressMessage step;
   step.loss = 2.5;
   step.loss_scale = 32768;
@@ -39,6 +40,7 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   step.non_finite_gradients = 7;
   step.loss_scale = 16384;
   step.padding_ratio = 0.25;
+  step.noise_scale = 37.5;
   metrics.ObserveNumerics("r", step);
   step.overflow = false;
   step.loss.reset();
@@ -47,6 +49,7 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   const std::string text = Scrape(metrics.port());
   for (const char* line :
        {"weft_train_loss_scale{run=\"r\"} 16384", "weft_train_padding_ratio{run=\"r\"} 0.25",
+        "weft_train_gradient_noise_scale_sequences{run=\"r\"} 37.5",
         "weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 1",
         "weft_train_skipped_steps_total{reason=\"nonfinite\",run=\"r\"} 1",
         "weft_train_nonfinite_steps_total{run=\"r\",where=\"gradient\"} 2",
