@@ -51,6 +51,13 @@ Status CheckInitialization(const JobSpec& job) {
   return OkStatus();
 }
 
+Status CheckOverParameterization(const OverParameterizationSpec& spec) {
+  if (spec.kind != "none" || spec.layers.empty()) return OkStatus();
+  return InvalidError(
+      "model.over_parameterization.layers needs a model.over_parameterization.kind; hint: "
+      "linear_expansion or majority_kernels");
+}
+
 // Sizes that must fit each other. Those of an imported model are those of its folder.
 Status CheckModel(const ModelSpec& model) {
   const auto text = [](int64_t value) { return std::to_string(value); };
@@ -154,6 +161,7 @@ Status ValidateJob(const JobSpec& job) {
   }
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckInitialization(job));
+  WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
   const ResourceSpec& resources = job.resources;
   int64_t ranks = resources.ranks > 0 ? resources.ranks : 1;
   const TrainSpec& train = job.train;

@@ -123,6 +123,8 @@ TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
                 job.train.gradient_clip_value = 1;
               }),
               HasSubstr("train.gradient_clip_value does not go with"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.over_parameterization.layers = {"*mlp*"}; }),
+              HasSubstr("layers needs a model.over_parameterization.kind"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.optimizer.name = "schedule_free_adamw"; }),
               HasSubstr("needs schedule.kind constant, not cosine"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {

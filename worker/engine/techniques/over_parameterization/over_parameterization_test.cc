@@ -501,8 +501,9 @@ TEST(OverParameterizationTest, GoesWithEveryOptimizerAverageAndGroup) {
         job.optimizer.learning_rate = name == std::string("sgd")    ? 0.1
                                       : name == std::string("lars") ? 2.0
                                                                     : 3e-3;
-        job.optimizer.groups = {
-            {.parameters = {"*.0.attn.c_attn.weight"}, .learning_rate_scale = 0}};
+        job.optimizer.groups = {{.parameters = {"*.0.attn.c_attn.weight"},
+                                 .learning_rate_scale = 0,
+                                 .weight_decay = {}}};
         job.optimizer.weight_decay = 0;
         job.train.averaging.kind = averaging;
         job.train.averaging.decay = 0.5;
