@@ -635,9 +635,8 @@ Doubles AsDoubles(const TensorView& view) {
 }
 
 /// How the problem's operation and its reference, differentiated by central differences, compare.
-void Check(const Problem& p, Sides& sides) {
+void Check(const Problem& p, Sides& sides, Allocator& allocator) {
   kernels::cpu::SetThreads(1);
-  Allocator allocator;
   Context context;
   context.allocator = &allocator;
   ASSERT_TRUE(p.parameters->Allocate(context, true).ok());
@@ -715,13 +714,14 @@ TEST(GradientCheck, EveryOperationAgreesWithCentralDifferencesOfItsFloat64Forwar
   for (const Operation& operation : Operations()) {
     for (int variant = 0; variant < kVariants; ++variant) {
       Sides sides(variant);
+      Allocator allocator;
       const Problem problem = operation.make(sides);
       std::string shapes;
       for (const Matrix& input : problem.inputs) {
         shapes += " " + std::to_string(input.rows) + "x" + std::to_string(input.columns);
       }
       SCOPED_TRACE(operation.name + shapes);
-      Check(problem, sides);
+      Check(problem, sides, allocator);
       if (::testing::Test::HasFailure()) return;
     }
   }

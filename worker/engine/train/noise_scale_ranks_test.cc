@@ -56,7 +56,7 @@ TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
 
     // Mean gradients of sequences [first, first + count) of a step.
     RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
-    TinyRun run(job.model, {.precision = &kFp32Precision});
+    TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
     const auto gradient = [&](int64_t step, int64_t first, int64_t count) {
       auto part = tokens.Get(step, first, count);
       WEFT_CHECK(part.ok(), "batch");

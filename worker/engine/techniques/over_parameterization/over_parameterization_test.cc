@@ -165,7 +165,7 @@ TEST(OverParameterizationTest, MergedWeightsAndSplitGradientsAreThoseOfTheRules)
       for (double ratio : {1.0, 1.03, 2.5}) {
         SCOPED_TRACE(kind + " " + precision);
         JobSpec job = Job(kind, ratio);
-        TinyRun run(job.model, {.precision = &PrecisionOf(precision)});
+        TinyRun run(job.model, ModelOptionsOf(TinyPlan(precision)));
         ParameterSet& parameters = run.model->parameters();
         PhiloxStream random(PhiloxKey{3, 0, 0});
         int64_t weights = 0;
@@ -221,7 +221,7 @@ TEST(OverParameterizationTest, GradientsOfFactorsAreSlopesOfTheLoss) {
   ASSERT_TRUE(batch.ok());
   for (const std::string kind : kKinds) {
     SCOPED_TRACE(kind);
-    TinyRun run(Job(kind).model, {.precision = &kFp32Precision});
+    TinyRun run(Job(kind).model, ModelOptionsOf(TinyPlan("fp32")));
     ParameterSet& parameters = run.model->parameters();
     const MixtureKey key{1, 4};
     const auto merge = [&] {
@@ -280,7 +280,7 @@ TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
     job.schedule.kind = "constant";
     TinyTraining run(job, TinyPlan("fp32", 2, 2), tokens);
     const ParameterSet& parameters = run.model->parameters();
-    TinyRun plain(Plain(job.model), {.precision = &kFp32Precision});
+    TinyRun plain(Plain(job.model), ModelOptionsOf(TinyPlan("fp32")));
 
     // By parameter of the expanded model; the plain one's come first and in the same order.
     std::vector<Doubles> values, momentum;
@@ -349,13 +349,13 @@ TEST(OverParameterizationTest, AProductStartsAsThePlainNetworkAndMixturesWithIts
   ASSERT_TRUE(batch.ok());
   for (double ratio : {1.0, 2.0}) {
     const ModelSpec model = Job("linear_expansion", ratio).model;
-    TinyRun expanded(model, {.precision = &kFp32Precision});
-    TinyRun plain(Plain(model), {.precision = &kFp32Precision});
+    TinyRun expanded(model, ModelOptionsOf(TinyPlan("fp32")));
+    TinyRun plain(Plain(model), ModelOptionsOf(TinyPlan("fp32")));
     EXPECT_EQ(expanded.Logits(*batch), plain.Logits(*batch)) << "bit for bit";
   }
   const ModelSpec model = Job("majority_kernels").model;
-  TinyRun mixed(model, {.precision = &kFp32Precision});
-  TinyRun plain(Plain(model), {.precision = &kFp32Precision});
+  TinyRun mixed(model, ModelOptionsOf(TinyPlan("fp32")));
+  TinyRun plain(Plain(model), ModelOptionsOf(TinyPlan("fp32")));
   const auto square = [](const TensorView& view) {
     double sum = 0;
     for (float v : ValuesOf(view)) sum += static_cast<double>(v) * v;
@@ -393,7 +393,7 @@ TEST(OverParameterizationTest, TheExportOfMergedWeightsIsThePlainModelThatEvalua
       const Status status = ExportWeights(Env::Posix(), folder, *run.model, {});
       ASSERT_TRUE(status.ok()) << status.message();
 
-      TinyRun plain(Plain(job.model), {.precision = &kFp32Precision});
+      TinyRun plain(Plain(job.model), ModelOptionsOf(TinyPlan("fp32")));
       ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *plain.model).ok());
       ASSERT_TRUE(plain.model->Pack(plain.context).ok());
       const std::vector<float> merged = plain.Logits(*batch);
