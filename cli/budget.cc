@@ -10,6 +10,7 @@
 #include "common/env.h"
 #include "common/model/chinchilla.h"
 #include "common/spec/cluster_spec.h"
+#include "common/spec/model_family.h"
 #include "common/yaml.h"
 #include "proto/convert.h"
 
@@ -80,6 +81,12 @@ Result<Assumptions> Resolve(const Session& session, const BudgetOptions& options
   WEFT_ASSIGN_OR_RETURN(ComputeBudget budget, ParseBudget(options.budget));
   Assumptions a;
   WEFT_ASSIGN_OR_RETURN(a.job, JobOf(options));
+  if (HeadOf(a.job.model) != "causal_lm") {
+    return InvalidError(
+        "the laws of compute budgets are those of causal language models, not of "
+        "model.head " +
+        HeadOf(a.job.model));
+  }
   a.flops = budget.flops;
   if (budget.device_hours == 0) return a;
   a.utilization = options.utilization;

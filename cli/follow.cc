@@ -16,8 +16,12 @@ constexpr int kPlainLines = 20;
 
 std::string LossText(const v1::Progress& progress) {
   std::string text = "loss " + FixedText(progress.loss(), 4);
+  if (progress.has_accuracy()) text += "  accuracy " + PercentText(progress.accuracy());
   if (progress.has_validation_loss()) {
     text += "  validation " + FixedText(progress.validation_loss(), 4);
+  }
+  if (progress.has_validation_accuracy()) {
+    text += " (" + PercentText(progress.validation_accuracy()) + ")";
   }
   return text;
 }
@@ -54,6 +58,16 @@ std::string Sparkline(const std::vector<double>& values, int width) {
 std::string ProgressBar(double share, int width) {
   auto filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width + 1e-9);
   return "[" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
+}
+
+std::string PercentText(double share) {
+  return FixedText(share * 100, 1) + "%";
+}
+
+std::string ValidationText(const v1::Progress& progress) {
+  const std::string loss = FixedText(progress.validation_loss(), 4);
+  if (!progress.has_validation_accuracy()) return loss + " nats/token";
+  return "loss " + loss + ", accuracy " + PercentText(progress.validation_accuracy());
 }
 
 int TerminalWidth() {
@@ -137,8 +151,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
     if (p.step() >= p.steps_total()) next_step_ = p.steps_total() + 1;
   }
   if (p.has_validation_loss() && p.validation_step() > last_validation_step_) {
-    out_ << "validation after step " << p.validation_step() << ": "
-         << FixedText(p.validation_loss(), 4) << " nats/token\n";
+    out_ << "validation after step " << p.validation_step() << ": " << ValidationText(p) << '\n';
     last_validation_step_ = p.validation_step();
   }
   if (p.has_checkpoint_step() && p.checkpoint_step() > last_checkpoint_step_) {

@@ -41,6 +41,12 @@ class FollowView {
 /// `width` block characters, lowest value lowest; an empty string for no values.
 std::string Sparkline(const std::vector<double>& values, int width);
 
+/// "91.3%" of 0.913.
+std::string PercentText(double share);
+
+/// The newest validation: its loss, and the accuracy where there is one.
+std::string ValidationText(const v1::Progress& progress);
+
 /// "[#####.....]" with `width` cells between the brackets.
 std::string ProgressBar(double share, int width);
 

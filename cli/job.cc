@@ -155,14 +155,15 @@ ExitCode Describe(const Session& session, const std::string& id) {
   if (job->has_ended_at()) out << "ended:       " << FormatTime(job->ended_at()) << '\n';
   out << "run dir:     " << job->run_dir() << '\n';
   if (p.steps_total() > 0) {
-    out << "progress:    step " << ProgressText(*job) << ", loss " << FixedText(p.loss(), 4) << ", "
-        << HumanCount(p.tokens_per_second()) << " tokens/s";
+    out << "progress:    step " << ProgressText(*job) << ", loss " << FixedText(p.loss(), 4)
+        << ", ";
+    if (p.has_accuracy()) out << "accuracy " << PercentText(p.accuracy()) << ", ";
+    out << HumanCount(p.tokens_per_second()) << " tokens/s";
     if (p.eta_seconds() > 0) out << ", " << HumanDuration(p.eta_seconds()) << " left";
     out << '\n';
   }
   if (p.has_validation_loss()) {
-    out << "validation:  " << FixedText(p.validation_loss(), 4) << " nats/token after step "
-        << p.validation_step() << '\n';
+    out << "validation:  " << ValidationText(p) << " after step " << p.validation_step() << '\n';
   }
   if (p.has_checkpoint_step()) out << "checkpoint:  step " << p.checkpoint_step() << '\n';
   if (p.skipped_steps() > 0 || p.rollbacks() > 0) {

@@ -5,7 +5,9 @@
 #include "cli/trained_model.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/utf8.h"
+#include "common/spec/model_family.h"
 #include "worker/engine/models/generate.h"
+#include "worker/engine/models/language_model.h"
 #include "worker/engine/models/weights.h"
 
 namespace weft::cli {
@@ -18,21 +20,40 @@ struct ExportOptions {
   std::string output;
 };
 
+/// What transformers wants to know of special tokens.
+void DescribeTokens(const Tokenizer& tokenizer, weft::ExportOptions& extras) {
+  const auto text = [&](int32_t id) { return tokenizer.Decode(std::span(&id, 1)).value(); };
+  if (auto end = tokenizer.end_of_text(); end.has_value()) {
+    extras.end_token = *end;
+    extras.end_token_text = text(*end);
+  }
+  auto& special = extras.special_tokens;
+  if (auto mask = tokenizer.mask(); mask.has_value()) {
+    special["mask_token"] = text(*mask);
+    // Those that BERT's tokenizers put around a text.
+    const SequenceForm& form = tokenizer.form(/*pair=*/false);
+    if (form.begin.size() == 1) special["cls_token"] = text(static_cast<int32_t>(form.begin[0]));
+    if (form.end.size() == 1) special["sep_token"] = text(static_cast<int32_t>(form.end[0]));
+  }
+  if (auto padding = tokenizer.padding(); padding.has_value() && special.contains("mask_token")) {
+    special["pad_token"] = text(*padding);
+  }
+}
+
 ExitCode Export(const Session& session, const ExportOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
   weft::ExportOptions extras;
-  if (auto end = trained->tokenizer->end_of_text(); end.has_value()) {
-    extras.end_token = *end;
-    extras.end_token_text = trained->tokenizer->Decode(std::span(&*end, 1)).value();
-  }
-  const bool is_json = trained->tokenizer->file_name() == "tokenizer.json";
-  if (is_json) extras.tokenizer_json = trained->tokenizer->content();
+  extras.classes = trained->classes;
+  extras.preprocessor_json = trained->preprocessor_json;
+  const Tokenizer* tokenizer = trained->tokenizer.get();
+  const bool is_json = tokenizer == nullptr || tokenizer->file_name() == "tokenizer.json";
+  if (tokenizer != nullptr) DescribeTokens(*tokenizer, extras);
+  if (tokenizer != nullptr && is_json) extras.tokenizer_json = tokenizer->content();
   Status status = engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
   if (status.ok() && !is_json) {
-    status =
-        WriteFileAtomic(Env::Posix(), JoinPath(options.output, trained->tokenizer->file_name()),
-                        trained->tokenizer->content());
+    status = WriteFileAtomic(Env::Posix(), JoinPath(options.output, tokenizer->file_name()),
+                             tokenizer->content());
   }
   if (!status.ok()) return Fail(session, status);
   if (session.output == OutputFormat::kJson) {
@@ -74,6 +95,12 @@ std::string TakeWholeCharacters(std::string& pending, bool last) {
 ExitCode Generate(const Session& session, const PromptOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
+  if (const ModelSpec& spec = trained->model->spec(); HeadOf(spec) != "causal_lm") {
+    return Fail(session,
+                InvalidError(options.source + " is a " + spec.family + " with model.head " +
+                             HeadOf(spec) + ", which does not continue text"));
+  }
+  auto& model = static_cast<engine::LanguageModel&>(*trained->model);
   const Tokenizer& tokenizer = *trained->tokenizer;
   std::vector<int32_t> prompt;
   tokenizer.Encode(options.prompt, prompt);
@@ -98,7 +125,7 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
     show(/*last=*/false);
     return true;
   };
-  auto tokens = engine::Generate(*trained->context, *trained->model, prompt, generate);
+  auto tokens = engine::Generate(*trained->context, model, prompt, generate);
   show(/*last=*/true);
   if (!tokens.ok()) {
     if (stream) std::cout << '\n';

@@ -1,10 +1,13 @@
 #include "cli/trained_model.h"
 
+#include <utility>
+
 #include "cli/checkpoint_path.h"
 #include "common/env.h"
 #include "common/formats/huggingface.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/models/weights.h"
+#include "worker/trainer/class_names.h"
 #include "worker/trainer/trained_weights.h"
 
 namespace weft::cli {
@@ -18,11 +21,12 @@ Result<TrainedModel> EmptyModel(const ModelSpec& spec) {
   engine::ModelOptions options;
   options.precision = &kFp32Precision;
   options.with_gradients = false;
-  WEFT_ASSIGN_OR_RETURN(trained.model, engine::NewLanguageModel(*trained.context, spec, options));
+  WEFT_ASSIGN_OR_RETURN(trained.model, engine::NewModel(*trained.context, spec, options));
   return trained;
 }
 
 Status LoadTokenizer(TrainedModel& trained, const std::string& folder) {
+  if (trained.model->spec().family == "vit") return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(Env::Posix(), folder));
   if (tokenizer.vocab_size() > trained.model->spec().vocab_size) {
     return InvalidError("the tokenizer in " + folder + " has " +
@@ -39,6 +43,12 @@ Result<TrainedModel> FromHuggingFace(const std::string& folder) {
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(spec));
   WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, folder, *trained.model));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, folder));
+  WEFT_ASSIGN_OR_RETURN(ImportedHead head, ReadHead(env, folder));
+  trained.classes = std::move(head.class_names);
+  const std::string preprocessor = JoinPath(folder, "preprocessor_config.json");
+  if (env.FileExists(preprocessor)) {
+    WEFT_ASSIGN_OR_RETURN(trained.preprocessor_json, ReadFile(env, preprocessor));
+  }
   return trained;
 }
 
@@ -48,8 +58,13 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder) {
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model));
   WEFT_RETURN_IF_ERROR(
       trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters()));
-  // <run>/checkpoints/<step>: the tokenizer stands in the run folder.
-  WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, DirName(DirName(folder))));
+  // <run>/checkpoints/<step>: tokenizer and names of classes stand in the run folder.
+  const std::string run_dir = DirName(DirName(folder));
+  WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, run_dir));
+  WEFT_ASSIGN_OR_RETURN(trained.classes, trainer::ReadClassNames(env, run_dir));
+  if (manifest.job.model.family == "vit") {
+    trained.preprocessor_json = PreprocessorConfig(manifest.job.model, manifest.job.data);
+  }
   return trained;
 }
 

@@ -2,21 +2,24 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "common/formats/tokenizer.h"
 #include "common/status.h"
-#include "worker/engine/models/language_model.h"
+#include "worker/engine/models/model.h"
 #include "worker/engine/tensor/context.h"
 
 namespace weft::cli {
 
-/// A model with its weights and tokenizer, ready to generate or to be written out.
+/// A model with its weights and what belongs to it, ready to be used or to be written out.
 struct TrainedModel {
   std::unique_ptr<engine::Allocator> allocator;
   std::unique_ptr<engine::Context> context;
-  std::unique_ptr<engine::LanguageModel> model;
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<engine::Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;  ///< None for pictures.
+  std::vector<std::string> classes;      ///< Names, as far as they are known.
+  std::string preprocessor_json;         ///< As in weft::ExportOptions.
 };
 
 /// Loads from a Hugging Face folder, a checkpoint folder, a run folder, or a job the coordinator

@@ -32,16 +32,29 @@ bool IsOfHead(std::string_view name) {
   return name == kOutput || name.starts_with("cls.") || name.starts_with("classifier.");
 }
 
-/// What files of a bert hold beside the weights of its head: the positions, the copies of a tied
-/// output projection, and the head for the next sentence.
-bool IsBesideBert(const ModelSpec& model, std::string_view name) {
+/// What files of a bert or vit hold beside the weights of the model: the positions, the copies of a
+/// tied output projection, and heads that it does not have, among them a pooler.
+bool IsBesideEncoder(const ModelSpec& model, std::string_view name) {
+  if (model.family == "vit") return name.starts_with("vit.pooler.");
   if (model.family != "bert") return false;
   if (name == "bert.embeddings.position_ids" || name.starts_with("cls.seq_relationship.")) {
     return true;
   }
-  if (HeadOf(model) != "masked_lm") return false;
+  if (HeadOf(model) != "masked_lm") return name.starts_with("cls.");
   return name.starts_with("bert.pooler.") || name == "cls.predictions.decoder.bias" ||
          (!model.untied_classifier && name == "cls.predictions.decoder.weight");
+}
+
+/// Norms that the first files of BERT call gamma and beta.
+std::string WithNewName(std::string name) {
+  const struct {
+    std::string_view old_name, new_name;
+  } renamed[] = {{"LayerNorm.gamma", "LayerNorm.weight"}, {"LayerNorm.beta", "LayerNorm.bias"}};
+  for (const auto& [old_name, new_name] : renamed) {
+    if (!name.ends_with(old_name)) continue;
+    return name.replace(name.size() - old_name.size(), old_name.size(), new_name);
+  }
+  return name;
 }
 
 /// How a parameter of a vit stands in files, where that is not its shape.
@@ -144,11 +157,10 @@ Result<Views> UsefulTensors(const SafetensorsFolder& files, const ModelSpec& mod
   Views views;
   for (const auto& [name, view] : files.tensors()) {
     const bool full = IsOfHead(name) || name.starts_with(prefix);
-    const std::string& known = names.emplace_back(full ? name : prefix + name);
-    if (IsBuffer(known) || IsBesideBert(model, known)) continue;
+    const std::string& known = names.emplace_back(WithNewName(full ? name : prefix + name));
+    if (IsBuffer(known) || IsBesideEncoder(model, known)) continue;
     if (!views.emplace(known, view).second) {
-      return InvalidError("the weights hold " + known + " twice, with and without the prefix " +
-                          prefix);
+      return InvalidError("the weights hold " + known + " twice, under an old and a new name");
     }
   }
   auto output = views.find(kOutput);
@@ -162,6 +174,18 @@ Result<Views> UsefulTensors(const SafetensorsFolder& files, const ModelSpec& mod
   return InvalidError(
       "lm_head.weight differs from the token embedding, but config.json says that they are tied; "
       "hint: set tie_word_embeddings to false in it");
+}
+
+/// Leaves out what has to do with the classifier, and a pooler that is not there.
+void LeaveHead(Views& views, std::vector<HuggingFaceTensor>& tensors) {
+  std::erase_if(views, [](const auto& entry) { return entry.first.starts_with("classifier."); });
+  const bool pooled = std::any_of(views.begin(), views.end(), [](const auto& entry) {
+    return entry.first.starts_with("bert.pooler.");
+  });
+  std::erase_if(tensors, [&](const HuggingFaceTensor& tensor) {
+    return tensor.name.starts_with("classifier.") ||
+           (!pooled && tensor.name.starts_with("bert.pooler."));
+  });
 }
 
 std::string Join(const std::vector<std::string>& names) {
@@ -223,6 +247,7 @@ Status WriteTokenizer(Env& env, const std::string& folder, const ModelSpec& mode
     config["eos_token"] = options.end_token_text;
     config["unk_token"] = options.end_token_text;
   }
+  for (const auto& [key, text] : options.special_tokens) config[key] = text;
   return WriteFileAtomic(env, JoinPath(folder, "tokenizer_config.json"), config.dump(2) + "\n");
 }
 
@@ -254,12 +279,13 @@ std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model) {
 }
 
 Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
-                   const WeightBuffer& buffer) {
+                   const WeightBuffer& buffer, HeadWeights head) {
   WEFT_ASSIGN_OR_RETURN(SafetensorsFolder files, SafetensorsFolder::Open(env, folder));
   std::deque<std::string> names;
   Result<Views> views = UsefulTensors(files, model, names);
   if (!views.ok()) return views.status().WithContext("importing " + folder);
   std::vector<HuggingFaceTensor> tensors = HuggingFaceTensors(model);
+  if (head == HeadWeights::kLeaveAsTheyAre) LeaveHead(*views, tensors);
   if (Status s = CheckTensors(tensors, *views); !s.ok()) {
     return s.WithContext("importing " + folder);
   }
@@ -299,12 +325,18 @@ Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
   if (!options.tokenizer_json.empty()) {
     WEFT_RETURN_IF_ERROR(WriteTokenizer(env, folder, model, options));
   }
-  Json generation;
-  generation["_from_model_config"] = true;
-  generation["bos_token_id"] = config["bos_token_id"];
-  generation["eos_token_id"] = config["eos_token_id"];
-  WEFT_RETURN_IF_ERROR(
-      WriteFileAtomic(env, JoinPath(folder, "generation_config.json"), generation.dump(2) + "\n"));
+  if (!options.preprocessor_json.empty()) {
+    WEFT_RETURN_IF_ERROR(WriteFileAtomic(env, JoinPath(folder, "preprocessor_config.json"),
+                                         options.preprocessor_json));
+  }
+  if (HeadOf(model) == "causal_lm") {
+    Json generation;
+    generation["_from_model_config"] = true;
+    generation["bos_token_id"] = config["bos_token_id"];
+    generation["eos_token_id"] = config["eos_token_id"];
+    WEFT_RETURN_IF_ERROR(WriteFileAtomic(env, JoinPath(folder, "generation_config.json"),
+                                         generation.dump(2) + "\n"));
+  }
   return WriteFileAtomic(env, JoinPath(folder, "config.json"), config.dump(2) + "\n");
 }
 

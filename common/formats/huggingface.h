@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,10 +28,11 @@ struct HuggingFaceTensor {
 /// has no entry.
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model);
 
-/// What a `config.json` of model_type gpt2, llama, mistral, qwen2, bert or vit says of a model. The
-/// head of a bert is that of `architectures`: BertForMaskedLM or BertForSequenceClassification.
+/// What a `config.json` of model_type gpt2, llama, mistral, qwen2, bert or vit says of a model.
 /// Architecture and sizes come from the file; the rest (dropout, initializer range, import path,
-/// what is frozen) stays as in `base`, because it concerns training. Unrelated keys are ignored.
+/// what is frozen) stays as in `base`, because it concerns training. The head is that of the file
+/// too, unless base.head asks for classification, or base.classes for another number of them: see
+/// HasHead. Unrelated keys are ignored.
 /// kInvalid when the file asks for something the engine does not compute (the message says what), a
 /// size is missing or out of range, or `base` asks for an architecture that such files do not have.
 Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base);
@@ -38,9 +40,21 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base);
 /// Reads `folder`/config.json.
 Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const ModelSpec& base);
 
+/// What the file of a folder says of the head of its weights.
+struct ImportedHead {
+  std::string head;  ///< As in ModelSpec, or "": the weights are those of a body alone.
+  int64_t classes = 0;
+  std::vector<std::string> class_names;  ///< Of id2label; empty when they are LABEL_0, LABEL_1, ...
+};
+
+/// Reads `folder`/config.json. Errors as ReadModelConfig.
+Result<ImportedHead> ReadHead(Env& env, const std::string& folder);
+
+/// Whether the folder has the weights of `model`'s head; otherwise that head is a new one.
+bool HasHead(const ImportedHead& imported, const ModelSpec& model);
+
 /// Puts the sizes of the folder `job.model.import_path` into `job.model`; nothing without one.
-/// Errors as ReadModelConfig, and kInvalid when the job's sequences are longer than the model's
-/// context.
+/// Errors as ReadModelConfig, and kInvalid when the model cannot do what the job asks of it.
 Status ResolveImportedModel(Env& env, JobSpec& job);
 
 /// The config.json that ModelFromConfig and transformers (4 and 5) read back. `end_token` is the id
@@ -54,13 +68,21 @@ Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_to
 /// classifier when the engine pads the vocabulary (the rows past it are left as they are).
 using WeightBuffer = std::function<Result<std::span<float>>(const HuggingFaceTensor&)>;
 
+/// Where the weights of a head come from.
+enum class HeadWeights : uint8_t {
+  kFromFile,
+  /// Not from the file, whatever it has of a head. A bert's pooler is taken if it is there.
+  kLeaveAsTheyAre,
+};
+
 /// Fills the engine's weights from the safetensors of a Hugging Face folder (one file or shards;
-/// F32, BF16 or F16; with or without the prefix "transformer." or "model."). Buffers that old files
-/// hold beside the weights are ignored, and so is an output projection equal to the embedding that
-/// it is tied to. kInvalid names every missing and unknown tensor, the tensor whose shape or type
+/// F32, BF16 or F16; with or without the prefix "transformer.", "model.", "bert." or "vit."; norms
+/// of gamma and beta). Buffers that old files hold beside the weights are ignored, and so are heads
+/// that the model does not have and an output projection equal to the embedding that it is tied to.
+/// kInvalid names every missing and unknown tensor, the tensor whose shape or type
 /// differs, with both shapes, or the tensor with a weight that is NaN or infinite.
 Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
-                   const WeightBuffer& buffer);
+                   const WeightBuffer& buffer, HeadWeights head = HeadWeights::kFromFile);
 
 /// Gives the values of a weight as WeightBuffer does; valid until the next call.
 using WeightValues = std::function<Result<std::span<const float>>(const HuggingFaceTensor&)>;
@@ -69,14 +91,20 @@ struct ExportOptions {
   std::optional<int64_t> end_token;  ///< Id of the end-of-text token.
   std::string tokenizer_json;        ///< Content of tokenizer.json; empty: none is written.
   std::string end_token_text;        ///< Spelling of the end token, for tokenizer_config.json.
+  /// Spelling of others by their key there: "mask_token", "pad_token", ...
+  std::map<std::string, std::string> special_tokens;
   std::vector<std::string> classes;  ///< Names of the classes, for id2label; none: LABEL_0, ...
+  std::string preprocessor_json;     ///< Content of preprocessor_config.json; empty: none.
 };
 
+/// The preprocessor_config.json that scales pictures for `model`, a vit, as DataSpec does.
+std::string PreprocessorConfig(const ModelSpec& model, const DataSpec& data);
+
 /// Writes a folder that transformers loads unchanged: model.safetensors (F32; shards past 5 GB),
-/// generation_config.json, tokenizer.json and tokenizer_config.json when there is a tokenizer, and
-/// config.json last. `model.vocab_size` rows of the embedding are written, whatever the engine's
-/// padding; layers that share a block are written as equal ones. Each file is replaced atomically.
-/// kInvalid as ModelToConfig.
+/// generation_config.json of language models, tokenizer.json and tokenizer_config.json when there
+/// is a tokenizer, preprocessor_config.json, and config.json last. `model.vocab_size` rows of the
+/// embedding are written, whatever the engine's padding; layers that share a block are written as
+/// equal ones. Each file is replaced atomically. kInvalid as ModelToConfig.
 Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
                    const WeightValues& values, const ExportOptions& options);
 

@@ -5,6 +5,7 @@
 
 #include "common/formats/huggingface.h"
 #include "common/model/model_sizes.h"
+#include "common/spec/model_family.h"
 #include "common/spec/spec_json.h"
 
 namespace weft {
@@ -51,6 +52,19 @@ Status CheckSizes(const ModelSpec& model) {
                         std::to_string(KvHeads(model)));
   }
   return OkStatus();
+}
+
+std::string ConfigPath(const std::string& folder) {
+  return JoinPath(folder, "config.json");
+}
+
+Result<Json> ReadConfig(Env& env, const std::string& folder) {
+  const std::string path = ConfigPath(folder);
+  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path, kMaxConfigBytes));
+  Result<Json> config = ParseJson(text);
+  if (!config.ok()) return config.status().WithContext(path);
+  if (!config->is_object()) return InvalidError(path + " is not a JSON object");
+  return config;
 }
 
 }  // namespace
@@ -130,26 +144,48 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base) {
 }
 
 Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const ModelSpec& base) {
-  const std::string path = JoinPath(folder, "config.json");
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path, kMaxConfigBytes));
-  Result<Json> config = ParseJson(text);
-  if (!config.ok()) return config.status().WithContext(path);
-  Result<ModelSpec> model = ModelFromConfig(*config, base);
-  if (!model.ok()) return model.status().WithContext(path);
+  WEFT_ASSIGN_OR_RETURN(Json config, ReadConfig(env, folder));
+  Result<ModelSpec> model = ModelFromConfig(config, base);
+  if (!model.ok()) return model.status().WithContext(ConfigPath(folder));
   return model;
+}
+
+Result<ImportedHead> ReadHead(Env& env, const std::string& folder) {
+  WEFT_ASSIGN_OR_RETURN(Json config, ReadConfig(env, folder));
+  Result<ImportedHead> head = HeadOfConfig(config);
+  if (!head.ok()) return head.status().WithContext(ConfigPath(folder));
+  return head;
+}
+
+bool HasHead(const ImportedHead& imported, const ModelSpec& model) {
+  if (imported.head != HeadOf(model)) return false;
+  return imported.head != "classification" || imported.classes == model.classes;
 }
 
 Status ResolveImportedModel(Env& env, JobSpec& job) {
   if (job.model.import_path.empty()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
-  if (job.model.family == "bert" || job.model.family == "vit") {
-    return InvalidError("model.import_path " + job.model.import_path + " holds a " +
-                        job.model.family + ", which jobs cannot train in this release");
-  }
-  if (SequenceLength(job) <= job.model.context) return OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckFamily(job.model));
+  WEFT_RETURN_IF_ERROR(ValidateHead(job));
+  if (job.model.family == "vit" || SequenceLength(job) <= job.model.context) return OkStatus();
   return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                       " is longer than the context " + std::to_string(job.model.context) +
                       " of the model in " + job.model.import_path);
+}
+
+std::string PreprocessorConfig(const ModelSpec& model, const DataSpec& data) {
+  Json config;
+  const std::vector<double> mean(static_cast<size_t>(model.image_channels), data.pixel_mean);
+  const std::vector<double> deviation(mean.size(), data.pixel_deviation);
+  config["image_processor_type"] = "ViTImageProcessor";
+  config["do_resize"] = true;
+  config["do_rescale"] = true;
+  config["do_normalize"] = true;
+  config["rescale_factor"] = 1.0 / 255;
+  config["size"] = {{"height", model.image_size}, {"width", model.image_size}};
+  config["image_mean"] = mean;
+  config["image_std"] = deviation;
+  return config.dump(2) + "\n";
 }
 
 Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_token,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/formats/huggingface.h"
 #include "common/json.h"
 #include "common/spec/model_spec.h"
 #include "common/status.h"
@@ -32,7 +33,10 @@ Status CheckSwitch(const Json& config, const RequiredSwitch& item);
 Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base);
 Json Gpt2ToConfig(const ModelSpec& model);
 
-/// With the head of `architectures`. `classes` as in ExportOptions.
+/// That of `architectures`, with the names of id2label.
+Result<ImportedHead> HeadOfConfig(const Json& config);
+
+/// `classes` as in ExportOptions.
 Result<ModelSpec> BertFromConfig(const Json& config, const ModelSpec& base);
 Json BertToConfig(const ModelSpec& model, const std::vector<std::string>& classes);
 

@@ -1,6 +1,7 @@
 // config.json of the families that see a whole sequence at once: bert and vit.
 #include "common/formats/huggingface_config.h"
 #include "common/model/model_sizes.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
@@ -26,14 +27,43 @@ Status ReadSizes(const Json& config, ModelSpec& model) {
 }
 
 /// transformers leaves out the labels when there are two, its default.
-Status ReadClasses(const Json& config, ModelSpec& model) {
-  model.classes = 2;
+Status ReadClasses(const Json& config, ImportedHead& head) {
+  head.classes = 2;
   auto it = config.find("id2label");
-  if (it == config.end() || it->is_null()) return OkStatus();
-  if (!it->is_object() || it->empty()) {
-    return InvalidError("id2label in config.json must name the classes, not " + it->dump());
+  if (it == config.end() || it->is_null()) {
+    return config.contains("num_labels") ? ReadSize(config, "num_labels", head.classes)
+                                         : OkStatus();
   }
-  model.classes = static_cast<int64_t>(it->size());
+  if (!it->is_object() || it->empty()) {
+    return InvalidError("id2label in config.json must name the classes, not " +
+                        ClipText(it->dump()));
+  }
+  head.classes = static_cast<int64_t>(it->size());
+  bool own_names = false;
+  for (int64_t i = 0; i < head.classes; ++i) {
+    auto name = it->find(std::to_string(i));
+    if (name == it->end() || !name->is_string()) {
+      return InvalidError("id2label in config.json has no name for class " + std::to_string(i) +
+                          " of " + std::to_string(head.classes));
+    }
+    head.class_names.push_back(name->get<std::string>());
+    own_names = own_names || head.class_names.back() != "LABEL_" + std::to_string(i);
+  }
+  if (!own_names) head.class_names.clear();
+  return OkStatus();
+}
+
+/// The head that the job asks for, that of the file when it asks for none.
+Status TakeHead(const Json& config, const ModelSpec& base, ModelSpec& model) {
+  WEFT_ASSIGN_OR_RETURN(const ImportedHead head, HeadOfConfig(config));
+  model.head = base.head == "auto" ? head.head : base.head;
+  if (model.head.empty() && model.family == "vit") model.head = "classification";
+  if (model.head.empty() || (model.head == "masked_lm" && head.head != "masked_lm")) {
+    return InvalidError("architectures in config.json is " + config.at("architectures").dump() +
+                        ", without a head for masked tokens; hint: model.head classification "
+                        "starts a new one");
+  }
+  if (model.head == "classification" && base.classes == 0) model.classes = head.classes;
   return OkStatus();
 }
 
@@ -62,6 +92,35 @@ void WriteClasses(const ModelSpec& model, const std::vector<std::string>& classe
 
 }  // namespace
 
+Result<ImportedHead> HeadOfConfig(const Json& config) {
+  ImportedHead head;
+  auto type = config.find("model_type");
+  if (type == config.end() || (*type != "bert" && *type != "vit")) {
+    head.head = "causal_lm";
+    return head;
+  }
+  auto it = config.find("architectures");
+  const bool vit = *type == "vit";
+  const Json name = it != config.end() && it->is_array() && it->size() == 1 ? it->front() : Json();
+  if (name == (vit ? "ViTModel" : "BertModel")) return head;
+  if (!vit && (name == "BertForMaskedLM" || name == "BertForPreTraining")) {
+    head.head = "masked_lm";
+    return head;
+  }
+  if (name != (vit ? "ViTForImageClassification" : "BertForSequenceClassification")) {
+    const std::string known =
+        vit ? "ViTForImageClassification and ViTModel"
+            : "BertForMaskedLM, BertForPreTraining, BertForSequenceClassification and BertModel";
+    return InvalidError("architectures in config.json is " +
+                        (it == config.end() ? "absent" : ClipText(it->dump())) +
+                        "; of model_type " + type->get<std::string>() + ", " + known +
+                        " can be imported");
+  }
+  head.head = "classification";
+  WEFT_RETURN_IF_ERROR(ReadClasses(config, head));
+  return head;
+}
+
 Result<ModelSpec> BertFromConfig(const Json& config, const ModelSpec& base) {
   ModelSpec model = base;
   model.family = "bert";
@@ -81,20 +140,7 @@ Result<ModelSpec> BertFromConfig(const Json& config, const ModelSpec& base) {
   bool tied = true;
   WEFT_RETURN_IF_ERROR(ReadSwitch(config, "tie_word_embeddings", tied));
   model.untied_classifier = !tied;
-  auto it = config.find("architectures");
-  const Json name = it != config.end() && it->is_array() && it->size() == 1 ? it->front() : Json();
-  if (name == "BertForMaskedLM" || name == "BertForPreTraining") {
-    model.head = "masked_lm";
-    return model;
-  }
-  if (name != "BertForSequenceClassification") {
-    return InvalidError("architectures in config.json is " +
-                        (it == config.end() ? "absent" : it->dump()) +
-                        "; of model_type bert, BertForMaskedLM, BertForPreTraining and "
-                        "BertForSequenceClassification can be imported");
-  }
-  model.head = "classification";
-  WEFT_RETURN_IF_ERROR(ReadClasses(config, model));
+  WEFT_RETURN_IF_ERROR(TakeHead(config, base, model));
   return model;
 }
 
@@ -114,7 +160,6 @@ Json BertToConfig(const ModelSpec& model, const std::vector<std::string>& classe
 Result<ModelSpec> VitFromConfig(const Json& config, const ModelSpec& base) {
   ModelSpec model = base;
   model.family = "vit";
-  model.head = "classification";
   model.vocab_size = 0;
   WEFT_RETURN_IF_ERROR(ReadSizes(config, model));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "image_size", model.image_size));
@@ -124,7 +169,7 @@ Result<ModelSpec> VitFromConfig(const Json& config, const ModelSpec& base) {
     return InvalidError("patch_size in config.json must be at least 1");
   }
   WEFT_RETURN_IF_ERROR(CheckSwitch(config, {"qkv_bias", true, "attention without biases"}));
-  WEFT_RETURN_IF_ERROR(ReadClasses(config, model));
+  WEFT_RETURN_IF_ERROR(TakeHead(config, base, model));
   return model;
 }
 

@@ -60,12 +60,6 @@ inline int64_t TokenTypes(const ModelSpec& model) {
   return model.token_types > 0 ? model.token_types : 2;
 }
 
-/// Patches of a picture.
-inline int64_t ImagePatches(const ModelSpec& model) {
-  const int64_t across = model.image_size / model.patch_size;
-  return across * across;
-}
-
 /// Numbers of a patch.
 inline int64_t PatchPixels(const ModelSpec& model) {
   return model.image_channels * model.patch_size * model.patch_size;

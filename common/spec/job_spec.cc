@@ -5,23 +5,6 @@
 namespace weft {
 namespace {
 
-// What a job may say but no part of the engine does yet, and is therefore refused.
-Status RefuseUnavailable(const JobSpec& job) {
-  const struct {
-    bool asked;
-    const char* field;
-  } unavailable[] = {
-      {job.model.family != "gpt2" && job.model.family != "llama",
-       "model.family other than gpt2 and llama"},
-      {job.model.head != "auto" && job.model.head != "causal_lm",
-       "model.head other than causal_lm"},
-  };
-  for (const auto& [asked, field] : unavailable) {
-    if (asked) return InvalidError(std::string(field) + " is not available in this release");
-  }
-  return OkStatus();
-}
-
 // Methods that change the network, not its first weights alone.
 Status CheckInitialization(const JobSpec& job) {
   const ModelSpec& model = job.model;
@@ -124,6 +107,42 @@ Status CheckOptimization(const JobSpec& job) {
 
 }  // namespace
 
+Status ValidateHead(const JobSpec& job) {
+  const ModelSpec& model = job.model;
+  const DataSpec& data = job.data;
+  if (model.family == "vit") {
+    if (job.train.sequence_length == 0 || job.train.sequence_length == SequenceLength(job)) {
+      return OkStatus();
+    }
+    return InvalidError("train.sequence_length " + std::to_string(job.train.sequence_length) +
+                        " is not that of a vit's pictures, " + std::to_string(SequenceLength(job)) +
+                        ": their patches and the class token; hint: leave it out");
+  }
+  const std::string head = HeadOf(model);
+  const bool padded = data.batching.starts_with("pad_");
+  if (head == "classification" && !padded) {
+    return InvalidError(
+        "model.head classification needs one document a sequence, not data.batching " +
+        data.batching + "; hint: pad_uniform, pad_dynamic or pad_fixed");
+  }
+  if (head == "classification" && data.format == "text") {
+    return InvalidError(
+        "model.head classification needs labels, which data.format text does not have; hint: "
+        "jsonl");
+  }
+  if (data.second_text_field.empty()) return OkStatus();
+  if (head == "causal_lm" || !padded) {
+    return InvalidError(
+        "data.second_text_field needs a model.head of masked_lm or classification and a "
+        "data.batching of pad_fixed, pad_dynamic or pad_uniform");
+  }
+  if (model.token_types == 1) {
+    return InvalidError(
+        "data.second_text_field needs a model.token_types of 2, to tell two texts apart");
+  }
+  return OkStatus();
+}
+
 Status ValidateJob(const JobSpec& job) {
   for (size_t i = 0; i < job.name.size(); ++i) {
     char c = job.name[i];
@@ -133,22 +152,12 @@ Status ValidateJob(const JobSpec& job) {
                           "' must hold only a-z, 0-9 and dashes between them");
     }
   }
-  WEFT_RETURN_IF_ERROR(RefuseUnavailable(job));
   const ModelSpec& model = job.model;
   if (model.import_path.empty()) WEFT_RETURN_IF_ERROR(CheckModel(model));
-  if (model.import_path.empty() && SequenceLength(job) > model.context) {
+  if (model.import_path.empty()) WEFT_RETURN_IF_ERROR(ValidateHead(job));
+  if (model.import_path.empty() && model.family != "vit" && SequenceLength(job) > model.context) {
     return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                         " is longer than model.context " + std::to_string(model.context));
-  }
-  if (!job.data.second_text_field.empty()) {
-    const bool causal =
-        model.head == "causal_lm" ||
-        (model.head == "auto" && (model.family == "gpt2" || model.family == "llama"));
-    if (causal || !job.data.batching.starts_with("pad_")) {
-      return InvalidError(
-          "data.second_text_field needs a model.head of masked_lm or classification and a "
-          "data.batching of pad_fixed, pad_dynamic or pad_uniform");
-    }
   }
   if (job.data.masking.mask_share + job.data.masking.random_share > 1) {
     return InvalidError("data.masking.mask_share and random_share are more than 1 together");

@@ -100,8 +100,13 @@ struct JobSpec {
 /// alphabet, sequence length within the context. kInvalid names the fields.
 Status ValidateJob(const JobSpec& job);
 
-/// Tokens per sequence, with the default resolved.
+/// What a head needs of the data, and the data of the model: part of ValidateJob, but for imported
+/// models, whose family and head show when the folder has been read.
+Status ValidateHead(const JobSpec& job);
+
+/// Tokens per sequence, with the default resolved. Of pictures the patches and the class token.
 inline int64_t SequenceLength(const JobSpec& job) {
+  if (job.model.family == "vit") return ImagePatches(job.model) + 1;
   return job.train.sequence_length > 0 ? job.train.sequence_length : job.model.context;
 }
 

@@ -28,6 +28,12 @@ std::string ErrorAfter(const std::function<void(JobSpec&)>& change) {
   return status.message();
 }
 
+bool Accepts(const std::function<void(JobSpec&)>& change) {
+  JobSpec job = GoodJob();
+  change(job);
+  return ValidateJob(job).ok();
+}
+
 TEST(ValidateJob, AcceptsTheDefaults) {
   EXPECT_TRUE(ValidateJob(GoodJob()).ok());
 }
@@ -111,6 +117,53 @@ TEST(CheckFamily, KeepsTheNetworksOfBertAndVitAsTheyAre) {
   }
 }
 
+TEST(ValidateJob, TellsWhatAHeadNeedsOfTheData) {
+  const auto classify = [](JobSpec& job) {
+    job.model.family = "bert";
+    job.model.head = "classification";
+    job.data.batching = "pad_uniform";
+  };
+  EXPECT_TRUE(Accepts([](JobSpec& job) { job.model.family = "bert"; }));
+  EXPECT_TRUE(Accepts(classify));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                classify(job);
+                job.data.batching = "concatenate";
+              }),
+              HasSubstr("one document a sequence, not data.batching concatenate; hint: pad_"));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                classify(job);
+                job.data.format = "text";
+              }),
+              HasSubstr("needs labels"));
+  const auto pairs = [&](JobSpec& job) {
+    classify(job);
+    job.data.second_text_field = "answer";
+  };
+  EXPECT_TRUE(Accepts(pairs));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                pairs(job);
+                job.model.token_types = 1;
+              }),
+              HasSubstr("model.token_types of 2"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.data.second_text_field = "answer"; }),
+              HasSubstr("data.second_text_field needs a model.head"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.head = "classification"; }),
+              HasSubstr("model.head classification is not available with model.family gpt2"));
+
+  const auto vit = [](JobSpec& job) {
+    job.model.family = "vit";
+    job.model.image_size = 28;
+    job.model.patch_size = 7;
+    job.model.context = 1;
+  };
+  EXPECT_TRUE(Accepts(vit));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                vit(job);
+                job.train.sequence_length = 16;
+              }),
+              HasSubstr("train.sequence_length 16 is not that of a vit's pictures, 17"));
+}
+
 TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.optimizer.name = "sgd";
@@ -187,6 +240,8 @@ TEST(JobSpec, ResolvesDerivedSizes) {
   job.model.mlp_width = 100;
   EXPECT_EQ(SequenceLength(job), 64);
   EXPECT_EQ(MlpWidth(job.model), 100);
+  job.model.family = "vit";
+  EXPECT_EQ(SequenceLength(job), 14 * 14 + 1);
 }
 
 TEST(JobSpec, DefaultsLieWithinTheirDeclaredRanges) {

@@ -206,6 +206,12 @@ struct ModelSpec {
   }
 };
 
+/// Patches of a picture.
+inline int64_t ImagePatches(const ModelSpec& model) {
+  const int64_t across = model.image_size / model.patch_size;
+  return across * across;
+}
+
 /// Inner size of the MLP, with the default resolved.
 inline int64_t MlpWidth(const ModelSpec& model) {
   return model.mlp_width > 0 ? model.mlp_width : 4 * model.width;

@@ -78,7 +78,9 @@ TEST(Gelu, ExtremeInputsGiveTheirLimits) {
                     .ok());
     EXPECT_THAT(y, ::testing::Pointwise(::testing::NanSensitiveFloatNear(1e-30f),
                                         std::array<float, 6>{0, 1e20f, kInfinity, 0, 0, x[5]}));
-    EXPECT_THAT(dx, ::testing::Pointwise(::testing::NanSensitiveFloatNear(2e-7f),
+    // The error function is an approximation, which at its ends is not quite 1.
+    const float near = form == GeluForm::kErf ? 2e-7f : 1e-30f;
+    EXPECT_THAT(dx, ::testing::Pointwise(::testing::NanSensitiveFloatNear(near),
                                          std::array<float, 6>{0, 2, 2, 1, 0, x[5]}));
   }
 }

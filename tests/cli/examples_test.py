@@ -32,9 +32,9 @@ class Examples(unittest.TestCase):
     def losses(run):
         return [json.loads(line)["loss"] for line in (run / "loss.jsonl").read_text().splitlines()]
 
-    def test_each_trains_generates_and_its_loss_falls(self):
+    def test_each_trains_is_exported_and_its_loss_falls(self):
         jobs = sorted((self.folder / "examples").glob("*.yaml"))
-        self.assertGreaterEqual(len(jobs), 3)
+        self.assertGreaterEqual(len(jobs), 6)
         for job in jobs:
             with self.subTest(job.name):
                 text, changed = re.subn(r"\bsteps: \d+", f"steps: {STEPS}", job.read_text())
@@ -44,8 +44,12 @@ class Examples(unittest.TestCase):
                 self.weft("train", job, "--run-dir", run)
                 losses = self.losses(run)
                 self.assertEqual(len(losses), STEPS)
-                self.assertLess(losses[-1], losses[0] - 0.5)
-                self.weft("generate", run, "--prompt", "The", "--tokens", 4)
+                # A few classes are no more than a nat or two to begin with.
+                self.assertLess(min(losses[-3:]), losses[0] - min(0.5, 0.2 * losses[0]))
+                self.weft("export", run, "--output", self.folder / "hf")
+                config = json.loads((self.folder / "hf/config.json").read_text())
+                if config["model_type"] in ("gpt2", "llama"):
+                    self.weft("generate", run, "--prompt", "The", "--tokens", 4)
 
 
 if __name__ == "__main__":

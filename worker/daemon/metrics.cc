@@ -90,6 +90,10 @@ struct Metrics::Families {
   Family<Gauge>& perplexity = NewGauge("weft_train_perplexity", "exp of the training loss.");
   Family<Gauge>& eval_perplexity =
       NewGauge("weft_train_eval_perplexity", "exp of the newest validation loss.");
+  Family<Gauge>& accuracy =
+      NewGauge("weft_train_accuracy_ratio", "Share of the last step's examples recognised.");
+  Family<Gauge>& eval_accuracy = NewGauge("weft_train_eval_accuracy_ratio",
+                                          "Share of the newest validation's examples recognised.");
   Family<Gauge>& group_gradient_norm = NewGauge(
       "weft_train_group_gradient_norm", "Gradient norm by group of parameters, before clipping.");
   Family<Gauge>& group_parameter_norm =
@@ -277,6 +281,10 @@ void Metrics::SetProgress(const std::string& name, const v1::Progress& progress)
   }
   run->Get(f.loss, {}).Set(progress.loss());
   run->Get(f.perplexity, {}).Set(progress.perplexity());
+  if (progress.has_accuracy()) run->Get(f.accuracy, {}).Set(progress.accuracy());
+  if (progress.has_validation_accuracy()) {
+    run->Get(f.eval_accuracy, {{"dataset", "validation"}}).Set(progress.validation_accuracy());
+  }
   run->Get(f.gradient_norm, {}).Set(progress.gradient_norm());
   for (const v1::GroupNorm& norm : progress.norms()) {
     run->Get(f.group_gradient_norm, {{"group", norm.group()}}).Set(norm.gradient());

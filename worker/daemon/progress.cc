@@ -39,6 +39,7 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
     group.set_gradient(norm.gradient);
     group.set_parameter(norm.parameter);
   }
+  if (message.accuracy) progress_.set_accuracy(*message.accuracy);
   if (message.noise_scale) progress_.set_gradient_noise_scale(*message.noise_scale);
   if (!message.loss) return;
   progress_.set_loss(*message.loss);
@@ -53,6 +54,7 @@ void ProgressRecord::Take(const trainer::EvaluationMessage& message) {
   progress_.set_validation_loss(message.loss);
   progress_.set_validation_perplexity(Perplexity(message.loss));
   progress_.set_validation_step(message.step);
+  if (message.accuracy) progress_.set_validation_accuracy(*message.accuracy);
 }
 
 void ProgressRecord::Take(const trainer::CheckpointMessage& message) {

@@ -8,9 +8,11 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/model/model_sizes.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/train/guard.h"
+#include "worker/trainer/class_names.h"
 
 namespace weft::trainer {
 namespace {
@@ -19,18 +21,23 @@ using engine::CheckpointProgress;
 using std::chrono::steady_clock;
 
 /// Sizes that the job leaves open.
-ModelSpec ResolveModel(const JobSpec& job, int64_t tokenizer_size) {
-  constexpr int64_t kVocabMultiple = 64;
+ModelSpec ResolveModel(const JobSpec& job, const TrainingData& data) {
   ModelSpec model = job.model;
-  if (model.vocab_size == 0) {
-    model.vocab_size = (tokenizer_size + kVocabMultiple - 1) / kVocabMultiple * kVocabMultiple;
-  }
+  if (model.vocab_size == 0) model.vocab_size = PaddedVocabulary(data.vocab_size);
+  if (model.classes == 0) model.classes = static_cast<int64_t>(data.classes.size());
   return model;
 }
 
 std::optional<double> IfFinite(double value) {
   if (!std::isfinite(value)) return std::nullopt;
   return value;
+}
+
+/// " accuracy 91.3 %", where there is one.
+std::string AccuracyText(std::optional<double> accuracy) {
+  if (!accuracy) return "";
+  const auto permille = std::llround(*accuracy * 1000);
+  return " accuracy " + std::to_string(permille / 10) + "." + std::to_string(permille % 10) + " %";
 }
 
 }  // namespace
@@ -44,7 +51,7 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
       store_(store),
       begin_(steady_clock::now()),
       allocator_(spec.job.resources.memory_per_rank_bytes) {
-  spec_.job.model = ResolveModel(spec.job, data_.vocab_size);
+  spec_.job.model = ResolveModel(spec.job, data_);
   context_.allocator = &allocator_;
   context_.seed = static_cast<uint64_t>(spec_.job.train.seed);
 }
@@ -70,6 +77,7 @@ Status Attempt::Prepare() {
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   for (const std::string& warning : start.warnings) Event("warning", warning);
+  for (const std::string& note : start.notes) Event("info", note);
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
@@ -132,6 +140,7 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
     WEFT_RETURN_IF_ERROR(
         WriteFileAtomic(env_, JoinPath(spec_.run_dir, BaseName(data_.tokenizer_path)), tokenizer));
   }
+  if (classifies()) WEFT_RETURN_IF_ERROR(WriteClassNames(env_, spec_.run_dir, data_.classes));
   WEFT_ASSIGN_OR_RETURN(curve_, LossCurve::Open(env_, spec_.run_dir, start.counters.step));
   return OkStatus();
 }
@@ -184,6 +193,7 @@ Status Attempt::Step() {
   progress.step = counters.step;
   progress.steps_total = spec_.job.train.steps;
   progress.loss = IfFinite(report.loss);
+  if (classifies()) progress.accuracy = report.Accuracy();
   progress.gradient_norm = IfFinite(report.gradient_norm);
   progress.learning_rate = report.learning_rate;
   progress.skipped = report.skipped;
@@ -213,12 +223,13 @@ Status Attempt::Step() {
   progress.rollbacks = counters.rollbacks;
   training_seconds_ += progress.step_seconds;
   if (curve_) {
-    WEFT_RETURN_IF_ERROR(curve_->Append(counters.step, report.loss, report.learning_rate));
+    WEFT_RETURN_IF_ERROR(
+        curve_->Append(counters.step, report.loss, report.learning_rate, progress.accuracy));
     if (counters.step % spec_.job.train.log_every_steps == 0 || trainer_->finished()) {
       WEFT_LOG_INFO << "step " << counters.step << "/" << progress.steps_total << " loss "
-                    << report.loss << " gradient norm " << report.gradient_norm << " learning rate "
-                    << report.learning_rate << " " << std::llround(progress.tokens_per_second)
-                    << " tokens/s"
+                    << report.loss << AccuracyText(progress.accuracy) << " gradient norm "
+                    << report.gradient_norm << " learning rate " << report.learning_rate << " "
+                    << std::llround(progress.tokens_per_second) << " tokens/s"
                     << (report.padding_tokens > 0
                             ? " padding " +
                                   std::to_string(std::llround(progress.padding_ratio * 100)) + " %"
@@ -322,10 +333,12 @@ Status Attempt::EvaluateNow() {
   context_.profiler = profiler;
   evaluation_seconds_ += report.seconds;
   validation_loss_ = IfFinite(report.loss);
+  if (classifies()) validation_accuracy_ = report.Accuracy();
   if (first_rank() && validation_loss_) {
     const int64_t step = trainer_->counters().step;
-    WEFT_LOG_INFO << "step " << step << " validation loss " << report.loss;
-    reporter_.Report(EvaluationMessage{step, report.loss});
+    WEFT_LOG_INFO << "step " << step << " validation loss " << report.loss
+                  << AccuracyText(validation_accuracy_);
+    reporter_.Report(EvaluationMessage{step, report.loss, validation_accuracy_});
   }
   return OkStatus();
 }
@@ -419,6 +432,8 @@ RunSummary Attempt::Summarize() const {
   summary.tokens = counters.tokens;
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
   summary.validation_loss_nats = validation_loss_;
+  if (curve_) summary.train_accuracy = curve_->RecentAccuracy();
+  summary.validation_accuracy = validation_accuracy_;
   summary.unigram_entropy_nats = data_.unigram_entropy;
   summary.resumed_from_step = first_step_;
   summary.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();

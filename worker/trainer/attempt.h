@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "common/spec/model_family.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
@@ -38,6 +39,7 @@ class Attempt {
   };
 
   bool first_rank() const { return spec_.rank == 0; }
+  bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
   Status Join();
   Status AgreeOnData();
   Status BuildModel();
@@ -91,6 +93,7 @@ class Attempt {
   double evaluation_seconds_ = 0;
   double training_seconds_ = 0;
   std::optional<double> validation_loss_;
+  std::optional<double> validation_accuracy_;
   MemoryBreakdown peak_memory_;
 };
 

@@ -98,6 +98,7 @@ struct ProgressMessage {
   int64_t step = 0;
   int64_t steps_total = 0;
   std::optional<double> loss;
+  std::optional<double> accuracy;
   std::optional<double> gradient_norm;
   double learning_rate = 0;
   bool skipped = false;
@@ -125,6 +126,10 @@ struct ProgressMessage {
     visit(Field("steps_total", "Steps of the job.").Unit("steps"), self.steps_total);
     visit(Field("loss", "Training loss; absent when not finite.").Unit("nats per token"),
           self.loss);
+    visit(Field("accuracy",
+                "Share of the step's examples whose class was recognised; absent but "
+                "for classification."),
+          self.accuracy);
     visit(Field("gradient_norm", "Global, before clipping; absent when not finite."),
           self.gradient_norm);
     visit(Field("learning_rate", "Of this step."), self.learning_rate);
@@ -161,11 +166,14 @@ struct EvaluationMessage {
   static constexpr std::string_view kName = "evaluation";
   int64_t step = 0;
   double loss = 0;
+  std::optional<double> accuracy = {};
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("step", "Steps done.").Unit("steps"), self.step);
     visit(Field("loss", "Validation loss.").Unit("nats per token"), self.loss);
+    visit(Field("accuracy", "Of the validation examples; absent but for classification."),
+          self.accuracy);
   }
 };
 

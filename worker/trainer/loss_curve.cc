@@ -1,8 +1,6 @@
 #include "worker/trainer/loss_curve.h"
 
 #include <cmath>
-#include <optional>
-#include <string_view>
 
 #include "common/json.h"
 
@@ -11,12 +9,10 @@ namespace {
 
 constexpr size_t kRecent = 100;
 
-/// A line that is ours, or nothing.
-struct Point {
-  int64_t step = 0;
-  double loss = 0;
-};
-std::optional<Point> PointOfLine(std::string_view line) {
+}  // namespace
+
+// A line that is ours, or nothing.
+std::optional<LossCurve::Point> LossCurve::PointOfLine(std::string_view line) {
   Result<Json> json = ParseJson(line);
   if (!json.ok() || !json->is_object()) return std::nullopt;
   auto step = json->find("step");
@@ -24,10 +20,11 @@ std::optional<Point> PointOfLine(std::string_view line) {
   if (step == json->end() || !step->is_number_integer() || loss == json->end()) {
     return std::nullopt;
   }
-  return Point{step->get<int64_t>(), loss->is_number() ? loss->get<double>() : std::nan("")};
+  Point point{step->get<int64_t>(), loss->is_number() ? loss->get<double>() : std::nan(""), {}};
+  auto accuracy = json->find("accuracy");
+  if (accuracy != json->end() && accuracy->is_number()) point.accuracy = accuracy->get<double>();
+  return point;
 }
-
-}  // namespace
 
 Result<LossCurve> LossCurve::Open(Env& env, const std::string& run_dir, int64_t step) {
   const std::string path = JoinPath(run_dir, "loss.jsonl");
@@ -39,7 +36,7 @@ Result<LossCurve> LossCurve::Open(Env& env, const std::string& run_dir, int64_t 
     for (size_t end = 0; (end = kept.find('\n', begin)) != std::string::npos; begin = end + 1) {
       std::optional<Point> point = PointOfLine(std::string_view(kept).substr(begin, end - begin));
       if (!point || point->step < 1 || point->step > step) break;
-      curve.Remember(point->loss);
+      curve.Remember(*point);
     }
     kept.resize(begin);
   }
@@ -54,29 +51,43 @@ Result<LossCurve> LossCurve::Open(Env& env, const std::string& run_dir, int64_t 
   return curve;
 }
 
-Status LossCurve::Append(int64_t step, double loss, double learning_rate) {
+Status LossCurve::Append(int64_t step, double loss, double learning_rate,
+                         std::optional<double> accuracy) {
   Json line;
   line["step"] = step;
   line["loss"] = loss;  // null when not finite
   line["learning_rate"] = learning_rate;
-  Remember(loss);
+  if (accuracy) line["accuracy"] = *accuracy;
+  Remember({step, loss, accuracy});
   return file_->Append(std::string_view(line.dump() + "\n"));
 }
 
-void LossCurve::Remember(double loss) {
-  recent_.push_back(loss);
+void LossCurve::Remember(const Point& point) {
+  recent_.push_back(point);
   if (recent_.size() > kRecent) recent_.pop_front();
 }
 
 double LossCurve::RecentMean() const {
   double sum = 0;
   int64_t count = 0;
-  for (double loss : recent_) {
-    if (!std::isfinite(loss)) continue;
-    sum += loss;
+  for (const Point& point : recent_) {
+    if (!std::isfinite(point.loss)) continue;
+    sum += point.loss;
     ++count;
   }
   return count > 0 ? sum / static_cast<double>(count) : 0;
+}
+
+std::optional<double> LossCurve::RecentAccuracy() const {
+  double sum = 0;
+  int64_t count = 0;
+  for (const Point& point : recent_) {
+    if (!point.accuracy) continue;
+    sum += *point.accuracy;
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
 }
 
 }  // namespace weft::trainer

@@ -19,6 +19,8 @@ struct RunSummary {
   int64_t tokens = 0;
   double train_loss_nats = 0;
   std::optional<double> validation_loss_nats;
+  std::optional<double> train_accuracy;
+  std::optional<double> validation_accuracy;
   double unigram_entropy_nats = 0;
   int64_t resumed_from_step = 0;
   double seconds = 0;
@@ -42,6 +44,12 @@ struct RunSummary {
     visit(Field("validation_loss_nats", "At the end; absent without validation data.")
               .Unit("nats per token"),
           self.validation_loss_nats);
+    visit(Field("train_accuracy",
+                "Share of the examples of the last steps (at most 100) whose class was recognised; "
+                "absent but for classification."),
+          self.train_accuracy);
+    visit(Field("validation_accuracy", "The same of the validation examples, at the end."),
+          self.validation_accuracy);
     visit(Field("unigram_entropy_nats",
                 "Of the training tokens: the loss of a model that knows their frequencies only.")
               .Unit("nats per token"),

@@ -1,5 +1,6 @@
 #include "worker/trainer/start_state.h"
 
+#include "common/formats/huggingface.h"
 #include "common/json.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -41,7 +42,16 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                           "; hint: delete them all to start from the beginning");
     }
     if (!spec.job.model.import_path.empty()) {
-      Status imported = engine::ImportWeights(env, spec.job.model.import_path, model);
+      const std::string& folder = spec.job.model.import_path;
+      WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, folder));
+      const bool has_head = HasHead(head, model.spec());
+      Status imported = engine::ImportWeights(
+          env, folder, model, has_head ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre);
+      if (!has_head) {
+        start.notes.push_back(folder + " has no classifier of " +
+                              std::to_string(model.spec().classes) +
+                              " classes: it starts from random weights");
+      }
       if (imported.code() == StatusCode::kCorrupt) {  // the user's file, which no retry mends
         return InvalidError(imported.message() + "; hint: copy or export the folder again");
       }

@@ -19,6 +19,7 @@ struct StartPoint {
   engine::TrainCounters counters;
   std::string checkpoint_path;        ///< Empty for a fresh start.
   std::vector<std::string> warnings;  ///< Damaged checkpoints that were passed over. Rank 0 only.
+  std::vector<std::string> notes;     ///< What people should know of the start. Rank 0 only.
 };
 
 /// Gives all ranks the state to start from: rank 0 loads the newest sound checkpoint of the run, or

@@ -1,11 +1,14 @@
 #include "worker/trainer/training_data.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
+#include "common/formats/huggingface.h"
 #include "common/log.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/model_family.h"
 #include "worker/engine/data/batch_warmup.h"
 #include "worker/engine/data/image_loader.h"
 #include "worker/engine/data/loader.h"
@@ -59,6 +62,45 @@ Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
   return std::unique_ptr<BatchSource>(std::move(tokens));
 }
 
+std::string Joined(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 5;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", " : "") + names[i];
+  return text + (names.size() > kShown ? ", ..." : "");
+}
+
+/// Whether the data number their classes rather than name them.
+bool AreNumbers(const std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != std::to_string(i)) return false;
+  }
+  return true;
+}
+
+/// Those of the data, which must suit the model; or those of the classifier that goes on learning.
+Result<std::vector<std::string>> NamesOfClasses(Env& env, const JobSpec& job,
+                                                const std::vector<std::string>& of_data) {
+  const ModelSpec& model = job.model;
+  const auto count = static_cast<int64_t>(of_data.size());
+  if (HeadOf(model) != "classification") return of_data;
+  if (model.classes > 0 && count > model.classes) {
+    return InvalidError("the data have " + std::to_string(count) + " classes (" + Joined(of_data) +
+                        "), the model only " + std::to_string(model.classes) +
+                        "; hint: model.classes " + std::to_string(count) +
+                        ", or 0 for as many as the data have");
+  }
+  if (model.import_path.empty()) return of_data;
+  WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, model.import_path));
+  if (!HasHead(head, model) || head.class_names.empty()) return of_data;
+  if (AreNumbers(of_data) || std::equal(of_data.begin(), of_data.end(), head.class_names.begin())) {
+    return head.class_names;
+  }
+  return InvalidError("the classes of the data in alphabetical order (" + Joined(of_data) +
+                      ") are not those of the model in " + model.import_path + " (" +
+                      Joined(head.class_names) +
+                      "); hint: labels that are numbers in the order of the model");
+}
+
 }  // namespace
 
 Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
@@ -67,15 +109,12 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
                         engine::PrepareDataset(env, job, spec.cache_dir,
                                                static_cast<int>(spec.plan.threads_per_rank)));
   TrainingData data;
-  data.vocab_size = dataset.info.vocab_size;
+  const bool pictures = dataset.info.image_size > 0;
+  data.vocab_size = pictures ? 0 : dataset.info.vocab_size;
   data.fingerprint = dataset.fingerprint;
   data.unigram_entropy = dataset.info.unigram_entropy_nats;
   data.tokenizer_path = dataset.TokenizerPath();
-  data.classes = static_cast<int64_t>(dataset.info.classes.size());
-  if (job.model.classes > 0 && data.classes > job.model.classes) {
-    return InvalidError("the data have " + std::to_string(data.classes) +
-                        " classes, model.classes is only " + std::to_string(job.model.classes));
-  }
+  WEFT_ASSIGN_OR_RETURN(data.classes, NamesOfClasses(env, job, dataset.info.classes));
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<BatchSource> train,
                         NewSource(dataset, spec, /*training=*/true, data.padding));
   if (job.train.batch_warmup_steps > 0) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/env.h"
 #include "common/spec/attempt_spec.h"
@@ -14,8 +15,8 @@ namespace weft::trainer {
 struct TrainingData {
   std::unique_ptr<engine::BatchSource> train;
   std::unique_ptr<engine::BatchSource> validation;  ///< Null: nothing is held out.
-  int64_t vocab_size = 0;                           ///< Of the tokenizer.
-  int64_t classes = 0;                              ///< Of the labels; 0: there are none.
+  int64_t vocab_size = 0;                           ///< Of the tokenizer; 0: pictures.
+  std::vector<std::string> classes;                 ///< Names of the labels, by number.
   std::string fingerprint;                          ///< Hash over the tokens and how they are cut.
   std::string tokenizer_path;  ///< The tokenizer's file; empty when there is none.
   std::string padding;  ///< For people: the share of padding in an epoch; empty: there is none.
@@ -23,7 +24,8 @@ struct TrainingData {
 };
 
 /// Reads, tokenizes and cuts the job's text, or finds in spec.cache_dir that this was done before.
-/// kInvalid or kNotFound when the job's files or tokenizer are at fault.
+/// Classes that an imported classifier has names for keep these, as long as the data do not call
+/// them otherwise. kInvalid or kNotFound when the job's files or tokenizer are at fault.
 Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec);
 
 }  // namespace weft::trainer

@@ -50,7 +50,7 @@ void ScaleRows(std::span<const float> factors, std::vector<float>& values, int64
 
 }  // namespace
 
-Status ImportWeights(Env& env, const std::string& folder, Model& model) {
+Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
   // Weights of another type pass through floats, one at a time: rounded when the next is asked for.
   std::vector<float> floats;
   TensorView waiting;
@@ -66,7 +66,7 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model) {
     floats.resize(Count(view));
     return std::span(floats);
   };
-  WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer));
+  WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer, head));
   WEFT_RETURN_IF_ERROR(round_waiting());
   Context context;
   return StartFactors(context, model.parameters(), FactorStart::kLoaded);

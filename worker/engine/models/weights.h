@@ -8,8 +8,9 @@
 namespace weft::engine {
 
 /// Loads the weights of a Hugging Face folder into `model`, which was made from its config.json.
-/// Errors as ImportModel.
-Status ImportWeights(Env& env, const std::string& folder, Model& model);
+/// Arguments and errors as ImportModel.
+Status ImportWeights(Env& env, const std::string& folder, Model& model,
+                     HeadWeights head = HeadWeights::kFromFile);
 
 /// Writes `model` as a Hugging Face folder. Errors as ExportModel.
 Status ExportWeights(Env& env, const std::string& folder, Model& model,

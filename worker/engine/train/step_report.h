@@ -44,6 +44,7 @@ struct StepReport {
   MemoryBreakdown step_memory;   ///< Peak since the step before.
   std::vector<GroupNorm> norms;  ///< Every log_every_steps; empty in between and when skipped.
 
+  double Accuracy() const { return static_cast<double>(right) / static_cast<double>(targets); }
   double perplexity() const { return std::exp(loss); }
 };
 
