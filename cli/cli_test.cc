@@ -125,6 +125,22 @@ TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
   EXPECT_LE(lines, 25);
 }
 
+TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {
+  std::ostringstream out;
+  FollowView view(out, /*terminal=*/false, 80);
+  v1::Job job = JobAt(10, v1::RUNNING);
+  job.mutable_progress()->set_accuracy(0.75);
+  job.mutable_progress()->set_validation_loss(0.5);
+  job.mutable_progress()->set_validation_accuracy(0.875);
+  job.mutable_progress()->set_validation_step(10);
+  view.Update(job);
+  EXPECT_NE(out.str().find("loss 3.2500  accuracy 75.0%  validation 0.5000 (87.5%)"),
+            std::string::npos)
+      << out.str();
+  EXPECT_NE(out.str().find("validation after step 10: loss 0.5000, accuracy 87.5%\n"),
+            std::string::npos);
+}
+
 TEST(Follow, TerminalViewRedrawsInPlace) {
   std::ostringstream out;
   FollowView view(out, /*terminal=*/true, 80);

@@ -312,6 +312,43 @@ TEST(PlanJob, FollowsTheFamilyAndWhatIsFrozenOrShared) {
   EXPECT_GT(llama.step_seconds, 0);
 }
 
+TEST(PlanJob, CountsTheWorkOfEncodersWhereItIsDone) {
+  const ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
+  const auto predict = [&](const std::function<void(JobSpec&)>& change) {
+    JobSpec job = Gpt2Job();
+    job.resources.micro_batch = 4;
+    job.resources.recompute = "none";
+    change(job);
+    return Best(job, cluster).prediction;
+  };
+  const auto gpt2 = predict([](JobSpec&) {});
+  const auto bert = predict([](JobSpec& job) { job.model.family = "bert"; });
+  // A seventh of the vocabulary's work, twice the attention's.
+  EXPECT_LT(bert.model_flops_per_step, gpt2.model_flops_per_step);
+  EXPECT_LT(bert.step_seconds, gpt2.step_seconds);
+  EXPECT_LT(bert.memory_per_rank.workspace_bytes, gpt2.memory_per_rank.workspace_bytes);
+  const auto all = predict([](JobSpec& job) {
+    job.model.family = "bert";
+    job.data.masking.probability = 1;
+  });
+  EXPECT_GT(all.model_flops_per_step, gpt2.model_flops_per_step);
+  EXPECT_GT(all.step_seconds, bert.step_seconds);
+
+  const auto pictures = [&](int64_t side) {
+    return predict([&](JobSpec& job) {
+      job.model.family = "vit";
+      job.model.vocab_size = 0;
+      job.model.classes = 10;
+      job.model.image_size = side;
+      job.train.sequence_length = 0;
+    });
+  };
+  const auto small = pictures(112), large = pictures(224);
+  EXPECT_GT(large.step_seconds / small.step_seconds, 3) << "four times the patches";
+  EXPECT_EQ(large.memory_per_rank.gradients_bytes - small.memory_per_rank.gradients_bytes,
+            4 * (14 * 14 - 7 * 7) * 768);
+}
+
 TEST(PlanJob, PlansSixtyFourWorkersInAMoment) {
   ClusterProfile cluster = Cluster(64, 64, 256 * kGiB);
   JobSpec job = Gpt2Job();

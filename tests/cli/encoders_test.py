@@ -50,8 +50,9 @@ class Encoders(unittest.TestCase):
         return json.loads((self.cluster.folder / output / "config.json").read_text())
 
     def test_masked_words_then_classes_from_what_was_learnt(self):
-        data = {"train": ["topics.jsonl"], "tokenizer": {"vocab_size": 384}}
-        self.train(self.job("mlm", {"family": "bert"}, data, steps=60))
+        data = {"train": ["topics.jsonl"], "validation_fraction": 0.2,
+                "tokenizer": {"vocab_size": 384}}
+        self.train(self.job("mlm", {"family": "bert"}, data, steps=150))
         mlm = self.summary("mlm")
         self.assertLess(mlm["validation_loss_nats"], mlm["unigram_entropy_nats"])
         self.assertNotIn("validation_accuracy", mlm)
@@ -63,12 +64,12 @@ class Encoders(unittest.TestCase):
         self.assertIn("does not continue text", refused.err)
 
         model = {"import_path": "hf", "head": "classification"}
-        job = self.job("topics", model, {**self.TOPICS, "tokenizer": {"path": "hf"}})
+        job = self.job("topics", model, {**self.TOPICS, "tokenizer": {"path": "hf"}}, steps=120)
         result = self.train(job)
         self.assertIn("hf has no classifier of 3 classes: it starts from random weights",
                       result.out)
         self.assertRegex(result.out, r"accuracy \d+\.\d%")
-        self.assertRegex(result.out, r"validation after step 30: loss \d\.\d+, accuracy \d+\.\d%")
+        self.assertRegex(result.out, r"validation after step 120: loss \d\.\d+, accuracy \d+\.\d%")
         summary = self.summary("topics")
         self.assertGreater(summary["validation_accuracy"], 0.6)
         self.assertGreater(summary["train_accuracy"], 0.5)
@@ -92,7 +93,7 @@ class Encoders(unittest.TestCase):
         self.assertIn("(baking, sailing, weaving)", result.err)
 
     def test_pictures(self):
-        self.train(self.job("vit", self.VIT, self.SHAPES, steps=60))
+        self.train(self.job("vit", self.VIT, self.SHAPES, steps=120))
         self.assertGreater(self.summary("vit")["validation_accuracy"], 0.6)
         config = self.export("vit", "hf")
         self.assertEqual(config["architectures"], ["ViTForImageClassification"])

@@ -37,15 +37,23 @@ class Examples(unittest.TestCase):
         self.assertGreaterEqual(len(jobs), 6)
         for job in jobs:
             with self.subTest(job.name):
-                text, changed = re.subn(r"\bsteps: \d+", f"steps: {STEPS}", job.read_text())
-                self.assertEqual(changed, 1)
-                job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 2", text))
+                text = job.read_text()
+                if classifies := re.search(r"family: vit|head: classification", text):
+                    steps = int(re.search(r"\bsteps: (\d+)", text)[1])  # tiny, and done in seconds
+                else:
+                    steps = STEPS
+                    text, changed = re.subn(r"\bsteps: \d+", f"steps: {steps}", text)
+                    self.assertEqual(changed, 1)
+                    text = re.sub(r"warmup_steps: \d+", "warmup_steps: 2", text)
+                job.write_text(text)
                 run = self.folder / job.stem
                 self.weft("train", job, "--run-dir", run)
                 losses = self.losses(run)
-                self.assertEqual(len(losses), STEPS)
-                # A few classes are no more than a nat or two to begin with.
-                self.assertLess(min(losses[-3:]), losses[0] - min(0.5, 0.2 * losses[0]))
+                self.assertEqual(len(losses), steps)
+                self.assertLess(losses[-1], losses[0] - 0.5)
+                if classifies:
+                    summary = json.loads((run / "summary.json").read_text())
+                    self.assertGreater(summary["validation_accuracy"], 0.6)
                 self.weft("export", run, "--output", self.folder / "hf")
                 config = json.loads((self.folder / "hf/config.json").read_text())
                 if config["model_type"] in ("gpt2", "llama"):

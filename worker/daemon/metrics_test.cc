@@ -58,5 +58,22 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   }
 }
 
+TEST(Metrics, TellTheAccuracyOfAClassificationAlone) {
+  Metrics metrics(Clock::System());
+  ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
+  metrics.BeginRun("r", 1, {}, true);
+  v1::Progress progress;
+  progress.set_step(1);
+  metrics.SetProgress("r", progress);
+  EXPECT_THAT(Scrape(metrics.port()), ::testing::Not(HasSubstr("weft_train_accuracy_ratio{")));
+  progress.set_accuracy(0.75);
+  progress.set_validation_accuracy(0.5);
+  metrics.SetProgress("r", progress);
+  const std::string text = Scrape(metrics.port());
+  EXPECT_THAT(text, HasSubstr("weft_train_accuracy_ratio{run=\"r\"} 0.75"));
+  EXPECT_THAT(text, HasSubstr("weft_train_eval_accuracy_ratio{dataset=\"validation\",run=\"r\"} "
+                              "0.5"));
+}
+
 }  // namespace
 }  // namespace weft::daemon

@@ -48,6 +48,20 @@ TEST(LossCurve, NumbersReadBackExactly) {
   EXPECT_NE(Curve(env).find("null"), std::string::npos);
 }
 
+TEST(LossCurve, KeepsTheAccuracyOfClassification) {
+  FaultEnv env;
+  ASSERT_TRUE(env.CreateDirs("/run").ok());
+  {
+    LossCurve curve = *LossCurve::Open(env, "/run", 0);
+    EXPECT_EQ(curve.RecentAccuracy(), std::nullopt);
+    ASSERT_TRUE(curve.Append(1, 1.0, 0.1, 0.25).ok());
+    ASSERT_TRUE(curve.Append(2, 1.0, 0.1, 0.75).ok());
+    EXPECT_EQ(curve.RecentAccuracy(), 0.5);
+  }
+  EXPECT_EQ(LossCurve::Open(env, "/run", 2)->RecentAccuracy(), 0.5) << "over attempts";
+  EXPECT_EQ(LossCurve::Open(env, "/run", 1)->RecentAccuracy(), 0.25);
+}
+
 TEST(LossCurve, TheRecentMeanSpansAttempts) {
   FaultEnv env;
   ASSERT_TRUE(env.CreateDirs("/run").ok());

@@ -193,6 +193,34 @@ TEST(PaddedLoader, MasksEachEpochAnewAndEachRankAlike) {
   EXPECT_LE(equal, 2);
 }
 
+TEST(PaddedLoader, ValidatesWithTheSameMasksEveryTimeHoweverItIsShared) {
+  std::vector<std::vector<int32_t>> documents;
+  for (int32_t d = 0; d < 12; ++d) documents.emplace_back(20, d);
+  for (const Batching batching : {Batching::kPadFixed, Batching::kConcatenate}) {
+    const LoaderOptions options = {.length = 24,
+                                   .global_batch = 4,
+                                   .shuffle = false,
+                                   .batching = batching,
+                                   .objective = Objective::kMasked,
+                                   .form = kSingle,
+                                   .masking = {},
+                                   .vocabulary = kVocabulary};
+    auto loader = Load(MakeSpan(documents), options);
+    const int64_t count = loader->Sequences();
+    const Batch whole = Get(*loader, 0, 0, count);
+    EXPECT_GE(whole.target_count, count);
+    auto again = Load(MakeSpan(documents), options);
+    std::vector<int32_t> tokens, targets;
+    for (int64_t s = 0; s < count; ++s) {
+      const Batch one = Get(*again, 7, s, 1);
+      tokens.insert(tokens.end(), one.tokens.begin(), one.tokens.end());
+      targets.insert(targets.end(), one.targets.begin(), one.targets.end());
+    }
+    EXPECT_EQ(tokens, whole.tokens);
+    EXPECT_EQ(targets, whole.targets);
+  }
+}
+
 TEST(PaddedLoader, GivesLabelsAndTokenTypesOfPairs) {
   TokenSpan span = MakeLabelledSpan({{kBegin, 1, 2, kEnd, 3, kEnd},
                                      {kBegin, 4, kEnd, 5, 6, 7, 8, 9, kEnd},
