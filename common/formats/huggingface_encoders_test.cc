@@ -306,6 +306,7 @@ TEST(ResolveImportedModel, ChecksWhatTheJobAsksOfTheFolder) {
     job.model.import_path = Fixture(fixture);
     job.train.sequence_length = fixture == "vit" ? 0 : 16;
     job.data.batching = "pad_fixed";
+    if (fixture != "vit") job.data.tokenizer.path = job.model.import_path;
     change(job);
     Status status = ResolveImportedModel(Env::Posix(), job);
     return status.ok() ? job.model.family + " " + HeadOf(job.model) : status.message();
@@ -314,6 +315,8 @@ TEST(ResolveImportedModel, ChecksWhatTheJobAsksOfTheFolder) {
   EXPECT_EQ(resolve("bert_mlm", [](JobSpec&) {}), "bert masked_lm");
   EXPECT_EQ(resolve("bert_mlm", [](JobSpec& job) { job.model.head = "classification"; }),
             "bert classification");
+  EXPECT_THAT(resolve("bert_mlm", [](JobSpec& job) { job.data.tokenizer.path.clear(); }),
+              HasSubstr("data.tokenizer.path is not"));
   EXPECT_THAT(resolve("vit", [](JobSpec& job) { job.train.sequence_length = 16; }),
               HasSubstr("is not that of a vit's pictures, 10"));
   EXPECT_THAT(resolve("bert_mlm", [](JobSpec& job) { job.train.sequence_length = 25; }),

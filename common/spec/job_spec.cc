@@ -118,6 +118,12 @@ Status ValidateHead(const JobSpec& job) {
                         " is not that of a vit's pictures, " + std::to_string(SequenceLength(job)) +
                         ": their patches and the class token; hint: leave it out");
   }
+  if (!model.import_path.empty() && job.data.tokenizer.path.empty()) {
+    return InvalidError(
+        "model.import_path is given and data.tokenizer.path is not: weights that "
+        "were trained mean nothing with another tokenizer; hint: data.tokenizer."
+        "path is most often the same folder");
+  }
   const std::string head = HeadOf(model);
   const bool padded = data.batching.starts_with("pad_");
   if (head == "classification" && !padded) {
@@ -161,12 +167,6 @@ Status ValidateJob(const JobSpec& job) {
   }
   if (job.data.masking.mask_share + job.data.masking.random_share > 1) {
     return InvalidError("data.masking.mask_share and random_share are more than 1 together");
-  }
-  if (!model.import_path.empty() && model.family != "vit" && job.data.tokenizer.path.empty()) {
-    return InvalidError(
-        "model.import_path is given and data.tokenizer.path is not: weights that "
-        "were trained mean nothing with another tokenizer; hint: data.tokenizer."
-        "path is most often the same folder");
   }
   WEFT_RETURN_IF_ERROR(CheckOptimization(job));
   WEFT_RETURN_IF_ERROR(CheckInitialization(job));

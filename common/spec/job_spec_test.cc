@@ -219,9 +219,10 @@ TEST(ValidateJob, LeavesSizesOfAnImportedModelToTheImport) {
   job.model.import_path = "gpt2";
   job.model.heads = 7;
   job.train.sequence_length = 1024;
-  EXPECT_THAT(ValidateJob(job).message(), HasSubstr("data.tokenizer.path"));
-  job.data.tokenizer.path = "gpt2";
   EXPECT_TRUE(ValidateJob(job).ok());
+  EXPECT_THAT(ValidateHead(job).message(), HasSubstr("data.tokenizer.path"));
+  job.data.tokenizer.path = "gpt2";
+  EXPECT_TRUE(ValidateHead(job).ok());
 }
 
 TEST(ValidateJob, ExtremesWithinTheDeclaredRangesDoNotOverflow) {

@@ -50,8 +50,7 @@ class Encoders(unittest.TestCase):
         return json.loads((self.cluster.folder / output / "config.json").read_text())
 
     def test_masked_words_then_classes_from_what_was_learnt(self):
-        data = {"train": ["topics.jsonl"], "validation_fraction": 0.2,
-                "tokenizer": {"vocab_size": 384}}
+        data = {"train": ["text.txt"], "tokenizer": {"vocab_size": 300}}
         self.train(self.job("mlm", {"family": "bert"}, data, steps=150))
         mlm = self.summary("mlm")
         self.assertLess(mlm["validation_loss_nats"], mlm["unigram_entropy_nats"])
