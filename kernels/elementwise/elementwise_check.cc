@@ -36,4 +36,11 @@ Status CheckScale(const Stream& stream, const ScaleArgs& args) {
       .status();
 }
 
+Status CheckAddScaled(const Stream& stream, const AddScaledArgs& args) {
+  return ArgumentCheck(stream, "AddScaled")
+      .ContiguousTensor("x", args.x, args.x.shape, kFloatTypes)
+      .ContiguousTensor("y", args.y, args.x.shape, {DType::kF32})
+      .status();
+}
+
 }  // namespace weft::kernels

@@ -9,5 +9,6 @@ Status CheckCast(const Stream& stream, const CastArgs& args);
 Status CheckAdd(const Stream& stream, const AddArgs& args);
 Status CheckFill(const Stream& stream, const FillArgs& args);
 Status CheckScale(const Stream& stream, const ScaleArgs& args);
+Status CheckAddScaled(const Stream& stream, const AddScaledArgs& args);
 
 }  // namespace weft::kernels

@@ -78,10 +78,7 @@ Status Scale(const Stream& stream, const ScaleArgs& args) {
 
 Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
   const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "AddScaled")
-                           .ContiguousTensor("x", x, x.shape, kFloatTypes)
-                           .ContiguousTensor("y", y, x.shape, {DType::kF32})
-                           .status());
+  WEFT_RETURN_IF_ERROR(CheckAddScaled(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
     const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
     ParallelFor(x.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {

@@ -65,6 +65,43 @@ struct ScaleMap {
   }
 };
 
+template <class T, bool kKeep>
+struct AddScaledMap {
+  const T* x;
+  float factor;
+  float keep;
+  float* y;
+
+  template <int kCount>
+  struct Pair {
+    Packed<T, kCount> x;
+    Packed<float, kCount> y;
+  };
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    if constexpr (kKeep) {
+      return Pair<kCount>{LoadPacked<kCount>(x + i), LoadPacked<kCount>(y + i)};
+    } else {
+      return LoadPacked<kCount>(x + i);
+    }
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Pair<kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = loaded.y[k] * keep + loaded.x[k] * factor;
+    StoreFloats(y + i, values);
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = loaded[k] * factor;
+    StoreFloats(y + i, values);
+  }
+};
+
 // Of elements of any type, by their bits.
 template <class Bits>
 struct FillMap {
@@ -144,6 +181,20 @@ Status Scale(const Stream& stream, const ScaleArgs& args) {
   return WithFloatType(args.x.dtype, [&]<class T>() {
     return LaunchMap<kWide<T>>(stream, "Scale", ScaleMap<T>{args.x.As<T>(), args.factor},
                                args.x.shape.Elements(), Aligned16(args.x.data));
+  });
+}
+
+Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckAddScaled(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    auto launch = [&]<bool kKeep>() {
+      return LaunchMap<kWide<T>>(
+          stream, "AddScaled",
+          AddScaledMap<T, kKeep>{args.x.As<T>(), args.factor, args.keep, args.y.As<float>()},
+          args.x.shape.Elements(), Aligned16(args.x.data, args.y.data));
+    };
+    return args.keep != 0 ? launch.template operator()<true>()
+                          : launch.template operator()<false>();
   });
 }
 
