@@ -322,12 +322,12 @@ struct AttentionKind {
 Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
   Problem p;
   constexpr int64_t kHeadDim = 8;
-  const int64_t groups = 1 + sides.Below(2), kv_heads = 1 + sides.Below(2);
-  const int64_t heads = groups * kv_heads, width = heads * kHeadDim;
+  const int64_t heads = 1 + sides.Below(2), groups = 1 + sides.Below(heads);
+  const int64_t kv_heads = heads / groups, width = heads * kHeadDim;
   TokenBatch shape;
   std::vector<int32_t> starts = {0}, positions;
   for (int64_t s = 0, runs = 1 + sides.Below(3); s < runs; ++s) {
-    const int64_t length = sides.Draw();
+    const int64_t length = std::min<int64_t>(sides.Draw(), 5);
     for (int64_t i = 0; i < length; ++i) positions.push_back(static_cast<int32_t>(i));
     starts.push_back(starts.back() + static_cast<int32_t>(length));
   }
@@ -710,7 +710,7 @@ void Check(const Problem& p, Sides& sides, Allocator& allocator) {
 }
 
 TEST(GradientCheck, EveryOperationAgreesWithCentralDifferencesOfItsFloat64Forward) {
-  constexpr int kVariants = 8;
+  constexpr int kVariants = 6;
   for (const Operation& operation : Operations()) {
     for (int variant = 0; variant < kVariants; ++variant) {
       Sides sides(variant);

@@ -183,10 +183,19 @@ size_t ParameterSet::LayOutValues(DType matrices) {
   const auto aligned = [](size_t bytes) {
     return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
   };
+  // A stack is read as one matrix, so it is f32 when a part of it is made of factors.
+  std::vector<bool> made(parameters_.size());
+  for (size_t i = 0; i < made.size(); ++i) {
+    const bool joins = parameters_[i].stacked && made[i - 1];
+    made[i] = joins || parameters_[i].factoring != Factoring::kNone;
+  }
+  for (size_t i = made.size(); i-- > 1;) {
+    if (parameters_[i].stacked && made[i]) made[i - 1] = true;
+  }
   size_t bytes = 0;
-  for (Parameter& parameter : parameters_) {
-    const bool made = parameter.factoring != Factoring::kNone;
-    parameter.dtype = parameter.shape.rank >= 2 && !made ? matrices : DType::kF32;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
     if (!parameter.stacked) bytes = aligned(bytes);
     parameter.value_offset = bytes;
     bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);

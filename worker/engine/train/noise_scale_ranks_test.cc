@@ -25,6 +25,8 @@ double Squares(const Doubles& x) {
 TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
   constexpr int kRanks = 2;
   constexpr int kSteps = 3;
+  // Some of the vocabulary alone: then there is a gradient beside the noise.
+  constexpr int64_t kTokensUsed = 8;
   for (const int64_t accumulation : {1, 2}) {
     SCOPED_TRACE(accumulation);
     constexpr int64_t kMicroBatch = 3;
@@ -35,7 +37,7 @@ TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
 
     std::optional<double> found[kRanks];
     RunRanks(kRanks, std::chrono::milliseconds(20000), [&](Collective& group) {
-      RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+      RandomTokens tokens(kTokensUsed, TinyModel().context);
       Plan plan = TinyPlan("fp32", kMicroBatch, accumulation);
       plan.mesh.data = kRanks;
       TinyRun run(job.model, ModelOptionsOf(plan));
@@ -55,7 +57,7 @@ TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
     });
 
     // Mean gradients of sequences [first, first + count) of a step.
-    RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+    RandomTokens tokens(kTokensUsed, TinyModel().context);
     TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
     const auto gradient = [&](int64_t step, int64_t first, int64_t count) {
       auto part = tokens.Get(step, first, count);
@@ -78,7 +80,7 @@ TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
     }
     ASSERT_TRUE(found[0].has_value());
     EXPECT_EQ(found[1], found[0]);
-    EXPECT_NEAR(*found[0], noise / square, 1e-4 * noise / square);
+    EXPECT_NEAR(*found[0], noise / square, 1e-3 * noise / square);
   }
 }
 
