@@ -19,7 +19,7 @@ with open("{calls}", "a") as file:
 output.mkdir()
 steps = [{{"step": 1, "loss": 3.0}}, {{"step": 2, "loss": None}}]
 (output / "loss.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
-print("I step 2 validation loss 2.25")
+print("I step 2 validation loss 2.25 accuracy 87.5 %")
 if "unstable" in job.read_text():
     sys.exit("error: the training diverged: weights are not finite")
 if "wrong" in job.read_text():
@@ -48,6 +48,7 @@ class LearningCurves(unittest.TestCase):
         first = self.runner.run_all([Run("a", self.job(layers=1))])["a"]
         self.assertEqual(first["training"], [[1, 3.0]])
         self.assertEqual(first["validation"], [[2, 2.25]])
+        self.assertEqual(first["accuracy"], [[2, 87.5]])
         self.assertEqual(final_loss(first), 2.25)
         self.runner.run_all([Run("a", self.job(layers=1))])
         self.assertEqual(self.calls.read_text().split(), ["a"])
@@ -73,6 +74,12 @@ class LearningCurves(unittest.TestCase):
         self.assertEqual(curve[0], [5, 3.0])
         self.assertEqual(curve[-1], [1000, 998.0])
 
+    def test_evaluations_without_accuracy_are_read(self):
+        weft = self.runner.weft
+        weft.write_text(weft.read_text().replace(" accuracy 87.5 %", ""))
+        result = self.runner.run_all([Run("a", self.job())])["a"]
+        self.assertEqual((result["validation"], result["accuracy"]), ([[2, 2.25]], []))
+
     def test_characters_are_numbered_and_parted_nine_to_one(self):
         text = self.folder / "text"
         text.write_text("abcabcabca")
@@ -88,7 +95,7 @@ class LearningCurves(unittest.TestCase):
     def test_names_and_jobs_of_all_runs_differ(self):
         base = gpt.CharacterGpt({"format": "nanogpt", "train": []}, 65)
         every = [base] + [kind(base.job) for kind in (
-            gpt.Precisions, gpt.Optimizers, gpt.Depth, gpt.Widths)]
+            gpt.Precisions, gpt.Optimizers, gpt.Depth)]
         runs = {}
         for run in (run for experiment in every for run in experiment.runs()):
             self.assertRegex(run.name, r"^[a-z0-9][a-z0-9-]*[a-z0-9]$")

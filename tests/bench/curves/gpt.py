@@ -130,7 +130,7 @@ class Optimizers:
     name = "optimizers"
     rates = {
         "adamw": [2e-3, 4e-3, 8e-3, 16e-3],
-        "lion": [2e-4, 4e-4, 8e-4, 16e-4],
+        "lion": [4e-4, 8e-4, 16e-4, 32e-4, 64e-4],
         "lamb": [8e-3, 16e-3, 32e-3, 64e-3],
         "muon": [2e-3, 4e-3, 8e-3, 16e-3],
     }

@@ -107,11 +107,13 @@ class Runner:
         print(f"{run.name}: " + ("diverged" if summary is None else
                                  f"validation {summary['validation_loss_nats']:.4f}, "
                                  f"{summary['seconds']:.0f} s"), flush=True)
+        evaluations = re.findall(r"step (\d+) validation loss (\S+)(?: accuracy (\S+) %)?", text)
         return {
             "diverged": status != 0,
             "training": thinned([(line["step"], line["loss"]) for line in lines]),
-            "validation": [[int(step), float(loss)] for step, loss in
-                           re.findall(r"step (\d+) validation loss (\S+)", text)],
+            "validation": [[int(step), float(loss)] for step, loss, _ in evaluations],
+            "accuracy": [[int(step), float(percent)] for step, _, percent in evaluations
+                         if percent],
             "summary": summary,
         }
 
