@@ -344,7 +344,9 @@ TEST(PlanJob, CountsTheWorkOfEncodersWhereItIsDone) {
     });
   };
   const auto small = pictures(112), large = pictures(224);
-  EXPECT_GT(large.step_seconds / small.step_seconds, 3) << "four times the patches";
+  // Four times the patches, beside a class token; the optimizer has as much to do as before.
+  EXPECT_GT(large.model_flops_per_step / small.model_flops_per_step, 3.9);
+  EXPECT_GT(large.step_seconds / small.step_seconds, 2);
   EXPECT_EQ(large.memory_per_rank.gradients_bytes - small.memory_per_rank.gradients_bytes,
             4 * (14 * 14 - 7 * 7) * 768);
 }
