@@ -52,9 +52,9 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
 /// The products of FactorFlopsPerStep, in f32 whatever the precision: those of linear_expansion.
 std::vector<Gemm> FactorGemms(const ModelShape& shape);
 
-/// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks of
-/// about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays cheap
-/// beside the products. Rows of a chunk: a multiple of 32, all chunks of about the same size.
+/// The classifier computes the logits of its `rows` over `columns`, a padded vocabulary, in chunks
+/// of about 128 MiB: large enough that the weight gradient, read and written once a chunk, stays
+/// cheap beside the products. Rows of a chunk: a multiple of 32, all chunks of about the same size.
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes);
 
 }  // namespace weft
