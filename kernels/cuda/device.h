@@ -33,7 +33,7 @@ class DeviceMemory {
   Status CopyTo(void* host, size_t bytes) const;
 
  private:
-  int device_ = 0;
+  [[maybe_unused]] int device_ = 0;  ///< Used by the CUDA back end alone.
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -13,7 +13,7 @@ int DeviceCount() {
   return 0;
 }
 
-DeviceMemory::~DeviceMemory() = default;
+DeviceMemory::~DeviceMemory() {}
 DeviceMemory::DeviceMemory(DeviceMemory&&) noexcept = default;
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&&) noexcept = default;
 

@@ -153,7 +153,7 @@ class BlockRunner {
     const long region = syscall(SYS_mmap, nullptr, kRegionBytes, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     WEFT_CHECK(region != -1, "no memory for shared variables");
-    region_ = reinterpret_cast<uint8_t*>(region);
+    region_ = reinterpret_cast<uint8_t*>(region);  // NOLINT(performance-no-int-to-ptr)
     AsanPoison(region_, kRegionBytes);
   }
 
