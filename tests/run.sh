@@ -40,6 +40,9 @@ grep -E '\(Failed\)|\(Timeout\)|\(Not Run\)|\*\*\*' "$log" || true
 summary=$(grep -E '^[0-9]+% tests passed' "$log") || { tail -n 40 "$log"; exit 1; }
 failed=$(sed -E 's/.*, ([0-9]+) tests failed out of.*/\1/' <<<"$summary")
 total=$(sed -E 's/.* out of ([0-9]+)$/\1/' <<<"$summary")
-[ "$status" -eq 0 ] || sed -n '/The following tests FAILED/,$p' "$log"
+if [ "$status" -ne 0 ]; then
+  grep -A 6 -E ': Failure$|ERROR: .*Sanitizer|runtime error: ' "$log" | cut -c 1-400 | head -n 80 || true
+  sed -n '/The following tests FAILED/,$p' "$log"
+fi
 echo "$((total - failed)) passed, $failed failed"
 exit "$status"

@@ -47,27 +47,17 @@ struct Normal {
   __device__ float Derivative() const { return near * e * kInverseSqrtTwoPi + below; }
 };
 
-template <class Function, class T>
-struct GeluForwardMap {
-  const T* x;
-  T* y;
-
-  template <int kCount>
-  __device__ auto Load(int64_t i) const {
-    return LoadPacked<kCount>(x + i);
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = Function(loaded[k]).Gelu();
-    StoreFloats(y + i, values);
-  }
+template <class Form>
+struct GeluOf {
+  __device__ float operator()(float x) const { return Form(x).Gelu(); }
 };
 
-template <class T, int kCount>
-struct Pair {
-  Packed<T, kCount> first, second;
+struct Tanh {
+  __device__ float operator()(float x) const { return tanhf(x); }
+};
+
+struct TanhGradient {
+  __device__ float operator()(float dy, float y) const { return dy * (1.0f - y * y); }
 };
 
 template <class Function, class T>
@@ -79,58 +69,19 @@ struct GeluBackwardMap {
 
   template <int kCount>
   __device__ auto Load(int64_t i) const {
-    return Pair<T, kCount>{LoadPacked<kCount>(dy + i), LoadPacked<kCount>(x + i)};
+    return PackedPair<T, T, kCount>{LoadPacked<kCount>(dy + i), LoadPacked<kCount>(x + i)};
   }
   template <int kCount>
-  __device__ void Store(int64_t i, const Pair<T, kCount>& loaded) const {
+  __device__ void Store(int64_t i, const PackedPair<T, T, kCount>& loaded) const {
     float gradient[kCount], again[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const Function at(loaded.second[k]);
-      gradient[k] = loaded.first[k] * at.Derivative();
+      const Function at(loaded.b[k]);
+      gradient[k] = loaded.a[k] * at.Derivative();
       again[k] = at.Gelu();
     }
     StoreFloats(dx + i, gradient);
     if (y != nullptr) StoreFloats(y + i, again);
-  }
-};
-
-template <class T>
-struct TanhForwardMap {
-  const T* x;
-  T* y;
-
-  template <int kCount>
-  __device__ auto Load(int64_t i) const {
-    return LoadPacked<kCount>(x + i);
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = tanhf(loaded[k]);
-    StoreFloats(y + i, values);
-  }
-};
-
-template <class T>
-struct TanhBackwardMap {
-  const T* dy;
-  const T* y;
-  T* dx;
-
-  template <int kCount>
-  __device__ auto Load(int64_t i) const {
-    return Pair<T, kCount>{LoadPacked<kCount>(dy + i), LoadPacked<kCount>(y + i)};
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Pair<T, kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      values[k] = loaded.first[k] * (1.0f - loaded.second[k] * loaded.second[k]);
-    }
-    StoreFloats(dx + i, values);
   }
 };
 
@@ -147,7 +98,7 @@ Status GeluForward(const Stream& stream, const GeluForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckGeluForward(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
     return WithGelu(args.form, [&]<class Function>() {
-      const GeluForwardMap<Function, T> map = {args.x.As<T>(), args.y.As<T>()};
+      const UnaryMap<T, T, GeluOf<Function>> map = {args.x.As<T>(), args.y.As<T>(), {}};
       return LaunchMap<kWide<T>>(stream, "GeluForward", map, args.x.shape.Elements(),
                                  Aligned16(args.x.data, args.y.data));
     });
@@ -169,7 +120,7 @@ Status GeluBackward(const Stream& stream, const GeluBackwardArgs& args) {
 Status TanhForward(const Stream& stream, const TanhForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckTanhForward(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
-    const TanhForwardMap<T> map = {args.x.As<T>(), args.y.As<T>()};
+    const UnaryMap<T, T, Tanh> map = {args.x.As<T>(), args.y.As<T>(), {}};
     return LaunchMap<kWide<T>>(stream, "TanhForward", map, args.x.shape.Elements(),
                                Aligned16(map.x, map.y));
   });
@@ -178,9 +129,10 @@ Status TanhForward(const Stream& stream, const TanhForwardArgs& args) {
 Status TanhBackward(const Stream& stream, const TanhBackwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckTanhBackward(stream, args));
   return WithFloatType(args.y.dtype, [&]<class T>() {
-    const TanhBackwardMap<T> map = {args.dy.As<T>(), args.y.As<T>(), args.dx.As<T>()};
+    const BinaryMap<T, T, T, TanhGradient> map = {
+        args.dy.As<T>(), args.y.As<T>(), args.dx.As<T>(), {}};
     return LaunchMap<kWide<T>>(stream, "TanhBackward", map, args.y.shape.Elements(),
-                               Aligned16(map.dy, map.y, map.dx));
+                               Aligned16(map.a, map.b, map.y));
   });
 }
 

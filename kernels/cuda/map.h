@@ -41,6 +41,54 @@ __global__ void __launch_bounds__(kBlockThreads) MapKernel(Map map, int64_t coun
   }
 }
 
+/// y = function(x), element by element in f32.
+template <class X, class Y, class Function>
+struct UnaryMap {
+  const X* x;
+  Y* y;
+  Function function;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return LoadPacked<kCount>(x + i);
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Packed<X, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = function(loaded[k]);
+    StoreFloats(y + i, values);
+  }
+};
+
+/// Elements of two tensors.
+template <class A, class B, int kCount>
+struct PackedPair {
+  Packed<A, kCount> a;
+  Packed<B, kCount> b;
+};
+
+/// y = function(a, b), element by element in f32.
+template <class A, class B, class Y, class Function>
+struct BinaryMap {
+  const A* a;
+  const B* b;
+  Y* y;
+  Function function;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return PackedPair<A, B, kCount>{LoadPacked<kCount>(a + i), LoadPacked<kCount>(b + i)};
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const PackedPair<A, B, kCount>& loaded) const {
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) values[k] = function(loaded.a[k], loaded.b[k]);
+    StoreFloats(y + i, values);
+  }
+};
+
 /// Runs `map` on [0, count), kCount elements at a time when `aligned` (all its addresses are
 /// multiples of 16).
 template <int kCount, class Map>

@@ -5,101 +5,22 @@
 namespace weft::kernels::cuda {
 namespace {
 
-template <class In, class Out>
-struct CastMap {
-  const In* x;
-  Out* y;
-
-  template <int kCount>
-  __device__ auto Load(int64_t i) const {
-    return LoadPacked<kCount>(x + i);
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Packed<In, kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = loaded[k];
-    StoreFloats(y + i, values);
-  }
+struct Same {
+  __device__ float operator()(float x) const { return x; }
 };
 
-template <class T>
-struct AddMap {
-  const T* a;
-  const T* b;
-  T* y;
-
-  template <int kCount>
-  struct Pair {
-    Packed<T, kCount> a, b;
-  };
-
-  template <int kCount>
-  __device__ auto Load(int64_t i) const {
-    return Pair<kCount>{LoadPacked<kCount>(a + i), LoadPacked<kCount>(b + i)};
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Pair<kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = loaded.a[k] + loaded.b[k];
-    StoreFloats(y + i, values);
-  }
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-template <class T>
-struct ScaleMap {
-  T* x;
+struct Multiply {
   float factor;
-
-  template <int kCount>
-  __device__ auto Load(int64_t i) const {
-    return LoadPacked<kCount>(x + i);
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = loaded[k] * factor;
-    StoreFloats(x + i, values);
-  }
+  __device__ float operator()(float x) const { return x * factor; }
 };
 
-template <class T, bool kKeep>
-struct AddScaledMap {
-  const T* x;
-  float factor;
-  float keep;
-  float* y;
-
-  template <int kCount>
-  struct Pair {
-    Packed<T, kCount> x;
-    Packed<float, kCount> y;
-  };
-
-  template <int kCount>
-  __device__ auto Load(int64_t i) const {
-    if constexpr (kKeep) {
-      return Pair<kCount>{LoadPacked<kCount>(x + i), LoadPacked<kCount>(y + i)};
-    } else {
-      return LoadPacked<kCount>(x + i);
-    }
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Pair<kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = loaded.y[k] * keep + loaded.x[k] * factor;
-    StoreFloats(y + i, values);
-  }
-  template <int kCount>
-  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
-    float values[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = loaded[k] * factor;
-    StoreFloats(y + i, values);
-  }
+struct KeepAndAdd {
+  float keep, factor;
+  __device__ float operator()(float y, float x) const { return y * keep + x * factor; }
 };
 
 // Of elements of any type, by their bits.
@@ -127,7 +48,8 @@ Status CastTo(const Stream& stream, const CastArgs& args) {
   // As many elements at a time as are 16 bytes of the narrower type, which makes two accesses of
   // the wider one.
   constexpr int kCount = kWide < In >> kWide<Out> ? kWide<In> : kWide<Out>;
-  return LaunchMap<kCount>(stream, "Cast", CastMap<In, Out>{args.x.As<In>(), args.y.As<Out>()},
+  return LaunchMap<kCount>(stream, "Cast",
+                           UnaryMap<In, Out, Same>{args.x.As<In>(), args.y.As<Out>(), {}},
                            args.x.shape.Elements(), Aligned16(args.x.data, args.y.data));
 }
 
@@ -152,7 +74,7 @@ Status Add(const Stream& stream, const AddArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAdd(stream, args));
   return WithFloatType(args.a.dtype, [&]<class T>() {
     return LaunchMap<kWide<T>>(
-        stream, "Add", AddMap<T>{args.a.As<T>(), args.b.As<T>(), args.y.As<T>()},
+        stream, "Add", BinaryMap<T, T, T, Sum>{args.a.As<T>(), args.b.As<T>(), args.y.As<T>(), {}},
         args.a.shape.Elements(), Aligned16(args.a.data, args.b.data, args.y.data));
   });
 }
@@ -179,22 +101,26 @@ Status Fill(const Stream& stream, const FillArgs& args) {
 Status Scale(const Stream& stream, const ScaleArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckScale(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
-    return LaunchMap<kWide<T>>(stream, "Scale", ScaleMap<T>{args.x.As<T>(), args.factor},
-                               args.x.shape.Elements(), Aligned16(args.x.data));
+    return LaunchMap<kWide<T>>(
+        stream, "Scale", UnaryMap<T, T, Multiply>{args.x.As<T>(), args.x.As<T>(), {args.factor}},
+        args.x.shape.Elements(), Aligned16(args.x.data));
   });
 }
 
 Status AddScaled(const Stream& stream, const AddScaledArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAddScaled(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
-    auto launch = [&]<bool kKeep>() {
-      return LaunchMap<kWide<T>>(
-          stream, "AddScaled",
-          AddScaledMap<T, kKeep>{args.x.As<T>(), args.factor, args.keep, args.y.As<float>()},
-          args.x.shape.Elements(), Aligned16(args.x.data, args.y.data));
-    };
-    return args.keep != 0 ? launch.template operator()<true>()
-                          : launch.template operator()<false>();
+    const int64_t count = args.x.shape.Elements();
+    const bool aligned = Aligned16(args.x.data, args.y.data);
+    const T* x = args.x.As<T>();
+    float* y = args.y.As<float>();
+    if (args.keep == 0) {
+      return LaunchMap<kWide<T>>(stream, "AddScaled",
+                                 UnaryMap<T, float, Multiply>{x, y, {args.factor}}, count, aligned);
+    }
+    return LaunchMap<kWide<T>>(
+        stream, "AddScaled",
+        BinaryMap<float, T, float, KeepAndAdd>{y, x, y, {args.keep, args.factor}}, count, aligned);
   });
 }
 

@@ -19,12 +19,14 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-/// A job of one rank that takes about 900 MiB, 150 of them in one piece for the parameters.
+/// A job of one rank that takes about 1.7 GiB, 300 MiB of them in one piece for the parameters. One
+/// thread, so that stacks and heaps of threads are no part of it on a machine with many cores.
 v1::JobSpec LargeJob(const Cluster& cluster) {
   v1::JobSpec spec = cluster.TinyJob("large", 10, 1);
-  spec.mutable_model()->set_layers(3);
+  spec.mutable_model()->set_layers(6);
   spec.mutable_model()->set_width(1024);
   spec.mutable_model()->set_heads(8);
+  spec.mutable_resources()->set_threads_per_rank(1);
   return spec;
 }
 
@@ -55,8 +57,8 @@ void ExpectOutOfMemoryTwice(const v1::Job& job, const std::string& words) {
 
 TEST(Failures, OfAllocationsAreRetriedOnce) {
   const std::string trainer = ::testing::TempDir() + "trainer_" + std::to_string(getpid());
-  std::ofstream(trainer) << "#!/bin/sh\nulimit -v 200000\nexec " WEFT_BINARY_DIR
-                            "/weft-trainer \"$@\"\n";
+  std::ofstream(trainer) << "#!/bin/sh\nulimit -v 280000\nexport MALLOC_ARENA_MAX=1\nexec "
+                         << WEFT_BINARY_DIR "/weft-trainer \"$@\"\n";
   ASSERT_EQ(chmod(trainer.c_str(), 0755), 0);
   Cluster cluster({.workers = 1, .ranks = {{"WEFT_WORKER_TRAINER", trainer}}});
   v1::Job job = cluster.Await(cluster.Submit(LargeJob(cluster)), v1::FAILED);

@@ -171,21 +171,6 @@ Initializer InitializerOf(const Method& method, const ModelSpec& spec, const Par
   return {};
 }
 
-// Both sides of the matrix grow with the width.
-bool GrowsWithWidth(ParameterRole role) {
-  switch (role) {
-    case ParameterRole::kQueriesKeysValues:
-    case ParameterRole::kQueriesKeys:
-    case ParameterRole::kValues:
-    case ParameterRole::kAttentionOutput:
-    case ParameterRole::kMlpUp:
-    case ParameterRole::kMlpDown:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 void SetStarts(const ModelSpec& spec, ParameterSet& parameters) {
@@ -194,7 +179,7 @@ void SetStarts(const ModelSpec& spec, ParameterSet& parameters) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     Initializer initializer = InitializerOf(method, spec, parameters[i]);
     double learning_rate_scale = 1;
-    if (GrowsWithWidth(parameters[i].role)) {
+    if (IsBlockMatrix(parameters[i].role)) {
       initializer.deviation /= std::sqrt(ratio);
       learning_rate_scale = 1 / ratio;
     }

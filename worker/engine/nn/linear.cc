@@ -67,6 +67,7 @@ Result<Tensor> Linear::Apply(Context& context, Component component, const Tensor
 }
 
 Result<Tensor> Linear::InputGradient(Context& context, const Tensor& dy) const {
+  ProfileScope scope(context.profiler, "linear backward");
   WEFT_ASSIGN_OR_RETURN(Tensor dx, Tensor::New(context, Component::kWorkspace, weight_.compute(),
                                                {dy.shape().Rows(), in_features_}));
   WEFT_RETURN_IF_ERROR(

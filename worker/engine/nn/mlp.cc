@@ -77,7 +77,7 @@ Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value&
   const bool trains = down_.Trains(tape);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
   if (!tape.Records(y)) return y;
-  tape.Record("linear backward",
+  tape.Record("mlp backward",
               [this, trains, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
                   Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);

@@ -17,21 +17,6 @@
 namespace weft::engine {
 namespace {
 
-// The matrices of blocks, as common/model knows them.
-bool IsBlockMatrix(ParameterRole role) {
-  switch (role) {
-    case ParameterRole::kQueriesKeysValues:
-    case ParameterRole::kQueriesKeys:
-    case ParameterRole::kValues:
-    case ParameterRole::kAttentionOutput:
-    case ParameterRole::kMlpUp:
-    case ParameterRole::kMlpDown:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // By weight, whether `spec` names it.
 Result<std::vector<bool>> Choose(const OverParameterizationSpec& spec,
                                  const ParameterSet& parameters) {

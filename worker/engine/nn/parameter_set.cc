@@ -89,6 +89,20 @@ void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t ta
 
 }  // namespace
 
+bool IsBlockMatrix(ParameterRole role) {
+  switch (role) {
+    case ParameterRole::kQueriesKeysValues:
+    case ParameterRole::kQueriesKeys:
+    case ParameterRole::kValues:
+    case ParameterRole::kAttentionOutput:
+    case ParameterRole::kMlpUp:
+    case ParameterRole::kMlpDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 int64_t ParameterSet::Register(std::string name, Shape shape, ParameterRole role,
                                int64_t padded_rows) {
   Parameter parameter;

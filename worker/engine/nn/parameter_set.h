@@ -28,6 +28,9 @@ enum class ParameterRole : uint8_t {
   kBranchScale,  ///< What multiplies a residual branch.
 };
 
+/// A matrix of a block, both of whose sides grow with the model's width.
+bool IsBlockMatrix(ParameterRole role);
+
 enum class Distribution : uint8_t {
   kNormal,
   kTruncatedNormal,  ///< Normal, but drawn again where it is more than two deviations away.

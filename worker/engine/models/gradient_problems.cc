@@ -1,0 +1,550 @@
+#include "worker/engine/models/gradient_problems.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "worker/engine/autograd/add.h"
+#include "worker/engine/autograd/scale.h"
+#include "worker/engine/nn/activation.h"
+#include "worker/engine/nn/affine.h"
+#include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/nn/dropout.h"
+#include "worker/engine/nn/embedding.h"
+#include "worker/engine/nn/mlp.h"
+#include "worker/engine/nn/norm.h"
+#include "worker/engine/nn/rows.h"
+#include "worker/engine/nn/self_attention.h"
+
+namespace weft::engine {
+Tensor NewTensor(Context& context, const Matrix& matrix) {
+  auto tensor =
+      Tensor::New(context, Component::kActivations, DType::kF32, {matrix.rows, matrix.columns});
+  WEFT_CHECK(tensor.ok(), tensor.status().message());
+  std::copy(matrix.values.begin(), matrix.values.end(), tensor->As<float>());
+  return *tensor;
+}
+
+namespace {
+
+/// x Wᵀ + b.
+Matrix Product(const Matrix& x, const Matrix& w, const Matrix* b) {
+  Matrix y(x.rows, w.rows);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t o = 0; o < w.rows; ++o) {
+      double sum = b == nullptr ? 0 : b->values[o];
+      for (int64_t i = 0; i < x.columns; ++i) sum += x.at(r, i) * w.at(o, i);
+      y.at(r, o) = sum;
+    }
+  }
+  return y;
+}
+
+Matrix Map(Matrix x, const std::function<double(double)>& f) {
+  for (double& value : x.values) value = f(value);
+  return x;
+}
+
+double GeluOf(double x, kernels::GeluForm form) {
+  if (form == kernels::GeluForm::kErf) return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+Tensor Indices(Context& context, const std::vector<int32_t>& values) {
+  auto tensor = RowIndices(context, values);
+  WEFT_CHECK(tensor.ok(), tensor.status().message());
+  return *tensor;
+}
+
+Result<std::vector<Value>> One(Result<Value> value) {
+  WEFT_RETURN_IF_ERROR(value.status());
+  return std::vector<Value>{*std::move(value)};
+}
+
+Problem AddProblem(Sides& sides) {
+  Problem p;
+  const int64_t rows = sides.Draw(), columns = sides.Draw();
+  p.inputs = {sides.Normal(rows, columns), sides.Normal(rows, columns)};
+  p.run = [](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(Add(c, t, in[0], in[1]));
+  };
+  p.reference = [](const std::vector<Matrix>& in) {
+    Matrix y = in[0];
+    for (size_t i = 0; i < y.values.size(); ++i) y.values[i] += in[1].values[i];
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+/// Of each element alone.
+Problem ElementProblem(Sides& sides,
+                       std::function<Result<Value>(Context&, Tape&, const Value&)> run,
+                       const std::function<double(double)>& f) {
+  Problem p;
+  p.inputs = {sides.Normal(sides.Draw(), sides.Draw())};
+  p.run = [run = std::move(run)](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(run(c, t, in[0]));
+  };
+  p.reference = [f](const std::vector<Matrix>& in) { return std::vector<Matrix>{Map(in[0], f)}; };
+  return p;
+}
+
+Problem LinearProblem(Sides& sides) {
+  Problem p;
+  const int64_t in_features = sides.Draw();
+  LinearOptions options{{}, in_features, sides.Coin()};
+  const int64_t outputs = 1 + sides.Below(3);
+  for (int64_t i = 0; i < outputs; ++i) {
+    options.outputs.push_back({"part" + std::to_string(i), sides.Draw()});
+  }
+  auto linear = std::make_shared<Linear>(p.parameters.get(), options, DType::kF32);
+  p.inputs = {sides.Normal(sides.Draw(), in_features)};
+  p.prepare = [linear](Context& c) { return linear->Pack(c, Repack::kAll); };
+  p.run = [linear](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(linear->Forward(c, t, in[0]));
+  };
+  p.reference = [outputs, bias = options.bias](const std::vector<Matrix>& in) {
+    std::vector<Matrix> parts;
+    Matrix y(in[0].rows, 0);
+    for (int64_t i = 0; i < outputs; ++i) {
+      parts.push_back(Product(in[0], in[1 + i], bias ? &in[1 + outputs + i] : nullptr));
+      y.columns += parts.back().columns;
+    }
+    for (int64_t r = 0; r < y.rows; ++r) {
+      for (const Matrix& part : parts) {
+        for (int64_t c = 0; c < part.columns; ++c) y.values.push_back(part.at(r, c));
+      }
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+Problem MlpProblem(Sides& sides, MlpActivation activation) {
+  Problem p;
+  const bool gated = activation == MlpActivation::kSwiGlu;
+  MlpOptions options{.activation = activation,
+                     .up = {"up"},
+                     .down = "down",
+                     .width = sides.Draw(),
+                     .inner = sides.Draw(),
+                     .bias = !gated};
+  if (gated) options.up = {"gate", "up"};
+  auto mlp = std::make_shared<Mlp>(p.parameters.get(), options, DType::kF32);
+  p.inputs = {sides.Normal(sides.Draw(), options.width)};
+  p.prepare = [mlp](Context& c) { return mlp->Pack(c, Repack::kAll); };
+  p.run = [mlp](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(mlp->Forward(c, t, in[0]));
+  };
+  p.reference = [gated, activation](const std::vector<Matrix>& in) {
+    if (gated) {
+      Matrix inner =
+          Map(Product(in[0], in[1], nullptr), [](double x) { return x / (1 + std::exp(-x)); });
+      const Matrix up = Product(in[0], in[2], nullptr);
+      for (size_t i = 0; i < up.values.size(); ++i) inner.values[i] *= up.values[i];
+      return std::vector<Matrix>{Product(inner, in[3], nullptr)};
+    }
+    const auto form =
+        activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
+    const Matrix inner =
+        Map(Product(in[0], in[1], &in[2]), [form](double x) { return GeluOf(x, form); });
+    return std::vector<Matrix>{Product(inner, in[3], &in[4])};
+  };
+  return p;
+}
+
+Problem NormProblem(Sides& sides, NormKind kind) {
+  Problem p;
+  constexpr double kEpsilon = 0.1;
+  const int64_t rows = sides.Draw(), width = sides.Draw();
+  const bool delta = sides.Coin();
+  auto norm =
+      std::make_shared<Norm>(p.parameters.get(), NormOptions{"norm", width, kEpsilon, kind});
+  p.inputs = {sides.Normal(rows, width)};
+  if (delta) p.inputs.push_back(sides.Normal(rows, width));
+  p.run = [norm, delta](Context& c, Tape& t,
+                        const std::vector<Value>& in) -> Result<std::vector<Value>> {
+    WEFT_ASSIGN_OR_RETURN(Norm::Output out, norm->Forward(c, t, {in[0], delta ? in[1] : Value()}));
+    return std::vector<Value>{out.stream, out.normalized};
+  };
+  p.reference = [delta, kind](const std::vector<Matrix>& in) {
+    Matrix sum = in[0];
+    for (size_t i = 0; delta && i < sum.values.size(); ++i) sum.values[i] += in[1].values[i];
+    const Matrix& weight = in[delta ? 2 : 1];
+    Matrix y = sum;
+    const auto width_of = static_cast<double>(y.columns);
+    for (int64_t r = 0; r < y.rows; ++r) {
+      double mean = 0, square = 0;
+      for (int64_t c = 0; c < y.columns; ++c) mean += sum.at(r, c) / width_of;
+      if (kind == NormKind::kRms) mean = 0;
+      for (int64_t c = 0; c < y.columns; ++c) {
+        square += std::pow(sum.at(r, c) - mean, 2) / width_of;
+      }
+      for (int64_t c = 0; c < y.columns; ++c) {
+        y.at(r, c) = (sum.at(r, c) - mean) / std::sqrt(square + kEpsilon) * weight.values[c];
+        if (kind == NormKind::kLayer) y.at(r, c) += in[delta ? 3 : 2].values[c];
+      }
+    }
+    return std::vector<Matrix>{sum, y};
+  };
+  return p;
+}
+
+Problem EmbeddingProblem(Sides& sides) {
+  Problem p;
+  const int64_t vocabulary = sides.Draw(), context = sides.Draw(), width = sides.Draw();
+  const int64_t count = sides.Draw();
+  const bool positioned = sides.Coin();
+  const int64_t tokens = p.parameters->Register("tokens", {vocabulary, width}, {});
+  const int64_t positions =
+      positioned ? p.parameters->Register("positions", {context, width}, {}) : -1;
+  auto embedding = std::make_shared<Embedding>(p.parameters.get(), tokens, positions, DType::kF32);
+  std::vector<int32_t> token_ids, position_ids;
+  for (int64_t i = 0; i < count; ++i) {
+    token_ids.push_back(static_cast<int32_t>(sides.Below(vocabulary)));
+    position_ids.push_back(static_cast<int32_t>(sides.Below(context)));
+  }
+  p.run = [=](Context& c, Tape& t, const std::vector<Value>&) {
+    return One(embedding->Forward(c, t, Indices(c, token_ids), Indices(c, position_ids)));
+  };
+  p.reference = [=](const std::vector<Matrix>& in) {
+    Matrix y(count, width);
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < width; ++c) {
+        y.at(r, c) = in[0].at(token_ids[r], c);
+        if (positioned) y.at(r, c) += in[1].at(position_ids[r], c);
+      }
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+/// Pairs (j, j + half) of each head turned by position * frequency_j.
+Matrix Turned(const Matrix& x, int64_t head_dim, const std::vector<int32_t>& positions,
+              const std::vector<double>& frequencies) {
+  Matrix y = x;
+  const int64_t half = head_dim / 2;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.columns; ++c) {
+      const int64_t within = c % head_dim, j = within % half;
+      const double angle = positions[r] * frequencies[j];
+      y.at(r, c) = within < half
+                       ? x.at(r, c) * std::cos(angle) - x.at(r, c + half) * std::sin(angle)
+                       : x.at(r, c) * std::cos(angle) + x.at(r, c - half) * std::sin(angle);
+    }
+  }
+  return y;
+}
+
+struct AttentionKind {
+  bool causal = true;
+  bool rotary = false;
+  int64_t window = 0;
+};
+
+Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
+  Problem p;
+  constexpr int64_t kHeadDim = 8;
+  const int64_t heads = 1 + sides.Below(2), groups = 1 + sides.Below(heads);
+  const int64_t kv_heads = heads / groups, width = heads * kHeadDim;
+  TokenBatch shape;
+  std::vector<int32_t> starts = {0}, positions;
+  for (int64_t s = 0, runs = 1 + sides.Below(3); s < runs; ++s) {
+    const int64_t length = std::min<int64_t>(sides.Draw(), 5);
+    for (int64_t i = 0; i < length; ++i) positions.push_back(static_cast<int32_t>(i));
+    starts.push_back(starts.back() + static_cast<int32_t>(length));
+  }
+  shape.count = starts.back();
+  const std::vector<double> frequencies = {1.0, 0.3, 0.1, 0.03};
+  const auto rotary =
+      kind.rotary ? std::make_shared<RotaryTable>(64, frequencies) : std::shared_ptr<RotaryTable>();
+  auto attention = std::make_shared<SelfAttention>(p.parameters.get(),
+                                                   SelfAttentionOptions{.qkv = {"q", "k", "v"},
+                                                                        .output = "o",
+                                                                        .width = width,
+                                                                        .heads = heads,
+                                                                        .kv_heads = kv_heads,
+                                                                        .head_dim = kHeadDim,
+                                                                        .causal = kind.causal,
+                                                                        .window = kind.window,
+                                                                        .rotary = rotary,
+                                                                        .qkv_bias = false,
+                                                                        .output_bias = false},
+                                                   DType::kF32);
+  p.inputs = {Map(sides.Normal(shape.count, width), [](double x) { return 0.5 * x; })};
+  p.prepare = [attention, rotary](Context& c) {
+    if (rotary) WEFT_RETURN_IF_ERROR(rotary->Prepare(c));
+    return attention->Pack(c, Repack::kAll);
+  };
+  p.run = [=](Context& c, Tape& t, const std::vector<Value>& in) {
+    TokenBatch batch = shape;
+    batch.sequence_starts = Indices(c, starts);
+    batch.positions = Indices(c, positions);
+    return One(attention->Forward(c, t, in[0], batch));
+  };
+  p.reference = [=](const std::vector<Matrix>& in) {
+    Matrix q = Product(in[0], in[1], nullptr), k = Product(in[0], in[2], nullptr);
+    const Matrix v = Product(in[0], in[3], nullptr);
+    if (kind.rotary) {
+      q = Turned(q, kHeadDim, positions, frequencies);
+      k = Turned(k, kHeadDim, positions, frequencies);
+    }
+    Matrix y(q.rows, width);
+    for (size_t s = 0; s + 1 < starts.size(); ++s) {
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t own = h * kHeadDim, shared = h / groups * kHeadDim;
+        for (int64_t i = starts[s]; i < starts[s + 1]; ++i) {
+          double total = 0;
+          Doubles mean(kHeadDim, 0.0);
+          for (int64_t j = starts[s]; j < starts[s + 1]; ++j) {
+            if (kind.causal && j > i) continue;
+            if (kind.window > 0 && i - j >= kind.window) continue;
+            double score = 0;
+            for (int64_t c = 0; c < kHeadDim; ++c) score += q.at(i, own + c) * k.at(j, shared + c);
+            const double weight = std::exp(score / std::sqrt(static_cast<double>(kHeadDim)));
+            total += weight;
+            for (int64_t c = 0; c < kHeadDim; ++c) mean[c] += weight * v.at(j, shared + c);
+          }
+          for (int64_t c = 0; c < kHeadDim; ++c) y.at(i, own + c) = mean[c] / total;
+        }
+      }
+    }
+    return std::vector<Matrix>{Product(y, in[4], nullptr)};
+  };
+  return p;
+}
+
+Problem DropoutProblem(Sides& sides) {
+  Problem p;
+  p.inputs = {sides.Normal(sides.Draw(), sides.Draw())};
+  const Dropout dropout("site", 0.4);
+  // Which elements it keeps does not depend on them.
+  auto mask = std::make_shared<Matrix>(Map(p.inputs[0], [](double) { return 1; }));
+  p.prepare = [=](Context& c) -> Status {
+    ParameterGradients none({});
+    Tape tape(&none);
+    WEFT_ASSIGN_OR_RETURN(Value kept,
+                          dropout.Forward(c, tape, tape.NewValue(NewTensor(c, *mask), true), 4));
+    int64_t dropped = 0;
+    for (size_t i = 0; i < mask->values.size(); ++i) {
+      mask->values[i] = kept.tensor.As<float>()[i];
+      dropped += mask->values[i] == 0 ? 1 : 0;
+      EXPECT_TRUE(mask->values[i] == 0 || std::abs(mask->values[i] - 1 / 0.6) < 1e-6);
+    }
+    if (mask->values.size() > 30) {
+      EXPECT_GT(dropped, 0);
+    }
+    return OkStatus();
+  };
+  p.run = [dropout](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(dropout.Forward(c, t, in[0], 4));
+  };
+  p.reference = [mask](const std::vector<Matrix>& in) {
+    Matrix y = in[0];
+    for (size_t i = 0; i < y.values.size(); ++i) y.values[i] *= mask->values[i];
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+Problem AffineProblem(Sides& sides) {
+  Problem p;
+  const int64_t rows = sides.Draw(), width = sides.Draw();
+  const bool scales = sides.Coin(), shifts = !scales || sides.Coin();
+  const auto add = [&](const char* name) {
+    return p.parameters->Register(name, {sides.Coin() ? width : 1}, {});
+  };
+  const int64_t scale = scales ? add("scale") : -1;
+  const int64_t shift = shifts ? add("shift") : -1;
+  auto affine = std::make_shared<Affine>(p.parameters.get(), scale, shift);
+  p.inputs = {sides.Normal(rows, width)};
+  p.run = [affine](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(affine->Forward(c, t, in[0]));
+  };
+  p.reference = [scales, shifts](const std::vector<Matrix>& in) {
+    Matrix y = in[0];
+    const auto number = [](const Matrix& vector, int64_t column) {
+      return vector.values[vector.values.size() == 1 ? 0 : column];
+    };
+    for (int64_t r = 0; r < y.rows; ++r) {
+      for (int64_t c = 0; c < y.columns; ++c) {
+        if (scales) y.at(r, c) *= number(in[1], c);
+        if (shifts) y.at(r, c) += number(in[scales ? 2 : 1], c);
+      }
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+/// Which of `count` rows, each once and in any order, go to the one and to the other part.
+std::pair<std::vector<int32_t>, std::vector<int32_t>> Parted(Sides& sides, int64_t count) {
+  std::vector<int32_t> rows;
+  for (int64_t i = 0; i < count; ++i) {
+    rows.insert(rows.begin() + sides.Below(i + 1), static_cast<int32_t>(i));
+  }
+  const int64_t first = 1 + sides.Below(count);
+  return {{rows.begin(), rows.begin() + first}, {rows.begin() + first, rows.end()}};
+}
+
+Problem GatherProblem(Sides& sides) {
+  Problem p;
+  const int64_t rows = sides.Draw();
+  p.inputs = {sides.Normal(rows, sides.Draw())};
+  const std::vector<int32_t> picked = Parted(sides, rows).first;
+  p.run = [picked](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(GatherRows(c, t, in[0], Indices(c, picked)));
+  };
+  p.reference = [picked](const std::vector<Matrix>& in) {
+    Matrix y(static_cast<int64_t>(picked.size()), in[0].columns);
+    for (int64_t r = 0; r < y.rows; ++r) {
+      for (int64_t c = 0; c < y.columns; ++c) y.at(r, c) = in[0].at(picked[r], c);
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+Problem MergeProblem(Sides& sides) {
+  Problem p;
+  const int64_t rows = 1 + sides.Draw(), width = sides.Draw();
+  auto parted = Parted(sides, rows);
+  if (parted.second.empty()) {
+    parted.second.push_back(parted.first.back());
+    parted.first.pop_back();
+  }
+  const auto [a, b] = parted;
+  p.inputs = {sides.Normal(static_cast<int64_t>(a.size()), width),
+              sides.Normal(static_cast<int64_t>(b.size()), width)};
+  p.run = [a = a, b = b](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(MergeRows(c, t, in[0], Indices(c, a), in[1], Indices(c, b)));
+  };
+  p.reference = [a = a, b = b, rows, width](const std::vector<Matrix>& in) {
+    Matrix y(rows, width);
+    for (int64_t c = 0; c < width; ++c) {
+      for (size_t r = 0; r < a.size(); ++r) y.at(a[r], c) = in[0].at(static_cast<int64_t>(r), c);
+      for (size_t r = 0; r < b.size(); ++r) y.at(b[r], c) = in[1].at(static_cast<int64_t>(r), c);
+    }
+    return std::vector<Matrix>{y};
+  };
+  return p;
+}
+
+Problem HeadProblem(Sides& sides) {
+  Problem p;
+  const int64_t vocabulary = 1 + sides.Draw(), width = sides.Draw(), rows = sides.Draw();
+  const bool biased = sides.Coin();
+  constexpr int64_t kPadded = 64;
+  const int64_t weight = p.parameters->Register("weight", {vocabulary, width}, {}, kPadded);
+  const int64_t bias = biased ? p.parameters->Register("bias", {vocabulary}, {}, kPadded) : -1;
+  auto packed = std::make_shared<PackedParameter>(p.parameters.get(), weight, DType::kF32);
+  auto head = std::make_shared<ClassifierHead>(p.parameters.get(), packed.get(), vocabulary, bias);
+  std::vector<int32_t> targets;
+  for (int64_t r = 0; r < rows; ++r) {
+    targets.push_back(r % 4 == 3 ? kernels::kIgnoreTarget
+                                 : static_cast<int32_t>(sides.Below(vocabulary)));
+  }
+  p.inputs = {sides.Normal(rows, width)};
+  p.loss_scale = 0.37;
+  p.prepare = [packed](Context& c) { return packed->Pack(c, Repack::kAll); };
+  p.run = [=, scale = static_cast<float>(p.loss_scale)](
+              Context& c, Tape& t, const std::vector<Value>& in) -> Result<std::vector<Value>> {
+    WEFT_ASSIGN_OR_RETURN(const BatchLoss loss,
+                          head->Loss(c, t, in[0], Indices(c, targets), scale));
+    Matrix sum(1, 1);
+    sum.values[0] = loss.sum;
+    return std::vector<Value>{{NewTensor(c, sum), Value::kNoNode}};
+  };
+  p.reference = [=](const std::vector<Matrix>& in) {
+    const Matrix logits = Product(in[0], in[1], biased ? &in[2] : nullptr);
+    Matrix loss(1, 1);
+    for (int64_t r = 0; r < rows; ++r) {
+      if (targets[r] == kernels::kIgnoreTarget) continue;
+      double sum = 0;
+      for (int64_t c = 0; c < vocabulary; ++c) sum += std::exp(logits.at(r, c));
+      loss.values[0] += std::log(sum) - logits.at(r, targets[r]);
+    }
+    return std::vector<Matrix>{loss};
+  };
+  return p;
+}
+
+/// A linear layer with tanh, run again in the backward pass.
+Problem RecomputeProblem(Sides& sides) {
+  Problem p = LinearProblem(sides);
+  p.run = [linear = p.run](Context& c, Tape& t, const std::vector<Value>& in) {
+    return Recompute(
+        c, t,
+        [linear](Context& ctx, Tape& tape,
+                 const std::vector<Value>& x) -> Result<std::vector<Value>> {
+          WEFT_ASSIGN_OR_RETURN(std::vector<Value> y, linear(ctx, tape, x));
+          return One(Tanh(ctx, tape, y[0]));
+        },
+        in);
+  };
+  p.reference = [linear = p.reference](const std::vector<Matrix>& in) {
+    return std::vector<Matrix>{Map(linear(in)[0], [](double x) { return std::tanh(x); })};
+  };
+  return p;
+}
+
+}  // namespace
+
+std::vector<Operation> Operations() {
+  const auto gelu = [](kernels::GeluForm form) {
+    return [form](Sides& sides) {
+      return ElementProblem(
+          sides, [form](Context& c, Tape& t, const Value& x) { return Gelu(c, t, x, form); },
+          [form](double x) { return GeluOf(x, form); });
+    };
+  };
+  const auto attention = [](const AttentionKind& kind) {
+    return [kind](Sides& sides) { return AttentionProblem(sides, kind); };
+  };
+  const auto mlp = [](MlpActivation activation) {
+    return [activation](Sides& sides) { return MlpProblem(sides, activation); };
+  };
+  return {
+      {"add backward", "add", AddProblem},
+      {"scale backward", "scale",
+       [](Sides& sides) {
+         return ElementProblem(
+             sides, [](Context& c, Tape& t, const Value& x) { return Scale(c, t, x, -0.75f); },
+             [](double x) { return -0.75 * x; });
+       }},
+      {"tanh backward", "tanh",
+       [](Sides& sides) {
+         return ElementProblem(
+             sides, [](Context& c, Tape& t, const Value& x) { return Tanh(c, t, x); },
+             [](double x) { return std::tanh(x); });
+       }},
+      {"gelu backward", "gelu", gelu(kernels::GeluForm::kTanh)},
+      {"gelu backward", "gelu by erf", gelu(kernels::GeluForm::kErf)},
+      {"linear backward", "linear", LinearProblem},
+      {"mlp backward", "mlp", mlp(MlpActivation::kGelu)},
+      {"mlp backward", "mlp by erf", mlp(MlpActivation::kErfGelu)},
+      {"mlp backward", "gated mlp", mlp(MlpActivation::kSwiGlu)},
+      {"norm backward", "layer norm",
+       [](Sides& sides) { return NormProblem(sides, NormKind::kLayer); }},
+      {"norm backward", "rms norm",
+       [](Sides& sides) { return NormProblem(sides, NormKind::kRms); }},
+      {"embedding backward", "embedding", EmbeddingProblem},
+      {"attention backward", "causal attention", attention({})},
+      {"attention backward", "attention to all", attention({.causal = false})},
+      {"attention backward", "attention within a window, by turned positions",
+       attention({.rotary = true, .window = 3})},
+      {"dropout backward", "dropout", DropoutProblem},
+      {"affine backward", "affine", AffineProblem},
+      {"gather rows backward", "gather rows", GatherProblem},
+      {"merge rows backward", "merge rows", MergeProblem},
+      {"head backward", "head", HeadProblem},
+      {"recompute", "recompute", RecomputeProblem},
+  };
+}
+
+}  // namespace weft::engine
