@@ -185,13 +185,13 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
-/// Room for carrying the gradient of a weight to the factors of its product: packed copies of the
+/// Room for carrying the gradient of a weight to the factors of its product: a packed copy of the
 /// gradient, and f32 copies of factors that are not.
 int64_t FactorWorkspace(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
   const bool narrow = inputs.precision->matrices != DType::kF32;
-  return kF32 * (2 * shape.largest_factored + (narrow ? shape.largest_factor : 0));
+  return kF32 * (shape.largest_factored + (narrow ? shape.largest_factor : 0));
 }
 
 }  // namespace
@@ -234,11 +234,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   const int64_t packed_type = Widens(inputs) ? kF32 : ElementBytes(inputs.precision->products);
 
   MemoryBreakdown memory;
-  // Vectors are f32 whatever the recipe. Each weight is packed twice: for the forward pass and for
-  // the gradient of its input.
+  // Vectors are f32 whatever the recipe. Each weight is packed for the forward pass.
   memory.parameters_bytes = ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
                             kF32 * (shape.stored - shape.stored_matrices) +
-                            2 * packed_type * shape.packed;
+                            packed_type * shape.packed;
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);

@@ -38,26 +38,26 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   const int64_t packed = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50304 * 768;
   EXPECT_EQ(memory.gradients_bytes, 4 * stored);
   EXPECT_EQ(memory.optimizer_bytes, 8 * 124'439'808);
-  EXPECT_EQ(memory.parameters_bytes, 4 * stored + 2 * 2 * packed);
+  EXPECT_EQ(memory.parameters_bytes, 4 * stored + 2 * packed);
   EXPECT_EQ(memory.communication_bytes, 0);
 
   MemoryInputs inputs = Gpt2Inputs();
   inputs.precision = &kFp32Precision;
-  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * 4 * packed);
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
   inputs.precision = &kBf16Precision;
   inputs.native_products = false;
-  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * 4 * packed);
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
 
   // Without masters: two bytes for each number but those of biases and norms.
   inputs = Gpt2Inputs();
   inputs.precision = &kBf16PurePrecision;
   const int64_t vectors = 12 * (3 * 768 + 768 + 3072 + 768 + 4 * 768) + 2 * 768;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
-            2 * (stored - vectors) + 4 * vectors + 2 * 2 * packed);
+            2 * (stored - vectors) + 4 * vectors + 2 * packed);
   EXPECT_EQ(PredictMemory(inputs).gradients_bytes, 4 * stored);
   inputs.precision = &kFp16Precision;
   inputs.native_products = false;
-  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * 4 * packed);
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
   EXPECT_EQ(PredictMemory(inputs).activations_bytes, PredictMemory(Gpt2Inputs()).activations_bytes);
 
   inputs = Gpt2Inputs();

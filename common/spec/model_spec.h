@@ -148,8 +148,9 @@ struct ModelSpec {
     visit(Field("norm_epsilon", "Added to the variance in layer norms.").Range(0, 1),
           self.norm_epsilon);
     visit(Field("initializer_range",
-                "Standard deviation of initial weights; residual projections get it divided by "
-                "the square root of 2 x layers.")
+                "Standard deviation of initial weights, where initialization.method draws by it; "
+                "gpt2 and mup divide that of residual projections by the square root of 2 x "
+                "layers.")
               .Range(0, 10),
           self.initializer_range);
     visit(Field("head",

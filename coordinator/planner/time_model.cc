@@ -83,8 +83,12 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
 
   TimeBreakdown time;
   time.gemm_seconds = passes * pass.gemm_seconds;
-  time.memory_bound_seconds =
-      (passes * pass.memory_bytes + (2 * passes - 1) * pass.weight_gradient_bytes) / bandwidth;
+  const double packed = D(ElementBytes(inputs.precision->products));
+  // Where the stored matrix is not of the products' type, the backward pass packs it once more.
+  const double again = inputs.precision->matrices == inputs.precision->products ? 0 : 2 * packed;
+  time.memory_bound_seconds = (passes * (pass.memory_bytes + matrices * again) +
+                               (2 * passes - 1) * pass.weight_gradient_bytes) /
+                              bandwidth;
   const double recomputed = passes * D(inputs.recomputed_blocks);
   time.recompute_seconds =
       recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth +
@@ -93,15 +97,14 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                           (D(inputs.shape.spec.layers) * kOperationsPerBlock + kOperationsPerPass) *
                           per_operation;
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
-  // the gradients; packing reads each matrix twice and writes two copies.
+  // the gradients; packing reads each matrix and writes its copy.
   const double stored = D(ElementBytes(inputs.precision->matrices));
-  const double packed = D(ElementBytes(inputs.precision->products));
   // Mixing copies reads and writes the sum for each, and writes the gradient of each.
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
   const double optimizer_bytes = D(inputs.shape.Updated()) * (5 * 4 + 2 * stored + 4) +
-                                 matrices * (2 * stored + 2 * packed) + mixed * (4 * 4 + stored);
+                                 matrices * (stored + packed) + mixed * (4 * 4 + stored);
   time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
 
   if (inputs.ranks > 1) {

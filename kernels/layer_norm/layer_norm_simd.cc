@@ -37,6 +37,9 @@ void Forward(const LayerNormForwardRows<T>& a, int64_t begin, int64_t end, int64
     VecF squares{};
     ForColumns(
         width, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
+          // The next row, while nothing waits for memory.
+          __builtin_prefetch(a.residual + row + width + c);
+          if (a.delta != nullptr) __builtin_prefetch(a.delta + row + width + c);
           VecF centered = LoadUpTo(x + c, count, mean) - mean;
           squares = Fma(centered, centered, squares);
         });

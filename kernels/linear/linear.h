@@ -7,17 +7,18 @@
 
 namespace weft::kernels {
 
-/// The weight of y = x Wᵀ + b in the layouts the GEMM library likes best, made from the stored
+/// The weight of y = x Wᵀ + b in the layout the GEMM library likes best, made from the stored
 /// matrix once per optimizer step and used by every micro-batch's forward and backward. Owns its
 /// memory, reported by Bytes(). Not thread-safe.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
 
-  /// (Re)packs from the stored weight [out, in], f32 or bf16.
+  /// (Re)packs from the stored weight [out, in], f32 or bf16, which products may read, too: it
+  /// stays where it is, unchanged, until the next Pack() or the last product.
   virtual Status Pack(const Stream& stream, const TensorView& master) = 0;
 
-  /// Bytes held by the packed copies.
+  /// Bytes held by the packed copy.
   virtual int64_t Bytes() const = 0;
 
   int64_t out_features() const { return out_features_; }
@@ -43,7 +44,7 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out
                                                       int64_t in_features, DType compute);
 }
 
-/// `compute` is the type of x, y and the packed copies: one of kFloatTypes. Products accumulate in
+/// `compute` is the type of x, y and the packed copy: one of kFloatTypes. Products accumulate in
 /// f32.
 inline Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int64_t out_features,
                                                              int64_t in_features, DType compute) {

@@ -74,10 +74,8 @@ avx512_bf16::Product ProductOf(const TensorView& a, const BFloat16* b, const Ten
 
 class AmxWeight final : public CpuWeight {
  public:
-  AmxWeight(int64_t out, int64_t in, AlignedMemory forward, AlignedMemory backward)
-      : CpuWeight(out, in, DType::kBF16),
-        forward_(std::move(forward)),
-        backward_(std::move(backward)) {}
+  AmxWeight(int64_t out, int64_t in, AlignedMemory packed)
+      : CpuWeight(out, in, DType::kBF16), packed_(std::move(packed)) {}
 
   Status Pack(const Stream& stream, const TensorView& master) override {
     WEFT_RETURN_IF_ERROR(
@@ -93,40 +91,39 @@ class AmxWeight final : public CpuWeight {
   }
 
   int64_t Bytes() const override {
-    return 2 * out_features() * in_features() * int64_t{sizeof(BFloat16)};
+    return out_features() * in_features() * int64_t{sizeof(BFloat16)};
   }
 
   Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
-    avx512_bf16::Product product = ProductOf(x, Elements(forward_), y, false);
+    avx512_bf16::Product product = ProductOf(x, packed(), y, false);
     product.bias = static_cast<const float*>(bias.data);
     Spread(product, x.shape[0], out_features() / kBlock);
     return OkStatus();
   }
 
+  // Packs for each product: that costs no more than a second copy to keep, which is as large.
   Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
-    Spread(ProductOf(dy, Elements(backward_), dx, accumulate), dy.shape[0], in_features() / kBlock);
+    const int64_t out = out_features(), in = in_features();
+    auto* transposed = ThreadScratch<2, BFloat16>(out * in);
+    ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
+      avx512_bf16::PackTransposed(packed(), in, out, begin, end, transposed);
+    });
+    Spread(ProductOf(dy, transposed, dx, accumulate), dy.shape[0], in / kBlock);
     return OkStatus();
   }
 
  private:
   template <class T>
   void PackFrom(const T* w) {
-    const int64_t out = out_features(), in = in_features();
-    // Both ways from each 32 rows while they are in cache.
-    ParallelFor(out / kBlock, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        avx512_bf16::PackColumns(w, in, in, block, block + 1, Elements(forward_));
-        avx512_bf16::PackRows(w, in, out, in, block, block + 1, Elements(backward_));
-      }
+    const int64_t in = in_features();
+    ParallelFor(out_features() / kBlock, 1, [&](int64_t begin, int64_t end) {
+      avx512_bf16::PackColumns(w, in, in, begin, end, packed());
     });
   }
 
-  static BFloat16* Elements(const AlignedMemory& memory) {
-    return static_cast<BFloat16*>(memory.get());
-  }
+  BFloat16* packed() const { return static_cast<BFloat16*>(packed_.get()); }
 
-  AlignedMemory forward_;
-  AlignedMemory backward_;
+  AlignedMemory packed_;  // Wᵀ
 };
 
 // dweight (+)= dyᵀ x and dbias += column sums of dy, over `rows` rows.
@@ -137,7 +134,7 @@ void BackwardWeightOfRows(const BFloat16* x, int64_t x_stride, const BFloat16* d
   int64_t blocks = (rows + kBlock - 1) / kBlock, padded = blocks * kBlock;
   auto* packed_x = ThreadScratch<2, BFloat16>(padded * in);
   ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
-    avx512_bf16::PackRowsInCache(x, x_stride, rows, in, begin, end, packed_x);
+    avx512_bf16::PackRows(x, x_stride, rows, in, begin, end, packed_x);
   });
   Spread({.a = dy,
           .a_stride = dy_stride,
@@ -163,13 +160,13 @@ bool AmxServes(int64_t out_features, int64_t in_features, DType compute) {
 
 Result<std::unique_ptr<CpuWeight>> NewAmxWeight(int64_t out_features, int64_t in_features) {
   const size_t bytes = static_cast<size_t>(out_features * in_features) * sizeof(BFloat16);
-  AlignedMemory forward = AllocateAligned(bytes), backward = AllocateAligned(bytes);
-  if (forward == nullptr || backward == nullptr) {
-    return ExhaustedError("NewPackedWeight: no memory for two copies of " + std::to_string(bytes) +
+  AlignedMemory packed = AllocateAligned(bytes);
+  if (packed == nullptr) {
+    return ExhaustedError("NewPackedWeight: no memory for a copy of " + std::to_string(bytes) +
                           " bytes");
   }
-  return std::unique_ptr<CpuWeight>(std::make_unique<AmxWeight>(
-      out_features, in_features, std::move(forward), std::move(backward)));
+  return std::unique_ptr<CpuWeight>(
+      std::make_unique<AmxWeight>(out_features, in_features, std::move(packed)));
 }
 
 void AmxBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,

@@ -362,22 +362,47 @@ ScratchSize ScratchOf(int64_t k, int64_t rows, int64_t panels) {
   return {cut.rows * cut.depth, cut.depth < k ? cut.rows * cut.panels * kBlock : 0};
 }
 
-template <bool kStream, class T>
-WEFT_INLINE void PackRowsOf(const T* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
-                            int64_t end, BFloat16* packed) {
+void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
+              int64_t end, BFloat16* packed) {
   int64_t padded = (k + kBlock - 1) / kBlock * kBlock;
   for (int64_t i = begin * kBlock; i < end * kBlock; i += kBlock) {
     for (int64_t column = 0; column < n; column += kBlock) {
-      auto* to = reinterpret_cast<char*>(packed + column * padded + i * kBlock);
-      for (int64_t r = 0; r < 16; ++r) {
+      BFloat16* to = packed + column * padded + i * kBlock;
+      for (int64_t r = 0; r < 16; ++r, to += kBlock) {
         __m512i low, high;
         LoadPairs(from + column, stride, i + 2 * r, k, &low, &high);
-        StoreLine<kStream>(to + r * 64, low);
-        StoreLine<kStream>(to + 1024 + r * 64, high);
+        _mm512_storeu_si512(to, low);
+        _mm512_storeu_si512(to + kTile, high);
       }
     }
   }
-  if (kStream) _mm_sfence();
+}
+
+void PackTransposed(const BFloat16* b, int64_t k, int64_t n, int64_t begin, int64_t end,
+                    BFloat16* packed) {
+  const int64_t blocks = k / kBlock, panels = n / kBlock;
+  BFloat16* to = packed + begin * kBlock * n;
+  for (int64_t block = begin; block < end; ++block) {
+    for (int64_t panel = 0; panel < panels; ++panel, to += kStep) {
+      const BFloat16* from = b + (panel * blocks + block) * kStep;
+      const BFloat16* next = from + blocks * kStep;
+      for (int64_t half = 0; half < 2; ++half, from += kTile, next += kTile) {
+        // 16 columns of b, each with its 32 rows.
+        __m512i columns[16];
+        for (int64_t r = 0; r < 16; ++r) {
+          columns[r] = LoadBits(from + r * kBlock);
+          _mm_prefetch(next + r * kBlock, _MM_HINT_T1);
+        }
+        Transpose16(columns);
+        for (int64_t r = 0; r < 8; ++r) {
+          __m512i low, high;
+          Interleave(columns[2 * r], columns[2 * r + 1], &low, &high);
+          _mm512_storeu_si512(to + (8 * half + r) * kBlock, low);
+          _mm512_storeu_si512(to + (8 * half + r) * kBlock + kTile, high);
+        }
+      }
+    }
+  }
 }
 
 template <class T>
@@ -398,14 +423,6 @@ WEFT_INLINE void PackColumnsOf(const T* from, int64_t stride, int64_t k, int64_t
   _mm_sfence();
 }
 
-void PackRows(const float* from, int64_t stride, int64_t k, int64_t n, int64_t begin, int64_t end,
-              BFloat16* packed) {
-  PackRowsOf<true>(from, stride, k, n, begin, end, packed);
-}
-void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
-              int64_t end, BFloat16* packed) {
-  PackRowsOf<true>(from, stride, k, n, begin, end, packed);
-}
 void PackColumns(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
                  BFloat16* packed) {
   PackColumnsOf(from, stride, k, begin, end, packed);
@@ -414,11 +431,6 @@ void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin,
                  BFloat16* packed) {
   PackColumnsOf(from, stride, k, begin, end, packed);
 }
-void PackRowsInCache(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
-                     int64_t end, BFloat16* packed) {
-  PackRowsOf<false>(from, stride, k, n, begin, end, packed);
-}
-
 void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end,
               Scratch scratch) {
   auto whole_lines = [&](const void* c, int64_t size) {

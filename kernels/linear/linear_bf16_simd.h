@@ -13,23 +13,22 @@ namespace weft::kernels::cpu::avx512_bf16 {
 /// caller to spread over threads, and need Isa::kAmx.
 inline constexpr int64_t kBlock = 32;
 
-/// Packs rows [32 * begin, 32 * end) of all n columns of b from f32 or bf16, b[i, j] at
-/// from[i * stride + j], k rows in all; rows up to the next multiple of 32 become zero. Written
-/// past the cache, as PackColumns() does too, unless the product follows at once.
-void PackRows(const float* from, int64_t stride, int64_t k, int64_t n, int64_t begin, int64_t end,
-              BFloat16* packed);
+/// Packs rows [32 * begin, 32 * end) of all n columns of b, b[i, j] at from[i * stride + j], k rows
+/// in all; rows up to the next multiple of 32 become zero. The product should follow at once.
 void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
               int64_t end, BFloat16* packed);
 
-void PackRowsInCache(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
-                     int64_t end, BFloat16* packed);
-
 /// Packs panels [begin, end) of b from f32 or bf16, b[i, j] at from[j * stride + i]: b is the
-/// transpose of the matrix given. k is a multiple of 32.
+/// transpose of the matrix given. k is a multiple of 32. Written past the cache.
 void PackColumns(const float* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
                  BFloat16* packed);
 void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin, int64_t end,
                  BFloat16* packed);
+
+/// Packs panels [begin, end) of the transpose of b [k, n], which is packed itself. k and n are
+/// multiples of 32. The product should follow at once.
+void PackTransposed(const BFloat16* b, int64_t k, int64_t n, int64_t begin, int64_t end,
+                    BFloat16* packed);
 
 struct Product {
   const BFloat16* a;  ///< [m, k] row-major

@@ -69,9 +69,10 @@ class Operand {
   std::vector<uint8_t> copy_;
 };
 
-// c = a b (+ bias), with b packed.
-Status PackedProduct(const TensorView& a, const PackedMatrix& b, const TensorView& bias,
-                     const TensorView& c, bool accumulate) {
+// c = a b (+ bias), or c += a b; `b` is packed, or of the product's type with `b_stride` elements
+// between its rows.
+Status Product(const TensorView& a, const void* b, int64_t b_stride, const TensorView& bias,
+               const TensorView& c, bool accumulate) {
   DType product_type = ProductType(a.dtype);
   Operand left(a, product_type, true);
   // A narrower result of f32 products is computed in f32 and rounded once.
@@ -83,47 +84,58 @@ Status PackedProduct(const TensorView& a, const PackedMatrix& b, const TensorVie
                        .input = product_type,
                        .output = result_type,
                        .a_stride = left.view().row_stride,
+                       .b_stride = b_stride,
                        .c_stride = result.view().row_stride,
                        .bias = static_cast<bool>(bias),
                        .accumulate = accumulate};
-  WEFT_RETURN_IF_ERROR(Matmul(shape, left.view().data, b.data(),
-                              static_cast<const float*>(bias.data), result.view().data));
+  WEFT_RETURN_IF_ERROR(
+      Matmul(shape, left.view().data, b, static_cast<const float*>(bias.data), result.view().data));
   result.WriteBack(c);
   return OkStatus();
 }
 
-// Two packed copies of W: as the right-hand matrix of x Wᵀ and of dy W. Where oneDNN has no
-// products of the compute type the copies are f32, and the operands are widened for each call.
+// Wᵀ packed as the right-hand matrix of x Wᵀ, and the stored W for that of dy W. Where oneDNN has
+// no products of the compute type the packed copy is f32, and operands are widened for each call.
 class OneDnnWeight final : public CpuWeight {
  public:
-  OneDnnWeight(int64_t out, int64_t in, DType compute, PackedMatrix forward, PackedMatrix backward)
-      : CpuWeight(out, in, compute), forward_(std::move(forward)), backward_(std::move(backward)) {}
+  OneDnnWeight(int64_t out, int64_t in, DType compute, PackedMatrix packed)
+      : CpuWeight(out, in, compute), packed_(std::move(packed)) {}
 
   Status Pack(const Stream& stream, const TensorView& master) override {
     WEFT_RETURN_IF_ERROR(
         ArgumentCheck(stream, "PackedWeight::Pack")
             .ContiguousTensor("master", master, Shape{out_features(), in_features()}, kMatrixTypes)
             .status());
-    // oneDNN reads bf16 only where it multiplies it.
-    Operand source(master, MatmulHasBf16() ? master.dtype : DType::kF32, true);
-    const TensorView& w = source.view();
-    WEFT_RETURN_IF_ERROR(forward_.Pack(w.data, w.dtype, 1, in_features()));
-    return backward_.Pack(w.data, w.dtype, in_features(), 1);
+    master_ = master;
+    return PackMaster(packed_, 1, in_features());
   }
 
-  int64_t Bytes() const override { return forward_.bytes() + backward_.bytes(); }
+  int64_t Bytes() const override { return packed_.bytes(); }
 
   Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
-    return PackedProduct(x, forward_, bias, y, false);
+    return Product(x, packed_.data(), 0, bias, y, false);
   }
 
   Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
-    return PackedProduct(dy, backward_, {}, dx, accumulate);
+    const DType type = ProductType(compute());
+    // To multiply with the stored matrix costs a little more time than with a packed one, and less
+    // than to pack it for a product of 2000 rows; a second copy to keep would be as large as W.
+    if (master_.dtype == type) return Product(dy, master_.data, in_features(), {}, dx, accumulate);
+    thread_local PackedMatrix packed;
+    WEFT_RETURN_IF_ERROR(packed.Reset(out_features(), in_features(), type));
+    WEFT_RETURN_IF_ERROR(PackMaster(packed, in_features(), 1));
+    return Product(dy, packed.data(), 0, {}, dx, accumulate);
   }
 
  private:
-  PackedMatrix forward_;
-  PackedMatrix backward_;
+  Status PackMaster(PackedMatrix& packed, int64_t row_stride, int64_t column_stride) const {
+    // oneDNN reads bf16 only where it multiplies it.
+    Operand source(master_, MatmulHasBf16() ? master_.dtype : DType::kF32, true);
+    return packed.Pack(source.view().data, source.view().dtype, row_stride, column_stride);
+  }
+
+  PackedMatrix packed_;
+  TensorView master_;
 };
 
 void BiasGradient(const TensorView& dy, const TensorView& dbias, bool accumulate) {
@@ -231,11 +243,10 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t
     WEFT_ASSIGN_OR_RETURN(auto weight, NewAmxWeight(out_features, in_features));
     return std::unique_ptr<PackedWeight>(std::move(weight));
   }
-  DType type = ProductType(compute);
-  WEFT_ASSIGN_OR_RETURN(auto forward, PackedMatrix::New(in_features, out_features, type));
-  WEFT_ASSIGN_OR_RETURN(auto backward, PackedMatrix::New(out_features, in_features, type));
-  return std::unique_ptr<PackedWeight>(std::make_unique<OneDnnWeight>(
-      out_features, in_features, compute, std::move(forward), std::move(backward)));
+  PackedMatrix packed;
+  WEFT_RETURN_IF_ERROR(packed.Reset(in_features, out_features, ProductType(compute)));
+  return std::unique_ptr<PackedWeight>(
+      std::make_unique<OneDnnWeight>(out_features, in_features, compute, std::move(packed)));
 }
 
 }  // namespace weft::kernels::cpu

@@ -188,18 +188,20 @@ bool MatmulHasBf16() {
   return kHas;
 }
 
-Result<PackedMatrix> PackedMatrix::New(int64_t k, int64_t n, DType dtype) {
-  PackedMatrix matrix;
-  matrix.k_ = k;
-  matrix.n_ = n;
-  matrix.dtype_ = dtype;
-  WEFT_RETURN_IF_ERROR(Guarded("layout of a weight matrix", [&] {
-    size_t bytes = PackedDesc(k, n, dtype).get_size();
-    matrix.memory_ = AllocateAligned(bytes);
-    if (matrix.memory_ == nullptr) throw std::bad_alloc();
-    matrix.bytes_ = static_cast<int64_t>(bytes);
-  }));
-  return matrix;
+Status PackedMatrix::Reset(int64_t k, int64_t n, DType dtype) {
+  return Guarded("layout of a weight matrix", [&] {
+    const auto bytes = static_cast<int64_t>(PackedDesc(k, n, dtype).get_size());
+    if (bytes > bytes_) {
+      bytes_ = 0;
+      memory_.reset();
+      memory_ = AllocateAligned(static_cast<size_t>(bytes));
+      if (memory_ == nullptr) throw std::bad_alloc();
+      bytes_ = bytes;
+    }
+    k_ = k;
+    n_ = n;
+    dtype_ = dtype;
+  });
 }
 
 Status PackedMatrix::Pack(const void* from, DType dtype, int64_t row_stride,

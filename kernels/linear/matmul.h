@@ -31,8 +31,9 @@ bool MatmulHasBf16();
 /// The right-hand matrix b [k, n] of a product in the layout oneDNN prefers for it.
 class PackedMatrix {
  public:
-  /// Room for a matrix of f32 or bf16.
-  static Result<PackedMatrix> New(int64_t k, int64_t n, DType dtype);
+  /// Room for a matrix of f32 or bf16, without contents; memory that is large enough is kept.
+  /// kExhausted when there is none.
+  Status Reset(int64_t k, int64_t n, DType dtype);
 
   /// Fills it from elements of type `dtype` (f32, or bf16 where MatmulHasBf16()): b[i, j] stands at
   /// i * row_stride + j * column_stride. One of the strides is 1.
@@ -46,7 +47,7 @@ class PackedMatrix {
   int64_t n_ = 0;
   DType dtype_ = DType::kF32;
   AlignedMemory memory_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0;  // of memory_
 };
 
 /// Runs one product; `bias` is null unless shape.bias. Primitives are kept in a bounded cache

@@ -33,6 +33,9 @@ void Forward(const RmsNormForwardRows<T>& a, int64_t begin, int64_t end, int64_t
     const float rrms = 1.0f / __builtin_sqrtf(mean + a.epsilon);
     ForColumns(
         width, [&](int64_t c, int64_t count) __attribute__((always_inline)) {
+          // The next row, while nothing waits for memory.
+          __builtin_prefetch(a.residual + row + width + c);
+          if (a.delta != nullptr) __builtin_prefetch(a.delta + row + width + c);
           VecF normed = LoadUpTo(x + c, count) * rrms;
           StoreUpTo(a.y + row + c, normed * LoadUpTo(a.weight + c, count), count);
         });
