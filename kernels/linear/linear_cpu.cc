@@ -17,6 +17,9 @@ namespace {
 // Columns a thread must have for the bias gradient to be split.
 constexpr int64_t kBiasGrain = 64;
 
+// Up to this size of a weight its product is faster when it is packed before.
+constexpr int64_t kPackedBytes = 32 << 20;
+
 // What oneDNN multiplies. It has no products of halves, and without AVX-512 none of bf16.
 DType ProductType(DType compute) {
   return compute == DType::kBF16 && MatmulHasBf16() ? DType::kBF16 : DType::kF32;
@@ -118,9 +121,10 @@ class OneDnnWeight final : public CpuWeight {
 
   Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
     const DType type = ProductType(compute());
-    // To multiply with the stored matrix costs a little more time than with a packed one, and less
-    // than to pack it for a product of 2000 rows; a second copy to keep would be as large as W.
-    if (master_.dtype == type) return Product(dy, master_.data, in_features(), {}, dx, accumulate);
+    if (master_.dtype == type && packed_.bytes() > kPackedBytes) {
+      return Product(dy, master_.data, in_features(), {}, dx, accumulate);
+    }
+    // Packed for each product: that costs no more time than to keep a second copy.
     thread_local PackedMatrix packed;
     WEFT_RETURN_IF_ERROR(packed.Reset(out_features(), in_features(), type));
     WEFT_RETURN_IF_ERROR(PackMaster(packed, in_features(), 1));
