@@ -49,6 +49,9 @@ TEST_F(KernelsOnCuda, Optimizer) {
 TEST_F(KernelsOnCuda, RmsNorm) {
   EXPECT_EQ(Failures(testing::RmsNormCases()), "");
 }
+TEST_F(KernelsOnCuda, SwiGlu) {
+  EXPECT_EQ(Failures(testing::SwiGluCases()), "");
+}
 
 TEST_F(KernelsOnCuda, ATargetOutsideTheVocabularyMakesItsLossNan) {
   const testing::ScopedTestDevice device(stream().device, true);

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu/swiglu_check.h"
 #include "kernels/swiglu/swiglu_simd.h"
 
 namespace weft::kernels::cpu {
@@ -28,12 +28,7 @@ void ForRows(const TensorView& view, Fn&& fn) {
 
 Status SwiGluForward(const Stream& stream, const SwiGluForwardArgs& args) {
   const TensorView& gate = args.gate;
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "SwiGluForward")
-                           .That(gate.shape.rank == 2, "gate is not a matrix")
-                           .Tensor("gate", gate, gate.shape, kFloatTypes)
-                           .Tensor("up", args.up, gate.shape, {gate.dtype})
-                           .Tensor("y", args.y, gate.shape, {gate.dtype})
-                           .status());
+  WEFT_RETURN_IF_ERROR(CheckSwiGluForward(stream, args));
   WithFloatType(gate.dtype, [&]<class T>() {
     const SwiGluLoops<T>& loops = PickSwiGluKernels().Of<T>();
     ForRows(gate, [&](int64_t row) {
@@ -45,15 +40,7 @@ Status SwiGluForward(const Stream& stream, const SwiGluForwardArgs& args) {
 
 Status SwiGluBackward(const Stream& stream, const SwiGluBackwardArgs& args) {
   const TensorView& gate = args.gate;
-  ArgumentCheck check(stream, "SwiGluBackward");
-  check.That(gate.shape.rank == 2, "gate is not a matrix")
-      .Tensor("gate", gate, gate.shape, kFloatTypes)
-      .Tensor("up", args.up, gate.shape, {gate.dtype})
-      .Tensor("dy", args.dy, gate.shape, {gate.dtype})
-      .Tensor("dgate", args.dgate, gate.shape, {gate.dtype})
-      .Tensor("dup", args.dup, gate.shape, {gate.dtype});
-  if (args.y) check.Tensor("y", args.y, gate.shape, {gate.dtype});
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckSwiGluBackward(stream, args));
   WithFloatType(gate.dtype, [&]<class T>() {
     const SwiGluLoops<T>& loops = PickSwiGluKernels().Of<T>();
     ForRows(gate, [&](int64_t row) {
