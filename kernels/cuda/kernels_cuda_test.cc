@@ -49,6 +49,9 @@ TEST_F(KernelsOnCuda, Optimizer) {
 TEST_F(KernelsOnCuda, RmsNorm) {
   EXPECT_EQ(Failures(testing::RmsNormCases()), "");
 }
+TEST_F(KernelsOnCuda, Rope) {
+  EXPECT_EQ(Failures(testing::RopeCases()), "");
+}
 TEST_F(KernelsOnCuda, SwiGlu) {
   EXPECT_EQ(Failures(testing::SwiGluCases()), "");
 }

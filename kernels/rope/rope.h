@@ -16,7 +16,8 @@ struct RopeArgs {
   bool inverse = false;
 };
 
-/// A position out of range is kInvalid and names it. Deterministic.
+/// A position out of range is kInvalid and named on the CPU; on CUDA, where that would mean to wait
+/// for the device, it makes the token's row NaN. Deterministic.
 WEFT_DEVICE_OP(Rope, RopeArgs)
 
 }  // namespace weft::kernels

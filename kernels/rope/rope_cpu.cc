@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/rope/rope.h"
+#include "kernels/rope/rope_check.h"
 #include "kernels/rope/rope_simd.h"
 
 namespace weft::kernels::cpu {
@@ -12,28 +12,13 @@ namespace {
 // Elements a thread must have for a parallel region to pay: some 10 us of work.
 constexpr int64_t kGrain = 16384;
 
-Status Check(const Stream& stream, const RopeArgs& args) {
-  ArgumentCheck check(stream, "Rope");
-  check.That(args.x.shape.rank == 2, "x is not a matrix")
-      .That(args.cosines.shape.rank == 2 && args.cosines.shape[1] > 0,
-            "cosines is not a matrix with columns");
-  if (!check.status().ok()) return check.status();
-  const int64_t tokens = args.x.shape[0];
-  check
-      .That(args.x.shape[1] % (2 * args.cosines.shape[1]) == 0,
-            "the columns of x are not whole heads of twice the table's columns")
-      .Tensor("x", args.x, args.x.shape, kFloatTypes)
-      .ContiguousTensor("positions", args.positions, {tokens}, {DType::kI32})
-      .ContiguousTensor("cosines", args.cosines, args.cosines.shape, {DType::kF32})
-      .ContiguousTensor("sines", args.sines, args.cosines.shape, {DType::kF32});
-  if (!check.status().ok()) return check.status();
+Status CheckPositions(const RopeArgs& args) {
   const int32_t* positions = args.positions.As<int32_t>();
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < args.positions.shape[0]; ++t) {
     if (positions[t] >= 0 && positions[t] < args.cosines.shape[0]) continue;
-    return check
-        .That(false, "positions[" + std::to_string(t) + "] is " + std::to_string(positions[t]) +
-                         ", outside of [0, " + std::to_string(args.cosines.shape[0]) + ")")
-        .status();
+    return InvalidError("Rope: positions[" + std::to_string(t) + "] is " +
+                        std::to_string(positions[t]) + ", outside of [0, " +
+                        std::to_string(args.cosines.shape[0]) + ")");
   }
   return OkStatus();
 }
@@ -41,7 +26,8 @@ Status Check(const Stream& stream, const RopeArgs& args) {
 }  // namespace
 
 Status Rope(const Stream& stream, const RopeArgs& args) {
-  WEFT_RETURN_IF_ERROR(Check(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckRope(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckPositions(args));
   const int64_t half = args.cosines.shape[1], columns = args.x.shape[1];
   const int64_t heads = columns / (2 * half);
   const int32_t* positions = args.positions.As<int32_t>();
