@@ -37,6 +37,9 @@ TEST_F(KernelsOnCuda, Activation) {
 TEST_F(KernelsOnCuda, CrossEntropy) {
   EXPECT_EQ(Failures(testing::CrossEntropyCases()), "");
 }
+TEST_F(KernelsOnCuda, Dropout) {
+  EXPECT_EQ(Failures(testing::DropoutCases()), "");
+}
 TEST_F(KernelsOnCuda, Elementwise) {
   EXPECT_EQ(Failures(testing::ElementwiseCases()), "");
 }

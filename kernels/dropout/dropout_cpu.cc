@@ -1,26 +1,16 @@
 #include <algorithm>
-#include <cmath>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dropout/dropout.h"
+#include "kernels/dropout/dropout_check.h"
 #include "kernels/dropout/dropout_simd.h"
 
 namespace weft::kernels::cpu {
 
 Status Dropout(const Stream& stream, const DropoutArgs& args) {
   const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(
-      ArgumentCheck(stream, "Dropout")
-          .ContiguousTensor("x", x, x.shape, kFloatTypes)
-          .ContiguousTensor("y", y, x.shape, {x.dtype})
-          .That(args.probability >= 0 && args.probability < 1, "probability is not in [0, 1)")
-          .That(args.first_element % 4 == 0, "first_element is not a multiple of 4")
-          .status());
-  // UniformFloat(word) is k / 2^24 for the word's upper 24 bits k, and k / 2^24 < p is k < p 2^24.
-  DropoutDraw draw = {.key = args.key,
-                      .threshold = static_cast<int32_t>(std::ceil(args.probability * 0x1.0p24)),
-                      .scale = 1.0f / (1.0f - args.probability)};
+  WEFT_RETURN_IF_ERROR(CheckDropout(stream, args));
+  const DropoutDraw draw = DrawOf(args);
   // Threads split at whole Philox blocks, and at cache lines.
   constexpr int64_t kUnit = 64, kGrainUnits = 256;
   int64_t count = x.shape.Elements();

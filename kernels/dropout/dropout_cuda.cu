@@ -1,0 +1,45 @@
+#include "kernels/cuda/map.h"
+#include "kernels/cuda/random_words.h"
+#include "kernels/dropout/dropout.h"
+#include "kernels/dropout/dropout_check.h"
+
+namespace weft::kernels::cuda {
+namespace {
+
+template <class T>
+struct DropoutMap {
+  const T* x;
+  T* y;
+  DropoutDraw draw;
+  uint64_t first_element;
+
+  template <int kCount>
+  __device__ auto Load(int64_t i) const {
+    return LoadPacked<kCount>(x + i);
+  }
+  template <int kCount>
+  __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
+    uint32_t words[kCount];
+    RandomWords(draw.key, first_element + static_cast<uint64_t>(i), words);
+    float values[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const bool dropped = static_cast<int32_t>(words[k] >> 8) < draw.threshold;
+      values[k] = dropped ? 0.0f : loaded[k] * draw.scale;
+    }
+    StoreFloats(y + i, values);
+  }
+};
+
+}  // namespace
+
+Status Dropout(const Stream& stream, const DropoutArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckDropout(stream, args));
+  return WithFloatType(args.x.dtype, [&]<class T>() {
+    const DropoutMap<T> map = {args.x.As<T>(), args.y.As<T>(), DrawOf(args), args.first_element};
+    return LaunchMap<kWide<T>>(stream, "Dropout", map, args.x.shape.Elements(),
+                               Aligned16(map.x, map.y));
+  });
+}
+
+}  // namespace weft::kernels::cuda
