@@ -43,6 +43,9 @@ TEST_F(KernelsOnCuda, Dropout) {
 TEST_F(KernelsOnCuda, Elementwise) {
   EXPECT_EQ(Failures(testing::ElementwiseCases()), "");
 }
+TEST_F(KernelsOnCuda, Embedding) {
+  EXPECT_EQ(Failures(testing::EmbeddingCases()), "");
+}
 TEST_F(KernelsOnCuda, LayerNorm) {
   EXPECT_EQ(Failures(testing::LayerNormCases()), "");
 }

@@ -22,7 +22,9 @@ struct EmbeddingBackwardArgs {
   TensorView dposition_table;  ///< [context, width] f32, added to; or none
 };
 
-/// An index out of range is kInvalid and names it. Deterministic for any number of threads.
+/// An index out of range is kInvalid and named on the CPU. On CUDA, where that would mean to wait
+/// for the device, it makes its row of `out` NaN, and its row of `dout` goes nowhere. Deterministic
+/// for any number of threads.
 WEFT_DEVICE_OP(EmbeddingForward, EmbeddingForwardArgs)
 WEFT_DEVICE_OP(EmbeddingBackward, EmbeddingBackwardArgs)
 

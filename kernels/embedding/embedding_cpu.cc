@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/embedding/embedding_check.h"
 #include "kernels/embedding/embedding_simd.h"
 
 namespace weft::kernels::cpu {
@@ -12,50 +12,18 @@ namespace {
 // Elements a thread must have for a parallel region to pay: some 10 us of memory traffic.
 constexpr int64_t kGrain = 16384;
 
-void CheckIndices(ArgumentCheck& check, const char* name, const TensorView& indices,
-                  int64_t limit) {
-  if (!check.status().ok()) return;
+Status CheckIndices(const char* op, const char* name, const TensorView& indices,
+                    const TensorView& table) {
+  if (!table) return OkStatus();
   const int32_t* index = indices.As<int32_t>();
-  int64_t count = indices.shape.Elements();
+  const int64_t count = indices.shape.Elements(), limit = table.shape[0];
   for (int64_t i = 0; i < count; ++i) {
     if (index[i] >= 0 && index[i] < limit) continue;
-    check.That(false, std::string(name) + "[" + std::to_string(i) + "] is " +
-                          std::to_string(index[i]) + ", outside of [0, " + std::to_string(limit) +
-                          ")");
-    return;
+    return InvalidError(std::string(op) + ": " + name + "[" + std::to_string(i) + "] is " +
+                        std::to_string(index[i]) + ", outside of [0, " + std::to_string(limit) +
+                        ")");
   }
-}
-
-// The checks that both directions share: `rows` is out or dout, the tables those or their
-// gradients, where some may be missing.
-Status Check(const Stream& stream, const char* op, const TensorView& tokens,
-             const TensorView& positions, const TensorView& token_table,
-             const TensorView& position_table, const char* rows_name, const TensorView& rows,
-             std::initializer_list<DType> table_types) {
-  ArgumentCheck check(stream, op);
-  check.That(tokens.shape.rank == 1, "tokens is not a vector")
-      .That(rows.shape.rank == 2, std::string(rows_name) + " is not a matrix")
-      .That(!token_table || token_table.shape.rank == 2, "the token table is not a matrix")
-      .That(static_cast<bool>(positions) == static_cast<bool>(position_table),
-            "positions and their table come together")
-      .That(!position_table || position_table.shape.rank == 2,
-            "the position table is not a matrix");
-  if (!check.status().ok()) return check.status();
-  int64_t count = tokens.shape[0], width = rows.shape[1];
-  check.ContiguousTensor("tokens", tokens, tokens.shape, {DType::kI32})
-      .ContiguousTensor(rows_name, rows, {count, width}, kFloatTypes);
-  if (token_table) {
-    check.ContiguousTensor("the token table", token_table, {token_table.shape[0], width},
-                           table_types);
-    CheckIndices(check, "tokens", tokens, token_table.shape[0]);
-  }
-  if (position_table) {
-    check.ContiguousTensor("positions", positions, {count}, {DType::kI32})
-        .ContiguousTensor("the position table", position_table, {position_table.shape[0], width},
-                          {token_table.dtype});
-    CheckIndices(check, "positions", positions, position_table.shape[0]);
-  }
-  return check.status();
+  return OkStatus();
 }
 
 // Which of `parts` owns a table row; spreads neighbours, since frequent tokens have near numbers.
@@ -98,11 +66,10 @@ void Forward(const EmbeddingForwardArgs& args) {
 }  // namespace
 
 Status EmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& args) {
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "EmbeddingForward")
-                           .That(static_cast<bool>(args.token_table), "the token table is missing")
-                           .status());
-  WEFT_RETURN_IF_ERROR(Check(stream, "EmbeddingForward", args.tokens, args.positions,
-                             args.token_table, args.position_table, "out", args.out, kMatrixTypes));
+  WEFT_RETURN_IF_ERROR(CheckEmbeddingForward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckIndices("EmbeddingForward", "tokens", args.tokens, args.token_table));
+  WEFT_RETURN_IF_ERROR(
+      CheckIndices("EmbeddingForward", "positions", args.positions, args.position_table));
   WithFloatType(args.out.dtype, [&]<class T>() {
     if (args.token_table.dtype == DType::kF32) {
       Forward<T, float>(args);
@@ -114,11 +81,10 @@ Status EmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& args) 
 }
 
 Status EmbeddingBackward(const Stream& stream, const EmbeddingBackwardArgs& args) {
-  // Without a gradient table for them, positions do not matter.
-  WEFT_RETURN_IF_ERROR(Check(stream, "EmbeddingBackward", args.tokens,
-                             args.dposition_table ? args.positions : TensorView(),
-                             args.dtoken_table, args.dposition_table, "dout", args.dout,
-                             {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(CheckEmbeddingBackward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckIndices("EmbeddingBackward", "tokens", args.tokens, args.dtoken_table));
+  WEFT_RETURN_IF_ERROR(
+      CheckIndices("EmbeddingBackward", "positions", args.positions, args.dposition_table));
   // Every thread walks all tokens and takes those of its own rows: no two write to one row, and
   // each row gets its sum in token order.
   int64_t parts = std::clamp<int64_t>(args.dout.shape.Elements() / kGrain, 1, Threads());
