@@ -46,6 +46,9 @@ TEST_F(KernelsOnCuda, Elementwise) {
 TEST_F(KernelsOnCuda, Embedding) {
   EXPECT_EQ(Failures(testing::EmbeddingCases()), "");
 }
+TEST_F(KernelsOnCuda, GatherRows) {
+  EXPECT_EQ(Failures(testing::GatherRowsCases()), "");
+}
 TEST_F(KernelsOnCuda, LayerNorm) {
   EXPECT_EQ(Failures(testing::LayerNormCases()), "");
 }

@@ -18,7 +18,8 @@ struct ScatterRowsArgs {
   TensorView y;     ///< [n, width], the type of x
 };
 
-/// An index out of range is kInvalid and names it.
+/// An index out of range is kInvalid and named on the CPU. On CUDA, where that would mean to wait
+/// for the device, its row is NaN when gathered and goes nowhere when scattered.
 WEFT_DEVICE_OP(GatherRows, GatherRowsArgs)
 WEFT_DEVICE_OP(ScatterRows, ScatterRowsArgs)
 

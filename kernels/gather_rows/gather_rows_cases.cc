@@ -22,7 +22,7 @@ OpCase GatherCase(int64_t count, int64_t width, int64_t padding, DType dtype) {
             TestTensor& x = run.Input(dtype, {kRows, width}, padding);
             TestTensor& rows =
                 run.tensors.emplace_back(DType::kI32, Shape{count}).Assign(Indices(count));
-            TestTensor& y = run.Output("y", dtype, {count, width}, 0, 1, [=, &x] {
+            TestTensor& y = run.Output("y", dtype, {count, width}, padding, 1, [=, &x] {
               const std::vector<double> values = x.InitialValues();
               std::vector<double> picked;
               for (double row : Indices(count)) {
@@ -40,7 +40,7 @@ OpCase GatherCase(int64_t count, int64_t width, int64_t padding, DType dtype) {
 
 OpCase ScatterCase(int64_t count, int64_t width, int64_t padding, DType dtype) {
   return {NameOf("scatter_rows", count, width, dtype), CaseUse::kTest, [=](OpRun& run) {
-            TestTensor& x = run.Input(dtype, {count, width});
+            TestTensor& x = run.Input(dtype, {count, width}, padding);
             TestTensor& rows =
                 run.tensors.emplace_back(DType::kI32, Shape{count}).Assign(Indices(count));
             TestTensor& y = run.Input(dtype, {kRows, width}, padding);
@@ -70,6 +70,9 @@ std::vector<OpCase> GatherRowsCases() {
       cases.push_back(GatherCase(count, 7, 3, dtype));
       cases.push_back(ScatterCase(count, 7, 3, dtype));
     }
+    // Rows at multiples of 16 bytes that do not end at one.
+    cases.push_back(GatherCase(5, 13, 3, dtype));
+    cases.push_back(ScatterCase(5, 13, 3, dtype));
     // Wide enough for several threads.
     cases.push_back(GatherCase(5, 20000, 0, dtype));
     cases.push_back(ScatterCase(5, 20000, 0, dtype));

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/gather_rows/gather_rows_check.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -12,17 +12,7 @@ namespace {
 // Bytes a thread must copy for a parallel region to pay.
 constexpr size_t kGrainBytes = 65536;
 
-// `picked` has a row for each index, `all` is what they index.
-Status Check(const Stream& stream, const char* op, const TensorView& all, const TensorView& rows,
-             const TensorView& picked) {
-  ArgumentCheck check(stream, op);
-  check.That(all.shape.rank == 2 && picked.shape.rank == 2, "x and y must be matrices")
-      .That(rows.shape.rank == 1, "rows is not a vector");
-  WEFT_RETURN_IF_ERROR(check.status());
-  check.ContiguousTensor("rows", rows, rows.shape, {DType::kI32})
-      .Tensor("the whole matrix", all, all.shape, kFloatTypes)
-      .Tensor("the picked rows", picked, {rows.shape[0], all.shape[1]}, {all.dtype});
-  WEFT_RETURN_IF_ERROR(check.status());
+Status CheckIndices(const char* op, const TensorView& rows, const TensorView& all) {
   const auto* index = rows.As<int32_t>();
   for (int64_t i = 0; i < rows.shape[0]; ++i) {
     if (index[i] >= 0 && index[i] < all.shape[0]) continue;
@@ -53,14 +43,16 @@ void ForEachRow(const TensorView& all, const TensorView& rows, const TensorView&
 }  // namespace
 
 Status GatherRows(const Stream& stream, const GatherRowsArgs& args) {
-  WEFT_RETURN_IF_ERROR(Check(stream, "GatherRows", args.x, args.rows, args.y));
+  WEFT_RETURN_IF_ERROR(CheckGatherRows(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckIndices("GatherRows", args.rows, args.x));
   ForEachRow(args.x, args.rows, args.y,
              [](const char* all, char* picked, size_t bytes) { std::memcpy(picked, all, bytes); });
   return OkStatus();
 }
 
 Status ScatterRows(const Stream& stream, const ScatterRowsArgs& args) {
-  WEFT_RETURN_IF_ERROR(Check(stream, "ScatterRows", args.y, args.rows, args.x));
+  WEFT_RETURN_IF_ERROR(CheckScatterRows(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckIndices("ScatterRows", args.rows, args.y));
   ForEachRow(args.y, args.rows, args.x,
              [](char* all, const char* picked, size_t bytes) { std::memcpy(all, picked, bytes); });
   return OkStatus();
