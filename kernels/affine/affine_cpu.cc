@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "kernels/affine/affine.h"
+#include "kernels/affine/affine_check.h"
 #include "kernels/affine/affine_simd.h"
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::kernels::cpu {
@@ -17,13 +17,6 @@ constexpr int64_t kMaxParts = 64;
 
 int64_t GrainRows(int64_t width) {
   return std::max<int64_t>(1, kGrain / width);
-}
-
-// `view`, when given, has one number for each column or one for all.
-void CheckColumns(ArgumentCheck& check, const char* name, const TensorView& view, int64_t width) {
-  if (!view) return;
-  const bool one = view.shape == Shape{1};
-  check.ContiguousTensor(name, view, {one ? 1 : width}, {DType::kF32});
 }
 
 // One number for each column, or none.
@@ -88,15 +81,8 @@ void Backward(const AffineBackwardArgs& args) {
 
 Status AffineForward(const Stream& stream, const AffineForwardArgs& args) {
   const TensorView& x = args.x;
-  ArgumentCheck check(stream, "AffineForward");
-  check.That(x.shape.rank >= 1 && x.shape[-1] > 0, "x has no columns");
-  if (!check.status().ok()) return check.status();
+  WEFT_RETURN_IF_ERROR(CheckAffineForward(stream, args));
   const int64_t width = x.shape[-1];
-  check.ContiguousTensor("x", x, x.shape, kFloatTypes)
-      .ContiguousTensor("y", args.y, x.shape, {x.dtype});
-  CheckColumns(check, "scale", args.scale, width);
-  CheckColumns(check, "shift", args.shift, width);
-  WEFT_RETURN_IF_ERROR(check.status());
   const std::vector<float> scale = Columns(args.scale, width), shift = Columns(args.shift, width);
   WithFloatType(x.dtype, [&]<class T>() {
     const AffineForwardRows<T> rows = {x.As<T>(), DataOrNull(scale), DataOrNull(shift),
@@ -109,19 +95,8 @@ Status AffineForward(const Stream& stream, const AffineForwardArgs& args) {
 }
 
 Status AffineBackward(const Stream& stream, const AffineBackwardArgs& args) {
-  const TensorView& dy = args.dy;
-  ArgumentCheck check(stream, "AffineBackward");
-  check.That(dy.shape.rank >= 1 && dy.shape[-1] > 0, "dy has no columns");
-  if (!check.status().ok()) return check.status();
-  const int64_t width = dy.shape[-1];
-  check.ContiguousTensor("dy", dy, dy.shape, kFloatTypes);
-  if (args.dscale) check.ContiguousTensor("x", args.x, dy.shape, {dy.dtype});
-  if (args.dx) check.ContiguousTensor("dx", args.dx, dy.shape, {dy.dtype});
-  CheckColumns(check, "scale", args.scale, width);
-  CheckColumns(check, "dscale", args.dscale, width);
-  CheckColumns(check, "dshift", args.dshift, width);
-  WEFT_RETURN_IF_ERROR(check.status());
-  WithFloatType(dy.dtype, [&]<class T>() { Backward<T>(args); });
+  WEFT_RETURN_IF_ERROR(CheckAffineBackward(stream, args));
+  WithFloatType(args.dy.dtype, [&]<class T>() { Backward<T>(args); });
   return OkStatus();
 }
 

@@ -34,6 +34,9 @@ class KernelsOnCuda : public OnCuda {
 TEST_F(KernelsOnCuda, Activation) {
   EXPECT_EQ(Failures(testing::ActivationCases()), "");
 }
+TEST_F(KernelsOnCuda, Affine) {
+  EXPECT_EQ(Failures(testing::AffineCases()), "");
+}
 TEST_F(KernelsOnCuda, CrossEntropy) {
   EXPECT_EQ(Failures(testing::CrossEntropyCases()), "");
 }
