@@ -58,6 +58,9 @@ TEST_F(KernelsOnCuda, LayerNorm) {
 TEST_F(KernelsOnCuda, Optimizer) {
   EXPECT_EQ(Failures(testing::OptimizerCases(), {"Lamb", "Lars"}), "");
 }
+TEST_F(KernelsOnCuda, Patches) {
+  EXPECT_EQ(Failures(testing::PatchesCases()), "");
+}
 TEST_F(KernelsOnCuda, RmsNorm) {
   EXPECT_EQ(Failures(testing::RmsNormCases()), "");
 }
