@@ -67,6 +67,9 @@ TEST_F(KernelsOnCuda, RmsNorm) {
 TEST_F(KernelsOnCuda, Rope) {
   EXPECT_EQ(Failures(testing::RopeCases()), "");
 }
+TEST_F(KernelsOnCuda, StochasticRound) {
+  EXPECT_EQ(Failures(testing::StochasticRoundCases()), "");
+}
 TEST_F(KernelsOnCuda, SwiGlu) {
   EXPECT_EQ(Failures(testing::SwiGluCases()), "");
 }

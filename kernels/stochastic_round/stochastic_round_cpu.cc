@@ -1,20 +1,15 @@
 #include <algorithm>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/stochastic_round/stochastic_round.h"
+#include "kernels/stochastic_round/stochastic_round_check.h"
 #include "kernels/stochastic_round/stochastic_round_simd.h"
 
 namespace weft::kernels::cpu {
 
 Status StochasticRound(const Stream& stream, const StochasticRoundArgs& args) {
   const TensorView &x = args.x, &y = args.y;
-  WEFT_RETURN_IF_ERROR(
-      ArgumentCheck(stream, "StochasticRound")
-          .ContiguousTensor("x", x, x.shape, {DType::kF32})
-          .ContiguousTensor("y", y, x.shape, {DType::kBF16})
-          .That(args.first_element % 4 == 0, "first_element is not a multiple of 4")
-          .status());
+  WEFT_RETURN_IF_ERROR(CheckStochasticRound(stream, args));
   // Threads split at whole Philox blocks, and at cache lines.
   constexpr int64_t kUnit = 64, kGrainUnits = 256;
   const int64_t count = x.shape.Elements();
