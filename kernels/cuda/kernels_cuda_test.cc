@@ -55,6 +55,9 @@ TEST_F(KernelsOnCuda, GatherRows) {
 TEST_F(KernelsOnCuda, LayerNorm) {
   EXPECT_EQ(Failures(testing::LayerNormCases()), "");
 }
+TEST_F(KernelsOnCuda, NormStat) {
+  EXPECT_EQ(Failures(testing::NormStatCases()), "");
+}
 TEST_F(KernelsOnCuda, Optimizer) {
   EXPECT_EQ(Failures(testing::OptimizerCases(), {"Lamb", "Lars"}), "");
 }

@@ -15,11 +15,13 @@ struct NormTensor {
 };
 
 /// Sum of squares (in f64, over blocks of fixed size in fixed order: the same for any number of
-/// threads) and number of NaN or infinite elements, over all tensors.
+/// threads) and number of NaN or infinite elements, over all tensors. Like any output the results
+/// are there when the stream has come so far, in memory that its device can write: its own or, of a
+/// CUDA device, also pinned host memory.
 struct NormStatArgs {
   std::span<const NormTensor> tensors = {};
-  double* sum_of_squares = nullptr;  ///< host memory, written
-  int64_t* non_finite = nullptr;     ///< host memory, written
+  double* sum_of_squares = nullptr;
+  int64_t* non_finite = nullptr;
 };
 
 WEFT_DEVICE_OP(NormStat, NormStatArgs)

@@ -1,10 +1,10 @@
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/norm_stat/norm_stat.h"
+#include "kernels/norm_stat/norm_stat_check.h"
 #include "kernels/norm_stat/norm_stat_simd.h"
 
 namespace weft::kernels::cpu {
@@ -16,16 +16,7 @@ constexpr int64_t kBlock = 16384;
 }  // namespace
 
 Status NormStat(const Stream& stream, const NormStatArgs& args) {
-  ArgumentCheck check(stream, "NormStat");
-  check.That(args.sum_of_squares != nullptr && args.non_finite != nullptr,
-             "there is no memory for the results");
-  for (const NormTensor& tensor : args.tensors) {
-    check.That(tensor.count >= 0, "a tensor has a negative count");
-    check.That(tensor.count == 0 || tensor.data != nullptr || tensor.bf16_data != nullptr,
-               "a tensor has no memory");
-  }
-  WEFT_RETURN_IF_ERROR(check.status());
-
+  WEFT_RETURN_IF_ERROR(CheckNormStat(stream, args));
   struct Partial {
     double sum = 0;
     int64_t non_finite = 0;
