@@ -3,26 +3,22 @@
 #include <utility>
 
 #include "common/rng.h"
+#include "kernels/cuda/block_sum.h"
+#include "kernels/cuda/four.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/stochastic_round.h"
+#include "kernels/cuda/tensor_table.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/optimizer/optimizer_check.h"
 
-// The rates by norm of these need sums over whole tensors first.
-WEFT_NO_CUDA_OP(Lars, LarsArgs)
-WEFT_NO_CUDA_OP(Lamb, LambArgs)
-
 namespace weft::kernels::cuda {
 namespace {
 
-// Elements of a tensor that a block updates.
+// Elements of a tensor that a block updates. Part of the definition of the norms of Lars and Lamb:
+// another size sums in another order.
 constexpr int64_t kChunk = 16384;
 
-// Tensors of a launch: what fits in its parameters, so that nothing is copied to the device first.
-constexpr int kMostTensors = 352;
-
-// Neighbouring elements that a thread updates together: those of a Philox block.
+// Neighbouring elements that a thread updates together (kernels/cuda/four.h).
 constexpr int kTogether = 4;
 
 struct TensorEntry {
@@ -32,16 +28,16 @@ struct TensorEntry {
   float* state[3];
   int64_t count;
   int64_t first_element;
-  int first_chunk;  ///< Of the launch, whose blocks are the chunks of all tensors.
+  int first_chunk;
   float rate;
   float weight_decay;
   uint32_t rounding_site;
+  bool layer_rate;
   bool aligned;
 };
 
-struct UpdateTable {
-  TensorEntry tensors[kMostTensors];
-  int count = 0;
+// As many tensors as fit in the parameters of a launch.
+struct UpdateTable : TensorTable<TensorEntry, 352> {
   float gradient_scale;
   float gradient_limit;
   PhiloxKey rounding;
@@ -54,80 +50,44 @@ struct Element {
   float state[3];
 };
 
-// The tensor whose chunks the block is one of.
-__device__ const TensorEntry& FindTensor(const UpdateTable& table, int chunk) {
-  int low = 0, high = table.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (table.tensors[middle].first_chunk <= chunk) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return table.tensors[low];
-}
+// What a rule reads and writes.
+struct Access {
+  int states = 0;  ///< That it reads.
+  bool gradient = true;
+  bool changes_states = true;
+  bool changes_parameter = true;
+  bool measures = false;  ///< Returns the direction whose norm is wanted, beside the parameter's.
+};
 
-template <class T>
-__device__ void LoadSome(const T* from, int64_t i, int count, bool wide, float (&to)[kTogether]) {
-  if (wide) {
-    LoadFloats(from + i, to);
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < kTogether; ++k) to[k] = k < count ? Widen(from[i + k]) : 0.0f;
-}
-
-__device__ void StoreSome(float* to, int64_t i, int count, bool wide,
-                          const float (&from)[kTogether]) {
-  if (wide) {
-    StoreFloats(to + i, from);
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < kTogether; ++k) {
-    if (k < count) to[i + k] = from[k];
-  }
-}
-
-__device__ void RoundSome(BFloat16* to, int64_t i, int count, bool wide,
-                          const float (&from)[kTogether], const PhiloxKey& key, int64_t element) {
-  const Philox4 words = Philox(key, static_cast<uint64_t>(element) / kTogether);
-  BFloat16 rounded[kTogether];
-#pragma unroll
-  for (int k = 0; k < kTogether; ++k) rounded[k] = RoundStochastically(from[k], words.v[k]);
-  if (wide) {
-    ptx::Store8(to + i, uint2{rounded[0].bits | uint32_t{rounded[1].bits} << 16,
-                              rounded[2].bits | uint32_t{rounded[3].bits} << 16});
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < kTogether; ++k) {
-    if (k < count) to[i + k] = rounded[k];
-  }
-}
-
-// One pass over all tensors of the table: a rule has kStates and
-//   __device__ void operator()(Element& e, float rate, float weight_decay) const
+// One pass over all tensors of the table: a rule has
+//   static constexpr Access kAccess;
+//   __device__ void operator()(Element& e, float rate, float weight_decay) const;
+// where one that measures returns a float, and gets its squares and the parameter's summed up by
+// chunk in `squares`. Rates are the table's where `rates` is nullptr.
 template <class Rule>
 __global__ void __launch_bounds__(kBlockThreads)
-    UpdateKernel(const __grid_constant__ UpdateTable table, const Rule rule) {
-  const TensorEntry& t = FindTensor(table, static_cast<int>(blockIdx.x));
+    UpdateKernel(const __grid_constant__ UpdateTable table, const Rule rule, const float* rates,
+                 double* squares) {
+  constexpr Access kAccess = Rule::kAccess;
+  const int index = table.Find(static_cast<int>(blockIdx.x));
+  const TensorEntry& t = table.tensors[index];
+  const float rate = rates != nullptr ? rates[index] : t.rate;
   const int64_t begin = (static_cast<int64_t>(blockIdx.x) - t.first_chunk) * kChunk;
   const int64_t end = begin + kChunk < t.count ? begin + kChunk : t.count;
+  [[maybe_unused]] double sums[2] = {0, 0};
   for (int64_t i = begin + int64_t{threadIdx.x} * kTogether; i < end;
        i += int64_t{kBlockThreads} * kTogether) {
     const int count = end - i < kTogether ? static_cast<int>(end - i) : kTogether;
     const bool wide = t.aligned && count == kTogether;
-    float p[kTogether], g[kTogether], s[3][kTogether];
+    float p[kTogether], g[kTogether] = {}, s[3][kTogether];
     if (t.bf16_parameter != nullptr) {
-      LoadSome(t.bf16_parameter, i, count, wide, p);
+      LoadFour(t.bf16_parameter + i, count, wide, p);
     } else {
-      LoadSome(t.parameter, i, count, wide, p);
+      LoadFour(t.parameter + i, count, wide, p);
     }
-    LoadSome(t.gradient, i, count, wide, g);
+    if constexpr (kAccess.gradient) LoadFour(t.gradient + i, count, wide, g);
 #pragma unroll
-    for (int k = 0; k < Rule::kStates; ++k) LoadSome(t.state[k], i, count, wide, s[k]);
+    for (int k = 0; k < kAccess.states; ++k) LoadFour(t.state[k] + i, count, wide, s[k]);
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
       Element e;
@@ -137,66 +97,134 @@ __global__ void __launch_bounds__(kBlockThreads)
       if (e.gradient < -table.gradient_limit) e.gradient = -table.gradient_limit;
       e.parameter = p[k];
 #pragma unroll
-      for (int j = 0; j < Rule::kStates; ++j) e.state[j] = s[j][k];
-      rule(e, t.rate, t.weight_decay);
+      for (int j = 0; j < kAccess.states; ++j) e.state[j] = s[j][k];
+      if constexpr (kAccess.measures) {
+        const double direction = rule(e, rate, t.weight_decay), parameter = p[k];
+        if (k < count) {
+          sums[0] += parameter * parameter;
+          sums[1] += direction * direction;
+        }
+      } else {
+        rule(e, rate, t.weight_decay);
+      }
       p[k] = e.parameter;
 #pragma unroll
-      for (int j = 0; j < Rule::kStates; ++j) s[j][k] = e.state[j];
+      for (int j = 0; j < kAccess.states; ++j) s[j][k] = e.state[j];
     }
+    if constexpr (kAccess.changes_states) {
 #pragma unroll
-    for (int k = 0; k < Rule::kStates; ++k) StoreSome(t.state[k], i, count, wide, s[k]);
-    if constexpr (Rule::kChangesParameter) {
+      for (int k = 0; k < kAccess.states; ++k) StoreFour(t.state[k] + i, count, wide, s[k]);
+    }
+    if constexpr (kAccess.changes_parameter) {
       if (t.bf16_parameter != nullptr) {
         const PhiloxKey key = {table.rounding.seed, table.rounding.step, t.rounding_site};
-        RoundSome(t.bf16_parameter, i, count, wide, p, key, t.first_element + i);
+        RoundFour(t.bf16_parameter + i, count, wide, p, key, t.first_element + i);
       } else {
-        StoreSome(t.parameter, i, count, wide, p);
+        StoreFour(t.parameter + i, count, wide, p);
       }
     }
   }
+  if constexpr (kAccess.measures) {
+    BlockSum(sums);
+    if (threadIdx.x == 0) {
+      squares[2 * static_cast<int64_t>(blockIdx.x)] = sums[0];
+      squares[2 * static_cast<int64_t>(blockIdx.x) + 1] = sums[1];
+    }
+  }
+}
+
+// Calls launch(table, its chunks) until it has had all tensors.
+template <class Fn>
+Status ForEachTable(const UpdateInputs& update, Fn&& launch) {
+  UpdateTable table;
+  table.gradient_scale = update.gradient_scale;
+  table.gradient_limit = update.gradient_limit;
+  table.rounding = {.seed = update.seed, .step = update.step, .site = 0};
+  int chunks = 0;
+  for (const UpdateTensor& tensor : update.tensors) {
+    if (tensor.count == 0) continue;
+    if (table.count == UpdateTable::kMostTensors) {
+      WEFT_RETURN_IF_ERROR(launch(table, chunks));
+      table.count = chunks = 0;
+    }
+    table.tensors[table.count++] = {
+        .parameter = tensor.parameter,
+        .bf16_parameter = tensor.bf16_parameter,
+        .gradient = tensor.gradient,
+        .state = {tensor.state[0], tensor.state[1], tensor.state[2]},
+        .count = tensor.count,
+        .first_element = tensor.first_element,
+        .first_chunk = chunks,
+        .rate = update.learning_rate * tensor.learning_rate_scale,
+        .weight_decay = tensor.weight_decay,
+        .rounding_site = tensor.rounding_site,
+        .layer_rate = tensor.layer_rate,
+        .aligned = Aligned16(tensor.parameter, tensor.bf16_parameter, tensor.gradient,
+                             tensor.state[0], tensor.state[1], tensor.state[2])};
+    chunks += static_cast<int>(CeilDiv(tensor.count, kChunk));
+  }
+  return launch(table, chunks);
+}
+
+template <class Rule>
+Status LaunchUpdate(const Stream& stream, std::string_view op, const UpdateTable& table, int chunks,
+                    const Rule& rule, const float* rates, double* squares) {
+  return Launch(stream, op, {.grid = {static_cast<unsigned>(chunks)}, .block = {kBlockThreads}},
+                UpdateKernel<Rule>, table, rule, rates, squares);
 }
 
 template <class Rule>
 Status Update(const Stream& stream, std::string_view op, const UpdateInputs& update,
               const Rule& rule) {
-  UpdateTable table;
-  table.gradient_scale = update.gradient_scale;
-  table.gradient_limit = update.gradient_limit;
-  table.rounding = {.seed = update.seed, .step = update.step, .site = 0};
-  int64_t chunks = 0;
-  const auto launch = [&] {
-    Status status =
-        Launch(stream, op, {.grid = {static_cast<unsigned>(chunks)}, .block = {kBlockThreads}},
-               UpdateKernel<Rule>, table, rule);
-    table.count = 0;
-    chunks = 0;
-    return status;
-  };
-  for (const UpdateTensor& tensor : update.tensors) {
-    if (tensor.count == 0) continue;
-    if (table.count == kMostTensors) WEFT_RETURN_IF_ERROR(launch());
-    TensorEntry& entry = table.tensors[table.count++];
-    entry = {.parameter = tensor.parameter,
-             .bf16_parameter = tensor.bf16_parameter,
-             .gradient = tensor.gradient,
-             .state = {tensor.state[0], tensor.state[1], tensor.state[2]},
-             .count = tensor.count,
-             .first_element = tensor.first_element,
-             .first_chunk = static_cast<int>(chunks),
-             .rate = update.learning_rate * tensor.learning_rate_scale,
-             .weight_decay = tensor.weight_decay,
-             .rounding_site = tensor.rounding_site,
-             .aligned = Aligned16(tensor.parameter, tensor.bf16_parameter, tensor.gradient,
-                                  tensor.state[0], tensor.state[1], tensor.state[2])};
-    chunks += CeilDiv(tensor.count, kChunk);
+  return ForEachTable(update, [&](const UpdateTable& table, int chunks) {
+    return LaunchUpdate(stream, op, table, chunks, rule, nullptr, nullptr);
+  });
+}
+
+// The rates of the table's tensors, a block each: with a factor by the norms of the parameter and
+// of the direction where both have one, given as
+//   __device__ double operator()(double parameter, double direction, float weight_decay) const
+template <class Factor>
+__global__ void __launch_bounds__(kBlockThreads)
+    LayerRateKernel(const __grid_constant__ UpdateTable table, int chunks, const double* squares,
+                    const Factor factor, float* rates) {
+  const int index = static_cast<int>(blockIdx.x);
+  const TensorEntry& t = table.tensors[index];
+  const int end = index + 1 < table.count ? table.tensors[index + 1].first_chunk : chunks;
+  double sums[2] = {0, 0};
+  for (int64_t c = int64_t{t.first_chunk} + threadIdx.x; c < end; c += kBlockThreads) {
+    sums[0] += squares[2 * c];
+    sums[1] += squares[2 * c + 1];
   }
-  return launch();
+  BlockSum(sums);
+  if (threadIdx.x != 0) return;
+  const double parameter = sqrt(sums[0]), direction = sqrt(sums[1]);
+  const bool adapts = t.layer_rate && parameter > 0 && direction > 0;
+  const double layer_rate = adapts ? factor(parameter, direction, t.weight_decay) : 1.0;
+  rates[index] = static_cast<float>(t.rate * layer_rate);
+}
+
+// An update whose rates depend on norms: `measure` finds them, in a pass of its own.
+template <class Measure, class Factor, class Rule>
+Status UpdateByLayer(const Stream& stream, std::string_view op, const UpdateInputs& update,
+                     const Measure& measure, const Factor& factor, const Rule& rule) {
+  int64_t most_chunks = 0;
+  for (const UpdateTensor& tensor : update.tensors) most_chunks += CeilDiv(tensor.count, kChunk);
+  WEFT_ASSIGN_OR_RETURN(double* squares,
+                        ScratchOf<double>(stream, op, 2 * most_chunks + UpdateTable::kMostTensors));
+  auto* rates = reinterpret_cast<float*>(squares + 2 * most_chunks);
+  return ForEachTable(update, [&](const UpdateTable& table, int chunks) -> Status {
+    WEFT_RETURN_IF_ERROR(LaunchUpdate(stream, op, table, chunks, measure, nullptr, squares));
+    WEFT_RETURN_IF_ERROR(
+        Launch(stream, op, {.grid = {static_cast<unsigned>(table.count)}, .block = {kBlockThreads}},
+               LayerRateKernel<Factor>, table, chunks, squares, factor, rates));
+    return LaunchUpdate(stream, op, table, chunks, rule, rates, nullptr);
+  });
 }
 
 template <bool kMomentum>
 struct SgdRule {
-  static constexpr int kStates = kMomentum ? 1 : 0;
-  static constexpr bool kChangesParameter = true;
+  static constexpr Access kAccess = {.states = kMomentum ? 1 : 0};
   float momentum;
   bool nesterov;
 
@@ -211,9 +239,34 @@ struct SgdRule {
   }
 };
 
+// The norm of the gradient.
+struct LarsMeasure {
+  static constexpr Access kAccess = {.states = 0, .changes_parameter = false, .measures = true};
+
+  __device__ float operator()(Element& e, float, float) const { return e.gradient; }
+};
+
+struct LarsFactor {
+  float trust_coefficient;
+  float epsilon;
+
+  __device__ double operator()(double parameter, double gradient, float weight_decay) const {
+    return trust_coefficient * parameter / (gradient + weight_decay * parameter + epsilon);
+  }
+};
+
+struct LarsRule {
+  static constexpr Access kAccess = {.states = 1};
+  float momentum;
+
+  __device__ void operator()(Element& e, float rate, float weight_decay) const {
+    e.state[0] = e.state[0] * momentum + (e.gradient + e.parameter * weight_decay) * rate;
+    e.parameter -= e.state[0];
+  }
+};
+
 struct AdamRule {
-  static constexpr int kStates = 2;
-  static constexpr bool kChangesParameter = true;
+  static constexpr Access kAccess = {.states = 2};
   float beta1;
   float beta2;
   float mean_scale;      ///< 1 / (1 - beta1^step)
@@ -231,9 +284,54 @@ struct AdamRule {
   }
 };
 
+struct LambMoments {
+  float beta1;
+  float beta2;
+  float mean_scale;
+  float variance_scale;
+  float epsilon;
+
+  __device__ void Update(Element& e) const {
+    const float g = e.gradient;
+    float &m = e.state[0], &v = e.state[1];
+    m = (m - g) * beta1 + g;
+    v = (v - g * g) * beta2 + g * g;
+  }
+  __device__ float Direction(const Element& e, float weight_decay) const {
+    return e.state[0] * mean_scale / (sqrtf(e.state[1]) * variance_scale + epsilon) +
+           weight_decay * e.parameter;
+  }
+};
+
+// The moments, and the norm of the direction.
+struct LambMeasure {
+  static constexpr Access kAccess = {.states = 2, .changes_parameter = false, .measures = true};
+  LambMoments moments;
+
+  __device__ float operator()(Element& e, float, float weight_decay) const {
+    moments.Update(e);
+    return moments.Direction(e, weight_decay);
+  }
+};
+
+struct LambFactor {
+  __device__ double operator()(double parameter, double direction, float) const {
+    return parameter / direction;
+  }
+};
+
+// The step, with the direction made again of the moments.
+struct LambRule {
+  static constexpr Access kAccess = {.states = 2, .gradient = false, .changes_states = false};
+  LambMoments moments;
+
+  __device__ void operator()(Element& e, float rate, float weight_decay) const {
+    e.parameter -= moments.Direction(e, weight_decay) * rate;
+  }
+};
+
 struct LionRule {
-  static constexpr int kStates = 1;
-  static constexpr bool kChangesParameter = true;
+  static constexpr Access kAccess = {.states = 1};
   float beta1;
   float beta2;
 
@@ -248,8 +346,7 @@ struct LionRule {
 };
 
 struct ScheduleFreeRule {
-  static constexpr int kStates = 3;
-  static constexpr bool kChangesParameter = true;
+  static constexpr Access kAccess = {.states = 3};
   float beta1;
   float beta2;
   float epsilon;
@@ -267,8 +364,7 @@ struct ScheduleFreeRule {
 };
 
 struct MomentumRule {
-  static constexpr int kStates = 2;
-  static constexpr bool kChangesParameter = false;
+  static constexpr Access kAccess = {.states = 2, .changes_parameter = false};
   float momentum;
   bool nesterov;
 
@@ -292,6 +388,12 @@ Status Sgd(const Stream& stream, const SgdArgs& args) {
   return Update(stream, "Sgd", args.update, SgdRule<true>{args.momentum, args.nesterov});
 }
 
+Status Lars(const Stream& stream, const LarsArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckLars(stream, args));
+  return UpdateByLayer(stream, "Lars", args.update, LarsMeasure{},
+                       LarsFactor{args.trust_coefficient, args.epsilon}, LarsRule{args.momentum});
+}
+
 Status Adam(const Stream& stream, const AdamArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAdam(stream, args));
   return Update(stream, "Adam", args.update,
@@ -302,6 +404,18 @@ Status Adam(const Stream& stream, const AdamArgs& args) {
                              static_cast<float>(1 / std::sqrt(Correction(args.beta2, args.step))),
                          .epsilon = args.epsilon,
                          .decoupled = args.decoupled_decay});
+}
+
+Status Lamb(const Stream& stream, const LambArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckLamb(stream, args));
+  const LambMoments moments = {
+      .beta1 = args.beta1,
+      .beta2 = args.beta2,
+      .mean_scale = static_cast<float>(1 / Correction(args.beta1, args.step)),
+      .variance_scale = static_cast<float>(1 / std::sqrt(Correction(args.beta2, args.step))),
+      .epsilon = args.epsilon};
+  return UpdateByLayer(stream, "Lamb", args.update, LambMeasure{moments}, LambFactor{},
+                       LambRule{moments});
 }
 
 Status Lion(const Stream& stream, const LionArgs& args) {
