@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
+#include "kernels/adafactor/adafactor_check.h"
 #include "kernels/adafactor/adafactor_simd.h"
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/norm_stat/norm_stat_simd.h"
@@ -14,9 +13,6 @@
 
 namespace weft::kernels::cpu {
 namespace {
-
-constexpr double kSmallestScale = 1e-3;    // of parameters, the paper's second epsilon
-constexpr double kSmallestSquare = 1e-30;  // of gradients, its first
 
 // Rows are treated in so many groups at most, whatever the number of threads, so that sums are
 // always added in the same order.
@@ -157,18 +153,7 @@ class TensorUpdate {
 }  // namespace
 
 Status Adafactor(const Stream& stream, const AdafactorArgs& args) {
-  ArgumentCheck check(stream, "Adafactor");
-  check.That(args.step >= 1, "step " + std::to_string(args.step) + " is before the first, 1");
-  check.That(args.gradient_limit > 0, "gradient_limit must be more than 0");
-  check.That(args.clip > 0, "clip must be more than 0");
-  for (const AdafactorTensor& tensor : args.tensors) {
-    check.That(tensor.rows >= 1 && tensor.columns >= 1, "a tensor is empty");
-    check.That((tensor.parameter != nullptr) != (tensor.bf16_parameter != nullptr) &&
-                   tensor.gradient != nullptr && tensor.column_moment != nullptr &&
-                   (tensor.rows == 1 || tensor.row_moment != nullptr),
-               "a tensor has no memory");
-  }
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckAdafactor(stream, args));
   for (const AdafactorTensor& tensor : args.tensors) TensorUpdate(args, tensor).Run();
   return OkStatus();
 }

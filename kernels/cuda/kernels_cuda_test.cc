@@ -34,6 +34,9 @@ class KernelsOnCuda : public OnCuda {
 TEST_F(KernelsOnCuda, Activation) {
   EXPECT_EQ(Failures(testing::ActivationCases()), "");
 }
+TEST_F(KernelsOnCuda, Adafactor) {
+  EXPECT_EQ(Failures(testing::AdafactorCases()), "");
+}
 TEST_F(KernelsOnCuda, Affine) {
   EXPECT_EQ(Failures(testing::AffineCases()), "");
 }
