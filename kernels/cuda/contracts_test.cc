@@ -1,0 +1,316 @@
+// What the case lists do not reach: indices out of range, which nobody can name on a CUDA device,
+// and parameters in bf16.
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/adafactor/adafactor.h"
+#include "kernels/cuda/on_cuda_test.h"
+#include "kernels/dropout/dropout.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/gather_rows/gather_rows.h"
+#include "kernels/norm_stat/norm_stat.h"
+#include "kernels/optimizer/optimizer.h"
+#include "kernels/rope/rope.h"
+#include "kernels/stochastic_round/stochastic_round.h"
+#include "kernels/stochastic_round/stochastic_round_ref.h"
+#include "kernels/swiglu/swiglu.h"
+#include "kernels/testing/test_device.h"
+#include "kernels/testing/test_tensor.h"
+
+namespace weft::kernels {
+namespace {
+
+using testing::TestTensor;
+using Values = std::vector<double>;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+class ContractsOnCuda : public OnCuda {
+ protected:
+  // Tensors on the device, until the test ends.
+  TestTensor& Make(DType dtype, const Shape& shape) {
+    const testing::ScopedTestDevice device(stream().device, true);
+    TestTensor& tensor = tensors_.emplace_back(dtype, shape);
+    tensor.Reset();
+    return tensor;
+  }
+  TestTensor& Make(DType dtype, const Shape& shape, const Values& values) {
+    TestTensor& tensor = Make(dtype, shape);
+    tensor.Assign(values).Reset();
+    return tensor;
+  }
+
+  // Waits for the device and fetches all tensors.
+  void Finish(const Status& status) {
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const Status ran = state_->Synchronize();
+    ASSERT_TRUE(ran.ok()) << ran.ToString();
+    for (TestTensor& tensor : tensors_) tensor.Fetch();
+  }
+
+  std::deque<TestTensor> tensors_;
+};
+
+void ExpectValues(const TestTensor& tensor, const Values& want) {
+  const Values got = tensor.Values();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isnan(want[i])) {
+      EXPECT_TRUE(std::isnan(got[i])) << i << " is " << got[i];
+    } else {
+      EXPECT_EQ(got[i], want[i]) << i;
+    }
+  }
+}
+
+TEST_F(ContractsOnCuda, IndicesOutOfRangeMakeRowsOfAnEmbeddingNanAndTheirGradientsGoNowhere) {
+  TestTensor& tokens = Make(DType::kI32, {4}, {1, 3, -1, 0});
+  TestTensor& positions = Make(DType::kI32, {4}, {0, 0, 0, 2});
+  TestTensor& table = Make(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  TestTensor& position_table = Make(DType::kF32, {2, 2}, {10, 20, 30, 40});
+  TestTensor& out = Make(DType::kF32, {4, 2});
+  Finish(EmbeddingForward(stream(), {.tokens = tokens.view(),
+                                     .positions = positions.view(),
+                                     .token_table = table.view(),
+                                     .position_table = position_table.view(),
+                                     .out = out.view()}));
+  ExpectValues(out, {13, 24, kNan, kNan, kNan, kNan, kNan, kNan});
+  TestTensor& dout = Make(DType::kF32, {4, 2}, {1, 2, 100, 100, 100, 100, 3, 4});
+  Finish(EmbeddingBackward(stream(), {.tokens = tokens.view(),
+                                      .positions = {},
+                                      .dout = dout.view(),
+                                      .dtoken_table = table.view(),
+                                      .dposition_table = {}}));
+  ExpectValues(table, {4, 6, 4, 6, 5, 6});
+}
+
+TEST_F(ContractsOnCuda, IndicesOutOfRangeGatherNanAndScatterNothing) {
+  for (DType dtype : kFloatTypes) {
+    for (int64_t width : {1, 8}) {
+      const auto rows_of = [width](std::initializer_list<double> numbers) {
+        Values values;
+        for (double number : numbers)
+          values.insert(values.end(), static_cast<size_t>(width), number);
+        return values;
+      };
+      TestTensor& rows = Make(DType::kI32, {3}, {2, 3, -1});
+      TestTensor& all = Make(dtype, {3, width}, rows_of({1, 2, 3}));
+      TestTensor& picked = Make(dtype, {3, width});
+      Finish(GatherRows(stream(), {all.view(), rows.view(), picked.view()}));
+      ExpectValues(picked, rows_of({3, kNan, kNan}));
+      TestTensor& more = Make(dtype, {3, width}, rows_of({7, 8, 9}));
+      Finish(ScatterRows(stream(), {more.view(), rows.view(), all.view()}));
+      ExpectValues(all, rows_of({1, 2, 7}));
+    }
+  }
+}
+
+TEST_F(ContractsOnCuda, APositionOutOfRangeMakesItsTokenNan) {
+  TestTensor& x = Make(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  TestTensor& positions = Make(DType::kI32, {3}, {1, 2, -1});
+  TestTensor& cosines = Make(DType::kF32, {2, 1}, {0, 0});
+  TestTensor& sines = Make(DType::kF32, {2, 1}, {0, 1});
+  Finish(Rope(stream(), {x.view(), positions.view(), cosines.view(), sines.view()}));
+  ExpectValues(x, {-2, 1, kNan, kNan, kNan, kNan});
+}
+
+TEST_F(ContractsOnCuda, SwiGluOfExtremeInputsGivesItsLimits) {
+  TestTensor& gate = Make(DType::kF32, {1, 6}, {-1e20f, 1e20f, kInfinity, 0, -100, kNan});
+  TestTensor& up = Make(DType::kF32, {1, 6}, Values(6, 3));
+  TestTensor& dy = Make(DType::kF32, {1, 6}, Values(6, 2));
+  TestTensor& y = Make(DType::kF32, {1, 6});
+  // Both gradients in place.
+  Finish(SwiGluBackward(stream(), {.dy = dy.view(),
+                                   .gate = gate.view(),
+                                   .up = up.view(),
+                                   .dgate = gate.view(),
+                                   .dup = up.view(),
+                                   .y = y.view()}));
+  const auto near = [](const TestTensor& tensor, const Values& want) {
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double got = tensor.Values()[i];
+      if (std::isfinite(want[i])) {
+        EXPECT_NEAR(got, want[i], 1e-6 * std::abs(want[i]) + 1e-30);
+      } else {
+        EXPECT_EQ(std::isnan(got), std::isnan(want[i]));
+        EXPECT_TRUE(std::isnan(got) || got == want[i]);
+      }
+    }
+  };
+  near(y, {0, 3e20, kInfinity, 0, 0, kNan});
+  near(up, {0, 2e20, kInfinity, 0, 0, kNan});
+  near(gate, {0, 6, 6, 3, 0, kNan});
+}
+
+TEST_F(ContractsOnCuda, DroppedElementsAreZeroWhateverTheyWere) {
+  TestTensor& x = Make(DType::kF32, {256}, Values(256, kInfinity));
+  Finish(Dropout(stream(), {.x = x.view(), .y = x.view(), .probability = 0.5f, .key = {}}));
+  int zeros = 0;
+  for (double value : x.Values()) {
+    EXPECT_TRUE(value == 0 || value == kInfinity);
+    zeros += value == 0 ? 1 : 0;
+  }
+  EXPECT_GT(zeros, 80);
+}
+
+TEST_F(ContractsOnCuda, RoundingKeepsInfinityAndNanAndStaysFinite) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  TestTensor& x = Make(DType::kF32, {5}, {kInfinity, kNan, kLargest, -kLargest, -0.0});
+  TestTensor& y = Make(DType::kBF16, {5});
+  Finish(StochasticRound(stream(), {.x = x.view(), .y = y.view(), .key = {.seed = 1}}));
+  ExpectValues(y, {kInfinity, kNan, 0x1.fep127, -0x1.fep127, 0});
+  EXPECT_TRUE(std::signbit(y.Values()[4]));
+}
+
+TEST_F(ContractsOnCuda, NormStatCountsNanAndInfinityAndSquaresBeyondF32) {
+  for (DType dtype : kMatrixTypes) {
+    Values values(70001, 1.0);
+    values[0] = kInfinity;
+    values[7] = kNan;
+    values[70000] = -kInfinity;
+    for (bool bad : {true, false}) {
+      TestTensor& x = Make(dtype, {70001}, bad ? values : Values(70001, 0x1p100));
+      // An f64 and an i64.
+      TestTensor& results = Make(DType::kI32, {4});
+      auto* sum = static_cast<double*>(results.view().data);
+      NormTensor tensor = {.data = nullptr, .count = 70001};
+      if (dtype == DType::kBF16) {
+        tensor.bf16_data = x.view().As<BFloat16>();
+      } else {
+        tensor.data = x.view().As<float>();
+      }
+      Finish(NormStat(stream(), {.tensors = {&tensor, 1},
+                                 .sum_of_squares = sum,
+                                 .non_finite = reinterpret_cast<int64_t*>(sum + 1)}));
+      double squares;
+      int64_t non_finite;
+      std::memcpy(&squares, results.bytes().data(), sizeof squares);
+      std::memcpy(&non_finite, results.bytes().data() + sizeof squares, sizeof non_finite);
+      EXPECT_EQ(non_finite, bad ? 3 : 0);
+      if (bad) {
+        EXPECT_FALSE(std::isfinite(squares));
+      } else {
+        EXPECT_EQ(squares, 70001 * 0x1p200);
+      }
+    }
+  }
+}
+
+// Parameters in bf16 are those of an update in f32, rounded stochastically by (seed, step, site,
+// index), with state as in f32.
+TEST_F(ContractsOnCuda, Bf16ParametersAreF32UpdatesRoundedStochastically) {
+  constexpr int64_t kCount = 20001;
+  using Rule = std::function<Status(const UpdateInputs&)>;
+  const Rule rules[] = {
+      [&](const UpdateInputs& update) {
+        return Sgd(stream(), {update, 0.9f, false});
+      },
+      [&](const UpdateInputs& update) {
+        return Lars(stream(), {update, 0.9f, 0.5f, 1e-3f});
+      },
+      [&](const UpdateInputs& update) { return Adam(stream(), {.update = update}); },
+      [&](const UpdateInputs& update) { return Lamb(stream(), {.update = update}); },
+      [&](const UpdateInputs& update) { return Lion(stream(), {.update = update}); }};
+  PhiloxStream rng({.seed = 12});
+  TestTensor& start = Make(DType::kBF16, {kCount});
+  start.Random(rng).Reset();
+  TestTensor& gradient = Make(DType::kF32, {kCount});
+  gradient.Random(rng).Reset();
+  const PhiloxKey key = {.seed = 77, .step = 5, .site = 9};
+  for (const Rule& rule : rules) {
+    std::vector<Values> states;
+    Values wide;
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      TestTensor& p = Make(dtype, {kCount}, start.Values());
+      UpdateTensor tensor = {.gradient = gradient.view().As<float>(),
+                             .count = kCount,
+                             .weight_decay = 0.1f,
+                             .rounding_site = key.site};
+      if (dtype == DType::kBF16) {
+        tensor.bf16_parameter = p.view().As<BFloat16>();
+      } else {
+        tensor.parameter = p.view().As<float>();
+      }
+      TestTensor* state[3];
+      for (int k = 0; k < 3; ++k) {
+        state[k] = &Make(DType::kF32, {kCount}, Values(kCount, 0.0));
+        tensor.state[k] = state[k]->view().As<float>();
+      }
+      Finish(rule(
+          {.tensors = {&tensor, 1}, .learning_rate = 0.01f, .seed = key.seed, .step = key.step}));
+      for (int k = 0; k < 3; ++k) {
+        if (dtype == DType::kF32) {
+          states.push_back(state[k]->Values());
+        } else {
+          EXPECT_EQ(state[k]->Values(), states[static_cast<size_t>(k)]);
+        }
+      }
+      if (dtype == DType::kF32) {
+        wide = p.Values();
+        EXPECT_NE(wide, start.Values());
+      } else {
+        EXPECT_EQ(p.Values(), ref::StochasticRound(wide, key, 0));
+      }
+    }
+  }
+}
+
+TEST_F(ContractsOnCuda, Bf16ParametersOfAdafactorAreRoundedRowByRow) {
+  // Columns that are no multiple of four, and rows of several tiles.
+  constexpr int64_t kRows = 300, kColumns = 131, kRowWords = 132;
+  PhiloxStream rng({.seed = 12});
+  TestTensor& start = Make(DType::kBF16, {kRows * kColumns});
+  start.Random(rng).Reset();
+  TestTensor& gradient = Make(DType::kF32, {kRows * kColumns});
+  gradient.Random(rng).Reset();
+  const PhiloxKey key = {.seed = 77, .step = 5, .site = 9};
+  Values wide;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    TestTensor& p = Make(dtype, {kRows * kColumns}, start.Values());
+    TestTensor& rows = Make(DType::kF32, {kRows}, Values(kRows, 0.0));
+    TestTensor& columns = Make(DType::kF32, {kColumns}, Values(kColumns, 0.0));
+    AdafactorTensor tensor = {.gradient = gradient.view().As<float>(),
+                              .row_moment = rows.view().As<float>(),
+                              .column_moment = columns.view().As<float>(),
+                              .rows = kRows,
+                              .columns = kColumns,
+                              .weight_decay = 0.1f,
+                              .rounding_site = key.site};
+    if (dtype == DType::kBF16) {
+      tensor.bf16_parameter = p.view().As<BFloat16>();
+    } else {
+      tensor.parameter = p.view().As<float>();
+    }
+    Finish(Adafactor(stream(), {.tensors = {&tensor, 1},
+                                .learning_rate = 0.01f,
+                                .seed = key.seed,
+                                .rounding_step = key.step}));
+    if (dtype == DType::kF32) {
+      wide = p.Values();
+      EXPECT_NE(wide, start.Values());
+      continue;
+    }
+    const Values got = p.Values();
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto in_row = [row](const Values& all) {
+        return Values(all.begin() + row * kColumns, all.begin() + (row + 1) * kColumns);
+      };
+      ASSERT_EQ(in_row(got),
+                ref::StochasticRound(in_row(wide), key, static_cast<uint64_t>(row * kRowWords)))
+          << row;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::kernels
