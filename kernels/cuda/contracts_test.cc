@@ -1,5 +1,5 @@
-// What the case lists do not reach: indices out of range, which nobody can name on a CUDA device,
-// and parameters in bf16.
+// What the case lists do not reach: the CPU's bits, indices out of range, which nobody can name on
+// a CUDA device, and parameters in bf16.
 
 #include <cmath>
 #include <cstring>
@@ -92,6 +92,49 @@ TEST_F(ContractsOnCuda, IndicesOutOfRangeMakeRowsOfAnEmbeddingNanAndTheirGradien
                                       .dtoken_table = table.view(),
                                       .dposition_table = {}}));
   ExpectValues(table, {4, 6, 4, 6, 5, 6});
+}
+
+// Sums that have one order, and random numbers, leave nothing to tolerance.
+TEST_F(ContractsOnCuda, EmbeddingGradientsAndDropoutHaveTheBitsOfTheCpu) {
+  // More tokens than are sorted at a time, and runs of equal ones of many lengths.
+  constexpr int64_t kCount = 9000, kRows = 300;
+  PhiloxStream rng({.seed = 12});
+  Values tokens(kCount);
+  for (double& token : tokens) token = std::floor(kRows * std::pow(rng.Uniform(), 3));
+  for (DType dtype : kFloatTypes) {
+    for (int64_t width : {5, 8}) {
+      Values dout(kCount * width), dtable(kRows * width);
+      for (Values* values : {&dout, &dtable}) {
+        for (double& value : *values) value = rng.Normal();
+      }
+      std::vector<Values> results;
+      for (bool on_cuda : {false, true}) {
+        const Stream where = on_cuda ? stream() : Stream{};
+        const testing::ScopedTestDevice device(where.device, true);
+        TestTensor indices(DType::kI32, {kCount}), d(dtype, {kCount, width});
+        TestTensor table(DType::kF32, {kRows, width});
+        indices.Assign(tokens).Reset();
+        d.Assign(dout).Reset();
+        table.Assign(dtable).Reset();
+        Finish(EmbeddingBackward(where, {.tokens = indices.view(),
+                                         .positions = {},
+                                         .dout = d.view(),
+                                         .dtoken_table = table.view(),
+                                         .dposition_table = {}}));
+        Finish(Dropout(where, {.x = d.view(),
+                               .y = d.view(),
+                               .probability = 0.3f,
+                               .key = {.seed = 3, .step = 4, .site = 5},
+                               .first_element = 4}));
+        table.Fetch();
+        d.Fetch();
+        results.push_back(table.Values());
+        results.push_back(d.Values());
+      }
+      EXPECT_EQ(results[0], results[2]) << DTypeName(dtype) << ", " << width;
+      EXPECT_EQ(results[1], results[3]) << DTypeName(dtype) << ", " << width;
+    }
+  }
 }
 
 TEST_F(ContractsOnCuda, IndicesOutOfRangeGatherNanAndScatterNothing) {
