@@ -41,8 +41,7 @@ struct TensorEntry {
   bool aligned;
 };
 
-// As many tensors as fit in the parameters of a launch.
-struct Table : TensorTable<TensorEntry, 320> {
+struct Table : TensorTable<TensorEntry> {
   int chunks = 0;
   float gradient_scale;
   float gradient_limit;

@@ -249,6 +249,68 @@ TEST_F(ContractsOnCuda, NormStatCountsNanAndInfinityAndSquaresBeyondF32) {
   }
 }
 
+// More tensors than fit in the parameters of a launch, each shorter than what a thread treats.
+TEST_F(ContractsOnCuda, ManyTensorsAreTreatedAsOnTheCpu) {
+  constexpr int64_t kTensors = 170, kSize = 5, kDistance = 8;
+  PhiloxStream rng({.seed = 12});
+  Values parameters(kTensors * kDistance), gradients(parameters.size());
+  for (Values* values : {&parameters, &gradients}) {
+    for (double& value : *values) value = rng.Normal();
+  }
+  struct Results {
+    Values parameters, adafactor_parameters, statistics;
+  };
+  std::vector<Results> results;
+  for (bool on_cuda : {false, true}) {
+    const Stream where = on_cuda ? stream() : Stream{};
+    const testing::ScopedTestDevice device(where.device, true);
+    const Shape shape = {kTensors * kDistance};
+    TestTensor p(DType::kF32, shape), q(DType::kF32, shape), g(DType::kF32, shape);
+    TestTensor m(DType::kF32, shape), v(DType::kF32, shape), c(DType::kF32, shape);
+    TestTensor statistics(DType::kI32, {4});
+    for (TestTensor* tensor : {&p, &q}) tensor->Assign(parameters).Reset();
+    for (TestTensor* tensor : {&m, &v, &c}) tensor->Assign(Values(parameters.size())).Reset();
+    g.Assign(gradients).Reset();
+    statistics.Reset();
+    std::vector<NormTensor> norms;
+    std::vector<UpdateTensor> updates;
+    std::vector<AdafactorTensor> adafactors;
+    for (int64_t i = 0; i < kTensors; ++i) {
+      const auto at = [i](const TestTensor& tensor) {
+        return tensor.view().As<float>() + i * kDistance;
+      };
+      norms.push_back({at(g), kSize});
+      updates.push_back({.parameter = at(p),
+                         .gradient = at(g),
+                         .state = {at(m), at(v)},
+                         .count = kSize,
+                         .weight_decay = 0.1f});
+      adafactors.push_back(
+          {.parameter = at(q), .gradient = at(g), .column_moment = at(c), .columns = kSize});
+    }
+    auto* sum = static_cast<double*>(statistics.view().data);
+    Finish(NormStat(where, {.tensors = norms,
+                            .sum_of_squares = sum,
+                            .non_finite = reinterpret_cast<int64_t*>(sum + 1)}));
+    // What lies behind the end of a tensor must not count: 0 / 0 here.
+    Finish(Lamb(where, {.update = {.tensors = updates, .learning_rate = 0.1f}, .epsilon = 0}));
+    Finish(Adafactor(where, {.tensors = adafactors, .learning_rate = 0.1f}));
+    for (TestTensor* tensor : {&p, &q, &statistics}) tensor->Fetch();
+    double squares;
+    std::memcpy(&squares, statistics.bytes().data(), sizeof squares);
+    results.push_back({p.Values(), q.Values(), {squares}});
+  }
+  const auto near = [](const Values& got, const Values& want) {
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_NEAR(got[i], want[i], 1e-5 * (std::abs(want[i]) + 1)) << i;
+    }
+  };
+  EXPECT_NE(results[0].parameters, parameters);
+  near(results[1].parameters, results[0].parameters);
+  near(results[1].adafactor_parameters, results[0].adafactor_parameters);
+  near(results[1].statistics, results[0].statistics);
+}
+
 // Parameters in bf16 are those of an update in f32, rounded stochastically by (seed, step, site,
 // index), with state as in f32.
 TEST_F(ContractsOnCuda, Bf16ParametersAreF32UpdatesRoundedStochastically) {

@@ -7,10 +7,11 @@ namespace weft::kernels::cuda {
 /// Many tensors in one launch, whose blocks are the chunks of all of them. A kernel takes the table
 /// as a parameter (const __grid_constant__), so that nothing is copied to the device first. An
 /// entry says with `int first_chunk` where its own chunks begin.
-template <class Entry, int kMost>
+template <class Entry>
 struct TensorTable {
-  static constexpr int kMostTensors = kMost;
-  Entry tensors[kMost];
+  /// More than most models have; the parameters of each launch grow with it.
+  static constexpr int kMostTensors = 160;
+  Entry tensors[kMostTensors];
   int count = 0;
 
   /// Which tensor the chunk is one of.

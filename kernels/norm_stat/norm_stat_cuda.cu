@@ -22,8 +22,7 @@ struct TensorEntry {
   bool aligned;
 };
 
-// As many as fit in the parameters of a launch.
-using Table = TensorTable<TensorEntry, 800>;
+using Table = TensorTable<TensorEntry>;
 
 struct Partial {
   double sum;

@@ -36,8 +36,7 @@ struct TensorEntry {
   bool aligned;
 };
 
-// As many tensors as fit in the parameters of a launch.
-struct UpdateTable : TensorTable<TensorEntry, 352> {
+struct UpdateTable : TensorTable<TensorEntry> {
   float gradient_scale;
   float gradient_limit;
   PhiloxKey rounding;
