@@ -251,7 +251,7 @@ TEST_F(ContractsOnCuda, NormStatCountsNanAndInfinityAndSquaresBeyondF32) {
 
 // More tensors than fit in the parameters of a launch, each shorter than what a thread treats.
 TEST_F(ContractsOnCuda, ManyTensorsAreTreatedAsOnTheCpu) {
-  constexpr int64_t kTensors = 170, kSize = 5, kDistance = 8;
+  constexpr int64_t kTensors = 70, kSize = 5, kDistance = 8;
   PhiloxStream rng({.seed = 12});
   Values parameters(kTensors * kDistance), gradients(parameters.size());
   for (Values* values : {&parameters, &gradients}) {

@@ -9,8 +9,8 @@ namespace weft::kernels::cuda {
 /// entry says with `int first_chunk` where its own chunks begin.
 template <class Entry>
 struct TensorTable {
-  /// More than most models have; the parameters of each launch grow with it.
-  static constexpr int kMostTensors = 160;
+  /// More save no time worth the larger parameters of each launch.
+  static constexpr int kMostTensors = 64;
   Entry tensors[kMostTensors];
   int count = 0;
 
