@@ -78,7 +78,7 @@ Result<DeviceMemory> DeviceMemory::Allocate(int device, size_t bytes) {
   memory.device_ = device;
   WEFT_RETURN_IF_CUDA_ERROR(op, cudaMalloc(&memory.data_, bytes));
   memory.bytes_ = bytes;
-  return memory;
+  return Result<DeviceMemory>(std::move(memory));
 }
 
 Status DeviceMemory::CopyFrom(const void* host, size_t bytes) {
@@ -115,7 +115,7 @@ Result<std::unique_ptr<StreamState>> StreamState::Create(int device, StreamOptio
     WEFT_RETURN_IF_CUDA_ERROR(op, cudaDeviceGetAttribute(value, attribute, device));
   }
   WEFT_RETURN_IF_CUDA_ERROR(op, cudaStreamCreateWithFlags(&state->handle_, cudaStreamNonBlocking));
-  return state;
+  return Result<std::unique_ptr<StreamState>>(std::move(state));
 }
 
 StreamState::~StreamState() {
