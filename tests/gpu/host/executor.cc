@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -134,7 +135,7 @@ struct Barrier {
 
 struct Warp {
   WarpWords words;
-  bool arrived[kWarpSize] = {};
+  uint32_t arrived = 0;  // Mask of lanes.
   uint32_t mask[kWarpSize];
   WarpOperation operation[kWarpSize];
   char sync[2] = {};
@@ -235,28 +236,29 @@ class BlockRunner {
         mask >> (threads_ % kWarpSize) != 0) {
       Fail("names lanes that the block does not have at " + ToString(site));
     }
-    warp.arrived[lane] = true;
+    // Each against one that came before it, and all once all are there.
+    const auto check = [&](uint32_t other) {
+      if (warp.mask[other] == mask && warp.operation[other] == operation) return;
+      Fail("calls at " + ToString(site) + " for another operation, or other lanes, than lane " +
+           std::to_string(other) + " of its warp");
+    };
+    if (const uint32_t before = warp.arrived & mask; before != 0) {
+      check(static_cast<uint32_t>(std::countr_zero(before)));
+    }
+    warp.arrived |= 1u << lane;
     warp.mask[lane] = mask;
     warp.operation[lane] = operation;
     for (int i = 0; i < in_words; ++i) warp.words.in[lane][i] = in[i];
-    bool all = true;
-    for (uint32_t l = 0; l < kWarpSize; ++l) {
-      if ((mask >> l & 1u) == 0) continue;
-      if (!warp.arrived[l]) {
-        all = false;
-      } else if (warp.mask[l] != mask || warp.operation[l] != operation) {
-        Fail("calls at " + ToString(site) + " for another operation, or other lanes, than lane " +
-             std::to_string(l) + " of its warp");
-      }
-    }
-    if (all) {
+    if ((warp.arrived & mask) == mask) {
       warp.words.lanes = mask;
-      if (operation != nullptr) operation(warp.words);
-      for (uint32_t l = 0; l < kWarpSize; ++l) {
-        if ((mask >> l & 1u) == 0) continue;
-        warp.arrived[l] = false;
-        SlotOf(Rank() / kWarpSize * kWarpSize + l).state = State::kReady;
+      const uint32_t first = Rank() - lane;
+      for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        const auto other = static_cast<uint32_t>(std::countr_zero(rest));
+        check(other);
+        SlotOf(first + other).state = State::kReady;
       }
+      if (operation != nullptr) operation(warp.words);
+      warp.arrived &= ~mask;
     } else {
       Wait(&warp, operation == nullptr ? "__syncwarp" : "a warp's common operation", site);
     }
@@ -332,7 +334,7 @@ class BlockRunner {
     dynamic_shared_ = TakeShared(launch_->dynamic_shared_bytes);
     for (Barrier& barrier : barriers_) barrier.arrived = 0;
     for (uint32_t w = 0; w * kWarpSize < threads_; ++w) {
-      for (bool& arrived : warps_[w].arrived) arrived = false;
+      warps_[w].arrived = 0;
     }
     for (uint32_t t = 0; t < threads_; ++t) {
       Slot& slot = SlotOf(t);

@@ -23,7 +23,7 @@ float Half16(uint32_t word, uint32_t upper) {
 // + 8 (i / 2) of column 2 t + i % 2.
 template <class T>
 void Multiply(WarpWords& words) {
-  float a[16][16], b[16][8];
+  double a[16][16], b[16][8], c[16][8];
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     const uint32_t group = lane / 4, t = lane % 4;
     for (uint32_t half = 0; half < 2; ++half) {
@@ -35,12 +35,22 @@ void Multiply(WarpWords& words) {
       }
     }
   }
+  const auto row_of = [](uint32_t lane, uint32_t i) { return lane / 4 + 8 * (i / 2); };
+  const auto column_of = [](uint32_t lane, uint32_t i) { return 2 * (lane % 4) + i % 2; };
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
-      double sum = std::bit_cast<float>(words.in[lane][6 + i]);
-      for (uint32_t k = 0; k < 16; ++k) sum += double{a[row][k]} * b[k][column];
-      words.out[lane][i] = std::bit_cast<uint32_t>(static_cast<float>(sum));
+      c[row_of(lane, i)][column_of(lane, i)] = std::bit_cast<float>(words.in[lane][6 + i]);
+    }
+  }
+  for (uint32_t row = 0; row < 16; ++row) {
+    for (uint32_t k = 0; k < 16; ++k) {
+      for (uint32_t column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
+    }
+  }
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      words.out[lane][i] =
+          std::bit_cast<uint32_t>(static_cast<float>(c[row_of(lane, i)][column_of(lane, i)]));
     }
   }
 }
