@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "kernels/argument_check.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_check.h"
 #include "kernels/attention/attention_simd.h"
 #include "kernels/cpu/parallel.h"
 
@@ -23,32 +23,12 @@ const AttentionTable& PickTable(DType dtype) {
   return PickAttentionTables().bf16;
 }
 
-Status CheckForward(const Stream& stream, const char* op, const AttentionForwardArgs& args) {
-  int64_t tokens = args.q.shape.rank == 2 ? args.q.shape[0] : 0;
-  int64_t sequences = args.sequence_starts.shape.rank == 1 ? args.sequence_starts.shape[0] - 1 : -1;
+// What the host can see of the sequences, which CheckAttentionForward leaves out.
+Status CheckSequenceStarts(const Stream& stream, const char* op, const AttentionForwardArgs& args) {
   ArgumentCheck check(stream, op);
-  check.That(args.heads > 0 && args.kv_heads > 0 && args.heads % args.kv_heads == 0,
-             "heads is not a multiple of kv_heads");
-  check.That(args.q.shape.rank == 2, "q is not a matrix");
-  if (!check.status().ok()) return check.status();
-  int64_t width = args.q.shape[1], head_dim = width / args.heads;
-  DType dtype = args.q.dtype;
-  check
-      .That(width % args.heads == 0 && head_dim % 8 == 0 && head_dim >= 8 && head_dim <= 256,
-            "q does not have heads * head_dim columns with head_dim a multiple of 8 up to 256")
-      .That(args.window >= 0 && (args.causal || args.window == 0),
-            "window is negative, or given without causal")
-      .That(args.scale > 0 && std::isfinite(args.scale), "scale is not a positive number")
-      .That(sequences >= 0, "sequence_starts is not a vector of at least one element")
-      .Tensor("q", args.q, {tokens, width}, kFloatTypes)
-      .Tensor("k", args.k, {tokens, args.kv_heads * head_dim}, {dtype})
-      .Tensor("v", args.v, {tokens, args.kv_heads * head_dim}, {dtype})
-      .Tensor("out", args.out, {tokens, width}, {dtype})
-      .ContiguousTensor("log_sum_exp", args.log_sum_exp, {args.heads, tokens}, {DType::kF32})
-      .ContiguousTensor("sequence_starts", args.sequence_starts, {sequences + 1}, {DType::kI32});
-  if (!check.status().ok()) return check.status();
+  const int64_t sequences = args.sequence_starts.shape[0] - 1;
   const int32_t* starts = args.sequence_starts.As<int32_t>();
-  check.That(starts[0] == 0 && starts[sequences] == tokens,
+  check.That(starts[0] == 0 && starts[sequences] == args.q.shape[0],
              "sequence_starts does not go from 0 to the number of tokens");
   for (int64_t s = 0; s < sequences && check.status().ok(); ++s) {
     if (starts[s] <= starts[s + 1]) continue;
@@ -216,7 +196,8 @@ Status RunItems(const char* op, const std::vector<AttentionItem>& items, int64_t
 }  // namespace
 
 Status AttentionForward(const Stream& stream, const AttentionForwardArgs& args) {
-  WEFT_RETURN_IF_ERROR(CheckForward(stream, "AttentionForward", args));
+  WEFT_RETURN_IF_ERROR(CheckAttentionForward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckSequenceStarts(stream, "AttentionForward", args));
   const AttentionTable& table = PickTable(args.q.dtype);
   const AttentionWork work = ForwardWork(args);
   std::vector<AttentionItem> items = QueryItems(args);
@@ -229,13 +210,8 @@ Status AttentionForward(const Stream& stream, const AttentionForwardArgs& args) 
 
 Status AttentionBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   const AttentionForwardArgs& forward = args.forward;
-  WEFT_RETURN_IF_ERROR(CheckForward(stream, "AttentionBackward", forward));
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "AttentionBackward")
-                           .Tensor("dout", args.dout, forward.q.shape, {forward.q.dtype})
-                           .Tensor("dq", args.dq, forward.q.shape, {forward.q.dtype})
-                           .Tensor("dk", args.dk, forward.k.shape, {forward.q.dtype})
-                           .Tensor("dv", args.dv, forward.v.shape, {forward.q.dtype})
-                           .status());
+  WEFT_RETURN_IF_ERROR(CheckAttentionBackward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckSequenceStarts(stream, "AttentionBackward", forward));
   const AttentionTable& table = PickTable(forward.q.dtype);
   AttentionWork work = ForwardWork(forward);
   work.dout = Rows(args.dout);

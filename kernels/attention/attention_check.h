@@ -1,0 +1,11 @@
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+namespace weft::kernels {
+
+/// What all back ends demand of the arguments, but for the values of sequence_starts.
+Status CheckAttentionForward(const Stream& stream, const AttentionForwardArgs& args);
+Status CheckAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args);
+
+}  // namespace weft::kernels
