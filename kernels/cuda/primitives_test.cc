@@ -1,5 +1,6 @@
 // The device functions that kernels are made of, on a CUDA device.
 
+#include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 #include "common/rng.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/cuda/primitives_test_kernels.h"
+#include "kernels/testing/compare.h"
 #include "kernels/testing/test_device.h"
 #include "kernels/testing/test_tensor.h"
 
@@ -45,6 +47,95 @@ TEST_F(PrimitivesOnCuda, TensorCoresMultiplyTilesThatWereCopiedAsynchronously) {
       }
     }
   }
+}
+
+// The product of matrices of row-major values, the right one transposed or not.
+std::vector<double> Product(const std::vector<double>& a, const std::vector<double>& b, int rows,
+                            int depth, int columns, bool transposed) {
+  std::vector<double> c(static_cast<size_t>(rows * columns));
+  for (int m = 0; m < rows; ++m) {
+    for (int n = 0; n < columns; ++n) {
+      for (int k = 0; k < depth; ++k) {
+        c[m * columns + n] += a[m * depth + k] * b[transposed ? n * depth + k : k * columns + n];
+      }
+    }
+  }
+  return c;
+}
+
+TEST_F(PrimitivesOnCuda, SwizzledTilesMultiplyBothWays) {
+  const testing::ScopedTestDevice device(stream().device, true);
+  PhiloxStream rng({.seed = 7});
+  constexpr int kRows = 64, kRightRows = 32, kUsedRows = 53;
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    for (int columns : {32, 64, 96, 128, 256}) {
+      const int used = columns - 8;
+      TestTensor a(dtype, {kRows, columns}), b(dtype, {kRightRows, columns});
+      TestTensor scores(DType::kF32, {kRows, kRightRows}), out(dtype, {kRows, columns});
+      a.Random(rng).Reset();
+      b.Random(rng).Reset();
+      scores.Reset();
+      out.Reset();
+      ASSERT_TRUE(cuda::RunTileProducts(stream(), dtype, columns, a.view().data, b.view().data,
+                                        kUsedRows, used, scores.view().As<float>(), out.view().data)
+                      .ok());
+      ASSERT_TRUE(state_->Synchronize().ok());
+      scores.Fetch();
+      out.Fetch();
+      std::vector<double> left = a.Values(), right = b.Values();
+      const auto clear = [columns](std::vector<double>& values, int rows, int till) {
+        for (size_t i = 0; i < values.size(); ++i) {
+          const int row = static_cast<int>(i) / columns, column = static_cast<int>(i) % columns;
+          if (row >= rows || column >= till) values[i] = 0;
+        }
+      };
+      clear(left, kUsedRows, used);
+      clear(right, kRightRows, used);
+      const std::vector<double> want = Product(left, right, kRows, columns, kRightRows, true);
+      EXPECT_EQ(
+          testing::Mismatch(scores.Values(), want, testing::ToleranceFor(DType::kF32, columns)),
+          "");
+      // Of the rest nothing was written.
+      std::vector<double> got = out.Values();
+      for (int i = 0; i < kRows * columns; ++i) {
+        const bool inside = i / columns < kUsedRows && i % columns < used;
+        EXPECT_EQ(std::isnan(got[i]), !inside) << i;
+      }
+      clear(got, kUsedRows, used);
+      EXPECT_EQ(testing::Mismatch(got, Product(want, right, kRows, kRightRows, columns, false),
+                                  testing::ToleranceFor(dtype, kRightRows)),
+                "");
+    }
+  }
+}
+
+TEST_F(PrimitivesOnCuda, PowersOfTwoAreExactToAFewUnits) {
+  const testing::ScopedTestDevice device(stream().device, true);
+  TestTensor x(DType::kF32, {32}), y(DType::kF32, {32});
+  std::vector<double> values = {0, -INFINITY, -149, -1, 1, 127};
+  while (values.size() < 32) values.push_back(-13.37 * static_cast<double>(values.size() - 16) / 4);
+  x.Assign(values).Reset();
+  y.Reset();
+  ASSERT_TRUE(cuda::RunExp2(stream(), x.view().As<float>(), y.view().As<float>()).ok());
+  ASSERT_TRUE(state_->Synchronize().ok());
+  y.Fetch();
+  EXPECT_EQ(y.Values()[0], 1);
+  for (int i = 0; i < 32; ++i) {
+    const double want = std::exp2(x.Values()[i]);
+    EXPECT_NEAR(y.Values()[i], want < 0x1p-126 ? 0 : want, want * 0x1p-21) << x.Values()[i];
+  }
+}
+
+TEST_F(PrimitivesOnCuda, EightBytesAreCopiedAsynchronously) {
+  const testing::ScopedTestDevice device(stream().device, true);
+  PhiloxStream rng({.seed = 8});
+  TestTensor x(DType::kF32, {64}), y(DType::kF32, {64});
+  x.Random(rng).Reset();
+  y.Reset();
+  ASSERT_TRUE(cuda::RunCopyOfEights(stream(), x.view().As<float>(), 38, y.view().As<float>()).ok());
+  ASSERT_TRUE(state_->Synchronize().ok());
+  y.Fetch();
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(y.Values()[i], i < 38 ? x.Values()[i] : 0) << i;
 }
 
 TEST_F(PrimitivesOnCuda, PhiloxGivesTheWordsOfTheCpu) {

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/shared_memory.h"
+#include "kernels/cuda/swizzled_tile.h"
 #include "kernels/cuda/vector.h"
 
 namespace weft::kernels::cuda {
@@ -39,6 +40,54 @@ __global__ void TensorCores(const T* a, const T* b, bool transposed, int rows, f
   for (int i = 0; i < 4; ++i) c[(lane / 4 + 8 * (i / 2)) * 8 + 2 * (lane % 4) + i % 2] = sums[i];
 }
 
+constexpr int kTileThreads = 64, kLeftRows = 64, kRightRows = 32;
+
+template <class T, int kColumns>
+__global__ void TileProducts(const T* a, const T* b, int rows, int used, float* scores, T* out) {
+  using Tile = SwizzledTile<kColumns>;
+  constexpr int kM = 2;
+  const Tile left{DynamicShared<unsigned char>()}, right{left.at + Tile::Bytes(kLeftRows)};
+  left.template CopyAsync<kLeftRows, kTileThreads>(a, kColumns, rows, used);
+  right.template CopyAsync<kRightRows, kTileThreads>(b, kColumns, kRightRows, used);
+  ptx::CopyAsyncCommit();
+  ptx::CopyAsyncWait<0>();
+  __syncthreads();
+  const int row = static_cast<int>(threadIdx.x) / kWarp * 16 * kM;
+  Accumulators<kM, kRightRows / 8> products = {};
+  MultiplyByRows<T>(products, left, row, right);
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kRightRows / 8; ++n) {
+      for (int i = 0; i < 4; ++i) {
+        scores[(row + 16 * m + AccumulatorRow(i)) * kRightRows + 8 * n + AccumulatorColumn(i)] =
+            products[m][n][i];
+      }
+    }
+  }
+  LeftFragments<kM, kRightRows / 16> rounded;
+  RoundToLeft<T>(rounded, products);
+  Accumulators<kM, kColumns / 8> sums = {};
+  Multiply<T>(sums, rounded, right, 0);
+  StoreRows<T>(left, row, sums);
+  left.template CopyOut<16 * kM>(out + row * kColumns, kColumns, row, rows - row, used);
+}
+
+__global__ void Exp2OfEach(const float* x, float* y) {
+  y[threadIdx.x] = ptx::Exp2(x[threadIdx.x]);
+}
+
+__global__ void CopyOfEights(const float* x, int count, float* y) {
+  struct alignas(8) Numbers {
+    float of[64];
+  };
+  WEFT_SHARED(numbers, Numbers);
+  const int first = 2 * static_cast<int>(threadIdx.x);
+  ptx::CopyAsync8(&numbers.of[first], x + first, first < count);
+  ptx::CopyAsyncCommit();
+  ptx::CopyAsyncWait<0>();
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < 64; i += kWarp) y[i] = numbers.of[i];
+}
+
 __global__ void PhiloxWords(PhiloxKey key, int blocks, uint32_t* words) {
   const int block = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (block >= blocks) return;
@@ -67,6 +116,36 @@ Status RunTensorCores(const Stream& stream, DType dtype, const void* a, const vo
                     static_cast<const T*>(a), static_cast<const T*>(b), transposed, rows, c);
     }
   });
+}
+
+Status RunTileProducts(const Stream& stream, DType dtype, int columns, const void* a, const void* b,
+                       int rows, int used, float* scores, void* out) {
+  const auto launch = [&]<class T, int kColumns>() {
+    return Launch(stream, "TileProducts",
+                  {.grid = {1},
+                   .block = {kTileThreads},
+                   .shared_bytes = SwizzledTile<kColumns>::Bytes(kLeftRows + kRightRows)},
+                  TileProducts<T, kColumns>, static_cast<const T*>(a), static_cast<const T*>(b),
+                  rows, used, scores, static_cast<T*>(out));
+  };
+  return WithFloatType(dtype, [&]<class T>() {
+    if constexpr (!std::is_same_v<T, float>) {
+      if (columns == 32) return launch.template operator()<T, 32>();
+      if (columns == 64) return launch.template operator()<T, 64>();
+      if (columns == 96) return launch.template operator()<T, 96>();
+      if (columns == 128) return launch.template operator()<T, 128>();
+      if (columns == 256) return launch.template operator()<T, 256>();
+    }
+    return InvalidError("no such tiles");
+  });
+}
+
+Status RunExp2(const Stream& stream, const float* x, float* y) {
+  return Launch(stream, "Exp2", {.grid = {1}, .block = {32}}, Exp2OfEach, x, y);
+}
+
+Status RunCopyOfEights(const Stream& stream, const float* x, int count, float* y) {
+  return Launch(stream, "CopyOfEights", {.grid = {1}, .block = {32}}, CopyOfEights, x, count, y);
 }
 
 Status RunPhilox(const Stream& stream, const PhiloxKey& key, int blocks, uint32_t* words) {

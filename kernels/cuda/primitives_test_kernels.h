@@ -13,6 +13,19 @@ namespace weft::kernels::cuda {
 Status RunTensorCores(const Stream& stream, DType dtype, const void* a, const void* b,
                       bool transposed, int rows, float* c);
 
+/// With A [64, columns] and B [32, columns] in bf16 or f16, of which rows of A from `rows` on and
+/// columns from `used` on, a multiple of 8, count as zeros: scores [64, 32] f32 = A B^T, and of its
+/// rows before `rows` and columns before `used`, out [64, columns] = scores B, by SwizzledTiles of
+/// 32, 64, 96, 128 or 256 columns.
+Status RunTileProducts(const Stream& stream, DType dtype, int columns, const void* a, const void* b,
+                       int rows, int used, float* scores, void* out);
+
+/// y [32] = 2^x.
+Status RunExp2(const Stream& stream, const float* x, float* y);
+
+/// y [64] = x, by asynchronous copies of 8 bytes; zeros from `count` on, an even number.
+Status RunCopyOfEights(const Stream& stream, const float* x, int count, float* y);
+
 /// Words 0 to 4 * blocks of the key's Philox stream.
 Status RunPhilox(const Stream& stream, const PhiloxKey& key, int blocks, uint32_t* words);
 

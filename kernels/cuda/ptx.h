@@ -12,7 +12,7 @@
 
 namespace weft::kernels::cuda::ptx {
 
-/// One access of 16 or 8 bytes, aligned to its size.
+/// One access of 16, 8 or 4 bytes, aligned to its size.
 __device__ __forceinline__ uint4 Load16(const void* from) {
   return *static_cast<const uint4*>(from);
 }
@@ -24,6 +24,9 @@ __device__ __forceinline__ void Store16(void* to, uint4 value) {
 }
 __device__ __forceinline__ void Store8(void* to, uint2 value) {
   *static_cast<uint2*>(to) = value;
+}
+__device__ __forceinline__ void Store4(void* to, uint32_t value) {
+  *static_cast<uint32_t*>(to) = value;
 }
 
 /// Two floats rounded to nearest even, `low` in the lower half of the word.
@@ -43,6 +46,13 @@ __device__ __forceinline__ float UnpackHalf(uint16_t bits) {
   return value;
 }
 
+/// 2^x to about two units in the last place; what would be subnormal is 0.
+__device__ __forceinline__ float Exp2(float x) {
+  float value;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+
 __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
@@ -53,6 +63,13 @@ __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bo
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(SharedAddress(shared)), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+/// The same of 8 bytes, aligned to 8.
+__device__ __forceinline__ void CopyAsync8(void* shared, const void* global, bool valid = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+               :
+               : "r"(SharedAddress(shared)), "l"(global), "r"(valid ? 8 : 0)
                : "memory");
 }
 /// Closes the group of the copies started since the last one.

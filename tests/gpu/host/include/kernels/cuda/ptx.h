@@ -2,8 +2,10 @@
 
 // The functions of kernels/cuda/ptx.h for the host execution.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include <cuda_runtime.h>
 
@@ -37,6 +39,10 @@ inline void Store8(void* to, uint2 value) {
   CheckAligned(to, 8);
   std::memcpy(to, &value, sizeof value);
 }
+inline void Store4(void* to, uint32_t value) {
+  CheckAligned(to, 4);
+  std::memcpy(to, &value, sizeof value);
+}
 
 inline uint32_t PackBFloat16(float low, float high) {
   return uint32_t{ToBFloat16(low).bits} | uint32_t{ToBFloat16(high).bits} << 16;
@@ -48,10 +54,20 @@ inline float UnpackHalf(uint16_t bits) {
   return ToFloat(Half{bits});
 }
 
+inline float Exp2(float x) {
+  const float value = std::exp2(x);
+  return value < std::numeric_limits<float>::min() ? 0.0f : value;
+}
+
 inline void CopyAsync16(void* shared, const void* global, bool valid = true) {
   CheckAligned(shared, 16);
   if (valid) CheckAligned(global, 16);
   host_cuda::CopyLater(shared, valid ? global : nullptr, 16);
+}
+inline void CopyAsync8(void* shared, const void* global, bool valid = true) {
+  CheckAligned(shared, 8);
+  if (valid) CheckAligned(global, 8);
+  host_cuda::CopyLater(shared, valid ? global : nullptr, 8);
 }
 inline void CopyAsyncCommit() {
   host_cuda::CommitCopies();
