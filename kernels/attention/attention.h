@@ -35,7 +35,9 @@ struct AttentionBackwardArgs {
 };
 
 /// Softmax and sums in f32. Deterministic for any number of threads. head_dim 8 to 256, a multiple
-/// of 8. kInvalid when shapes, types or sequence_starts do not agree.
+/// of 8. kInvalid when shapes, types or sequence_starts do not agree; on a CUDA device nobody waits
+/// for the values of sequence_starts, and of tokens that they do not give to one sequence each the
+/// results are unspecified, but nothing outside the tensors is touched.
 WEFT_DEVICE_OP(AttentionForward, AttentionForwardArgs)
 WEFT_DEVICE_OP(AttentionBackward, AttentionBackwardArgs)
 

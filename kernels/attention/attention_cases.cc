@@ -15,6 +15,7 @@ struct Geometry {
   int64_t head_dim = 64;
   bool causal = true;
   int64_t window = 0;
+  int64_t padding = 0;  ///< Elements between the rows of the inputs, and more between outputs'.
 };
 
 std::string NameOf(const Geometry& g, DType dtype) {
@@ -27,7 +28,8 @@ std::string NameOf(const Geometry& g, DType dtype) {
   }
   return lengths + "/h" + std::to_string(g.heads) + "k" + std::to_string(g.kv_heads) + "d" +
          std::to_string(g.head_dim) + (g.causal ? "/causal" : "/full") +
-         (g.window > 0 ? "_w" + std::to_string(g.window) : "") + "/" +
+         (g.window > 0 ? "_w" + std::to_string(g.window) : "") +
+         (g.padding > 0 ? "_p" + std::to_string(g.padding) : "") + "/" +
          std::string(DTypeName(dtype));
 }
 
@@ -64,7 +66,7 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype) {
   int64_t tokens = starts.back();
   int64_t q_width = g.heads * g.head_dim, kv_width = g.kv_heads * g.head_dim;
   // Values up to 2, so that scores spread over several units.
-  TestTensor& qkv = run.Input(dtype, {tokens, q_width + 2 * kv_width}, 0, 2.0);
+  TestTensor& qkv = run.Input(dtype, {tokens, q_width + 2 * kv_width}, g.padding, 2.0);
   TestTensor& sequence_starts =
       run.tensors.emplace_back(DType::kI32, Shape{static_cast<int64_t>(starts.size())});
   sequence_starts.Assign({starts.begin(), starts.end()});
@@ -111,8 +113,9 @@ OpCase ForwardCase(const Geometry& g, DType dtype, CaseUse use) {
             Inputs inputs = MakeInputs(run, g, dtype);
             int64_t tokens = inputs.reference.Tokens();
             auto reference = inputs.reference;
-            TestTensor& out = run.Output("out", dtype, {tokens, g.heads * g.head_dim}, 8, Terms(g),
-                                         [reference] { return reference.Forward().out; });
+            TestTensor& out =
+                run.Output("out", dtype, {tokens, g.heads * g.head_dim}, 8 + g.padding, Terms(g),
+                           [reference] { return reference.Forward().out; });
             TestTensor& lse = run.Output("log_sum_exp", DType::kF32, {g.heads, tokens}, 0, Terms(g),
                                          [reference] { return reference.Forward().log_sum_exp; });
             AttentionForwardArgs args = inputs.args;
@@ -146,12 +149,13 @@ OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
             };
             TestTensor& dq = run.Output("dq", dtype, {tokens, width}, 0, Terms(g),
                                         [gradient] { return gradient().dq; });
-            TestTensor& dk = run.Output("dk", dtype, {tokens, kv_width}, 8, Terms(g),
+            TestTensor& dk = run.Output("dk", dtype, {tokens, kv_width}, 8 + g.padding, Terms(g),
                                         [gradient] { return gradient().dk; });
             TestTensor& dv = run.Output("dv", dtype, {tokens, kv_width}, 8, Terms(g),
                                         [gradient] { return gradient().dv; });
-            // Probabilities, their gradients, the products' operands and the result.
-            for (auto& output : run.outputs) output.roundings = 4;
+            // Probabilities, their gradients, the products' operands and the result; and more since
+            // in dS, which sums to 0 over a row, large terms may leave a small result.
+            for (auto& output : run.outputs) output.roundings = 6;
             AttentionBackwardArgs args = {.forward = inputs.args,
                                           .dout = dout.view(),
                                           .dq = dq.view(),
@@ -187,8 +191,20 @@ std::vector<OpCase> AttentionCases() {
   add({.lengths = {33, 0, 270}, .heads = 3, .kv_heads = 1, .head_dim = 8, .causal = false},
       CaseUse::kTest);
   add({.lengths = {}}, CaseUse::kTest);
+  add({.lengths = {1, 80, 20}, .heads = 4, .kv_heads = 1, .head_dim = 80, .causal = false},
+      CaseUse::kTest);
+  add({.lengths = {140}, .heads = 2, .kv_heads = 1, .head_dim = 128}, CaseUse::kTest);
+  add({.lengths = {70, 3}, .heads = 2, .kv_heads = 1, .head_dim = 256, .causal = false},
+      CaseUse::kTest);
+  add({.lengths = {20, 180}, .head_dim = 96, .window = 70}, CaseUse::kTest);
+  // Rows that vector accesses of 16-bit elements cannot reach.
+  for (int64_t head_dim : {24, 136}) {
+    add({.lengths = {5, 50}, .heads = 2, .kv_heads = 1, .head_dim = head_dim, .padding = 1},
+        CaseUse::kTest);
+  }
   for (int64_t window : {2, 10, 64, 65, 129, 300}) {
-    add({.lengths = {3, 300}, .heads = 2, .kv_heads = 1, .head_dim = 16, .window = window},
+    const int64_t heads = window == 65 ? 2 : 1;
+    add({.lengths = {3, 300}, .heads = heads, .kv_heads = 1, .head_dim = 16, .window = window},
         CaseUse::kTest);
   }
   add({.lengths = std::vector<int32_t>(8, 256), .heads = 6, .kv_heads = 6}, CaseUse::kSpeed);

@@ -1,12 +1,15 @@
 // The case lists of all operations on a CUDA device.
 
+#include <algorithm>
 #include <cmath>
+#include <deque>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/testing/all_cases.h"
@@ -39,6 +42,9 @@ TEST_F(KernelsOnCuda, Adafactor) {
 }
 TEST_F(KernelsOnCuda, Affine) {
   EXPECT_EQ(Failures(testing::AffineCases()), "");
+}
+TEST_F(KernelsOnCuda, Attention) {
+  EXPECT_EQ(Failures(testing::AttentionCases()), "");
 }
 TEST_F(KernelsOnCuda, CrossEntropy) {
   EXPECT_EQ(Failures(testing::CrossEntropyCases()), "");
@@ -78,6 +84,77 @@ TEST_F(KernelsOnCuda, StochasticRound) {
 }
 TEST_F(KernelsOnCuda, SwiGlu) {
   EXPECT_EQ(Failures(testing::SwiGluCases()), "");
+}
+
+// out, log_sum_exp, dq, dk and dv of tokens [begin, end) of a fixed problem of 300 tokens, 2 heads
+// and a key head, with these sequence_starts.
+std::vector<std::vector<double>> AttentionResults(cuda::StreamState& state, DType dtype,
+                                                  int64_t begin, int64_t end,
+                                                  const std::vector<double>& starts) {
+  constexpr int64_t kTokens = 300, kHeads = 2, kHeadDim = 40, kWidth = kHeads * kHeadDim;
+  const testing::ScopedTestDevice device(state.stream().device, true);
+  PhiloxStream rng({.seed = 9});
+  std::deque<testing::TestTensor> tensors;
+  const auto add = [&](DType type, Shape shape) -> testing::TestTensor& {
+    return tensors.emplace_back(type, shape, 0);
+  };
+  const auto input = [&](int64_t width) {
+    testing::TestTensor& tensor = add(dtype, {kTokens, width}).Random(rng);
+    TensorView view = tensor.view();
+    view.data = static_cast<char*>(view.data) + begin * width * DTypeSize(dtype);
+    view.shape = {end - begin, width};
+    return view;
+  };
+  AttentionBackwardArgs args;
+  AttentionForwardArgs& forward = args.forward;
+  forward.q = input(kWidth);
+  forward.k = input(kHeadDim);
+  forward.v = input(kHeadDim);
+  args.dout = input(kWidth);
+  forward.heads = kHeads;
+  forward.scale = 0.2f;
+  forward.sequence_starts =
+      add(DType::kI32, {static_cast<int64_t>(starts.size())}).Assign(starts).view();
+  const size_t results = tensors.size();
+  forward.out = add(dtype, {end - begin, kWidth}).view();
+  forward.log_sum_exp = add(DType::kF32, {kHeads, end - begin}).view();
+  args.dq = add(dtype, {end - begin, kWidth}).view();
+  args.dk = add(dtype, {end - begin, kHeadDim}).view();
+  args.dv = add(dtype, {end - begin, kHeadDim}).view();
+  for (testing::TestTensor& tensor : tensors) tensor.Reset();
+  EXPECT_EQ(AttentionForward(state.stream(), forward).ToString(), "OK");
+  EXPECT_EQ(AttentionBackward(state.stream(), args).ToString(), "OK");
+  EXPECT_EQ(state.Synchronize().ToString(), "OK");
+  std::vector<std::vector<double>> values;
+  for (testing::TestTensor& tensor : tensors) {
+    tensor.Fetch();
+    values.push_back(tensor.Values());
+  }
+  values.erase(values.begin(), values.begin() + static_cast<int64_t>(results));
+  return values;
+}
+
+TEST_F(KernelsOnCuda, ADocumentAttendsWithTheSameBitsPackedWithOthersAndAlone) {
+  for (DType dtype : kFloatTypes) {
+    const auto packed = AttentionResults(*state_, dtype, 0, 300, {0, 37, 236, 236, 300});
+    const auto alone = AttentionResults(*state_, dtype, 37, 236, {0, 199});
+    for (size_t i : {0, 2, 3, 4}) {
+      const auto width = static_cast<int64_t>(packed[i].size()) / 300;
+      EXPECT_TRUE(std::equal(alone[i].begin(), alone[i].end(), packed[i].begin() + 37 * width))
+          << i;
+    }
+  }
+}
+
+// They are on the device, where only the kernel sees them.
+TEST_F(KernelsOnCuda, SequencesOutsideTheTokensMakeAttentionTouchNothingElse) {
+  for (DType dtype : kFloatTypes) {
+    const auto want = AttentionResults(*state_, dtype, 0, 300, {0, 40, 300});
+    EXPECT_EQ(AttentionResults(*state_, dtype, 0, 300, {-5, 40, 9000}), want);
+    const auto rest = AttentionResults(*state_, dtype, 0, 300, {3, 300})[0];
+    const auto fallen = AttentionResults(*state_, dtype, 0, 300, {7, 3, 9000, -2})[0];
+    EXPECT_TRUE(std::equal(rest.begin() + 3 * 80, rest.end(), fallen.begin() + 3 * 80));
+  }
 }
 
 TEST_F(KernelsOnCuda, ATargetOutsideTheVocabularyMakesItsLossNan) {
