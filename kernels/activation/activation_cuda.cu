@@ -62,6 +62,7 @@ struct TanhGradient {
 
 template <class Function, class T>
 struct GeluBackwardMap {
+  static constexpr int kUnroll = 2;  ///< More would spill registers.
   const T* dy;
   const T* x;
   T* dx;

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <cuda_runtime.h>
-
 #include "kernels/cuda/vector.h"
 
 namespace weft::kernels::cuda {

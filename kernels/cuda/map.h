@@ -11,27 +11,39 @@
 
 namespace weft::kernels::cuda {
 
-/// Accesses of a thread that are under way together.
-inline constexpr int kMapUnroll = 4;
+/// Loads of a thread that are under way together.
+template <class Map>
+constexpr int MapUnroll() {
+  if constexpr (requires { Map::kUnroll; }) {
+    return Map::kUnroll;
+  } else {
+    return 4;
+  }
+}
+
+/// Blocks of a multiprocessor at the least: 128 registers a thread. Without a word on it the
+/// compiler keeps to 32, and spills.
+inline constexpr int kMapBlocks = 2;
 
 /// Applies `map` to [0, count). A map has
 ///   template <int kCount> __device__ auto Load(int64_t i) const;    reads elements from i on
 ///   template <int kCount> __device__ void Store(int64_t i, const Loaded&) const;
+/// and, where fewer than four loads should be under way together, `static constexpr int kUnroll`.
 /// A block reads all it needs of its elements before it writes them, so outputs may be inputs.
 template <int kCount, class Map>
-__global__ void __launch_bounds__(kBlockThreads) MapKernel(Map map, int64_t count) {
-  using Loaded = decltype(map.template Load<kCount>(0));
-  const int64_t first = (int64_t{blockIdx.x} * kMapUnroll * kBlockThreads + threadIdx.x) * kCount;
+__global__ void __launch_bounds__(kBlockThreads, kMapBlocks) MapKernel(Map map, int64_t count) {
+  constexpr int kUnroll = MapUnroll<Map>();
+  const int64_t first = (int64_t{blockIdx.x} * kUnroll * kBlockThreads + threadIdx.x) * kCount;
   constexpr int64_t kStep = int64_t{kBlockThreads} * kCount;
-  if (first + (kMapUnroll - 1) * kStep + kCount <= count) {
-    Loaded loaded[kMapUnroll];
+  if (first + (kUnroll - 1) * kStep + kCount <= count) {
+    decltype(map.template Load<kCount>(0)) loaded[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kMapUnroll; ++u) loaded[u] = map.template Load<kCount>(first + u * kStep);
+    for (int u = 0; u < kUnroll; ++u) loaded[u] = map.template Load<kCount>(first + u * kStep);
 #pragma unroll
-    for (int u = 0; u < kMapUnroll; ++u) map.template Store<kCount>(first + u * kStep, loaded[u]);
+    for (int u = 0; u < kUnroll; ++u) map.template Store<kCount>(first + u * kStep, loaded[u]);
     return;
   }
-  for (int u = 0; u < kMapUnroll; ++u) {
+  for (int u = 0; u < kUnroll; ++u) {
     const int64_t i = first + u * kStep;
     if (i + kCount <= count) {
       map.template Store<kCount>(i, map.template Load<kCount>(i));
@@ -94,14 +106,12 @@ struct BinaryMap {
 template <int kCount, class Map>
 Status LaunchMap(const Stream& stream, std::string_view op, const Map& map, int64_t count,
                  bool aligned) {
-  constexpr int64_t kThreads = int64_t{kMapUnroll} * kBlockThreads;
-  if (aligned) {
-    return Launch(stream, op,
-                  {.grid = {CeilDiv(count, kThreads * kCount)}, .block = {kBlockThreads}},
-                  MapKernel<kCount, Map>, map, count);
-  }
-  return Launch(stream, op, {.grid = {CeilDiv(count, kThreads)}, .block = {kBlockThreads}},
-                MapKernel<1, Map>, map, count);
+  const auto launch = [&]<int kPart>() {
+    constexpr int64_t kBlock = int64_t{MapUnroll<Map>()} * kBlockThreads * kPart;
+    return Launch(stream, op, {.grid = {CeilDiv(count, kBlock)}, .block = {kBlockThreads}},
+                  MapKernel<kPart, Map>, map, count);
+  };
+  return aligned ? launch.template operator()<kCount>() : launch.template operator()<1>();
 }
 
 }  // namespace weft::kernels::cuda

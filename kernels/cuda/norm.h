@@ -122,6 +122,9 @@ template <bool kCentered, class T, int kCount>
 __global__ void __launch_bounds__(kRowThreads)
     NormBackwardKernel(NormBackwardRows<T> a, int warps) {
   constexpr int kVectors = kRowElements / kCount;
+  // Single elements are read a second time instead of kept: they take too many registers.
+  constexpr bool kKeeps = kCount > 1;
+  [[maybe_unused]] constexpr int kUnroll = kKeeps ? kVectors : 4;
   RowGroup group(warps);
   const int first = group.thread * kCount, step = group.threads * kCount;
   float* own = DynamicShared<float>() + int64_t{group.index} * 2 * a.width;
@@ -137,46 +140,58 @@ __global__ void __launch_bounds__(kRowThreads)
     const int end = row < a.rows ? a.width : 0;
     const float mean = kCentered && end > 0 ? a.mean[row] : 0.0f;
     const float rscale = end > 0 ? a.rscale[row] : 0.0f;
-    Packed<T, kCount> x[kVectors], dy[kVectors];
+    using Elements = Packed<T, kCount>;
+    Elements kept[2][kKeeps ? kVectors : 1];
+    if constexpr (kKeeps) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (first + i * step >= end) continue;
-      x[i] = LoadPacked<kCount>(a.x + base + first + i * step);
-      dy[i] = LoadPacked<kCount>(a.dy + base + first + i * step);
+      for (int i = 0; i < kVectors; ++i) {
+        if (first + i * step >= end) continue;
+        kept[0][i] = LoadPacked<kCount>(a.x + base + first + i * step);
+        kept[1][i] = LoadPacked<kCount>(a.dy + base + first + i * step);
+      }
     }
+    const auto element = [&](const T* from, const Elements* kept_from, int i) -> Elements {
+      if constexpr (kKeeps) {
+        return kept_from[i];
+      } else {
+        return LoadPacked<kCount>(from + base + first + i * step);
+      }
+    };
     // With g = dy * weight: dx = rscale (g - avg(g) - normed avg(g normed)).
     float sums[2] = {0, 0};
-#pragma unroll
+#pragma unroll kUnroll
     for (int i = 0; i < kVectors; ++i) {
       const int c = first + i * step;
       if (c >= end) continue;
+      const Elements x = element(a.x, kept[0], i), dy = element(a.dy, kept[1], i);
       float weight[kCount];
       LoadFloats(a.weight + c, weight);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
-        const float g = dy[i][k] * weight[k], normed = (x[i][k] - mean) * rscale;
+        const float g = dy[k] * weight[k], normed = (x[k] - mean) * rscale;
         sums[0] += g * normed;
         sums[1] += g;
         if (a.partial != nullptr) {
-          own[c + k] += dy[i][k] * normed;
-          if constexpr (kCentered) own[a.width + c + k] += dy[i][k];
+          own[c + k] += dy[k] * normed;
+          if constexpr (kCentered) own[a.width + c + k] += dy[k];
         }
       }
     }
     group.Sum(sums);
     const float mean_gx = sums[0] / static_cast<float>(a.width);
     const float mean_g = kCentered ? sums[1] / static_cast<float>(a.width) : 0.0f;
-#pragma unroll
+#pragma unroll kUnroll
     for (int i = 0; i < kVectors; ++i) {
       const int c = first + i * step;
       if (c >= end) continue;
+      const Elements x = element(a.x, kept[0], i), dy = element(a.dy, kept[1], i);
       float weight[kCount], dx[kCount], beside[kCount] = {};
       LoadFloats(a.weight + c, weight);
       if (a.dresidual != nullptr) LoadFloats(a.dresidual + base + c, beside);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
-        const float normed = (x[i][k] - mean) * rscale;
-        dx[k] = (dy[i][k] * weight[k] - mean_g - normed * mean_gx) * rscale + beside[k];
+        const float normed = (x[k] - mean) * rscale;
+        dx[k] = (dy[k] * weight[k] - mean_g - normed * mean_gx) * rscale + beside[k];
       }
       StoreFloats(a.dx + base + c, dx);
     }
