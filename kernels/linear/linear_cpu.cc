@@ -17,7 +17,8 @@ namespace {
 // Columns a thread must have for the bias gradient to be split.
 constexpr int64_t kBiasGrain = 64;
 
-// Up to this size of a weight its product is faster when it is packed before.
+// Up to this size the right-hand matrix of a product is packed for it, which is faster; a larger
+// one, a vocabulary's, is multiplied as it is stored, to spare the memory.
 constexpr int64_t kPackedBytes = 32 << 20;
 
 // What oneDNN multiplies. It has no products of halves, and without AVX-512 none of bf16.
