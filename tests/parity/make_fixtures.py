@@ -5,6 +5,7 @@ in float64: logits, loss, every gradient, and the weights after 20 steps of Adam
   start/      the model, as a Hugging Face folder
   gradients/  the same folder form, each "weight" being the gradient of the mean loss
   trained/    the model after the steps
+  llama/expanded/  the same, but for each matrix of the MLPs trained as a product of two
   batch.safetensors   tokens or pixels, token types and lengths of padded rows, targets (-1: none;
                       classes: one a row), logits (of masked tokens: where targets are), loss
   gpt2/imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens,
@@ -23,6 +24,7 @@ import sys
 
 import torch
 from safetensors.torch import save_file
+from torch.nn.utils import parametrize
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
     BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
@@ -172,6 +174,28 @@ def encoder_batch(model):
     return inputs, torch.where(asked, targets, -1), saved
 
 
+class ProductOfFactors(torch.nn.Module):
+    """A weight [out, in] as E^T F, which starts as the weight and an identity on its smaller side."""
+
+    def forward(self, e, f):
+        return e.T @ f
+
+    def right_inverse(self, weight):
+        out, into = weight.shape
+        identity = torch.eye(min(out, into), dtype=weight.dtype)
+        return (identity, weight) if out < into else (weight.T.contiguous(), identity)
+
+
+def expand(model):
+    """A copy of a Llama whose MLP matrices are products, and their layers."""
+    model = copy.deepcopy(model)
+    layers = [layer for block in model.model.layers
+              for layer in (block.mlp.gate_proj, block.mlp.up_proj, block.mlp.down_proj)]
+    for layer in layers:
+        parametrize.register_parametrization(layer, "weight", ProductOfFactors())
+    return model, layers
+
+
 FAMILIES = {
     "bert_mlm": bert_mlm, "bert_classes": bert_classes, "vit": vit,
     "gpt2": gpt2, "gpt2_shared": gpt2_shared, "llama": llama, "llama3": llama3,
@@ -187,6 +211,20 @@ def without_repetition(model):
         model.transformer.h = torch.nn.ModuleList([layers[0]])
         model.config.n_layer = 1
     return model
+
+
+def train(model, tokens, targets):
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
+        lr=LEARNING_RATE, betas=BETAS, eps=EPSILON,
+    )
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, tokens, targets)[1].backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
 
 
 def write_family(name):
@@ -223,17 +261,13 @@ def write_family(name):
             target.copy_(source.grad)
     save(without_repetition(gradients), folder / "gradients")
 
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
-        lr=LEARNING_RATE, betas=BETAS, eps=EPSILON,
-    )
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss_of(model, tokens, targets)[1].backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
+    if name == "llama":
+        expanded, layers = expand(model)
+        train(expanded, tokens, targets)
+        for layer in layers:
+            parametrize.remove_parametrizations(layer, "weight")
+        save(expanded, folder / "expanded")
+    train(model, tokens, targets)
     save(without_repetition(model), folder / "trained")
 
 

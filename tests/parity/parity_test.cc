@@ -239,8 +239,8 @@ class RecordedTokens : public BatchSource {
   Batch batch_;
 };
 
-TEST_P(ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
-  Recorded run(GetParam(), "start");
+// As make_fixtures.py trains.
+void TrainTwentySteps(TinyRun& run, const std::string& family) {
   JobSpec job;
   job.model = run.model->spec();
   job.train.steps = 20;
@@ -256,7 +256,7 @@ TEST_P(ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
   Plan plan;
   plan.precision = "fp32";
   plan.micro_batch = 3;
-  RecordedTokens tokens(RecordedBatch(GetParam()));
+  RecordedTokens tokens(RecordedBatch(family));
   auto trainer = Trainer::New(
       job, plan, {.context = &run.context, .model = run.model.get(), .train = &tokens});
   ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
@@ -264,6 +264,11 @@ TEST_P(ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
     auto report = (*trainer)->Step();
     ASSERT_TRUE(report.ok()) << report.status().ToString();
   }
+}
+
+TEST_P(ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
+  Recorded run(GetParam(), "start");
+  ASSERT_NO_FATAL_FAILURE(TrainTwentySteps(run, GetParam()));
   Recorded start(GetParam(), "start");
   Recorded expected(GetParam(), "trained");
   for (int64_t p = 0; p < run.model->parameters().size(); ++p) {
@@ -276,6 +281,31 @@ TEST_P(ParityTest, TwentyStepsOfAdamWEndAtPyTorchsWeights) {
     }
     EXPECT_LT(RelativeError(run.model->parameters().value(p), end), 1e-4) << name;
     EXPECT_GT(RelativeError(start.model->parameters().value(p), end), 1e-3) << name;
+  }
+}
+
+TEST(LinearExpansionParity, TwentyStepsEndAtTheProductsThatPyTorchTrains) {
+  ModelSpec spec = FileSpec("llama");
+  spec.over_parameterization.kind = "linear_expansion";
+  spec.over_parameterization.inner_ratio = 1;
+  spec.over_parameterization.layers = {"*.mlp.*"};
+  TinyRun run(spec, {&kFp32Precision, true, {}});
+  ASSERT_TRUE(ImportWeights(Env::Posix(), Folder("llama") + "/start", *run.model).ok());
+  ASSERT_TRUE(run.model->Pack(run.context).ok());
+  ASSERT_NO_FATAL_FAILURE(TrainTwentySteps(run, "llama"));
+  FaultEnv env;
+  ASSERT_TRUE(ExportWeights(env, "/out", *run.model, {}).ok());
+
+  TinyRun merged(FileSpec("llama"), {&kFp32Precision, false, {}});
+  ASSERT_TRUE(ImportWeights(env, "/out", *merged.model).ok());
+  Recorded expected("llama", "expanded");
+  Recorded plain("llama", "trained");
+  for (int64_t p = 0; p < merged.model->parameters().size(); ++p) {
+    const std::string& name = merged.model->parameters()[p].name;
+    const TensorView end = expected.model->parameters().value(p);
+    EXPECT_LT(RelativeError(merged.model->parameters().value(p), end), 1e-4) << name;
+    if (name.find(".mlp.") == std::string::npos) continue;
+    EXPECT_GT(RelativeError(plain.model->parameters().value(p), end), 1e-3) << name;
   }
 }
 
