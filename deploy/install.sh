@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that Weft needs. Safe to run again: does nothing when all are there.
-#   deploy/install.sh [--runtime] [--images]
+#   deploy/install.sh [--runtime] [--images] [--cuda]
 #     (default)   compilers, libraries, test and lint tools, the quick start's text
 #     --runtime   only what the built programs need to run
 #     --images    also the tools that build and run the container image (deploy/docker/build.sh)
+#     --cuda      also a CUDA toolkit in /usr/local/cuda where there is none (deploy/install_cuda.sh)
 set -euo pipefail
 
 build=(
@@ -27,12 +28,17 @@ runtime=(
 images=(buildah debootstrap podman runc catatonit skopeo containernetworking-plugins)
 
 wanted=("${build[@]}" "${tests[@]}")
+cuda=false
 for argument in "$@"; do
   case $argument in
     --runtime) wanted=("${runtime[@]}") ;;
     --images) wanted+=("${images[@]}") ;;
+    --cuda)
+      wanted+=(python3-pip)
+      cuda=true
+      ;;
     *)
-      sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
+      sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
       exit 2
       ;;
   esac
@@ -43,21 +49,24 @@ for package in "${wanted[@]}"; do
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
     missing+=("$package")
 done
-if [ ${#missing[@]} -eq 0 ]; then
-  echo "install: all ${#wanted[@]} Debian packages are installed"
-  exit 0
-fi
-
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || {
+  command -v sudo >/dev/null || [ ${#missing[@]} -eq 0 ] || {
     echo "install: run as root, or install sudo; missing packages: ${missing[*]}" >&2
     exit 1
   }
   as_root=(sudo)
 fi
-echo "install: installing ${#missing[@]} Debian packages: ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-echo "install: done"
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "install: all ${#wanted[@]} Debian packages are installed"
+else
+  echo "install: installing ${#missing[@]} Debian packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  echo "install: done"
+fi
+# sudo forgets the environment, and with it where the user's own toolkit is.
+$cuda || exit 0
+"${as_root[@]}" env "PATH=$PATH" "CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}" \
+  "$(dirname "$0")/install_cuda.sh"
