@@ -19,6 +19,7 @@ struct AttemptSpec {
   std::string cache_dir;
   JobSpec job;
   Plan plan;
+  int64_t device_index = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -36,6 +37,11 @@ struct AttemptSpec {
           self.cache_dir);
     visit(Field("job", "What to train.").Required(), self.job);
     visit(Field("plan", "How to train it.").Required(), self.plan);
+    visit(Field("device_index",
+                "GPU of this rank among those that its process sees; nothing with plan.device cpu. "
+                "A worker lets each process see one.")
+              .Range(0, 1023),
+          self.device_index);
   }
 };
 

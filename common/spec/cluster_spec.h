@@ -19,13 +19,91 @@ struct GemmRate {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("precision", "Type of the inputs.").OneOf({"fp32", "bf16"}), self.precision);
+    visit(Field("precision", "Type of the inputs.").OneOf({"fp32", "bf16", "fp16"}),
+          self.precision);
     visit(Field("m", "Rows of the result."), self.m);
     visit(Field("n", "Columns of the result."), self.n);
     visit(Field("k", "Inner size."), self.k);
     visit(Field("threads", "Threads used."), self.threads);
     visit(Field("flops_per_second", "2 m n k over the time.").Unit("FLOP/s"),
           self.flops_per_second);
+  }
+};
+
+/// How one GPU reaches another of its machine.
+struct DeviceLink {
+  int64_t index = 0;
+  std::string path = "system";
+  bool peer = false;
+  double bytes_per_second = 0;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("index", "The other GPU.").Range(0, 1023), self.index);
+    visit(Field("path",
+                "What lies between them: NVLink, one PCIe switch, several, the host bridge, the "
+                "NUMA node, or several NUMA nodes.")
+              .OneOf({"nvlink", "switch", "switches", "bridge", "node", "system"}),
+          self.path);
+    visit(Field("peer", "They reach each other's memory."), self.peer);
+    visit(Field("bytes_per_second", "Measured copy to it; 0: not measured.").Unit("bytes/s"),
+          self.bytes_per_second);
+  }
+};
+
+/// A GPU of a machine.
+struct DeviceSpec {
+  std::string device = "cuda";
+  int64_t index = 0;
+  std::string uuid;
+  std::string name;
+  std::string compute_capability;
+  std::string driver;
+  int64_t memory_bytes = 0;
+  int64_t memory_limit_bytes = 0;
+  int64_t pcie_generation = 0;
+  int64_t pcie_width = 0;
+  int64_t nvlinks = 0;
+  int64_t numa_node = -1;
+  bool ecc = false;
+  bool mig = false;
+  std::string unusable;
+  std::vector<GemmRate> gemm;
+  double copy_bytes_per_second = 0;
+  double upload_bytes_per_second = 0;
+  double download_bytes_per_second = 0;
+  std::vector<DeviceLink> links;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("device", "Its kind.").OneOf({"cuda"}), self.device);
+    visit(Field("index", "Its number on this machine, in the order of the driver.").Range(0, 1023),
+          self.index);
+    visit(Field("uuid", "Its name in all the world, as the driver gives it."), self.uuid);
+    visit(Field("name", "Its model."), self.name);
+    visit(Field("compute_capability", "For example 9.0."), self.compute_capability);
+    visit(Field("driver", "Version of its driver."), self.driver);
+    visit(Field("memory_bytes", "Its memory.").Unit("bytes"), self.memory_bytes);
+    visit(Field("memory_limit_bytes", "Memory offered to its rank.").Unit("bytes"),
+          self.memory_limit_bytes);
+    visit(Field("pcie_generation", "Of its slot; 0: unknown."), self.pcie_generation);
+    visit(Field("pcie_width", "Lanes of its slot; 0: unknown."), self.pcie_width);
+    visit(Field("nvlinks", "NVLinks that are up."), self.nvlinks);
+    visit(Field("numa_node", "Of its slot; -1: unknown."), self.numa_node);
+    visit(Field("ecc", "Memory errors are corrected."), self.ecc);
+    visit(Field("mig", "It is cut into instances."), self.mig);
+    visit(Field("unusable", "Why no rank runs on it; empty: ranks do."), self.unusable);
+    visit(Field("gemm", "Measured matrix products."), self.gemm);
+    visit(
+        Field("copy_bytes_per_second", "Copy within its memory, read plus write.").Unit("bytes/s"),
+        self.copy_bytes_per_second);
+    visit(
+        Field("upload_bytes_per_second", "Copy from pinned memory of the machine.").Unit("bytes/s"),
+        self.upload_bytes_per_second);
+    visit(
+        Field("download_bytes_per_second", "Copy to pinned memory of the machine.").Unit("bytes/s"),
+        self.download_bytes_per_second);
+    visit(Field("links", "To the other GPUs."), self.links);
   }
 };
 
@@ -43,12 +121,15 @@ struct WorkerProfile {
   double copy_bytes_per_second = 0;
   double loopback_bytes_per_second = 0;
   double disk_write_bytes_per_second = 0;
+  std::vector<DeviceSpec> devices;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("worker_id", "Stable name of the worker."), self.worker_id);
     visit(Field("host", "Address other ranks can reach."), self.host);
-    visit(Field("device", "What the ranks compute on.").OneOf({"cpu", "cuda"}), self.device);
+    visit(Field("device", "What ranks can compute on besides the processor: cpu is nothing else.")
+              .OneOf({"cpu", "cuda"}),
+          self.device);
     visit(Field("cpu_model", "Model name of the processor."), self.cpu_model);
     visit(Field("isa", "Widest instruction set in use: baseline, avx2, avx512, avx512_bf16, amx."),
           self.isa);
@@ -65,6 +146,7 @@ struct WorkerProfile {
     visit(
         Field("disk_write_bytes_per_second", "Synced writes to the run directory.").Unit("bytes/s"),
         self.disk_write_bytes_per_second);
+    visit(Field("devices", "Its GPUs, in the order of the driver."), self.devices);
   }
 };
 

@@ -34,6 +34,7 @@ struct ResourceSpec {
   int64_t memory_per_rank_bytes = 0;
   int64_t micro_batch = 0;
   std::string recompute = "auto";
+  std::string device = "auto";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -54,6 +55,9 @@ struct ResourceSpec {
                 "input only), or auto.")
               .OneOf({"auto", "none", "block"}),
           self.recompute);
+    visit(Field("device", "What ranks compute on; auto: GPUs where there are some.")
+              .OneOf({"auto", "cpu", "cuda"}),
+          self.device);
   }
 };
 

@@ -125,8 +125,10 @@ struct Plan {
   int64_t threads_per_rank = 1;
   int64_t bucket_bytes = 26214400;
   std::string precision = "bf16";
+  std::string device = "cpu";
   std::vector<std::string> block_memory_policy;
   std::vector<std::string> rank_workers;
+  std::vector<int64_t> rank_devices;
   Prediction prediction;
 
   template <class Self, class Visitor>
@@ -149,10 +151,13 @@ struct Plan {
     visit(Field("precision", "As in train.precision of the job.")
               .OneOf({"fp32", "bf16", "fp16", "bf16_pure"}),
           self.precision);
+    visit(Field("device", "What every rank computes on.").OneOf({"cpu", "cuda"}), self.device);
     visit(Field("block_memory_policy", "What each block does with its saved tensors.")
               .OneOf({"keep", "recompute"}),
           self.block_memory_policy);
     visit(Field("rank_workers", "Worker of each rank, by rank."), self.rank_workers);
+    visit(Field("rank_devices", "GPU of each rank on its worker, by rank; empty on CPUs."),
+          self.rank_devices);
     visit(Field("prediction", "What the planner expects."), self.prediction);
   }
 };

@@ -39,8 +39,9 @@ enum class Reason {
   kCancelledByUser,
   kServiceFault,
   kCompleted,
+  kDeviceFailed,
 };
-inline constexpr int kReasons = 12;
+inline constexpr int kReasons = 13;
 
 /// Where the ranks of one attempt on one worker stand.
 enum class ShareState {

@@ -16,6 +16,11 @@ Status CheckPlan(const AttemptSpec& spec) {
                         std::to_string(spec.world_size) + " does not fit a plan for " +
                         std::to_string(RankCount(spec.plan.mesh)) + " ranks");
   }
+  if (spec.plan.device != "cpu") {
+    return UnavailableError(
+        "plan.device " + spec.plan.device +
+        ": this weft-trainer trains on the CPU only; hint: resources.device: cpu");
+  }
   return OkStatus();
 }
 
