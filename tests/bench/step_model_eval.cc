@@ -1,0 +1,117 @@
+// Predicts the steps of training runs on clusters, for tests/bench/planner_accuracy: reads one JSON
+// object from standard input and writes one.
+//   in   {"groups": [{"stack": NAME, "runs": [RUN...], "train": [INDEX...]}]}
+//        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", and "machine": what
+//        of the accelerator's usual machine is otherwise
+//   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "stack": {...}}],
+//        "plans_per_second": NUMBER}: by the built-in stack, and by that fitted to the runs in
+//        train
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "common/json.h"
+#include "common/spec/spec_json.h"
+#include "coordinator/planner/cluster/calibration.h"
+
+namespace weft::planner {
+namespace {
+
+Recomputation RecomputationNamed(const std::string& name) {
+  if (name == "full") return Recomputation::kBlock;
+  return name == "selective" ? Recomputation::kAttention : Recomputation::kNone;
+}
+
+Result<MeasuredRun> ReadRun(const Json& json) {
+  MeasuredRun run;
+  WEFT_ASSIGN_OR_RETURN(run.device, FindAccelerator(json.at("accelerator").get<std::string>()));
+  const Json& machine = json.at("machine");
+  run.device.per_node = machine.value("per_node", run.device.per_node);
+  run.device.network_bytes_per_second =
+      machine.value("network_bytes_per_second", run.device.network_bytes_per_second);
+  const auto number = [&](const char* name) { return json.at(name).get<int64_t>(); };
+  run.run.model = {.layers = number("layers"),
+                   .width = number("width"),
+                   .heads = number("heads"),
+                   .key_heads = number("key_heads"),
+                   .mlp_width = number("mlp_width"),
+                   .gated = json.at("gated").get<bool>(),
+                   .vocabulary = number("vocabulary"),
+                   .sequence_length = number("sequence_length")};
+  run.run.tensor = number("tensor");
+  run.run.context = number("context");
+  run.run.data = number("data");
+  run.run.pipeline = number("pipeline");
+  run.run.stages_per_rank = number("stages_per_rank");
+  run.run.zero_stage = number("zero_stage");
+  run.run.micro_batch = number("micro_batch");
+  run.run.global_batch = number("global_batch");
+  run.run.recomputation = RecomputationNamed(json.at("recomputation").get<std::string>());
+  run.run.precision = json.at("precision").get<std::string>();
+  run.seconds = json.at("seconds").get<double>();
+  return run;
+}
+
+Json Predict(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
+  Json seconds = Json::array();
+  for (const MeasuredRun& run : runs) {
+    const Result<StepLedger> step = PredictStep(run.device, stack, run.run);
+    seconds.push_back(step.ok() ? Json(step->Seconds()) : Json());
+  }
+  return seconds;
+}
+
+double PlansPerSecond(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
+  const auto start = std::chrono::steady_clock::now();
+  double seconds = 0, sum = 0;
+  int64_t plans = 0;
+  while (seconds < 0.2) {
+    for (const MeasuredRun& run : runs) {
+      const Result<StepLedger> step = PredictStep(run.device, stack, run.run);
+      if (step.ok()) sum += step->Seconds();
+    }
+    plans += static_cast<int64_t>(runs.size());
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  return sum > 0 ? static_cast<double>(plans) / seconds : 0;
+}
+
+Status Evaluate() {
+  const std::string text((std::istreambuf_iterator<char>(std::cin)), {});
+  const Json input = Json::parse(text);
+  Json groups = Json::array();
+  double plans_per_second = 0;
+  for (const Json& group : input.at("groups")) {
+    WEFT_ASSIGN_OR_RETURN(SoftwareStack stack, FindStack(group.at("stack").get<std::string>()));
+    std::vector<MeasuredRun> runs, train;
+    for (const Json& json : group.at("runs")) {
+      WEFT_ASSIGN_OR_RETURN(MeasuredRun run, ReadRun(json));
+      runs.push_back(std::move(run));
+    }
+    for (const Json& index : group.at("train")) train.push_back(runs.at(index.get<size_t>()));
+    const SoftwareStack fitted = FitStack(stack, train);
+    groups.push_back({{"seconds", Predict(stack, runs)},
+                      {"fitted", Predict(fitted, runs)},
+                      {"stack", ToJson(fitted)}});
+    if (plans_per_second == 0) plans_per_second = PlansPerSecond(stack, runs);
+  }
+  std::cout << Json{{"groups", groups}, {"plans_per_second", plans_per_second}}.dump() << "\n";
+  return OkStatus();
+}
+
+}  // namespace
+}  // namespace weft::planner
+
+int main() {
+  try {
+    const weft::Status status = weft::planner::Evaluate();
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "step_model_eval: %s\n", status.ToString().c_str());
+  } catch (const weft::Json::exception& error) {
+    std::fprintf(stderr, "step_model_eval: standard input: %s\n", error.what());
+  }
+  return 1;
+}
