@@ -11,6 +11,8 @@ struct CUstream_st;
 
 namespace weft::kernels::cuda {
 
+class GemmPlans;
+
 /// CUDA devices of this machine; 0 where there are none, no driver, or no CUDA back end.
 int DeviceCount();
 
@@ -71,6 +73,9 @@ class StreamState {
   /// than any before, which ends with the first step; so it fails while a graph is captured.
   Result<void*> Scratch(std::string_view op, size_t bytes);
 
+  /// What Gemm() of kernels/cuda/gemm.h keeps; nullptr until its first call.
+  std::shared_ptr<GemmPlans>& gemm_plans() { return gemm_plans_; }
+
   /// Waits for everything enqueued, and returns what went wrong in it.
   Status Synchronize();
 
@@ -82,6 +87,7 @@ class StreamState {
   DeviceLimits limits_;
   CUstream_st* handle_ = nullptr;
   DeviceMemory scratch_;
+  std::shared_ptr<GemmPlans> gemm_plans_;
 };
 
 }  // namespace weft::kernels::cuda

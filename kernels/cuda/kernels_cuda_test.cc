@@ -64,6 +64,9 @@ TEST_F(KernelsOnCuda, GatherRows) {
 TEST_F(KernelsOnCuda, LayerNorm) {
   EXPECT_EQ(Failures(testing::LayerNormCases()), "");
 }
+TEST_F(KernelsOnCuda, Linear) {
+  EXPECT_EQ(Failures(testing::LinearCases()), "");
+}
 TEST_F(KernelsOnCuda, NormStat) {
   EXPECT_EQ(Failures(testing::NormStatCases()), "");
 }

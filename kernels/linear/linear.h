@@ -9,7 +9,8 @@ namespace weft::kernels {
 
 /// The weight of y = x Wᵀ + b in the layout the GEMM library likes best, made from the stored
 /// matrix once per optimizer step and used by every micro-batch's forward and backward. Owns its
-/// memory, reported by Bytes(). Not thread-safe.
+/// memory, reported by Bytes(); on CUDA that is a copy in the compute type, taken at the first
+/// Pack(), or nothing where the stored matrix has that type. Not thread-safe.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
@@ -71,15 +72,17 @@ struct LinearBackwardInputArgs {
 
 /// dW += dyᵀ x and db += column sums of dy (both f32), or = when `accumulate` is false.
 struct LinearBackwardWeightArgs {
-  TensorView x;           ///< [M, in] compute type
-  TensorView dy;          ///< [M, out] compute type
-  TensorView dweight;     ///< [out, in] f32, or none
-  TensorView dbias = {};  ///< [out] f32, or none
+  TensorView x;             ///< [M, in] compute type
+  TensorView dy;            ///< [M, out] compute type
+  TensorView dweight = {};  ///< [out, in] f32, or none
+  TensorView dbias = {};    ///< [out] f32, or none
   bool accumulate = true;
 };
 
 /// All three: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows of x,
-/// y, dx and dy may be strided. Deterministic for a fixed number of threads.
+/// y, dx and dy may be strided. Deterministic for a fixed number of threads, on CUDA for a model of
+/// device and a version of cuBLASLt. f32 operands are multiplied as f32 everywhere, not as TF32; on
+/// CUDA a bias is rounded to the type of y before it is added.
 WEFT_DEVICE_OP(LinearForward, LinearForwardArgs)
 WEFT_DEVICE_OP(LinearBackwardInput, LinearBackwardInputArgs)
 WEFT_DEVICE_OP(LinearBackwardWeight, LinearBackwardWeightArgs)

@@ -3,12 +3,12 @@
 #include <string>
 #include <utility>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/linear/cpu_weight.h"
 #include "kernels/linear/linear_bf16_simd.h"
+#include "kernels/linear/linear_check.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -78,10 +78,7 @@ class AmxWeight final : public CpuWeight {
       : CpuWeight(out, in, DType::kBF16), packed_(std::move(packed)) {}
 
   Status Pack(const Stream& stream, const TensorView& master) override {
-    WEFT_RETURN_IF_ERROR(
-        ArgumentCheck(stream, "PackedWeight::Pack")
-            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, kMatrixTypes)
-            .status());
+    WEFT_RETURN_IF_ERROR(CheckPack(stream, *this, master));
     if (master.dtype == DType::kF32) {
       PackFrom(master.As<float>());
     } else {

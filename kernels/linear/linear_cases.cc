@@ -187,6 +187,7 @@ std::vector<OpCase> LinearCases() {
       cases.push_back(BackwardInputCase({77, 64, 1120}, dtype, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({77, 128, 64}, dtype, true, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({4103, 32, 64}, dtype, true, flag, CaseUse::kTest));
+      cases.push_back(BackwardWeightCase({96, 48, 40}, dtype, true, flag, CaseUse::kTest));
     }
     cases.push_back(BackwardWeightCase({40, 24, 48}, dtype, false, true, CaseUse::kTest));
     cases.push_back(ForwardCase({40, 24, 48}, dtype, DType::kF32, true, CaseUse::kTest));

@@ -1,13 +1,12 @@
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/linear/cpu_weight.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/linear_check.h"
 #include "kernels/linear/linear_simd.h"
 #include "kernels/linear/matmul.h"
 
@@ -106,10 +105,7 @@ class OneDnnWeight final : public CpuWeight {
       : CpuWeight(out, in, compute), packed_(std::move(packed)) {}
 
   Status Pack(const Stream& stream, const TensorView& master) override {
-    WEFT_RETURN_IF_ERROR(
-        ArgumentCheck(stream, "PackedWeight::Pack")
-            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, kMatrixTypes)
-            .status());
+    WEFT_RETURN_IF_ERROR(CheckPack(stream, *this, master));
     master_ = master;
     return PackMaster(packed_, 1, in_features());
   }
@@ -158,23 +154,13 @@ const CpuWeight* OnCpu(const PackedWeight* weight) {
   return dynamic_cast<const CpuWeight*>(weight);
 }
 
-int64_t RowsOf(const TensorView& view) {
-  return view.shape.rank == 2 ? view.shape[0] : 0;
-}
-
 }  // namespace
 
 Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
   const CpuWeight* weight = OnCpu(args.weight);
   if (weight == nullptr) return InvalidError("LinearForward: weight is missing or not on the CPU");
-  DType type = weight->compute();
-  int64_t rows = RowsOf(args.x), in = weight->in_features(), out = weight->out_features();
-  ArgumentCheck check(stream, "LinearForward");
-  check.Tensor("x", args.x, Shape{rows, in}, {type});
-  check.Tensor("y", args.y, Shape{rows, out}, {type, DType::kF32});
-  if (args.bias) check.ContiguousTensor("bias", args.bias, Shape{out}, {DType::kF32});
-  WEFT_RETURN_IF_ERROR(check.status());
-  if (rows == 0) return OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckLinearForward(stream, args));
+  if (args.x.shape[0] == 0) return OkStatus();
   return weight->Forward(args.x, args.bias, args.y);
 }
 
@@ -183,27 +169,14 @@ Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& 
   if (weight == nullptr) {
     return InvalidError("LinearBackwardInput: weight is missing or not on the CPU");
   }
-  DType type = weight->compute();
-  int64_t rows = RowsOf(args.dy), in = weight->in_features(), out = weight->out_features();
-  ArgumentCheck check(stream, "LinearBackwardInput");
-  check.Tensor("dy", args.dy, Shape{rows, out}, {type});
-  check.Tensor("dx", args.dx, Shape{rows, in}, {type});
-  WEFT_RETURN_IF_ERROR(check.status());
-  if (rows == 0) return OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckLinearBackwardInput(stream, args));
+  if (args.dy.shape[0] == 0) return OkStatus();
   return weight->BackwardInput(args.dy, args.dx, args.accumulate);
 }
 
 Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs& args) {
-  ArgumentCheck check(stream, "LinearBackwardWeight");
-  check.That(args.x.shape.rank == 2 && args.dy.shape.rank == 2, "x and dy must be matrices");
-  int64_t rows = RowsOf(args.x), in = args.x.shape[-1], out = args.dy.shape[-1];
-  check.Tensor("x", args.x, Shape{rows, in}, kFloatTypes);
-  check.Tensor("dy", args.dy, Shape{rows, out}, {args.x.dtype});
-  if (args.dweight) {
-    check.ContiguousTensor("dweight", args.dweight, Shape{out, in}, {DType::kF32});
-  }
-  if (args.dbias) check.ContiguousTensor("dbias", args.dbias, Shape{out}, {DType::kF32});
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckLinearBackwardWeight(stream, args));
+  const int64_t rows = args.x.shape[0], in = args.x.shape[1], out = args.dy.shape[1];
   if (!args.dweight) {
     if (args.dbias) BiasGradient(args.dy, args.dbias, args.accumulate);
     return OkStatus();
@@ -236,14 +209,7 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
 
 Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t out_features,
                                                       int64_t in_features, DType compute) {
-  if (out_features < 1 || in_features < 1) {
-    return InvalidError("NewPackedWeight: [" + std::to_string(out_features) + ", " +
-                        std::to_string(in_features) + "] has no elements");
-  }
-  if (std::find(kFloatTypes.begin(), kFloatTypes.end(), compute) == kFloatTypes.end()) {
-    return InvalidError("NewPackedWeight: compute type " + std::string(DTypeName(compute)) +
-                        "; hint: f32, bf16 or f16");
-  }
+  WEFT_RETURN_IF_ERROR(CheckNewPackedWeight(out_features, in_features, compute));
   if (AmxServes(out_features, in_features, compute)) {
     WEFT_ASSIGN_OR_RETURN(auto weight, NewAmxWeight(out_features, in_features));
     return std::unique_ptr<PackedWeight>(std::move(weight));

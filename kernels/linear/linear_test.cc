@@ -118,7 +118,7 @@ TEST(Linear, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ((*weight)->Pack({}, two_by_three).code(), StatusCode::kInvalid);
   EXPECT_EQ(NewPackedWeight({}, 0, 2, DType::kF32).status().code(), StatusCode::kInvalid);
   EXPECT_EQ(NewPackedWeight({}, 2, 2, DType::kI32).status().code(), StatusCode::kInvalid);
-  EXPECT_EQ(NewPackedWeight({DeviceType::kCuda, 0}, 2, 2, DType::kF32).status().code(),
+  EXPECT_EQ(NewPackedWeight({DeviceType::kCuda, 1000}, 2, 2, DType::kF32).status().code(),
             StatusCode::kUnavailable);
 }
 

@@ -17,7 +17,7 @@
 
 #include "tests/gpu/host/executor.h"
 
-// NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
+// NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier): the names are CUDA's.
 
 #define __global__
 #define __device__
@@ -296,4 +296,4 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   return WeftLaunchProblem().empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 
-// NOLINTEND(readability-identifier-naming)
+// NOLINTEND(readability-identifier-naming,bugprone-reserved-identifier)

@@ -1,0 +1,139 @@
+// That the host's cuBLASLt refuses what the library refuses, and how Gemm() uses it.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cublasLt.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/linear/linear.h"
+#include "tests/gpu/host/cublaslt_count.h"
+
+namespace weft::kernels::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A product D [8, 4] = A [8, 16] B [16, 4] by columns, which is correct until a test changes it.
+struct Product {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, d;
+  cublasLtMatmulPreferenceOpaque_t preference;
+  alignas(256) float a_data[8 * 16] = {};
+  alignas(256) float b_data[16 * 4] = {};
+  alignas(256) float d_data[8 * 4] = {};
+  alignas(256) float vector[16] = {};
+  alignas(256) uint8_t workspace[1024];
+  size_t workspace_bytes = 1024;
+  const float* a_at = a_data;
+  float* d_at = d_data;
+  cublasLtHandle_t handle = nullptr;
+  CUstream_st stream;
+
+  Product() {
+    cublasLtCreate(&handle);
+    cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatrixLayoutInit(&a, CUDA_R_32F, 8, 16, 8);
+    cublasLtMatrixLayoutInit(&b, CUDA_R_32F, 16, 4, 16);
+    cublasLtMatrixLayoutInit(&d, CUDA_R_32F, 8, 4, 8);
+    cublasLtMatmulPreferenceInit(&preference);
+    preference.workspace = 1024;
+  }
+  ~Product() { cublasLtDestroy(handle); }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+
+  // What the library says to it.
+  std::string Run(const cublasLtMatmulAlgo_t* other = nullptr) {
+    const std::optional<cublasLtMatmulAlgo_t> own = Find();
+    if (!own) return found_;
+    const float one = 1, zero = 0;
+    return cublasLtGetStatusString(
+        cublasLtMatmul(handle, &operation, &one, a_at, &a, b_data, &b, &zero, d_at, &d, d_at, &d,
+                       other != nullptr ? other : &*own, workspace, workspace_bytes, &stream));
+  }
+  std::optional<cublasLtMatmulAlgo_t> Find() {
+    cublasLtMatmulHeuristicResult_t result;
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &operation, &a, &b, &d, &d,
+                                                                 &preference, 1, &result, &count);
+    found_ = cublasLtGetStatusString(status);
+    return count == 1 ? std::optional(result.algo) : std::nullopt;
+  }
+
+ private:
+  std::string found_;
+};
+
+TEST(HostCublasLt, MultipliesByColumns) {
+  Product p;
+  for (int i = 0; i < 8 * 16; ++i) p.a_data[i] = static_cast<float>(i % 8);
+  for (int i = 0; i < 16 * 4; ++i) p.b_data[i] = static_cast<float>(i / 16);
+  EXPECT_EQ(p.Run(), "CUBLAS_STATUS_SUCCESS");
+  for (int i = 0; i < 8 * 4; ++i) EXPECT_EQ(p.d_data[i], 16.0f * (i % 8) * (i / 8));
+}
+
+TEST(HostCublasLt, RefusesWhatTheLibraryRefuses) {
+  const auto refusal = [](auto&& change) {
+    Product p;
+    change(p);
+    return p.Run();
+  };
+  EXPECT_THAT(refusal([](Product& p) { p.workspace_bytes = 8; }), HasSubstr("workspace is too"));
+  EXPECT_THAT(refusal([](Product& p) { p.a_at = p.a_data + 1; }), HasSubstr("A is less aligned"));
+  EXPECT_THAT(refusal([](Product& p) { p.d_at = p.a_data; }), HasSubstr("D overlaps"));
+  EXPECT_THAT(refusal([](Product& p) { p.a.stride = 7; }), HasSubstr("A overlaps itself"));
+  EXPECT_THAT(refusal([](Product& p) { p.b.rows = 15; }), HasSubstr("sizes"));
+  EXPECT_THAT(refusal([](Product& p) { p.a.type = CUDA_R_16BF; }), HasSubstr("types"));
+  EXPECT_THAT(refusal([](Product& p) { p.operation.scale = CUDA_R_16F; }), HasSubstr("f32"));
+  EXPECT_THAT(refusal([](Product& p) { p.operation.epilogue = CUBLASLT_EPILOGUE_BIAS; }),
+              HasSubstr("no vector"));
+  EXPECT_THAT(refusal([](Product& p) {
+                p.operation.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+                p.operation.bias = p.vector;
+              }),
+              HasSubstr("transposed B"));
+  Product other;
+  other.a.stride = other.a.rows = other.d.rows = other.d.stride = 4;
+  const auto algorithm = other.Find();
+  ASSERT_TRUE(algorithm);
+  EXPECT_THAT(Product().Run(&*algorithm), HasSubstr("another product"));
+}
+
+TEST(GemmPlans, AreFoundOncePerProduct) {
+  auto state = StreamState::Create(0);
+  ASSERT_TRUE(state.ok());
+  auto memory = DeviceMemory::Allocate(0, 1 << 16);
+  ASSERT_TRUE(memory.ok());
+  const std::vector<uint8_t> zeros(1 << 16);
+  ASSERT_TRUE(memory->CopyFrom(zeros.data(), zeros.size()).ok());
+  const Stream stream = (*state)->stream();
+  const auto view = [&](int64_t offset, Shape shape) {
+    return TensorView(static_cast<char*>(memory->data()) + offset, DType::kF32, shape,
+                      stream.device);
+  };
+  auto weight = NewPackedWeight(stream.device, 8, 16, DType::kF32);
+  ASSERT_TRUE(weight.ok());
+  ASSERT_TRUE((*weight)->Pack(stream, view(0, {8, 16})).ok());
+  const auto run = [&](int64_t rows, int64_t offset) {
+    const int64_t before = host_cuda::CublasLtHeuristics();
+    const Status status = LinearForward(
+        stream,
+        {.x = view(offset, {rows, 16}), .weight = weight->get(), .y = view(1 << 15, {rows, 8})});
+    EXPECT_EQ(status.ToString(), "OK");
+    return host_cuda::CublasLtHeuristics() - before;
+  };
+  EXPECT_EQ(run(4, 4096), 1);
+  EXPECT_EQ(run(4, 4096), 0);
+  EXPECT_EQ(run(4, 8192), 0);
+  EXPECT_EQ(run(5, 4096), 1);
+  EXPECT_EQ(run(4, 4096 + 16), 1) << "less aligned";
+  EXPECT_EQ(run(4, 8192 + 16), 0);
+}
+
+}  // namespace
+}  // namespace weft::kernels::cuda
