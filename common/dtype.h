@@ -8,7 +8,7 @@
 namespace weft {
 
 /// Element types of tensors.
-enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU16, kU8 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU16, kU8, kF8E4M3, kF8E5M2 };
 
 constexpr size_t DTypeSize(DType dtype) {
   switch (dtype) {
@@ -20,6 +20,8 @@ constexpr size_t DTypeSize(DType dtype) {
     case DType::kU16:
       return 2;
     case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
       return 1;
   }
   return 0;
@@ -40,6 +42,10 @@ constexpr std::string_view DTypeName(DType dtype) {
       return "u16";
     case DType::kU8:
       return "u8";
+    case DType::kF8E4M3:
+      return "f8_e4m3";
+    case DType::kF8E5M2:
+      return "f8_e5m2";
   }
   return "?";
 }

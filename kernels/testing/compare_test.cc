@@ -59,8 +59,8 @@ TEST(TestTensor, SeesWritesBetweenAndBehindItsRows) {
 }
 
 TEST(TestTensor, HoldsValuesOfEveryTypeAndReturnsToThem) {
-  for (DType dtype :
-       {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU16, DType::kU8}) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU16, DType::kU8,
+                      DType::kF8E4M3, DType::kF8E5M2}) {
     TestTensor tensor(dtype, {2, 2}, 1);
     tensor.Assign({1, 2, 3, 4});
     *static_cast<uint8_t*>(tensor.view().data) = 0x55;

@@ -9,7 +9,7 @@
 namespace weft::kernels::testing {
 namespace {
 
-// 0xff bytes: a NaN in f32 and bf16, -1 in i32.
+// 0xff bytes: a NaN in all float types, -1 in i32.
 constexpr uint8_t kPoison = 0xff;
 constexpr int64_t kGuardElements = 64;
 
@@ -78,6 +78,10 @@ void TestTensor::Write(int64_t offset, double value) {
       return put(static_cast<uint16_t>(value));
     case DType::kU8:
       return put(static_cast<uint8_t>(value));
+    case DType::kF8E4M3:
+      return put(ToFloat8E4M3(static_cast<float>(value)));
+    case DType::kF8E5M2:
+      return put(ToFloat8E5M2(static_cast<float>(value)));
   }
 }
 
@@ -139,6 +143,12 @@ std::vector<double> TestTensor::Read(const Bytes& memory) const {
         break;
       case DType::kU8:
         values[i] = get(uint8_t{});
+        break;
+      case DType::kF8E4M3:
+        values[i] = ToFloat(get(Float8E4M3{}));
+        break;
+      case DType::kF8E5M2:
+        values[i] = ToFloat(get(Float8E5M2{}));
         break;
     }
   }

@@ -24,6 +24,10 @@ SafetensorsType TypeOf(DType dtype) {
       return SafetensorsType::kU16;
     case DType::kU8:
       return SafetensorsType::kU8;
+    case DType::kF8E4M3:
+      return SafetensorsType::kF8E4M3;
+    case DType::kF8E5M2:
+      return SafetensorsType::kF8E5M2;
   }
   return SafetensorsType::kU8;
 }
