@@ -19,6 +19,7 @@
 #include "kernels/gather_rows/gather_rows.h"
 #include "kernels/norm_stat/norm_stat.h"
 #include "kernels/optimizer/optimizer.h"
+#include "kernels/quantize_fp8/quantize_fp8.h"
 #include "kernels/rope/rope.h"
 #include "kernels/stochastic_round/stochastic_round.h"
 #include "kernels/stochastic_round/stochastic_round_ref.h"
@@ -414,6 +415,37 @@ TEST_F(ContractsOnCuda, Bf16ParametersOfAdafactorAreRoundedRowByRow) {
                 ref::StochasticRound(in_row(wide), key, static_cast<uint64_t>(row * kRowWords)))
           << row;
     }
+  }
+}
+
+TEST_F(ContractsOnCuda, QuantizationHasTheCodesOfTheCpu) {
+  Values values = {0,    -0.0,       1e-40, 0x1.0p-10, 0x1.8p-9, 448,       464,
+                   -465, 0x1.0p-17,  57344, 61440,     1e30,     kInfinity, -kInfinity,
+                   kNan, 3.14159274, 17,    -19,       21,       -23};
+  values.resize(3 * 32, 0.3);
+  for (DType type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const auto run = [&](const Stream& to, TestTensor& x, TestTensor& scale, TestTensor& q,
+                         TestTensor& transposed, TestTensor& amax) {
+      return QuantizeFp8(to, {.x = x.view(),
+                              .scale = scale.view(),
+                              .q = q.view(),
+                              .transposed = transposed.view(),
+                              .amax = amax.view()});
+    };
+    TestTensor x(DType::kF32, {3, 32}), scale(DType::kF32, {1}), q(type, {3, 32});
+    TestTensor transposed(type, {32, 16}), amax(DType::kF32, {1});
+    x.Assign(values);
+    scale.Assign({1});
+    amax.Assign({0});
+    ASSERT_TRUE(run({}, x, scale, q, transposed, amax).ok());
+    TestTensor& device_q = Make(type, {3, 32});
+    TestTensor& device_transposed = Make(type, {32, 16});
+    TestTensor& device_amax = Make(DType::kF32, {1}, {0});
+    Finish(run(stream(), Make(DType::kF32, {3, 32}, values), Make(DType::kF32, {1}, {1}), device_q,
+               device_transposed, device_amax));
+    EXPECT_EQ(device_q.bytes(), q.bytes());
+    EXPECT_EQ(device_transposed.bytes(), transposed.bytes());
+    EXPECT_EQ(device_amax.bytes(), amax.bytes());
   }
 }
 

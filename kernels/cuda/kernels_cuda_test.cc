@@ -76,6 +76,9 @@ TEST_F(KernelsOnCuda, Optimizer) {
 TEST_F(KernelsOnCuda, Patches) {
   EXPECT_EQ(Failures(testing::PatchesCases()), "");
 }
+TEST_F(KernelsOnCuda, QuantizeFp8) {
+  EXPECT_EQ(Failures(testing::QuantizeFp8Cases()), "");
+}
 TEST_F(KernelsOnCuda, RmsNorm) {
   EXPECT_EQ(Failures(testing::RmsNormCases()), "");
 }

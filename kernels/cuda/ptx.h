@@ -5,10 +5,12 @@
 // host, and declares the same functions.
 
 #include <cstdint>
+#include <type_traits>
 
 #include <cuda_runtime.h>
 
 #include "common/dtype.h"
+#include "common/float8.h"
 
 namespace weft::kernels::cuda::ptx {
 
@@ -44,6 +46,22 @@ __device__ __forceinline__ float UnpackHalf(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
+}
+
+/// Two floats as ToFloat8<T>() converts them, `low` in the lower byte of the lower half.
+template <class T>
+__device__ __forceinline__ uint32_t PackFloat8(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t pair;
+  if constexpr (std::is_same_v<T, Float8E4M3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+#else
+  return uint32_t{ToFloat8<T>(low).bits} | uint32_t{ToFloat8<T>(high).bits} << 8;
+#endif
 }
 
 /// 2^x to about two units in the last place; what would be subnormal is 0.

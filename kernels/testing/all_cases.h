@@ -18,10 +18,12 @@ std::vector<OpCase> EmbeddingCases();
 std::vector<OpCase> GatherRowsCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
+std::vector<OpCase> LinearFp8Cases();
 std::vector<OpCase> NormStatCases();
 std::vector<OpCase> OptimizerCases();
 std::vector<OpCase> OrthogonalizeCases();
 std::vector<OpCase> PatchesCases();
+std::vector<OpCase> QuantizeFp8Cases();
 std::vector<OpCase> RmsNormCases();
 std::vector<OpCase> RopeCases();
 std::vector<OpCase> StochasticRoundCases();
@@ -31,11 +33,12 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),   AdafactorCases(),       AffineCases(),      AttentionCases(),
-           CrossEntropyCases(), DropoutCases(),         ElementwiseCases(), EmbeddingCases(),
-           GatherRowsCases(),   LayerNormCases(),       LinearCases(),      NormStatCases(),
-           OptimizerCases(),    OrthogonalizeCases(),   PatchesCases(),     RmsNormCases(),
-           RopeCases(),         StochasticRoundCases(), SwiGluCases(),
+           ActivationCases(),   AdafactorCases(), AffineCases(),        AttentionCases(),
+           CrossEntropyCases(), DropoutCases(),   ElementwiseCases(),   EmbeddingCases(),
+           GatherRowsCases(),   LayerNormCases(), LinearCases(),        LinearFp8Cases(),
+           NormStatCases(),     OptimizerCases(), OrthogonalizeCases(), PatchesCases(),
+           QuantizeFp8Cases(),  RmsNormCases(),   RopeCases(),          StochasticRoundCases(),
+           SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include "common/dtype.h"
+#include "common/float8.h"
 
 namespace weft::kernels::cuda::ptx {
 
@@ -52,6 +53,11 @@ inline uint32_t PackHalf(float low, float high) {
 }
 inline float UnpackHalf(uint16_t bits) {
   return ToFloat(Half{bits});
+}
+
+template <class T>
+uint32_t PackFloat8(float low, float high) {
+  return uint32_t{ToFloat8<T>(low).bits} | uint32_t{ToFloat8<T>(high).bits} << 8;
 }
 
 inline float Exp2(float x) {
