@@ -34,4 +34,15 @@ Result<std::unique_ptr<CpuWeight>> NewAmxWeight(int64_t out_features, int64_t in
 void AmxBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
                        const TensorView& dbias, bool accumulate);
 
+/// Whether the kernels that split f32 for AMX serve these sizes on this CPU: f32 or f16, and
+/// multiples of 32.
+bool SplitServes(int64_t out_features, int64_t in_features, DType compute);
+
+/// A weight for the kernels that split f32, which has no packed copy; SplitServes() must hold.
+std::unique_ptr<CpuWeight> NewSplitWeight(int64_t out_features, int64_t in_features, DType compute);
+
+/// dweight (+)= dyᵀ x by the kernels that split f32; SplitServes() must hold.
+void SplitBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
+                         bool accumulate);
+
 }  // namespace weft::kernels::cpu

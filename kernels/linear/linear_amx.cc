@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <new>
 #include <string>
 #include <utility>
 
 #include "kernels/cpu/aligned_memory.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/thread_scratch.h"
 #include "kernels/linear/cpu_weight.h"
 #include "kernels/linear/linear_bf16_simd.h"
 #include "kernels/linear/linear_check.h"
@@ -18,28 +18,18 @@ using avx512_bf16::kBlock;
 // Rows that a weight gradient is summed over at a time: bounds the scratch memory.
 constexpr int64_t kSummedRows = 4096;
 
-// Memory for `elements` of T that stays with the thread for its next product.
-template <int kUse, class T>
-T* ThreadScratch(int64_t elements) {
-  thread_local AlignedMemory memory;
-  thread_local size_t size = 0;
-  const size_t bytes = static_cast<size_t>(elements) * sizeof(T);
-  if (bytes > size) {
-    size = 0;
-    memory.reset();
-    memory = AllocateAligned(bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    size = bytes;
-  }
-  return static_cast<T*>(memory.get());
-}
+// Uses of scratch memory.
+struct Left;
+struct Sums;
+struct Right;
 
 void MultiplyPart(const avx512_bf16::Product& product, int64_t row_begin, int64_t row_end,
                   int64_t begin, int64_t end) {
   const avx512_bf16::ScratchSize size =
       avx512_bf16::ScratchOf(product.k, row_end - row_begin, end - begin);
-  avx512_bf16::Multiply(product, row_begin, row_end, begin, end,
-                        {ThreadScratch<0, BFloat16>(size.a), ThreadScratch<1, float>(size.sums)});
+  avx512_bf16::Multiply(
+      product, row_begin, row_end, begin, end,
+      {ThreadScratch<Left, BFloat16>(size.a), ThreadScratch<Sums, float>(size.sums)});
 }
 
 // c [rows, 32 * panels] spread over the threads: by rows, or by panels when rows are few.
@@ -101,7 +91,7 @@ class AmxWeight final : public CpuWeight {
   // Packs for each product: that costs no more than a second copy to keep, which is as large.
   Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
     const int64_t out = out_features(), in = in_features();
-    auto* transposed = ThreadScratch<2, BFloat16>(out * in);
+    auto* transposed = ThreadScratch<Right, BFloat16>(out * in);
     ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
       avx512_bf16::PackTransposed(packed(), in, out, begin, end, transposed);
     });
@@ -129,7 +119,7 @@ void BackwardWeightOfRows(const BFloat16* x, int64_t x_stride, const BFloat16* d
                           bool accumulate) {
   int64_t out = dweight.shape[0], in = dweight.shape[1];
   int64_t blocks = (rows + kBlock - 1) / kBlock, padded = blocks * kBlock;
-  auto* packed_x = ThreadScratch<2, BFloat16>(padded * in);
+  auto* packed_x = ThreadScratch<Right, BFloat16>(padded * in);
   ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
     avx512_bf16::PackRows(x, x_stride, rows, in, begin, end, packed_x);
   });

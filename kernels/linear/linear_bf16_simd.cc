@@ -1,13 +1,9 @@
 #include "kernels/linear/linear_bf16_simd.h"
 
-#include "kernels/cpu/vec.h"
+#include "kernels/linear/linear_tiles.h"
 
 namespace weft::kernels::cpu::avx512_bf16 {
 namespace {
-
-// Elements of one tile of 16 rows of 64 bytes, and of a panel's part for 32 rows of b.
-constexpr int64_t kTile = 512;
-constexpr int64_t kStep = 2 * kTile;
 
 // Longest sum that runs in the tiles at once. Of a panel of b that long, the first kNearDepth rows
 // stay in the first-level cache while blocks of a pass by it; the rest comes from the second.
@@ -20,18 +16,6 @@ constexpr int64_t kResidentBytes = 1 << 20;
 constexpr int64_t kCutRows = 320;
 constexpr int64_t kCutPanels = 24;
 
-// Results of a thread from this size on are written past the cache: most would leave it before they
-// are read, and the lines they replace need not be fetched.
-constexpr int64_t kStreamedBytes = 320 << 10;
-
-struct __attribute__((packed)) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 WEFT_INLINE __m512i LoadBits(const void* from) {
   return _mm512_loadu_si512(from);
 }
@@ -43,33 +27,6 @@ WEFT_INLINE __m512i Load32(const float* from) {
 }
 WEFT_INLINE __m512i Load32(const BFloat16* from) {
   return LoadBits(from);
-}
-
-// Transposes 16 x 16 words of 32 bits.
-WEFT_INLINE void Transpose16(__m512i r[16]) {
-  __m512i t[16];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
 }
 
 // Interleaves two rows of 32 bf16: pairs of columns 0..15 and of 16..31.
@@ -92,59 +49,6 @@ WEFT_INLINE void LoadPairs(const T* from, int64_t stride, int64_t row, int64_t r
   _mm_prefetch(at + kBlock * stride, _MM_HINT_T1);
   _mm_prefetch(at + (kBlock + 1) * stride, _MM_HINT_T1);
   Interleave(even, odd, low, high);
-}
-
-enum class WriteMode : uint8_t { kStore, kStream, kAccumulate };
-
-// A finished block of c, still in f32, on its way to memory.
-template <class T>
-struct Result {
-  const float* block = nullptr;  // its four tiles, one behind the other
-  int64_t row = 0;               // next to write
-  int64_t rows = 0;
-  const float* bias = nullptr;
-  T* c = nullptr;
-  int64_t c_stride = 0;
-};
-
-// Writes around the cache where `kStream`: a whole line, whose old contents are then not fetched.
-template <bool kStream>
-WEFT_INLINE void StoreLine(void* to, __m512i line) {
-  if (kStream) {
-    _mm512_stream_si512(static_cast<__m512i*>(to), line);
-  } else {
-    _mm512_storeu_si512(to, line);
-  }
-}
-
-template <bool kStream>
-WEFT_INLINE void StoreRow(float* c, VecF low, VecF high) {
-  StoreLine<kStream>(c, reinterpret_cast<__m512i>(low));
-  StoreLine<kStream>(c + kLanes, reinterpret_cast<__m512i>(high));
-}
-
-template <bool kStream>
-WEFT_INLINE void StoreRow(BFloat16* c, VecF low, VecF high) {
-  StoreLine<kStream>(c, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
-}
-
-template <bool kBias, WriteMode kMode, class T>
-WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
-  int64_t end = result.row + count < result.rows ? result.row + count : result.rows;
-  for (; result.row < end; ++result.row) {
-    const float* block = result.block + result.row / 16 * kTile + result.row % 16 * kLanes;
-    T* c = result.c + result.row * result.c_stride;
-    VecF low = Load(block), high = Load(block + kTile / 2);
-    if (kBias) {
-      low += Load(result.bias);
-      high += Load(result.bias + kLanes);
-    }
-    if (kMode == WriteMode::kAccumulate) {
-      low += Load(c);
-      high += Load(c + kLanes);
-    }
-    StoreRow<kMode == WriteMode::kStream>(c, low, high);
-  }
 }
 
 // What is fetched into the second-level cache while a block is multiplied: rows of the next panel
@@ -187,17 +91,7 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t dep
   const int64_t steps = depth / kBlock;
   const int64_t near = steps < kNearDepth / kBlock ? steps : kNearDepth / kBlock;
   const int64_t rows_per_step = (kBlock + steps - 1) / steps;
-  if (from != nullptr) {
-    _tile_loadd(0, from, 64);
-    _tile_loadd(1, from + kTile / 2, 64);
-    _tile_loadd(2, from + kTile, 64);
-    _tile_loadd(3, from + kTile * 3 / 2, 64);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  LoadSums(from);
   for (int64_t i = 0; i < steps; ++i, a += kStep, b += kStep) {
     if (i < near) {
       MultiplyStep<true>(a, b);
@@ -215,10 +109,7 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t dep
     }
     WriteRows<kBias, kMode>(previous, rows_per_step);
   }
-  _tile_stored(0, to, 64);
-  _tile_stored(1, to + kTile / 2, 64);
-  _tile_stored(2, to + kTile, 64);
-  _tile_stored(3, to + kTile * 3 / 2, 64);
+  StoreSums(to);
 }
 
 // Copies 32 rows of 32 * steps elements into tiles; rows from `rows` on become zero.
@@ -279,12 +170,6 @@ WEFT_INLINE void TileLeft(const Product& p, int64_t begin, int64_t end, int64_t 
   for (int64_t row = begin; row < end; row += kBlock, to += kBlock * depth) {
     TileRows(p.a + row * p.a_stride + k_begin, p.a_stride, end - row, depth / kBlock, to);
   }
-}
-
-// `count` in equal parts of at most `most`, each a multiple of 32.
-WEFT_INLINE int64_t EvenPart(int64_t count, int64_t most) {
-  const int64_t parts = (count + most - 1) / most;
-  return (count + parts * kBlock - 1) / (parts * kBlock) * kBlock;
 }
 
 // How a product is cut: `rows` of a over `depth` of k are in cache while `panels` of b pass by.
@@ -433,12 +318,9 @@ void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin,
 }
 void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end,
               Scratch scratch) {
-  auto whole_lines = [&](const void* c, int64_t size) {
-    return reinterpret_cast<uintptr_t>(c) % 64 == 0 && p.c_stride * size % 64 == 0 &&
-           (row_end - row_begin) * (end - begin) * kBlock * size >= kStreamedBytes;
-  };
   auto run = [&](auto* c) {
-    bool stream = !p.accumulate && whole_lines(c, sizeof *c);
+    const bool stream = !p.accumulate && Streams(c, p.c_stride, row_end - row_begin,
+                                                 (end - begin) * kBlock, sizeof *c);
     if (p.accumulate) {
       MultiplyRange<false, WriteMode::kAccumulate>(p, c, row_begin, row_end, begin, end, scratch);
     } else if (p.bias != nullptr && stream) {

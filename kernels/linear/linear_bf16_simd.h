@@ -13,6 +13,12 @@ namespace weft::kernels::cpu::avx512_bf16 {
 /// caller to spread over threads, and need Isa::kAmx.
 inline constexpr int64_t kBlock = 32;
 
+/// `count` in equal parts of at most `most`, each a multiple of 32.
+__attribute__((always_inline)) inline int64_t EvenPart(int64_t count, int64_t most) {
+  const int64_t parts = (count + most - 1) / most;
+  return (count + parts * kBlock - 1) / (parts * kBlock) * kBlock;
+}
+
 /// Packs rows [32 * begin, 32 * end) of all n columns of b, b[i, j] at from[i * stride + j], k rows
 /// in all; rows up to the next multiple of 32 become zero. The product should follow at once.
 void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,

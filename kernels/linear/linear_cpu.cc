@@ -1,14 +1,13 @@
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/elementwise/elementwise_simd.h"
 #include "kernels/linear/cpu_weight.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_check.h"
 #include "kernels/linear/linear_simd.h"
 #include "kernels/linear/matmul.h"
+#include "kernels/linear/operand.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -24,53 +23,6 @@ constexpr int64_t kPackedBytes = 32 << 20;
 DType ProductType(DType compute) {
   return compute == DType::kBF16 && MatmulHasBf16() ? DType::kBF16 : DType::kF32;
 }
-
-// Copies rows between views of the same shape, of one type or with f32 on one side.
-void CopyRows(const TensorView& from, const TensorView& to) {
-  const bool widen = to.dtype == DType::kF32;
-  const int64_t columns = from.shape[1];
-  WithFloatType(widen ? from.dtype : to.dtype, [&]<class T>() {
-    const ElementwiseLoops<T>& loops = PickElementwiseKernels().Of<T>();
-    ParallelFor(from.shape[0], 16, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        int64_t source = r * from.row_stride, target = r * to.row_stride;
-        if (from.dtype == to.dtype) {
-          std::copy_n(from.As<T>() + source, columns, to.As<T>() + target);
-        } else if (widen) {
-          loops.to_f32(from.As<T>() + source, to.As<float>() + target, columns);
-        } else {
-          loops.from_f32(from.As<float>() + source, to.As<T>() + target, columns);
-        }
-      }
-    });
-  });
-}
-
-// An operand as oneDNN's fast kernels want it: of type `type` and without gaps between rows, in
-// place or as a copy. (With gaps it falls back to a reference implementation hundreds of times
-// slower.)
-class Operand {
- public:
-  Operand(const TensorView& view, DType type, bool is_input) : view_(view) {
-    if (view.dtype == type && view.Contiguous()) return;
-    copy_.resize(static_cast<size_t>(view.shape.Elements()) * DTypeSize(type));
-    view_ = TensorView(copy_.data(), type, view.shape);
-    if (is_input) CopyRows(view, view_);
-  }
-  Operand(const Operand&) = delete;
-  Operand& operator=(const Operand&) = delete;
-
-  const TensorView& view() const { return view_; }
-
-  // Moves a result computed in a copy to where it belongs.
-  void WriteBack(const TensorView& to) const {
-    if (!copy_.empty()) CopyRows(view_, to);
-  }
-
- private:
-  TensorView view_;
-  std::vector<uint8_t> copy_;
-};
 
 // c = a b (+ bias), or c += a b; `b` is packed, or of the product's type with `b_stride` elements
 // between its rows.
@@ -186,6 +138,10 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
     return OkStatus();
   }
   if (args.dbias) BiasGradient(args.dy, args.dbias, args.accumulate);
+  if (rows > 0 && SplitServes(out, in, args.x.dtype)) {
+    SplitBackwardWeight(args.x, args.dy, args.dweight, args.accumulate);
+    return OkStatus();
+  }
   if (rows == 0) {
     if (!args.accumulate) {
       std::fill_n(args.dweight.As<float>(), args.dweight.shape.Elements(), 0.0f);
@@ -213,6 +169,9 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t
   if (AmxServes(out_features, in_features, compute)) {
     WEFT_ASSIGN_OR_RETURN(auto weight, NewAmxWeight(out_features, in_features));
     return std::unique_ptr<PackedWeight>(std::move(weight));
+  }
+  if (SplitServes(out_features, in_features, compute)) {
+    return std::unique_ptr<PackedWeight>(NewSplitWeight(out_features, in_features, compute));
   }
   PackedMatrix packed;
   WEFT_RETURN_IF_ERROR(packed.Reset(in_features, out_features, ProductType(compute)));

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/thread_scratch.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -158,19 +159,7 @@ ProductCache& Cache() {
   return cache;
 }
 
-// At least `bytes` of memory that stays with the thread for its next product.
-void* ThreadScratch(size_t bytes) {
-  thread_local AlignedMemory memory;
-  thread_local size_t size = 0;
-  if (bytes > size) {
-    memory.reset();
-    size = 0;
-    memory = AllocateAligned(bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    size = bytes;
-  }
-  return memory.get();
-}
+struct Scratch;
 
 dnnl::memory Wrap(const Desc& desc, const void* data) {
   return {desc, Engine(), const_cast<void*>(data)};
@@ -224,7 +213,8 @@ Status Matmul(const MatmulShape& shape, const void* a, const void* b, const floa
         {DNNL_ARG_WEIGHTS, Wrap(product->b, b)},
         {DNNL_ARG_DST, Wrap(product->c, c)},
         {DNNL_ARG_SCRATCHPAD,
-         Wrap(product->scratchpad, ThreadScratch(product->scratchpad.get_size()))},
+         Wrap(product->scratchpad, ThreadScratch<Scratch, uint8_t>(
+                                       static_cast<int64_t>(product->scratchpad.get_size())))},
     };
     if (shape.bias) arguments.emplace(DNNL_ARG_BIAS, Wrap(product->bias, bias));
     product->primitive.execute(ThreadStream(), arguments);

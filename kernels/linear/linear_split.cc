@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/thread_scratch.h"
+#include "kernels/linear/cpu_weight.h"
+#include "kernels/linear/linear_split_simd.h"
+#include "kernels/linear/operand.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+using avx512_bf16::EvenPart;
+using avx512_bf16::kBlock;
+using avx512_bf16::SplitOperand;
+using avx512_bf16::SplitSource;
+
+// Bytes of a split number.
+constexpr int64_t kSplitBytes = avx512_bf16::kParts * int64_t{sizeof(BFloat16)};
+
+// Longest sum that runs in the tiles at once.
+constexpr int64_t kMaxDepth = 768;
+
+// Split rows of a that stay in a thread's second-level cache while panels of b pass by, and split
+// columns of b, which all threads share.
+constexpr int64_t kLeftBytes = 1 << 20;
+constexpr int64_t kRightBytes = 16 << 20;
+
+// Uses of scratch memory.
+struct Left;
+struct LeftFirst;
+struct Right;
+struct RightFirst;
+
+struct Product {
+  SplitSource a, b;
+  int64_t m, k, n;
+  const float* bias;
+  TensorView c;
+  bool accumulate;
+};
+
+// A part of a product: so many columns over so much of k, with b split.
+struct Part {
+  const Product& product;
+  SplitOperand b;
+  int64_t k_begin, depth, column;
+};
+
+// Rows [row_begin, row_end) times panels [begin, end) of a part.
+void MultiplyRange(const Part& part, int64_t row_begin, int64_t row_end, int64_t begin,
+                   int64_t end) {
+  const Product& p = part.product;
+  const int64_t group = EvenPart(row_end - row_begin, kLeftBytes / (kSplitBytes * part.depth));
+  const int64_t column = part.column + begin * kBlock;
+  const int64_t panel = part.depth * kBlock;
+  SplitOperand b = {.parts = part.b.parts + begin * panel * avx512_bf16::kParts, .first = nullptr};
+  if (part.b.first != nullptr) b.first = part.b.first + begin * panel;
+  auto* parts = ThreadScratch<Left, BFloat16>(group * part.depth * avx512_bf16::kParts);
+  for (int64_t row = row_begin; row < row_end; row += group) {
+    const int64_t rows = std::min(group, row_end - row);
+    const int64_t first_block = row / kBlock, last_block = (row + rows + kBlock - 1) / kBlock;
+    SplitOperand a = {.parts = parts, .first = nullptr};
+    if (avx512_bf16::Split(p.a, true, first_block, last_block, part.k_begin, part.depth, parts,
+                           nullptr)) {
+      auto* first = ThreadScratch<LeftFirst, BFloat16>(group * part.depth);
+      avx512_bf16::Split(p.a, true, first_block, last_block, part.k_begin, part.depth, parts,
+                         first);
+      a.first = first;
+    }
+    const bool f32 = p.c.dtype == DType::kF32;
+    const int64_t at = row * p.c.row_stride + column;
+    avx512_bf16::MultiplySplit(
+        {.a = a,
+         .b = b,
+         .depth = part.depth,
+         .rows = rows,
+         .panels = end - begin,
+         .bias = part.k_begin > 0 || p.bias == nullptr ? nullptr : p.bias + column,
+         .c_f32 = f32 ? p.c.As<float>() + at : nullptr,
+         .c_f16 = f32 ? nullptr : p.c.As<Half>() + at,
+         .c_stride = p.c.row_stride,
+         .accumulate = p.accumulate || part.k_begin > 0,
+         .stream = part.depth == p.k});
+  }
+}
+
+// Splits `panels` of b for all threads.
+SplitOperand SplitRight(const Product& p, int64_t k_begin, int64_t depth, int64_t column,
+                        int64_t panels) {
+  const int64_t panel = depth * kBlock, first_panel = column / kBlock;
+  auto* parts = ThreadScratch<Right, BFloat16>(panels * panel * avx512_bf16::kParts);
+  auto split = [&](BFloat16* first) {
+    std::atomic<bool> again = false;
+    ParallelFor(panels, 1, [&](int64_t begin, int64_t end) {
+      if (avx512_bf16::Split(p.b, false, first_panel + begin, first_panel + end, k_begin, depth,
+                             parts + begin * panel * avx512_bf16::kParts,
+                             first == nullptr ? nullptr : first + begin * panel)) {
+        again = true;
+      }
+    });
+    return again.load();
+  };
+  if (!split(nullptr)) return {.parts = parts, .first = nullptr};
+  auto* first = ThreadScratch<RightFirst, BFloat16>(panels * panel);
+  split(first);
+  return {.parts = parts, .first = first};
+}
+
+// c = a b (+ bias), or c += a b: parts of b one after the other, each times rows or, when these are
+// few, columns spread over the threads.
+void Run(const Product& p) {
+  const int64_t max_depth = EvenPart(p.k, kMaxDepth);
+  for (int64_t k_begin = 0; k_begin < p.k; k_begin += max_depth) {
+    const int64_t depth = std::min(max_depth, p.k - k_begin);
+    const int64_t columns = EvenPart(p.n, kRightBytes / (kSplitBytes * depth));
+    for (int64_t column = 0; column < p.n; column += columns) {
+      const int64_t panels = std::min(columns, p.n - column) / kBlock;
+      const Part part = {.product = p,
+                         .b = SplitRight(p, k_begin, depth, column, panels),
+                         .k_begin = k_begin,
+                         .depth = depth,
+                         .column = column};
+      const int64_t blocks = (p.m + kBlock - 1) / kBlock;
+      if (blocks >= 2 * Threads() || blocks >= panels) {
+        ParallelFor(blocks, 1, [&](int64_t begin, int64_t end) {
+          MultiplyRange(part, begin * kBlock, std::min(end * kBlock, p.m), 0, panels);
+        });
+      } else {
+        ParallelFor(panels, 1,
+                    [&](int64_t begin, int64_t end) { MultiplyRange(part, 0, p.m, begin, end); });
+      }
+    }
+  }
+}
+
+SplitSource SourceOf(const TensorView& view, bool sum_in_rows) {
+  return {.data = view.data,
+          .dtype = view.dtype,
+          .stride = view.row_stride,
+          .rows = view.shape[0],
+          .sum_in_rows = sum_in_rows};
+}
+
+class SplitWeight final : public CpuWeight {
+ public:
+  SplitWeight(int64_t out, int64_t in, DType compute) : CpuWeight(out, in, compute) {}
+
+  Status Pack(const Stream& stream, const TensorView& master) override {
+    WEFT_RETURN_IF_ERROR(
+        ArgumentCheck(stream, "PackedWeight::Pack")
+            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, kMatrixTypes)
+            .status());
+    master_ = master;
+    return OkStatus();
+  }
+
+  int64_t Bytes() const override { return 0; }
+
+  Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
+    Multiply(x, true, static_cast<const float*>(bias.data), y, false);
+    return OkStatus();
+  }
+
+  Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
+    Multiply(dy, false, nullptr, dx, accumulate);
+    return OkStatus();
+  }
+
+ private:
+  void Multiply(const TensorView& a, bool transposed, const float* bias, const TensorView& c,
+                bool accumulate) const {
+    const int64_t k = a.shape[1];
+    auto run = [&](const TensorView& to) {
+      Run({.a = SourceOf(a, true),
+           .b = SourceOf(master_, transposed),
+           .m = a.shape[0],
+           .k = k,
+           .n = c.shape[1],
+           .bias = bias,
+           .c = to,
+           .accumulate = accumulate});
+    };
+    if (c.dtype == DType::kF32 || k <= kMaxDepth) return run(c);
+    // Several parts are added in f32 and rounded once.
+    Operand sums(c, DType::kF32, accumulate);
+    run(sums.view());
+    sums.WriteBack(c);
+  }
+
+  TensorView master_;
+};
+
+}  // namespace
+
+bool SplitServes(int64_t out_features, int64_t in_features, DType compute) {
+  return compute != DType::kBF16 && ActiveIsa() >= Isa::kAmx && out_features % kBlock == 0 &&
+         in_features % kBlock == 0;
+}
+
+std::unique_ptr<CpuWeight> NewSplitWeight(int64_t out_features, int64_t in_features,
+                                          DType compute) {
+  return std::make_unique<SplitWeight>(out_features, in_features, compute);
+}
+
+void SplitBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
+                         bool accumulate) {
+  Run({.a = SourceOf(dy, false),
+       .b = SourceOf(x, false),
+       .m = dy.shape[1],
+       .k = (x.shape[0] + kBlock - 1) / kBlock * kBlock,
+       .n = x.shape[1],
+       .bias = nullptr,
+       .c = dweight,
+       .accumulate = accumulate});
+}
+
+}  // namespace weft::kernels::cpu
