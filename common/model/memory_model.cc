@@ -14,10 +14,6 @@ int64_t ElementOf(const MemoryInputs& inputs) {
   return ElementBytes(inputs.precision->activations);
 }
 
-bool Widens(const MemoryInputs& inputs) {
-  return inputs.precision->products != DType::kF32 && !inputs.native_products;
-}
-
 /// f32 numbers a norm keeps of a token: mean and deviation, or the deviation.
 int64_t NormStatistics(const ModelSpec& model) {
   return model.family == "llama" ? 1 : 2;
@@ -175,7 +171,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   const int64_t branch = scaled ? size.row : 0;
   int64_t peak = std::max({head, mlp_backward + branch, attention_backward + branch});
-  if (Widens(inputs)) {
+  if (inputs.products == ProductKind::kWidened) {
     // f32 copies of both operands of the largest product.
     const int64_t widest = std::max(MlpInputs(model) * MlpWidth(model), 3 * model.width);
     peak += kF32 * std::max(chunk * (columns + model.width), tokens * (widest + model.width));
@@ -183,6 +179,20 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   // An evaluation saves nothing, but all results of a block count as workspace.
   const int64_t evaluation = 5 * size.row + size.qkv + size.inner + size.before;
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
+}
+
+/// Copies of the weights for the forward pass.
+int64_t PackedBytes(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  switch (inputs.products) {
+    case ProductKind::kSplit:
+      return kF32 * (shape.packed - shape.packed_in_tiles);
+    case ProductKind::kNative:
+      return ElementBytes(inputs.precision->products) * shape.packed;
+    case ProductKind::kWidened:
+      break;
+  }
+  return kF32 * shape.packed;
 }
 
 /// Room for carrying the gradient of a weight to the factors of its product: a packed copy of the
@@ -231,13 +241,11 @@ int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   const ModelShape& shape = inputs.shape;
-  const int64_t packed_type = Widens(inputs) ? kF32 : ElementBytes(inputs.precision->products);
 
   MemoryBreakdown memory;
-  // Vectors are f32 whatever the recipe. Each weight is packed for the forward pass.
+  // Vectors are f32 whatever the recipe.
   memory.parameters_bytes = ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
-                            kF32 * (shape.stored - shape.stored_matrices) +
-                            packed_type * shape.packed;
+                            kF32 * (shape.stored - shape.stored_matrices) + PackedBytes(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);

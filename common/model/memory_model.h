@@ -25,6 +25,14 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape);
 /// Bytes of that table for `tokens` tokens.
 int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes);
 
+/// How a processor multiplies matrices of a type, from the least memory to the most.
+enum class ProductKind : uint8_t {
+  kSplit,    ///< Weights as they are stored, where sizes are multiples of 32; others are packed as
+             ///< f32 (f32 and f16 on AMX).
+  kNative,   ///< Weights are packed in that type.
+  kWidened,  ///< Weights are packed as f32, and other operands widened for each product.
+};
+
 /// What the memory of a rank depends on.
 struct MemoryInputs {
   ModelShape shape;
@@ -35,8 +43,7 @@ struct MemoryInputs {
   int64_t threads = 1;
   int64_t bucket_bytes = 0;
   const PrecisionRecipe* precision = &kBf16Precision;
-  bool native_products = true;  ///< The processor multiplies precision->products; otherwise weights
-                                ///< are packed as f32 and operands widened for each product.
+  ProductKind products = ProductKind::kNative;  ///< For precision->products.
   OptimizerBytes optimizer;
   int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
 };

@@ -44,8 +44,10 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   MemoryInputs inputs = Gpt2Inputs();
   inputs.precision = &kFp32Precision;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
+  inputs.products = ProductKind::kSplit;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored);
   inputs.precision = &kBf16Precision;
-  inputs.native_products = false;
+  inputs.products = ProductKind::kWidened;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
 
   // Without masters: two bytes for each number but those of biases and norms.
@@ -56,7 +58,7 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
             2 * (stored - vectors) + 4 * vectors + 2 * packed);
   EXPECT_EQ(PredictMemory(inputs).gradients_bytes, 4 * stored);
   inputs.precision = &kFp16Precision;
-  inputs.native_products = false;
+  inputs.products = ProductKind::kWidened;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
   EXPECT_EQ(PredictMemory(inputs).activations_bytes, PredictMemory(Gpt2Inputs()).activations_bytes);
 

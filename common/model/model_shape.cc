@@ -67,7 +67,11 @@ ModelShape::ModelShape(const ModelSpec& model) : spec(model) {
     }
     const bool looked_up =
         parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);
-    if (parameter.matrix() && !looked_up) packed += in_memory;
+    if (parameter.matrix() && !looked_up) {
+      packed += in_memory;
+      const int64_t columns = parameter.shape[1];
+      if (in_memory / columns % 32 == 0 && columns % 32 == 0) packed_in_tiles += in_memory;
+    }
     if (!IsOverParameterized(spec, parameter)) continue;
     factored += elements;
     largest_factored = std::max(largest_factored, elements);

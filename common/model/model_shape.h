@@ -46,7 +46,8 @@ struct ModelShape {
   int64_t stored_trained = 0;    ///< Those that have a gradient.
   int64_t stored_matrices = 0;   ///< Those whose type the precision says: of matrices and tables
                                  ///< that are not made of factors.
-  int64_t packed = 0;            ///< Numbers of the matrices that are packed for products.
+  int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
+  int64_t packed_in_tiles = 0;   ///< ... and of those whose sizes are both multiples of 32.
   int64_t factored = 0;          ///< Numbers of the weights that are over-parameterised ...
   int64_t factors = 0;           ///< ... and of what is trained in their place.
   int64_t largest_factored = 0;  ///< Numbers of the largest of those weights ...

@@ -22,7 +22,7 @@ double DefaultCoreRate(std::string_view isa, DType products) {
   // f16 runs as f32, and its operands are widened first.
   if (products == DType::kF16) return 0.8 * DefaultCoreRate(isa, DType::kF32);
   const bool bf16 = products == DType::kBF16;
-  if (isa == "amx") return bf16 ? 400e9 : 70e9;
+  if (isa == "amx") return bf16 ? 400e9 : 200e9;
   if (isa == "avx512_bf16") return bf16 ? 140e9 : 70e9;
   if (isa == "avx512") return bf16 ? 55e9 : 70e9;
   if (isa == "avx2") return bf16 ? 30e9 : 40e9;
@@ -49,9 +49,14 @@ int64_t NearestThreads(const WorkerProfile& worker, std::string_view precision, 
 
 }  // namespace
 
-bool RateModel::Multiplies(const WorkerProfile& worker, DType products) {
-  if (products == DType::kF32 || worker.device == "cuda") return true;
-  return products == DType::kBF16 && (worker.isa == "amx" || worker.isa == "avx512_bf16");
+ProductKind RateModel::ProductsOf(const WorkerProfile& worker, DType products) {
+  if (worker.device == "cuda") return ProductKind::kNative;
+  const bool amx = worker.isa == "amx";
+  if (products == DType::kBF16) {
+    return amx || worker.isa == "avx512_bf16" ? ProductKind::kNative : ProductKind::kWidened;
+  }
+  if (amx) return ProductKind::kSplit;
+  return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }
 
 double RateModel::GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t threads) const {

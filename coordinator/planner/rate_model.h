@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/model/memory_model.h"
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
 
@@ -32,8 +33,8 @@ class RateModel {
   /// Of one stream between two ranks.
   double LinkBytesPerSecond() const;
 
-  /// Whether the processor multiplies operands of that type itself, without widening them to f32.
-  static bool Multiplies(const WorkerProfile& worker, DType products);
+  /// How the worker multiplies operands of that type.
+  static ProductKind ProductsOf(const WorkerProfile& worker, DType products);
 
  private:
   const WorkerProfile& worker_;

@@ -92,7 +92,7 @@ class Searcher {
       auto [it, added] = kinds.emplace(ToJson(measured).dump(), rates_.size());
       if (added) rates_.emplace_back(*worker, precision_.products);
       kind_.push_back(it->second);
-      native_products_ = native_products_ && RateModel::Multiplies(*worker, precision_.products);
+      products_ = std::max(products_, RateModel::ProductsOf(*worker, precision_.products));
     }
   }
 
@@ -162,7 +162,7 @@ class Searcher {
     inputs.threads = option.threads;
     inputs.bucket_bytes = kBucketBytes;
     inputs.precision = &precision_;
-    inputs.native_products = native_products_;
+    inputs.products = products_;
     inputs.optimizer = optimizer_;
     inputs.recomputed_blocks = recomputed;
     return inputs;
@@ -303,7 +303,7 @@ class Searcher {
   const ModelShape shape_;
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
-  bool native_products_ = true;
+  ProductKind products_ = ProductKind::kSplit;
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kind_;  ///< By worker: index into rates_.
   std::vector<RateModel> rates_;

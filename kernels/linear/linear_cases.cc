@@ -189,6 +189,11 @@ std::vector<OpCase> LinearCases() {
       cases.push_back(BackwardWeightCase({4103, 32, 64}, dtype, true, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({96, 48, 40}, dtype, true, flag, CaseUse::kTest));
     }
+    if (dtype == DType::kF32) {
+      // Several groups of rows, and of columns, of the longest sum.
+      cases.push_back(ForwardCase({480, 512, 64}, dtype, dtype, true, CaseUse::kTest));
+      cases.push_back(ForwardCase({33, 512, 2784}, dtype, dtype, true, CaseUse::kTest));
+    }
     cases.push_back(BackwardWeightCase({40, 24, 48}, dtype, false, true, CaseUse::kTest));
     cases.push_back(ForwardCase({40, 24, 48}, dtype, DType::kF32, true, CaseUse::kTest));
     for (Dims dims :

@@ -22,12 +22,12 @@ using avx512_bf16::SplitSource;
 constexpr int64_t kSplitBytes = avx512_bf16::kParts * int64_t{sizeof(BFloat16)};
 
 // Longest sum that runs in the tiles at once.
-constexpr int64_t kMaxDepth = 768;
+constexpr int64_t kMaxDepth = 512;
 
 // Split rows of a that stay in a thread's second-level cache while panels of b pass by, and split
 // columns of b, which all threads share.
 constexpr int64_t kLeftBytes = 1 << 20;
-constexpr int64_t kRightBytes = 16 << 20;
+constexpr int64_t kRightBytes = 8 << 20;
 
 // Uses of scratch memory.
 struct Left;

@@ -1,5 +1,6 @@
 #include "kernels/linear/linear.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -8,8 +9,10 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/isa.h"
 #include "kernels/linear/linear_ref.h"
 #include "kernels/testing/all_cases.h"
+#include "kernels/testing/compare.h"
 
 namespace weft::kernels {
 namespace {
@@ -77,6 +80,75 @@ TEST(Linear, NanAndInfinityPassThrough) {
                   .ok());
   EXPECT_TRUE(std::isinf(y[0]));
   EXPECT_TRUE(std::isnan(y[2]));
+}
+
+// Sizes that kernels of our own serve, whose products are sums of several.
+TEST(Linear, NanInfinityAndTheLargestNumbersPassThroughSplitProducts) {
+  constexpr int64_t kRows = 70, kIn = 64, kOut = 96;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kLargest = std::numeric_limits<float>::max(), kTiny = 0x1p-120f;
+  PhiloxStream rng({.seed = 9});
+  auto draw = [&rng](int64_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = static_cast<float>(rng.Normal());
+    return values;
+  };
+  auto wide = [](const std::vector<float>& values) {
+    return std::vector<double>(values.begin(), values.end());
+  };
+  std::vector<float> x = draw(kRows * kIn), w = draw(kOut * kIn), dy = draw(kRows * kOut);
+  for (int64_t o = 0; o < kOut; ++o) w[o * kIn + 7] = dy[10 * kOut + o] = kTiny;
+  x[10 * kIn + 7] = kLargest;
+  x[3 * kIn + 5] = kInfinity;
+  x[40 * kIn + 60] = -kInfinity;
+  x[69 * kIn + 1] = -kNan;
+  w[50 * kIn + 5] = 0;
+  w[20 * kIn + 33] = kInfinity;
+  w[21 * kIn + 60] = kInfinity;
+  w[22 * kIn + 1] = kInfinity;
+  dy[33 * kOut + 64] = kInfinity;
+  dy[34 * kOut + 20] = -kLargest;
+  for (int64_t i = 0; i < kIn; ++i) w[20 * kIn + i] = std::copysign(kTiny, w[20 * kIn + i]);
+  for (int64_t i = 0; i < kIn; ++i) x[34 * kIn + i] = std::copysign(kTiny, x[34 * kIn + i]);
+  w[20 * kIn + 33] = kInfinity;
+
+  for (cpu::Isa isa : {cpu::ProcessIsa(), std::min(cpu::ProcessIsa(), cpu::Isa::kAvx512)}) {
+    SCOPED_TRACE(cpu::IsaName(isa));
+    cpu::ScopedIsa scoped(isa);
+    std::vector<float> y(kRows * kOut), dx(kRows * kIn), dw(kOut * kIn);
+    TensorView x_view(x.data(), DType::kF32, {kRows, kIn});
+    TensorView dy_view(dy.data(), DType::kF32, {kRows, kOut});
+    auto weight = NewPackedWeight({}, kOut, kIn, DType::kF32);
+    ASSERT_TRUE(weight.ok());
+    ASSERT_TRUE((*weight)->Pack({}, TensorView(w.data(), DType::kF32, {kOut, kIn})).ok());
+    ASSERT_TRUE(LinearForward({}, {.x = x_view,
+                                   .weight = weight->get(),
+                                   .y = TensorView(y.data(), DType::kF32, {kRows, kOut})})
+                    .ok());
+    ASSERT_TRUE(LinearBackwardInput({}, {.dy = dy_view,
+                                         .weight = weight->get(),
+                                         .dx = TensorView(dx.data(), DType::kF32, {kRows, kIn})})
+                    .ok());
+    ASSERT_TRUE(
+        LinearBackwardWeight({}, {.x = x_view,
+                                  .dy = dy_view,
+                                  .dweight = TensorView(dw.data(), DType::kF32, {kOut, kIn}),
+                                  .accumulate = false})
+            .ok());
+    auto tolerance = [](int64_t terms) { return testing::ToleranceFor(DType::kF32, terms); };
+    EXPECT_EQ(testing::Mismatch(wide(y), LinearForwardRef(wide(x), wide(w), {}, kRows, kIn, kOut),
+                                tolerance(kIn)),
+              "");
+    EXPECT_EQ(
+        testing::Mismatch(wide(dx), LinearBackwardInputRef(wide(dy), wide(w), {}, kRows, kIn, kOut),
+                          tolerance(kOut)),
+        "");
+    EXPECT_EQ(testing::Mismatch(wide(dw),
+                                LinearBackwardWeightRef(wide(x), wide(dy), {}, kRows, kIn, kOut),
+                                tolerance(kRows)),
+              "");
+  }
 }
 
 TEST(Linear, NoRowsIsNoWork) {

@@ -48,6 +48,16 @@ std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
   return std::make_unique<RandomTokens>(model.vocab_size, model.context);
 }
 
+ProductKind ProductsOf(DType products) {
+  using kernels::cpu::Isa;
+  const Isa isa = kernels::cpu::ActiveIsa();
+  if (products == DType::kBF16) {
+    return isa >= Isa::kAvx512Bf16 ? ProductKind::kNative : ProductKind::kWidened;
+  }
+  if (isa >= Isa::kAmx) return ProductKind::kSplit;
+  return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
+}
+
 void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::string& precision,
                      int64_t recomputed) {
   SCOPED_TRACE(std::to_string(model.layers) + " layers, " + precision + ", " +
@@ -70,11 +80,10 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   inputs.precision = &PrecisionOf(precision);
   inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
   inputs.recomputed_blocks = recomputed;
-  inputs.native_products = inputs.precision->products != DType::kF16 &&
-                           kernels::cpu::ActiveIsa() >= kernels::cpu::Isa::kAvx512Bf16;
+  inputs.products = ProductsOf(inputs.precision->products);
   MemoryBreakdown predicted = PredictMemory(inputs);
   // Operands that are widened for one product are the kernels' own, which no allocator counts.
-  inputs.native_products = true;
+  inputs.products = ProductKind::kNative;
   predicted.workspace_bytes = PredictMemory(inputs).workspace_bytes;
   ExpectNear("parameters", predicted.parameters_bytes, measured.parameters_bytes);
   ExpectNear("gradients", predicted.gradients_bytes, measured.gradients_bytes);
