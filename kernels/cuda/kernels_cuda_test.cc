@@ -73,6 +73,9 @@ TEST_F(KernelsOnCuda, NormStat) {
 TEST_F(KernelsOnCuda, Optimizer) {
   EXPECT_EQ(Failures(testing::OptimizerCases()), "");
 }
+TEST_F(KernelsOnCuda, Orthogonalize) {
+  EXPECT_EQ(Failures(testing::OrthogonalizeCases()), "");
+}
 TEST_F(KernelsOnCuda, Patches) {
   EXPECT_EQ(Failures(testing::PatchesCases()), "");
 }

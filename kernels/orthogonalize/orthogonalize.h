@@ -21,7 +21,9 @@ struct OrthogonalizeArgs {
 /// Bytes of workspace that a matrix of this shape needs.
 int64_t OrthogonalizeWorkspace(int64_t rows, int64_t columns, DType compute);
 
-/// Deterministic for a fixed number of threads. Where the CPU has no bf16 products they run in f32.
+/// Deterministic for a fixed number of threads, on CUDA for a model of device and a version of
+/// cuBLASLt. Where the CPU has no bf16 products they run in f32; on CUDA with bf16 all matrices
+/// between products are bf16, on the CPU only operands.
 WEFT_DEVICE_OP(Orthogonalize, OrthogonalizeArgs)
 
 }  // namespace weft::kernels

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,22 +21,17 @@ OpCase OrthogonalizeCase(int64_t rows, int64_t columns, DType compute, CaseUse u
             run.Check("matrix", m, 100 * (rows + columns), [=, &m] {
               return OrthogonalizeRef(m.InitialValues(), rows, columns, kIterations);
             });
-            auto workspace = std::make_shared<std::vector<char>>(
-                OrthogonalizeWorkspace(rows, columns, compute) + 64);
+            TestTensor& workspace = run.tensors.emplace_back(
+                DType::kU8, Shape{OrthogonalizeWorkspace(rows, columns, compute)});
             const double longer = static_cast<double>(std::max(rows, columns));
             const double shorter = static_cast<double>(std::min(rows, columns));
             run.flops = kIterations * 2 * shorter * shorter * (2 * longer + shorter);
             run.compute = compute;
-            run.run = [=, &m](const Stream& stream) {
-              void* at = workspace->data();
-              size_t space = workspace->size();
-              std::align(64, 1, at, space);
-              return Orthogonalize(
-                  stream,
-                  {.matrix = m.view(),
-                   .workspace = {at, DType::kU8, {OrthogonalizeWorkspace(rows, columns, compute)}},
-                   .iterations = kIterations,
-                   .compute = compute});
+            run.run = [=, &m, &workspace](const Stream& stream) {
+              return Orthogonalize(stream, {.matrix = m.view(),
+                                            .workspace = workspace.view(),
+                                            .iterations = kIterations,
+                                            .compute = compute});
             };
           }};
 }

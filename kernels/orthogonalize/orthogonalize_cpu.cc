@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/matmul.h"
 #include "kernels/norm_stat/norm_stat.h"
+#include "kernels/orthogonalize/orthogonalize_check.h"
 
 namespace weft::kernels {
 namespace {
@@ -169,19 +168,9 @@ class Iteration {
 }  // namespace
 
 Status Orthogonalize(const Stream& stream, const OrthogonalizeArgs& args) {
-  ArgumentCheck check(stream, "Orthogonalize");
-  check.That(args.matrix.shape.rank == 2, "the matrix must have two dimensions");
-  check.ContiguousTensor("matrix", args.matrix, args.matrix.shape, {DType::kF32});
-  check.That(args.iterations >= 1, "there must be at least one iteration");
-  check.That(args.compute == DType::kF32 || args.compute == DType::kBF16,
-             "compute must be f32 or bf16");
-  WEFT_RETURN_IF_ERROR(check.status());
+  WEFT_RETURN_IF_ERROR(CheckOrthogonalize(stream, args));
   const int64_t rows = args.matrix.shape[0], columns = args.matrix.shape[1];
   if (rows == 0 || columns == 0) return OkStatus();
-  check.ContiguousTensor("workspace", args.workspace,
-                         {OrthogonalizeWorkspace(rows, columns, args.compute)}, {DType::kU8});
-  WEFT_RETURN_IF_ERROR(check.status());
-
   float* matrix = args.matrix.As<float>();
   const NormTensor all{matrix, rows * columns};
   double squares = 0;

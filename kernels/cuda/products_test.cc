@@ -3,13 +3,18 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/rng.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/linear/linear.h"
+#include "kernels/orthogonalize/orthogonalize.h"
+#include "kernels/orthogonalize/orthogonalize_ref.h"
 #include "kernels/testing/test_device.h"
 #include "kernels/testing/test_tensor.h"
 
@@ -19,7 +24,7 @@ namespace {
 using testing::TestTensor;
 using Values = std::vector<double>;
 
-class LinearOnCuda : public OnCuda {
+class ProductsOnCuda : public OnCuda {
  protected:
   TestTensor& Make(DType dtype, const Shape& shape, const Values& values) {
     const testing::ScopedTestDevice device(stream().device, true);
@@ -44,7 +49,7 @@ class LinearOnCuda : public OnCuda {
   std::deque<TestTensor> tensors_;
 };
 
-TEST_F(LinearOnCuda, AWeightOfTheComputeTypeIsReadInPlaceAndOthersAreCopied) {
+TEST_F(ProductsOnCuda, AWeightOfTheComputeTypeIsReadInPlaceAndOthersAreCopied) {
   TestTensor& x = Make(DType::kBF16, {1, 2}, {1, 1});
   TestTensor& y = Make(DType::kBF16, {1, 2}, {0, 0});
   for (DType stored : {DType::kF32, DType::kBF16}) {
@@ -61,7 +66,7 @@ TEST_F(LinearOnCuda, AWeightOfTheComputeTypeIsReadInPlaceAndOthersAreCopied) {
   }
 }
 
-TEST_F(LinearOnCuda, NanAndInfinityPassThrough) {
+TEST_F(ProductsOnCuda, NanAndInfinityPassThrough) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
   TestTensor& master = Make(DType::kF32, {2, 2}, {1, 0, 0, 1});
   TestTensor& x = Make(DType::kF32, {2, 2}, {infinity, 1, nan, 1});
@@ -74,7 +79,7 @@ TEST_F(LinearOnCuda, NanAndInfinityPassThrough) {
   EXPECT_TRUE(std::isnan(values[2]));
 }
 
-TEST_F(LinearOnCuda, NoRowsIsNoWorkAndNoGradient) {
+TEST_F(ProductsOnCuda, NoRowsIsNoWorkAndNoGradient) {
   TestTensor& dweight = Make(DType::kF32, {2, 3}, Values(6, 7));
   TestTensor& dbias = Make(DType::kF32, {2}, {7, 7});
   const TensorView none(dweight.view().data, DType::kF32, {0, 3}, stream().device);
@@ -93,7 +98,7 @@ TEST_F(LinearOnCuda, NoRowsIsNoWorkAndNoGradient) {
 }
 
 // Of a bias that is trained while its weight is not; with many rows the sums are made in parts.
-TEST_F(LinearOnCuda, TheBiasGradientAloneIsTheColumnSums) {
+TEST_F(ProductsOnCuda, TheBiasGradientAloneIsTheColumnSums) {
   constexpr int64_t kRows = 1000, kOut = 24;
   Values values(kRows * kOut), sums(kOut, 0.0);
   for (int64_t i = 0; i < kRows * kOut; ++i) {
@@ -113,7 +118,36 @@ TEST_F(LinearOnCuda, TheBiasGradientAloneIsTheColumnSums) {
   }
 }
 
-TEST_F(LinearOnCuda, RefusesArgumentsThatDoNotFit) {
+TEST_F(ProductsOnCuda, OrthogonalizingInBf16ComesWithinAFewPercent) {
+  PhiloxStream rng({.seed = 4});
+  for (auto [rows, columns] : {std::pair<int64_t, int64_t>{33, 7}, {16, 40}, {1, 1}}) {
+    Values values(rows * columns);
+    for (double& value : values) value = static_cast<float>(rng.Normal());
+    TestTensor& matrix = Make(DType::kF32, {rows, columns}, values);
+    const int64_t bytes = OrthogonalizeWorkspace(rows, columns, DType::kBF16);
+    TestTensor& workspace = Make(DType::kU8, {bytes}, Values(bytes, 255));
+    const OrthogonalizeArgs args = {
+        .matrix = matrix.view(), .workspace = workspace.view(), .compute = DType::kBF16};
+    const Values got = Result(Orthogonalize(stream(), args), matrix);
+    const Values want = OrthogonalizeRef(values, rows, columns, args.iterations);
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      error += std::pow(got[i] - want[i], 2);
+      norm += std::pow(want[i], 2);
+    }
+    EXPECT_LT(std::sqrt(error / norm), 0.05) << rows << "x" << columns;
+  }
+}
+
+TEST_F(ProductsOnCuda, NothingOrthogonalizedStaysNothing) {
+  TestTensor& matrix = Make(DType::kF32, {3, 5}, Values(15, 0));
+  const int64_t bytes = OrthogonalizeWorkspace(3, 5, DType::kF32);
+  TestTensor& workspace = Make(DType::kU8, {bytes}, Values(bytes, 255));
+  const OrthogonalizeArgs args = {.matrix = matrix.view(), .workspace = workspace.view()};
+  EXPECT_EQ(Result(Orthogonalize(stream(), args), matrix), Values(15, 0));
+}
+
+TEST_F(ProductsOnCuda, RefusesArgumentsThatDoNotFit) {
   TestTensor& square = Make(DType::kF32, {2, 2}, Values(4, 0));
   TestTensor& wide = Make(DType::kF32, {2, 3}, Values(6, 0));
   const auto weight = Weight(2, 2, DType::kF32);
