@@ -8,40 +8,142 @@
 #include <vector>
 
 #include "common/status.h"
+#include "kernels/tensor_view.h"
+#include "worker/engine/comm/collective_account.h"
 #include "worker/engine/comm/store.h"
+#include "worker/engine/comm/work.h"
 
 namespace weft::engine {
 
-/// Operations that all ranks of a group do together. Every rank calls the same operations in the
-/// same order with the same sizes; one at a time (callers serialise), but for Abort.
+/// How the values of the ranks become one.
+enum class Reduction : uint8_t { kSum, kMax };
+
+/// Elements that go to, or come from, `peer`. A rank may send to itself.
+struct Transfer {
+  TensorView values;
+  int peer = 0;
+};
+
+/// An operation with its arguments, as the back ends get it: checked.
+struct CollectiveCall {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::string_view label;
+  Reduction reduction = Reduction::kSum;
+  TensorView input = {};
+  TensorView output = {};               ///< Same as the input where the operation works in place.
+  int root = 0;                         ///< Of a broadcast.
+  std::vector<Transfer> sends = {};     ///< Of kExchange and kAllToAll.
+  std::vector<Transfer> receives = {};  ///< In the order in which the peer sends.
+  double bytes = 0, sent_bytes = 0;     ///< For the books.
+};
+
+/// Operations that all ranks of a group do together.
 ///
-/// When a peer dies, falls silent for longer than the timeout, or aborts, the operation under way
-/// returns kUnavailable, and so do all later ones: the group is broken for good and the attempt
-/// has to be started again. No operation waits forever.
+/// **Tensors.** Contiguous, on the device of the group, of any type; reductions of f32, bf16 and
+/// f16. Shapes do not matter, numbers of elements do. Each operation is enqueued behind those
+/// before it and runs beside the caller: on a CPU on a thread of the group, on a CUDA device on a
+/// stream of the group. It begins after what `stream` was given before the call, and whoever uses
+/// its results waits for the Work. Every rank calls the same operations with the same sizes in the
+/// same order; messages between two ranks concern those two only. One thread at a time. A call that
+/// is wrong in itself gives a Work that answers kInvalid, and does nothing.
+///
+/// **Reductions** have the same bits on every rank, and the same each time. On a CPU they depend on
+/// the values alone: those of each element are added in the order of the ranks, in f32, and rounded
+/// once to the type of the tensor; a maximum is NaN when a rank has one. NCCL adds bf16 and f16 in
+/// f32 too, but in an order of its own, which the number of elements and the machines fix.
+///
+/// **Failures.** When a peer dies, falls silent for longer than the timeout, or aborts, the
+/// operation under way answers kUnavailable, and so do all later ones: the group is broken for good
+/// and the attempt has to be started again. Nothing waits forever.
 class Collective {
  public:
   virtual ~Collective() = default;
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const Device& device() const { return device_; }
+  /// Which ranks of a mesh these are, for people: "world", "data", ...
+  const std::string& name() const { return name_; }
 
-  /// Replaces each element by its sum over the ranks. The order of the additions depends only on
-  /// the length and the number of ranks, and every rank gets the same bits.
-  virtual Status AllReduceSum(std::span<float> values) = 0;
-  virtual Status AllReduceSum(std::span<double> values) = 0;
+  /// In place: `values` of every rank become their reduction. `label`: a string literal that
+  /// profiles show.
+  Work AllReduce(const Stream& stream, const TensorView& values,
+                 Reduction reduction = Reduction::kSum, std::string_view label = {});
 
-  /// The bytes of every rank, by rank. Lengths may differ.
+  /// `input` has size() parts of equal length; the reduction of the parts of number rank() goes to
+  /// `output`, which may be that part of the input.
+  Work ReduceScatter(const Stream& stream, const TensorView& input, const TensorView& output,
+                     Reduction reduction = Reduction::kSum, std::string_view label = {});
+
+  /// The inputs of all ranks one behind the other, by rank. `input` may be part rank() of `output`.
+  Work AllGather(const Stream& stream, const TensorView& input, const TensorView& output,
+                 std::string_view label = {});
+
+  /// Overwrites `values` on every rank with those of `root`.
+  Work Broadcast(const Stream& stream, const TensorView& values, int root,
+                 std::string_view label = {});
+
+  Work Send(const Stream& stream, const TensorView& values, int peer, std::string_view label = {});
+  Work Receive(const Stream& stream, const TensorView& values, int peer,
+               std::string_view label = {});
+
+  /// All of these at once, so that ranks that send to each other do not wait in a circle. Between
+  /// two ranks messages arrive in the order in which they are sent, over all calls.
+  Work Exchange(const Stream& stream, std::vector<Transfer> sends, std::vector<Transfer> receives,
+                std::string_view label = {});
+
+  /// Part p of `input` goes to rank p, and what rank p has for this one becomes part p of `output`.
+  Work AllToAll(const Stream& stream, const TensorView& input, const TensorView& output,
+                std::string_view label = {});
+
+  /// The same with parts of `send_counts[p]` and `receive_counts[p]` elements, one behind the
+  /// other.
+  Work AllToAll(const Stream& stream, const TensorView& input, std::span<const int64_t> send_counts,
+                const TensorView& output, std::span<const int64_t> receive_counts,
+                std::string_view label = {});
+
+  /// Bytes of the host, of every rank, by rank; lengths may differ. Returns when done, as the two
+  /// below, which take their turn with the tensors' operations on a CPU and are free of them on a
+  /// CUDA device.
   virtual Result<std::vector<std::string>> AllGather(std::string_view bytes) = 0;
 
-  /// Overwrites `bytes` on every rank with those of `root`.
+  /// Overwrites `bytes` of the host on every rank with those of `root`.
   virtual Status Broadcast(std::span<std::byte> bytes, int root) = 0;
 
   /// Returns once every rank has called it.
   virtual Status Barrier() = 0;
 
+  /// Makes groups of the ranks that give the same `color`, ordered as here, and returns the
+  /// caller's one. All ranks call it. A group of one costs nothing. Neither group uses the other
+  /// afterwards, but the Store must outlive both.
+  virtual Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) = 0;
+
   /// Leaves the group: cuts the connections, so that the peers fail at once instead of waiting.
-  /// An operation under way here fails, at the latest after its timeout. From any thread.
+  /// Operations under way here fail. From any thread.
   virtual void Abort() = 0;
+
+  /// What this rank has done in this group so far.
+  CollectiveAccount& account() { return *account_; }
+
+ protected:
+  Collective(int rank, int size, Device device, std::string name)
+      : rank_(rank), size_(size), device_(device), name_(std::move(name)) {}
+
+  /// Enqueues a checked operation.
+  virtual Work Start(const Stream& stream, CollectiveCall call) = 0;
+
+  const std::shared_ptr<CollectiveAccount>& shared_account() const { return account_; }
+
+ private:
+  Work StartChecked(const Stream& stream, CollectiveCall call);
+
+  const int rank_;
+  const int size_;
+  const Device device_;
+  const std::string name_;
+  std::shared_ptr<CollectiveAccount> account_ = std::make_shared<CollectiveAccount>();
 };
 
 /// What a rank needs to join its group.
@@ -55,10 +157,14 @@ struct CollectiveOptions {
 
   /// How long an operation waits for its peers before it takes them for lost.
   std::chrono::milliseconds timeout = std::chrono::minutes(2);
+
+  /// Where the tensors are.
+  Device device = {};
 };
 
-/// Joins the group of `options.size` ranks that share `store`: Gloo over TCP, or nothing at all for
-/// a single rank. kUnavailable when the peers do not come, kInvalid when the host is not ours.
+/// Joins the group of `options.size` ranks that share `store`, which outlives the group: Gloo over
+/// TCP, or nothing at all for a single rank. kUnavailable when the peers do not come, kInvalid when
+/// the host is not ours.
 Result<std::unique_ptr<Collective>> ConnectCollective(const CollectiveOptions& options,
                                                       Store& store);
 

@@ -1,21 +1,22 @@
-#include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <numeric>
+#include "worker/engine/comm/gloo_collective.h"
 
-#include <gloo/allgather.h>
-#include <gloo/allgatherv.h>
-#include <gloo/allreduce.h>
-#include <gloo/barrier.h>
-#include <gloo/broadcast.h>
-#include <gloo/math.h>
+#include <algorithm>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 
-#include "worker/engine/comm/collective.h"
-#include "worker/engine/comm/single_collective.h"
+#include "worker/engine/comm/gloo_link.h"
+#include "worker/engine/comm/gloo_operations.h"
+#include "worker/engine/comm/local_collective.h"
 
 namespace weft::engine {
 namespace {
@@ -23,17 +24,17 @@ namespace {
 /// Our Store as Gloo wants it: errors are exceptions, which Connect catches.
 class GlooStore : public gloo::rendezvous::Store {
  public:
-  GlooStore(engine::Store& store, std::chrono::milliseconds timeout)
-      : store_(store), timeout_(timeout) {}
+  GlooStore(engine::Store& store, std::string prefix, std::chrono::milliseconds timeout)
+      : store_(store), prefix_(std::move(prefix)), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    if (Status status = store_.Set(key, {data.data(), data.size()}); !status.ok()) {
+    if (Status status = store_.Set(prefix_ + key, {data.data(), data.size()}); !status.ok()) {
       throw gloo::IoException(status.message());
     }
   }
 
   std::vector<char> get(const std::string& key) override {
-    Result<std::string> value = store_.Get(key, timeout_);
+    Result<std::string> value = store_.Get(prefix_ + key, timeout_);
     if (!value.ok()) throw gloo::IoException(value.status().message());
     return {value->begin(), value->end()};
   }
@@ -47,149 +48,228 @@ class GlooStore : public gloo::rendezvous::Store {
 
  private:
   engine::Store& store_;
+  std::string prefix_;
   std::chrono::milliseconds timeout_;
+};
+
+/// What all groups of a process are made with.
+struct GlooMeans {
+  CollectiveOptions options;
+  Store* store = nullptr;
+  std::shared_ptr<gloo::transport::Device> device;
+};
+
+/// An operation in the queue of a group.
+class QueuedWork : public Work::State {
+ public:
+  QueuedWork(std::function<void()> run, const CollectiveCall& call,
+             std::shared_ptr<CollectiveAccount> account)
+      : run_(std::move(run)),
+        kind_(call.kind),
+        label_(call.label),
+        bytes_(call.bytes),
+        account_(std::move(account)) {}
+
+  Status Wait(const Stream&) override {
+    std::unique_lock lock(mutex_);
+    if (done_) return status_;
+    Stopwatch watch;
+    changed_.wait(lock, [this] { return done_; });
+    account_->AddExposed(kind_, watch.Lap());
+    return status_;
+  }
+
+  const std::function<void()>& run() const { return run_; }
+  std::string Describe() const {
+    return std::string(label_) +
+           (bytes_ > 0 ? " of " + std::to_string(std::llround(bytes_)) + " bytes" : "");
+  }
+
+  void Finish(Status status, double seconds, double sent_bytes) {
+    if (status.ok()) account_->AddDone(kind_, label_, bytes_, sent_bytes, seconds);
+    std::lock_guard lock(mutex_);
+    run_ = nullptr;
+    status_ = std::move(status);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::function<void()> run_;
+  const CollectiveKind kind_;
+  const std::string_view label_;
+  const double bytes_;
+  const std::shared_ptr<CollectiveAccount> account_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  Status status_;
 };
 
 class GlooCollective : public Collective {
  public:
-  explicit GlooCollective(std::shared_ptr<gloo::rendezvous::Context> context)
-      : context_(std::move(context)) {}
+  GlooCollective(GlooMeans means, std::shared_ptr<gloo::Context> context, std::string prefix,
+                 std::string name)
+      : Collective(context->rank, context->size, Device{}, std::move(name)),
+        means_(std::move(means)),
+        prefix_(std::move(prefix)),
+        link_(std::move(context)),
+        operations_(link_),
+        thread_([this] { Communicate(); }) {}
 
-  int rank() const override { return context_->rank; }
-  int size() const override { return context_->size; }
-
-  Status AllReduceSum(std::span<float> values) override { return AllReduce(values); }
-  Status AllReduceSum(std::span<double> values) override { return AllReduce(values); }
+  ~GlooCollective() override {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
 
   Result<std::vector<std::string>> AllGather(std::string_view bytes) override {
-    uint64_t own_length = bytes.size();
-    std::vector<uint64_t> lengths(static_cast<size_t>(size()));
-    WEFT_RETURN_IF_ERROR(Run("gathering lengths", [&] {
-      gloo::AllgatherOptions options(context_);
-      options.setInput(&own_length, 1);
-      options.setOutput(lengths.data(), lengths.size());
-      gloo::allgather(options);
-    }));
-    std::vector<size_t> counts(lengths.begin(), lengths.end());
-    const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-    std::string own(bytes);
-    std::string all(total, '\0');
-    if (total > 0) {
-      WEFT_RETURN_IF_ERROR(Run("gathering " + std::to_string(total) + " bytes", [&] {
-        gloo::AllgathervOptions options(context_);
-        options.setInput(own.data(), own.size());
-        options.setOutput(all.data(), counts);
-        gloo::allgatherv(options);
-      }));
-    }
-    std::vector<std::string> parts;
-    size_t begin = 0;
-    for (size_t count : counts) {
-      parts.push_back(all.substr(begin, count));
-      begin += count;
-    }
-    return parts;
+    std::vector<std::string> all;
+    WEFT_RETURN_IF_ERROR(
+        Control("gathering bytes", bytes.size(), [&] { all = operations_.Gather(bytes); }));
+    return all;
   }
 
   Status Broadcast(std::span<std::byte> bytes, int root) override {
-    if (bytes.empty()) return OkStatus();
-    return Run("broadcasting " + std::to_string(bytes.size()) + " bytes", [&] {
-      gloo::BroadcastOptions options(context_);
-      options.setOutput(reinterpret_cast<uint8_t*>(bytes.data()), bytes.size());
-      options.setRoot(root);
-      gloo::broadcast(options);
+    if (root < 0 || root >= size()) {
+      return InvalidError("broadcast from rank " + std::to_string(root) + " of " +
+                          std::to_string(size()));
+    }
+    return Control("broadcasting bytes", bytes.size(), [&] {
+      operations_.Broadcast(bytes.data(), static_cast<int64_t>(bytes.size()), root);
     });
   }
 
   Status Barrier() override {
-    return Run("waiting at a barrier", [&] {
-      gloo::BarrierOptions options(context_);
-      gloo::barrier(options);
-    });
+    return Control("barrier", 0, [this] { operations_.Barrier(); });
   }
 
-  void Abort() override {
-    broken_ = true;
-    context_->closeConnections();
-  }
+  Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) override;
+
+  void Abort() override { link_.Abort(); }
+
+  static Result<std::unique_ptr<Collective>> Connect(GlooMeans means, int rank, int size,
+                                                     std::string prefix, std::string name);
 
  private:
-  /// Elements of one Gloo call: a peer lost in the middle of a large buffer is noticed within one
-  /// piece, and the piece, not the buffer, is what the timeout covers.
-  static constexpr size_t kPieceElements = size_t{8} << 20;
-
-  template <class T>
-  Status AllReduce(std::span<T> values) {
-    for (size_t begin = 0; begin < values.size(); begin += kPieceElements) {
-      std::span<T> piece = values.subspan(begin, std::min(kPieceElements, values.size() - begin));
-      WEFT_RETURN_IF_ERROR(Run("summing " + std::to_string(values.size()) + " values", [&] {
-        gloo::AllreduceOptions options(context_);
-        // The ring adds in an order given by the ranks alone.
-        options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-        options.setReduceFunction(
-            static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<T>));
-        options.setOutput(piece.data(), piece.size());
-        gloo::allreduce(options);
-      }));
-    }
-    return OkStatus();
+  Work Start(const Stream&, CollectiveCall call) override {
+    const auto shared = std::make_shared<CollectiveCall>(std::move(call));
+    return Enqueue(*shared, [this, shared] { operations_.Run(*shared); });
   }
 
-  template <class Operation>
-  Status Run(const std::string& what, Operation&& operation) {
-    const std::string where =
-        "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + ", " + what;
-    if (broken_) return UnavailableError(where + ": the group of ranks is broken");
+  Work Enqueue(const CollectiveCall& call, std::function<void()> run) {
+    auto work = std::make_shared<QueuedWork>(std::move(run), call, shared_account());
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(work);
+    }
+    changed_.notify_all();
+    return Work(std::move(work));
+  }
+
+  Status Control(std::string_view label, size_t bytes, std::function<void()> run) {
+    const CollectiveCall call{
+        .kind = CollectiveKind::kControl, .label = label, .bytes = static_cast<double>(bytes)};
+    return Enqueue(call, std::move(run)).Wait(Stream{});
+  }
+
+  void Communicate() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+      if (closing_) break;
+      const std::shared_ptr<QueuedWork> work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      RunOne(*work);
+      lock.lock();
+    }
+    for (const std::shared_ptr<QueuedWork>& work : queue_) {
+      work->Finish(UnavailableError(Where(*work) + ": the group was left"), 0, 0);
+    }
+  }
+
+  std::string Where(const QueuedWork& work) const {
+    return "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + " (" + name() +
+           "), " + work.Describe();
+  }
+
+  void RunOne(QueuedWork& work) {
+    if (link_.aborted()) {
+      work.Finish(UnavailableError(Where(work) + ": the group of ranks is broken"), 0, 0);
+      return;
+    }
+    const double sent = link_.sent_bytes();
+    Stopwatch watch;
     try {
-      operation();
-      return OkStatus();
+      work.run()();
+      work.Finish(OkStatus(), watch.Lap(), link_.sent_bytes() - sent);
     } catch (const std::exception& error) {
-      Abort();
-      return UnavailableError(where + ": a peer is lost: " + error.what());
+      link_.Abort();
+      work.Finish(UnavailableError(Where(work) + ": a peer is lost: " + error.what()), 0, 0);
     }
   }
 
-  std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::atomic<bool> broken_{false};
+  const GlooMeans means_;
+  const std::string prefix_;
+  GlooLink link_;
+  GlooOperations operations_;  ///< Of thread_ alone.
+  int64_t splits_ = 0;
+
+  std::mutex mutex_;  ///< Guards what follows.
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<QueuedWork>> queue_;
+  bool closing_ = false;
+
+  std::thread thread_;
 };
 
-Status CheckOptions(const CollectiveOptions& options) {
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    return InvalidError("rank " + std::to_string(options.rank) + " of " +
-                        std::to_string(options.size) + " ranks is impossible");
-  }
-  if (options.host.empty()) return InvalidError("collectives need an address to listen on");
-  return OkStatus();
+Result<std::unique_ptr<Collective>> GlooCollective::Split(int64_t color, const std::string& name) {
+  const std::string own(reinterpret_cast<const char*>(&color), sizeof color);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> colors, AllGather(own));
+  const auto before = std::count(colors.begin(), colors.begin() + rank(), own);
+  const auto members = std::count(colors.begin(), colors.end(), own);
+  const std::string prefix =
+      prefix_ + "split " + std::to_string(splits_++) + "/" + std::to_string(color) + "/";
+  if (members == 1) return NewLocalCollective(device(), name);
+  return Connect(means_, static_cast<int>(before), static_cast<int>(members), prefix, name);
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Collective>> ConnectCollective(const CollectiveOptions& options,
-                                                      Store& store) {
-  WEFT_RETURN_IF_ERROR(CheckOptions(options));
-  if (options.size == 1) return std::unique_ptr<Collective>(std::make_unique<SingleCollective>());
-  std::shared_ptr<gloo::transport::Device> device;
+Result<std::unique_ptr<Collective>> GlooCollective::Connect(GlooMeans means, int rank, int size,
+                                                            std::string prefix, std::string name) {
+  const std::string& host = means.options.host;
   try {
-    device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.host.c_str()));
-  } catch (const std::exception& error) {
-    return InvalidError("listening on '" + options.host + "' for collectives: " + error.what() +
-                        "; hint: the worker's address must be one of its own machine");
-  }
-  try {
-    auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
-    context->setTimeout(options.timeout);
-    GlooStore gloo_store(store, options.connect_timeout);
-    context->connectFullMesh(gloo_store, device);
-    auto group = std::make_unique<GlooCollective>(std::move(context));
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+    context->setTimeout(means.options.timeout);
+    GlooStore store(*means.store, prefix, means.options.connect_timeout);
+    context->connectFullMesh(store, means.device);
+    auto group = std::make_unique<GlooCollective>(means, std::move(context), std::move(prefix),
+                                                  std::move(name));
     // Nobody may leave before everybody has joined: a peer that connects to us last would see the
     // closed connection as a failure to join.
     WEFT_RETURN_IF_ERROR(group->Barrier());
     return std::unique_ptr<Collective>(std::move(group));
   } catch (const std::exception& error) {
-    return UnavailableError("rank " + std::to_string(options.rank) + " of " +
-                            std::to_string(options.size) + " could not join its peers from " +
-                            options.host + ": " + error.what());
+    return UnavailableError("rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                            " could not join its peers from " + host + ": " + error.what());
   }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Collective>> ConnectGloo(const CollectiveOptions& options, Store& store) {
+  GlooMeans means{options, &store, nullptr};
+  try {
+    means.device =
+        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.host.c_str()));
+  } catch (const std::exception& error) {
+    return InvalidError("listening on '" + options.host + "' for collectives: " + error.what() +
+                        "; hint: the worker's address must be one of its own machine");
+  }
+  return GlooCollective::Connect(std::move(means), options.rank, options.size, "", "world");
 }
 
 }  // namespace weft::engine

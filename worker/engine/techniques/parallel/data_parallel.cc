@@ -2,33 +2,52 @@
 
 #include <cstring>
 #include <string>
+#include <string_view>
+
+#include "kernels/elementwise/elementwise.h"
 
 namespace weft::engine {
+namespace {
 
-DataParallel::DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes)
+TensorView Slice(const TensorView& buffer, const GradientBucket& bucket) {
+  char* data =
+      static_cast<char*>(buffer.data) + static_cast<size_t>(bucket.begin) * DTypeSize(buffer.dtype);
+  return {data, buffer.dtype, {bucket.end - bucket.begin}, buffer.device};
+}
+
+}  // namespace
+
+DataParallel::DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
+                           Stream stream)
     : group_(group),
-      gradients_(parameters->gradients().view().As<float>(),
-                 static_cast<size_t>(parameters->GradientCount())),
+      stream_(stream),
+      gradients_(parameters->gradients()),
       layout_(CutBuckets(*parameters, bucket_bytes)),
-      thread_([this] { Communicate(); }) {}
+      works_(layout_.buckets.size()) {}
 
 DataParallel::~DataParallel() {
-  {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
-    queue_.clear();
-  }
-  changed_.notify_all();
-  thread_.join();
+  for (const Work& work : works_) (void)work.Wait(stream_);
+}
+
+Status DataParallel::ReduceInBFloat16(Context& context) {
+  WEFT_ASSIGN_OR_RETURN(
+      narrow_, Tensor::New(context, Component::kCommunication, DType::kBF16, gradients_.shape));
+  return OkStatus();
+}
+
+TensorView DataParallel::Gradients(int64_t bucket) const {
+  return Slice(gradients_, layout_.buckets[static_cast<size_t>(bucket)]);
+}
+
+TensorView DataParallel::Narrow(int64_t bucket) const {
+  return Slice(narrow_, layout_.buckets[static_cast<size_t>(bucket)]);
 }
 
 Status DataParallel::Begin(bool last_micro_batch) {
   last_micro_batch_ = last_micro_batch;
-  std::lock_guard lock(mutex_);
   if (last_micro_batch) {
     missing_.clear();
     for (const GradientBucket& bucket : layout_.buckets) missing_.push_back(bucket.parameters);
-    reduced_ = 0;
   }
   return status_;
 }
@@ -39,35 +58,35 @@ Status DataParallel::OnGradientReady(int64_t index) {
   int64_t& missing = missing_[static_cast<size_t>(bucket)];
   WEFT_CHECK(missing > 0, "a gradient was reported twice");
   if (--missing > 0) return OkStatus();
-  std::lock_guard lock(mutex_);
-  queue_.push_back(bucket);
-  changed_.notify_all();
-  return status_;
+  TensorView values = Gradients(bucket);
+  if (narrow_) {
+    values = Narrow(bucket);
+    WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {Gradients(bucket), values}));
+  }
+  works_[static_cast<size_t>(bucket)] =
+      group_->AllReduce(stream_, values, Reduction::kSum, "all-reduce gradients");
+  return OkStatus();
 }
 
 Status DataParallel::Finish() {
   for (int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] {
-    return !status_.ok() || reduced_ == static_cast<int64_t>(layout_.buckets.size());
-  });
-  return status_;
+  for (const Work& work : works_) {
+    const Status done = work.Wait(stream_);
+    if (status_.ok()) status_ = done;
+  }
+  WEFT_RETURN_IF_ERROR(status_);
+  if (!narrow_) return OkStatus();
+  for (size_t bucket = 0; bucket < works_.size(); ++bucket) {
+    const auto index = static_cast<int64_t>(bucket);
+    WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {Narrow(index), Gradients(index)}));
+  }
+  return OkStatus();
 }
 
 Status DataParallel::SumScalars(std::span<double> values) {
-  Profiler* profiler = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    WEFT_RETURN_IF_ERROR(status_);
-    WEFT_CHECK(queue_.empty() && !communicating_, "gradients are being reduced");
-    profiler = profiler_;
-  }
-  Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(status_);
   const std::string_view own(reinterpret_cast<const char*>(values.data()), values.size_bytes());
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group_->AllGather(own));
-  if (profiler != nullptr) {
-    profiler->AddCollective("gather scalars", watch.Lap(), static_cast<double>(own.size()));
-  }
   std::vector<double> sums(values.size(), 0.0);
   for (const std::string& part : all) {
     if (part.size() != values.size_bytes()) {
@@ -83,50 +102,6 @@ Status DataParallel::SumScalars(std::span<double> values) {
   }
   std::memcpy(values.data(), sums.data(), values.size_bytes());
   return OkStatus();
-}
-
-void DataParallel::SetProfiler(Profiler* profiler) {
-  std::lock_guard lock(mutex_);
-  profiler_ = profiler;
-}
-
-double DataParallel::communication_seconds() const {
-  std::lock_guard lock(mutex_);
-  return communication_seconds_;
-}
-
-void DataParallel::Communicate() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
-    if (closing_) return;
-    const GradientBucket& bucket = layout_.buckets[static_cast<size_t>(queue_.front())];
-    queue_.pop_front();
-    communicating_ = true;
-    Profiler* const profiler = profiler_;
-    lock.unlock();
-
-    const std::span<float> values = gradients_.subspan(
-        static_cast<size_t>(bucket.begin), static_cast<size_t>(bucket.end - bucket.begin));
-    Stopwatch watch;
-    Status status = group_->AllReduceSum(values);
-    const double seconds = watch.Lap();
-    if (profiler != nullptr) {
-      profiler->AddCollective("all-reduce gradients", seconds,
-                              static_cast<double>(values.size_bytes()));
-    }
-
-    lock.lock();
-    communicating_ = false;
-    communication_seconds_ += seconds;
-    if (status.ok()) {
-      ++reduced_;
-    } else {
-      if (status_.ok()) status_ = status;
-      queue_.clear();
-    }
-    changed_.notify_all();
-  }
 }
 
 }  // namespace weft::engine

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,22 +43,10 @@ struct Parameters {
   ParameterSet set;
 };
 
-/// A group of two whose sums add `added`, and whose collectives wait until they are let through.
+/// A group of two whose sums add 1, and are done when they are let through.
 class ScriptedGroup : public Collective {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  Status AllReduceSum(std::span<float> values) override {
-    std::unique_lock lock(mutex_);
-    ++started_;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return open_; });
-    if (started_ == fail_at_) return UnavailableError("rank 1 is gone");
-    for (float& value : values) value += 1;
-    lengths_.push_back(static_cast<int64_t>(values.size()));
-    return OkStatus();
-  }
-  Status AllReduceSum(std::span<double>) override { return InternalError("unused"); }
+  ScriptedGroup() : Collective(0, 2, Device{}, "scripted") {}
   Result<std::vector<std::string>> AllGather(std::string_view bytes) override {
     std::string other(bytes.size(), '\0');
     for (size_t i = 0; i < bytes.size() / sizeof(double); ++i) {
@@ -68,29 +57,38 @@ class ScriptedGroup : public Collective {
   }
   Status Broadcast(std::span<std::byte>, int) override { return InternalError("unused"); }
   Status Barrier() override { return InternalError("unused"); }
+  Result<std::unique_ptr<Collective>> Split(int64_t, const std::string&) override {
+    return InternalError("unused");
+  }
   void Abort() override {}
 
-  void Open() {
-    std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  bool WaitStarted(int count) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return started_ >= count; });
-  }
-  int started() {
-    std::lock_guard lock(mutex_);
-    return started_;
-  }
+  int started() const { return static_cast<int>(lengths_.size()); }
   void FailAt(int collective) { fail_at_ = collective; }
   const std::vector<int64_t>& lengths() const { return lengths_; }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
-  int started_ = 0;
+  /// Done by whoever waits for it first.
+  struct Sum : Work::State {
+    Status Wait(const Stream&) override {
+      if (fails) return UnavailableError("rank 1 is gone");
+      if (!std::exchange(done, true)) {
+        for (int64_t i = 0; i < values.shape.Elements(); ++i) values.As<float>()[i] += 1;
+      }
+      return OkStatus();
+    }
+    TensorView values;
+    bool fails = false;
+    bool done = false;
+  };
+  Work Start(const Stream&, CollectiveCall call) override {
+    EXPECT_EQ(call.kind, CollectiveKind::kAllReduce);
+    lengths_.push_back(call.input.shape.Elements());
+    auto sum = std::make_shared<Sum>();
+    sum->values = call.input;
+    sum->fails = started() == fail_at_;
+    return Work(sum);
+  }
+
   int fail_at_ = 0;
   std::vector<int64_t> lengths_;
 };
@@ -130,20 +128,17 @@ TEST(DataParallel, TheFirstBucketIsOnTheWireBeforeTheBackwardPassEnds) {
   ASSERT_TRUE(reducer.Begin(true).ok());
   EXPECT_EQ(group.started(), 0);
   ASSERT_TRUE(reducer.OnGradientReady(2).ok());
-  EXPECT_TRUE(group.WaitStarted(1)) << "while gradients 1 and 0 are still to come";
+  EXPECT_EQ(group.started(), 1) << "while gradients 1 and 0 are still to come";
   ASSERT_TRUE(reducer.OnGradientReady(1).ok());
   ASSERT_TRUE(reducer.OnGradientReady(0).ok());
-  EXPECT_EQ(group.started(), 1) << "one bucket at a time";
-  group.Open();
+  EXPECT_EQ(group.started(), 3);
   ASSERT_TRUE(reducer.Finish().ok());
   EXPECT_THAT(parameters.Gradients(), testing::Each(1.0f)) << "every element once";
-  EXPECT_GT(reducer.communication_seconds(), 0);
 }
 
 TEST(DataParallel, ABucketWaitsForAllItsParameters) {
   Parameters parameters(3);
   ScriptedGroup group;
-  group.Open();
   DataParallel reducer(&group, &parameters.set, 1500);  // 2 alone has 1216
   ASSERT_THAT(reducer.layout().bucket_of, ElementsAre(1, 0, 0));
   for (int step = 0; step < 3; ++step) {
@@ -162,7 +157,6 @@ TEST(DataParallel, ABucketWaitsForAllItsParameters) {
 TEST(DataParallel, ALostPeerFailsTheStepAndAllLaterOnes) {
   Parameters parameters(3);
   ScriptedGroup group;
-  group.Open();
   group.FailAt(2);
   DataParallel reducer(&group, &parameters.set, 1);
   ASSERT_TRUE(reducer.Begin(true).ok());
@@ -182,13 +176,16 @@ TEST(DataParallel, ScalarsAreAddedInRankOrder) {
   EXPECT_THAT(values, ElementsAre(1.0 + 0.1, 0.0, 1e17 + 0.1));
 }
 
-TEST(DataParallel, RanksOverGlooGetTheSumWithTheSameBits) {
+/// Gradients of three ranks after a reduction in buckets of `bucket_bytes`.
+std::vector<std::vector<float>> ReducedOverGloo(int64_t bucket_bytes, bool in_bf16) {
   constexpr int kRanks = 3;
-  std::vector<float> results[kRanks];
-  std::vector<double> expected;
+  std::vector<std::vector<float>> results(kRanks);
   RunRanks(kRanks, milliseconds(20000), [&](Collective& group) {
     Parameters parameters(6);
-    DataParallel reducer(&group, &parameters.set, 1500);
+    DataParallel reducer(&group, &parameters.set, bucket_bytes);
+    if (in_bf16) {
+      ASSERT_TRUE(reducer.ReduceInBFloat16(parameters.context).ok());
+    }
     for (int step = 0; step < 2; ++step) {
       parameters.Fill(group.rank());
       std::vector<double> count = {static_cast<double>(group.rank())};
@@ -199,18 +196,32 @@ TEST(DataParallel, RanksOverGlooGetTheSumWithTheSameBits) {
         ASSERT_TRUE(reducer.OnGradientReady(index).ok());
       }
       ASSERT_TRUE(reducer.Finish().ok());
-      results[group.rank()] = parameters.Gradients();
+      results[static_cast<size_t>(group.rank())] = parameters.Gradients();
     }
+    const CollectiveTotals totals = group.account().totals(CollectiveKind::kAllReduce);
+    EXPECT_EQ(totals.calls, 2 * static_cast<int64_t>(reducer.layout().buckets.size()));
+    EXPECT_EQ(totals.bytes,
+              2.0 * (in_bf16 ? 2 : 4) * static_cast<double>(parameters.set.GradientCount()));
   });
-  for (size_t i = 0; i < results[0].size(); ++i) {
-    double sum = 0;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      sum += std::sin(static_cast<float>(static_cast<int64_t>(i) * 7 + rank));
+  return results;
+}
+
+TEST(DataParallel, RanksGetTheSumInRankOrderWhateverTheBuckets) {
+  for (const bool in_bf16 : {false, true}) {
+    for (const int64_t bucket_bytes : {1, 1500, 1 << 20}) {
+      const std::vector<std::vector<float>> results = ReducedOverGloo(bucket_bytes, in_bf16);
+      const auto round = [&](float value) { return in_bf16 ? ToFloat(ToBFloat16(value)) : value; };
+      for (size_t i = 0; i < results[0].size(); ++i) {
+        float sum = 0;
+        for (size_t rank = 0; rank < results.size(); ++rank) {
+          sum += round(std::sin(static_cast<float>(i * 7 + rank)));
+        }
+        ASSERT_EQ(results[0][i], round(sum)) << i << " bf16 " << in_bf16;
+      }
+      EXPECT_EQ(results[1], results[0]);
+      EXPECT_EQ(results[2], results[0]);
     }
-    ASSERT_NEAR(results[0][i], sum, 1e-5);
   }
-  EXPECT_EQ(results[1], results[0]);
-  EXPECT_EQ(results[2], results[0]);
 }
 
 }  // namespace

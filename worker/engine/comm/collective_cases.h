@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/comm/collective.h"
+
+namespace weft::engine {
+
+/// One rank of a test: its group, and where it computes.
+class TestRank {
+ public:
+  TestRank(Collective& its_group, Stream its_stream) : group(its_group), stream(its_stream) {}
+  virtual ~TestRank() = default;
+
+  /// A tensor of the group's device; lives as long as this.
+  virtual TensorView NewTensor(DType dtype, int64_t count) = 0;
+  /// Behind everything that the stream was given; waits for that.
+  virtual void Write(const TensorView& tensor, const void* bytes) = 0;
+  virtual void Read(const TensorView& tensor, void* bytes) = 0;
+
+  TensorView Put(DType dtype, const std::vector<float>& values);
+  std::vector<float> Get(const TensorView& tensor);
+
+  Collective& group;
+  const Stream stream;
+};
+
+/// A back end of Collective, for the cases that all of them have to pass.
+struct CollectiveBackend {
+  std::string name;
+  /// Sums and maxima are exactly those of the rank order.
+  bool rank_order = false;
+  /// Runs `body` as so many ranks, threads of this process, and joins them.
+  std::function<void(int size, std::chrono::milliseconds timeout,
+                     const std::function<void(TestRank&)>& body)>
+      run;
+};
+
+class CollectiveCases : public testing::TestWithParam<CollectiveBackend> {};
+
+}  // namespace weft::engine

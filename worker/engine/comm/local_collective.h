@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "worker/engine/comm/collective.h"
+
+namespace weft::engine {
+
+/// Copies, in order, what `rank` sends to itself in an exchange of tensors of the host.
+void CopyToSelf(const CollectiveCall& call, int rank);
+
+/// A group of one: no thread, no connection, and every operation is done when it is enqueued.
+std::unique_ptr<Collective> NewLocalCollective(Device device, std::string name);
+
+}  // namespace weft::engine

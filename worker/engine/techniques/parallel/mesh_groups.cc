@@ -1,0 +1,46 @@
+#include "worker/engine/techniques/parallel/mesh_groups.h"
+
+#include <string>
+
+#include "common/check.h"
+
+namespace weft::engine {
+
+Result<MeshGroups> MeshGroups::Make(Collective* world, const MeshLayout& layout,
+                                    const std::vector<AxisSet>& sets) {
+  if (world->size() != layout.ranks()) {
+    return InvalidError("a mesh of " + std::to_string(layout.ranks()) +
+                        " ranks cannot be laid over " + std::to_string(world->size()));
+  }
+  MeshGroups groups;
+  groups.world_ = world;
+  for (const AxisSet& axes : sets) {
+    Member member{axes, nullptr, nullptr};
+    if (layout.degree(axes) == layout.ranks() && layout.ranks() > 1) {
+      member.group = world;
+    } else if (layout.degree(axes) > 1) {
+      WEFT_ASSIGN_OR_RETURN(member.owned, world->Split(layout.GroupColor(world->rank(), axes),
+                                                       MeshLayout::Name(axes)));
+      member.group = member.owned.get();
+    }
+    groups.members_.push_back(std::move(member));
+  }
+  return Result<MeshGroups>(std::move(groups));
+}
+
+Collective* MeshGroups::Along(AxisSet axes) const {
+  for (const Member& member : members_) {
+    if (member.axes == axes) return member.group;
+  }
+  WEFT_CHECK(false, "no group was made along these axes");
+  return nullptr;
+}
+
+void MeshGroups::Abort() {
+  for (const Member& member : members_) {
+    if (member.owned != nullptr) member.owned->Abort();
+  }
+  world_->Abort();
+}
+
+}  // namespace weft::engine

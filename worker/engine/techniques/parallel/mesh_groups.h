@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "worker/engine/comm/collective.h"
+#include "worker/engine/techniques/parallel/mesh_layout.h"
+
+namespace weft::engine {
+
+/// The groups of one rank along the axes of a mesh, made once from the group of all ranks. Axes
+/// along which there is only one rank have no group and cost nothing; axes that span all ranks
+/// share the group of all.
+class MeshGroups {
+ public:
+  /// `world` has the ranks of the layout and outlives this. All ranks ask for the same `sets`.
+  /// kInvalid when world and layout differ.
+  static Result<MeshGroups> Make(Collective* world, const MeshLayout& layout,
+                                 const std::vector<AxisSet>& sets);
+
+  /// The group along `axes`, one of the sets asked for; null when the rank is alone in it.
+  Collective* Along(AxisSet axes) const;
+
+  /// Leaves all groups, the world among them. From any thread.
+  void Abort();
+
+ private:
+  struct Member {
+    AxisSet axes;
+    Collective* group = nullptr;
+    std::unique_ptr<Collective> owned;
+  };
+  Collective* world_ = nullptr;
+  std::vector<Member> members_;
+};
+
+}  // namespace weft::engine
