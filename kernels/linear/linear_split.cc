@@ -21,8 +21,10 @@ using avx512_bf16::SplitSource;
 // Bytes of a split number.
 constexpr int64_t kSplitBytes = avx512_bf16::kParts * int64_t{sizeof(BFloat16)};
 
-// Longest sum that runs in the tiles at once.
+// Longest sum that runs in the tiles at once; of results that are narrower than the sums, which
+// then need no room of their own.
 constexpr int64_t kMaxDepth = 512;
+constexpr int64_t kMaxNarrowDepth = 1024;
 
 // Split rows of a that stay in a thread's second-level cache while panels of b pass by, and split
 // columns of b, which all threads share.
@@ -113,7 +115,8 @@ SplitOperand SplitRight(const Product& p, int64_t k_begin, int64_t depth, int64_
 // c = a b (+ bias), or c += a b: parts of b one after the other, each times rows or, when these are
 // few, columns spread over the threads.
 void Run(const Product& p) {
-  const int64_t max_depth = EvenPart(p.k, kMaxDepth);
+  const bool f32 = p.c.dtype == DType::kF32;
+  const int64_t max_depth = EvenPart(p.k, f32 ? kMaxDepth : kMaxNarrowDepth);
   for (int64_t k_begin = 0; k_begin < p.k; k_begin += max_depth) {
     const int64_t depth = std::min(max_depth, p.k - k_begin);
     const int64_t columns = EvenPart(p.n, kRightBytes / (kSplitBytes * depth));
@@ -184,7 +187,7 @@ class SplitWeight final : public CpuWeight {
            .c = to,
            .accumulate = accumulate});
     };
-    if (c.dtype == DType::kF32 || k <= kMaxDepth) return run(c);
+    if (c.dtype == DType::kF32 || k <= kMaxNarrowDepth) return run(c);
     // Several parts are added in f32 and rounded once.
     Operand sums(c, DType::kF32, accumulate);
     run(sums.view());
