@@ -5,15 +5,16 @@
 namespace weft::kernels::cpu::avx512_bf16 {
 namespace {
 
-// Longest sum that runs in the tiles at once. Of a panel of b that long, the first kNearDepth rows
-// stay in the first-level cache while blocks of a pass by it; the rest comes from the second.
+// Longest sum that runs in the tiles at once; longer ones are cut into equal parts of at most
+// kNearDepth. Of a panel of b so many rows stay in the first-level cache while blocks of a pass by
+// it; the rest comes from the second.
 constexpr int64_t kMaxDepth = 768;
 constexpr int64_t kNearDepth = 576;
 
 // Rows of a that stay in the second-level cache while panels of b pass by: of a whole product, and
 // of one whose sums are cut, which stand beside them for so many panels.
 constexpr int64_t kResidentBytes = 1 << 20;
-constexpr int64_t kCutRows = 320;
+constexpr int64_t kCutRows = 384;
 constexpr int64_t kCutPanels = 24;
 
 WEFT_INLINE __m512i LoadBits(const void* from) {
@@ -183,7 +184,7 @@ WEFT_INLINE Cut CutOf(int64_t k, int64_t rows, int64_t panels) {
   if (k <= kMaxDepth) {
     return {EvenPart(rows, kResidentBytes / (2 * k) / kBlock * kBlock), k, panels};
   }
-  return {EvenPart(rows, kCutRows), EvenPart(k, kMaxDepth),
+  return {EvenPart(rows, kCutRows), EvenPart(k, kNearDepth),
           panels < kCutPanels ? panels : kCutPanels};
 }
 
