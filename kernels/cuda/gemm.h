@@ -10,6 +10,10 @@ namespace weft::kernels::cuda {
 /// c = alpha a b + beta plus on cuBLASLt, of matrices with at least one element. Rows may be
 /// strided. a and b are of one type; c is of it, too, or f32. Sums are f32, and f32 operands are
 /// multiplied as such (not as TF32). c overlaps neither a nor b.
+///
+/// FP8 codes (of two types, but not both E5M2) stand for numbers times a scale that lies on the
+/// device; a is not transposed and b is, k and n are multiples of 16, a, b and c have rows at
+/// multiples of 16 bytes, and c is bf16 or f32.
 struct GemmArgs {
   TensorView a;  ///< [m, k], or [k, m] when transposed
   TensorView b;  ///< [k, n], or [n, k] when transposed
@@ -19,9 +23,13 @@ struct GemmArgs {
   float alpha = 1;
   float beta = 0;           ///< At 0, `plus` is not read.
   TensorView plus = {};     ///< [m, n] of c's type; c itself where there is none
-  TensorView bias = {};     ///< [n] f32, or none: added to each row of c, rounded to c's type
+  TensorView bias = {};     ///< [n] f32 or of c's type, or none: added to each row of c, rounded to
+                            ///< c's type
   TensorView a_sums = {};   ///< [m] f32, or none: the sums of a over k, of an a that is transposed
   bool add_a_sums = false;  ///< a_sums += instead of a_sums =.
+  const float* a_scale = nullptr;  ///< Of FP8 codes.
+  const float* b_scale = nullptr;
+  bool fast_sums = false;  ///< Of FP8: sums may have fewer bits.
 };
 
 /// Bias and sums are fused into the product where cuBLASLt can. On one model of device and with one

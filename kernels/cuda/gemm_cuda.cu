@@ -22,6 +22,8 @@ namespace weft::kernels::cuda {
 namespace {
 
 cudaDataType_t CudaType(DType dtype) {
+  if (dtype == DType::kF8E4M3) return CUDA_R_8F_E4M3;
+  if (dtype == DType::kF8E5M2) return CUDA_R_8F_E5M2;
   if (dtype == DType::kBF16) return CUDA_R_16BF;
   return dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
@@ -41,7 +43,7 @@ struct PlanKey {
     auto operator<=>(const Operand&) const = default;
   };
   std::array<Operand, 4> operands;  // a, b, plus, c
-  bool a_transposed, b_transposed;
+  bool a_transposed, b_transposed, fast_sums;
   cublasLtEpilogue_t epilogue;
   uint32_t vector_alignment;
   auto operator<=>(const PlanKey&) const = default;
@@ -94,6 +96,16 @@ cublasStatus_t Prefer(cublasLtMatmulPreferenceOpaque_t& preference,
   return cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value);
 }
 
+// FP8 codes have scales, which lie on the device.
+Status SetScales(std::string_view op, const GemmArgs& args, Plan& plan) {
+  if (args.a_scale == nullptr) return OkStatus();
+  const int8_t fast = args.fast_sums ? 1 : 0;
+  return Checked(op, "describing the scales", args,
+                 {Set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.b_scale),
+                  Set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.a_scale),
+                  Set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast)});
+}
+
 }  // namespace
 
 // The library's handle of a stream, and the plans found so far.
@@ -127,6 +139,7 @@ class GemmPlans {
         .operands = {KeyOf(args.a), KeyOf(args.b), KeyOf(args.plus), KeyOf(args.c)},
         .a_transposed = args.a_transposed,
         .b_transposed = args.b_transposed,
+        .fast_sums = args.fast_sums,
         .epilogue = epilogue,
         .vector_alignment = AlignmentOf(vector)};
     if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
@@ -150,6 +163,7 @@ class GemmPlans {
                  Set(plan, CUBLASLT_MATMUL_DESC_TRANSB, form(args.a_transposed)),
                  Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, key.epilogue),
                  Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector)}));
+    WEFT_RETURN_IF_ERROR(SetScales(op, args, plan));
     // As much as the library recommends for its own workspace.
     const uint64_t most = stream.cuda->limits().major >= 9 ? 32 << 20 : 4 << 20;
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -192,9 +206,9 @@ class GemmPlans {
 namespace {
 
 // Each row of y = bias.
-template <class T>
+template <class Bias, class T>
 struct RepeatRowMap {
-  const float* bias;
+  const Bias* bias;
   StridedRows<T> y;
 
   template <int kCount>
@@ -208,14 +222,20 @@ struct RepeatRowMap {
 Status RepeatRow(const Stream& stream, std::string_view op, const TensorView& bias,
                  const TensorView& y) {
   return WithFloatType(y.dtype, [&]<class T>() {
-    return LaunchRowMap<kWide<T>>(stream, op, RepeatRowMap<T>{bias.As<float>(), RowsOf<T>(y)},
-                                  y.shape[0], y.shape[1], RowsAligned16(y) && Aligned16(bias.data));
+    const auto repeat = [&]<class Bias>() {
+      return LaunchRowMap<kWide<T>>(
+          stream, op, RepeatRowMap<Bias, T>{bias.As<Bias>(), RowsOf<T>(y)}, y.shape[0], y.shape[1],
+          RowsAligned16(y) && Aligned16(bias.data));
+    };
+    return bias.dtype == y.dtype ? repeat.template operator()<T>()
+                                 : repeat.template operator()<float>();
   });
 }
 
 // One call of the library. `workspace` holds as much as the plan asks for.
 Status Multiply(const Stream& stream, std::string_view op, const GemmArgs& args,
                 const GemmPlans& plans, Plan& plan, void* vector, void* workspace) {
+  WEFT_RETURN_IF_ERROR(SetScales(op, args, plan));
   return Checked(
       op, "cublasLtMatmul", args,
       {Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector),
@@ -248,7 +268,7 @@ Status Plain(const Stream& stream, std::string_view op, const GemmArgs& args, Ge
 
 // cuBLASLt takes a bias of c's type only.
 Status WithBias(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {
-  const bool rounds = args.c.dtype != DType::kF32;
+  const bool rounds = args.bias.dtype != args.c.dtype;
   WEFT_ASSIGN_OR_RETURN(Plan * plan, plans.Get(stream, op, args, CUBLASLT_EPILOGUE_BIAS,
                                                rounds ? InScratch() : args.bias.data));
   if (!plan->served) {

@@ -67,6 +67,12 @@ TEST_F(KernelsOnCuda, LayerNorm) {
 TEST_F(KernelsOnCuda, Linear) {
   EXPECT_EQ(Failures(testing::LinearCases()), "");
 }
+TEST_F(KernelsOnCuda, LinearFp8) {
+  const cuda::DeviceLimits& limits = state_->limits();
+  const bool has_fp8 = limits.major * 10 + limits.minor >= 89;
+  const std::set<std::string> without = {"MatmulFp8"};
+  EXPECT_EQ(Failures(testing::LinearFp8Cases(), has_fp8 ? std::set<std::string>() : without), "");
+}
 TEST_F(KernelsOnCuda, NormStat) {
   EXPECT_EQ(Failures(testing::NormStatCases()), "");
 }

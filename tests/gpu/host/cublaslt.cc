@@ -11,6 +11,7 @@
 #include <cublasLt.h>
 
 #include "common/dtype.h"
+#include "common/float8.h"
 #include "tests/gpu/host/cublaslt_count.h"
 
 // NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
@@ -38,16 +39,25 @@ cublasStatus_t Unsupported(std::string why) {
   return Refuse(CUBLAS_STATUS_NOT_SUPPORTED, std::move(why));
 }
 
+bool IsFp8(cudaDataType_t type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
 size_t SizeOf(cudaDataType_t type) {
+  if (IsFp8(type)) return 1;
   return type == CUDA_R_32F ? 4 : 2;
 }
 
 bool Known(cudaDataType_t type) {
-  return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF;
+  return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF || IsFp8(type);
 }
 
 float Read(cudaDataType_t type, const void* from, int64_t i) {
   if (type == CUDA_R_32F) return static_cast<const float*>(from)[i];
+  if (IsFp8(type)) {
+    const uint8_t code = static_cast<const uint8_t*>(from)[i];
+    return type == CUDA_R_8F_E4M3 ? ToFloat(Float8E4M3{code}) : ToFloat(Float8E5M2{code});
+  }
   const uint16_t bits = static_cast<const uint16_t*>(from)[i];
   return type == CUDA_R_16BF ? ToFloat(BFloat16{bits}) : ToFloat(Half{bits});
 }
@@ -85,6 +95,29 @@ bool UsesVector(cublasLtEpilogue_t epilogue) {
   return epilogue != CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+// The same for FP8 operands (on Ada and Hopper).
+cublasStatus_t CheckFp8(const cublasLtMatmulDescOpaque_t& operation,
+                        const cublasLtMatrixLayoutOpaque_t& a,
+                        const cublasLtMatrixLayoutOpaque_t& b,
+                        const cublasLtMatrixLayoutOpaque_t& d) {
+  if (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) return Unsupported("E5M2 times E5M2");
+  if (!IsFp8(a.type) || !IsFp8(b.type) || (d.type != CUDA_R_16BF && d.type != CUDA_R_32F)) {
+    return Unsupported("no FP8 kernels for these types");
+  }
+  if (operation.a_form != CUBLAS_OP_T || operation.b_form != CUBLAS_OP_N) {
+    return Unsupported("FP8 needs A transposed and B not");
+  }
+  if (a.rows % kAccess != 0 || a.stride % kAccess != 0 || b.stride % kAccess != 0 ||
+      d.rows % kAccess != 0 || d.stride * SizeOf(d.type) % kAccess != 0) {
+    return Unsupported("FP8 needs sizes that are multiples of 16");
+  }
+  if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB) return Unsupported("sums of FP8");
+  if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && d.type == CUDA_R_32F) {
+    return Unsupported("an f32 bias beside FP8");
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 // What the documentation of cublasLtMatmul() and of the attributes asks for.
 cublasStatus_t Check(const cublasLtMatmulDescOpaque_t& operation,
                      const cublasLtMatrixLayoutOpaque_t* const (&layouts)[4]) {
@@ -109,8 +142,19 @@ cublasStatus_t Check(const cublasLtMatmulDescOpaque_t& operation,
   if (k != b_k || d.rows != m || d.columns != n || c.rows != m || c.columns != n) {
     return Invalid("the sizes of the matrices do not fit");
   }
-  if (a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F)) {
-    return Unsupported("no kernels for these types");
+  if (c.type != d.type) return Unsupported("C and D of different types");
+  if (IsFp8(a.type) || IsFp8(b.type)) {
+    if (const cublasStatus_t status = CheckFp8(operation, a, b, d);
+        status != CUBLAS_STATUS_SUCCESS) {
+      return status;
+    }
+  } else {
+    if (a.type != b.type || (d.type != a.type && d.type != CUDA_R_32F)) {
+      return Unsupported("no kernels for these types");
+    }
+    if (operation.a_scale != nullptr || operation.b_scale != nullptr) {
+      return Invalid("scales of what is not FP8");
+    }
   }
   if (UsesVector(operation.epilogue)) {
     if (operation.bias == nullptr) return Invalid("the epilogue has no vector");
@@ -184,7 +228,10 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t operation, cublasComp
                 .a_form = CUBLAS_OP_N,
                 .b_form = CUBLAS_OP_N,
                 .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
-                .bias = nullptr};
+                .bias = nullptr,
+                .a_scale = nullptr,
+                .b_scale = nullptr,
+                .fast_sums = 0};
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -211,6 +258,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
       return Take(operation->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Take(operation->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return Take(operation->a_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return Take(operation->b_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      return Take(operation->fast_sums, value, bytes);
   }
   return host::Invalid("an unknown attribute");
 }
@@ -294,7 +347,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   }
   const cublasLtMatmulDescOpaque_t& known = algorithm->operation;
   bool same = known.a_form == operation->a_form && known.b_form == operation->b_form &&
-              known.epilogue == operation->epilogue;
+              known.epilogue == operation->epilogue && known.fast_sums == operation->fast_sums;
   for (int i = 0; i < 4; ++i) same = same && host::Same(*layouts[i], algorithm->layouts[i]);
   if (!same) return Invalid("the algorithm was found for another product");
   if (workspace_bytes < algorithm->workspace) return Invalid("the workspace is too small");
@@ -304,6 +357,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   for (int i = 0; i < 4; ++i) {
     if (i == host::kC && keep == 0) continue;
     if (operands[i] == nullptr) return Invalid(std::string(host::kNames[i]) + " is missing");
+    if (host::IsFp8(a_layout->type) && !host::Aligned(operands[i], host::kAccess)) {
+      return host::Unsupported("FP8 needs matrices at multiples of 16 bytes");
+    }
     if (!host::Aligned(operands[i], algorithm->alignments[i])) {
       return Invalid(std::string(host::kNames[i]) + " is less aligned than the algorithm was told");
     }
@@ -336,6 +392,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   const std::vector<float> left = host::Load(*a_layout, a, operation->a_form == CUBLAS_OP_T);
   const std::vector<float> right = host::Load(*b_layout, b, b_turned);
   std::vector<float> sums(static_cast<size_t>(m));
+  const float scale = (operation->a_scale != nullptr ? *operation->a_scale : 1.0f) *
+                      (operation->b_scale != nullptr ? *operation->b_scale : 1.0f);
   for (int64_t j = 0; j < n; ++j) {
     std::fill(sums.begin(), sums.end(), 0.0f);
     float vector_sum = 0;
@@ -345,7 +403,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       for (int64_t i = 0; i < m; ++i) sums[i] += left[p * m + i] * factor;
     }
     for (int64_t i = 0; i < m; ++i) {
-      float value = by * sums[i];
+      float value = by * scale * sums[i];
       if (keep != 0) value += keep * host::Read(c_layout->type, c, j * c_layout->stride + i);
       if (operation->epilogue == CUBLASLT_EPILOGUE_BIAS) {
         value += host::Read(d_layout->type, operation->bias, i);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cublasLt.h>
@@ -97,6 +98,33 @@ TEST(HostCublasLt, RefusesWhatTheLibraryRefuses) {
                 p.operation.bias = p.vector;
               }),
               HasSubstr("transposed B"));
+  // FP8 wants the sum innermost in both.
+  const auto fp8 = [](Product& p) {
+    p.operation.a_form = CUBLAS_OP_T;
+    cublasLtMatrixLayoutInit(&p.a, CUDA_R_8F_E4M3, 32, 16, 32);
+    cublasLtMatrixLayoutInit(&p.b, CUDA_R_8F_E5M2, 32, 1, 32);
+    cublasLtMatrixLayoutInit(&p.d, CUDA_R_32F, 16, 1, 16);
+  };
+  EXPECT_EQ(refusal(fp8), "CUBLAS_STATUS_SUCCESS");
+  const auto fp8_refusal = [&](auto&& change) {
+    return refusal([&](Product& p) {
+      fp8(p);
+      change(p);
+    });
+  };
+  EXPECT_THAT(fp8_refusal([](Product& p) { p.a.type = CUDA_R_8F_E5M2; }), HasSubstr("E5M2 times"));
+  EXPECT_THAT(fp8_refusal([](Product& p) { p.b.type = CUDA_R_32F; }), HasSubstr("FP8 kernels"));
+  EXPECT_THAT(fp8_refusal([](Product& p) { p.a.rows = p.b.rows = 24; }), HasSubstr("of 16"));
+  EXPECT_THAT(fp8_refusal([](Product& p) {
+                p.operation.a_form = CUBLAS_OP_N;
+                std::swap(p.a.rows, p.a.columns);
+              }),
+              HasSubstr("A transposed"));
+  EXPECT_THAT(fp8_refusal([](Product& p) {
+                p.a_at = p.a_data + 1;
+                p.preference.alignments[0] = 4;
+              }),
+              HasSubstr("multiples of 16"));
   Product other;
   other.a.stride = other.a.rows = other.d.rows = other.d.stride = 4;
   const auto algorithm = other.Find();

@@ -21,6 +21,8 @@ enum cudaDataType_t {
   CUDA_R_32F = 0,
   CUDA_R_16F = 2,
   CUDA_R_16BF = 14,
+  CUDA_R_8F_E4M3 = 28,
+  CUDA_R_8F_E5M2 = 29,
 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
@@ -38,6 +40,9 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSB = 4,
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
+  CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,
 };
 enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
@@ -54,6 +59,9 @@ struct cublasLtMatmulDescOpaque_t {
   cublasOperation_t a_form, b_form;
   cublasLtEpilogue_t epilogue;
   void* bias;
+  const float* a_scale;
+  const float* b_scale;
+  int8_t fast_sums;
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;

@@ -209,7 +209,8 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
 };
-/// A small Ampere: few multiprocessors, so that small tensors already need several rounds.
+/// A small Ampere that also has FP8: few multiprocessors, so that small tensors already need
+/// several rounds.
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
@@ -222,7 +223,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
       *value = 8;
       break;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
+      *value = 9;
       break;
   }
   return cudaSuccess;
