@@ -253,6 +253,12 @@ void Agent::SendHeartbeat() {
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_sequence(++heartbeat_);
   heartbeat.set_draining(draining_);
+  for (const DeviceSpec& device : settings_.profile.devices) {
+    if (device.unusable.empty()) continue;
+    v1::BrokenDevice& broken = *heartbeat.add_broken_devices();
+    broken.set_index(device.index);
+    broken.set_why(device.unusable);
+  }
   AddRunning(heartbeat.mutable_running());
   // Ended, but the rest of the log goes before that report: not missing.
   for (const auto& [key, share] : shares_) {
@@ -324,8 +330,39 @@ void Agent::OnStart(const v1::StartAttempt& start) {
                                        static_cast<AttemptListener&>(*this), metrics_);
   Attempt& attempt = share->attempt;
   shares_[key] = std::move(share);
-  attempt.Start();
+  std::string broken = BrokenUnder(start);
+  if (broken.empty()) {
+    attempt.Start();
+  } else {
+    attempt.Abort(v1::DEVICE_FAILED, broken);
+  }
   if (registered_) ScheduleHeartbeat();
+}
+
+std::string Agent::BrokenUnder(const v1::StartAttempt& start) const {
+  const v1::Plan& plan = start.plan();
+  for (int rank : start.ranks()) {
+    if (rank < 0 || rank >= plan.rank_devices_size()) continue;
+    for (const DeviceSpec& device : settings_.profile.devices) {
+      if (device.index == plan.rank_devices(rank) && !device.unusable.empty()) {
+        return "GPU " + std::to_string(device.index) + ": " + device.unusable;
+      }
+    }
+  }
+  return "";
+}
+
+void Agent::OnDevice(const DeviceEvent& event) {
+  WEFT_LOG_AT(event.broken ? LogLevel::kError : LogLevel::kWarning)
+      << "GPU " << event.index << ": " << event.text;
+  metrics_.devices().Count(event);
+  if (event.broken) {
+    for (DeviceSpec& device : settings_.profile.devices) {
+      if (device.index == event.index && device.unusable.empty()) device.unusable = event.text;
+    }
+    if (registered_) SendHeartbeat();
+  }
+  for (auto& [key, share] : shares_) share->attempt.OnDevice(event);
 }
 
 void Agent::OnStop(const v1::StopAttempt& stop) {

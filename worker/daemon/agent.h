@@ -48,6 +48,10 @@ class Agent : private AttemptListener {
   /// call kills them at once.
   void Drain(std::chrono::duration<double> limit);
 
+  /// Something happened on a GPU of this machine. A broken one is told to the coordinator, and no
+  /// rank starts there any more.
+  void OnDevice(const DeviceEvent& event);
+
   /// Looks for ranks that have ended; to be called after SIGCHLD.
   void ReapChildren();
 
@@ -71,6 +75,8 @@ class Agent : private AttemptListener {
   // Commands.
   void OnStart(const v1::StartAttempt& start);
   void OnStop(const v1::StopAttempt& stop);
+  /// Why a rank of it cannot run here; empty: all can.
+  std::string BrokenUnder(const v1::StartAttempt& start) const;
   void OnProfileRequest(const v1::ProfileAttempt& request);
   void OnStoreReply(const v1::StoreReply& reply);
   void OnLogAck(const v1::LogAck& ack);

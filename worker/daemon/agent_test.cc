@@ -50,13 +50,20 @@ class AgentTest : public ::testing::Test {
       settings.profile.worker_id = "w1";
       settings.profile.cores = 2;
       settings.log_dir = dir_;
+      for (int index : {0, 1}) {
+        DeviceSpec device;
+        device.index = index;
+        settings.profile.devices.push_back(device);
+      }
       settings.attempt = {std::string(WEFT_BINARY_DIR) + "/fake_trainer",
                           "127.0.0.1",
                           dir_ + "/cache",
                           dir_ + "/runs",
                           dir_,
                           {},
-                          owner_};
+                          owner_,
+                          {{0, "GPU-a"}, {1, "GPU-b"}},
+                          {}};
       Metrics metrics(Clock::System());
       Agent agent(io_, Clock::System(), settings, metrics, [this](const Status& status) {
         done_.set_value(status);
@@ -79,7 +86,9 @@ class AgentTest : public ::testing::Test {
     ASSERT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_heartbeat(); }));
   }
 
-  void StartJob(const std::string& name, int64_t epoch = 1, int ranks = 2) {
+  /// Rank r on GPU devices[r]; on CPUs without.
+  void StartJob(const std::string& name, int64_t epoch = 1, int ranks = 2,
+                const std::vector<int64_t>& devices = {}) {
     v1::CoordinatorMessage message;
     v1::StartAttempt& start = *message.mutable_start();
     start.set_job_id(name);
@@ -94,6 +103,8 @@ class AgentTest : public ::testing::Test {
       start.mutable_plan()->add_rank_workers("w1");
     }
     Fill(*start.mutable_plan());
+    if (!devices.empty()) start.mutable_plan()->set_device("cuda");
+    for (int64_t device : devices) start.mutable_plan()->add_rank_devices(device);
     coordinator_.Send(message);
   }
 
@@ -135,6 +146,46 @@ class AgentTest : public ::testing::Test {
   Agent* agent_ = nullptr;
   std::promise<Status> done_;
 };
+
+TEST_F(AgentTest, EachRankSeesItsGpuAndABrokenOneEndsTheAttempt) {
+  ASSERT_EQ(setenv("CUDA_VISIBLE_DEVICES", "3", 1), 0);  // of the worker itself
+  StartAgent();
+  StartJob("wait", 1, 2, {1, 0});
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(FindProcesses({owner_, "CUDA_VISIBLE_DEVICES=GPU-a"}).size(), 1u);
+  EXPECT_EQ(FindProcesses({owner_, "CUDA_VISIBLE_DEVICES=GPU-b"}).size(), 1u);
+  EXPECT_TRUE(FindProcesses({owner_, "CUDA_VISIBLE_DEVICES=3"}).empty());
+  // A program's own error is told in the log of its rank alone.
+  boost::asio::post(io_, [this] { agent_->OnDevice({0, 31, "XID 31", false}); });
+  EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
+    const auto& lines = m.logs().lines();
+    return std::any_of(lines.begin(), lines.end(), [](const v1::LogLine& line) {
+      return line.rank() == 1 && line.text() == "[weft-worker] GPU 0: XID 31";
+    });
+  }));
+  boost::asio::post(io_, [this] { agent_->OnDevice({1, 79, "XID 79", true}); });
+  auto report = coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->reason(), v1::DEVICE_FAILED);
+  EXPECT_THAT(report->message(), HasSubstr("GPU 1: XID 79"));
+  auto heartbeat = coordinator_.WaitFor(
+      [](const v1::WorkerMessage& m) { return m.heartbeat().broken_devices_size() > 0; });
+  ASSERT_TRUE(heartbeat);
+  EXPECT_EQ(heartbeat->heartbeat().broken_devices(0).index(), 1);
+  EXPECT_EQ(heartbeat->heartbeat().broken_devices(0).why(), "XID 79");
+  // A start that was under way meanwhile is refused, one on the other GPU is not.
+  StartJob("wait", 2, 1, {1});
+  report = coordinator_.WaitForReport("wait", 2, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->reason(), v1::DEVICE_FAILED);
+  StartJob("wait", 3, 1, {0});
+  EXPECT_TRUE(coordinator_.WaitForReport("wait", 3, v1::ATTEMPT_TRAINING));
+  StartJob("wait", 4, 1, {9});
+  report = coordinator_.WaitForReport("wait", 4, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->message(), HasSubstr("GPU 9, which this worker does not offer"));
+}
 
 TEST_F(AgentTest, AProfileIsTakenByRankZeroAndAlwaysAnswered) {
   StartAgent();

@@ -136,6 +136,8 @@ Status Attempt::StartRank(int index) {
   command.arguments = {settings_.trainer, "--spec", spec_path, "--control-fd",
                        std::to_string(command.control_fd)};
   command.environment = Marker();
+  WEFT_ASSIGN_OR_RETURN(auto device, DeviceEnvironment(index));
+  command.environment.insert(command.environment.end(), device.begin(), device.end());
   command.group = ranks_.empty() ? 0 : ranks_.front()->process->pid();
   auto process =
       RankProcess::Start(io_, command,
@@ -148,6 +150,36 @@ Status Attempt::StartRank(int index) {
   rank->process = std::move(*process);
   ranks_.push_back(std::move(rank));
   return OkStatus();
+}
+
+Result<std::vector<std::string>> Attempt::DeviceEnvironment(int rank) const {
+  const v1::Plan& plan = start_.plan();
+  if (plan.device() != "cuda") return std::vector<std::string>();
+  if (rank < 0 || rank >= plan.rank_devices_size()) {
+    return InvalidError("the plan gives rank " + std::to_string(rank) + " no GPU");
+  }
+  auto device = settings_.devices.find(plan.rank_devices(rank));
+  if (device == settings_.devices.end()) {
+    return InvalidError("the plan puts rank " + std::to_string(rank) + " on GPU " +
+                        std::to_string(plan.rank_devices(rank)) +
+                        ", which this worker does not offer");
+  }
+  return std::vector<std::string>{"CUDA_VISIBLE_DEVICES=" + device->second,
+                                  "CUDA_DEVICE_ORDER=PCI_BUS_ID"};
+}
+
+void Attempt::OnDevice(const DeviceEvent& event) {
+  if (over_ || start_.plan().device() != "cuda") return;
+  std::string text = "GPU " + std::to_string(event.index) + ": " + event.text;
+  bool any = false;
+  for (int rank : start_.ranks()) {
+    if (rank >= start_.plan().rank_devices_size()) continue;
+    if (start_.plan().rank_devices(rank) != event.index) continue;
+    any = true;
+    AddLogLine(rank, true, "[weft-worker] " + text);
+  }
+  if (!any || !event.broken) return;
+  Abort(v1::DEVICE_FAILED, text + "; no rank starts there until the worker is started anew");
 }
 
 void Attempt::AddLogLine(int rank, bool is_stderr, std::string text) {
@@ -462,16 +494,18 @@ std::string Attempt::Name() const {
 }
 
 double Attempt::Utilization() const {
-  double threads = static_cast<double>(start_.world_size() * start_.plan().threads_per_rank());
+  const bool on_devices = start_.plan().device() == "cuda";
+  auto units = static_cast<double>(start_.world_size());
+  if (!on_devices) units *= static_cast<double>(start_.plan().threads_per_rank());
   double flops = start_.plan().prediction().model_flops_per_step();
   const PrecisionRecipe* precision = FindPrecision(start_.plan().precision());
   if (precision == nullptr) return 0;
-  const auto& rates = settings_.flops_per_core;
+  const auto& rates = on_devices ? settings_.flops_per_device : settings_.flops_per_core;
   auto peak = rates.find(std::string(GemmRateName(precision->products)));
   // Types that were not measured are multiplied as f32.
   if (peak == rates.end()) peak = rates.find(std::string(GemmRateName(DType::kF32)));
   if (peak == rates.end() || progress_.mean_step_seconds() <= 0) return 0;
-  return flops / progress_.mean_step_seconds() / (peak->second * threads);
+  return flops / progress_.mean_step_seconds() / (peak->second * units);
 }
 
 }  // namespace weft::daemon

@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "weft/v1/worker.pb.h"
+#include "worker/daemon/device_monitor.h"
 #include "worker/daemon/metrics.h"
 #include "worker/daemon/progress.h"
 #include "worker/daemon/rank_process.h"
@@ -31,6 +32,9 @@ struct AttemptSettings {
   std::string spec_dir;                          ///< Where ranks find their attempt spec.
   std::map<std::string, double> flops_per_core;  ///< Measured ceiling of a core, by precision.
   std::string owner;  ///< Environment entry by which every rank of this daemon is known.
+  /// What CUDA_VISIBLE_DEVICES calls each GPU that ranks may use, by index.
+  std::map<int64_t, std::string> devices = {};
+  std::map<std::string, double> flops_per_device = {};  ///< Measured ceiling, by precision.
 };
 
 /// Answer to a rendezvous request: an error message (empty on success) and the value.
@@ -74,6 +78,10 @@ class Attempt {
   /// train here, when it is recording already, and when the attempt ends before it is done.
   void Profile(const v1::ProfileAttempt& request);
 
+  /// Something happened on a GPU of this machine: ranks there have it in their log. When it broke,
+  /// all are killed and FAILED is reported.
+  void OnDevice(const DeviceEvent& event);
+
   void ReapChildren();
 
   const std::string& job_id() const { return start_.job_id(); }
@@ -88,6 +96,8 @@ class Attempt {
 
   Status CheckStart() const;
   Status StartRank(int index);
+  /// The environment in which a rank sees its GPU and no other; empty with a plan for CPUs.
+  Result<std::vector<std::string>> DeviceEnvironment(int rank) const;
   void AddLogLine(int rank, bool is_stderr, std::string text);
 
   void OnControl(Rank& rank, const std::string& line);

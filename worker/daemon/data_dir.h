@@ -28,6 +28,7 @@ class DataDir {
   const std::string& path() const { return path_; }
   const std::string& worker_id() const { return worker_id_; }
   std::string ProfilePath() const { return path_ + "/profile.json"; }
+  std::string DevicesPath() const { return path_ + "/devices.json"; }
   std::string LogDir() const { return path_ + "/logs"; }
   std::string SpecDir() const { return path_ + "/attempts"; }
   std::string CacheDir() const { return path_ + "/cache"; }

@@ -3,19 +3,28 @@
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <map>
+#include <memory>
+#include <numeric>
 #include <random>
+#include <vector>
 
 #include "common/env.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/spec/spec_json.h"
 #include "common/version.h"
 #include "worker/daemon/agent.h"
 #include "worker/daemon/data_dir.h"
+#include "worker/daemon/device_monitor.h"
+#include "worker/daemon/device_rates.h"
+#include "worker/daemon/devices.h"
 #include "worker/daemon/health.h"
 #include "worker/daemon/machine.h"
 #include "worker/daemon/options.h"
@@ -84,18 +93,85 @@ Result<WorkerProfile> Profile(const Options& options, const DataDir& data,
   return profile;
 }
 
-/// Best measured rate of a core, by precision.
-std::map<std::string, double> FlopsPerCore(const WorkerProfile& profile) {
+/// How often GPUs are asked what they do.
+constexpr std::chrono::seconds kSampleEvery{5};
+
+/// NVIDIA's library where there is one; null elsewhere, which is no error.
+std::unique_ptr<Nvml> LoadNvml() {
+  Result<std::unique_ptr<Nvml>> nvml = Nvml::Load();
+  if (nvml.ok()) return std::move(*nvml);
+  WEFT_LOG_INFO << "no GPUs: " << nvml.status().message();
+  return nullptr;
+}
+
+Status AddDevices(const Options& options, const DataDir& data, const Nvml& nvml,
+                  WorkerProfile& profile) {
+  DeviceChoice choice;
+  choice.offered = options.devices;
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) choice.visible = visible;
+  std::error_code error;
+  std::string self = std::filesystem::read_symlink("/proc/self/exe", error);
+  WEFT_ASSIGN_OR_RETURN(profile.devices, FindDevices(
+                                             nvml, choice,
+                                             [&](const auto& devices, size_t which) {
+                                               return MeasureInProcess(self, devices, which);
+                                             },
+                                             data.DevicesPath(), options.reprobe));
+  for (const DeviceSpec& device : profile.devices) {
+    WEFT_LOG_INFO << "GPU " << device.index << ": " << device.name << ", " << device.uuid
+                  << (device.unusable.empty() ? "" : ", not used: ") << device.unusable;
+    if (device.unusable.empty()) profile.device = device.device;
+  }
+  return OkStatus();
+}
+
+std::map<int64_t, std::string> CudaNames(const WorkerProfile& profile) {
+  std::map<int64_t, std::string> names;
+  for (const DeviceSpec& device : profile.devices) {
+    if (device.unusable.empty()) names[device.index] = CudaName(device);
+  }
+  return names;
+}
+
+/// Best rate of one of the measured units, by precision.
+std::map<std::string, double> BestFlops(const std::vector<GemmRate>& rates) {
   std::map<std::string, double> best;
-  for (const GemmRate& rate : profile.gemm) {
+  for (const GemmRate& rate : rates) {
     double& value = best[rate.precision];
     value = std::max(value, rate.flops_per_second / static_cast<double>(rate.threads));
   }
   return best;
 }
 
+/// Of the fastest usable GPU.
+std::map<std::string, double> FlopsPerDevice(const WorkerProfile& profile) {
+  std::vector<GemmRate> rates;
+  for (const DeviceSpec& device : profile.devices) {
+    rates.insert(rates.end(), device.gemm.begin(), device.gemm.end());
+  }
+  return BestFlops(rates);
+}
+
+/// Samples and events of all GPUs, brought to the agent's thread.
+std::unique_ptr<DeviceMonitor> Watch(const Nvml* nvml, asio::io_context& io, Agent& agent,
+                                     Metrics& metrics) {
+  if (nvml == nullptr || nvml->count() == 0) return nullptr;
+  std::vector<int> indices(static_cast<size_t>(nvml->count()));
+  std::iota(indices.begin(), indices.end(), 0);
+  DeviceMonitor::Listener listener;
+  listener.on_sample = [&io, &metrics](int index, const DeviceSample& sample) {
+    asio::post(io, [&metrics, index, sample] { metrics.devices().Set(index, sample); });
+  };
+  listener.on_event = [&io, &agent](const DeviceEvent& event) {
+    asio::post(io, [&agent, event] { agent.OnDevice(event); });
+  };
+  return std::make_unique<DeviceMonitor>(*nvml, std::move(indices), kSampleEvery,
+                                         std::move(listener));
+}
+
 /// Runs until drained or refused; the exit code.
-int RunAgent(const Options& options, const Agent::Settings& settings, Metrics& metrics) {
+int RunAgent(const Options& options, const Agent::Settings& settings, const Nvml* nvml,
+             Metrics& metrics) {
   asio::io_context io;
   int exit_code = kExitOk;
   Agent agent(io, Clock::System(), settings, metrics, [&](const Status& status) {
@@ -122,11 +198,24 @@ int RunAgent(const Options& options, const Agent::Settings& settings, Metrics& m
   wait_for_child();
 
   agent.Start();
+  std::unique_ptr<DeviceMonitor> monitor = Watch(nvml, io, agent, metrics);
   std::cout << "weft-worker " << kVersion << " ready: worker " << settings.profile.worker_id << ", "
-            << settings.profile.cores << " cores, coordinator " << options.coordinator
-            << ", metrics port " << metrics.port() << std::endl;
+            << settings.profile.cores << " cores, " << settings.attempt.devices.size()
+            << " GPUs, coordinator " << options.coordinator << ", metrics port " << metrics.port()
+            << std::endl;
   io.run();
   return exit_code;
+}
+
+/// The errand of MeasureInProcess.
+int PrintRates(int device) {
+  Result<DeviceSpec> rates = MeasureRates(device);
+  if (!rates.ok()) {
+    std::cout << rates.status().message() << std::endl;
+    return kExitInternal;
+  }
+  std::cout << ToJson(*rates).dump() << std::endl;
+  return kExitOk;
 }
 
 int Run(const Options& options) {
@@ -148,7 +237,15 @@ int Run(const Options& options) {
   Result<WorkerProfile> profile = Profile(options, *data, *run_root);
   if (!profile.ok()) return Fail(profile.status(), kExitUsage);
 
+  std::unique_ptr<Nvml> nvml = LoadNvml();
+  if (nvml != nullptr) {
+    if (Status s = AddDevices(options, *data, *nvml, *profile); !s.ok()) {
+      return Fail(s, kExitUsage);
+    }
+  }
+
   Metrics metrics(Clock::System());
+  for (const DeviceSpec& device : profile->devices) metrics.devices().Add(device);
   metrics.SetWorker(profile->worker_id, profile->cores, profile->memory_limit_bytes);
   if (!options.metrics_listen.empty()) {
     if (Status s = metrics.Listen(options.metrics_listen); !s.ok()) return Fail(s, kExitInUse);
@@ -157,14 +254,15 @@ int Run(const Options& options) {
     return Fail(s, kExitUsage);
   }
 
-  int exit_code = RunAgent(options,
-                           {options.coordinator,
-                            NewIncarnation(),
-                            *profile,
-                            data->LogDir(),
-                            {*trainer, profile->host, data->CacheDir(), *run_root, data->SpecDir(),
-                             FlopsPerCore(*profile), owner}},
-                           metrics);
+  int exit_code =
+      RunAgent(options,
+               {options.coordinator,
+                NewIncarnation(),
+                *profile,
+                data->LogDir(),
+                {*trainer, profile->host, data->CacheDir(), *run_root, data->SpecDir(),
+                 BestFlops(profile->gemm), owner, CudaNames(*profile), FlopsPerDevice(*profile)}},
+               nvml.get(), metrics);
   // The metrics server takes two seconds to stop, and nothing is left that needs an end.
   std::cout.flush();
   std::_Exit(exit_code);
@@ -177,6 +275,7 @@ int main(int argc, char** argv) {
   weft::daemon::Options options;
   int exit_code = 0;
   if (!weft::daemon::ParseOptions(argc, argv, options, exit_code)) return exit_code;
+  if (options.measure_device >= 0) return weft::daemon::PrintRates(options.measure_device);
   if (options.healthcheck) return weft::daemon::CheckHealth(options.data_dir);
   weft::InitLog("worker");
   // Writing to a rank that has just died is an error to handle, not a reason to end.

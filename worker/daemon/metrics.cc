@@ -170,7 +170,8 @@ struct Metrics::Run {
 Metrics::Metrics(const Clock& clock)
     : clock_(clock),
       registry_(std::make_shared<prometheus::Registry>()),
-      families_(std::make_unique<Families>(*registry_)) {}
+      families_(std::make_unique<Families>(*registry_)),
+      devices_(std::make_unique<DeviceMetrics>(*registry_)) {}
 
 Metrics::~Metrics() = default;
 

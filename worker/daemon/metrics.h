@@ -21,6 +21,7 @@
 #include "common/status.h"
 #include "weft/v1/coordinator.pb.h"
 #include "weft/v1/plan.pb.h"
+#include "worker/daemon/device_metrics.h"
 #include "worker/daemon/time_ledger.h"
 #include "worker/trainer/control.h"
 
@@ -42,6 +43,7 @@ class Metrics {
   int port() const { return port_; }
 
   void SetWorker(const std::string& worker_id, int64_t cores, int64_t memory_limit_bytes);
+  DeviceMetrics& devices() { return *devices_; }
   void SetAttached(bool attached);
   void SetRunningAttempts(int64_t count);
   void SetWaitingLogLines(int64_t count);
@@ -87,6 +89,7 @@ class Metrics {
   const Clock& clock_;
   std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<Families> families_;
+  std::unique_ptr<DeviceMetrics> devices_;
   std::map<std::string, std::unique_ptr<Run>> runs_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   int port_ = 0;

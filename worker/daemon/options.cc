@@ -25,8 +25,7 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   Add(app, "coordinator", options.coordinator, "Coordinator to attach to, HOST:PORT")
       ->capture_default_str();
   Add(app, "data-dir", options.data_dir,
-      "Folder of this daemon: id, lock, measurements, token shards; one for each worker")
-      ->required();
+      "Folder of this daemon: id, lock, measurements, token shards; one for each worker");
   Add(app, "run-root", options.run_root,
       "Refuse jobs whose folder is not inside this one (shared by all workers); empty: accept any");
   Add(app, "worker-id", options.worker_id,
@@ -39,6 +38,9 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   Add(app, "memory-limit", options.memory_limit_bytes,
       "Memory offered to ranks, for example 8GiB; 0: nine tenths of what this process may use")
       ->transform(CLI::AsSizeValue(false));
+  Add(app, "devices", options.devices,
+      "GPUs offered to ranks: all, none, or indices and UUIDs with commas between")
+      ->capture_default_str();
   Add(app, "metrics-listen", options.metrics_listen,
       "Where /metrics is served, HOST:PORT; port 0: any free one; empty: nowhere")
       ->capture_default_str();
@@ -48,11 +50,17 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
       "Time ranks have to save and stop after SIGTERM before they are killed")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
+  app.add_option("--measure-device", options.measure_device,
+                 "Print the rates of a GPU, counted among those that CUDA sees, and exit")
+      ->group("");
   app.add_flag("--reprobe", options.reprobe, "Measure this machine again");
   app.add_flag("--healthcheck", options.healthcheck,
                "Ask the worker that runs on --data-dir whether it is attached; exit 0 if so");
   try {
     app.parse(argc, argv);
+    if (options.data_dir.empty() && options.measure_device < 0) {
+      throw CLI::RequiredError("--data-dir");
+    }
   } catch (const CLI::ParseError& error) {
     exit_code = app.exit(error) == 0 ? kExitOk : kExitUsage;
     return false;

@@ -26,6 +26,8 @@ struct Options {
   int64_t cores = 0;
   uint64_t memory_limit_bytes = 0;
   double drain_seconds = 60;
+  std::string devices = "all";
+  int measure_device = -1;  ///< Do that, and nothing else; negative: be a daemon.
   bool reprobe = false;
   bool healthcheck = false;
 };

@@ -8,11 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "common/log.h"
@@ -153,9 +155,15 @@ Result<std::unique_ptr<RankProcess>> RankProcess::Start(asio::io_context& io,
   WEFT_ASSIGN_OR_RETURN(Fd null_input, MoveUp(null_fd));
 
   std::vector<std::string> arguments = command.arguments;
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  environment.insert(environment.end(), command.environment.begin(), command.environment.end());
+  std::vector<std::string> environment = command.environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    std::string_view inherited = *entry;
+    bool replaced = std::any_of(
+        command.environment.begin(), command.environment.end(), [&](const std::string& given) {
+          return inherited.starts_with(given.substr(0, given.find('=') + 1));
+        });
+    if (!replaced) environment.emplace_back(inherited);
+  }
   ChildPlan plan{Pointers(arguments),     Pointers(environment),
                  null_input.get(),        output.theirs.get(),
                  errors.theirs.get(),     control.theirs.get(),

@@ -20,7 +20,7 @@ namespace weft::daemon {
 /// What to start.
 struct RankCommand {
   std::vector<std::string> arguments;    ///< The program's path first.
-  std::vector<std::string> environment;  ///< "NAME=value", added to this process's own.
+  std::vector<std::string> environment;  ///< "NAME=value", before this process's own.
   int control_fd = 3;                    ///< Where the child finds its end of the control channel.
   pid_t group = 0;                       ///< Process group to join; 0: lead a new one.
 };

@@ -1,0 +1,187 @@
+#include "worker/daemon/device_rates.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+
+#include "common/json.h"
+#include "common/model/precision.h"
+#include "common/spec/spec_json.h"
+#include "common/text.h"
+#include "kernels/cuda/copy_rate.h"
+#include "kernels/cuda/device.h"
+#include "kernels/linear/linear.h"
+#include "worker/daemon/devices.h"
+
+extern char** environ;
+
+namespace weft::daemon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+struct GemmShape {
+  int64_t m, n, k;
+};
+/// From products that hardly fill a GPU to those that reach its ceiling.
+constexpr std::array<GemmShape, 6> kGemmShapes{{{256, 256, 256},
+                                                {1024, 1024, 1024},
+                                                {8192, 768, 768},
+                                                {8192, 3072, 768},
+                                                {4096, 4096, 4096},
+                                                {8192, 8192, 8192}}};
+constexpr size_t kCopyBytes = size_t{256} << 20;
+
+/// Runs enqueued back to back, so that what a launch costs the host is hidden as in training.
+constexpr Seconds kEnough{0.03};
+constexpr int kMostRuns = 1000;
+
+Result<GemmRate> MeasureGemm(kernels::cuda::StreamState& state, const GemmShape& shape,
+                             DType dtype) {
+  using kernels::cuda::DeviceMemory;
+  const auto size = static_cast<size_t>(ElementBytes(dtype));
+  const Stream stream = state.stream();
+  const int device = stream.device.index;
+  auto allocate = [&](int64_t rows, int64_t columns, size_t element) -> Result<DeviceMemory> {
+    const size_t bytes = static_cast<size_t>(rows * columns) * element;
+    WEFT_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(device, bytes));
+    // Bytes of 0x3c are small plain numbers in every type.
+    const std::string pattern(bytes, '\x3c');
+    WEFT_RETURN_IF_ERROR(memory.CopyFrom(pattern.data(), bytes));
+    return Result<DeviceMemory>(std::move(memory));
+  };
+  WEFT_ASSIGN_OR_RETURN(DeviceMemory master, allocate(shape.n, shape.k, sizeof(float)));
+  WEFT_ASSIGN_OR_RETURN(DeviceMemory x, allocate(shape.m, shape.k, size));
+  WEFT_ASSIGN_OR_RETURN(DeviceMemory y, allocate(shape.m, shape.n, size));
+  WEFT_ASSIGN_OR_RETURN(auto weight,
+                        kernels::NewPackedWeight(stream.device, shape.n, shape.k, dtype));
+  WEFT_RETURN_IF_ERROR(weight->Pack(stream, {master.data(), DType::kF32, {shape.n, shape.k}}));
+  kernels::LinearForwardArgs args;
+  args.x = {x.data(), dtype, {shape.m, shape.k}};
+  args.weight = weight.get();
+  args.y = {y.data(), dtype, {shape.m, shape.n}};
+  double best = 0;
+  for (int runs = 1; runs <= kMostRuns; runs *= 4) {
+    auto begin = Clock::now();
+    for (int run = 0; run < runs; ++run) WEFT_RETURN_IF_ERROR(LinearForward(stream, args));
+    WEFT_RETURN_IF_ERROR(state.Synchronize());
+    Seconds took = Clock::now() - begin;
+    best = std::max(best, runs / std::max(took.count(), 1e-9));
+    if (took > kEnough) break;
+  }
+  const double flops = 2.0 * static_cast<double>(shape.m * shape.n * shape.k);
+  return GemmRate{std::string(GemmRateName(dtype)), shape.m, shape.n, shape.k, 1, flops * best};
+}
+
+/// Closes it at the end.
+struct Descriptor {
+  int fd = -1;
+  ~Descriptor() { Close(); }
+  void Close() {
+    if (fd >= 0) close(fd);
+    fd = -1;
+  }
+};
+
+/// The standard output of a program that ends well within `patience`.
+Result<std::string> OutputOf(const std::vector<std::string>& arguments,
+                             const std::vector<std::string>& environment,
+                             std::chrono::seconds patience) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoError("open a pipe", errno);
+  Descriptor reader{ends[0]}, writer{ends[1]};
+  std::vector<char*> argv, envp;
+  for (const std::string& text : arguments) argv.push_back(const_cast<char*>(text.c_str()));
+  for (const std::string& text : environment) envp.push_back(const_cast<char*>(text.c_str()));
+  argv.push_back(nullptr);
+  envp.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, writer.fd, STDOUT_FILENO);
+  pid_t child = -1;
+  int error = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), envp.data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return ErrnoError("start " + arguments[0], error);
+  writer.Close();
+  const auto deadline = Clock::now() + patience;
+  std::string output;
+  bool late = false;
+  for (std::array<char, 4096> block; !late;) {
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    pollfd wait{reader.fd, POLLIN, 0};
+    int ready = left.count() > 0 ? poll(&wait, 1, static_cast<int>(left.count())) : 0;
+    if (ready < 0 && errno == EINTR) continue;
+    late = ready <= 0;
+    ssize_t n = late ? 0 : read(reader.fd, block.data(), block.size());
+    if (n <= 0) break;
+    output.append(block.data(), static_cast<size_t>(n));
+  }
+  if (late) kill(child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (late) return UnavailableError("it took longer than a minute to measure");
+  if (WIFSIGNALED(status)) {
+    return UnavailableError("measuring it ended with signal " + std::to_string(WTERMSIG(status)));
+  }
+  if (WEXITSTATUS(status) != 0) return UnavailableError(ClipText(output, 300));
+  return output;
+}
+
+}  // namespace
+
+Result<DeviceSpec> MeasureRates(int device) {
+  WEFT_ASSIGN_OR_RETURN(auto state, kernels::cuda::StreamState::Create(device));
+  DeviceSpec rates;
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const GemmShape& shape : kGemmShapes) {
+      WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(*state, shape, dtype));
+      rates.gemm.push_back(std::move(rate));
+    }
+  }
+  WEFT_ASSIGN_OR_RETURN(auto copies, kernels::cuda::MeasureCopies(device, kCopyBytes));
+  rates.copy_bytes_per_second = copies.within;
+  rates.upload_bytes_per_second = copies.upload;
+  rates.download_bytes_per_second = copies.download;
+  for (int peer = 0; peer < kernels::cuda::DeviceCount(); ++peer) {
+    if (peer == device) continue;
+    DeviceLink link;
+    link.index = peer;
+    WEFT_ASSIGN_OR_RETURN(link.bytes_per_second,
+                          kernels::cuda::MeasurePeerCopy(device, peer, kCopyBytes));
+    rates.links.push_back(link);
+  }
+  return rates;
+}
+
+Result<DeviceSpec> MeasureInProcess(const std::string& program,
+                                    const std::vector<DeviceSpec>& devices, size_t which) {
+  std::string visible = "CUDA_VISIBLE_DEVICES=";
+  for (const DeviceSpec& device : devices) {
+    visible += (visible.back() == '=' ? "" : ",") + CudaName(device);
+  }
+  std::vector<std::string> environment{visible, "CUDA_DEVICE_ORDER=PCI_BUS_ID"};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    std::string_view inherited = *entry;
+    if (inherited.starts_with("CUDA_VISIBLE_DEVICES=")) continue;
+    if (inherited.starts_with("CUDA_DEVICE_ORDER=")) continue;
+    environment.emplace_back(inherited);
+  }
+  WEFT_ASSIGN_OR_RETURN(std::string output,
+                        OutputOf({program, "--measure-device", std::to_string(which)}, environment,
+                                 std::chrono::seconds(60)));
+  Result<Json> json = ParseJson(output);
+  if (!json.ok()) return UnavailableError("measuring it gave no result: " + ClipText(output));
+  return FromJson<DeviceSpec>(*json);
+}
+
+}  // namespace weft::daemon
