@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 
+#include "kernels/optimizer/optimizer.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels {
@@ -42,6 +43,7 @@ struct AdafactorArgs {
   int64_t step = 1;            ///< 1 for the first update.
   uint64_t seed = 0;           ///< Of the rounding of bf16 parameters.
   uint32_t rounding_step = 0;  ///< Likewise.
+  UpdateGate gate = {};
 };
 
 WEFT_DEVICE_OP(Adafactor, AdafactorArgs)

@@ -61,14 +61,29 @@ OpCase AdafactorCase(const std::vector<std::pair<int64_t, int64_t>>& shapes, int
               // Three reads of the gradient, two of the parameter, and its write.
               run.bytes += 6.0 * static_cast<double>(p.view().Bytes());
             }
-            run.run = [=](const Stream& stream) {
-              return Adafactor(stream, {.tensors = *tensors,
-                                        .learning_rate = kRate,
-                                        .gradient_scale = kScale,
-                                        .gradient_limit = kLimit,
-                                        .decay_exponent = kExponent,
-                                        .clip = kClip,
-                                        .step = step});
+            AdafactorArgs args = {.learning_rate = kRate,
+                                  .gradient_scale = kScale,
+                                  .gradient_limit = kLimit,
+                                  .decay_exponent = kExponent,
+                                  .clip = kClip,
+                                  .step = step};
+            if (use == CaseUse::kSpeed || shapes.size() == 1) {
+              run.run = [tensors, args](const Stream& stream) mutable {
+                args.tensors = *tensors;
+                return Adafactor(stream, args);
+              };
+              return;
+            }
+            // First an update that is not made, then one with half of its factor behind the gate.
+            TestTensor& factor = run.tensors.emplace_back(DType::kF32, Shape{1}).Assign({0.5});
+            TestTensor& made = run.tensors.emplace_back(DType::kI32, Shape{2}).Assign({0, 1});
+            run.run = [tensors, args, &factor, &made](const Stream& stream) mutable {
+              args.tensors = *tensors;
+              args.gradient_scale = 2 * kScale;
+              args.gate = {factor.view().As<float>(), made.view().As<int32_t>()};
+              WEFT_RETURN_IF_ERROR(Adafactor(stream, args));
+              ++args.gate.made;
+              return Adafactor(stream, args);
             };
           }};
 }

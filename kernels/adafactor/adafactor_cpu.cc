@@ -25,6 +25,8 @@ class TensorUpdate {
       : args_(args),
         tensor_(tensor),
         kernels_(PickAdafactorKernels()),
+        gradient_scale_(args.gate.factor == nullptr ? args.gradient_scale
+                                                    : args.gradient_scale * *args.gate.factor),
         groups_(std::min(tensor.rows, kGroups)),
         row_factors_(static_cast<size_t>(tensor.rows), 1.0f),
         column_factors_(static_cast<size_t>(tensor.columns)) {}
@@ -64,7 +66,7 @@ class TensorUpdate {
 
  private:
   AdafactorGradient Gradient(int64_t row) const {
-    return {tensor_.gradient + row * tensor_.columns, args_.gradient_scale, args_.gradient_limit};
+    return {tensor_.gradient + row * tensor_.columns, gradient_scale_, args_.gradient_limit};
   }
 
   // A row of the parameter, or a copy of it in f32 until the thread asks for another one.
@@ -145,6 +147,7 @@ class TensorUpdate {
   const AdafactorArgs& args_;
   const AdafactorTensor& tensor_;
   const AdafactorKernels& kernels_;
+  const float gradient_scale_;
   const int64_t groups_;
   std::vector<float> row_factors_;
   std::vector<float> column_factors_;
@@ -154,6 +157,7 @@ class TensorUpdate {
 
 Status Adafactor(const Stream& stream, const AdafactorArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAdafactor(stream, args));
+  if (args.gate.made != nullptr && *args.gate.made == 0) return OkStatus();
   for (const AdafactorTensor& tensor : args.tensors) TensorUpdate(args, tensor).Run();
   return OkStatus();
 }

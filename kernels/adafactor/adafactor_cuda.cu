@@ -49,9 +49,16 @@ struct Table : TensorTable<TensorEntry> {
   float clip;
   float largest_rate;
   PhiloxKey rounding;
+  UpdateGate gate;
   float* mean_rows;  ///< Mean row moment of each tensor.
   float* sizes;      ///< Of each tensor's step.
   double* squares;   ///< [tiles, 2] of the update and the parameter.
+
+  // The kernels between write scratch memory only.
+  __device__ bool IsMade() const { return gate.made == nullptr || *gate.made != 0; }
+  __device__ float GradientScale() const {
+    return gate.factor == nullptr ? gradient_scale : gradient_scale * *gate.factor;
+  }
 };
 
 // A thread's part in a tile: up to kTogether columns, in every kWarps-th row.
@@ -65,6 +72,7 @@ struct Tile {
   int64_t column;
   int count;  ///< Columns that are there.
   bool wide;
+  float scale;  ///< Of gradients.
 
   __device__ explicit Tile(const Table& table)
       : index(table.Find(static_cast<int>(blockIdx.x))), t(table.tensors[index]) {
@@ -77,6 +85,7 @@ struct Tile {
     const int64_t left = t.columns - column;
     count = left < 0 ? 0 : left < kTogether ? static_cast<int>(left) : kTogether;
     wide = t.aligned && count == kTogether;
+    scale = table.GradientScale();
   }
 
   __device__ void LoadGradient(const Table& table, int64_t row, float (&g)[kTogether]) const {
@@ -84,7 +93,7 @@ struct Tile {
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
       // Comparisons keep a NaN, which fminf and fmaxf would lose.
-      g[k] *= table.gradient_scale;
+      g[k] *= scale;
       if (g[k] > table.gradient_limit) g[k] = table.gradient_limit;
       if (g[k] < -table.gradient_limit) g[k] = -table.gradient_limit;
     }
@@ -146,6 +155,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 // Blocks along x share out the moments of a tensor, which is y.
 __global__ void __launch_bounds__(kBlockThreads)
     MomentsKernel(const __grid_constant__ Table table) {
+  if (!table.IsMade()) return;
   const TensorEntry& t = table.tensors[blockIdx.y];
   const int64_t down = (t.rows + kTileRows - 1) / kTileRows;
   const int64_t rows = t.rows == 1 ? 0 : t.rows;
@@ -224,6 +234,7 @@ __global__ void __launch_bounds__(kBlockThreads) SizeKernel(const __grid_constan
 }
 
 __global__ void __launch_bounds__(kBlockThreads) ApplyKernel(const __grid_constant__ Table table) {
+  if (!table.IsMade()) return;
   const Tile tile(table);
   const TensorEntry& t = tile.t;
   float factors[kTogether];
@@ -299,6 +310,7 @@ Status Adafactor(const Stream& stream, const AdafactorArgs& args) {
   table.clip = args.clip;
   table.largest_rate = static_cast<float>(1 / std::sqrt(step));
   table.rounding = {.seed = args.seed, .step = args.rounding_step, .site = 0};
+  table.gate = args.gate;
   table.squares = reinterpret_cast<double*>(scratch);
   table.mean_rows = scratch + of_squares;
   table.sizes = table.mean_rows + Table::kMostTensors;

@@ -94,6 +94,9 @@ TEST_F(KernelsOnCuda, RmsNorm) {
 TEST_F(KernelsOnCuda, Rope) {
   EXPECT_EQ(Failures(testing::RopeCases()), "");
 }
+TEST_F(KernelsOnCuda, StepTotals) {
+  EXPECT_EQ(Failures(testing::StepTotalsCases()), "");
+}
 TEST_F(KernelsOnCuda, StochasticRound) {
   EXPECT_EQ(Failures(testing::StochasticRoundCases()), "");
 }

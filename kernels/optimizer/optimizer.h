@@ -26,6 +26,13 @@ struct UpdateTensor {
   bool layer_rate = true;     ///< Lars and Lamb: has a rate of its own by its norm.
 };
 
+/// What is known of an update only where its gradients are, in memory of the stream's device
+/// (kernels/step_totals): so the host need not wait for them before it enqueues the update.
+struct UpdateGate {
+  const float* factor = nullptr;  ///< A further one on gradient_scale; none: 1.
+  const int32_t* made = nullptr;  ///< Zero leaves all memory as it is; none: the update is made.
+};
+
 /// What every update rule is told. The gradient g of the rules below is
 ///   clamp(gradient_scale * gradient, -gradient_limit, gradient_limit),
 /// lr is learning_rate * learning_rate_scale, and wd the tensor's weight_decay.
@@ -36,6 +43,7 @@ struct UpdateInputs {
   float gradient_limit = std::numeric_limits<float>::infinity();
   uint64_t seed = 0;  ///< Of the rounding of bf16 parameters.
   uint32_t step = 0;  ///< Likewise.
+  UpdateGate gate = {};
 };
 
 // Each operation is one pass over all tensors (Lars and Lamb, which need norms, make two), the same

@@ -166,11 +166,26 @@ OpCase UpdateCase(const Rule& rule, const std::vector<int64_t>& counts, CaseUse 
             for (int64_t count : counts) {
               tensors->push_back(AddTensor(run, rule, count, tensors->size() % 2 == 0));
             }
-            run.run = [rule, tensors](const Stream& stream) {
-              return rule.run(stream, {.tensors = *tensors,
-                                       .learning_rate = kLearningRate,
-                                       .gradient_scale = kGradientScale,
-                                       .gradient_limit = rule.gradient_limit});
+            UpdateInputs update = {.learning_rate = kLearningRate,
+                                   .gradient_scale = kGradientScale,
+                                   .gradient_limit = rule.gradient_limit};
+            if (use == CaseUse::kSpeed || counts.size() == 1) {
+              run.run = [rule, tensors, update](const Stream& stream) mutable {
+                update.tensors = *tensors;
+                return rule.run(stream, update);
+              };
+              return;
+            }
+            // First an update that is not made, then one with half of its factor behind the gate.
+            TestTensor& factor = run.tensors.emplace_back(DType::kF32, Shape{1}).Assign({0.5});
+            TestTensor& made = run.tensors.emplace_back(DType::kI32, Shape{2}).Assign({0, 1});
+            run.run = [rule, tensors, update, &factor, &made](const Stream& stream) mutable {
+              update.tensors = *tensors;
+              update.gradient_scale = 2 * kGradientScale;
+              update.gate = {factor.view().As<float>(), made.view().As<int32_t>()};
+              WEFT_RETURN_IF_ERROR(rule.run(stream, update));
+              ++update.gate.made;
+              return rule.run(stream, update);
             };
           }};
 }

@@ -19,7 +19,13 @@ namespace {
 constexpr int64_t kBlock = 16384;
 
 GradientFactors FactorsOf(const UpdateInputs& update) {
-  return {update.gradient_scale, update.gradient_limit};
+  const float* factor = update.gate.factor;
+  return {factor == nullptr ? update.gradient_scale : update.gradient_scale * *factor,
+          update.gradient_limit};
+}
+
+bool IsMade(const UpdateInputs& update) {
+  return update.gate.made == nullptr || *update.gate.made != 0;
 }
 
 float RateOf(const UpdateInputs& update, const UpdateTensor& tensor) {
@@ -97,6 +103,7 @@ double SumOfSquares(const float* x, int64_t count) {
 Status Sgd(const Stream& stream, const SgdArgs& args) {
   const bool has_momentum = args.momentum != 0;
   WEFT_RETURN_IF_ERROR(CheckSgd(stream, args));
+  if (!IsMade(args.update)) return OkStatus();
   const OptimizerKernels& kernels = PickOptimizerKernels();
   const auto kernel = has_momentum ? kernels.sgd_momentum : kernels.sgd;
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
@@ -114,6 +121,7 @@ Status Sgd(const Stream& stream, const SgdArgs& args) {
 
 Status Lars(const Stream& stream, const LarsArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckLars(stream, args));
+  if (!IsMade(args.update)) return OkStatus();
   const std::span<const UpdateTensor> tensors = args.update.tensors;
   const std::vector<Block> blocks = SplitIntoBlocks(tensors, kBlock);
   std::vector<LayerNorms> squares(blocks.size());
@@ -129,7 +137,7 @@ Status Lars(const Stream& stream, const LarsArgs& args) {
       args.update, blocks,
       [&](int64_t, const Block& block, const UpdateTensor& tensor, const UpdateSpan& span) {
         const double p = norms[block.tensor].parameter;
-        const double g = std::abs(args.update.gradient_scale) * norms[block.tensor].direction;
+        const double g = std::abs(FactorsOf(args.update).scale) * norms[block.tensor].direction;
         const double layer_rate = p > 0 && g > 0 ? args.trust_coefficient * p /
                                                        (g + tensor.weight_decay * p + args.epsilon)
                                                  : 1.0;
@@ -147,6 +155,7 @@ Status Lars(const Stream& stream, const LarsArgs& args) {
 
 Status Adam(const Stream& stream, const AdamArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAdam(stream, args));
+  if (!IsMade(args.update)) return OkStatus();
   const double correction1 = Correction(args.beta1, args.step);
   const double correction2 = Correction(args.beta2, args.step);
   const OptimizerKernels& kernels = PickOptimizerKernels();
@@ -169,6 +178,7 @@ Status Adam(const Stream& stream, const AdamArgs& args) {
 
 Status Lamb(const Stream& stream, const LambArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckLamb(stream, args));
+  if (!IsMade(args.update)) return OkStatus();
   const AdamFactors shared = {
       .gradient = FactorsOf(args.update),
       .beta1 = args.beta1,
@@ -209,6 +219,7 @@ Status Lamb(const Stream& stream, const LambArgs& args) {
 
 Status Lion(const Stream& stream, const LionArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckLion(stream, args));
+  if (!IsMade(args.update)) return OkStatus();
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
@@ -225,6 +236,7 @@ Status Lion(const Stream& stream, const LionArgs& args) {
 
 Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckScheduleFreeAdamW(stream, args));
+  if (!IsMade(args.update)) return OkStatus();
   const double correction = std::sqrt(Correction(args.beta2, args.step));
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
@@ -244,6 +256,7 @@ Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
 
 Status Momentum(const Stream& stream, const MomentumArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMomentum(stream, args));
+  if (!IsMade(args.update)) return OkStatus();
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor&, const UpdateSpan& span) {

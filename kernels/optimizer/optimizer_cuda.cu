@@ -40,6 +40,7 @@ struct UpdateTable : TensorTable<TensorEntry> {
   float gradient_scale;
   float gradient_limit;
   PhiloxKey rounding;
+  UpdateGate gate;
 };
 
 // What a rule sees of an element, and may change but for the gradient.
@@ -68,6 +69,9 @@ __global__ void __launch_bounds__(kBlockThreads)
     UpdateKernel(const __grid_constant__ UpdateTable table, const Rule rule, const float* rates,
                  double* squares) {
   constexpr Access kAccess = Rule::kAccess;
+  if (table.gate.made != nullptr && *table.gate.made == 0) return;
+  float gradient_scale = table.gradient_scale;
+  if (table.gate.factor != nullptr) gradient_scale *= *table.gate.factor;
   const int index = table.Find(static_cast<int>(blockIdx.x));
   const TensorEntry& t = table.tensors[index];
   const float rate = rates != nullptr ? rates[index] : t.rate;
@@ -91,7 +95,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     for (int k = 0; k < kTogether; ++k) {
       Element e;
       // Comparisons keep a NaN, which fminf and fmaxf would lose.
-      e.gradient = g[k] * table.gradient_scale;
+      e.gradient = g[k] * gradient_scale;
       if (e.gradient > table.gradient_limit) e.gradient = table.gradient_limit;
       if (e.gradient < -table.gradient_limit) e.gradient = -table.gradient_limit;
       e.parameter = p[k];
@@ -139,6 +143,7 @@ Status ForEachTable(const UpdateInputs& update, Fn&& launch) {
   table.gradient_scale = update.gradient_scale;
   table.gradient_limit = update.gradient_limit;
   table.rounding = {.seed = update.seed, .step = update.step, .site = 0};
+  table.gate = update.gate;
   int chunks = 0;
   for (const UpdateTensor& tensor : update.tensors) {
     if (tensor.count == 0) continue;

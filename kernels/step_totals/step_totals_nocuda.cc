@@ -1,0 +1,4 @@
+#include "kernels/step_totals/step_totals.h"
+
+WEFT_NO_CUDA_OP(AddLosses, AddLossesArgs)
+WEFT_NO_CUDA_OP(DecideUpdate, DecideUpdateArgs)
