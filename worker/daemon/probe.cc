@@ -16,6 +16,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "common/model/precision.h"
+#include "common/rng.h"
 #include "common/spec/spec_json.h"
 #include "common/version.h"
 #include "kernels/cpu/isa.h"
@@ -59,19 +60,27 @@ constexpr std::array<GemmShape, 5> kGemmShapes{
 
 Result<GemmRate> MeasureGemm(const GemmShape& shape, DType dtype, int threads) {
   using namespace kernels;
-  // One and a half in either type is a plain number, neither zero nor subnormal.
-  std::vector<float> master(static_cast<size_t>(shape.n * shape.k), 1.5f);
-  std::vector<float> x(static_cast<size_t>(shape.m * shape.k), 1.5f);
+  // Random, as in training: with equal numbers, whose bits do not change, matrix units run faster.
+  PhiloxStream rng({.seed = 1});
+  const auto fill = [&rng](std::vector<float>& values) {
+    for (float& value : values) value = static_cast<float>(rng.Uniform()) - 0.5f;
+  };
+  std::vector<float> master(static_cast<size_t>(shape.n * shape.k));
+  std::vector<float> x(static_cast<size_t>(shape.m * shape.k));
   std::vector<float> y(static_cast<size_t>(shape.m * shape.n));
-  if (dtype == DType::kBF16) {
-    auto* values = reinterpret_cast<BFloat16*>(x.data());
-    std::fill(values, values + 2 * x.size(), ToBFloat16(1.5f));
-  }
+  fill(master);
+  fill(x);
+  std::vector<BFloat16> narrow(x.size());
+  std::transform(x.begin(), x.end(), narrow.begin(), ToBFloat16);
   Stream stream;
   WEFT_ASSIGN_OR_RETURN(auto weight, NewPackedWeight(Device{}, shape.n, shape.k, dtype));
   WEFT_RETURN_IF_ERROR(weight->Pack(stream, {master.data(), DType::kF32, {shape.n, shape.k}}));
   LinearForwardArgs args;
-  args.x = {x.data(), dtype, {shape.m, shape.k}};
+  if (dtype == DType::kBF16) {
+    args.x = {narrow.data(), dtype, {shape.m, shape.k}};
+  } else {
+    args.x = {x.data(), dtype, {shape.m, shape.k}};
+  }
   args.weight = weight.get();
   args.y = {y.data(), dtype, {shape.m, shape.n}};
   Status status;
