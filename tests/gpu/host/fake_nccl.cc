@@ -1,0 +1,501 @@
+#include "tests/gpu/host/fake_nccl.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "worker/engine/comm/rank_order_reduce.h"
+
+namespace {
+
+/// One lock for everything; whoever waits, waits for one condition.
+std::mutex mutex;                 // NOLINT(bugprone-throwing-static-initialization)
+std::condition_variable changed;  // NOLINT(bugprone-throwing-static-initialization)
+
+/// The work of a stream, done by a thread of its own.
+class FakeStream {
+ public:
+  FakeStream() : thread_([this] { Run(); }) {}
+  ~FakeStream() {
+    {
+      std::lock_guard lock(mutex);
+      closing_ = true;
+      changed.notify_all();
+    }
+    thread_.join();
+  }
+  /// With the lock held; `work` runs with it held too.
+  void Enqueue(std::function<void(std::unique_lock<std::mutex>&)> work) {
+    queue_.push_back(std::move(work));
+    changed.notify_all();
+  }
+  void Synchronize(std::unique_lock<std::mutex>& lock) {
+    changed.wait(lock, [this] { return queue_.empty() && !running_; });
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [this] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      const auto work = std::move(queue_.front());
+      queue_.pop_front();
+      running_ = true;
+      work(lock);
+      running_ = false;
+      changed.notify_all();
+    }
+  }
+
+  std::deque<std::function<void(std::unique_lock<std::mutex>&)>> queue_;
+  bool running_ = false;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+std::map<CUstream_st*, std::unique_ptr<FakeStream>>& Streams() {
+  static auto* streams = new std::map<CUstream_st*, std::unique_ptr<FakeStream>>;
+  return *streams;
+}
+
+FakeStream& StreamOf(CUstream_st* handle) {
+  std::unique_ptr<FakeStream>& stream = Streams()[handle];
+  if (stream == nullptr) stream = std::make_unique<FakeStream>();
+  return *stream;
+}
+
+struct FakeEvent {
+  uint64_t recorded = 0;
+  uint64_t passed = 0;
+  std::chrono::steady_clock::time_point time;
+};
+FakeEvent* EventOf(CUevent_st* handle) {
+  return reinterpret_cast<FakeEvent*>(handle);
+}
+
+/// What one rank brings to an operation of all.
+struct Arrival {
+  const void* in = nullptr;
+  void* out = nullptr;
+};
+struct Meeting {
+  std::map<int, Arrival> arrivals;
+  bool done = false;
+};
+/// What the communicators of one group share.
+struct World {
+  int size = 0;
+  int joined = 0;
+  std::map<uint64_t, Meeting> meetings;
+  std::map<std::pair<int, int>, std::deque<std::string>> messages;  ///< By sender and receiver.
+  struct Splitting {
+    std::map<int, std::pair<int, ncclComm*>> ranks;  ///< Color and child, by rank.
+  };
+  std::map<uint64_t, Splitting> splittings;
+  std::vector<ncclComm*> members;
+};
+
+int open_comms = 0;
+std::map<int, weft::engine::FakeFault> faults;
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  uint64_t meetings = 0;  ///< Called for.
+  uint64_t splittings = 0;
+  bool ready = false;
+  bool aborted = false;
+  int error = 0;
+};
+
+namespace weft::engine {
+namespace {
+
+using N = NcclLibrary;
+using Lock = std::unique_lock<std::mutex>;
+
+/// Communicators that are aborted stay, for what still waits for them.
+std::deque<ncclComm>& Comms() {
+  static auto* comms = new std::deque<ncclComm>;
+  return *comms;
+}
+
+DType TypeOf(int type) {
+  return type == N::kFloat32    ? DType::kF32
+         : type == N::kBFloat16 ? DType::kBF16
+         : type == N::kFloat16  ? DType::kF16
+         : type == N::kInt32    ? DType::kI32
+                                : DType::kU8;
+}
+
+int GetUniqueId(N::UniqueId* id) {
+  static int next = 0;
+  std::lock_guard lock(mutex);
+  std::memset(id->bytes, 0, sizeof id->bytes);
+  std::memcpy(id->bytes, &++next, sizeof next);
+  return N::kSuccess;
+}
+
+bool Wrong(const N::Config& config) {
+  return config.size != sizeof(N::Config) || config.magic != 0xcafebeef || config.blocking != 0;
+}
+
+void Join(ncclComm* comm) {
+  World& world = *comm->world;
+  world.members.push_back(comm);
+  if (++world.joined == world.size) {
+    for (ncclComm* member : world.members) member->ready = true;
+  }
+}
+
+int CommInitRankConfig(N::Comm* comm, int ranks, N::UniqueId id, int rank, N::Config* config) {
+  static auto* worlds = new std::map<std::string, std::shared_ptr<World>>;
+  std::lock_guard lock(mutex);
+  if (Wrong(*config) || rank < 0 || rank >= ranks) return 4;
+  std::shared_ptr<World>& world = (*worlds)[std::string(id.bytes, sizeof id.bytes)];
+  if (world == nullptr) world = std::make_shared<World>();
+  world->size = ranks;
+  ++open_comms;
+  *comm = &Comms().emplace_back(ncclComm{world, rank});
+  Join(*comm);
+  return N::kInProgress;
+}
+
+int CommSplit(N::Comm comm, int color, int key, N::Comm* child, N::Config* config) {
+  std::lock_guard lock(mutex);
+  if (Wrong(*config) || key != comm->rank) return 4;
+  *child = nullptr;
+  if (color != N::kNoColor) {
+    ++open_comms;
+    *child = &Comms().emplace_back();
+  }
+  const uint64_t number = comm->splittings++;
+  World::Splitting& splitting = comm->world->splittings[number];
+  splitting.ranks[comm->rank] = {color, *child};
+  comm->ready = false;
+  if (static_cast<int>(splitting.ranks.size()) < comm->world->size) return N::kInProgress;
+  std::map<int, std::shared_ptr<World>> worlds;
+  for (auto& [rank, choice] : splitting.ranks) {
+    if (choice.first == N::kNoColor) continue;
+    std::shared_ptr<World>& world = worlds[choice.first];
+    if (world == nullptr) world = std::make_shared<World>();
+    choice.second->world = world;
+    choice.second->rank = world->size++;
+  }
+  for (auto& [rank, choice] : splitting.ranks) {
+    if (choice.second != nullptr) Join(choice.second);
+  }
+  for (ncclComm* member : comm->world->members) member->ready = true;
+  return N::kInProgress;
+}
+
+int CommGetAsyncError(N::Comm comm, int* error) {
+  std::lock_guard lock(mutex);
+  *error = comm->error != 0 ? comm->error : comm->ready ? N::kSuccess : N::kInProgress;
+  return N::kSuccess;
+}
+
+int CommFinalize(N::Comm) {
+  return N::kSuccess;
+}
+
+int CommDestroy(N::Comm) {
+  std::lock_guard lock(mutex);
+  --open_comms;
+  return N::kSuccess;
+}
+
+int CommAbort(N::Comm comm) {
+  std::lock_guard lock(mutex);
+  --open_comms;
+  comm->aborted = true;
+  if (comm->world != nullptr) {
+    for (ncclComm* member : comm->world->members) {
+      if (member != comm && member->error == 0) member->error = N::kRemoteError;
+    }
+  }
+  changed.notify_all();
+  return N::kSuccess;
+}
+
+const char* GetErrorString(int outcome) {
+  return outcome == N::kRemoteError ? "remote process exited or there was a network error"
+                                    : "some error";
+}
+
+/// Waits, as an operation that has begun, until `condition` holds; false when the group breaks.
+bool WaitWithin(Lock& lock, ncclComm* comm, const std::function<bool()>& condition) {
+  std::optional<FakeFault> fault;
+  if (const auto found = faults.find(comm->rank); found != faults.end()) {
+    fault = found->second;
+    faults.erase(found);
+  }
+  if (fault == FakeFault::kError) comm->error = N::kRemoteError;
+  changed.wait(lock, [&] { return comm->aborted || (!fault && condition()); });
+  return !comm->aborted;
+}
+
+/// Enqueues an operation at which all ranks meet; `finish` makes all outputs.
+int Meet(ncclComm* comm, N::Stream stream, const Arrival& own,
+         std::function<void(std::map<int, Arrival>&)> finish) {
+  std::lock_guard lock(mutex);
+  const uint64_t number = comm->meetings++;
+  StreamOf(stream).Enqueue([=, finish = std::move(finish)](Lock& held) {
+    Meeting& meeting = comm->world->meetings[number];
+    const auto arrive = [&] {
+      meeting.arrivals[comm->rank] = own;
+      if (static_cast<int>(meeting.arrivals.size()) == comm->world->size && !meeting.done) {
+        finish(meeting.arrivals);
+        meeting.done = true;
+        changed.notify_all();
+      }
+      return meeting.done;
+    };
+    (void)WaitWithin(held, comm, arrive);
+  });
+  return N::kSuccess;
+}
+
+/// The reduction of elements [begin, begin + count) of all inputs.
+std::string Reduce(std::map<int, Arrival>& arrivals, DType type, int op, size_t begin,
+                   size_t count) {
+  std::vector<const void*> inputs;
+  for (auto arrival = arrivals.rbegin(); arrival != arrivals.rend(); ++arrival) {
+    inputs.push_back(static_cast<const char*>(arrival->second.in) + begin * DTypeSize(type));
+  }
+  std::string result(count * DTypeSize(type), '\0');
+  ReduceInRankOrder(type, op == N::kSum ? Reduction::kSum : Reduction::kMax, inputs, result.data(),
+                    static_cast<int64_t>(count));
+  return result;
+}
+
+int AllReduce(const void* in, void* out, size_t count, int type, int op, N::Comm comm,
+              N::Stream stream) {
+  return Meet(comm, stream, {in, out}, [=](std::map<int, Arrival>& arrivals) {
+    const std::string result = Reduce(arrivals, TypeOf(type), op, 0, count);
+    for (auto& [rank, arrival] : arrivals) {
+      std::memcpy(arrival.out, result.data(), result.size());
+    }
+  });
+}
+
+int ReduceScatter(const void* in, void* out, size_t count, int type, int op, N::Comm comm,
+                  N::Stream stream) {
+  return Meet(comm, stream, {in, out}, [=](std::map<int, Arrival>& arrivals) {
+    std::vector<std::string> results;
+    for (const auto& [rank, arrival] : arrivals) {
+      results.push_back(
+          Reduce(arrivals, TypeOf(type), op, static_cast<size_t>(rank) * count, count));
+    }
+    for (auto& [rank, arrival] : arrivals) {
+      const std::string& result = results[static_cast<size_t>(rank)];
+      std::memcpy(arrival.out, result.data(), result.size());
+    }
+  });
+}
+
+int AllGather(const void* in, void* out, size_t count, int type, N::Comm comm, N::Stream stream) {
+  return Meet(comm, stream, {in, out}, [=](std::map<int, Arrival>& arrivals) {
+    std::string all;
+    for (const auto& [rank, arrival] : arrivals) {
+      all.append(static_cast<const char*>(arrival.in), count * DTypeSize(TypeOf(type)));
+    }
+    for (auto& [rank, arrival] : arrivals) std::memcpy(arrival.out, all.data(), all.size());
+  });
+}
+
+int Broadcast(const void* in, void* out, size_t count, int type, int root, N::Comm comm,
+              N::Stream stream) {
+  return Meet(comm, stream, {in, out}, [=](std::map<int, Arrival>& arrivals) {
+    for (auto& [rank, arrival] : arrivals) {
+      std::memmove(arrival.out, arrivals[root].in, count * DTypeSize(TypeOf(type)));
+    }
+  });
+}
+
+/// Sends and receives between the calls that group them, of this thread.
+struct Message {
+  bool sends = false;
+  void* data = nullptr;
+  size_t bytes = 0;
+  int peer = 0;
+  ncclComm* comm = nullptr;
+  CUstream_st* stream = nullptr;
+};
+thread_local std::optional<std::vector<Message>> group;
+
+int Run(std::vector<Message> messages) {
+  if (messages.empty()) return N::kSuccess;
+  std::lock_guard lock(mutex);
+  StreamOf(messages[0].stream).Enqueue([messages](Lock& held) {
+    for (const Message& message : messages) {
+      if (!message.sends) continue;
+      const auto nothing = [] { return true; };
+      if (!WaitWithin(held, message.comm, nothing)) return;
+      message.comm->world->messages[{message.comm->rank, message.peer}].emplace_back(
+          static_cast<const char*>(message.data), message.bytes);
+      changed.notify_all();
+    }
+    for (const Message& message : messages) {
+      if (message.sends) continue;
+      auto& queue = message.comm->world->messages[{message.peer, message.comm->rank}];
+      if (!WaitWithin(held, message.comm, [&] { return !queue.empty(); })) return;
+      std::memcpy(message.data, queue.front().data(), message.bytes);
+      queue.pop_front();
+    }
+  });
+  return N::kSuccess;
+}
+
+int Add(const Message& message) {
+  if (!group) return Run({message});
+  group->push_back(message);
+  return N::kSuccess;
+}
+
+int Send(const void* in, size_t count, int type, int peer, N::Comm comm, N::Stream stream) {
+  return Add({true, const_cast<void*>(in), count * DTypeSize(TypeOf(type)), peer, comm, stream});
+}
+
+int Receive(void* out, size_t count, int type, int peer, N::Comm comm, N::Stream stream) {
+  return Add({false, out, count * DTypeSize(TypeOf(type)), peer, comm, stream});
+}
+
+int GroupStart() {
+  group.emplace();
+  return N::kSuccess;
+}
+
+int GroupEnd() {
+  std::vector<Message> messages = std::move(*group);
+  group.reset();
+  return Run(std::move(messages));
+}
+
+int SetDevice(int device) {
+  return device == 0 ? 0 : 101;
+}
+
+int StreamCreate(N::Stream* stream, unsigned flags) {
+  std::lock_guard lock(mutex);
+  if (flags != N::kStreamNonBlocking) return 1;
+  static char handles[1 << 16];
+  static size_t next = 0;
+  *stream = reinterpret_cast<N::Stream>(&handles[next++]);
+  (void)StreamOf(*stream);
+  return 0;
+}
+
+int StreamDestroy(N::Stream stream) {
+  std::unique_ptr<FakeStream> ended;  // after the lock is given back
+  const std::lock_guard lock(mutex);
+  ended = std::move(Streams()[stream]);
+  Streams().erase(stream);
+  return 0;
+}
+
+int StreamWaitEvent(N::Stream stream, N::Event event, unsigned) {
+  std::lock_guard lock(mutex);
+  FakeEvent* const point = EventOf(event);
+  const uint64_t number = point->recorded;
+  StreamOf(stream).Enqueue(
+      [=](Lock& held) { changed.wait(held, [&] { return point->passed >= number; }); });
+  return 0;
+}
+
+int EventCreate(N::Event* event, unsigned) {
+  *event = reinterpret_cast<N::Event>(new FakeEvent);
+  return 0;
+}
+
+int EventDestroy(N::Event event) {
+  std::lock_guard lock(mutex);
+  FakeEvent* const point = EventOf(event);
+  if (point->passed == point->recorded) delete point;
+  return 0;
+}
+
+int EventRecord(N::Event event, N::Stream stream) {
+  std::lock_guard lock(mutex);
+  FakeEvent* const point = EventOf(event);
+  const uint64_t number = ++point->recorded;
+  StreamOf(stream).Enqueue([=](Lock&) {
+    point->passed = number;
+    point->time = std::chrono::steady_clock::now();
+  });
+  return 0;
+}
+
+int EventQuery(N::Event event) {
+  std::lock_guard lock(mutex);
+  return EventOf(event)->passed == EventOf(event)->recorded ? 0 : N::kCudaNotReady;
+}
+
+int EventElapsed(float* milliseconds, N::Event from, N::Event to) {
+  std::lock_guard lock(mutex);
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(EventOf(to)->time - EventOf(from)->time).count();
+  return 0;
+}
+
+}  // namespace
+
+const NcclLibrary& FakeNccl() {
+  static const NcclLibrary library = {.get_unique_id = GetUniqueId,
+                                      .comm_init_rank_config = CommInitRankConfig,
+                                      .comm_split = CommSplit,
+                                      .comm_get_async_error = CommGetAsyncError,
+                                      .comm_finalize = CommFinalize,
+                                      .comm_destroy = CommDestroy,
+                                      .comm_abort = CommAbort,
+                                      .get_error_string = GetErrorString,
+                                      .all_reduce = AllReduce,
+                                      .reduce_scatter = ReduceScatter,
+                                      .all_gather = AllGather,
+                                      .broadcast = Broadcast,
+                                      .send = Send,
+                                      .receive = Receive,
+                                      .group_start = GroupStart,
+                                      .group_end = GroupEnd,
+                                      .set_device = SetDevice,
+                                      .stream_create = StreamCreate,
+                                      .stream_destroy = StreamDestroy,
+                                      .stream_wait_event = StreamWaitEvent,
+                                      .event_create = EventCreate,
+                                      .event_destroy = EventDestroy,
+                                      .event_record = EventRecord,
+                                      .event_query = EventQuery,
+                                      .event_elapsed = EventElapsed};
+  return library;
+}
+
+void SynchronizeFakeStream(CUstream_st* stream) {
+  std::unique_lock lock(mutex);
+  StreamOf(stream).Synchronize(lock);
+}
+
+void BreakFakeRank(int rank, FakeFault fault) {
+  std::lock_guard lock(mutex);
+  faults[rank] = fault;
+}
+
+int OpenFakeComms() {
+  std::lock_guard lock(mutex);
+  return open_comms;
+}
+
+}  // namespace weft::engine
