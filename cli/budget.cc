@@ -65,7 +65,11 @@ Result<double> MeasuredPeak(const Session& session, const BudgetOptions& options
   double peak = 0;
   if (cluster.ok()) {
     for (const WorkerProfile& worker : cluster->workers) {
-      for (const GemmRate& rate : worker.gemm) {
+      std::vector<GemmRate> rates = worker.gemm;
+      for (const DeviceSpec& device : worker.devices) {
+        rates.insert(rates.end(), device.gemm.begin(), device.gemm.end());
+      }
+      for (const GemmRate& rate : rates) {
         const bool fits = (rate.precision == "fp32") == (job.train.precision == "fp32");
         if (fits) peak = std::max(peak, rate.flops_per_second);
       }

@@ -1,6 +1,7 @@
 #include "coordinator/api/worker_api.h"
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 
@@ -160,6 +161,11 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
       }
       case v1::WorkerMessage::kHeartbeat: {
         WEFT_ASSIGN_OR_RETURN(auto running, FromMessage(incoming_.heartbeat().running()));
+        std::map<int64_t, std::string> broken;
+        for (const v1::BrokenDevice& device : incoming_.heartbeat().broken_devices()) {
+          broken[device.index()] = device.why();
+        }
+        if (!broken.empty()) service_.BreakDevices(link, std::move(broken));
         service_.Heartbeat(link, incoming_.heartbeat().sequence(), std::move(running),
                            incoming_.heartbeat().draining());
         return OkStatus();

@@ -43,6 +43,13 @@ std::string Placement(const Plan& plan) {
     while (end < plan.rank_workers.size() && plan.rank_workers[end] == plan.rank_workers[i]) ++end;
     text += (text.empty() ? "" : ", ") + plan.rank_workers[i];
     if (end - i > 1) text += " x " + std::to_string(end - i);
+    if (end <= plan.rank_devices.size()) {
+      text += end - i > 1 ? " (GPUs" : " (GPU";
+      for (size_t rank = i; rank < end; ++rank) {
+        text += (rank > i ? ", " : " ") + std::to_string(plan.rank_devices[rank]);
+      }
+      text += ")";
+    }
     i = end;
   }
   return text;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "common/model/device_order.h"
 #include "common/model/model_counts.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
@@ -51,6 +52,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   plan.threads_per_rank = option.threads;
   plan.bucket_bytes = kBucketBytes;
   plan.precision = job.train.precision;
+  plan.device = option.on_devices ? "cuda" : "cpu";
   plan.block_memory_policy = BlockPolicies(shape.spec.layers, option.recomputed_blocks);
   candidate.feasible = option.misfit.empty();
   candidate.reason = option.misfit;
@@ -62,8 +64,13 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
   for (size_t w = 0; w < result.workers.size(); ++w) {
+    const WorkerProfile& worker = *result.workers[w];
     plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(ranks_on[w]),
-                             result.workers[w]->worker_id);
+                             worker.worker_id);
+    if (!option.on_devices) continue;
+    const std::vector<int64_t> devices =
+        NearestDevices(worker.devices, ranks_on[w], TotalBytes(option.memory));
+    plan.rank_devices.insert(plan.rank_devices.end(), devices.begin(), devices.end());
   }
   plan.prediction.time = option.time;
   plan.prediction.step_seconds = StepSeconds(option.time);
@@ -84,7 +91,7 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
                      std::to_string(least.micro_batch) + ", " +
                      std::to_string(least.recomputed_blocks) + " blocks recomputed) " +
                      least.misfit + "; hint: ";
-  if (least.misfit.find("more cores") != std::string::npos) {
+  if (least.misfit.find("have room for") != std::string::npos) {
     return ExhaustedError(text + "ask for fewer resources.ranks or resources.threads_per_rank");
   }
   text += "offer more memory per rank";
@@ -95,6 +102,19 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");
 }
 
+/// No GPU can take a rank: what speaks against those that are there.
+Status NoDevices(const ClusterProfile& cluster) {
+  std::string reasons;
+  for (const WorkerProfile& worker : cluster.workers) {
+    for (const DeviceSpec& device : worker.devices) {
+      reasons += (reasons.empty() ? ": " : "; ") + std::string("GPU ") +
+                 std::to_string(device.index) + " of " + worker.worker_id + ": " + device.unusable;
+    }
+  }
+  return ExhaustedError("no worker offers a GPU" + reasons +
+                        "; hint: see docs/operations.md, or ask for resources.device: cpu");
+}
+
 }  // namespace
 
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
@@ -103,6 +123,7 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
     return UnavailableError("there are no workers to plan for; hint: start weft-worker");
   }
   const SearchResult result = Search(job, cluster);
+  if (result.workers.empty()) return NoDevices(cluster);
   if (result.fitting.empty()) return NothingFits(job, result);
 
   PlanReport report;

@@ -15,8 +15,10 @@ namespace weft::planner {
 /// the first one chosen, then some that do not fit, each with its reason. Pure and deterministic:
 /// the same arguments give the same report; planning_seconds is left to the caller. Sizes of an
 /// imported model must have been put into job.model before.
-/// kInvalid: the job contradicts itself. kUnavailable: no workers. kExhausted: nothing fits; the
-/// message says the smallest need.
+/// On GPUs, where the job wants them or leaves the choice and workers have some, each rank has one
+/// of its own, neighbours near each other (common/model/device_order.h), and the memory is that
+/// GPU's. kInvalid: the job contradicts itself. kUnavailable: no workers. kExhausted: nothing fits;
+/// the message says the smallest need.
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 
 /// The report for people: the chosen plan with memory by component and where the time goes, then

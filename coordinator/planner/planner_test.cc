@@ -65,6 +65,29 @@ ClusterProfile Cluster(int workers, int64_t cores, int64_t memory) {
   return cluster;
 }
 
+/// With GPUs all joined by NVLink.
+WorkerProfile GpuWorker(const std::string& id, int gpus, int64_t memory) {
+  WorkerProfile worker = Worker(id, 32, kGiB);
+  worker.device = "cuda";
+  for (int index = 0; index < gpus; ++index) {
+    DeviceSpec device;
+    device.index = index;
+    device.uuid = id + "-" + std::to_string(index);
+    device.compute_capability = "9.0";
+    device.memory_bytes = device.memory_limit_bytes = memory;
+    device.copy_bytes_per_second = 3e12;
+    for (int64_t m : {256, 1024, 4096, 8192}) {
+      const double thin = static_cast<double>(m) / static_cast<double>(m + 512);
+      device.gemm.push_back({"bf16", m, m, m, 1, 700e12 * thin});
+    }
+    for (int other = 0; other < gpus; ++other) {
+      if (other != index) device.links.push_back({other, "nvlink", true, 300e9});
+    }
+    worker.devices.push_back(device);
+  }
+  return worker;
+}
+
 Plan Best(const JobSpec& job, const ClusterProfile& cluster) {
   Result<PlanReport> report = PlanJob(job, cluster);
   EXPECT_TRUE(report.ok()) << report.status().ToString();
@@ -366,6 +389,87 @@ TEST(PlanJob, PlansSixtyFourWorkersInAMoment) {
 #endif
 }
 
+TEST(PlanJob, EachRankHasAGpuOfItsOwnWhereThereAreSome) {
+  ClusterProfile cluster{{Worker("big", 64, 512 * kGiB), GpuWorker("g", 4, 40 * kGiB)}};
+  cluster.workers[1].devices[1].unusable = "XID 79";
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = 2;
+  Plan plan = Best(job, cluster);
+  EXPECT_EQ(plan.device, "cuda");
+  EXPECT_EQ(plan.rank_workers, (std::vector<std::string>{"g", "g"}));
+  EXPECT_EQ(plan.rank_devices, (std::vector<int64_t>{0, 2}));
+  EXPECT_LE(plan.threads_per_rank, 8);
+  // The machine's own memory, of 1 GiB, does not limit what is in the GPUs'.
+  EXPECT_GT(TotalBytes(plan.prediction.memory_per_rank), kGiB);
+  EXPECT_LE(TotalBytes(plan.prediction.memory_per_rank), 40 * kGiB);
+  const std::string text = FormatPlanReport(*PlanJob(job, cluster));
+  EXPECT_THAT(text, HasSubstr("on g x 2 (GPUs 0, 2)"));
+
+  job.resources.ranks = 4;
+  Result<PlanReport> report = PlanJob(job, cluster);
+  EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
+  EXPECT_THAT(report.status().message(), HasSubstr("have room for 3"));
+
+  job.resources.device = "cpu";
+  plan = Best(job, cluster);
+  EXPECT_EQ(plan.device, "cpu");
+  EXPECT_TRUE(plan.rank_devices.empty());
+}
+
+TEST(PlanJob, AGpuIsFasterThanTheProcessorBesideIt) {
+  ClusterProfile cluster{{GpuWorker("g", 1, 40 * kGiB)}};
+  cluster.workers[0].memory_limit_bytes = 64 * kGiB;
+  JobSpec job = Gpt2Job();
+  const double gpu = Best(job, cluster).prediction.step_seconds;
+  job.resources.device = "cpu";
+  EXPECT_LT(20 * gpu, Best(job, cluster).prediction.step_seconds);
+}
+
+TEST(PlanJob, WithoutGpusThatWorkItSaysWhatIsWrongWithEach) {
+  JobSpec job = SmallJob();
+  job.resources.device = "cuda";
+  Result<PlanReport> report = PlanJob(job, Cluster(1, 4, 8 * kGiB));
+  EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
+  EXPECT_THAT(report.status().message(), HasSubstr("no worker offers a GPU"));
+  ClusterProfile cluster{{GpuWorker("g", 1, 40 * kGiB)}};
+  cluster.workers[0].devices[0].unusable = "XID 79";
+  job.resources.device = "auto";
+  EXPECT_THAT(PlanJob(job, cluster).status().message(), HasSubstr("GPU 0 of g: XID 79"));
+}
+
+TEST(PlanJob, RecomputesBlocksToFitIntoAGpu) {
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = 1;
+  job.resources.micro_batch = 16;
+  const auto plan = [&](int64_t memory) { return Best(job, {{GpuWorker("g", 1, memory)}}); };
+  const auto recomputed = [](const Plan& p) {
+    return std::count(p.block_memory_policy.begin(), p.block_memory_policy.end(), "recompute");
+  };
+  const Plan roomy = plan(40 * kGiB);
+  EXPECT_EQ(recomputed(roomy), 0);
+  const int64_t less = TotalBytes(roomy.prediction.memory_per_rank) / 10 * 9;
+  const Plan tight = plan(less);
+  EXPECT_GT(recomputed(tight), 0);
+  EXPECT_LE(TotalBytes(tight.prediction.memory_per_rank), less);
+  ClusterProfile cluster{{GpuWorker("g", 1, 2 * kGiB)}};
+  EXPECT_THAT(PlanJob(job, cluster).status().message(), HasSubstr("the largest GPU offers"));
+}
+
+TEST(RateModel, OfAGpuDoesNotCountThreads) {
+  WorkerProfile worker = GpuWorker("g", 2, kGiB);
+  worker.devices[0].unusable = "lost";
+  worker.devices[1].links[0].bytes_per_second = 250e9;
+  RateModel rates(worker, DType::kBF16, true);
+  for (const GemmRate& rate : worker.devices[1].gemm) {
+    EXPECT_NEAR(rates.GemmFlopsPerSecond(rate.m, rate.n, rate.k, 8), rate.flops_per_second,
+                0.01 * rate.flops_per_second);
+  }
+  EXPECT_EQ(rates.MemoryBytesPerSecond(8, 2), 3e12);
+  EXPECT_EQ(rates.LinkBytesPerSecond(true), 250e9);
+  EXPECT_EQ(rates.LinkBytesPerSecond(false), worker.loopback_bytes_per_second);
+  EXPECT_GT(rates.With(DType::kF32).GemmFlopsPerSecond(4096, 4096, 4096, 1), 1e12);
+}
+
 TEST(RateModel, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
   WorkerProfile worker = Worker("w", 4, kGiB);
   RateModel rates(worker, DType::kBF16);
@@ -392,7 +496,7 @@ TEST(RateModel, FallsBackToTheInstructionSet) {
     previous = rate;
   }
   EXPECT_GT(RateModel(worker, DType::kF32).MemoryBytesPerSecond(1, 1), 0);
-  EXPECT_GT(RateModel(worker, DType::kF32).LinkBytesPerSecond(), 0);
+  EXPECT_GT(RateModel(worker, DType::kF32).LinkBytesPerSecond(true), 0);
 }
 
 TEST(FormatPlanReport, ShowsThePlanAndWhyTheOthersLost) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/model/memory_model.h"
 #include "common/model/precision.h"
@@ -11,33 +12,42 @@ namespace weft::planner {
 /// Rates of a worker, from its measurements where it made some.
 class RateModel {
  public:
-  /// Rates of products with operands of type `products`. `worker` outlives it.
-  RateModel(const WorkerProfile& worker, DType products) : worker_(worker), products_(products) {}
+  /// Rates of products with operands of type `products`, on the processor or on the first of the
+  /// usable GPUs. `worker` outlives it.
+  RateModel(const WorkerProfile& worker, DType products, bool on_devices = false);
 
   /// FLOP/s of one [m, k] x [k, n] product on `threads` threads: the mean of the measured products
   /// of that type, weighted by nearness of the logarithms of their sizes (inverse distance
   /// weighting, Shepard 1968). Measurements with the next lower number of threads stand in for
-  /// missing ones, at 90 % scaling. Without any: a fixed rate by instruction set, less for thin
-  /// matrices.
+  /// missing ones, at 90 % scaling. Without any: a fixed rate by instruction set or compute
+  /// capability, less for thin matrices. Threads do not matter on a GPU.
   double GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t threads) const;
 
   /// FLOP/s of flash attention, whose products are small.
   double AttentionFlopsPerSecond(int64_t threads) const;
 
-  /// Bytes per second, read plus write, that one of `ranks` ranks on the worker gets.
+  /// Bytes per second, read plus write, that one of `ranks` ranks on the worker gets. A GPU is not
+  /// shared.
   double MemoryBytesPerSecond(int64_t threads, int64_t ranks) const;
 
   /// Of the same worker with operands of another type.
-  RateModel With(DType products) const { return {worker_, products}; }
+  RateModel With(DType products) const { return {worker_, products, device_ != nullptr}; }
 
-  /// Of one stream between two ranks.
-  double LinkBytesPerSecond() const;
+  /// Of one stream between two ranks, both on this worker or not.
+  double LinkBytesPerSecond(bool within_worker) const;
 
-  /// How the worker multiplies operands of that type.
+  /// How the worker's processor multiplies operands of that type.
   static ProductKind ProductsOf(const WorkerProfile& worker, DType products);
 
  private:
+  const std::vector<GemmRate>& Measured() const {
+    return device_ != nullptr ? device_->gemm : worker_.gemm;
+  }
+  /// FLOP/s of one core, or of the GPU, on large products of a type that was not measured.
+  double DefaultRate(DType products) const;
+
   const WorkerProfile& worker_;
+  const DeviceSpec* device_ = nullptr;
   DType products_;
 };
 

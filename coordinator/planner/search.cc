@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "common/model/device_order.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/time_model.h"
@@ -28,9 +29,13 @@ std::vector<int64_t> Divisors(int64_t value) {
 
 /// How many of `left` ranks of `bytes` go on `worker`.
 int64_t RanksOn(const WorkerProfile& worker, const Option& option, int64_t bytes, int64_t left) {
-  return std::min({left, option.ranks_per_worker, worker.cores / option.threads,
-                   worker.memory_limit_bytes / std::max<int64_t>(bytes, 1)});
+  const int64_t held = option.on_devices ? UsableDevices(worker.devices, bytes)
+                                         : worker.memory_limit_bytes / std::max<int64_t>(bytes, 1);
+  return std::min({left, option.ranks_per_worker, worker.cores / option.threads, held});
 }
+
+/// Threads that a rank on a GPU has for its data and its checkpoints; more do nothing.
+constexpr int64_t kMostThreadsOfDevice = 8;
 
 constexpr int64_t kMostTokens = int64_t{1} << 20;
 
@@ -38,19 +43,24 @@ class Searcher {
  public:
   Searcher(const JobSpec& job, const ClusterProfile& cluster)
       : job_(job),
+        on_devices_(WantsDevices(job, cluster)),
         shape_(ShapeOf(job)),
         precision_(PrecisionOf(job.train.precision)),
         optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)) {
-    for (const WorkerProfile& worker : cluster.workers) workers_.push_back(&worker);
+    for (const WorkerProfile& worker : cluster.workers) {
+      if (!on_devices_ || UsableDevices(worker.devices) > 0) workers_.push_back(&worker);
+    }
     // The largest first, so that few machines do the work; equals by name.
-    std::sort(workers_.begin(), workers_.end(), [](const auto* a, const auto* b) {
-      return std::tie(b->cores, b->memory_limit_bytes, a->worker_id) <
-             std::tie(a->cores, a->memory_limit_bytes, b->worker_id);
+    std::sort(workers_.begin(), workers_.end(), [&](const auto* a, const auto* b) {
+      const int64_t devices_a = Devices(*a), devices_b = Devices(*b);
+      return std::tie(devices_b, b->cores, b->memory_limit_bytes, a->worker_id) <
+             std::tie(devices_a, a->cores, a->memory_limit_bytes, b->worker_id);
     });
     FindKinds();
   }
 
   SearchResult Run() {
+    if (workers_.empty()) return std::move(result_);
     for (int64_t threads : ThreadChoices()) {
       for (int64_t ranks : RankChoices(threads)) {
         for (int64_t spread : SpreadChoices(ranks, threads)) {
@@ -74,6 +84,17 @@ class Searcher {
   }
 
  private:
+  /// GPUs that count; 0 on CPUs.
+  int64_t Devices(const WorkerProfile& worker) const {
+    return on_devices_ ? UsableDevices(worker.devices) : 0;
+  }
+
+  /// Ranks of `threads` for which a worker has cores and GPUs.
+  int64_t Room(const WorkerProfile& worker, int64_t threads) const {
+    const int64_t room = worker.cores / threads;
+    return on_devices_ ? std::min(room, Devices(worker)) : room;
+  }
+
   /// Faster; then fewer ranks, less recomputation, less memory, fewer threads.
   static bool Better(const Option& a, const Option& b) {
     const double time_a = StepSeconds(a.time), time_b = StepSeconds(b.time);
@@ -89,10 +110,13 @@ class Searcher {
       WorkerProfile measured = *worker;
       measured.worker_id.clear();
       measured.host.clear();
+      for (DeviceSpec& device : measured.devices) device.uuid.clear();
       auto [it, added] = kinds.emplace(ToJson(measured).dump(), rates_.size());
-      if (added) rates_.emplace_back(*worker, precision_.products);
+      if (added) rates_.emplace_back(*worker, precision_.products, on_devices_);
       kind_.push_back(it->second);
-      products_ = std::max(products_, RateModel::ProductsOf(*worker, precision_.products));
+      products_ =
+          std::max(products_, on_devices_ ? ProductKind::kNative
+                                          : RateModel::ProductsOf(*worker, precision_.products));
     }
   }
 
@@ -101,6 +125,11 @@ class Searcher {
     if (job_.resources.threads_per_rank > 0) return {job_.resources.threads_per_rank};
     std::set<int64_t> choices;
     for (const WorkerProfile* worker : workers_) {
+      if (on_devices_) {
+        choices.insert(
+            std::clamp<int64_t>(worker->cores / Devices(*worker), 1, kMostThreadsOfDevice));
+        continue;
+      }
       // Skips the numbers of parts that give the same threads.
       for (int64_t parts = 1; parts <= worker->cores;
            parts = worker->cores / (worker->cores / parts) + 1) {
@@ -112,7 +141,7 @@ class Searcher {
 
   int64_t Slots(int64_t threads) const {
     int64_t slots = 0;
-    for (const WorkerProfile* worker : workers_) slots += worker->cores / threads;
+    for (const WorkerProfile* worker : workers_) slots += Room(*worker, threads);
     return slots;
   }
 
@@ -127,7 +156,7 @@ class Searcher {
 
   /// On all workers, on all but one, ..., on one.
   std::set<int64_t> SpreadChoices(int64_t ranks, int64_t threads) const {
-    const int64_t most = std::max<int64_t>(workers_[0]->cores / threads, 1);
+    const int64_t most = std::max<int64_t>(Room(*workers_[0], threads), 1);
     std::set<int64_t> choices;
     for (size_t used = 1; used <= workers_.size(); ++used) {
       const auto count = static_cast<int64_t>(used);
@@ -184,6 +213,7 @@ class Searcher {
   void Try(int64_t threads, int64_t ranks, int64_t spread, int64_t micro) {
     if (micro * SequenceLength(job_) > kMostTokens * 64) return;  // only when the job asks for it
     Option option;
+    option.on_devices = on_devices_;
     option.threads = threads;
     option.ranks = ranks;
     option.ranks_per_worker = spread;
@@ -226,7 +256,7 @@ class Searcher {
   bool HasCores(const Option& option) const {
     int64_t room = 0;
     for (const WorkerProfile* worker : workers_) {
-      room += std::min(option.ranks_per_worker, worker->cores / option.threads);
+      room += std::min(option.ranks_per_worker, Room(*worker, option.threads));
     }
     return room >= option.ranks;
   }
@@ -238,18 +268,27 @@ class Searcher {
     ++result_.considered;
     option.memory = PredictMemory(MemoryOf(option, 0));
     option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
-                    " threads need more cores than the workers offer: they have room for " +
+                    " threads need more " + (on_devices_ ? "GPUs or cores" : "cores") +
+                    " than the workers offer: they have room for " +
                     std::to_string(Slots(option.threads));
     result_.misfitting.push_back(std::move(option));
+  }
+
+  static int64_t LargestDevice(const WorkerProfile& worker) {
+    int64_t most = 0;
+    for (const DeviceSpec& device : worker.devices) {
+      if (device.unusable.empty()) most = std::max(most, device.memory_limit_bytes);
+    }
+    return most;
   }
 
   std::string MemoryReason(const Option& option) const {
     const int64_t need = TotalBytes(option.memory);
     int64_t limit = 0;
     for (const WorkerProfile* worker : workers_) {
-      limit = std::max(limit, worker->memory_limit_bytes);
+      limit = std::max(limit, on_devices_ ? LargestDevice(*worker) : worker->memory_limit_bytes);
     }
-    std::string whose = "the largest worker offers";
+    std::string whose = on_devices_ ? "the largest GPU offers" : "the largest worker offers";
     if (int64_t asked = job_.resources.memory_per_rank_bytes; asked > 0 && need > asked) {
       limit = asked;
       whose = "resources.memory_per_rank_bytes allows";
@@ -300,6 +339,7 @@ class Searcher {
   }
 
   const JobSpec& job_;
+  const bool on_devices_;
   const ModelShape shape_;
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
@@ -322,6 +362,12 @@ std::vector<int64_t> PlaceRanks(const Option& option,
     left -= ranks_on.back();
   }
   return ranks_on;
+}
+
+bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
+  if (job.resources.device != "auto") return job.resources.device == "cuda";
+  return std::any_of(cluster.workers.begin(), cluster.workers.end(),
+                     [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }
 
 SearchResult Search(const JobSpec& job, const ClusterProfile& cluster) {

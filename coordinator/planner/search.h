@@ -13,6 +13,7 @@ namespace weft::planner {
 
 /// One way to run the job, with what it costs.
 struct Option {
+  bool on_devices = false;  ///< Each rank has a GPU of its own.
   int64_t ranks = 1;
   int64_t ranks_per_worker = 1;  ///< At most so many on each.
   int64_t threads = 1;
@@ -32,7 +33,7 @@ struct SearchResult {
 };
 
 /// Ranks on each of `workers`: filled one after the other, at most
-/// option.ranks_per_worker on each, as many as its cores and its memory hold.
+/// option.ranks_per_worker on each, as many as its cores and its memory, or its GPUs, hold.
 /// Adds up to less than option.ranks when there is no room for all.
 std::vector<int64_t> PlaceRanks(const Option& option,
                                 const std::vector<const WorkerProfile*>& workers);
@@ -42,6 +43,10 @@ inline constexpr size_t kSorted = 32;
 
 /// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
+/// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice and some
+/// worker has them.
+bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);
 
 /// Tries everything. `cluster` outlives the result.
 SearchResult Search(const JobSpec& job, const ClusterProfile& cluster);

@@ -110,7 +110,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   if (inputs.ranks > 1) {
     const double bytes = 4 * trained, neighbours = D(inputs.ranks - 1);
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
-    const double seconds = 2 * neighbours / D(inputs.ranks) * bytes / rates.LinkBytesPerSecond() +
+    const double seconds = 2 * neighbours / D(inputs.ranks) * bytes /
+                               rates.LinkBytesPerSecond(inputs.ranks == inputs.ranks_on_worker) +
                            std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
     const double hidden = kOverlap * pass.backward_gemm_seconds;

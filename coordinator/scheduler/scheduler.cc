@@ -1,6 +1,9 @@
 #include "coordinator/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <tuple>
+
+#include "common/model/device_order.h"
 
 namespace weft::coordinator {
 namespace {
@@ -11,36 +14,84 @@ int64_t RankBytes(const Plan& plan) {
          m.workspace_bytes + m.communication_bytes + m.runtime_bytes;
 }
 
-/// Whether one more rank fits; takes its share if so.
-bool TakeRank(const Plan& plan, FreeCapacity& free) {
-  int64_t bytes = RankBytes(plan);
-  if (free.cores < plan.threads_per_rank || free.memory_bytes < bytes) return false;
+bool OnDevices(const Plan& plan) {
+  return plan.device == "cuda";
+}
+
+/// Whether one more rank fits, on GPUs on `device`; takes its share if so.
+bool TakeRank(const Plan& plan, int64_t device, FreeCapacity& free) {
+  if (free.cores < plan.threads_per_rank) return false;
+  if (OnDevices(plan)) {
+    if (free.devices.erase(device) == 0) return false;
+  } else {
+    int64_t bytes = RankBytes(plan);
+    if (free.memory_bytes < bytes) return false;
+    free.memory_bytes -= bytes;
+  }
   free.cores -= plan.threads_per_rank;
-  free.memory_bytes -= bytes;
   return true;
+}
+
+int64_t DeviceOf(const Plan& plan, size_t rank) {
+  return rank < plan.rank_devices.size() ? plan.rank_devices[rank] : -1;
 }
 
 /// All ranks where the plan puts them.
 bool Fits(const Plan& plan, std::map<std::string, FreeCapacity> free) {
-  return std::all_of(plan.rank_workers.begin(), plan.rank_workers.end(), [&](const auto& worker) {
-    auto it = free.find(worker);
-    return it != free.end() && TakeRank(plan, it->second);
-  });
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto it = free.find(plan.rank_workers[rank]);
+    if (it == free.end() || !TakeRank(plan, DeviceOf(plan, rank), it->second)) return false;
+  }
+  return true;
+}
+
+/// The GPUs of a worker that are free and work.
+std::vector<DeviceSpec> FreeDevices(const WorkerProfile& worker, const FreeCapacity& free) {
+  std::vector<DeviceSpec> devices;
+  for (const DeviceSpec& device : worker.devices) {
+    if (free.devices.contains(device.index)) devices.push_back(device);
+  }
+  return devices;
 }
 
 /// The same plan on workers that have room: where it was if possible, else filling the emptiest
 /// worker first so that neighbouring ranks share a machine.
-std::optional<Plan> PlaceAgain(const Plan& last, const std::map<std::string, FreeCapacity>& free) {
+std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
+                               const std::map<std::string, FreeCapacity>& free) {
   if (last.rank_workers.empty()) return std::nullopt;
   if (Fits(last, free)) return last;
-  std::vector<std::pair<std::string, FreeCapacity>> workers(free.begin(), free.end());
-  std::stable_sort(workers.begin(), workers.end(),
-                   [](const auto& a, const auto& b) { return a.second.cores > b.second.cores; });
+  struct Room {
+    const WorkerProfile* worker;
+    FreeCapacity free;
+  };
+  std::vector<Room> rooms;
+  for (const WorkerProfile& worker : cluster.workers) {
+    if (auto it = free.find(worker.worker_id); it != free.end()) {
+      rooms.push_back({&worker, it->second});
+    }
+  }
+  std::stable_sort(rooms.begin(), rooms.end(), [&](const Room& a, const Room& b) {
+    const size_t devices_a = OnDevices(last) ? a.free.devices.size() : 0;
+    const size_t devices_b = OnDevices(last) ? b.free.devices.size() : 0;
+    return std::tie(devices_b, b.free.cores, a.worker->worker_id) <
+           std::tie(devices_a, a.free.cores, b.worker->worker_id);
+  });
   Plan plan = last;
+  plan.rank_devices.clear();
   size_t rank = 0;
-  for (auto& [worker, room] : workers) {
-    while (rank < plan.rank_workers.size() && TakeRank(plan, room)) {
-      plan.rank_workers[rank++] = worker;
+  for (Room& room : rooms) {
+    std::vector<int64_t> devices;
+    if (OnDevices(plan)) {
+      const int64_t wanted = std::min(static_cast<int64_t>(plan.rank_workers.size() - rank),
+                                      room.free.cores / plan.threads_per_rank);
+      devices = NearestDevices(FreeDevices(*room.worker, room.free), wanted, RankBytes(plan));
+    }
+    size_t next = 0;
+    while (rank < plan.rank_workers.size()) {
+      const int64_t device = next < devices.size() ? devices[next++] : -1;
+      if (!TakeRank(plan, device, room.free)) break;
+      plan.rank_workers[rank++] = room.worker->worker_id;
+      if (OnDevices(plan)) plan.rank_devices.push_back(device);
     }
   }
   if (rank < plan.rank_workers.size()) return std::nullopt;
@@ -55,6 +106,7 @@ ClusterProfile FreePart(const ClusterProfile& cluster,
     if (it == free.end() || it->second.cores < 1) continue;
     worker.cores = it->second.cores;
     worker.memory_limit_bytes = it->second.memory_bytes;
+    worker.devices = FreeDevices(worker, it->second);
     part.workers.push_back(std::move(worker));
   }
   return part;
@@ -71,14 +123,54 @@ Result<Plan> BestPlan(const JobSpec& spec, const ClusterProfile& cluster,
   return ExhaustedError(report.candidates.front().reason);
 }
 
+/// The job with the device it computes on said.
+JobSpec WithDevice(const QueuedJob& job, const ClusterProfile& cluster) {
+  JobSpec spec = *job.spec;
+  if (spec.resources.device != "auto") return spec;
+  const bool devices =
+      job.last_plan != nullptr
+          ? OnDevices(*job.last_plan)
+          : std::any_of(cluster.workers.begin(), cluster.workers.end(),
+                        [](const WorkerProfile& worker) { return worker.device == "cuda"; });
+  spec.resources.device = devices ? "cuda" : "cpu";
+  return spec;
+}
+
+/// The plan for what is free: the last one again, or a new one.
+Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProfile& cluster,
+                    const std::map<std::string, FreeCapacity>& free, const PlanFunction& plan) {
+  const ClusterProfile part = FreePart(cluster, free);
+  if (job.out_of_memory && job.last_plan != nullptr && !part.workers.empty()) {
+    Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), part, plan);
+    if (smaller.ok()) return smaller;
+  }
+  if (job.last_plan != nullptr) {
+    if (std::optional<Plan> again = PlaceAgain(*job.last_plan, cluster, free)) return *again;
+  }
+  if (part.workers.empty()) return ExhaustedError("every worker is taken");
+  return BestPlan(spec, part, plan);
+}
+
 }  // namespace
 
+JobSpec WithLessMemory(const JobSpec& spec, const Plan& plan) {
+  JobSpec smaller = spec;
+  int64_t& limit = smaller.resources.memory_per_rank_bytes;
+  const int64_t less = RankBytes(plan) / 20 * 17;
+  limit = limit > 0 ? std::min(limit, less) : std::max<int64_t>(less, 1);
+  return smaller;
+}
+
 void TakeCapacity(const Plan& plan, std::map<std::string, FreeCapacity>& free) {
-  for (const std::string& worker : plan.rank_workers) {
-    auto it = free.find(worker);
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto it = free.find(plan.rank_workers[rank]);
     if (it == free.end()) continue;
     it->second.cores -= plan.threads_per_rank;
-    it->second.memory_bytes -= RankBytes(plan);
+    if (OnDevices(plan)) {
+      it->second.devices.erase(DeviceOf(plan, rank));
+    } else {
+      it->second.memory_bytes -= RankBytes(plan);
+    }
     if (it->second.cores < 1) free.erase(it);
   }
 }
@@ -98,25 +190,21 @@ SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunctio
           {job.id, Reason::kWaitingForWorkers, "no worker is attached; hint: start weft-worker"});
       continue;
     }
-    std::optional<Plan> again;
-    if (job.last_plan != nullptr) again = PlaceAgain(*job.last_plan, free);
-    ClusterProfile part = FreePart(snapshot.cluster, free);
-    Result<Plan> chosen = again ? Result<Plan>(std::move(*again))
-                          : part.workers.empty()
-                              ? Result<Plan>(ExhaustedError("every worker is taken"))
-                              : BestPlan(*job.spec, part, plan);
+    const JobSpec spec = WithDevice(job, snapshot.cluster);
+    Result<Plan> chosen = Choose(job, spec, snapshot.cluster, free, plan);
     if (chosen.ok() && Fits(*chosen, free)) {
       TakeCapacity(*chosen, free);
       decisions.starts.push_back({job.id, std::move(*chosen)});
       continue;
     }
-    Result<Plan> on_all = BestPlan(*job.spec, snapshot.cluster, plan);
+    Result<Plan> on_all = BestPlan(spec, snapshot.cluster, plan);
     if (on_all.ok()) {
       held_back_by = job.id;
       decisions.waits.push_back({job.id, Reason::kWaitingForCapacity,
                                  "other jobs hold the workers it needs (" +
                                      std::to_string(on_all->rank_workers.size()) + " ranks x " +
-                                     std::to_string(on_all->threads_per_rank) + " cores)"});
+                                     std::to_string(on_all->threads_per_rank) +
+                                     (OnDevices(*on_all) ? " cores and a GPU)" : " cores)")});
     } else {
       decisions.waits.push_back(
           {job.id, Reason::kWaitingForWorkers,

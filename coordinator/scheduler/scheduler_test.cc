@@ -11,17 +11,24 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A planner that wants resources.ranks ranks of resources.threads_per_rank threads and 10 bytes.
+/// A planner that wants resources.ranks ranks of resources.threads_per_rank threads and 10 bytes,
+/// or what resources.memory_per_rank_bytes allows, and a GPU each where the job wants them.
 Result<PlanReport> SimplePlan(const JobSpec& spec, const ClusterProfile& cluster) {
   Plan plan;
   plan.threads_per_rank = std::max<int64_t>(1, spec.resources.threads_per_rank);
   plan.mesh.data = std::max<int64_t>(1, spec.resources.ranks);
-  plan.prediction.memory_per_rank.parameters_bytes = 10;
+  plan.device = spec.resources.device;
+  const int64_t limit = spec.resources.memory_per_rank_bytes;
+  plan.prediction.memory_per_rank.parameters_bytes = limit > 0 ? limit : 10;
+  if (limit > 0 && limit < 5) return ExhaustedError("5 bytes are the least");
+  const bool devices = plan.device == "cuda";
   for (const WorkerProfile& worker : cluster.workers) {
-    int64_t fit = std::min(worker.cores / plan.threads_per_rank, worker.memory_limit_bytes / 10);
+    int64_t fit = std::min(worker.cores / plan.threads_per_rank,
+                           devices ? std::ssize(worker.devices) : worker.memory_limit_bytes / 10);
     for (int64_t i = 0; i < fit; ++i) {
       if (std::ssize(plan.rank_workers) < plan.mesh.data) {
         plan.rank_workers.push_back(worker.worker_id);
+        if (devices) plan.rank_devices.push_back(worker.devices[static_cast<size_t>(i)].index);
       }
     }
   }
@@ -42,6 +49,20 @@ struct Situation {
     profile.memory_limit_bytes = 1000;
     snapshot.cluster.workers.push_back(profile);
     if (free_cores > 0) snapshot.free[id] = {free_cores, 1000};
+    return *this;
+  }
+  /// The worker added last gets GPUs of 100 bytes, of which those in `working` are free.
+  Situation& Gpus(int count, const std::set<int64_t>& working) {
+    WorkerProfile& worker = snapshot.cluster.workers.back();
+    worker.device = "cuda";
+    for (int index = 0; index < count; ++index) {
+      DeviceSpec device;
+      device.index = index;
+      device.memory_limit_bytes = 100;
+      if (!working.contains(index)) device.unusable = "XID 79";
+      worker.devices.push_back(device);
+    }
+    snapshot.free[worker.worker_id].devices = working;
     return *this;
   }
   Situation& Job(const std::string& id, int64_t ranks, int64_t threads,
@@ -119,6 +140,81 @@ TEST(Scheduler, ARestartIsPlannedAnewWhenTheOldPlanFitsNowhere) {
   auto decisions = s.Run();
   ASSERT_EQ(decisions.starts.size(), 1u);
   EXPECT_EQ(decisions.starts[0].plan.mesh.data, 1);
+}
+
+TEST(Scheduler, TwoRanksGetTwoGpus) {
+  Situation s;
+  s.Worker("c", 8, 8).Worker("g", 8, 8).Gpus(2, {0, 1}).Job("two", 2, 1).Job("third", 1, 1);
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].plan.device, "cuda");
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("g", "g"));
+  EXPECT_THAT(decisions.starts[0].plan.rank_devices, ElementsAre(0, 1));
+  // The third waits for a GPU, though cores are free here and on the other worker.
+  ASSERT_EQ(decisions.waits.size(), 1u);
+  EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForCapacity);
+  EXPECT_THAT(decisions.waits[0].message, HasSubstr("a GPU"));
+}
+
+TEST(Scheduler, ABrokenGpuIsLeftOut) {
+  Situation s;
+  s.Worker("g", 8, 8).Gpus(3, {0, 2}).Job("two", 2, 1).Job("three", 3, 1);
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_THAT(decisions.starts[0].plan.rank_devices, ElementsAre(0, 2));
+}
+
+TEST(Scheduler, ARestartMovesToGpusThatWork) {
+  Plan last;
+  last.device = "cuda";
+  last.mesh.data = 2;
+  last.micro_batch = 7;
+  last.rank_workers = {"a", "a"};
+  last.rank_devices = {0, 1};
+  last.prediction.memory_per_rank.activations_bytes = 90;
+  Situation s;
+  s.Worker("a", 8, 8).Gpus(2, {1}).Worker("b", 8, 8).Gpus(4, {1, 3}).Job("j", 0, 1, &last);
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].plan.micro_batch, 7);
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("b", "b"));
+  EXPECT_THAT(decisions.starts[0].plan.rank_devices, ElementsAre(1, 3));
+  // A job that ran on GPUs does not go to a processor because all are broken.
+  Situation none;
+  none.Worker("a", 8, 8).Gpus(2, {}).Job("j", 1, 1, &last);
+  EXPECT_TRUE(none.Run().starts.empty());
+}
+
+TEST(Scheduler, GpusThatRanksHoldAreTaken) {
+  Plan held;
+  held.device = "cuda";
+  held.threads_per_rank = 2;
+  held.rank_workers = {"g"};
+  held.rank_devices = {1};
+  std::map<std::string, FreeCapacity> free;
+  free["g"] = {8, 1000, {0, 1}};
+  TakeCapacity(held, free);
+  EXPECT_EQ(free["g"].cores, 6);
+  EXPECT_EQ(free["g"].memory_bytes, 1000);
+  EXPECT_THAT(free["g"].devices, ElementsAre(0));
+}
+
+TEST(Scheduler, AJobThatRanOutOfMemoryIsPlannedWithLess) {
+  Plan last;
+  last.mesh.data = 1;
+  last.rank_workers = {"a"};
+  last.prediction.memory_per_rank.activations_bytes = 100;
+  Situation s;
+  s.Worker("a", 2, 2).Job("j", 1, 1, &last);
+  s.snapshot.queue[0].out_of_memory = true;
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(TotalBytes(decisions.starts[0].plan.prediction.memory_per_rank), 85);
+  // Where nothing smaller fits, the same may pass once more.
+  last.prediction.memory_per_rank.activations_bytes = 4;
+  decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(TotalBytes(decisions.starts[0].plan.prediction.memory_per_rank), 4);
 }
 
 TEST(Scheduler, NeverGivesMoreThanIsFree) {

@@ -121,6 +121,8 @@ class Service {
   /// `draining`: the worker ends soon and gets no new attempt.
   void Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequence,
                  std::vector<RunningAttempt> running, bool draining);
+  /// GPUs of the worker, by index, on which no rank must start any more, and why.
+  void BreakDevices(const std::shared_ptr<WorkerLink>& link, std::map<int64_t, std::string> broken);
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
               ShareReport report);
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);

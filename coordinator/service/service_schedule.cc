@@ -35,7 +35,11 @@ SchedulerSnapshot Service::TakeSnapshot() {
       profile.memory_limit_bytes = profile.memory_bytes > 0 ? profile.memory_bytes : kUnknownMemory;
     }
     if (!session.stale_ranks) {
-      snapshot.free[id] = {profile.cores, profile.memory_limit_bytes};
+      FreeCapacity& free = snapshot.free[id];
+      free = {profile.cores, profile.memory_limit_bytes};
+      for (const DeviceSpec& device : profile.devices) {
+        if (device.unusable.empty()) free.devices.insert(device.index);
+      }
     }
   }
   std::set<std::string> counted;
@@ -46,9 +50,15 @@ SchedulerSnapshot Service::TakeSnapshot() {
       const AttemptRecord& attempt = *it->second->current.attempt;
       Plan held = attempt.plan;
       held.rank_workers.clear();
+      held.rank_devices.clear();
       for (const ShareRecord& share : attempt.shares) {
         if (IsGone(share.state)) continue;
-        held.rank_workers.insert(held.rank_workers.end(), share.ranks.size(), share.worker_id);
+        for (int64_t rank : share.ranks) {
+          held.rank_workers.push_back(share.worker_id);
+          if (rank < std::ssize(attempt.plan.rank_devices)) {
+            held.rank_devices.push_back(attempt.plan.rank_devices[static_cast<size_t>(rank)]);
+          }
+        }
       }
       TakeCapacity(held, snapshot.free);
     }
@@ -59,7 +69,8 @@ SchedulerSnapshot Service::TakeSnapshot() {
     if (live.busy || live.reserved) continue;
     if (snapshot.queue.size() >= kLongestLook) break;
     const std::optional<AttemptRecord>& last = live.current.attempt;
-    snapshot.queue.push_back({job_id, &live.current.job.spec, last ? &last->plan : nullptr});
+    snapshot.queue.push_back({job_id, &live.current.job.spec, last ? &last->plan : nullptr,
+                              last && last->reason == Reason::kOutOfMemory});
   }
   return snapshot;
 }

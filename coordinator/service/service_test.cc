@@ -68,11 +68,17 @@ class FakeLink : public WorkerLink {
 
 Result<PlanReport> OneRankEach(const JobSpec& spec, const ClusterProfile& cluster) {
   Plan plan;
+  const int64_t limit = spec.resources.memory_per_rank_bytes;
+  plan.prediction.memory_per_rank.activations_bytes = limit > 0 ? limit : 2000;
+  if (spec.resources.device == "cuda") plan.device = "cuda";
   for (const auto& worker : cluster.workers) {
+    if (plan.device == "cuda" && worker.devices.empty()) continue;
     if (std::ssize(plan.rank_workers) < spec.resources.ranks) {
       plan.rank_workers.push_back(worker.worker_id);
+      if (plan.device == "cuda") plan.rank_devices.push_back(worker.devices[0].index);
     }
   }
+  plan.mesh.data = spec.resources.ranks;
   bool fits = std::ssize(plan.rank_workers) == spec.resources.ranks;
   PlanReport report;
   report.candidates.push_back({plan, fits, fits, "too few workers"});
@@ -92,7 +98,8 @@ class ServiceTest : public testing::Test {
     ASSERT_TRUE(SetFailpoints("").ok());
     service_.reset();
   }
-  std::shared_ptr<FakeLink> Attach(const std::string& id) {
+  /// With so many GPUs.
+  std::shared_ptr<FakeLink> Attach(const std::string& id, int gpus = 0) {
     auto link = std::make_shared<FakeLink>();
     WorkerHello hello;
     hello.worker_id = id;
@@ -101,6 +108,11 @@ class ServiceTest : public testing::Test {
     hello.api_level = kApiLevel;
     hello.profile.cores = 1;
     hello.profile.memory_limit_bytes = 1 << 30;
+    for (int index = 0; index < gpus; ++index) {
+      hello.profile.device = "cuda";
+      hello.profile.devices.emplace_back().index = index;
+      hello.profile.devices.back().memory_limit_bytes = 1 << 30;
+    }
     service_->Attach(link, hello);
     EXPECT_TRUE(link->Saw("registered"));
     return link;
@@ -229,6 +241,41 @@ TEST_F(ServiceTest, ALostWorkersJobWaitsForLeaseAndMarginAndForTheOtherRanks) {
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   ASSERT_TRUE(c->Saw("start " + id + " 2"));
   EXPECT_FALSE(b->Saw("start " + id + " 2", milliseconds(1)));
+}
+
+TEST_F(ServiceTest, AJobWhoseGpuBreaksGoesOnOnAnother) {
+  auto a = Attach("a", 2);
+  std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  EXPECT_EQ(service_->Get(id)->attempts[0].plan.rank_devices, std::vector<int64_t>{0});
+  // As the worker tells it: first what broke, then how the attempt ended.
+  service_->BreakDevices(a, {{0, "XID 79"}});
+  service_->Report(a, id, {"", 1, ShareEvent::kFailed, Reason::kDeviceFailed, "GPU 0: XID 79", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  auto view = service_->Get(id);
+  EXPECT_EQ(view->attempts[0].reason, Reason::kDeviceFailed);
+  EXPECT_EQ(view->attempts[1].plan.rank_devices, std::vector<int64_t>{1});
+  EXPECT_EQ(service_->Workers()[0].profile.devices[0].unusable, "XID 79");
+  // The last one breaks: the job waits, and does not go to the processor.
+  service_->BreakDevices(a, {{0, "XID 79"}, {1, "lost"}});
+  service_->Report(a, id, {"", 2, ShareEvent::kFailed, Reason::kDeviceFailed, "GPU 1: lost", ""});
+  EXPECT_EQ(AwaitState(id, JobState::kQueued), JobState::kQueued);
+  EXPECT_FALSE(a->Saw("start " + id + " 3", milliseconds(50)));
+}
+
+TEST_F(ServiceTest, AJobThatRanOutOfMemoryIsToldWhatWouldFitAndGetsIt) {
+  auto a = Attach("a");
+  std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  service_->Report(a, id,
+                   {"", 1, ShareEvent::kFailed, Reason::kOutOfMemory, "rank 0: no memory", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  auto view = service_->Get(id);
+  EXPECT_THAT(view->attempts[0].message,
+              AllOf(HasSubstr("rank 0: no memory; the plan expected 2.0 KiB per rank "
+                              "(activations 2.0 KiB)"),
+                    HasSubstr("within 1.7 KiB this would fit: 1 ranks")));
+  EXPECT_EQ(TotalBytes(view->attempts[1].plan.prediction.memory_per_rank), 1700);
 }
 
 TEST_F(ServiceTest, RanksThatAWorkerDoesNotListAnyMoreAreRecovered) {

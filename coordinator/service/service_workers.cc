@@ -4,6 +4,7 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/version.h"
+#include "coordinator/service/memory_advice.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -242,6 +243,23 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
   });
 }
 
+void Service::BreakDevices(const std::shared_ptr<WorkerLink>& link,
+                           std::map<int64_t, std::string> broken) {
+  loop_.Post([this, link, broken = std::move(broken)] {
+    std::string id;
+    Session* session = SessionOf(link, "heartbeat", &id);
+    if (session == nullptr) return;
+    std::lock_guard lock(view_mutex_);
+    for (DeviceSpec& device : session->profile.devices) {
+      auto it = broken.find(device.index);
+      if (it == broken.end() || !device.unusable.empty()) continue;
+      device.unusable = it->second;
+      WEFT_LOG_WARNING << "GPU " << device.index << " of worker " << id
+                       << " is out of use: " << it->second;
+    }
+  });
+}
+
 void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
                      ShareReport report) {
   loop_.Post([this, link, job_id, report = std::move(report)]() mutable {
@@ -251,6 +269,16 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
       metrics_.Dispatched(
           std::chrono::duration<double>(clock_.Monotonic() - *it->second->dispatched_at).count());
       it->second->dispatched_at.reset();
+    }
+    if (auto it = live_.find(job_id); it != live_.end() && report.reason == Reason::kOutOfMemory &&
+                                      it->second->current.attempt &&
+                                      it->second->current.attempt->epoch == report.epoch) {
+      const JobCase& current = it->second->current;
+      report.message +=
+          "; " + MemoryAdvice(current.job.spec, current.attempt->plan, TakeSnapshot().cluster,
+                              [this](const auto& spec, const auto& cluster) {
+                                return TimedPlan(spec, cluster);
+                              });
     }
     auto decide = [this, job_id, report, link](const JobCase& current) {
       bool mine = current.attempt && current.attempt->epoch == report.epoch;

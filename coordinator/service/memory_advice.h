@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "common/spec/cluster_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+#include "coordinator/scheduler/scheduler.h"
+
+namespace weft::coordinator {
+
+/// For people whose job ran out of memory: what the plan of that attempt expected a rank to use, by
+/// component, and the best plan on `cluster` that needs clearly less (WithLessMemory), which the
+/// next attempt takes, or why there is none.
+std::string MemoryAdvice(const JobSpec& spec, const Plan& plan, const ClusterProfile& cluster,
+                         const PlanFunction& find);
+
+}  // namespace weft::coordinator
