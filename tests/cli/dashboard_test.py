@@ -8,9 +8,25 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from weft_cluster import Cluster, free_port
+from weft_cluster import BIN, Cluster, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What NVIDIA's library tells; see worker/daemon/testing/fake_nvml.cc.
+GPUS = """driver 580.65
+count 1
+0 name Test GPU
+0 uuid GPU-11111111
+0 memory_total 85899345920
+0 memory_used 1073741824
+0 utilization 50
+0 power 300000
+0 temperature 60
+0 sm_clock 1980
+0 memory_clock 2619
+0 corrected 1
+0 uncorrected 0
+xid 0 31
+"""
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 
 
@@ -36,6 +52,9 @@ class Dashboard(unittest.TestCase):
 
     def test_every_query_returns_data(self):
         cluster = Cluster()
+        (cluster.folder / "gpus").write_text(GPUS)
+        cluster.environment.update(WEFT_FAKE_NVML=str(cluster.folder / "gpus"),
+                                   LD_LIBRARY_PATH=str(BIN / "fake_nvml"))
         self.addCleanup(cluster.close)
         self.assertEqual(cluster.up().code, 0)
         targets = [f"127.0.0.1:{port}" for port in cluster.metrics_ports()]

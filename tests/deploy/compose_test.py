@@ -54,6 +54,15 @@ class Compose(unittest.TestCase):
                 self.assertIn("healthcheck", self.services[other])
         self.assertEqual(len(self.ours), 3)
 
+    def test_the_overlay_for_gpus_changes_a_worker(self):
+        overlay = yaml.safe_load((COMPOSE / "gpu.yaml").read_text())
+        self.assertEqual(set(overlay), {"services"})
+        for name, changes in overlay["services"].items():
+            self.assertIn("weft-worker", self.command(self.ours[name]))
+            self.assertEqual(set(changes), {"gpus", "shm_size"})
+            self.assertEqual(changes["gpus"], "all")
+        self.assertEqual(len(overlay["services"]), 1, "a GPU belongs to one worker")
+
     def test_our_services_may_write_to_their_volumes_only(self):
         for name, service in self.ours.items():
             with self.subTest(service=name):

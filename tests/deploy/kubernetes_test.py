@@ -16,6 +16,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE = ROOT / "deploy/kubernetes/base"
+GPU = ROOT / "deploy/kubernetes/gpu"
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 
 # Fields that the files may use, as the API has them: {} anything of that kind, [..] a list. What is
@@ -32,11 +33,12 @@ CONTAINER = {
     "ports": [{"name": str, "containerPort": int}],
     "securityContext": {"allowPrivilegeEscalation": bool, "readOnlyRootFilesystem": bool,
                         "capabilities": {"drop": [str]}},
-    "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"memory": str}},
+    "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"memory": str, "nvidia.com/gpu": str}},
     "startupProbe": PROBE, "readinessProbe": PROBE, "livenessProbe": PROBE,
     "volumeMounts": [{"name": str, "mountPath": str}]}
 POD = {"metadata": METADATA, "spec": {
     "automountServiceAccountToken": bool, "terminationGracePeriodSeconds": int, "nodeSelector": {},
+    "tolerations": [{"key": str, "operator": str, "effect": str}],
     "securityContext": {"runAsNonRoot": bool, "runAsUser": int, "runAsGroup": int, "fsGroup": int,
                         "seccompProfile": {"type": str}},
     "containers": [CONTAINER],
@@ -78,22 +80,58 @@ def check(value, shape, where):
         assert isinstance(value, shape), f"{where} must be {shape.__name__}, not {value!r}"
 
 
-def build():
-    """What `kubectl kustomize` makes of the base: the files, their namespace and images set."""
-    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
-    unknown = set(kustomization) - {"apiVersion", "kind", "namespace", "resources", "images"}
+def merge(target, patch):
+    """A strategic merge: mappings by key, lists of named things by name, other lists as a whole."""
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            merge(target.setdefault(key, {}), value)
+        elif isinstance(value, list) and key in ("containers", "volumes", "volumeMounts"):
+            name = "mountPath" if key == "volumeMounts" else "name"
+            for item in value:
+                same = [other for other in target.setdefault(key, []) if other[name] == item[name]]
+                if same:
+                    merge(same[0], item)
+                else:
+                    target[key].append(item)
+        else:
+            target[key] = value
+
+
+def build(folder=BASE):
+    """What `kubectl kustomize` makes of a folder: its files and those of its base, their namespace
+    and images set, its patches applied."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    unknown = set(kustomization) - {"apiVersion", "kind", "namespace", "resources", "images",
+                                    "patches"}
     assert not unknown, f"this test does not build {unknown}"
     images = {image["name"]: f"{image['newName']}:{image['newTag']}"
-              for image in kustomization["images"]}
+              for image in kustomization.get("images", [])}
     objects = []
     for name in kustomization["resources"]:
-        for item in yaml.safe_load_all((BASE / name).read_text()):
+        if (folder / name).is_dir():
+            objects += build((folder / name).resolve())
+            continue
+        for item in yaml.safe_load_all((folder / name).read_text()):
             if item["kind"] != "Namespace":
                 item["metadata"]["namespace"] = kustomization["namespace"]
             for container in pod_of(item).get("spec", {}).get("containers", []):
                 container["image"] = images[container["image"]]
             objects.append(item)
+    for patch in kustomization.get("patches", []):
+        target, = (item for item in objects if item["kind"] == patch["target"]["kind"]
+                   and item["metadata"]["name"] == patch["target"]["name"])
+        merge(target, yaml.safe_load((folder / patch["path"]).read_text()))
     return objects
+
+
+def unordered(value):
+    """The same with lists of mappings in one order: a merge may put what is new first or last."""
+    if isinstance(value, dict):
+        return {key: unordered(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        items = [unordered(item) for item in value]
+        return sorted(items, key=str) if all(isinstance(i, dict) for i in items) else items
+    return value
 
 
 def pod_of(item):
@@ -109,9 +147,11 @@ def megabytes(quantity):
 
 
 class Objects(unittest.TestCase):
+    folder = BASE
+
     @classmethod
     def setUpClass(cls):
-        cls.objects = build()
+        cls.objects = build(cls.folder)
         cls.workloads = [item for item in cls.objects if pod_of(item)]
         cls.pods = [pod_of(item) for item in cls.workloads]
 
@@ -132,15 +172,18 @@ class Objects(unittest.TestCase):
         return {port["name"] for c in pod["spec"]["containers"] for port in c["ports"]}
 
     def test_the_files_are_all_used_and_kubectl_builds_the_same(self):
-        listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
-        present = {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
-        self.assertEqual(set(listed), present)
+        kustomization = yaml.safe_load((self.folder / "kustomization.yaml").read_text())
+        listed = {name for name in kustomization["resources"] if name.endswith(".yaml")}
+        listed |= {patch["path"] for patch in kustomization.get("patches", [])}
+        present = {path.name for path in self.folder.glob("*.yaml")} - {"kustomization.yaml"}
+        self.assertEqual(listed, present)
         if shutil.which("kubectl"):  # not in all of Debian's releases in a usable version
-            built = subprocess.run(["kubectl", "kustomize", BASE], capture_output=True, text=True)
+            built = subprocess.run(["kubectl", "kustomize", self.folder], capture_output=True, text=True)
             self.assertEqual(built.returncode, 0, built.stderr)
 
             def by_name(objects):
-                return sorted(objects, key=lambda o: (o["kind"], o["metadata"]["name"]))
+                return sorted(map(unordered, objects),
+                              key=lambda o: (o["kind"], o["metadata"]["name"]))
             self.assertEqual(by_name(yaml.safe_load_all(built.stdout)), by_name(self.objects))
 
     def test_fields_are_those_of_the_api(self):
@@ -244,6 +287,24 @@ class Objects(unittest.TestCase):
             metrics = next(p for p in container["ports"] if p["name"] == "metrics")
             self.assertEqual(pod["metadata"]["annotations"]["prometheus.io/port"],
                              str(metrics["containerPort"]))
+
+
+class GpuObjects(Objects):
+    """The same holds of the overlay for GPUs, and:"""
+    folder = GPU
+
+    def test_the_worker_has_the_gpus_of_its_node(self):
+        worker, = self.of("DaemonSet")
+        pod = pod_of(worker)["spec"]
+        container, = pod["containers"]
+        limits = container["resources"]["limits"]
+        self.assertEqual(pod["nodeSelector"],
+                         {"weft/worker": "true", "weft/gpus": limits["nvidia.com/gpu"]})
+        self.assertEqual([t["key"] for t in pod["tolerations"]], ["nvidia.com/gpu"])
+        self.assertIn("/dev/shm", [m["mountPath"] for m in container["volumeMounts"]])
+        self.assertGreaterEqual(container["startupProbe"]["failureThreshold"] *
+                                container["startupProbe"]["periodSeconds"],
+                                60 + 10 * int(limits["nvidia.com/gpu"]))
 
 
 class Probes(unittest.TestCase):
