@@ -122,6 +122,7 @@ std::vector<OpCase> ActivationCases() {
     for (int64_t count : {0, 1, 15, 16, 17, 40001}) add(count, CaseUse::kTest);
     add(int64_t{2048} * 4 * 384, CaseUse::kSpeed);
     add(int64_t{2048} * 4 * 768, CaseUse::kSpeed);
+    if (dtype == DType::kBF16) add(int64_t{65536} * 4 * 768, CaseUse::kDeviceSpeed);
   }
   return cases;
 }

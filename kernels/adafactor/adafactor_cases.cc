@@ -96,6 +96,7 @@ std::vector<OpCase> AdafactorCases() {
       AdafactorCase({{3, 5}, {1, 37}, {100, 70}, {5, 1}}, 1, CaseUse::kTest),
       AdafactorCase({{130, 33}, {1, 2000}}, 1000, CaseUse::kTest),
       AdafactorCase({{4096, 4096}, {1, 4096}}, 10, CaseUse::kSpeed),
+      AdafactorCase({{16384, 4096}, {1, 4096}}, 10, CaseUse::kDeviceSpeed),
   };
 }
 

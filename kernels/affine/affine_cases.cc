@@ -111,6 +111,9 @@ std::vector<OpCase> AffineCases() {
     for (const Kind& kind : {kKinds[0], kKinds[1]}) {
       cases.push_back(ForwardCase(2048, 768, kind, dtype, CaseUse::kSpeed));
       cases.push_back(BackwardCase(2048, 768, kind, dtype, CaseUse::kSpeed));
+      if (dtype != DType::kBF16) continue;
+      cases.push_back(ForwardCase(65536, 2048, kind, dtype, CaseUse::kDeviceSpeed));
+      cases.push_back(BackwardCase(65536, 2048, kind, dtype, CaseUse::kDeviceSpeed));
     }
   }
   return cases;

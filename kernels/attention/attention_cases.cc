@@ -53,7 +53,7 @@ int64_t Terms(const Geometry& g) {
   return 3 * g.head_dim + longest;
 }
 
-// The inputs of a forward pass, q, k and v standing in one packed matrix.
+// The inputs of a forward pass, q, k and v standing in one packed matrix, and their reference.
 struct Inputs {
   TestTensor& qkv;
   TestTensor& sequence_starts;
@@ -61,7 +61,7 @@ struct Inputs {
   ref::Attention reference;
 };
 
-Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype) {
+Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype, CaseUse use) {
   std::vector<int32_t> starts = Starts(g);
   int64_t tokens = starts.back();
   int64_t q_width = g.heads * g.head_dim, kv_width = g.kv_heads * g.head_dim;
@@ -97,6 +97,7 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype) {
                               .q = {},
                               .k = {},
                               .v = {}};
+  if (use != CaseUse::kTest) return {qkv, sequence_starts, args, std::move(reference)};
   std::vector<double> values = qkv.InitialValues();
   int64_t row = q_width + 2 * kv_width;
   for (int64_t t = 0; t < tokens; ++t) {
@@ -110,7 +111,7 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype) {
 
 OpCase ForwardCase(const Geometry& g, DType dtype, CaseUse use) {
   return {"attention_forward/" + NameOf(g, dtype), use, [=](OpRun& run) {
-            Inputs inputs = MakeInputs(run, g, dtype);
+            Inputs inputs = MakeInputs(run, g, dtype, use);
             int64_t tokens = inputs.reference.Tokens();
             auto reference = inputs.reference;
             TestTensor& out =
@@ -123,13 +124,17 @@ OpCase ForwardCase(const Geometry& g, DType dtype, CaseUse use) {
             args.log_sum_exp = lse.view();
             run.run = [args](const Stream& stream) { return AttentionForward(stream, args); };
             run.flops = 4 * Pairs(g) * static_cast<double>(g.head_dim);
+            // q and out, k and v; the row statistics.
+            run.bytes = static_cast<double>(2 * tokens * (g.heads + g.kv_heads) * g.head_dim *
+                                            DTypeSize(dtype)) +
+                        static_cast<double>(lse.view().Bytes());
             run.compute = dtype;
           }};
 }
 
 OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
   return {"attention_backward/" + NameOf(g, dtype), use, [=](OpRun& run) {
-            Inputs inputs = MakeInputs(run, g, dtype);
+            Inputs inputs = MakeInputs(run, g, dtype, use);
             int64_t tokens = inputs.reference.Tokens(), width = g.heads * g.head_dim;
             int64_t kv_width = g.kv_heads * g.head_dim;
             TestTensor& dout = run.Input(dtype, {tokens, width}, 16);
@@ -165,6 +170,10 @@ OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
             args.forward.log_sum_exp = lse.view();
             run.run = [args](const Stream& stream) { return AttentionBackward(stream, args); };
             run.flops = 10 * Pairs(g) * static_cast<double>(g.head_dim);
+            // q, out and their gradients, k and v and theirs.
+            run.bytes = static_cast<double>(4 * tokens * (g.heads + g.kv_heads) * g.head_dim *
+                                            DTypeSize(dtype)) +
+                        static_cast<double>(lse.view().Bytes());
             run.compute = dtype;
           }};
 }
@@ -209,6 +218,25 @@ std::vector<OpCase> AttentionCases() {
   }
   add({.lengths = std::vector<int32_t>(8, 256), .heads = 6, .kv_heads = 6}, CaseUse::kSpeed);
   add({.lengths = std::vector<int32_t>(4, 512), .heads = 12, .kv_heads = 12}, CaseUse::kSpeed);
+  const auto add_device = [&cases](const Geometry& g) {
+    cases.push_back(ForwardCase(g, DType::kBF16, CaseUse::kDeviceSpeed));
+    cases.push_back(BackwardCase(g, DType::kBF16, CaseUse::kDeviceSpeed));
+  };
+  // 16384 tokens of width 2048, the shapes of the FlashAttention papers.
+  for (int64_t head_dim : {64, 128}) {
+    for (bool causal : {false, true}) {
+      for (int32_t length : {512, 1024, 2048, 4096, 8192, 16384}) {
+        add_device({.lengths = std::vector<int32_t>(16384 / length, length),
+                    .heads = 2048 / head_dim,
+                    .kv_heads = 2048 / head_dim,
+                    .head_dim = head_dim,
+                    .causal = causal});
+      }
+    }
+  }
+  // GPT-2 124M and a Llama with grouped queries.
+  add_device({.lengths = std::vector<int32_t>(64, 1024), .heads = 12, .kv_heads = 12});
+  add_device({.lengths = std::vector<int32_t>(4, 4096), .heads = 32, .kv_heads = 8});
   return cases;
 }
 

@@ -55,6 +55,9 @@ std::vector<OpCase> CrossEntropyCases() {
     cases.push_back(CrossEntropyCase(2048, 8192, 8192, dtype, true, 4, CaseUse::kSpeed));
     cases.push_back(CrossEntropyCase(256, 50304, 50257, dtype, true, 4, CaseUse::kSpeed));
     cases.push_back(CrossEntropyCase(256, 50304, 50257, dtype, false, 4, CaseUse::kSpeed));
+    if (dtype == DType::kF16) continue;
+    cases.push_back(CrossEntropyCase(8192, 50304, 50257, dtype, true, 4, CaseUse::kDeviceSpeed));
+    cases.push_back(CrossEntropyCase(8192, 50304, 50257, dtype, false, 4, CaseUse::kDeviceSpeed));
   }
   return cases;
 }

@@ -30,8 +30,9 @@ class DeviceMemory {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  /// Copies the first `bytes`, and returns when that is done.
-  Status CopyFrom(const void* host, size_t bytes);
+  /// Copies `bytes`, from and to the beginning or what lies `offset` behind it, and returns when
+  /// that is done.
+  Status CopyFrom(const void* host, size_t bytes, size_t offset = 0);
   Status CopyTo(void* host, size_t bytes) const;
 
  private:

@@ -81,10 +81,11 @@ Result<DeviceMemory> DeviceMemory::Allocate(int device, size_t bytes) {
   return Result<DeviceMemory>(std::move(memory));
 }
 
-Status DeviceMemory::CopyFrom(const void* host, size_t bytes) {
-  WEFT_CHECK(bytes <= bytes_, "copy past the end of device memory");
-  WEFT_RETURN_IF_CUDA_ERROR("copying to the device",
-                            cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice));
+Status DeviceMemory::CopyFrom(const void* host, size_t bytes, size_t offset) {
+  WEFT_CHECK(offset <= bytes_ && bytes <= bytes_ - offset, "copy past the end of device memory");
+  WEFT_RETURN_IF_CUDA_ERROR(
+      "copying to the device",
+      cudaMemcpy(static_cast<char*>(data_) + offset, host, bytes, cudaMemcpyHostToDevice));
   return OkStatus();
 }
 

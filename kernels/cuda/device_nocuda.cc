@@ -20,7 +20,7 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&&) noexcept = default;
 Result<DeviceMemory> DeviceMemory::Allocate(int, size_t) {
   return NoCuda();
 }
-Status DeviceMemory::CopyFrom(const void*, size_t) {
+Status DeviceMemory::CopyFrom(const void*, size_t, size_t) {
   return NoCuda();
 }
 Status DeviceMemory::CopyTo(void*, size_t) const {

@@ -100,6 +100,7 @@ std::vector<OpCase> ElementwiseCases() {
   std::vector<OpCase> cases;
   auto add_all = [&cases](int64_t count, CaseUse use) {
     for (DType dtype : kFloatTypes) {
+      if (use == CaseUse::kDeviceSpeed && dtype == DType::kF16) continue;
       cases.push_back(CastCase(dtype, DType::kF32, count, use));
       if (dtype != DType::kF32) cases.push_back(CastCase(DType::kF32, dtype, count, use));
       cases.push_back(AddCase(dtype, count, false, use));
@@ -116,6 +117,7 @@ std::vector<OpCase> ElementwiseCases() {
   }
   add_all(int64_t{2048} * 768, CaseUse::kSpeed);
   add_all(int64_t{1} << 24, CaseUse::kSpeed);
+  add_all(int64_t{65536} * 2048, CaseUse::kDeviceSpeed);
   return cases;
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/embedding/embedding.h"
 #include "kernels/embedding/embedding_ref.h"
 #include "kernels/testing/all_cases.h"
@@ -10,6 +12,9 @@ struct Geometry {
   int64_t vocabulary;
   int64_t context;  ///< 0: no positions.
   int64_t width;
+
+  /// Rows of both tables that are touched, nearly: each once, however often its index comes.
+  int64_t TableRows() const { return std::min(count, vocabulary) + std::min(count, context); }
 };
 
 std::string NameOf(const char* op, const Geometry& g, DType dtype) {
@@ -52,7 +57,7 @@ OpCase ForwardCase(const Geometry& g, DType dtype, DType table_type, CaseUse use
             args.out = out.view();
             run.run = [args](const Stream& stream) { return EmbeddingForward(stream, args); };
             run.bytes = static_cast<double>(out.view().Bytes()) +
-                        (with_positions ? 8.0 : 4.0) * static_cast<double>(g.count * g.width);
+                        static_cast<double>(g.TableRows() * g.width * DTypeSize(table_type));
           }};
 }
 
@@ -82,7 +87,7 @@ OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
             }
             run.run = [args](const Stream& stream) { return EmbeddingBackward(stream, args); };
             run.bytes = static_cast<double>(dout.view().Bytes()) +
-                        (g.context > 0 ? 16.0 : 8.0) * static_cast<double>(g.count * g.width);
+                        2.0 * sizeof(float) * static_cast<double>(g.TableRows() * g.width);
           }};
 }
 
@@ -104,6 +109,7 @@ std::vector<OpCase> EmbeddingCases() {
     add({5000, 50, 0, 24}, CaseUse::kTest);
     add({2048, 50304, 1024, 384}, CaseUse::kSpeed);
     add({2048, 50304, 1024, 768}, CaseUse::kSpeed);
+    if (dtype == DType::kBF16) add({65536, 50304, 1024, 1600}, CaseUse::kDeviceSpeed);
   }
   return cases;
 }

@@ -61,10 +61,32 @@ OpCase ScatterCase(int64_t count, int64_t width, int64_t padding, DType dtype) {
           }};
 }
 
+// A seventh of the positions of a batch, as in training on masked words.
+OpCase DeviceCase(bool gather) {
+  constexpr int64_t kTokens = int64_t{65536} * 7, kCount = 65536, kWidth = 2048;
+  const std::string name = std::string(gather ? "gather_rows" : "scatter_rows") +
+                           "/65536of458752x2048/" + std::string(DTypeName(DType::kBF16));
+  return {name, CaseUse::kDeviceSpeed, [=](OpRun& run) {
+            TestTensor& all = run.Input(DType::kBF16, {kTokens, kWidth});
+            TestTensor& picked = run.Input(DType::kBF16, {kCount, kWidth});
+            std::vector<double> indices;
+            for (int64_t i = 0; i < kCount; ++i) indices.push_back(static_cast<double>(i * 7));
+            TestTensor& rows = run.tensors.emplace_back(DType::kI32, Shape{kCount}).Assign(indices);
+            run.run = [=, &all, &picked, &rows](const Stream& stream) {
+              return gather
+                         ? GatherRows(stream,
+                                      {.x = all.view(), .rows = rows.view(), .y = picked.view()})
+                         : ScatterRows(stream,
+                                       {.x = picked.view(), .rows = rows.view(), .y = all.view()});
+            };
+            run.bytes = static_cast<double>(2 * picked.view().Bytes());
+          }};
+}
+
 }  // namespace
 
 std::vector<OpCase> GatherRowsCases() {
-  std::vector<OpCase> cases;
+  std::vector<OpCase> cases = {DeviceCase(true), DeviceCase(false)};
   for (DType dtype : kFloatTypes) {
     for (int64_t count : {0, 1, 5}) {
       cases.push_back(GatherCase(count, 7, 3, dtype));

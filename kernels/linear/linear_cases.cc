@@ -17,6 +17,10 @@ struct Dims {
            std::string(DTypeName(dtype));
   }
   double Flops() const { return 2.0 * static_cast<double>(rows * in * out); }
+  /// Of a product and its operands, given what an element of each costs.
+  double Bytes(int64_t x, int64_t weight, int64_t y) const {
+    return static_cast<double>(rows * in * x + in * out * weight + rows * out * y);
+  }
 };
 
 // Gaps between rows in some test cases: views into wider matrices.
@@ -26,6 +30,9 @@ int64_t Padding(CaseUse use, const Dims& dims) {
 
 // A stored weight whose elements bf16 holds exactly, so that packing loses nothing.
 TestTensor& Master(OpRun& run, const Dims& dims, DType stored = DType::kF32) {
+  if (dims.out * dims.in > TestTensor::kMostDrawn) {
+    return run.Input(stored, {dims.out, dims.in});  // Of a size to be timed.
+  }
   TestTensor rounded(DType::kBF16, {dims.out, dims.in});
   rounded.Random(run.rng);
   TestTensor& master = run.tensors.emplace_back(stored, Shape{dims.out, dims.in});
@@ -82,6 +89,7 @@ OpCase ForwardCase(Dims dims, DType dtype, DType result, bool with_bias, CaseUse
                                             .y = y.view()});
             };
             run.flops = dims.Flops();
+            run.bytes = dims.Bytes(DTypeSize(dtype), DTypeSize(dtype), DTypeSize(result));
             run.compute = dtype;
           }};
 }
@@ -109,6 +117,8 @@ OpCase BackwardInputCase(Dims dims, DType dtype, bool accumulate, CaseUse use,
                   {.dy = dy.view(), .weight = packed, .dx = dx.view(), .accumulate = accumulate});
             };
             run.flops = dims.Flops();
+            run.bytes = dims.Bytes((accumulate ? 2 : 1) * DTypeSize(dtype), DTypeSize(dtype),
+                                   DTypeSize(dtype));
             run.compute = dtype;
           }};
 }
@@ -145,6 +155,8 @@ OpCase BackwardWeightCase(Dims dims, DType dtype, bool with_bias, bool accumulat
                                                    .accumulate = accumulate});
             };
             run.flops = dims.Flops();
+            run.bytes = dims.Bytes(DTypeSize(dtype), (accumulate ? 2 : 1) * DTypeSize(DType::kF32),
+                                   DTypeSize(dtype));
             run.compute = dtype;
           }};
 }
@@ -204,6 +216,16 @@ std::vector<OpCase> LinearCases() {
       cases.push_back(BackwardInputCase(dims, dtype, false, CaseUse::kSpeed));
       cases.push_back(BackwardWeightCase(dims, dtype, true, true, CaseUse::kSpeed));
       cases.push_back(PackCase(dims, dtype));
+    }
+    if (dtype != DType::kBF16) continue;
+    // GPT-2 124M and 1.5B, and a Llama of about 1B: queries, keys and values; out; up; down; head.
+    for (Dims dims : {Dims{65536, 768, 2304}, Dims{65536, 768, 768}, Dims{65536, 768, 3072},
+                      Dims{65536, 3072, 768}, Dims{8192, 768, 50304}, Dims{16384, 1600, 4800},
+                      Dims{16384, 1600, 6400}, Dims{16384, 6400, 1600}, Dims{16384, 2048, 3072},
+                      Dims{16384, 2048, 16384}, Dims{16384, 8192, 2048}, Dims{8192, 2048, 32000}}) {
+      cases.push_back(ForwardCase(dims, dtype, dtype, true, CaseUse::kDeviceSpeed));
+      cases.push_back(BackwardInputCase(dims, dtype, false, CaseUse::kDeviceSpeed));
+      cases.push_back(BackwardWeightCase(dims, dtype, true, true, CaseUse::kDeviceSpeed));
     }
   }
   return cases;

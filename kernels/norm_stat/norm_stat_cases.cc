@@ -65,6 +65,8 @@ std::vector<OpCase> NormStatCases() {
     cases.push_back(NormStatCase({1}, dtype, CaseUse::kTest));
     cases.push_back(NormStatCase({17, 0, 50001, 3}, dtype, CaseUse::kTest));
     cases.push_back(NormStatCase({int64_t{1} << 24, int64_t{1} << 20}, dtype, CaseUse::kSpeed));
+    cases.push_back(
+        NormStatCase({int64_t{1} << 28, int64_t{1} << 20}, dtype, CaseUse::kDeviceSpeed));
   }
   return cases;
 }

@@ -128,11 +128,7 @@ UpdateTensor AddTensor(OpRun& run, const Rule& rule, int64_t count, bool even) {
   std::vector<TestTensor*> states;
   for (int k = 0; k < rule.states; ++k) {
     TestTensor& s = run.Input(DType::kF32, {count});
-    if (k == rule.second_moment) {
-      std::vector<double> squares = s.Values();
-      for (double& value : squares) value = std::abs(value);
-      s.Assign(squares);
-    }
+    if (k == rule.second_moment) s.Absolute();
     tensor.state[k] = s.view().As<float>();
     states.push_back(&s);
   }
@@ -198,6 +194,7 @@ std::vector<OpCase> OptimizerCases() {
     cases.push_back(UpdateCase(rule, {1}, CaseUse::kTest));
     cases.push_back(UpdateCase(rule, {17, 0, 40000, 3}, CaseUse::kTest));
     cases.push_back(UpdateCase(rule, {int64_t{1} << 24, int64_t{1} << 20}, CaseUse::kSpeed));
+    cases.push_back(UpdateCase(rule, {int64_t{1} << 26, int64_t{1} << 20}, CaseUse::kDeviceSpeed));
   }
   return cases;
 }

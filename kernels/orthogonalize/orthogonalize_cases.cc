@@ -46,6 +46,7 @@ std::vector<OpCase> OrthogonalizeCases() {
   for (DType compute : {DType::kF32, DType::kBF16}) {
     cases.push_back(OrthogonalizeCase(768, 768, compute, CaseUse::kSpeed));
     cases.push_back(OrthogonalizeCase(768, 3072, compute, CaseUse::kSpeed));
+    cases.push_back(OrthogonalizeCase(1600, 6400, compute, CaseUse::kDeviceSpeed));
   }
   return cases;
 }

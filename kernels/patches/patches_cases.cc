@@ -4,12 +4,13 @@
 namespace weft::kernels::testing {
 namespace {
 
-OpCase Case(int64_t pictures, int64_t channels, int64_t side, int64_t size, DType dtype) {
+OpCase Case(int64_t pictures, int64_t channels, int64_t side, int64_t size, DType dtype,
+            CaseUse use = CaseUse::kTest) {
   const int64_t across = side / size;
   return {"unfold_patches/" + std::to_string(pictures) + "x" + std::to_string(channels) + "x" +
               std::to_string(side) + "p" + std::to_string(size) + "/" +
               std::string(DTypeName(dtype)),
-          CaseUse::kTest, [=](OpRun& run) {
+          use, [=](OpRun& run) {
             TestTensor& pixels = run.Input(DType::kF32, {pictures, channels * side * side});
             const Shape shape = {pictures * across * across, channels * size * size};
             // By pixel, where the operation goes by patch.
@@ -34,6 +35,7 @@ OpCase Case(int64_t pictures, int64_t channels, int64_t side, int64_t size, DTyp
                                             .patch_size = size,
                                             .patches = patches.view()});
             };
+            run.bytes = static_cast<double>(pixels.view().Bytes() + patches.view().Bytes());
           }};
 }
 
@@ -46,6 +48,9 @@ std::vector<OpCase> PatchesCases() {
     cases.push_back(Case(1, 1, 3, 3, dtype));
     cases.push_back(Case(2, 3, 6, 2, dtype));
     cases.push_back(Case(16, 3, 48, 16, dtype));
+    if (dtype == DType::kBF16) {
+      cases.push_back(Case(1024, 3, 224, 16, dtype, CaseUse::kDeviceSpeed));
+    }
   }
   return cases;
 }

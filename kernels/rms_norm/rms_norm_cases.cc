@@ -72,7 +72,11 @@ OpCase BackwardCase(int64_t rows, int64_t width, DType dtype, bool with_residual
             TestTensor& dresidual = run.Input(dtype, {rows, width});
             TestTensor& dweight = run.Input(DType::kF32, {width});
             TestTensor& rrms = run.tensors.emplace_back(DType::kF32, Shape{rows});
-            rrms.Assign(ref::RmsNorm(x.InitialValues(), weight.InitialValues(), kEpsilon).rrms);
+            if (use == CaseUse::kTest) {
+              rrms.Assign(ref::RmsNorm(x.InitialValues(), weight.InitialValues(), kEpsilon).rrms);
+            } else {
+              rrms.Random(run.rng);
+            }
             auto gradient = [&dy, &x, &weight] {
               return ref::RmsNormBackward(dy.InitialValues(), x.InitialValues(),
                                           weight.InitialValues(), kEpsilon);
@@ -124,6 +128,9 @@ std::vector<OpCase> RmsNormCases() {
     add(700, 48, CaseUse::kTest);
     add(2048, 384, CaseUse::kSpeed);
     add(2048, 768, CaseUse::kSpeed);
+    if (dtype != DType::kBF16) continue;
+    add(65536, 2048, CaseUse::kDeviceSpeed);
+    add(65536, 4096, CaseUse::kDeviceSpeed);
   }
   return cases;
 }

@@ -65,6 +65,9 @@ std::vector<OpCase> RopeCases() {
     }
     cases.push_back(Case(2048, 8, 64, dtype, false, CaseUse::kSpeed));
     cases.push_back(Case(2048, 16, 128, dtype, true, CaseUse::kSpeed));
+    if (dtype == DType::kBF16) {
+      cases.push_back(Case(65536, 32, 64, dtype, false, CaseUse::kDeviceSpeed));
+    }
   }
   return cases;
 }

@@ -33,6 +33,7 @@ std::vector<OpCase> StochasticRoundCases() {
   }
   cases.push_back(Case(2000, (uint64_t{1} << 34) - 400, 1e-6, CaseUse::kTest));
   cases.push_back(Case(int64_t{1} << 22, 0, 1.0, CaseUse::kSpeed));
+  cases.push_back(Case(int64_t{1} << 27, 0, 1.0, CaseUse::kDeviceSpeed));
   return cases;
 }
 

@@ -111,6 +111,7 @@ std::vector<OpCase> SwiGluCases() {
     add(130, 176, CaseUse::kTest);
     add(2048, 1024, CaseUse::kSpeed);
     add(2048, 2048, CaseUse::kSpeed);
+    if (dtype == DType::kBF16) add(16384, 8192, CaseUse::kDeviceSpeed);
   }
   return cases;
 }

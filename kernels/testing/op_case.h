@@ -31,8 +31,8 @@ struct OpRun {
   std::deque<TestTensor> tensors;  ///< Stable addresses.
   std::vector<Expectation> outputs;
   std::function<Status(const Stream&)> run;
-  double flops = 0;             ///< Of one call: set one of the two, whichever bounds the speed.
-  double bytes = 0;             ///< Read and written by one call when nothing is cached.
+  double flops = 0;             ///< Of one call, in matrix products; 0 where there are none.
+  double bytes = 0;             ///< Read and written by one call, each tensor once.
   DType compute = DType::kF32;  ///< Which GEMM ceiling `flops` is measured against.
 
   /// A tensor of random non-zero values (f32, bf16).
@@ -46,8 +46,9 @@ struct OpRun {
 };
 
 enum class CaseUse {
-  kTest,   ///< Small and odd shapes, for correctness.
-  kSpeed,  ///< Real shapes, for the benchmark only.
+  kTest,         ///< Small and odd shapes, for correctness.
+  kSpeed,        ///< Real shapes, for the benchmark on a CPU only.
+  kDeviceSpeed,  ///< Real shapes that fill a GPU, for the benchmark on one only.
 };
 
 /// One row of an operation's case list, which drives tests and benchmarks alike.

@@ -28,7 +28,9 @@ using Bytes = std::vector<uint8_t, LineAllocator<uint8_t>>;
 /// A tensor for tests: owns its memory, has guard elements between rows (when padded) and behind
 /// the last, and can return to the state it was made in, so that a case can run many times. One
 /// made under a ScopedTestDevice of a CUDA device has its view there: Reset() copies it to the
-/// device, and after an operation Fetch() brings back what all other functions tell.
+/// device, and after an operation Fetch() brings back what all other functions tell. Values of a
+/// tensor of more than kMostDrawn elements repeat; one such on a device is to be timed alone, and
+/// is not kept here: Values() and its like are of the part that repeats.
 class TestTensor {
  public:
   /// All elements poison (a NaN pattern, or an impossible integer).
@@ -39,11 +41,17 @@ class TestTensor {
   /// Fills with values uniform in +-[0.1, 1] * scale, so that no element is zero.
   TestTensor& Random(PhiloxStream& rng, double scale = 1.0);
 
-  /// Fills with integers uniform in [low, high).
+  /// Fills with integers uniform in [low, high), likewise.
   TestTensor& RandomIntegers(PhiloxStream& rng, int64_t low, int64_t high);
 
   /// Fills with the given values in row-major order, rounded to the dtype.
   TestTensor& Assign(const std::vector<double>& values);
+
+  /// Takes the absolute value of every element.
+  TestTensor& Absolute();
+
+  /// A prime, so that rows differ; more than tests look at.
+  static constexpr int64_t kMostDrawn = 1'048'573;
 
   /// Back to the values (or poison) it had after the last of the functions above.
   void Reset();
@@ -67,6 +75,10 @@ class TestTensor {
  private:
   std::vector<double> Read(const Bytes& memory) const;
   void Write(int64_t offset, double value);
+  int64_t Offset(int64_t element) const;
+  int64_t DrawnElements() const;
+  int64_t KeptElements() const;
+  TestTensor& AssignRepeated(const std::vector<double>& values);
 
   TensorView view_;
   cuda::DeviceMemory device_memory_;
