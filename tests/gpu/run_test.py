@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Holds the GPU test together where there is no GPU: its options, its logic, what pack.sh collects."""
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import machine  # noqa: E402
+import report  # noqa: E402
+import run as runner  # noqa: E402
+import stages  # noqa: E402
+
+ROOT = machine.ROOT
+# Headers of these come with a compiler, with CUDA or with NVIDIA's wheels.
+COMPILERS_OWN = re.compile(r"^(libc6-dev|linux-libc-dev|libstdc\+\+-\d+-dev|libgcc-\d+-dev)")
+CUDA_OWN = re.compile(r"^(cuda|cublas|nccl|cudnn|nvml|nvtx3/|mma\.h)")
+
+SMI = """#!/bin/sh
+echo "NVIDIA H100 80GB HBM3, 580.1, 9.0, 81559 MiB, 1980 MHz, 2619 MHz, 700.00 W, 30, 345 MHz, 0 %"
+"""
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        for patch in (mock.patch.object(runner, "BUILD", self.folder / "build"),
+                      mock.patch.dict(os.environ, {"OUT": str(self.folder / "out")}),
+                      mock.patch.object(machine, "torch_python", lambda: (None, "none"))):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def new_run(self, device=True):
+        options = argparse.Namespace(quick=False, minutes=9)
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        if device:
+            program(folder, "nvidia-smi", SMI)
+        with mock.patch.dict(os.environ, {"PATH": f"{folder}:{os.environ['PATH']}"}):
+            run = runner.Run(options)
+        self.addCleanup(run.log.close)
+        return run
+
+    def test_devices_are_those_that_nvidia_smi_lists(self):
+        run = self.new_run()
+        self.assertEqual([d["name"] for d in run.machine["devices"]], ["NVIDIA H100 80GB HBM3"])
+        self.assertEqual(machine.architecture(run.machine["devices"][0]), "90a")
+        self.assertEqual(machine.architecture({"compute_cap": "8.0"}), "80")
+
+    def test_a_stage_that_fails_is_told_and_costs_no_other(self):
+        def raises(run, detail):
+            """Fails in a way nobody thought of."""
+            detail["half"] = 1
+            raise ValueError("surprise")
+
+        def passes(run, detail):
+            """Prints."""
+            detail["said"] = run.command(["echo", "hello"])
+
+        run = self.new_run()
+        rows = [runner.run_stage(run, stages.Stage("one", raises, 5, 5)),
+                runner.run_stage(run, stages.Stage("two", passes, 5, 5))]
+        self.assertEqual([row["status"] for row in rows], ["failed", "passed"])
+        self.assertIn("surprise", rows[0]["why"])
+        self.assertEqual(rows[0]["detail"], {"half": 1})
+        self.assertEqual(rows[1]["detail"]["said"], (0, "hello\n"))
+        runner.write(run, rows, "command")
+        page = (self.folder / "out/results.md").read_text()
+        self.assertIn("| one | failed |", page)
+        self.assertIn("hello", (self.folder / "out/log.txt").read_text())
+
+    def test_without_a_device_what_needs_one_fails_by_name(self):
+        run = self.new_run(device=False)
+        with mock.patch.object(machine, "devices", list):
+            run.machine["devices"] = []
+            row = runner.run_stage(run, stages.Stage("bench", lambda run, detail: None, 5, 5))
+        self.assertEqual(row["status"], "failed")
+        self.assertIn("no CUDA device", row["why"])
+
+    def test_a_command_ends_with_its_stage_and_keeps_what_it_printed(self):
+        def hangs(run, detail):
+            """Prints and then waits in a child of its own."""
+            status, text = run.command(["sh", "-c", "echo '[ RUN      ] A.B'; sleep 60 & wait"])
+            stages.read_tests(status, text, detail)
+
+        run = self.new_run()
+        began = time.monotonic()
+        row = runner.run_stage(run, stages.Stage("hangs", hangs, 1, 1))
+        self.assertLess(time.monotonic() - began, 20)
+        self.assertEqual(row["status"], "failed")
+        self.assertIn("out of time in A.B", row["why"])
+
+    def test_tests_that_were_skipped_do_not_pass(self):
+        detail = {}
+        with self.assertRaisesRegex(stages.Failed, "sees no CUDA device"):
+            stages.read_tests(0, "[ RUN      ] A.B\n[  SKIPPED ] A.B (0 ms)\n", detail)
+        with self.assertRaisesRegex(stages.Failed, "1 tests: A.C"):
+            stages.read_tests(1, "[       OK ] A.B (0 ms)\n[  FAILED  ] A.C (0 ms)\n", detail)
+        self.assertEqual((detail["passed"], detail["failed"]), (1, ["A.C"]))
+        stages.read_tests(0, "[       OK ] A.B (0 ms)\n", detail)
+
+    def test_the_page_holds_rates_and_targets_against_what_was_measured(self):
+        def case(name, **values):
+            return {"name": name, "ms": 2.0, "runs": 9, "unit": "GB/s", "rate": 2000.0, **values}
+
+        bench = {"copy_gbytes_per_s": 3000.0, "gemm_bf16_gflops": 8e5, "gemm_f32_gflops": 4e5,
+                 "cases": [case("add/1", share_of_ceiling=0.9), case("rope/2", share_of_ceiling=0.6),
+                           {"name": "linear/3", "missing": "Linear: has no CUDA kernel; hint"}]}
+        results = {**machine.describe(), "command": "c", "quick": False, "stages": [
+            {"stage": "bench-kernels", "status": "passed", "why": "", "seconds": 1,
+             "detail": {"results": bench}}]}
+        page = report.page(results)
+        self.assertIn("| add/1 | 2.000 | 2.00 TB/s | 90% |", page)
+        self.assertIn("Linear: has no CUDA kernel", page)
+        self.assertIn("| 1 of 2 cases | **missed** |", page)
+
+
+class ScriptsTest(unittest.TestCase):
+    def test_the_script_explains_itself_and_refuses_unknown_stages(self):
+        script = ROOT / "tests/gpu/run.sh"
+        listed = subprocess.run([script, "--list"], capture_output=True, text=True, check=True)
+        for stage in stages.STAGES:
+            self.assertRegex(listed.stdout, rf"(?m)^{stage.name} .*\w\.$")
+        wrong = subprocess.run([script, "--only", "nonsense"], capture_output=True, text=True)
+        self.assertEqual(wrong.returncode, 2)
+
+    def test_every_target_that_a_stage_asks_for_exists(self):
+        rules = "".join(path.read_text() for path in ROOT.glob("*/**/CMakeLists.txt")
+                        if "build" not in path.relative_to(ROOT).parts)
+        for stage in stages.STAGES:
+            for target in stage.targets:
+                self.assertRegex(rules, rf"weft_(test|benchmark|binary)\({target}\b", stage.name)
+
+    def test_pack_holds_every_header_of_other_projects(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([ROOT / "tests/gpu/pack.sh", folder], check=True, capture_output=True)
+            archive = pathlib.Path(folder) / "third_party.tar.gz"
+            self.assertLess(archive.stat().st_size, 40 << 20)
+            with tarfile.open(archive) as packed:
+                names = {name.split("include/", 1)[-1] for name in packed.getnames()}
+        wanted = set()
+        for top in ("common", "kernels", "worker/engine", "worker/trainer", "tests/bench",
+                    "tests/parity"):
+            for path in (ROOT / top).rglob("*"):
+                # The service alone reads YAML.
+                if path.suffix in (".h", ".cc", ".cu") and not path.name.startswith("yaml"):
+                    wanted |= set(re.findall(r"^#include <([^>]+\.(?:h|hpp))>", path.read_text(),
+                                             re.M))
+        self.assertIn("nlohmann/json.hpp", wanted)
+        missing = {name for name in wanted - names
+                   if not CUDA_OWN.match(name) and not self.compilers_own(name)}
+        self.assertEqual(missing, set(), "hint: name the package in tests/gpu/pack.sh")
+
+    @staticmethod
+    def compilers_own(name):
+        paths = [f"/usr/include/{name}", f"/usr/include/x86_64-linux-gnu/{name}",
+                 *map(str, pathlib.Path("/usr/lib/gcc").glob(f"*/*/include/{name}"))]
+        owner = subprocess.run(["dpkg", "-S", *filter(os.path.exists, paths)],
+                               capture_output=True, text=True).stdout
+        return bool(COMPILERS_OWN.match(owner))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,265 @@
+"""The stages of tests/gpu/run.sh: each builds, tests or measures something and fills `detail`."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import tarfile
+from typing import Callable
+
+import machine
+
+
+class Failed(Exception):
+    """The stage found something wrong; the message says what."""
+
+
+class Skipped(Exception):
+    """The stage has nothing to do here; the message says why."""
+
+
+@dataclasses.dataclass
+class Stage:
+    name: str
+    function: Callable
+    seconds: int  # its time limit
+    quick_seconds: int
+    needs_device: bool = True
+    targets: list = dataclasses.field(default_factory=list)
+
+    def limit(self, quick):
+        return self.quick_seconds if quick else self.seconds
+
+
+def unpacked_third_party(run):
+    """The folder of what tests/gpu/pack.sh collected; None where the machine's own is used."""
+    archive, folder = run.root / "build/gpu-pack/third_party.tar.gz", run.build / "third_party"
+    if not archive.exists():
+        return None
+    stamp = folder / "stamp"
+    state = str(archive.stat().st_mtime_ns)
+    if not stamp.exists() or stamp.read_text() != state:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        with tarfile.open(archive) as archived:
+            archived.extractall(folder)
+        stamp.write_text(state)
+    return folder / "usr"
+
+
+def toolkit_has(compiler, name):
+    """True when the toolkit of this nvcc holds a library for the linker."""
+    root = pathlib.Path(os.path.realpath(compiler)).parents[1]
+    return any((root / lib / f"lib{name}.so").exists()
+               for lib in ("lib64", "lib", "targets/x86_64-linux/lib"))
+
+
+def prepare(run):
+    """Options for CMake; puts what builds and runs of our programs need into `run.native`."""
+    compiler = machine.nvcc()
+    if compiler is None:
+        raise Failed("no nvcc on the PATH, in CUDA_HOME or in /usr/local/cuda")
+    run.native = {"PATH": f"{os.path.dirname(compiler)}:{os.environ['PATH']}"}
+    devices = run.machine["devices"]
+    options = ["-DWEFT_SERVICE=OFF", f"-DCMAKE_CUDA_COMPILER={compiler}",
+               "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF", "-DCMAKE_CUDA_ARCHITECTURES="
+               + (machine.architecture(devices[0]) if devices else "90a")]
+    libraries, headers = [], []
+    if third_party := unpacked_third_party(run):
+        options.append(f"-DCMAKE_PREFIX_PATH={third_party}")
+        libraries += [f"{third_party}/lib/x86_64-linux-gnu", f"{third_party}/lib"]
+    # From a wheel, which has no name for the linker.
+    for name in ("cublasLt", "nccl"):
+        file, include = machine.library(name)
+        if file and not toolkit_has(compiler, name):
+            options.append(f"-DCUDA_{name}_LIBRARY={file}")
+            libraries.append(os.path.dirname(file))
+            headers += [include] if include else []
+    if headers:
+        run.native["CPLUS_INCLUDE_PATH"] = ":".join(
+            headers + list(filter(None, [os.environ.get("CPLUS_INCLUDE_PATH")])))
+    run.native["LD_LIBRARY_PATH"] = ":".join(
+        libraries + list(filter(None, [os.environ.get("LD_LIBRARY_PATH")])))
+    if shutil.which("ninja") is None:
+        options += ["-G", "Unix Makefiles"]
+    return options
+
+
+def build(run, detail):
+    """Compiles engine, kernels, tests and benchmarks for the device."""
+    options = prepare(run)
+    status, text = run.command(["cmake", "--preset", "cuda", "-B", run.build, *options],
+                               environment=run.native)
+    if status != 0:
+        raise Failed("cmake: " + last_lines(text, "CMake Error", 3))
+    start_compiling_for_pytorch(run)
+    cores = str(len(os.sched_getaffinity(0)))
+    goes_on = ["-k", "0"] if shutil.which("ninja") else ["-k"]
+    status, text = run.command(
+        ["cmake", "--build", run.build, "--target", *run.targets, "-j", cores, "--", *goes_on],
+        environment=run.native)
+    detail["missing"] = [name for name in run.targets if not (run.build / "bin" / name).exists()]
+    detail["warnings"] = len(re.findall(r"warning[: #]", text))
+    if status is None:
+        raise Failed(f"out of time; not built: {', '.join(detail['missing']) or 'nothing'}")
+    if status != 0:
+        raise Failed(last_lines(text, "error", 5))
+
+
+def last_lines(text, word, count):
+    """The first lines with a word, or else the last ones: what a reader of a report wants first."""
+    lines = [line for line in text.splitlines() if word in line] or text.splitlines()[-count:]
+    return " | ".join(line.strip()[:300] for line in lines[:count])
+
+
+def program(run, name):
+    path = run.build / "bin" / name
+    if not path.exists():
+        raise Failed(f"{name} was not built")
+    return path
+
+
+def read_tests(status, text, detail):
+    """Counts what GoogleTest printed. Fails unless all passed on a device."""
+    passed = re.findall(r"^\[ +OK \] (\S+)", text, re.M)
+    failed = sorted(set(re.findall(r"^\[ +FAILED +\] (\w+\.\w+)", text, re.M)))
+    skipped = sorted(set(re.findall(r"^\[ +SKIPPED +\] (\w+\.\w+)", text, re.M)))
+    started = re.findall(r"^\[ RUN +\] (\S+)", text, re.M)
+    detail.update(passed=len(passed), failed=failed, skipped=len(skipped))
+    if status is None:
+        raise Failed(f"out of time in {started[-1] if started else 'the first test'}, "
+                     f"{len(passed)} had passed")
+    if status != 0:
+        raise Failed(f"{len(failed)} tests: {', '.join(failed[:6])}" if failed
+                     else f"status {status}: {last_lines(text, 'error', 2)}")
+    if skipped:
+        raise Failed(f"{len(skipped)} tests were skipped: the program sees no CUDA device")
+    if not passed:
+        raise Failed("no test ran")
+
+
+def kernels(run, detail):
+    """Every kernel's case list against float64 references, on the device."""
+    status, text = run.command([program(run, "kernels_cuda_test")], environment=run.native)
+    read_tests(status, text, detail)
+
+
+def host(run, detail):
+    """The same case lists on the CPU, whose results parity refers to."""
+    status, text = run.command([program(run, "kernels_test")], environment=run.native)
+    read_tests(status, text, detail)
+
+
+def sanitizer(run, detail):
+    """compute-sanitizer over the kernel tests: accesses, races, barriers, memory never written."""
+    tool = machine.compute_sanitizer()
+    if tool is None:
+        raise Skipped("no compute-sanitizer on this machine")
+    test = program(run, "kernels_cuda_test")
+    tools = ["memcheck"] if run.quick else ["memcheck", "racecheck", "synccheck", "initcheck"]
+    started = {name: run.start([tool, "--tool", name, "--error-exitcode", "9", test],
+                               run.native) for name in tools}
+    wrong = []
+    for name, process in started.items():
+        status, text = run.finish(process)
+        found = detail[name] = {}
+        try:
+            read_tests(status, text, found)
+        except Failed as why:
+            found["why"] = str(why)
+            summary = re.findall(r"ERROR SUMMARY: .*|Device not supported.*", text)
+            wrong.append(f"{name}: {(summary or [str(why)])[-1]}")
+    if wrong:
+        raise Failed("; ".join(wrong))
+
+
+def bench_json(run, name, command, detail, environment):
+    """Runs a benchmark that writes JSON; what it wrote goes into `detail` even when it fails."""
+    path = run.build / f"{name}.json"
+    path.unlink(missing_ok=True)
+    detail["devices_before"] = machine.devices()
+    status, text = run.command([*command, "--json", path], environment=environment)
+    detail["devices_after"] = machine.devices()
+    if path.exists():
+        detail["results"] = json.loads(path.read_text())
+    if status != 0:
+        raise Failed("out of time" if status is None
+                     else f"status {status}: {last_lines(text, 'rror', 3)}")
+
+
+def bench_kernels(run, detail):
+    """Time of each kernel on shapes of real steps, beside copying and a large product."""
+    bench_json(run, "bench_kernels",
+               [program(run, "kernels_bench"), "--device", "cuda", "--filter", "^(?!attention)",
+                "--seconds", "0.02" if run.quick else "0.1"], detail, run.native)
+
+
+def torch_environment(run):
+    """Of a program in PyTorch's interpreter that starts programs of ours."""
+    return {"WEFT_LD_LIBRARY_PATH": run.native["LD_LIBRARY_PATH"],
+            "TORCHINDUCTOR_CACHE_DIR": str(run.build / "inductor")}
+
+
+def torch_python():
+    python, version = machine.torch_python()
+    if python is None:
+        raise Failed(version)
+    return python
+
+
+def bench_attention(run, detail):
+    """Attention, forward and backward, beside the flash and cuDNN back ends of PyTorch."""
+    python = torch_python()
+    shapes = ["--filter", "^attention.*/(16x1024|4x4096)/", "--rounds", "1"] if run.quick else []
+    bench_json(run, "bench_attention",
+               [python, run.root / "tests/bench/attention_vs_pytorch", "--bench",
+                program(run, "kernels_bench"), *shapes], detail, torch_environment(run))
+
+
+def start_compiling_for_pytorch(run):
+    """torch.compile takes minutes, which the build of our own code can share."""
+    python, _ = machine.torch_python()
+    if "engine_bench" in run.targets and python and run.machine["devices"]:
+        run.compiling = run.start(
+            ["nice", python, run.root / "tests/bench/gpu_vs_pytorch", "--warm", "--python", python,
+             "--binaries", run.build / "bin", *step_shapes(run)], torch_environment(run))
+
+
+def step_shapes(run):
+    return ["--shape", "gpt2-124m"] if run.quick else []
+
+
+def pytorch(run, detail):
+    """Waits until PyTorch has compiled what it will run: nothing else may run meanwhile."""
+    if run.compiling is None:
+        raise Skipped("nothing is being compiled: no PyTorch, or no step to measure")
+    status, text = run.finish(run.compiling)
+    run.compiling = None
+    if status != 0:
+        raise Failed("out of time; the steps compile again" if status is None
+                     else last_lines(text, "Error", 3))
+
+
+def bench_step(run, detail):
+    """Whole training steps beside PyTorch with torch.compile, in turns."""
+    python = torch_python()
+    test = program(run, "engine_bench")
+    if "--device" not in run.command([test, "--help"], environment=run.native)[1]:
+        raise Failed("the engine of this tree does not run on a GPU")
+    bench_json(run, "bench_step",
+               [python, run.root / "tests/bench/gpu_vs_pytorch", "--python", python, "--binaries",
+                run.build / "bin", *step_shapes(run)], detail, torch_environment(run))
+
+
+STAGES = [
+    Stage("build", build, 240, 240, needs_device=False),
+    Stage("kernels", kernels, 60, 60, targets=["kernels_cuda_test"]),
+    Stage("pytorch", pytorch, 60, 60),
+    Stage("bench-kernels", bench_kernels, 80, 40, targets=["kernels_bench"]),
+    Stage("bench-attention", bench_attention, 60, 30, targets=["kernels_bench"]),
+    Stage("bench-step", bench_step, 210, 90, targets=["engine_bench"]),
+    Stage("sanitizer", sanitizer, 120, 60, targets=["kernels_cuda_test"]),
+    Stage("host", host, 60, 30, needs_device=False, targets=["kernels_test"]),
+]
