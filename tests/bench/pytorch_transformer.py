@@ -3,8 +3,8 @@
 The peer of engine_bench: same architecture (GPT-2: pre-norm, tanh GELU, tied embeddings; Llama:
 RMS norms, rotary positions, SwiGLU, grouped queries, a classifier of its own), same batch, AdamW
 with decay on matrices, clipping at norm 1, bf16 by autocast or fp32. Uses what
-PyTorch offers for speed on a CPU: scaled_dot_product_attention, fused AdamW, torch.compile. With
---alternate it takes turns as engine_bench does.
+PyTorch offers for speed: scaled_dot_product_attention, fused AdamW, torch.compile, and on a GPU
+TF32 in what is left in fp32. With --alternate it takes turns as engine_bench does.
 """
 
 import argparse
@@ -126,15 +126,26 @@ def reset_peak_memory():
         file.write("5")
 
 
-def gemm_flops_per_second(dtype):
+def synchronize(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def gemm_flops_per_second(dtype, device):
     """Best rate of a large square product: PyTorch's matrix library on this machine."""
-    size, best = 2048, 0
-    a, b = torch.full((size, size), 0.5, dtype=dtype), torch.full((size, size), 0.5, dtype=dtype)
+    size, best = 8192 if device == "cuda" else 2048, 0
+    a, b = (torch.rand((size, size), device=device).to(dtype) for _ in range(2))
     for _ in range(10):
+        synchronize(device)
         began = time.perf_counter()
         torch.mm(a, b)
+        synchronize(device)
         best = max(best, 2 * size**3 / (time.perf_counter() - began))
     return best
+
+
+def peak_memory(device):
+    return torch.cuda.max_memory_allocated() if device == "cuda" else memory_bytes("VmHWM")
 
 
 def main():
@@ -145,14 +156,17 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--family", choices=("gpt2", "llama"), default="gpt2")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--alternate", action="store_true")
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(1)
-    memory_before = memory_bytes("VmRSS")
-    model = (Llama if arguments.family == "llama" else GPT)(arguments)
+    torch.set_float32_matmul_precision("high" if arguments.device == "cuda" else "highest")
+    memory_before = memory_bytes("VmRSS") if arguments.device == "cpu" else 0
+    with torch.device(arguments.device):
+        model = (Llama if arguments.family == "llama" else GPT)(arguments)
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
@@ -161,39 +175,50 @@ def main():
     run = torch.compile(model) if arguments.compile else model
 
     def step():
-        tokens = torch.randint(arguments.vocabulary, (arguments.batch, arguments.context))
-        targets = torch.randint(arguments.vocabulary, (arguments.batch, arguments.context))
-        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.precision == "bf16"):
+        tokens, targets = torch.randint(arguments.vocabulary,
+                                        (2, arguments.batch, arguments.context),
+                                        device=arguments.device)
+        with torch.autocast(arguments.device, torch.bfloat16,
+                            enabled=arguments.precision == "bf16"):
             loss = run(tokens, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss.item()
+        return loss
 
     def run_steps(count):
+        """Seconds of each step; on a GPU, where nobody waits between them, their mean."""
         taken = []
+        synchronize(arguments.device)
+        start = time.perf_counter()
         for _ in range(count):
             began = time.perf_counter()
             loss = step()
+            if arguments.device == "cpu":
+                loss = loss.item()
             taken.append(time.perf_counter() - began)
+        if arguments.device == "cuda":
+            loss = loss.item()
+            taken = [(time.perf_counter() - start) / count] * count
         return taken, loss
 
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     run_steps(arguments.warmup)
-    reset_peak_memory()
+    if arguments.device == "cpu":
+        reset_peak_memory()
     if arguments.alternate:
         print("ready", flush=True)
-        seconds, peak_memory = [], 0
+        seconds, most_memory = [], 0
         for line in sys.stdin:
             taken, loss = run_steps(int(line))
             seconds += taken
-            peak_memory = peak_memory or memory_bytes("VmHWM")
+            most_memory = most_memory or peak_memory(arguments.device)
             print(json.dumps({"seconds": taken, "gemm_flops_per_second":
-                              gemm_flops_per_second(dtype)}), flush=True)
+                              gemm_flops_per_second(dtype, arguments.device)}), flush=True)
     else:
         seconds, loss = run_steps(arguments.steps)
-        peak_memory = memory_bytes("VmHWM")
+        most_memory = peak_memory(arguments.device)
     seconds.sort()
     median = seconds[len(seconds) // 2]
     print(json.dumps({
@@ -204,7 +229,7 @@ def main():
         "step_seconds": median,
         "tokens_per_second": arguments.batch * arguments.context / median,
         "memory_before_bytes": memory_before,
-        "peak_memory_bytes": peak_memory,
+        "peak_memory_bytes": most_memory,
         "loss": loss,
     }))
 

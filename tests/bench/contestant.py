@@ -1,0 +1,55 @@
+"""Programs that take turns at training the same model, one at a time."""
+
+import json
+import statistics
+import subprocess
+import sys
+
+
+def run(command, **options):
+    result = subprocess.run(command, capture_output=True, text=True, **options)
+    if result.returncode != 0:
+        sys.exit(f"failed: {' '.join(map(str, command))}\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+class Contestant:
+    """A program that trains some steps whenever it is told to."""
+
+    def __init__(self, command, environment):
+        self.command = command
+        self.process = subprocess.Popen(
+            [*command, "--alternate"], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=environment)
+        self.turns = []
+
+    def line(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"failed: {' '.join(map(str, self.command))}: status {self.process.wait()}")
+        return line
+
+    def wait_until_ready(self):
+        while self.line().strip() != "ready":
+            pass
+
+    def take_turn(self, steps):
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        self.turns.append(json.loads(self.line()))
+
+    def finish(self):
+        self.process.stdin.close()
+        report = json.loads(self.line())
+        self.process.wait()
+        return report
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def seconds(self, turn):
+        return statistics.median(self.turns[turn]["seconds"])
+
+    def gemm_flops_per_second(self):
+        return max(turn["gemm_flops_per_second"] for turn in self.turns)
