@@ -12,6 +12,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cuda/on_cuda_test.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/testing/all_cases.h"
 #include "kernels/testing/test_device.h"
 
@@ -173,6 +174,24 @@ TEST_F(KernelsOnCuda, SequencesOutsideTheTokensMakeAttentionTouchNothingElse) {
     const auto fallen = AttentionResults(*state_, dtype, 0, 300, {7, 3, 9000, -2})[0];
     EXPECT_TRUE(std::equal(rest.begin() + 3 * 80, rest.end(), fallen.begin() + 3 * 80));
   }
+}
+
+// Of such a tensor, made to be timed, the host keeps only the part that repeats.
+TEST_F(KernelsOnCuda, ALargeTestTensorRepeatsToItsEndOnTheDevice) {
+  constexpr int64_t kTail = 1000, kElements = testing::TestTensor::kMostDrawn + kTail;
+  const testing::ScopedTestDevice device(stream().device, false);
+  PhiloxStream rng({.seed = 5});
+  testing::TestTensor large(DType::kF32, {kElements}), tail(DType::kF32, {kTail});
+  large.Random(rng).Reset();
+  tail.Reset();
+  TensorView end = large.view();
+  end.data = end.As<float>() + testing::TestTensor::kMostDrawn;
+  end.shape = {kTail};
+  ASSERT_TRUE(Cast(stream(), {.x = end, .y = tail.view()}).ok());
+  ASSERT_TRUE(state_->Synchronize().ok());
+  tail.Fetch();
+  const std::vector<double> values = large.Values();
+  EXPECT_TRUE(std::equal(values.begin(), values.begin() + kTail, tail.Values().begin()));
 }
 
 TEST_F(KernelsOnCuda, ATargetOutsideTheVocabularyMakesItsLossNan) {

@@ -77,7 +77,8 @@ OpCase AddScaledCase(DType dtype, int64_t count, float keep, CaseUse use) {
               return AddScaled(stream,
                                {.x = x.view(), .y = y.view(), .factor = 0.37f, .keep = keep});
             };
-            run.bytes = static_cast<double>(x.view().Bytes() + 2 * y.view().Bytes());
+            run.bytes =
+                static_cast<double>(x.view().Bytes() + (keep == 0 ? 1 : 2) * y.view().Bytes());
           }};
 }
 

@@ -1,7 +1,9 @@
 #include "kernels/testing/compare.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -42,6 +44,22 @@ TEST(Compare, GradientOfACubeIsChecked) {
   auto cube = [](const std::vector<double>& x) { return x[0] * x[0] * x[0] + 2 * x[1]; };
   EXPECT_EQ(GradientMismatch(cube, {1.5, -1}, std::vector<double>{6.75, 2}), "");
   EXPECT_NE(GradientMismatch(cube, {1.5, -1}, std::vector<double>{6.76, 2}), "");
+}
+
+TEST(TestTensor, ManyElementsRepeatInWholeRowsAndAreNeverZero) {
+  PhiloxStream rng({.seed = 4});
+  constexpr int64_t kWidth = 1000, kRows = TestTensor::kMostDrawn / kWidth;
+  TestTensor flat(DType::kF32, {TestTensor::kMostDrawn + 5});
+  TestTensor padded(DType::kF32, {kRows + 2, kWidth}, 3);
+  for (const auto& [tensor, period] :
+       {std::pair(&flat, TestTensor::kMostDrawn), std::pair(&padded, kRows * kWidth)}) {
+    tensor->Random(rng).Absolute();
+    const std::vector<double> values = tensor->Values();
+    for (size_t i = period; i < values.size(); ++i) ASSERT_EQ(values[i], values[i - period]);
+    EXPECT_GT(*std::min_element(values.begin(), values.end()), 0);
+    EXPECT_NE(values[0], values[1]);
+    EXPECT_TRUE(tensor->GuardsIntact());
+  }
 }
 
 TEST(TestTensor, SeesWritesBetweenAndBehindItsRows) {

@@ -104,6 +104,7 @@ void ResetPeakMemory() {
 struct Measured {
   PhaseSeconds phases;
   std::vector<double> seconds;
+  std::vector<double> losses;
   StepReport last;
   int64_t peak_memory_bytes = 0;  // of the first steps asked for
 };
@@ -112,6 +113,7 @@ Status Run(Trainer& trainer, int64_t steps, Measured& measured) {
   for (int64_t step = 0; step < steps; ++step) {
     WEFT_ASSIGN_OR_RETURN(measured.last, trainer.Step());
     measured.seconds.push_back(measured.last.seconds.Total());
+    measured.losses.push_back(measured.last.loss);
     AddTo(measured.phases, measured.last.seconds);
   }
   if (measured.peak_memory_bytes == 0) measured.peak_memory_bytes = MemoryBytes("VmHWM");
@@ -196,6 +198,7 @@ Result<Json> RunBench(BenchOptions options) {
       {"threads", plan.threads_per_rank},
       {"steps", seconds.size()},
       {"loss", report.loss},
+      {"losses", measured.losses},
       {"step_seconds_median", median},
       {"step_seconds_best", seconds.front()},
       {"tokens_per_second", static_cast<double>(report.tokens) / median},

@@ -1,7 +1,12 @@
 """results.json of tests/gpu/run.sh as a page."""
 
-# Shares and ratios that the GPU back end is to reach, by what they are of.
+# What the GPU back end is to reach.
 MEMORY_SHARE = 0.85
+ATTENTION_SHARE = {"forward": 0.70, "backward": 0.60}
+STEP_RATIO = {"gpt2-124m": 1.15, "gpt2-1.5b": 1.1, "llama-1b": 1.1}
+STEP_SHARE = {"gpt2-1.5b": 0.55, "llama-1b": 0.55}
+FP8_RATIO = 1.25
+GIBI = 2**30
 
 
 def summary(rows):
@@ -46,21 +51,92 @@ def kernel_section(bench):
     return lines + list(kernel_rows(bench)) + [""]
 
 
-def memory_bound(bench):
-    return [case for case in bench["cases"]
-            if case.get("unit") == "GB/s" and case.get("share_of_ceiling") is not None]
+def attention_section(bench):
+    lines = ["## Attention beside PyTorch", "",
+             f"Milliseconds of one call in bf16; PyTorch {bench['pytorch']}, its flash and its cuDNN "
+             "back end. The last column is the faster of them over ours.", "",
+             "| case | ms | TFLOP/s | of a product | flash | cuDNN | of the best |",
+             "|---|---|---|---|---|---|---|"]
+    for case in bench["cases"]:
+        peers = [f"{case['pytorch_ms'][name]:.3f}" if name in case["pytorch_ms"] else ""
+                 for name in ("flash", "cudnn")]
+        if "ms" in case:
+            of_product = (case["tflops"] * 1e3 / bench["gemm_bf16_gflops"]
+                          if bench["gemm_bf16_gflops"] else None)
+            lines.append(f"| {case['name']} | {case['ms']:.3f} | {case['tflops']:.0f} "
+                         f"| {percent(of_product)} | {peers[0]} | {peers[1]} "
+                         f"| {percent(case['share_of_best'])} |")
+        else:
+            lines.append(f"| {case['name']} | {case['error'].replace('|', '/')} | | | {peers[0]} "
+                         f"| {peers[1]} | |")
+    return lines + [""]
+
+
+def step_section(rows):
+    lines = ["## Training steps beside PyTorch", "",
+             "bf16, `torch.compile`, scaled_dot_product_attention, fused AdamW; in turns in one run. "
+             "Shares are model FLOPs (causal attention counted half) over the faster product of 8192 "
+             "x 8192 x 8192, Weft's or PyTorch's.", "",
+             "| model | precision | Weft tokens/s | PyTorch | ratio | of a product: Weft | PyTorch "
+             "| GiB: Weft | PyTorch |", "|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        if "error" in row:
+            why = row["error"].replace("\n", " ").replace("|", "/")[:300]
+            lines.append(f"| {row['shape']} | {row['precision']} | {why} | | | | | | |")
+            continue
+        speed, share, memory = (row[key] for key in
+                                ("tokens_per_second", "share_of_product", "peak_memory_bytes"))
+        lines.append(f"| {row['shape']} ({row['parameters'] / 1e6:.0f} M) | {row['precision']} "
+                     f"| {speed['weft']:.0f} | {speed['pytorch']:.0f} | {row['ratio']:.2f} "
+                     f"| {share['weft']:.0%} | {share['pytorch']:.0%} "
+                     f"| {memory['weft'] / GIBI:.1f} | {memory['pytorch'] / GIBI:.1f} |")
+    return lines + [""]
+
+
+def kernel_targets(bench):
+    cases = [case for case in bench["cases"]
+             if case.get("unit") == "GB/s" and case.get("share_of_ceiling") is not None]
+    short = [case["name"] for case in cases if case["share_of_ceiling"] < MEMORY_SHARE]
+    if cases:
+        yield ("operations bound by memory", f"{MEMORY_SHARE:.0%} of the copy bandwidth",
+               f"{len(cases) - len(short)} of {len(cases)} cases", not short)
+
+
+def attention_targets(bench):
+    for direction, target in ATTENTION_SHARE.items():
+        shares = [case["share_of_best"] for case in bench["cases"]
+                  if direction in case["name"] and case.get("share_of_best") is not None]
+        if shares:
+            yield (f"attention, {direction}", f"{target:.0%} of the faster of flash and cuDNN",
+                   f"{min(shares):.0%} to {max(shares):.0%}", min(shares) >= target)
+
+
+def step_targets(rows):
+    speed = {}
+    for row in (row for row in rows if "error" not in row):
+        shape, precision = row["shape"], row["precision"]
+        speed[shape, precision] = row["tokens_per_second"]["weft"]
+        if precision == "fp8":
+            if (shape, "bf16") in speed:
+                ratio = speed[shape, "fp8"] / speed[shape, "bf16"]
+                yield (f"{shape} in FP8", f"{FP8_RATIO} x bf16", f"{ratio:.2f}", ratio >= FP8_RATIO)
+            continue
+        yield (f"{shape}, whole step", f"{STEP_RATIO[shape]} x PyTorch", f"{row['ratio']:.2f}",
+               row["ratio"] >= STEP_RATIO[shape])
+        if shape in STEP_SHARE:
+            share = row["share_of_product"]["weft"]
+            yield (f"{shape}, whole step", f"{STEP_SHARE[shape]:.0%} of a large product",
+                   f"{share:.0%}", share >= STEP_SHARE[shape])
+        memory = row["peak_memory_bytes"]
+        yield (f"{shape}, peak memory", f"{memory['pytorch'] / GIBI:.1f} GiB, PyTorch's",
+               f"{memory['weft'] / GIBI:.1f} GiB", memory["weft"] <= memory["pytorch"])
 
 
 def targets(results):
     """(what, target, measured, met) of each target that this run measured."""
-    rows = []
-    if bench := results_of(results, "bench-kernels"):
-        cases = memory_bound(bench)
-        short = [case["name"] for case in cases if case["share_of_ceiling"] < MEMORY_SHARE]
-        if cases:
-            rows.append(("operations bound by memory", f"{MEMORY_SHARE:.0%} of the copy bandwidth",
-                         f"{len(cases) - len(short)} of {len(cases)} cases", not short))
-    return rows
+    kinds = [("bench-kernels", kernel_targets), ("bench-attention", attention_targets),
+             ("bench-step", step_targets)]
+    return [row for stage, of in kinds if (found := results_of(results, stage)) for row in of(found)]
 
 
 def target_section(results):
@@ -81,6 +157,8 @@ def page(results):
              f"{results['driver']}, {results['cuda']}, PyTorch {results['pytorch']}; "
              f"{results['cores']} cores of {results['cpu']}.", "",
              *summary(results["stages"]), "", *target_section(results)]
-    if bench := results_of(results, "bench-kernels"):
-        lines += kernel_section(bench)
+    for stage, section in (("bench-step", step_section), ("bench-attention", attention_section),
+                           ("bench-kernels", kernel_section)):
+        if found := results_of(results, stage):
+            lines += section(found)
     return "\n".join(lines)

@@ -2,6 +2,11 @@
 """Holds the GPU test together where there is no GPU: its options, its logic, what pack.sh collects."""
 
 import argparse
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
+import json
 import os
 import pathlib
 import re
@@ -27,6 +32,27 @@ CUDA_OWN = re.compile(r"^(cuda|cublas|nccl|cudnn|nvml|nvtx3/|mma\.h)")
 SMI = """#!/bin/sh
 echo "NVIDIA H100 80GB HBM3, 580.1, 9.0, 81559 MiB, 1980 MHz, 2619 MHz, 700.00 W, 30, 345 MHz, 0 %"
 """
+
+
+# Takes turns as engine_bench and pytorch_transformer.py do; the second argument breaks it.
+CONTESTANT = """#!/usr/bin/env python3
+import json, sys
+if "--layers=48" in sys.argv:
+    sys.exit("no memory")
+print("ready", flush=True)
+for line in sys.stdin:
+    print(json.dumps({"seconds": [%s] * int(line), "gemm_flops_per_second": 8e14}), flush=True)
+print(json.dumps({"model_flops_per_token": 8e8, "parameters": 124e6, "framework": "f", "loss": 3.0,
+                  "peak_memory_bytes": 1 << 30}))
+"""
+
+
+def load(path):
+    """A program without .py as a module."""
+    loader = importlib.machinery.SourceFileLoader(path.name, str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(path.name, loader))
+    loader.exec_module(module)
+    return module
 
 
 def program(folder, name, text):
@@ -129,6 +155,33 @@ class RunTest(unittest.TestCase):
         self.assertIn("| add/1 | 2.000 | 2.00 TB/s | 90% |", page)
         self.assertIn("Linear: has no CUDA kernel", page)
         self.assertIn("| 1 of 2 cases | **missed** |", page)
+
+
+class StepsTest(unittest.TestCase):
+    def test_contestants_take_turns_and_one_that_fails_is_told(self):
+        steps = load(ROOT / "tests/bench/gpu_vs_pytorch")
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            program(folder, "engine_bench", CONTESTANT % "0.1")
+            program(folder, "peer.py", CONTESTANT % "0.12")
+            arguments = ["gpu_vs_pytorch", "--binaries", name, "--json", f"{name}/out.json",
+                         "--python", sys.executable]
+            with mock.patch.object(steps, "PEER", folder / "peer.py"), \
+                    mock.patch.object(sys, "argv", arguments), \
+                    contextlib.redirect_stdout(io.StringIO()), \
+                    contextlib.redirect_stderr(io.StringIO()):
+                self.assertEqual(steps.main(), 1)
+            rows = json.loads((folder / "out.json").read_text())
+        small, large, llama = rows
+        self.assertEqual([who for who, _ in small["turns"]], ["weft", "pytorch"] * 4)
+        self.assertAlmostEqual(small["ratio"], 1.2)
+        self.assertAlmostEqual(small["tokens_per_second"]["weft"], 32 * 1024 / 0.1)
+        self.assertAlmostEqual(small["share_of_product"]["weft"], 32 * 1024 * 8e8 / 0.1 / 8e14)
+        self.assertIn("status 1", large["error"])
+        self.assertEqual([who for who, _ in llama["turns"]],
+                         ["weft"] * 2 + ["pytorch"] * 4 + ["weft"] * 2)
+        page = "\n".join(report.step_section(rows))
+        self.assertIn("| gpt2-124m (124 M) | bf16 | 327680 | 273067 | 1.20 |", page)
 
 
 class ScriptsTest(unittest.TestCase):

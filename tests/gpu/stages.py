@@ -152,6 +152,49 @@ def host(run, detail):
     read_tests(status, text, detail)
 
 
+def engine_bench(run):
+    """The path of engine_bench where the engine runs on a GPU."""
+    path = program(run, "engine_bench")
+    if "--device" not in run.command([path, "--help"], environment=run.native)[1]:
+        raise Failed("the engine of this tree does not run on a GPU")
+    return path
+
+
+# Of the loss after each of 20 steps: how far those of CPU and GPU may be apart, by precision.
+PARITY = {"fp32": 1e-4, "bf16": 2e-3}
+PARITY_MODELS = {
+    "gpt2": ["--layers=4", "--width=256", "--heads=4"],
+    "llama": ["--family=llama", "--layers=4", "--width=256", "--heads=8", "--kv-heads=2",
+              "--mlp-width=704"],
+}
+
+
+def parity(run, detail):
+    """Twenty training steps on the CPU and on the GPU, loss by loss."""
+    bench = engine_bench(run)
+    wrong = []
+    for family, model in PARITY_MODELS.items():
+        for precision, allowed in PARITY.items():
+            losses = {}
+            for device in ("cpu", "cuda"):
+                status, text = run.command(
+                    [bench, *model, "--context=256", "--batch=4", "--warmup=0", "--steps=20",
+                     f"--precision={precision}", f"--device={device}", "--threads=8"],
+                    environment=run.native)
+                if status != 0:
+                    raise Failed(f"{family} in {precision} on {device}: "
+                                 + ("out of time" if status is None else last_lines(text, "", 2)))
+                losses[device] = json.loads(text.splitlines()[-1])["losses"]
+            worst = max(abs(a - b) / abs(a) for a, b in zip(losses["cpu"], losses["cuda"]))
+            detail[f"{family} {precision}"] = {**losses, "worst": worst, "allowed": allowed}
+            # Also false when a loss is not a number.
+            if not worst <= allowed or losses["cpu"][-1] == losses["cpu"][0]:
+                wrong.append(f"{family} in {precision}: losses differ by {worst:.1e} of their value, "
+                             f"allowed {allowed:.0e}")
+    if wrong:
+        raise Failed("; ".join(wrong))
+
+
 def sanitizer(run, detail):
     """compute-sanitizer over the kernel tests: accesses, races, barriers, memory never written."""
     tool = machine.compute_sanitizer()
@@ -245,21 +288,21 @@ def pytorch(run, detail):
 def bench_step(run, detail):
     """Whole training steps beside PyTorch with torch.compile, in turns."""
     python = torch_python()
-    test = program(run, "engine_bench")
-    if "--device" not in run.command([test, "--help"], environment=run.native)[1]:
-        raise Failed("the engine of this tree does not run on a GPU")
+    engine_bench(run)
     bench_json(run, "bench_step",
                [python, run.root / "tests/bench/gpu_vs_pytorch", "--python", python, "--binaries",
                 run.build / "bin", *step_shapes(run)], detail, torch_environment(run))
 
 
+# The sanitizer runs while PyTorch compiles; from then on nothing runs beside what is measured.
 STAGES = [
     Stage("build", build, 240, 240, needs_device=False),
     Stage("kernels", kernels, 60, 60, targets=["kernels_cuda_test"]),
+    Stage("parity", parity, 40, 40, targets=["engine_bench"]),
+    Stage("sanitizer", sanitizer, 110, 60, targets=["kernels_cuda_test"]),
     Stage("pytorch", pytorch, 60, 60),
     Stage("bench-kernels", bench_kernels, 80, 40, targets=["kernels_bench"]),
-    Stage("bench-attention", bench_attention, 60, 30, targets=["kernels_bench"]),
+    Stage("bench-attention", bench_attention, 70, 30, targets=["kernels_bench"]),
     Stage("bench-step", bench_step, 210, 90, targets=["engine_bench"]),
-    Stage("sanitizer", sanitizer, 120, 60, targets=["kernels_cuda_test"]),
     Stage("host", host, 60, 30, needs_device=False, targets=["kernels_test"]),
 ]
