@@ -58,28 +58,27 @@ OpCase ScaleCase(DType dtype, int64_t count, CaseUse use) {
 OpCase AddScaledCase(DType dtype, int64_t count, float keep, CaseUse use) {
   std::string name = (keep == 0 ? "scaled/" : "add_scaled/") + std::to_string(count) + "/" +
                      std::string(DTypeName(dtype));
-  return {name, use, [=](OpRun& run) {
-            TestTensor& x = run.Input(dtype, {count});
-            auto reference = [&x, keep](const std::vector<double>& before) {
-              std::vector<double> sum = x.InitialValues();
-              for (size_t i = 0; i < sum.size(); ++i) {
-                sum[i] = 0.37f * sum[i] + (keep == 0 ? 0.0 : keep * before[i]);
-              }
-              return sum;
-            };
-            TestTensor& y = keep == 0 ? run.Output("y", DType::kF32, {count}, 0, 2,
-                                                   [reference] { return reference({}); })
-                                      : run.Input(DType::kF32, {count});
-            if (keep != 0) {
-              run.Check("y", y, 2, [reference, &y] { return reference(y.InitialValues()); });
-            }
-            run.run = [&x, &y, keep](const Stream& stream) {
-              return AddScaled(stream,
-                               {.x = x.view(), .y = y.view(), .factor = 0.37f, .keep = keep});
-            };
-            run.bytes =
-                static_cast<double>(x.view().Bytes() + (keep == 0 ? 1 : 2) * y.view().Bytes());
-          }};
+  return {
+      name, use, [=](OpRun& run) {
+        TestTensor& x = run.Input(dtype, {count});
+        auto reference = [&x, keep](const std::vector<double>& before) {
+          std::vector<double> sum = x.InitialValues();
+          for (size_t i = 0; i < sum.size(); ++i) {
+            sum[i] = 0.37f * sum[i] + (keep == 0 ? 0.0 : keep * before[i]);
+          }
+          return sum;
+        };
+        TestTensor& y = keep == 0 ? run.Output("y", DType::kF32, {count}, 0, 2,
+                                               [reference] { return reference({}); })
+                                  : run.Input(DType::kF32, {count});
+        if (keep != 0) {
+          run.Check("y", y, 2, [reference, &y] { return reference(y.InitialValues()); });
+        }
+        run.run = [&x, &y, keep](const Stream& stream) {
+          return AddScaled(stream, {.x = x.view(), .y = y.view(), .factor = 0.37f, .keep = keep});
+        };
+        run.bytes = static_cast<double>(x.view().Bytes() + (keep == 0 ? 1 : 2) * y.view().Bytes());
+      }};
 }
 
 OpCase FillCase(DType dtype, int64_t count, CaseUse use) {
