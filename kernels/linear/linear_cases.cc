@@ -30,7 +30,7 @@ int64_t Padding(CaseUse use, const Dims& dims) {
 
 // A stored weight whose elements bf16 holds exactly, so that packing loses nothing.
 TestTensor& Master(OpRun& run, const Dims& dims, DType stored = DType::kF32) {
-  if (dims.out * dims.in > TestTensor::kMostDrawn) {
+  if (dims.out * dims.in > TestTensor::kMostKept) {
     return run.Input(stored, {dims.out, dims.in});  // Of a size to be timed.
   }
   TestTensor rounded(DType::kBF16, {dims.out, dims.in});

@@ -68,7 +68,9 @@ int64_t TestTensor::DrawnElements() const {
 }
 
 int64_t TestTensor::KeptElements() const {
-  return view_.device.type == DeviceType::kCpu ? view_.shape.Elements() : DrawnElements();
+  const int64_t elements = view_.shape.Elements();
+  return view_.device.type == DeviceType::kCpu || elements <= kMostKept ? elements
+                                                                        : DrawnElements();
 }
 
 void TestTensor::Reset() {

@@ -29,8 +29,8 @@ using Bytes = std::vector<uint8_t, LineAllocator<uint8_t>>;
 /// the last, and can return to the state it was made in, so that a case can run many times. One
 /// made under a ScopedTestDevice of a CUDA device has its view there: Reset() copies it to the
 /// device, and after an operation Fetch() brings back what all other functions tell. Values of a
-/// tensor of more than kMostDrawn elements repeat; one such on a device is to be timed alone, and
-/// is not kept here: Values() and its like are of the part that repeats.
+/// tensor of more than kMostDrawn elements repeat; one of more than kMostKept on a device is to be
+/// timed alone, and is not kept here: Values() and its like are of the part that repeats.
 class TestTensor {
  public:
   /// All elements poison (a NaN pattern, or an impossible integer).
@@ -50,8 +50,11 @@ class TestTensor {
   /// Takes the absolute value of every element.
   TestTensor& Absolute();
 
-  /// A prime, so that rows differ; more than tests look at.
+  /// A prime, so that rows differ.
   static constexpr int64_t kMostDrawn = 1'048'573;
+
+  /// Elements of a tensor on a device that the host keeps whole.
+  static constexpr int64_t kMostKept = int64_t{1} << 24;
 
   /// Back to the values (or poison) it had after the last of the functions above.
   void Reset();
