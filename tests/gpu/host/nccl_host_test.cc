@@ -39,11 +39,11 @@ class FakeDeviceRank : public TestRank {
   }
   void Write(const TensorView& tensor, const void* bytes) override {
     SynchronizeFakeStream(state_.handle());
-    std::memcpy(tensor.data, bytes, tensor.Bytes());
+    if (tensor.Bytes() > 0) std::memcpy(tensor.data, bytes, tensor.Bytes());
   }
   void Read(const TensorView& tensor, void* bytes) override {
     SynchronizeFakeStream(state_.handle());
-    std::memcpy(bytes, tensor.data, tensor.Bytes());
+    if (tensor.Bytes() > 0) std::memcpy(bytes, tensor.data, tensor.Bytes());
   }
 
  private:

@@ -25,10 +25,10 @@ class HostRank : public TestRank {
     return {memory.data(), dtype, {count}};
   }
   void Write(const TensorView& tensor, const void* bytes) override {
-    std::memcpy(tensor.data, bytes, tensor.Bytes());
+    if (tensor.Bytes() > 0) std::memcpy(tensor.data, bytes, tensor.Bytes());
   }
   void Read(const TensorView& tensor, void* bytes) override {
-    std::memcpy(bytes, tensor.data, tensor.Bytes());
+    if (tensor.Bytes() > 0) std::memcpy(bytes, tensor.data, tensor.Bytes());
   }
 
  private:
