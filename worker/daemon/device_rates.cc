@@ -133,6 +133,7 @@ Result<std::string> OutputOf(const std::vector<std::string>& arguments,
   if (WIFSIGNALED(status)) {
     return UnavailableError("measuring it ended with signal " + std::to_string(WTERMSIG(status)));
   }
+  while (!output.empty() && output.back() == '\n') output.pop_back();
   if (WEXITSTATUS(status) != 0) return UnavailableError(ClipText(output, 300));
   return output;
 }
