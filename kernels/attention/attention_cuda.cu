@@ -9,6 +9,8 @@
 #include "kernels/attention/attention_cuda_forward.h"
 #include "kernels/attention/attention_cuda_plain.h"
 #include "kernels/attention/attention_cuda_work.h"
+#include "kernels/attention/attention_hopper_backward.h"
+#include "kernels/attention/attention_hopper_forward.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.h"
 
@@ -108,10 +110,19 @@ Status WithTileDim(int head_dim, Fn&& fn) {
   return fn.template operator()<256>();
 }
 
+// Its instructions are of this one generation.
+bool UsesHopper(const Stream& stream) {
+  return ptx::BuiltForHopper() && stream.cuda->limits().major == 9;
+}
+
 template <class T>
 Status Forward(const Stream& stream, std::string_view op, const AttentionTensors<T>& a) {
   if constexpr (!std::is_same_v<T, float>) {
     if (AreAligned(a.q, a.k, a.v, a.out)) {
+      if (UsesHopper(stream)) {
+        return WithPanelDim(
+            a.head_dim, [&]<int kDim>() { return LaunchHopperForward<T, kDim>(stream, op, a); });
+      }
       return WithTileDim(a.head_dim,
                          [&]<int kDim>() { return LaunchForward<T, kDim>(stream, op, a); });
     }
@@ -128,6 +139,10 @@ Status Backward(const Stream& stream, std::string_view op, AttentionTensors<T> a
       AreAligned(a.out, a.dout) ? StatsKernel<T, kWide<T>> : StatsKernel<T, 1>, a));
   if constexpr (!std::is_same_v<T, float>) {
     if (AreAligned(a.q, a.k, a.v, a.dout, a.dq, a.dk, a.dv)) {
+      if (UsesHopper(stream) && a.head_dim <= 128) {
+        return a.head_dim <= 64 ? LaunchHopperBackward<T, 64>(stream, op, a)
+                                : LaunchHopperBackward<T, 128>(stream, op, a);
+      }
       return WithTileDim(a.head_dim, [&]<int kDim>() {
         WEFT_RETURN_IF_ERROR((LaunchKeyGradient<T, kDim>(stream, op, a)));
         return LaunchQueryGradient<T, kDim>(stream, op, a);

@@ -32,6 +32,20 @@ __device__ __forceinline__ void HideUnseen(Accumulators<kM, kN>& scores, const S
   }
 }
 
+/// Multiplies the rows of `sums`.
+template <int kM, int kN>
+__device__ __forceinline__ void ScaleRows(Accumulators<kM, kN>& sums,
+                                          const float (&factors)[kM][2]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[m][n][i] *= factors[m][i / 2];
+    }
+  }
+}
+
 /// Running softmax of the rows of a warp, in base 2.
 template <int kM>
 struct RunningSoftmax {
@@ -46,10 +60,10 @@ struct RunningSoftmax {
     }
   }
 
-  /// Turns more scores into weights, and scales what was summed with earlier ones.
-  template <int kN, int kOutN>
+  /// Turns more scores into weights. What was summed with earlier ones must be scaled by `factors`.
+  template <int kN>
   __device__ __forceinline__ void Add(Accumulators<kM, kN>& scores, float log2_scale,
-                                      Accumulators<kM, kOutN>& out) {
+                                      float (&factors)[kM][2]) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -74,11 +88,7 @@ struct RunningSoftmax {
           }
         }
         sums[m][half] = sums[m][half] * factor + sum;
-#pragma unroll
-        for (int n = 0; n < kOutN; ++n) {
-          out[m][n][2 * half] *= factor;
-          out[m][n][2 * half + 1] *= factor;
-        }
+        factors[m][half] = factor;
       }
     }
   }
@@ -130,7 +140,9 @@ __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(Attenti
         return (key + column < part.length) & a.Sees(query + row, key + column);
       });
     }
-    softmax.Add(scores, a.log2_scale, out);
+    float factors[kM][2];
+    softmax.Add(scores, a.log2_scale, factors);
+    ScaleRows(out, factors);
     LeftFragments<kM, kKeys / 16> weights;
     RoundToLeft<T>(weights, scores);
     Multiply<T>(out, weights, v, 0);

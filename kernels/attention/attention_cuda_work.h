@@ -49,8 +49,8 @@ struct AttentionTensors {
   int window;  ///< Causal only: 1 to tokens.
 
   __device__ __forceinline__ bool Sees(int query, int key) const {
-    // Without branches.
-    return (!causal) | ((key <= query) & (key > query - window));
+    // Without branches, and of the difference alone: 0 to window - 1.
+    return (!causal) | (static_cast<unsigned>(query - key) < static_cast<unsigned>(window));
   }
   /// Whether these `queries` queries all see these `keys` keys.
   __device__ __forceinline__ bool AllSee(int query, int queries, int key, int keys) const {

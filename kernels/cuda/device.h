@@ -52,6 +52,8 @@ struct DeviceLimits {
 struct StreamOptions {
   /// For tests: scratch memory has the exact size of each request and is poisoned before.
   bool checked = false;
+  /// For tests: takes a newer device for the newest one of this compute capability (major).
+  int newest = 1000;
 };
 
 /// A stream of a CUDA device and what the operations on it share. Not thread-safe, like Stream.

@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -114,6 +115,10 @@ Result<std::unique_ptr<StreamState>> StreamState::Create(int device, StreamOptio
         std::pair(&limits.major, cudaDevAttrComputeCapabilityMajor),
         std::pair(&limits.minor, cudaDevAttrComputeCapabilityMinor)}) {
     WEFT_RETURN_IF_CUDA_ERROR(op, cudaDeviceGetAttribute(value, attribute, device));
+  }
+  if (limits.major > options.newest) {
+    limits.major = options.newest;
+    limits.minor = 9;
   }
   WEFT_RETURN_IF_CUDA_ERROR(op, cudaStreamCreateWithFlags(&state->handle_, cudaStreamNonBlocking));
   return Result<std::unique_ptr<StreamState>>(std::move(state));

@@ -5,6 +5,7 @@
 #include <deque>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -46,6 +47,14 @@ TEST_F(KernelsOnCuda, Affine) {
 }
 TEST_F(KernelsOnCuda, Attention) {
   EXPECT_EQ(Failures(testing::AttentionCases()), "");
+}
+TEST_F(KernelsOnCuda, AttentionOnHopper) {
+  Open(9);
+  if (state_->limits().major != 9) GTEST_SKIP() << "no Hopper";
+  std::vector<testing::OpCase> cases = testing::AttentionCases();
+  std::erase_if(cases,
+                [](const testing::OpCase& op_case) { return op_case.name.ends_with("/f32"); });
+  EXPECT_EQ(Failures(cases), "");
 }
 TEST_F(KernelsOnCuda, CrossEntropy) {
   EXPECT_EQ(Failures(testing::CrossEntropyCases()), "");
@@ -153,8 +162,13 @@ std::vector<std::vector<double>> AttentionResults(cuda::StreamState& state, DTyp
   return values;
 }
 
+// f32 has one kernel for all devices.
+constexpr std::pair<int, DType> kGenerations[] = {
+    {8, DType::kF32}, {8, DType::kBF16}, {8, DType::kF16}, {9, DType::kBF16}, {9, DType::kF16}};
+
 TEST_F(KernelsOnCuda, ADocumentAttendsWithTheSameBitsPackedWithOthersAndAlone) {
-  for (DType dtype : kFloatTypes) {
+  for (const auto& [newest, dtype] : kGenerations) {
+    Open(newest);
     const auto packed = AttentionResults(*state_, dtype, 0, 300, {0, 37, 236, 236, 300});
     const auto alone = AttentionResults(*state_, dtype, 37, 236, {0, 199});
     for (size_t i : {0, 2, 3, 4}) {
@@ -167,7 +181,8 @@ TEST_F(KernelsOnCuda, ADocumentAttendsWithTheSameBitsPackedWithOthersAndAlone) {
 
 // They are on the device, where only the kernel sees them.
 TEST_F(KernelsOnCuda, SequencesOutsideTheTokensMakeAttentionTouchNothingElse) {
-  for (DType dtype : kFloatTypes) {
+  for (const auto& [newest, dtype] : kGenerations) {
+    Open(newest);
     const auto want = AttentionResults(*state_, dtype, 0, 300, {0, 40, 300});
     EXPECT_EQ(AttentionResults(*state_, dtype, 0, 300, {-5, 40, 9000}), want);
     const auto rest = AttentionResults(*state_, dtype, 0, 300, {3, 300})[0];

@@ -15,7 +15,12 @@ class OnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
-    auto state = cuda::StreamState::Create(0, {.checked = true});
+    Open(8);
+  }
+
+  /// Goes on with the kernels for devices of up to this compute capability (major).
+  void Open(int newest) {
+    auto state = cuda::StreamState::Create(0, {.checked = true, .newest = newest});
     ASSERT_TRUE(state.ok()) << state.status().ToString();
     state_ = *std::move(state);
   }

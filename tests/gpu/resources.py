@@ -4,7 +4,8 @@
   tests/gpu/resources.py [--build build/cuda] [--write]
 
 Compares them with docs/benchmarks/gpu/resources.json: fails when a kernel spills more than it does
-there, or is missing there. --write makes the file anew.
+there, is missing there, or when products of its warpgroups are serialized. --write makes the file
+anew.
 """
 
 import argparse
@@ -49,6 +50,13 @@ def kernels_of(build):
     return sorted(rows, key=lambda row: (row["kernel"], row["target"]))
 
 
+def warnings_of(build):
+    """What ptxas says of products or register limits of warpgroups that it could not keep."""
+    lines = (line for path in sorted(build.glob("kernels/**/*.ptxas"))
+             for line in path.read_text().splitlines())
+    return sorted({line for line in lines if "serialized" in line or "setmaxnreg" in line})
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/cuda")
@@ -63,7 +71,7 @@ def main():
         print(f"resources: {len(rows)} kernels written to {REPORT.relative_to(ROOT)}")
         return
     known = {(row["kernel"], row["target"]): row for row in json.loads(REPORT.read_text())}
-    problems = []
+    problems = warnings_of(options.build)
     for row in rows:
         old = known.get((row["kernel"], row["target"]))
         name = f"{row['kernel']} for {row['target']}"

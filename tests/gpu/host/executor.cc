@@ -27,6 +27,7 @@
 #include "common/check.h"
 #include "common/rng.h"
 #include "tests/gpu/host/fiber_switch.h"
+#include "tests/gpu/host/hopper.h"
 
 // NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
 constinit thread_local weft::host_cuda::Index3 threadIdx;
@@ -82,17 +83,6 @@ std::string ToString(Site site) {
 void Fill(void* memory, size_t bytes) {
   auto* at = static_cast<volatile uint8_t*>(memory);
   for (size_t i = 0; i < bytes; ++i) at[i] = 0xff;
-}
-
-// A call that the sanitizers see, as a read and a write of the calling fiber.
-void VisibleCopy(void* to, const void* from, size_t bytes) {
-  static void* (*volatile copy)(void*, const void*, size_t) = std::memcpy;
-  static void* (*volatile set)(void*, int, size_t) = std::memset;
-  if (from != nullptr) {
-    copy(to, from, bytes);
-  } else {
-    set(to, 0, bytes);
-  }
 }
 
 struct PendingCopy {
@@ -187,7 +177,8 @@ class BlockRunner {
 
   uint32_t Rank() const { return running_->rank; }
 
-  Votes Sync(Barrier& barrier, int wanted, bool predicate, const char* what, Site site) {
+  Votes Sync(Barrier& barrier, int wanted, bool predicate, const char* what, Site site,
+             bool waits = true) {
     if (barrier.arrived == 0) {
       barrier.site = site;
       barrier.first_rank = Rank();
@@ -206,13 +197,11 @@ class BlockRunner {
       barrier.results[parity] = {barrier.count, wanted};
       barrier.arrived = 0;
       ++barrier.generation;
-      for (uint32_t t = 0; t < threads_; ++t) {
-        Slot& slot = SlotOf(t);
-        if (slot.state == State::kWaiting && slot.waits_on == &barrier) slot.state = State::kReady;
-      }
-    } else {
+      Wake(&barrier);
+    } else if (waits) {
       Wait(&barrier, what, site);
     }
+    if (!waits) return {};
     TsanAcquire(&barrier.sync[parity]);
     return barrier.results[parity];
   }
@@ -221,11 +210,30 @@ class BlockRunner {
     return Sync(barriers_[0], static_cast<int>(threads_), predicate, kSyncThreads, site);
   }
 
-  void SyncNamed(int id, int threads, Site site) {
+  void SyncNamed(int id, int threads, bool waits, Site site) {
     if (id < 1 || id >= kNamedBarriers) Fail("syncs at barrier " + std::to_string(id));
     if (threads % kWarpSize != 0) Fail("syncs part of a warp at a named barrier");
-    Sync(barriers_[id], threads, false, "a named barrier", site);
+    Sync(barriers_[id], threads, false, "a named barrier", site, waits);
   }
+
+  void Wake(const void* on) {
+    for (uint32_t t = 0; t < threads_; ++t) {
+      Slot& slot = SlotOf(t);
+      if (slot.state == State::kWaiting && slot.waits_on == on) slot.state = State::kReady;
+    }
+  }
+
+  void Wait(const void* on, const char* what, Site site) {
+    Slot& slot = *running_;
+    slot.state = State::kWaiting;
+    slot.waits_on = on;
+    slot.waits_at = what;
+    slot.site = site;
+    Yield(slot);
+    if (cancelled_) throw Cancelled{};
+  }
+
+  Hopper& hopper() { return hopper_; }
 
   void WithWarp(uint32_t mask, WarpOperation operation, const uint32_t* in, int in_words,
                 uint32_t* out, int out_words, Site site) {
@@ -332,6 +340,8 @@ class BlockRunner {
     static_shared_ = 0;
     const size_t before = used_;
     dynamic_shared_ = TakeShared(launch_->dynamic_shared_bytes);
+    hopper_.Begin(threads_, static_cast<unsigned char*>(dynamic_shared_),
+                  launch_->dynamic_shared_bytes);
     for (Barrier& barrier : barriers_) barrier.arrived = 0;
     for (uint32_t w = 0; w * kWarpSize < threads_; ++w) {
       warps_[w].arrived = 0;
@@ -354,6 +364,9 @@ class BlockRunner {
       }
       if (moved) continue;
       moved = CancelWaiting();
+    }
+    if (const std::string problem = hopper_.End(); !cancelled_ && !problem.empty()) {
+      Record(problem);
     }
     AsanPoison(region_ + before, used_ - before);
   }
@@ -447,17 +460,8 @@ class BlockRunner {
     AsanFinishSwitch(slot.fake_stack, &scheduler_bottom_, &scheduler_size_);
   }
 
-  void Wait(const void* on, const char* what, Site site) {
-    Slot& slot = *running_;
-    slot.state = State::kWaiting;
-    slot.waits_on = on;
-    slot.waits_at = what;
-    slot.site = site;
-    Yield(slot);
-    if (cancelled_) throw Cancelled{};
-  }
-
   std::unique_ptr<Slot[]> slots_;
+  Hopper hopper_;
   void* tsan_;
   uint8_t* region_ = nullptr;
   size_t used_ = 0;
@@ -536,6 +540,16 @@ uint64_t NextSeed() {
 
 }  // namespace
 
+void VisibleCopy(void* to, const void* from, size_t bytes) {
+  static void* (*volatile copy)(void*, const void*, size_t) = std::memcpy;
+  static void* (*volatile set)(void*, int, size_t) = std::memset;
+  if (from != nullptr) {
+    copy(to, from, bytes);
+  } else {
+    set(to, 0, bytes);
+  }
+}
+
 std::string Run(const Launch& launch) {
   if (launch.block.Count() == 0 || launch.block.Count() > kMostThreads || launch.block.z > 64) {
     return "a block of " + ToString(launch.block) + " threads";
@@ -564,7 +578,19 @@ Votes SyncThreads(bool predicate, Site site) {
   return runner->SyncBlock(predicate, site);
 }
 void SyncNamed(int id, int threads, Site site) {
-  runner->SyncNamed(id, threads, site);
+  runner->SyncNamed(id, threads, true, site);
+}
+void ArriveNamed(int id, int threads, Site site) {
+  runner->SyncNamed(id, threads, false, site);
+}
+void Sleep(const void* on, const char* what, Site site) {
+  runner->Wait(on, what, site);
+}
+void Wake(const void* on) {
+  runner->Wake(on);
+}
+Hopper& CurrentHopper() {
+  return runner->hopper();
 }
 void SyncWarp(uint32_t mask, Site site) {
   runner->SyncWarp(mask, site);

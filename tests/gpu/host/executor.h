@@ -57,6 +57,14 @@ Votes SyncThreads(bool predicate, Site site);
 /// Barrier `id` (1 to 15) of `threads` threads, wherever they come from.
 void SyncNamed(int id, int threads, Site site);
 
+/// Arrives at that barrier without waiting.
+void ArriveNamed(int id, int threads, Site site);
+
+/// Puts the calling thread to sleep until another calls Wake with the same address. `what` says in
+/// messages what it waits for.
+void Sleep(const void* on, const char* what, Site site);
+void Wake(const void* on);
+
 /// Waits for the lanes of `mask`, the caller's among them, and orders their memory accesses.
 void SyncWarp(uint32_t mask, Site site);
 
@@ -100,6 +108,9 @@ void* SharedVariable(const void* tag, size_t bytes, size_t alignment);
 
 /// The block's dynamic shared memory: exactly as long as the launch asked for, all 0xff.
 void* DynamicShared();
+
+/// A copy that the sanitizers see as one of the calling thread (source nullptr: zeros).
+void VisibleCopy(void* to, const void* from, size_t bytes);
 
 /// Queues a copy of `bytes` that is done when the thread waits for it (source nullptr: zeros).
 void CopyLater(void* to, const void* from, size_t bytes);

@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <cuda.h>
+
 #include "tests/gpu/host/executor.h"
 
 // NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier): the names are CUDA's.
@@ -209,21 +211,20 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
 };
-/// A small Ampere that also has FP8: few multiprocessors, so that small tensors already need
-/// several rounds.
+/// A small Hopper: few multiprocessors, so that small tensors already need several rounds.
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 163 << 10;
+      *value = 227 << 10;
       break;
     case cudaDevAttrMultiProcessorCount:
       *value = 3;
       break;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 8;
+      *value = 9;
       break;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 9;
+      *value = 0;
       break;
   }
   return cudaSuccess;
@@ -268,6 +269,20 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone };
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+enum { cudaEnableDefault = 0 };
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1,
+};
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                                    unsigned long long,
+                                                    cudaDriverEntryPointQueryResult* result) {
+  const bool known = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
+  *function = known ? reinterpret_cast<void*>(&cuTensorMapEncodeTiled) : nullptr;
+  *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 

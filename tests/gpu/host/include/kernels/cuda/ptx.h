@@ -11,6 +11,7 @@
 
 #include "common/dtype.h"
 #include "common/float8.h"
+#include "tests/gpu/host/hopper.h"
 
 namespace weft::kernels::cuda::ptx {
 
@@ -34,14 +35,17 @@ inline uint2 Load8(const void* from) {
 }
 inline void Store16(void* to, uint4 value) {
   CheckAligned(to, 16);
+  host_cuda::CurrentHopper().NoteStore(to, 16);
   std::memcpy(to, &value, sizeof value);
 }
 inline void Store8(void* to, uint2 value) {
   CheckAligned(to, 8);
+  host_cuda::CurrentHopper().NoteStore(to, 8);
   std::memcpy(to, &value, sizeof value);
 }
 inline void Store4(void* to, uint32_t value) {
   CheckAligned(to, 4);
+  host_cuda::CurrentHopper().NoteStore(to, 4);
   std::memcpy(to, &value, sizeof value);
 }
 
@@ -63,6 +67,10 @@ uint32_t PackFloat8(float low, float high) {
 inline float Exp2(float x) {
   const float value = std::exp2(x);
   return value < std::numeric_limits<float>::min() ? 0.0f : value;
+}
+
+inline uint32_t SharedAddress(const void* shared) {
+  return host_cuda::CurrentHopper().SharedAddress(shared);
 }
 
 inline void CopyAsync16(void* shared, const void* global, bool valid = true) {
