@@ -148,6 +148,15 @@ int64_t BatchBytes(const MemoryInputs& inputs) {
   return kF32 * (4 * tokens + starts + 2 * HeadRowsOf(inputs));
 }
 
+/// Scales and magnitudes of FP8 products, which are four a block, with an input and a gradient
+/// each. Their weights are codes twice, by rows and by columns: the bytes of a bf16 copy.
+int64_t Fp8State(const MemoryInputs& inputs) {
+  if (!inputs.precision->fp8_blocks || inputs.fp8.scaling != "delayed") return 0;
+  const int64_t blocks = DistinctBlocks(inputs.shape.spec) - inputs.fp8.bf16_first_blocks -
+                         inputs.fp8.bf16_last_blocks;
+  return 2 * 4 * blocks * kF32 * (inputs.fp8.history + 4);
+}
+
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
@@ -165,8 +174,14 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const int64_t verdicts = (HeadOf(model) == "classification" ? 2 : 1) * kF32 * head_rows;
   const int64_t head = chunk * columns * element + verdicts + (narrow ? size.narrow : size.head);
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
-  const int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
-  const int64_t attention_backward = 2 * size.row + size.qkv;
+  int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
+  int64_t attention_backward = 2 * size.row + size.qkv;
+  if (inputs.precision->fp8_blocks) {
+    // The gradient's codes by rows and by columns, and those of the input by columns.
+    const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;
+    mlp_backward = std::max(mlp_backward + size.row + size.inner / 2, up);
+    attention_backward = std::max(attention_backward, 2 * size.row + 2 * size.qkv + size.row / 2);
+  }
   // The gradient of a scaled branch is not that of the stream.
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   const int64_t branch = scaled ? size.row : 0;
@@ -245,7 +260,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   MemoryBreakdown memory;
   // Vectors are f32 whatever the recipe.
   memory.parameters_bytes = ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
-                            kF32 * (shape.stored - shape.stored_matrices) + PackedBytes(inputs);
+                            kF32 * (shape.stored - shape.stored_matrices) + PackedBytes(inputs) +
+                            Fp8State(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);

@@ -9,6 +9,7 @@
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
 #include "common/spec/plan.h"
+#include "common/spec/train_spec.h"
 
 namespace weft {
 
@@ -44,6 +45,7 @@ struct MemoryInputs {
   int64_t bucket_bytes = 0;
   const PrecisionRecipe* precision = &kBf16Precision;
   ProductKind products = ProductKind::kNative;  ///< For precision->products.
+  Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
   int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
 };

@@ -62,6 +62,14 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
   EXPECT_EQ(PredictMemory(inputs).activations_bytes, PredictMemory(Gpt2Inputs()).activations_bytes);
 
+  // Codes of the blocks' weights by rows and by columns; four layers a block with two tensors each.
+  inputs = Gpt2Inputs();
+  inputs.precision = &kFp8Precision;
+  inputs.fp8.history = 100;
+  inputs.fp8.bf16_last_blocks = 2;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
+            4 * stored + 2 * packed + 10 * 4 * 2 * (100 + 4) * 4);
+
   inputs = Gpt2Inputs();
   inputs.ranks = 2;
   inputs.bucket_bytes = 1000;

@@ -8,7 +8,7 @@ namespace weft {
 
 std::span<const PrecisionRecipe* const> AllPrecisions() {
   static const PrecisionRecipe* const kAll[] = {&kFp32Precision, &kBf16Precision, &kFp16Precision,
-                                                &kBf16PurePrecision};
+                                                &kBf16PurePrecision, &kFp8Precision};
   return kAll;
 }
 

@@ -26,6 +26,9 @@ struct PrecisionRecipe {
   /// Weight matrices and embedding tables, as they are updated and saved. Types narrower than f32
   /// are rounded stochastically after each update.
   DType matrices = DType::kF32;
+  /// Products with the weights of blocks, and their gradients, have FP8 operands (train.fp8) that
+  /// are made of those of type `products`.
+  bool fp8_blocks = false;
   /// The loss is multiplied by a scale that follows overflows (train.loss_scaling).
   bool loss_scaling = false;
 };
@@ -34,6 +37,7 @@ extern const PrecisionRecipe kFp32Precision;
 extern const PrecisionRecipe kBf16Precision;
 extern const PrecisionRecipe kFp16Precision;
 extern const PrecisionRecipe kBf16PurePrecision;
+extern const PrecisionRecipe kFp8Precision;
 
 /// All recipes.
 std::span<const PrecisionRecipe* const> AllPrecisions();

@@ -214,6 +214,25 @@ TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
               HasSubstr("needs schedule.reference_batch"));
 }
 
+TEST(ValidateJob, AsksForWhatFp8Multiplies) {
+  const auto error = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.train.precision = "fp8";
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts([](JobSpec& job) { job.train.precision = "fp8"; }));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.mlp_width = 1000; }), HasSubstr("MLP is 1000"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.width = 72; }), HasSubstr("model.width is 72"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.train.fp8.bf16_first_blocks = job.model.layers - 1;
+                job.train.fp8.bf16_last_blocks = 1;
+              }),
+              HasSubstr("leave none"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.train.fp8.margin = 1; }),
+              HasSubstr("train.fp8 needs train.precision fp8, not bf16"));
+}
+
 TEST(ValidateJob, LeavesSizesOfAnImportedModelToTheImport) {
   JobSpec job = GoodJob();
   job.model.import_path = "gpt2";

@@ -149,7 +149,7 @@ struct Plan {
               .Range(1, 1e12),
           self.bucket_bytes);
     visit(Field("precision", "As in train.precision of the job.")
-              .OneOf({"fp32", "bf16", "fp16", "bf16_pure"}),
+              .OneOf({"fp32", "bf16", "fp16", "bf16_pure", "fp8"}),
           self.precision);
     visit(Field("device", "What every rank computes on.").OneOf({"cpu", "cuda"}), self.device);
     visit(Field("block_memory_policy", "What each block does with its saved tensors.")

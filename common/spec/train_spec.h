@@ -27,6 +27,43 @@ struct LossScalingSpec {
   }
 };
 
+/// How numbers are scaled to the range of FP8.
+struct Fp8Spec {
+  std::string scaling = "delayed";
+  std::string formats = "hybrid";
+  int64_t history = 1024;
+  int64_t margin = 0;
+  int64_t bf16_first_blocks = 0;
+  int64_t bf16_last_blocks = 0;
+
+  bool operator==(const Fp8Spec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("scaling",
+                "Of activations and their gradients. delayed: by the largest magnitude of the last "
+                "history steps, over all ranks; current: by that of each tensor, in one pass more.")
+              .OneOf({"delayed", "current"}),
+          self.scaling);
+    visit(Field("formats",
+                "hybrid: gradients of activations are E5M2, all else E4M3; e4m3: all is E4M3.")
+              .OneOf({"hybrid", "e4m3"}),
+          self.formats);
+    visit(Field("history", "Steps whose largest magnitudes count (delayed).")
+              .Unit("steps")
+              .Range(1, 1 << 20),
+          self.history);
+    visit(Field("margin", "Powers of two left free above the largest magnitude.").Range(0, 32),
+          self.margin);
+    visit(Field("bf16_first_blocks", "Blocks at the beginning whose products stay bf16.")
+              .Range(0, 1 << 20),
+          self.bf16_first_blocks);
+    visit(
+        Field("bf16_last_blocks", "Blocks at the end whose products stay bf16.").Range(0, 1 << 20),
+        self.bf16_last_blocks);
+  }
+};
+
 /// Averaged weights, which are then the ones evaluated and exported.
 struct AveragingSpec {
   std::string kind = "none";
@@ -85,6 +122,7 @@ struct TrainSpec {
   int64_t log_every_steps = 10;
   double gradient_clip_value = 0.0;
   LossScalingSpec loss_scaling;
+  Fp8Spec fp8;
   int64_t batch_warmup_steps = 0;
   int64_t batch_warmup_start = 0;
   bool gradient_noise_scale = false;
@@ -102,11 +140,13 @@ struct TrainSpec {
               .Unit("tokens")
               .Range(0, 1 << 20),
           self.sequence_length);
-    visit(Field("precision",
-                "fp32; bf16 and fp16: activations and matrix products in that type with fp32 "
-                "master weights; bf16_pure: bf16 weights too, rounded stochastically.")
-              .OneOf({"fp32", "bf16", "fp16", "bf16_pure"}),
-          self.precision);
+    visit(
+        Field("precision",
+              "fp32; bf16 and fp16: activations and matrix products in that type with fp32 "
+              "master weights; bf16_pure: bf16 weights too, rounded stochastically; fp8: bf16 with "
+              "8-bit operands of the products with the weights of blocks.")
+            .OneOf({"fp32", "bf16", "fp16", "bf16_pure", "fp8"}),
+        self.precision);
     visit(Field("gradient_clip_norm", "Global norm the gradient is clipped to; 0: no clipping.")
               .Range(0, 1e9),
           self.gradient_clip_norm);
@@ -129,6 +169,7 @@ struct TrainSpec {
               .Range(0, 1e9),
           self.gradient_clip_value);
     visit(Field("loss_scaling", "Dynamic loss scale of fp16."), self.loss_scaling);
+    visit(Field("fp8", "Scaling of precision fp8."), self.fp8);
     visit(Field("batch_warmup_steps",
                 "Steps over which the batch grows from batch_warmup_start to global_batch.")
               .Unit("steps")

@@ -192,6 +192,7 @@ class Searcher {
     inputs.bucket_bytes = kBucketBytes;
     inputs.precision = &precision_;
     inputs.products = products_;
+    inputs.fp8 = job_.train.fp8;
     inputs.optimizer = optimizer_;
     inputs.recomputed_blocks = recomputed;
     return inputs;
