@@ -145,6 +145,7 @@ struct ParityTolerance {
 };
 
 ParityTolerance ToleranceOf(const PrecisionRecipe& precision) {
+  if (precision.fp8_blocks) return {1e-1, 2.5e-1, 5e-3};
   switch (precision.activations) {
     case DType::kBF16:
       return {2e-2, 5e-2, 1e-3};

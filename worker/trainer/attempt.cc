@@ -109,8 +109,9 @@ Status Attempt::AgreeOnData() {
 }
 
 Status Attempt::BuildModel() {
-  WEFT_ASSIGN_OR_RETURN(
-      model_, engine::NewModel(context_, spec_.job.model, engine::ModelOptionsOf(spec_.plan)));
+  WEFT_ASSIGN_OR_RETURN(model_,
+                        engine::NewModel(context_, spec_.job.model,
+                                         engine::ModelOptionsOf(spec_.plan, spec_.job.train)));
   model_->parameters().Initialize(context_.seed);
   if (group_->size() > 1) {
     reducer_ = std::make_unique<engine::DataParallel>(group_.get(), &model_->parameters(),

@@ -70,7 +70,8 @@ ClassifierHead Head(ParameterSet& parameters, const ModelSpec& spec, bool masked
 }  // namespace
 
 Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
-    : spec_(spec),
+    : Model(options),
+      spec_(spec),
       precision_(*options.precision),
       masked_(HeadOf(spec) == "masked_lm"),
       tokens_(RegisterTable(parameters_, spec, "word", spec.vocab_size,
@@ -90,7 +91,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                .distinct = DistinctBlocks(spec),
                .block = [spec](int64_t index) { return Block(spec, index); },
                .memory_policy = options.block_memory_policy},
-              precision_.products),
+              {precision_.products, fp8()}),
       dense_(&parameters_,
              {{{masked_ ? kTransform + std::string("dense") : "bert.pooler.dense", spec.width}},
               spec.width,

@@ -30,7 +30,8 @@ std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const st
 }  // namespace
 
 Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family)
-    : spec_(spec),
+    : LanguageModel(options),
+      spec_(spec),
       precision_(*options.precision),
       tokens_(RegisterVocabulary(parameters_, family.token_embedding, spec, EmbeddingWidth(spec),
                                  ParameterRole::kTokenEmbedding)),
@@ -44,7 +45,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                EmbeddingWidth(spec), spec.width, precision_.products)),
       embedding_dropout_(family.embedding_dropout, spec.dropout),
       rotary_(family.rotary),
-      blocks_(&parameters_, StackOptions(spec, options, family), precision_.products),
+      blocks_(&parameters_, StackOptions(spec, options, family), {precision_.products, fp8()}),
       final_norm_(NormPositionOf(spec) == "pre"
                       ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
                       : std::nullopt),

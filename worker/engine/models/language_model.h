@@ -12,6 +12,7 @@ namespace weft::engine {
 class LanguageModel : public Model {
  public:
   using Model::Logits;
+  using Model::Model;
 
   /// As Logits above; with `caches` (one a layer, of one sequence) the batch follows the tokens in
   /// them.

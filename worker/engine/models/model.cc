@@ -72,16 +72,39 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   WEFT_RETURN_IF_ERROR(OverParameterize(model->spec().over_parameterization, parameters));
   WEFT_RETURN_IF_ERROR(
       parameters.Allocate(context, options.with_gradients, options.precision->matrices));
+  if (model->fp8() != nullptr) WEFT_RETURN_IF_ERROR(model->fp8()->Allocate(context));
   return model;
+}
+
+// What the products of blocks demand; see ValidateJob for models that are not imported.
+Status ValidateFp8(const ModelSpec& spec, const ModelOptions& options) {
+  if (!options.precision->fp8_blocks) return OkStatus();
+  const int64_t qkv = spec.width + 2 * KvWidth(spec), inner = MlpInputs(spec) * MlpWidth(spec);
+  if (spec.width % 16 != 0 || qkv % 16 != 0 || MlpWidth(spec) % 16 != 0) {
+    return InvalidError(
+        "precision fp8 multiplies matrices whose sizes are multiples of 16, not of " +
+        Text(spec.width) + ", " + Text(qkv) + " and " + Text(inner) +
+        "; hint: train.precision bf16");
+  }
+  const int64_t left = options.fp8.bf16_first_blocks + options.fp8.bf16_last_blocks;
+  if (left < DistinctBlocks(spec)) return OkStatus();
+  return InvalidError("train.fp8 leaves " + Text(left) + " blocks to bf16, and the model has " +
+                      Text(DistinctBlocks(spec)) + "; hint: train.precision bf16");
 }
 
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
+  WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));
   return ValidatePrecision(*options.precision);
 }
 
 }  // namespace
+
+Model::Model(const ModelOptions& options)
+    : fp8_(options.precision->fp8_blocks
+               ? std::make_unique<Fp8Scaling>(options.fp8, options.with_gradients)
+               : nullptr) {}
 
 Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
                                                         const ModelOptions& options) {

@@ -20,18 +20,24 @@ struct ModelOptions {
 
   /// "keep" or "recompute" by block; blocks past its end keep.
   std::vector<std::string> block_memory_policy;
+
+  Fp8Spec fp8 = {};  ///< Read where the recipe has fp8_blocks.
 };
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence
 /// or picture. Not thread-safe.
 class Model {
  public:
+  explicit Model(const ModelOptions& options);
   virtual ~Model() = default;
 
   /// With the sizes that hold: vocab_size or classes resolved.
   virtual const ModelSpec& spec() const = 0;
   virtual const PrecisionRecipe& precision() const = 0;
   virtual ParameterSet& parameters() = 0;
+
+  /// The scales of FP8 products, or null when there are none.
+  Fp8Scaling* fp8() const { return fp8_.get(); }
 
   /// Renews what is derived from the parameters: after Initialize, a load, and each update.
   Status Pack(Context& context) { return Pack(context, Repack::kAll); }
@@ -46,6 +52,9 @@ class Model {
   /// A row for each token (causal_lm), for each of batch.target_rows or without these each token
   /// (masked_lm), for each sequence (classification).
   virtual Result<Tensor> Logits(Context& context, const TokenBatch& batch) const = 0;
+
+ private:
+  std::unique_ptr<Fp8Scaling> fp8_;
 };
 
 /// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or

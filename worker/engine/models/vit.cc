@@ -42,7 +42,8 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
 }  // namespace
 
 Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
-    : spec_(spec),
+    : Model(options),
+      spec_(spec),
       precision_(*options.precision),
       class_token_(&parameters_,
                    parameters_.Register("vit.embeddings.cls_token", {1, spec.width},
@@ -63,7 +64,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                .distinct = DistinctBlocks(spec),
                .block = [spec](int64_t index) { return Block(spec, index); },
                .memory_policy = options.block_memory_policy},
-              precision_.products),
+              {precision_.products, fp8()}),
       final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),
       classifier_(&parameters_,
                   parameters_.Register("classifier.weight", {spec.classes, spec.width},

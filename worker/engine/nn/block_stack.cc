@@ -1,12 +1,24 @@
 #include "worker/engine/nn/block_stack.h"
 
 namespace weft::engine {
+namespace {
 
-BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& options, DType compute)
+// Blocks at the ends may keep their products out of FP8.
+ProductOptions OfBlock(const ProductOptions& products, int64_t block, int64_t blocks) {
+  if (products.fp8 == nullptr) return products;
+  const Fp8Spec& spec = products.fp8->spec();
+  const bool edge = block < spec.bf16_first_blocks || block >= blocks - spec.bf16_last_blocks;
+  return edge ? ProductOptions(products.compute) : products;
+}
+
+}  // namespace
+
+BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& options,
+                       const ProductOptions& products)
     : layers_(options.layers), memory_policy_(options.memory_policy) {
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
-    blocks_.emplace_back(parameters, options.block(i), compute);
+    blocks_.emplace_back(parameters, options.block(i), OfBlock(products, i, options.distinct));
   }
 }
 

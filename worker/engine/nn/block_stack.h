@@ -23,7 +23,8 @@ struct BlockStackOptions {
 /// The blocks of a transformer, one after the other.
 class BlockStack {
  public:
-  BlockStack(ParameterSet* parameters, const BlockStackOptions& options, DType compute);
+  BlockStack(ParameterSet* parameters, const BlockStackOptions& options,
+             const ProductOptions& products);
 
   Status Pack(Context& context, Repack what);
 

@@ -1,6 +1,10 @@
 #include "worker/engine/nn/linear.h"
 
 #include <numeric>
+#include <utility>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/linear_fp8/linear_fp8.h"
 
 namespace weft::engine {
 namespace {
@@ -34,51 +38,121 @@ void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
 Status PackedParameter::Pack(Context& context, Repack what) {
   bool trained = false;
   for (int64_t i = index_; i < index_ + count_; ++i) trained |= (*parameters_)[i].trainable();
-  if (packed_ != nullptr && what == Repack::kTrained && !trained) return OkStatus();
+  if (version_ > 0 && what == Repack::kTrained && !trained) return OkStatus();
   const TensorView master =
       count_ == 1 ? parameters_->padded_value(index_) : parameters_->stacked_value(index_, count_);
+  if (products_.fp8 != nullptr) {
+    WEFT_RETURN_IF_ERROR(products_.fp8->QuantizeWeight(context, master, fp8_));
+    ++version_;
+    return OkStatus();
+  }
   if (packed_ == nullptr) {
     WEFT_ASSIGN_OR_RETURN(packed_, kernels::NewPackedWeight(context.stream.device, master.shape[0],
-                                                            master.shape[1], compute_));
+                                                            master.shape[1], products_.compute));
   }
   WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, master));
   ++version_;
   return held_.Set(context.allocator, Component::kParameters, packed_->Bytes());
 }
 
-Linear::Linear(ParameterSet* parameters, const LinearOptions& options, DType compute)
+Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
+               const ProductOptions& products)
     : parameters_(parameters),
+      fp8_(products.fp8),
+      fp8_layer_(products.fp8 == nullptr ? 0 : products.fp8->AddLayer()),
       rows_(RowsOf(options)),
       weight_(parameters,
-              parameters->RegisterStack(Weights(options.outputs), {options.in_features}), compute,
+              parameters->RegisterStack(Weights(options.outputs), {options.in_features}), products,
               static_cast<int64_t>(options.outputs.size())),
       bias_(options.bias ? parameters->RegisterStack(Biases(options.outputs), {}) : -1),
       in_features_(options.in_features),
       out_features_(std::accumulate(rows_.begin(), rows_.end(), int64_t{0})) {}
 
-Result<Tensor> Linear::Apply(Context& context, Component component, const Tensor& x) const {
-  WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, component, weight_.compute(),
+TensorView Linear::Bias() const {
+  return bias_ < 0 ? TensorView() : parameters_->stacked_value(bias_, weight_.count());
+}
+
+Status Linear::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(weight_.Pack(context, what));
+  if (fp8_ == nullptr || bias_ < 0) return OkStatus();
+  if (!fp8_bias_) {
+    WEFT_ASSIGN_OR_RETURN(
+        fp8_bias_, Tensor::New(context, Component::kParameters, DType::kBF16, {out_features_}));
+  }
+  return kernels::Cast(context.stream, {Bias(), fp8_bias_});
+}
+
+Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x) const {
+  WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, tape.component(), weight_.compute(),
                                               {x.shape().Rows(), out_features_}));
-  const TensorView bias =
-      bias_ < 0 ? TensorView() : parameters_->stacked_value(bias_, weight_.count());
-  WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight_.packed(), bias, y}));
+  if (fp8_ == nullptr) {
+    WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight_.packed(), Bias(), y}));
+  } else {
+    WEFT_ASSIGN_OR_RETURN(Fp8Tensor x8, fp8_->QuantizeInput(context, fp8_layer_, x, {.codes = true},
+                                                            tape.differentiable()));
+    WEFT_RETURN_IF_ERROR(kernels::MatmulFp8(
+        context.stream,
+        {.a = x8.Rows(), .b = weight_.fp8().Rows(), .bias = fp8_bias_, .c = y, .fast_sums = true}));
+  }
   CountProduct(context, x.shape().Rows(), in_features_, out_features_);
   return y;
 }
 
-Result<Tensor> Linear::InputGradient(Context& context, const Tensor& dy) const {
+Result<Linear::OutputGradient> Linear::Prepare(Context& context, const Tape& tape, Tensor dy,
+                                               bool for_input, bool for_weight) const {
+  OutputGradient prepared{std::move(dy), {}};
+  for_weight = for_weight && TrainsWeight(tape);
+  if (fp8_ == nullptr || (!for_input && !for_weight)) return prepared;
+  ProfileScope scope(context.profiler, "linear: FP8 gradient");
+  WEFT_ASSIGN_OR_RETURN(prepared.fp8,
+                        fp8_->QuantizeGradient(context, fp8_layer_, prepared.dy,
+                                               {.codes = for_input, .transposed = for_weight}));
+  return prepared;
+}
+
+Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy) const {
   ProfileScope scope(context.profiler, "linear backward");
+  const int64_t rows = dy.dy.shape().Rows();
   WEFT_ASSIGN_OR_RETURN(Tensor dx, Tensor::New(context, Component::kWorkspace, weight_.compute(),
-                                               {dy.shape().Rows(), in_features_}));
-  WEFT_RETURN_IF_ERROR(
-      kernels::LinearBackwardInput(context.stream, {dy, weight_.packed(), dx, false}));
-  CountProduct(context, dy.shape().Rows(), in_features_, out_features_);
+                                               {rows, in_features_}));
+  if (fp8_ == nullptr) {
+    WEFT_RETURN_IF_ERROR(
+        kernels::LinearBackwardInput(context.stream, {dy.dy, weight_.packed(), dx, false}));
+  } else {
+    WEFT_RETURN_IF_ERROR(kernels::MatmulFp8(
+        context.stream, {.a = dy.fp8.Rows(), .b = weight_.fp8().Columns(), .c = dx}));
+  }
+  CountProduct(context, rows, in_features_, out_features_);
   return dx;
 }
 
+// The gradients that `to` names of `columns` columns of y from `column` on.
+Status Linear::WeightProduct(Context& context, const Tensor& x, const Fp8Tensor& x8,
+                             const OutputGradient& dy, int64_t column, int64_t columns,
+                             const kernels::LinearBackwardWeightArgs& to) const {
+  kernels::LinearBackwardWeightArgs args = to;
+  args.x = x;
+  args.dy = dy.dy.Columns(column, columns);
+  if (fp8_ != nullptr && to.dweight) {
+    WEFT_RETURN_IF_ERROR(kernels::MatmulFp8(
+        context.stream, {.a = {dy.fp8.transposed.Rows(column, columns), dy.fp8.inverse_scale},
+                         .b = x8.Columns(),
+                         .c = to.dweight,
+                         .accumulate = to.accumulate}));
+    if (!to.dbias) return OkStatus();
+    args.dweight = {};
+  }
+  return kernels::LinearBackwardWeight(context.stream, args);
+}
+
 Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
-                                 const Tensor& dy) const {
+                                 const OutputGradient& dy) const {
   ProfileScope scope(context.profiler, "linear: weight gradient");
+  Fp8Tensor x8;
+  if (fp8_ != nullptr && TrainsWeight(tape)) {
+    WEFT_ASSIGN_OR_RETURN(x8,
+                          fp8_->QuantizeInput(context, fp8_layer_, x, {.transposed = true}, false));
+  }
   ParameterGradients& gradients = tape.parameters();
   const auto outputs = static_cast<int64_t>(rows_.size());
   const auto trains_weight = [&](int64_t i) { return gradients.trainable(weight_.index() + i); };
@@ -97,12 +171,13 @@ Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
       if (bias) accumulate = gradients.Write(bias_ + end).accumulate;
     }
     if (weight || bias) {
-      kernels::LinearBackwardWeightArgs args{x, dy.Columns(column, columns), {}, {}, accumulate};
+      kernels::LinearBackwardWeightArgs args;
+      args.accumulate = accumulate;
       if (weight) {
         args.dweight = parameters_->stacked_gradient(weight_.index() + first, end - first);
       }
       if (bias) args.dbias = parameters_->stacked_gradient(bias_ + first, end - first);
-      WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(context.stream, args));
+      WEFT_RETURN_IF_ERROR(WeightProduct(context, x, x8, dy, column, columns, args));
       if (weight) CountProduct(context, x.shape().Rows(), in_features_, columns);
     }
     column += columns;
@@ -122,6 +197,13 @@ void Linear::Use(Tape& tape) const {
   }
 }
 
+bool Linear::TrainsWeight(const Tape& tape) const {
+  for (int64_t i = 0; i < weight_.count(); ++i) {
+    if (tape.Trains(weight_.index() + i)) return true;
+  }
+  return false;
+}
+
 bool Linear::Trains(const Tape& tape) const {
   for (int64_t i = 0; i < weight_.count(); ++i) {
     if (tape.Trains(weight_.index() + i) || (bias_ >= 0 && tape.Trains(bias_ + i))) return true;
@@ -131,7 +213,7 @@ bool Linear::Trains(const Tape& tape) const {
 
 Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) const {
   ProfileScope scope(context.profiler, "linear forward");
-  WEFT_ASSIGN_OR_RETURN(Tensor result, Apply(context, tape.component(), x.tensor));
+  WEFT_ASSIGN_OR_RETURN(Tensor result, Apply(context, tape, x.tensor));
   Use(tape);
   const bool trains = Trains(tape);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
@@ -139,12 +221,14 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) cons
   tape.Record("linear backward",
               [this, trains, x_node = x.node, y_node = y.node,
                saved = Tape::Save(trains ? x.tensor : Tensor())](Context& ctx, Tape& t) -> Status {
-                const Tensor dy = t.TakeGradient(y_node);
+                const bool for_input = x_node != Value::kNoNode;
+                WEFT_ASSIGN_OR_RETURN(const OutputGradient dy,
+                                      Prepare(ctx, t, t.TakeGradient(y_node), for_input, trains));
                 if (trains) {
                   WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
                   WEFT_RETURN_IF_ERROR(AddWeightGradient(ctx, t, input, dy));
                 }
-                if (x_node == Value::kNoNode) return OkStatus();
+                if (!for_input) return OkStatus();
                 WEFT_ASSIGN_OR_RETURN(Tensor dx, InputGradient(ctx, dy));
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });

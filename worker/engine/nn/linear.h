@@ -7,6 +7,7 @@
 
 #include "kernels/linear/linear.h"
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/fp8_scaling.h"
 #include "worker/engine/nn/parameter_set.h"
 
 namespace weft::engine {
@@ -17,21 +18,33 @@ enum class Repack : uint8_t {
   kTrained,  ///< Nothing that is frozen.
 };
 
+/// How products with weights are computed.
+struct ProductOptions {
+  ProductOptions(DType type, Fp8Scaling* scaling = nullptr)  // NOLINT(google-explicit-constructor)
+      : compute(type), fp8(scaling) {}
+
+  DType compute;    ///< Type of inputs and results.
+  Fp8Scaling* fp8;  ///< Makes the operands of products, or none: they are of type `compute`.
+};
+
 /// A weight matrix of a ParameterSet, or several stacked ones as one, with its compute copies.
 class PackedParameter {
  public:
   /// Parameters [index, index + count). `parameters` outlives this.
-  PackedParameter(const ParameterSet* parameters, int64_t index, DType compute, int64_t count = 1)
-      : parameters_(parameters), index_(index), count_(count), compute_(compute) {}
+  PackedParameter(const ParameterSet* parameters, int64_t index, const ProductOptions& products,
+                  int64_t count = 1)
+      : parameters_(parameters), index_(index), count_(count), products_(products) {}
 
   /// Renews the copies from the master, padded rows included, where it may have changed.
   Status Pack(Context& context, Repack what);
 
   int64_t index() const { return index_; }
   int64_t count() const { return count_; }
-  DType compute() const { return compute_; }
-  /// After Pack.
+  DType compute() const { return products_.compute; }
+  /// After Pack, unless products have FP8 operands.
   const kernels::PackedWeight* packed() const { return packed_.get(); }
+  /// After Pack where they have.
+  const Fp8Tensor& fp8() const { return fp8_; }
   /// How often the copies have been made.
   int64_t version() const { return version_; }
 
@@ -39,8 +52,9 @@ class PackedParameter {
   const ParameterSet* parameters_;
   int64_t index_;
   int64_t count_;
-  DType compute_;
+  ProductOptions products_;
   std::unique_ptr<kernels::PackedWeight> packed_;
+  Fp8Tensor fp8_;
   int64_t version_ = 0;
   ExternalBytes held_;
 };
@@ -57,9 +71,9 @@ struct LinearOptions {
 /// y = x Wᵀ + b with W [out, in].
 class Linear {
  public:
-  Linear(ParameterSet* parameters, const LinearOptions& options, DType compute);
+  Linear(ParameterSet* parameters, const LinearOptions& options, const ProductOptions& products);
 
-  Status Pack(Context& context, Repack what) { return weight_.Pack(context, what); }
+  Status Pack(Context& context, Repack what);
 
   /// Columns of y.
   int64_t out_features() const { return out_features_; }
@@ -68,19 +82,38 @@ class Linear {
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
 
   /// y = x Wᵀ + b, not recorded.
-  Result<Tensor> Apply(Context& context, Component component, const Tensor& x) const;
+  Result<Tensor> Apply(Context& context, const Tape& tape, const Tensor& x) const;
+
+  /// The gradient of y as the products of the backward pass read it.
+  struct OutputGradient {
+    Tensor dy;
+    Fp8Tensor fp8;
+  };
+  /// `for_input`: InputGradient will be called, `for_weight`: AddWeightGradient.
+  Result<OutputGradient> Prepare(Context& context, const Tape& tape, Tensor dy, bool for_input,
+                                 bool for_weight) const;
   /// dy W in a new tensor.
-  Result<Tensor> InputGradient(Context& context, const Tensor& dy) const;
+  Result<Tensor> InputGradient(Context& context, const OutputGradient& dy) const;
   /// Adds the gradients of W and b where they are trained; the last word on both from the use that
   /// Use announced.
-  Status AddWeightGradient(Context& context, Tape& tape, const Tensor& x, const Tensor& dy) const;
+  Status AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
+                           const OutputGradient& dy) const;
   /// Announces a use of W and b in the forward pass.
   void Use(Tape& tape) const;
   /// Whether any part of W or b is trained: then AddWeightGradient is to be called.
   bool Trains(const Tape& tape) const;
 
  private:
+  bool TrainsWeight(const Tape& tape) const;
+  TensorView Bias() const;
+  Status WeightProduct(Context& context, const Tensor& x, const Fp8Tensor& x8,
+                       const OutputGradient& dy, int64_t column, int64_t columns,
+                       const kernels::LinearBackwardWeightArgs& to) const;
+
   const ParameterSet* parameters_;
+  const Fp8Scaling* fp8_;
+  int64_t fp8_layer_ = 0;
+  Tensor fp8_bias_;            ///< As bf16, or none.
   std::vector<int64_t> rows_;  ///< By output.
   PackedParameter weight_;
   int64_t bias_;  ///< Of the first output, or -1.

@@ -21,10 +21,10 @@ kernels::GeluForm FormOf(MlpActivation activation) {
 
 }  // namespace
 
-Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, DType compute)
+Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, const ProductOptions& products)
     : activation_(o.activation),
-      up_(parameters, UpOptions(o), compute),
-      down_(parameters, {{{o.down, o.width, ParameterRole::kMlpDown}}, o.inner, o.bias}, compute),
+      up_(parameters, UpOptions(o), products),
+      down_(parameters, {{{o.down, o.width, ParameterRole::kMlpDown}}, o.inner, o.bias}, products),
       inner_(o.inner) {}
 
 Status Mlp::Pack(Context& context, Repack what) {
@@ -72,7 +72,7 @@ Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value&
   WEFT_ASSIGN_OR_RETURN(Tensor active, Tensor::New(context, Component::kWorkspace, x.tensor.dtype(),
                                                    ActiveShape(x.tensor)));
   WEFT_RETURN_IF_ERROR(Activate(context, x.tensor, active));
-  WEFT_ASSIGN_OR_RETURN(Tensor result, down_.Apply(context, tape.component(), active));
+  WEFT_ASSIGN_OR_RETURN(Tensor result, down_.Apply(context, tape, active));
   down_.Use(tape);
   const bool trains = down_.Trains(tape);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
@@ -80,7 +80,9 @@ Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value&
   tape.Record("mlp backward",
               [this, trains, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
                   Context& ctx, Tape& t) -> Status {
-                const Tensor dy = t.TakeGradient(y_node);
+                WEFT_ASSIGN_OR_RETURN(const Linear::OutputGradient dy,
+                                      down_.Prepare(ctx, t, t.TakeGradient(y_node),
+                                                    x_node != Value::kNoNode, trains));
                 WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
                 Tensor again;
                 if (trains) {

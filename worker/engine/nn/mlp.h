@@ -27,7 +27,7 @@ struct MlpOptions {
 /// Two linear layers with an activation between them; gate and up are one product.
 class Mlp {
  public:
-  Mlp(ParameterSet* parameters, const MlpOptions& options, DType compute);
+  Mlp(ParameterSet* parameters, const MlpOptions& options, const ProductOptions& products);
 
   Status Pack(Context& context, Repack what);
 

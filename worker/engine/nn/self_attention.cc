@@ -53,13 +53,14 @@ double ProductFlops(const Tensor& sequence_starts, bool causal, int64_t window, 
 
 }  // namespace
 
-SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& o, DType compute)
-    : qkv_(parameters, QkvOptions(o), compute),
+SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& o,
+                             const ProductOptions& products)
+    : qkv_(parameters, QkvOptions(o), products),
       output_(parameters,
               {{{o.output, o.width, ParameterRole::kAttentionOutput}},
                o.heads * o.head_dim,
                o.output_bias},
-              compute),
+              products),
       heads_(o.heads),
       kv_heads_(o.kv_heads),
       head_dim_(o.head_dim),

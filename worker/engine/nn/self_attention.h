@@ -42,7 +42,8 @@ struct SelfAttentionOptions {
 /// and values are one product, whatever their names.
 class SelfAttention {
  public:
-  SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& options, DType compute);
+  SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& options,
+                const ProductOptions& products);
 
   Status Pack(Context& context, Repack what);
 

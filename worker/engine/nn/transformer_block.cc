@@ -3,15 +3,15 @@
 namespace weft::engine {
 
 TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
-                                   DType compute)
+                                   const ProductOptions& products)
     : attention_branch_(
           parameters, options.attention_norm, options.norm_position,
           {options.branch_scaling, options.attention.output, options.attention.width}),
-      attention_(parameters, options.attention, compute),
+      attention_(parameters, options.attention, products),
       attention_dropout_(options.attention_dropout, options.dropout),
       mlp_branch_(parameters, options.mlp_norm, options.norm_position,
                   {options.branch_scaling, options.mlp.down, options.mlp.width}),
-      mlp_(parameters, options.mlp, compute),
+      mlp_(parameters, options.mlp, products),
       mlp_dropout_(options.mlp_dropout, options.dropout) {}
 
 Status TransformerBlock::Pack(Context& context, Repack what) {

@@ -32,7 +32,8 @@ struct BlockUse {
 /// Self-attention, then an MLP, each within a residual branch.
 class TransformerBlock {
  public:
-  TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options, DType compute);
+  TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
+                   const ProductOptions& products);
 
   Status Pack(Context& context, Repack what);
   Result<Residual> Forward(Context& context, Tape& tape, const Residual& x,

@@ -118,7 +118,7 @@ struct TinyTraining : TinyRun {
 
   TinyTraining(const JobSpec& job, const Plan& plan, BatchSource& train,
                GradientReducer* reducer = nullptr)
-      : TinyRun(job.model, ModelOptionsOf(plan)) {
+      : TinyRun(job.model, ModelOptionsOf(plan, job.train)) {
     auto made = Trainer::New(job, plan,
                              {.context = &context,
                               .model = model.get(),

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "common/status.h"
+#include "kernels/tensor_view.h"
 
 namespace weft::engine {
 
@@ -14,6 +15,7 @@ namespace weft::engine {
 ///   for each micro-batch: Begin(last), then, when last, OnGradientReady once for every parameter
 ///   Finish()
 ///   SumScalars(loss)
+///   Maximum(magnitudes), in precision fp8
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
@@ -34,6 +36,10 @@ class GradientReducer {
 
   /// Replaces each value by its sum over the ranks, added in rank order.
   virtual Status SumScalars(std::span<double> values) = 0;
+
+  /// Replaces each f32 number, which is not negative, by the largest of the ranks; a NaN is larger
+  /// than all. Between Finish and the next Begin.
+  virtual Status Maximum(const TensorView& values) = 0;
 };
 
 }  // namespace weft::engine

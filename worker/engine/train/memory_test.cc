@@ -78,6 +78,7 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
   inputs.sequence_length = model.family == "vit" ? ImagePatches(model) + 1 : model.context;
   inputs.accumulation_steps = 2;
   inputs.precision = &PrecisionOf(precision);
+  inputs.fp8 = job.train.fp8;
   inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
   inputs.recomputed_blocks = recomputed;
   inputs.products = ProductsOf(inputs.precision->products);
@@ -151,7 +152,7 @@ TEST(PredictMemoryTest, IsWithinThreePercentOfWhatTheEngineTakes) {
       if (family == "llama") {
         model.kv_heads = 1;
         model.untied_classifier = true;
-        model.mlp_width = 344;
+        model.mlp_width = 352;
       }
       for (const PrecisionRecipe* precision : AllPrecisions()) {
         for (int64_t recomputed : {int64_t{0}, model.layers - 1, model.layers}) {

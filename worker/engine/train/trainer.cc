@@ -52,6 +52,9 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("the model was made for precision " + std::string(precision.name) +
                         ", the plan's precision is " + plan.precision);
   }
+  if (parts.model->fp8() != nullptr && parts.model->fp8()->spec() != job.train.fp8) {
+    return InvalidError("the model was made for another train.fp8 than the job has");
+  }
   return OkStatus();
 }
 
@@ -63,10 +66,11 @@ void Charge(const Context& context, std::string_view phase, double seconds, doub
 
 }  // namespace
 
-ModelOptions ModelOptionsOf(const Plan& plan) {
+ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
   return {.precision = &PrecisionOf(plan.precision),
           .with_gradients = true,
-          .block_memory_policy = plan.block_memory_policy};
+          .block_memory_policy = plan.block_memory_policy,
+          .fp8 = train.fp8};
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
@@ -232,6 +236,20 @@ void Trainer::UpdateLossScale(StepReport& report) {
   now = next;
 }
 
+// Also after a step that was skipped: its magnitudes are as true as any.
+Status Trainer::UpdateFp8Scales(PhaseSeconds& seconds) {
+  Fp8Scaling* fp8 = parts_.model->fp8();
+  if (fp8 == nullptr) return OkStatus();
+  const TensorView magnitudes = fp8->magnitudes();
+  if (parts_.reducer != nullptr && magnitudes) {
+    Stopwatch watch;
+    WEFT_RETURN_IF_ERROR(parts_.reducer->Maximum(magnitudes));
+    Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
+  }
+  ProfileScope scope(parts_.context->profiler, "FP8 scales");
+  return fp8->FinishStep(*parts_.context, counters_.step);
+}
+
 Status Trainer::Update(StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
@@ -308,6 +326,7 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(Update(report));
   Charge(*parts_.context, "optimizer", watch.Lap(), report.seconds.optimizer);
   WEFT_RETURN_IF_ERROR(EstimateNoiseScale(first_targets, report));
+  WEFT_RETURN_IF_ERROR(UpdateFp8Scales(report.seconds));
   ++counters_.step;
   counters_.tokens += report.tokens;
   if (report.skipped) ++counters_.skipped_steps;
@@ -378,6 +397,9 @@ Result<bool> Trainer::WeightsAreFinite() {
 std::vector<NamedTensor> Trainer::StateTensors() const {
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
   for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
+  if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
+    for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
+  }
   if (noise_scale_ == nullptr) return tensors;
   for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
   return tensors;
@@ -386,6 +408,7 @@ std::vector<NamedTensor> Trainer::StateTensors() const {
 void Trainer::Restored(const TrainCounters& counters) {
   counters_ = counters;
   stale_ = Repack::kAll;
+  if (parts_.model->fp8() != nullptr) parts_.model->fp8()->Restored(counters.step);
 }
 
 }  // namespace weft::engine

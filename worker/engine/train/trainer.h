@@ -19,8 +19,8 @@
 
 namespace weft::engine {
 
-/// What the plan says to the model.
-ModelOptions ModelOptionsOf(const Plan& plan);
+/// What plan and job say to the model.
+ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train = {});
 
 /// Whom a Trainer works with; all outlive it.
 struct TrainerParts {
@@ -80,6 +80,7 @@ class Trainer {
   Result<BatchLoss> ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
                                        PhaseSeconds& seconds);
   void UpdateLossScale(StepReport& report);
+  Status UpdateFp8Scales(PhaseSeconds& seconds);
   Status Update(StepReport& report);
   Result<double> Squares(const TensorView& gradients);
   Status MeasureSmallBatch(const TensorView& gradient);

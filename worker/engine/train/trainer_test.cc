@@ -278,6 +278,7 @@ class TwinReducer : public GradientReducer {
     for (double& value : values) value *= 2;
     return OkStatus();
   }
+  Status Maximum(const TensorView& /*values*/) override { return OkStatus(); }
 
   TensorView gradients;
   std::vector<bool> begins;

@@ -104,4 +104,9 @@ Status DataParallel::SumScalars(std::span<double> values) {
   return OkStatus();
 }
 
+Status DataParallel::Maximum(const TensorView& values) {
+  WEFT_RETURN_IF_ERROR(status_);
+  return group_->AllReduce(stream_, values, Reduction::kMax, "largest magnitudes").Wait(stream_);
+}
+
 }  // namespace weft::engine

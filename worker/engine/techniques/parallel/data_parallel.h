@@ -36,6 +36,7 @@ class DataParallel : public GradientReducer {
   Status OnGradientReady(int64_t index) override;
   Status Finish() override;
   Status SumScalars(std::span<double> values) override;
+  Status Maximum(const TensorView& values) override;
 
   /// Tells `profiler` (null: nobody) of each collective of the group from now on. Between steps.
   void SetProfiler(Profiler* profiler) { group_->account().SetProfiler(profiler); }

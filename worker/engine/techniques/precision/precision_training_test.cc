@@ -86,6 +86,82 @@ TEST(PrecisionTraining, MixedPrecisionReachesTheLossOfF32) {
   }
 }
 
+TEST(PrecisionTraining, Fp8FollowsBf16WithDelayedAndWithCurrentScales) {
+  JobSpec job = TextJob(1e-3);
+  const std::vector<double> bf16 = Losses(job, "bf16", 100);
+  const double reached = MeanOfLast(bf16, 10);
+  const std::pair<const char*, const char*> choices[] = {{"delayed", "hybrid"},
+                                                         {"current", "e4m3"}};
+  for (const auto& [scaling, formats] : choices) {
+    SCOPED_TRACE(scaling);
+    job.train.fp8.scaling = scaling;
+    job.train.fp8.formats = formats;
+    job.train.fp8.history = 16;
+    const std::vector<double> fp8 = Losses(job, "fp8", 100);
+    EXPECT_NEAR(fp8[0], bf16[0], 0.005 * bf16[0]);
+    EXPECT_NE(fp8[0], bf16[0]);
+    EXPECT_NEAR(MeanOfLast(fp8, 10), reached, 0.02 * reached);
+  }
+}
+
+// Of a new model, and of one whose blocks are left to bf16 but for the second of three.
+TEST(PrecisionTraining, Fp8GradientsAreThoseOfBf16UpToItsRoundings) {
+  TextTokens tokens;
+  JobSpec job = TextJob(1e-3);
+  job.model.layers = 3;
+  const auto gradients = [&](const char* precision) {
+    TinyTraining run(job, TinyPlan(precision, 8), tokens);
+    run.Step();
+    return run.Gradients();
+  };
+  const std::vector<float> bf16 = gradients("bf16");
+  const auto distance = [&](const std::vector<float>& other) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < bf16.size(); ++i) {
+      difference += std::pow(static_cast<double>(other[i]) - bf16[i], 2);
+      norm += std::pow(static_cast<double>(bf16[i]), 2);
+    }
+    return std::sqrt(difference / norm);
+  };
+  const double all = distance(gradients("fp8"));
+  EXPECT_LT(all, 0.12);
+  EXPECT_GT(all, 0.005) << "it is not bf16";
+  job.train.fp8.bf16_first_blocks = job.train.fp8.bf16_last_blocks = 1;
+  const double one = distance(gradients("fp8"));
+  EXPECT_LT(one, 0.8 * all);
+  EXPECT_GT(one, 0.002);
+}
+
+std::vector<float> StateOf(const Trainer& trainer, const std::string& name) {
+  for (const NamedTensor& tensor : trainer.StateTensors()) {
+    if (tensor.name == name) return ValuesOf(tensor.view);
+  }
+  return {};
+}
+
+TEST(PrecisionTraining, Fp8OverflowsSaturateAndTheNextScalesMakeRoom) {
+  TextTokens tokens;
+  JobSpec job = TextJob(0);
+  job.train.fp8.history = 2;
+  TinyTraining run(job, TinyPlan("fp8", 8), tokens);
+  for (int step = 0; step < 3; ++step) run.Step();
+  const std::vector<float> before = StateOf(*run.trainer, "fp8/scales");
+  ASSERT_EQ(before.size(), 16u) << "two blocks of four layers, inputs and gradients";
+  // What the first layer reads becomes 64 times as large.
+  const ParameterSet& parameters = run.model->parameters();
+  for (const char* name : {"transformer.h.0.ln_1.weight", "transformer.h.0.ln_1.bias"}) {
+    const TensorView gain = parameters.value(parameters.Find(name).value());
+    for (int64_t i = 0; i < gain.shape.Elements(); ++i) gain.As<float>()[i] *= 64;
+  }
+  const StepReport saturated = run.Step();
+  EXPECT_TRUE(std::isfinite(saturated.loss));
+  EXPECT_FALSE(saturated.skipped);
+  const std::vector<float> after = StateOf(*run.trainer, "fp8/scales");
+  EXPECT_NEAR(after[0] * 64 / before[0], 1, 0.2);
+  // Two scales apart, the same data are the same but for roundings, and not what saturated.
+  EXPECT_GT(std::abs(run.Step().loss - saturated.loss), 1e-3);
+}
+
 // Matrices as bf16 would hold them when updates are rounded to nearest.
 void RoundToNearest(TinyTraining& run) {
   const ParameterSet& parameters = run.model->parameters();
@@ -269,9 +345,9 @@ TEST(PrecisionTraining, TheScaleChangesNoReportAndHardlyAGradient) {
 
 TEST(PrecisionTraining, RanksStayAlikeAndSkipTogether) {
   constexpr int kRanks = 2;
-  for (const char* precision : {"bf16_pure", "fp16"}) {
+  for (const char* precision : {"bf16_pure", "fp16", "fp8"}) {
     SCOPED_TRACE(precision);
-    std::vector<float> parameters[kRanks];
+    std::vector<float> parameters[kRanks], scales[kRanks], magnitudes[kRanks];
     TrainCounters counters[kRanks];
     RunRanks(kRanks, std::chrono::milliseconds(20000), [&](Collective& group) {
       TextTokens tokens;
@@ -300,8 +376,13 @@ TEST(PrecisionTraining, RanksStayAlikeAndSkipTogether) {
       }
       parameters[group.rank()] = run.Parameters();
       counters[group.rank()] = (*trainer)->counters();
+      scales[group.rank()] = StateOf(**trainer, "fp8/scales");
+      magnitudes[group.rank()] = StateOf(**trainer, "fp8/magnitudes");
     });
     EXPECT_EQ(parameters[0], parameters[1]);
+    EXPECT_EQ(scales[0], scales[1]);
+    EXPECT_EQ(magnitudes[0], magnitudes[1]);
+    EXPECT_EQ(scales[0].empty(), !PrecisionOf(precision).fp8_blocks);
     EXPECT_EQ(counters[0].updates, 4);
     for (const TrainCounters& of_rank : counters) {
       EXPECT_EQ(of_rank.skipped_steps, 1);

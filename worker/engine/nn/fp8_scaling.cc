@@ -1,0 +1,135 @@
+#include "worker/engine/nn/fp8_scaling.h"
+
+#include <utility>
+
+#include "common/float8.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize_fp8/quantize_fp8.h"
+
+namespace weft::engine {
+namespace {
+
+Result<Tensor> Filled(Context& context, const Shape& shape, float value) {
+  WEFT_ASSIGN_OR_RETURN(Tensor tensor,
+                        Tensor::New(context, Component::kParameters, DType::kF32, shape));
+  WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {tensor, value}));
+  return tensor;
+}
+
+int64_t PaddedRows(int64_t rows) {
+  return (rows + 15) / 16 * 16;
+}
+
+// Makes what is wanted of [rows, columns] and is not there.
+Status Prepare(Context& context, Component component, DType type, const Shape& shape,
+               Fp8Scaling::Wanted wanted, Fp8Tensor& to) {
+  if (wanted.codes && !to.codes) {
+    WEFT_ASSIGN_OR_RETURN(to.codes, Tensor::New(context, component, type, shape));
+  }
+  if (wanted.transposed && !to.transposed) {
+    WEFT_ASSIGN_OR_RETURN(to.transposed,
+                          Tensor::New(context, component, type, {shape[1], PaddedRows(shape[0])}));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status Fp8Scaling::Allocate(Context& context) {
+  WEFT_ASSIGN_OR_RETURN(own_amax_, Filled(context, {1}, 0));
+  WEFT_ASSIGN_OR_RETURN(own_history_, Filled(context, {1, 1}, 0));
+  const int64_t tensors = 2 * layers_;
+  WEFT_ASSIGN_OR_RETURN(largest_code_, Filled(context, {tensors}, LargestFloat8(GradientType())));
+  WEFT_RETURN_IF_ERROR(kernels::Fill(
+      context.stream, {largest_code_.Elements(0, layers_), LargestFloat8(DType::kF8E4M3)}));
+  if (!delayed()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(amax_, Filled(context, {tensors}, 0));
+  WEFT_ASSIGN_OR_RETURN(history_, Filled(context, {tensors, spec_.history}, 0));
+  WEFT_ASSIGN_OR_RETURN(scale_, Filled(context, {tensors}, 1));
+  WEFT_ASSIGN_OR_RETURN(inverse_scale_, Filled(context, {tensors}, 1));
+  return OkStatus();
+}
+
+// A tensor of zeros keeps scale 1.
+Status Fp8Scaling::ScaleByOwn(Context& context, const TensorView& x, DType type,
+                              const Tensor& scale, const Tensor& inverse) const {
+  const bool e4m3 = type == DType::kF8E4M3;
+  WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {scale, 1}));
+  WEFT_RETURN_IF_ERROR(kernels::QuantizeFp8(context.stream, {.x = x, .amax = own_amax_}));
+  return kernels::UpdateFp8Scales(context.stream,
+                                  {.amax = own_amax_,
+                                   .history = own_history_,
+                                   .largest_code = largest_code_.Elements(e4m3 ? 0 : layers_, 1),
+                                   .scale = scale,
+                                   .inverse_scale = inverse,
+                                   .margin = static_cast<int>(spec_.margin)});
+}
+
+Result<Fp8Tensor> Fp8Scaling::Quantize(Context& context, int64_t tensor, DType type,
+                                       const Tensor& x, Wanted wanted, bool record) const {
+  Fp8Tensor to;
+  Tensor scale;
+  if (delayed() && has_history_) {
+    scale = scale_.Elements(tensor, 1);
+    to.inverse_scale = inverse_scale_.Elements(tensor, 1);
+  } else {
+    WEFT_ASSIGN_OR_RETURN(scale, Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
+    WEFT_ASSIGN_OR_RETURN(to.inverse_scale,
+                          Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
+    WEFT_RETURN_IF_ERROR(ScaleByOwn(context, x, type, scale, to.inverse_scale));
+  }
+  const Shape shape{x.shape().Rows(), x.shape()[-1]};
+  WEFT_RETURN_IF_ERROR(Prepare(context, Component::kWorkspace, type, shape, wanted, to));
+  WEFT_RETURN_IF_ERROR(kernels::QuantizeFp8(
+      context.stream, {.x = x,
+                       .scale = scale,
+                       .q = to.codes,
+                       .transposed = to.transposed,
+                       .amax = record && delayed() ? amax_.Elements(tensor, 1) : Tensor()}));
+  return to;
+}
+
+Result<Fp8Tensor> Fp8Scaling::QuantizeInput(Context& context, int64_t layer, const Tensor& x,
+                                            Wanted wanted, bool record) const {
+  return Quantize(context, layer, DType::kF8E4M3, x, wanted, record);
+}
+
+Result<Fp8Tensor> Fp8Scaling::QuantizeGradient(Context& context, int64_t layer, const Tensor& dy,
+                                               Wanted wanted) const {
+  return Quantize(context, layers_ + layer, GradientType(), dy, wanted, true);
+}
+
+Status Fp8Scaling::QuantizeWeight(Context& context, const TensorView& weight, Fp8Tensor& to) const {
+  constexpr DType kType = DType::kF8E4M3;
+  if (!to.inverse_scale) {
+    WEFT_ASSIGN_OR_RETURN(to.inverse_scale, Filled(context, {1}, 1));
+  }
+  WEFT_RETURN_IF_ERROR(Prepare(context, Component::kParameters, kType, weight.shape,
+                               {.codes = true, .transposed = with_gradients_}, to));
+  WEFT_ASSIGN_OR_RETURN(Tensor scale,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
+  WEFT_RETURN_IF_ERROR(ScaleByOwn(context, weight, kType, scale, to.inverse_scale));
+  return kernels::QuantizeFp8(
+      context.stream, {.x = weight, .scale = scale, .q = to.codes, .transposed = to.transposed});
+}
+
+Status Fp8Scaling::FinishStep(Context& context, int64_t step) {
+  if (!delayed()) return OkStatus();
+  has_history_ = true;
+  return kernels::UpdateFp8Scales(context.stream, {.amax = amax_,
+                                                   .history = history_,
+                                                   .largest_code = largest_code_,
+                                                   .scale = scale_,
+                                                   .inverse_scale = inverse_scale_,
+                                                   .slot = step % spec_.history,
+                                                   .margin = static_cast<int>(spec_.margin)});
+}
+
+std::vector<NamedTensor> Fp8Scaling::StateTensors() const {
+  if (!delayed()) return {};
+  return {{"fp8/magnitudes", history_.view()},
+          {"fp8/scales", scale_.view()},
+          {"fp8/inverse_scales", inverse_scale_.view()}};
+}
+
+}  // namespace weft::engine

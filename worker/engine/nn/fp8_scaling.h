@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/spec/train_spec.h"
+#include "kernels/linear_fp8/linear_fp8.h"
+#include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/tensor/tensor.h"
+
+namespace weft::engine {
+
+/// A matrix as FP8 codes, row-major, column-major, or both, and what a code stands for.
+struct Fp8Tensor {
+  Tensor codes;          ///< [rows, columns], or none
+  Tensor transposed;     ///< [columns, rows padded to a multiple of 16 with zeros], or none
+  Tensor inverse_scale;  ///< [1] f32
+
+  kernels::Fp8Matrix Rows() const { return {codes, inverse_scale}; }
+  kernels::Fp8Matrix Columns() const { return {transposed, inverse_scale}; }
+};
+
+/// Turns the operands of a model's linear layers into FP8, and keeps the scales (Micikevicius et
+/// al. 2022, arXiv 2209.05433). Weights are scaled by their largest magnitude, for they are
+/// quantised once a step. Activations and their gradients are scaled by the largest magnitude of
+/// the steps before (delayed) or by their own (current, and before the first step has ended). No
+/// scale ever comes to the host. Not thread-safe.
+class Fp8Scaling {
+ public:
+  Fp8Scaling(Fp8Spec spec, bool with_gradients)
+      : spec_(std::move(spec)), with_gradients_(with_gradients) {}
+
+  const Fp8Spec& spec() const { return spec_; }
+
+  /// Registers a layer, whose number it returns. Before Allocate.
+  int64_t AddLayer() { return layers_++; }
+  Status Allocate(Context& context);
+
+  /// What of a matrix is wanted.
+  struct Wanted {
+    bool codes = false;
+    bool transposed = false;
+  };
+
+  /// The input of a layer. With `record` its magnitude counts for later scales: in the forward
+  /// passes of training.
+  Result<Fp8Tensor> QuantizeInput(Context& context, int64_t layer, const Tensor& x, Wanted wanted,
+                                  bool record) const;
+  /// The gradient of a layer's result; always counts.
+  Result<Fp8Tensor> QuantizeGradient(Context& context, int64_t layer, const Tensor& dy,
+                                     Wanted wanted) const;
+  /// A layer's weight, into `to`, which keeps its memory.
+  Status QuantizeWeight(Context& context, const TensorView& weight, Fp8Tensor& to) const;
+
+  /// Largest magnitudes of the step under way, f32, for ranks to agree on; none with current
+  /// scaling.
+  TensorView magnitudes() const { return delayed() ? amax_.view() : TensorView(); }
+
+  /// The scales of the next step, after step `step`.
+  Status FinishStep(Context& context, int64_t step);
+
+  /// StateTensors() have been overwritten with those of a run of `steps` steps.
+  void Restored(int64_t steps) { has_history_ = steps > 0; }
+
+  /// Scales and magnitudes by tensor, for checkpoints: the inputs of all layers, then the gradients
+  /// of their results. None with current scaling.
+  std::vector<NamedTensor> StateTensors() const;
+
+ private:
+  bool delayed() const { return spec_.scaling == "delayed"; }
+  DType GradientType() const { return spec_.formats == "hybrid" ? DType::kF8E5M2 : DType::kF8E4M3; }
+  Result<Fp8Tensor> Quantize(Context& context, int64_t tensor, DType type, const Tensor& x,
+                             Wanted wanted, bool record) const;
+  Status ScaleByOwn(Context& context, const TensorView& x, DType type, const Tensor& scale,
+                    const Tensor& inverse) const;
+
+  Fp8Spec spec_;
+  bool with_gradients_;
+  int64_t layers_ = 0;
+  bool has_history_ = false;
+  // By tensor, f32.
+  Tensor amax_;  ///< Of the step under way.
+  Tensor history_;
+  Tensor scale_;
+  Tensor inverse_scale_;
+  Tensor largest_code_;
+  // For a tensor that is scaled by its own magnitude: [1], zero between uses, and [1, 1].
+  Tensor own_amax_;
+  Tensor own_history_;
+};
+
+}  // namespace weft::engine
