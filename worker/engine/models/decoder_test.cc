@@ -40,7 +40,7 @@ ModelSpec With(const std::function<void(ModelSpec&)>& change) {
 
 void Llama(ModelSpec& spec) {
   spec.family = "llama";
-  spec.mlp_width = 72;
+  spec.mlp_width = 80;
 }
 
 // Every way to put a decoder together.
