@@ -59,7 +59,8 @@ struct LibraryRule {
 const std::vector<LibraryRule>& LibraryRules() {
   static const std::vector<std::string_view> wire = {"proto/", "coordinator/api/", "worker/daemon/",
                                                      "cli/", "tests/"};
-  static const std::vector<std::string_view> cuda = {"*_cuda.cu", "kernels/cuda/", "tests/gpu/"};
+  static const std::vector<std::string_view> cuda = {"*_cuda.cu", "*_cuda.cc", "kernels/cuda/",
+                                                     "tests/gpu/"};
   static const std::vector<LibraryRule> rules = {
       {"grpc", wire},
       {"google/protobuf", wire},

@@ -19,9 +19,10 @@
 
 namespace {
 
-/// One lock for everything; whoever waits, waits for one condition.
-std::mutex mutex;                 // NOLINT(bugprone-throwing-static-initialization)
-std::condition_variable changed;  // NOLINT(bugprone-throwing-static-initialization)
+/// One lock for everything; whoever waits, waits for one condition. Never destroyed: the threads of
+/// streams wait for it until the process has ended.
+std::mutex& mutex = *new std::mutex;
+std::condition_variable& changed = *new std::condition_variable;
 
 /// The work of a stream, done by a thread of its own.
 class FakeStream {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,11 @@ struct CollectiveBackend {
                      const std::function<void(TestRank&)>& body)>
       run;
 };
+
+/// For the names of tests.
+inline void PrintTo(const CollectiveBackend& backend, std::ostream* out) {
+  *out << backend.name;
+}
 
 class CollectiveCases : public testing::TestWithParam<CollectiveBackend> {};
 
