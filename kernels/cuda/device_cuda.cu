@@ -6,39 +6,9 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/scoped_device.h"
 
 namespace weft::kernels::cuda {
-namespace {
-
-#define WEFT_RETURN_IF_CUDA_ERROR(op, call)                                 \
-  do {                                                                      \
-    if (const cudaError_t weft_error_ = (call); weft_error_ != cudaSuccess) \
-      return RuntimeError(op, #call, weft_error_);                          \
-  } while (false)
-
-// Makes a device the current one of this thread.
-class ScopedDevice {
- public:
-  explicit ScopedDevice(int device) {
-    if (cudaGetDevice(&previous_) != cudaSuccess) previous_ = device;
-    if (previous_ != device) status_ = cudaSetDevice(device);
-    changed_ = previous_ != device;
-  }
-  ~ScopedDevice() {
-    if (changed_) (void)cudaSetDevice(previous_);
-  }
-  ScopedDevice(const ScopedDevice&) = delete;
-  ScopedDevice& operator=(const ScopedDevice&) = delete;
-
-  cudaError_t status() const { return status_; }
-
- private:
-  int previous_ = 0;
-  bool changed_ = false;
-  cudaError_t status_ = cudaSuccess;
-};
-
-}  // namespace
 
 Status RuntimeError(std::string_view op, std::string_view call, cudaError_t error) {
   std::string message = std::string(op) + ": " + std::string(call.substr(0, call.find('('))) +

@@ -158,7 +158,7 @@ Result<Json> RunBench(BenchOptions options) {
   if (options.by_operation) context.profiler = &profiler;
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                         NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
-  model->parameters().Initialize(1);
+  WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
   RandomTokens tokens(job.model.vocab_size, job.model.context);
   WEFT_ASSIGN_OR_RETURN(
       std::unique_ptr<Trainer> trainer,

@@ -49,11 +49,8 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
       data_(std::move(data)),
       reporter_(reporter),
       store_(store),
-      begin_(steady_clock::now()),
-      allocator_(spec.job.resources.memory_per_rank_bytes) {
+      begin_(steady_clock::now()) {
   spec_.job.model = ResolveModel(spec.job, data_);
-  context_.allocator = &allocator_;
-  context_.seed = static_cast<uint64_t>(spec_.job.train.seed);
 }
 
 Status Attempt::Prepare() {
@@ -65,6 +62,7 @@ Status Attempt::Prepare() {
                         "; hint: set model.vocab_size to 0 or use the model's own tokenizer");
   }
   kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
+  WEFT_RETURN_IF_ERROR(OpenDevice());
   if (first_rank()) {
     WEFT_ASSIGN_OR_RETURN(checkpoints_,
                           engine::CheckpointWriter::Open(
@@ -84,6 +82,19 @@ Status Attempt::Prepare() {
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
   reporter_.Report(StartedMessage{first_step_, start.checkpoint_path,
                                   model_->parameters().ElementCount(), seconds});
+  return OkStatus();
+}
+
+Status Attempt::OpenDevice() {
+  engine::ComputeDevice::Options options;
+  options.limit_bytes = spec_.job.resources.memory_per_rank_bytes;
+  if (spec_.plan.device == "cuda") {
+    options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
+    options.expected_bytes = TotalBytes(spec_.plan.prediction.memory_per_rank);
+  }
+  WEFT_ASSIGN_OR_RETURN(device_, engine::ComputeDevice::Open(options));
+  context_ = device_->NewContext();
+  context_.seed = static_cast<uint64_t>(spec_.job.train.seed);
   return OkStatus();
 }
 
@@ -112,10 +123,10 @@ Status Attempt::BuildModel() {
   WEFT_ASSIGN_OR_RETURN(model_,
                         engine::NewModel(context_, spec_.job.model,
                                          engine::ModelOptionsOf(spec_.plan, spec_.job.train)));
-  model_->parameters().Initialize(context_.seed);
+  WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
   if (group_->size() > 1) {
     reducer_ = std::make_unique<engine::DataParallel>(group_.get(), &model_->parameters(),
-                                                      spec_.plan.bucket_bytes);
+                                                      spec_.plan.bucket_bytes, context_.stream);
   }
   WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
                                                        {.context = &context_,
@@ -391,7 +402,8 @@ Status Attempt::SaveInBackground() {
   }
   WEFT_RETURN_IF_ERROR(CheckState(0));
   WEFT_RETURN_IF_ERROR(curve_->Sync());
-  Result<double> held_up = checkpoints_->Save(Manifest(), trainer_->StateTensors());
+  Result<double> held_up =
+      checkpoints_->Save(Manifest(), trainer_->StateTensors(), context_.stream);
   if (!held_up.ok()) return OkStatus();  // reported; the next interval tries again
   checkpoint_stall_ += *held_up;
   saved_step_ = step;
@@ -403,7 +415,8 @@ Status Attempt::SaveAndWait() {
   const int64_t step = trainer_->counters().step;
   if (saved_step_ == step && checkpoints_->Wait().ok()) return OkStatus();
   WEFT_RETURN_IF_ERROR(curve_->Sync());
-  WEFT_RETURN_IF_ERROR(checkpoints_->Save(Manifest(), trainer_->StateTensors()).status());
+  WEFT_RETURN_IF_ERROR(
+      checkpoints_->Save(Manifest(), trainer_->StateTensors(), context_.stream).status());
   return checkpoints_->Wait();
 }
 

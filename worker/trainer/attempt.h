@@ -9,6 +9,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
 #include "worker/trainer/loss_curve.h"
 #include "worker/trainer/profile.h"
@@ -40,6 +41,7 @@ class Attempt {
 
   bool first_rank() const { return spec_.rank == 0; }
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
+  Status OpenDevice();
   Status Join();
   Status AgreeOnData();
   Status BuildModel();
@@ -74,7 +76,7 @@ class Attempt {
   const std::chrono::steady_clock::time_point begin_;
 
   std::unique_ptr<engine::Collective> group_;
-  engine::Allocator allocator_;
+  std::unique_ptr<engine::ComputeDevice> device_;
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::DataParallel> reducer_;  ///< None for one rank.

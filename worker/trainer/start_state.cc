@@ -65,8 +65,9 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                         manifest.data_fingerprint + ", the job's data is now " + data_fingerprint +
                         "; hint: restore the files, or submit a new job");
   }
-  WEFT_RETURN_IF_ERROR(
-      engine::LoadTensors(env, search.latest->path, manifest, trainer.StateTensors()));
+  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, search.latest->path, manifest,
+                                           trainer.StateTensors(), engine::ExtraTensors::kRefuse,
+                                           model.parameters().stream()));
   start.counters = {manifest.step,         manifest.updates,     manifest.skipped_steps,
                     manifest.tokens,       manifest.overflows,   manifest.loss_scale,
                     manifest.data_offset,  manifest.loss_spikes, manifest.rollbacks,

@@ -6,6 +6,7 @@
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/weight_average.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::trainer {
 namespace {
@@ -35,29 +36,32 @@ Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,
                           engine::ParameterSet& parameters) {
   WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest, parameters.NamedValues(),
-                                           engine::ExtraTensors::kIgnore));
+                                           engine::ExtraTensors::kIgnore, parameters.stream()));
   const std::vector<engine::AverageName> averages =
       engine::AverageNames(manifest.job, manifest.updates);
   engine::Context context;
+  context.stream = parameters.stream();
   if (averages.empty()) return engine::MergeWeights(context, parameters, nullptr);
   WEFT_ASSIGN_OR_RETURN(std::vector<NamedTensor> averaged,
                         AveragedParameters(env, folder, manifest, parameters, averages[0]));
   for (const NamedTensor& one : averaged) {
+    WEFT_CHECK(one.view.dtype == DType::kF32, "averages stand for f32 weights");
     const auto count = static_cast<size_t>(one.view.shape.Elements());
     std::vector<float> snapshot(count);
     std::vector<double> sum(count, 0.0);
     for (const engine::AverageName& average : averages) {
       TensorView view = one.view;
       view.data = snapshot.data();
+      view.device = {};
       WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, folder, manifest,
                                                {{average.prefix + one.name + average.suffix, view}},
                                                engine::ExtraTensors::kIgnore));
       for (size_t i = 0; i < count; ++i) sum[i] += static_cast<double>(snapshot[i]);
     }
-    float* to = one.view.As<float>();
     for (size_t i = 0; i < count; ++i) {
-      to[i] = static_cast<float>(sum[i] / static_cast<double>(averages.size()));
+      snapshot[i] = static_cast<float>(sum[i] / static_cast<double>(averages.size()));
     }
+    WEFT_RETURN_IF_ERROR(engine::Upload(parameters.stream(), snapshot.data(), one.view));
   }
   return engine::MergeWeights(context, parameters, nullptr);
 }

@@ -1,5 +1,5 @@
 // Products by the book, in the order of the sums, for tests: what matters is which calls are
-// refused. Like launches, they are done when the call returns.
+// refused. Like launches, they are work of their stream.
 
 #include <algorithm>
 #include <cstdint>
@@ -182,6 +182,44 @@ std::vector<float> Load(const cublasLtMatrixLayoutOpaque_t& layout, const void* 
     }
   }
   return values;
+}
+
+// D = by op(A) op(B) + keep C, and what the epilogue says.
+struct Input {
+  const void* at;
+  cublasLtMatrixLayoutOpaque_t layout;
+};
+
+void Multiply(const cublasLtMatmulDescOpaque_t& operation, float by, const Input& a, const Input& b,
+              float keep, const Input& c, void* d, const cublasLtMatrixLayoutOpaque_t& d_layout) {
+  const bool b_turned = operation.b_form == CUBLAS_OP_T;
+  const auto m = static_cast<int64_t>(d_layout.rows), n = static_cast<int64_t>(d_layout.columns);
+  const auto k = static_cast<int64_t>(b_turned ? b.layout.columns : b.layout.rows);
+  const std::vector<float> left = Load(a.layout, a.at, operation.a_form == CUBLAS_OP_T);
+  const std::vector<float> right = Load(b.layout, b.at, b_turned);
+  std::vector<float> sums(static_cast<size_t>(m));
+  const float scale = (operation.a_scale != nullptr ? *operation.a_scale : 1.0f) *
+                      (operation.b_scale != nullptr ? *operation.b_scale : 1.0f);
+  for (int64_t j = 0; j < n; ++j) {
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    float vector_sum = 0;
+    for (int64_t p = 0; p < k; ++p) {
+      const float factor = right[j * k + p];
+      vector_sum += factor;
+      for (int64_t i = 0; i < m; ++i) sums[i] += left[p * m + i] * factor;
+    }
+    for (int64_t i = 0; i < m; ++i) {
+      float value = by * scale * sums[i];
+      if (keep != 0) value += keep * Read(c.layout.type, c.at, j * c.layout.stride + i);
+      if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+        value += Read(d_layout.type, operation.bias, i);
+      }
+      Write(d_layout.type, d, j * d_layout.stride + i, value);
+    }
+    if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB) {
+      Write(d_layout.type, operation.bias, j, vector_sum);
+    }
+  }
 }
 
 }  // namespace
@@ -377,42 +415,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       return Invalid(std::string(host::kNames[i]) + " overlaps the workspace");
     }
   }
-  const auto m = static_cast<int64_t>(d_layout->rows), n = static_cast<int64_t>(d_layout->columns);
-  const bool b_turned = operation->b_form == CUBLAS_OP_T;
-  const auto k = static_cast<int64_t>(b_turned ? b_layout->columns : b_layout->rows);
   if (host::UsesVector(operation->epilogue)) {
-    const int64_t length = operation->epilogue == CUBLASLT_EPILOGUE_BIAS ? m : n;
-    const Range vector(operation->bias, static_cast<size_t>(length) * host::SizeOf(d_layout->type));
+    const uint64_t length =
+        operation->epilogue == CUBLASLT_EPILOGUE_BIAS ? d_layout->rows : d_layout->columns;
+    const Range vector(operation->bias, length * host::SizeOf(d_layout->type));
     if (vector.Meets(space) || vector.Meets(result)) {
       return Invalid("the vector overlaps D or the workspace");
     }
   }
-  std::memset(workspace, 0xff, workspace_bytes);
-
-  const std::vector<float> left = host::Load(*a_layout, a, operation->a_form == CUBLAS_OP_T);
-  const std::vector<float> right = host::Load(*b_layout, b, b_turned);
-  std::vector<float> sums(static_cast<size_t>(m));
-  const float scale = (operation->a_scale != nullptr ? *operation->a_scale : 1.0f) *
-                      (operation->b_scale != nullptr ? *operation->b_scale : 1.0f);
-  for (int64_t j = 0; j < n; ++j) {
-    std::fill(sums.begin(), sums.end(), 0.0f);
-    float vector_sum = 0;
-    for (int64_t p = 0; p < k; ++p) {
-      const float factor = right[j * k + p];
-      vector_sum += factor;
-      for (int64_t i = 0; i < m; ++i) sums[i] += left[p * m + i] * factor;
-    }
-    for (int64_t i = 0; i < m; ++i) {
-      float value = by * scale * sums[i];
-      if (keep != 0) value += keep * host::Read(c_layout->type, c, j * c_layout->stride + i);
-      if (operation->epilogue == CUBLASLT_EPILOGUE_BIAS) {
-        value += host::Read(d_layout->type, operation->bias, i);
-      }
-      host::Write(d_layout->type, d, j * d_layout->stride + i, value);
-    }
-    if (operation->epilogue == CUBLASLT_EPILOGUE_BGRADB) {
-      host::Write(d_layout->type, operation->bias, j, vector_sum);
-    }
-  }
-  return CUBLAS_STATUS_SUCCESS;
+  // The call's arguments live no longer than it.
+  const std::string failed = host::Enqueue(
+      stream, [=, to = *operation, la = *a_layout, lb = *b_layout, lc = *c_layout, ld = *d_layout] {
+        std::memset(workspace, 0xff, workspace_bytes);
+        host::Multiply(to, by, {a, la}, {b, lb}, keep, {c, lc}, d, ld);
+        return std::string();
+      });
+  return failed.empty() ? CUBLAS_STATUS_SUCCESS : Invalid(failed);
 }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "common/formats/safetensors.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -69,7 +70,8 @@ Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int6
 }
 
 Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,
-                   const std::vector<NamedTensor>& targets, ExtraTensors extra) {
+                   const std::vector<NamedTensor>& targets, ExtraTensors extra,
+                   const Stream& stream) {
   std::map<std::string, TensorView> missing;
   for (const NamedTensor& target : targets) {
     WEFT_CHECK(target.view.Contiguous(), target.name);
@@ -96,9 +98,11 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
                             "; hint: resume with the job's own model section, or start a new job");
       }
       if (widens) {
-        Widen(tensor.bytes, target.As<float>());
-      } else if (!tensor.bytes.empty()) {
-        std::memcpy(target.data, tensor.bytes.data(), target.Bytes());
+        WEFT_RETURN_IF_ERROR(FillOnHost(stream, target, [&](const TensorView& host) {
+          Widen(tensor.bytes, host.As<float>());
+        }));
+      } else {
+        WEFT_RETURN_IF_ERROR(Upload(stream, tensor.bytes.data(), target));
       }
       missing.erase(it);
     }

@@ -6,6 +6,7 @@
 
 #include "common/env.h"
 #include "common/status.h"
+#include "kernels/stream.h"
 #include "worker/engine/checkpoint/manifest.h"
 #include "worker/engine/tensor/named_tensor.h"
 
@@ -23,9 +24,10 @@ enum class ExtraTensors : uint8_t {
 
 /// Fills `targets` from the checkpoint in `folder`, whose hashes have been verified. Each must be
 /// there with equal type and shape: kInvalid names the first that is not; then the targets may be
-/// filled in part. With kIgnore bf16 may also be read as f32, which is exact.
+/// filled in part. With kIgnore bf16 may also be read as f32, which is exact. `stream`: of the
+/// device that targets are on.
 Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,
                    const std::vector<NamedTensor>& targets,
-                   ExtraTensors extra = ExtraTensors::kRefuse);
+                   ExtraTensors extra = ExtraTensors::kRefuse, const Stream& stream = {});
 
 }  // namespace weft::engine

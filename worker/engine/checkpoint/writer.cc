@@ -1,7 +1,6 @@
 #include "worker/engine/checkpoint/writer.h"
 
 #include <chrono>
-#include <cstring>
 #include <new>
 
 #include "common/failpoint.h"
@@ -10,6 +9,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/publish.h"
 #include "worker/engine/tensor/profiler.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 
@@ -37,7 +37,8 @@ Status CheckpointWriter::Wait() {
   return last_;
 }
 
-Result<CheckpointWriter::Snapshot> CheckpointWriter::Copy(const std::vector<NamedTensor>& tensors) {
+Result<CheckpointWriter::Snapshot> CheckpointWriter::Copy(const std::vector<NamedTensor>& tensors,
+                                                          const Stream& stream) {
   size_t total = 0;
   for (const NamedTensor& tensor : tensors) total += tensor.view.Bytes();
   Snapshot snapshot;
@@ -50,9 +51,8 @@ Result<CheckpointWriter::Snapshot> CheckpointWriter::Copy(const std::vector<Name
   for (const NamedTensor& tensor : tensors) {
     NamedTensor copy = tensor;
     copy.view.data = snapshot.bytes.get() + offset;
-    if (tensor.view.Bytes() > 0) {
-      std::memcpy(copy.view.data, tensor.view.data, tensor.view.Bytes());
-    }
+    copy.view.device = {};
+    WEFT_RETURN_IF_ERROR(Download(stream, tensor.view, copy.view.data));
     offset += tensor.view.Bytes();
     snapshot.tensors.push_back(std::move(copy));
   }
@@ -60,7 +60,8 @@ Result<CheckpointWriter::Snapshot> CheckpointWriter::Copy(const std::vector<Name
 }
 
 Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
-                                      const std::vector<NamedTensor>& tensors) {
+                                      const std::vector<NamedTensor>& tensors,
+                                      const Stream& stream) {
   Stopwatch watch;
   CheckpointProgress progress;
   progress.step = manifest.step;
@@ -68,7 +69,7 @@ Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
   (void)Wait();  // its outcome has been reported
   double held_up = 0;
   Status started = CatchExhaustion("starting a checkpoint", [&]() -> Status {
-    WEFT_ASSIGN_OR_RETURN(Snapshot snapshot, Copy(tensors));
+    WEFT_ASSIGN_OR_RETURN(Snapshot snapshot, Copy(tensors, stream));
     held_up = progress.snapshot_seconds = watch.Lap();
     running_ = std::async(std::launch::async, [this, manifest = std::move(manifest),
                                                copy = std::move(snapshot), progress]() mutable {

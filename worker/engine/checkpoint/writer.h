@@ -11,6 +11,7 @@
 
 #include "common/env.h"
 #include "common/status.h"
+#include "kernels/stream.h"
 #include "worker/engine/checkpoint/epoch_fence.h"
 #include "worker/engine/checkpoint/manifest.h"
 #include "worker/engine/tensor/named_tensor.h"
@@ -62,7 +63,9 @@ class CheckpointWriter {
 
   /// Starts the checkpoint of manifest.step. Returns the seconds the caller was held up; kExhausted
   /// without memory for the copy (reported as well). The tensors may change once it returns.
-  Result<double> Save(CheckpointManifest manifest, const std::vector<NamedTensor>& tensors);
+  /// `stream`: of the device that they are on.
+  Result<double> Save(CheckpointManifest manifest, const std::vector<NamedTensor>& tensors,
+                      const Stream& stream = {});
 
   /// Waits until no save is under way. The outcome of the last one: OK means it is verified.
   Status Wait();
@@ -74,7 +77,7 @@ class CheckpointWriter {
   };
 
   explicit CheckpointWriter(CheckpointWriterOptions options);
-  static Result<Snapshot> Copy(const std::vector<NamedTensor>& tensors);
+  static Result<Snapshot> Copy(const std::vector<NamedTensor>& tensors, const Stream& stream);
   Status Run(CheckpointManifest manifest, Snapshot snapshot, CheckpointProgress progress);
   Status WriteAndVerify(CheckpointManifest manifest, Snapshot snapshot,
                         CheckpointProgress& progress);

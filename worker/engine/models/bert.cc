@@ -117,7 +117,7 @@ Status Bert::Pack(Context& context, Repack what) {
 Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
   Tensor types = batch.token_types;
   if (!types) {
-    WEFT_ASSIGN_OR_RETURN(types, EveryRow(context, 0, 0, batch.count));
+    WEFT_ASSIGN_OR_RETURN(types, ZeroIndices(context, batch.count));
   }
   WEFT_ASSIGN_OR_RETURN(Value tokens,
                         embedding_.Forward(context, tape, batch.tokens, batch.positions));
@@ -148,8 +148,7 @@ Result<Value> Bert::Predict(Context& context, Tape& tape, Value hidden,
 
 Result<Value> Bert::Pool(Context& context, Tape& tape, const Value& hidden,
                          const TokenBatch& batch) const {
-  WEFT_ASSIGN_OR_RETURN(Tensor first, EveryRow(context, 0, batch.length, batch.sequences));
-  WEFT_ASSIGN_OR_RETURN(Value x, GatherRows(context, tape, hidden, first));
+  WEFT_ASSIGN_OR_RETURN(Value x, GatherRows(context, tape, hidden, batch.first_rows));
   WEFT_ASSIGN_OR_RETURN(x, dense_.Forward(context, tape, x));
   WEFT_ASSIGN_OR_RETURN(x, Tanh(context, tape, x));
   return pooled_dropout_.Forward(context, tape, std::move(x), batch.first_sequence);
@@ -161,12 +160,12 @@ Result<Value> Bert::Features(Context& context, Tape& tape, const TokenBatch& bat
   return Pool(context, tape, hidden, batch);
 }
 
-Result<BatchLoss> Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch,
-                             float gradient_scale) const {
+Status Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
+                  BatchLoss* total) const {
   const Tensor& targets = masked_ ? batch.row_targets : batch.labels;
-  if (!targets) return BatchLoss();
+  if (!targets) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
-  return head_.Loss(context, tape, features, targets, gradient_scale);
+  return head_.Loss(context, tape, features, targets, gradient_scale, total);
 }
 
 Result<Tensor> Bert::Logits(Context& context, const TokenBatch& batch) const {

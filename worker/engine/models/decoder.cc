@@ -95,10 +95,10 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   return Scale(context, tape, std::move(hidden), output_scale_);
 }
 
-Result<BatchLoss> Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
-                                float gradient_scale) const {
+Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
+                     BatchLoss* total) const {
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
-  return head_.Loss(context, tape, hidden, batch.targets, gradient_scale);
+  return head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total);
 }
 
 Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,

@@ -8,6 +8,7 @@
 #include "common/model/model_sizes.h"
 #include "common/rng.h"
 #include "kernels/cpu/float_types.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -60,11 +61,12 @@ Batch Continuation(const std::vector<int32_t>& tokens, int64_t length) {
   return batch;
 }
 
-std::vector<float> LastRow(const Tensor& logits, int64_t vocabulary) {
-  const Tensor row = logits.Rows(logits.shape().Rows() - 1, 1);
+Result<std::vector<float>> LastRow(const Stream& stream, const Tensor& logits, int64_t vocabulary) {
+  WEFT_ASSIGN_OR_RETURN(const HostCopy row,
+                        HostCopy::Of(stream, logits.Rows(logits.shape().Rows() - 1, 1)));
   std::vector<float> values(static_cast<size_t>(vocabulary));
-  kernels::cpu::WithFloatType(row.dtype(), [&]<class T>() {
-    for (size_t i = 0; i < values.size(); ++i) values[i] = ToFloat(row.As<T>()[i]);
+  kernels::cpu::WithFloatType(row.view().dtype, [&]<class T>() {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = ToFloat(row.view().As<T>()[i]);
   });
   return values;
 }
@@ -121,8 +123,9 @@ Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& mod
                           TokenBatch::New(context, Continuation(next, length), 0));
     WEFT_ASSIGN_OR_RETURN(Tensor logits, model.Logits(context, batch, &caches));
     length += batch.count;
-    const int32_t token =
-        SampleToken(LastRow(logits, spec.vocab_size), options.sampling, generated.size());
+    WEFT_ASSIGN_OR_RETURN(const std::vector<float> last,
+                          LastRow(context.stream, logits, spec.vocab_size));
+    const int32_t token = SampleToken(last, options.sampling, generated.size());
     generated.push_back(token);
     if (token == options.stop_token || (options.on_token && !options.on_token(token))) break;
     next = {token};

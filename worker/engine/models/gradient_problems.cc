@@ -55,8 +55,10 @@ double GeluOf(double x, kernels::GeluForm form) {
 }
 
 Tensor Indices(Context& context, const std::vector<int32_t>& values) {
-  auto tensor = RowIndices(context, values);
+  auto tensor = Tensor::New(context, Component::kWorkspace, DType::kI32,
+                            {static_cast<int64_t>(values.size())});
   WEFT_CHECK(tensor.ok(), tensor.status().message());
+  std::copy(values.begin(), values.end(), tensor->As<int32_t>());
   return *tensor;
 }
 
@@ -454,8 +456,8 @@ Problem HeadProblem(Sides& sides) {
   p.prepare = [packed](Context& c) { return packed->Pack(c, Repack::kAll); };
   p.run = [=, scale = static_cast<float>(p.loss_scale)](
               Context& c, Tape& t, const std::vector<Value>& in) -> Result<std::vector<Value>> {
-    WEFT_ASSIGN_OR_RETURN(const BatchLoss loss,
-                          head->Loss(c, t, in[0], Indices(c, targets), scale));
+    BatchLoss loss;
+    WEFT_RETURN_IF_ERROR(head->Loss(c, t, in[0], Indices(c, targets), scale, &loss));
     Matrix sum(1, 1);
     sum.values[0] = loss.sum;
     return std::vector<Value>{{NewTensor(c, sum), Value::kNoNode}};

@@ -218,7 +218,7 @@ double AddedVariance(const ModelSpec& spec) {
                     DType::kF32);
   SetStarts(spec, parameters);
   WEFT_CHECK(parameters.Allocate(context, false).ok(), "allocate");
-  parameters.Initialize(1);
+  WEFT_CHECK(parameters.Initialize(1).ok(), "initialize");
   WEFT_CHECK(blocks.Pack(context, Repack::kAll).ok(), "pack");
   auto batch = TokenBatch::New(context, RandomBatch(2), 0);
   auto x = Tensor::New(context, Component::kWorkspace, DType::kF32, {batch->count, spec.width});

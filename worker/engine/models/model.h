@@ -43,10 +43,10 @@ class Model {
   Status Pack(Context& context) { return Pack(context, Repack::kAll); }
   virtual Status Pack(Context& context, Repack what) = 0;
 
-  /// The loss at all targets of `batch`. On a differentiable tape, RunBackward then adds the
-  /// gradient of gradient_scale * sum.
-  virtual Result<BatchLoss> Loss(Context& context, Tape& tape, const TokenBatch& batch,
-                                 float gradient_scale) const = 0;
+  /// Adds the loss at all targets of `batch` to *total, which is in memory of the stream's device.
+  /// On a differentiable tape, RunBackward then adds the gradient of gradient_scale * sum.
+  virtual Status Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
+                      BatchLoss* total) const = 0;
 
   /// [rows, columns] in the compute type; the first columns (vocab_size or classes) are the logits.
   /// A row for each token (causal_lm), for each of batch.target_rows or without these each token

@@ -99,16 +99,10 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
   WEFT_ASSIGN_OR_RETURN(Value projected,
                         projection_.Forward(context, tape, {std::move(unfolded), Value::kNoNode}));
 
-  WEFT_ASSIGN_OR_RETURN(Tensor zeros, EveryRow(context, 0, 0, batch.sequences));
+  WEFT_ASSIGN_OR_RETURN(Tensor zeros, ZeroIndices(context, batch.sequences));
   WEFT_ASSIGN_OR_RETURN(Value class_tokens, class_token_.Forward(context, tape, zeros));
-  std::vector<int32_t> rows;
-  for (int64_t row = 0; row < batch.count; ++row) {
-    if (row % batch.length != 0) rows.push_back(static_cast<int32_t>(row));
-  }
-  WEFT_ASSIGN_OR_RETURN(Tensor patch_rows, RowIndices(context, rows));
-  WEFT_ASSIGN_OR_RETURN(Tensor class_rows, EveryRow(context, 0, batch.length, batch.sequences));
-  WEFT_ASSIGN_OR_RETURN(Value tokens,
-                        MergeRows(context, tape, class_tokens, class_rows, projected, patch_rows));
+  WEFT_ASSIGN_OR_RETURN(Value tokens, MergeRows(context, tape, class_tokens, batch.first_rows,
+                                                projected, batch.other_rows));
   WEFT_ASSIGN_OR_RETURN(Value positions, positions_.Forward(context, tape, batch.positions));
   return Add(context, tape, tokens, positions);
 }
@@ -124,17 +118,16 @@ Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batc
   // Only the class tokens go on. One gathering of the sum has one gradient; two would have two.
   WEFT_ASSIGN_OR_RETURN(x, Sum(context, tape, stream));
   stream = {};
-  WEFT_ASSIGN_OR_RETURN(Tensor class_rows, EveryRow(context, 0, batch.length, batch.sequences));
-  WEFT_ASSIGN_OR_RETURN(x, GatherRows(context, tape, x, class_rows));
+  WEFT_ASSIGN_OR_RETURN(x, GatherRows(context, tape, x, batch.first_rows));
   WEFT_ASSIGN_OR_RETURN(Norm::Output last, final_norm_.Forward(context, tape, {x, {}}));
   return std::move(last.normalized);
 }
 
-Result<BatchLoss> Vit::Loss(Context& context, Tape& tape, const TokenBatch& batch,
-                            float gradient_scale) const {
-  if (!batch.labels) return BatchLoss();
+Status Vit::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
+                 BatchLoss* total) const {
+  if (!batch.labels) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
-  return head_.Loss(context, tape, features, batch.labels, gradient_scale);
+  return head_.Loss(context, tape, features, batch.labels, gradient_scale, total);
 }
 
 Result<Tensor> Vit::Logits(Context& context, const TokenBatch& batch) const {

@@ -7,6 +7,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -32,13 +33,16 @@ TensorView Flat(TensorView view) {
 
 // The trained factors of the residual branch that `parameter` ends, by row or one for all; none
 // where there are none.
-std::span<const float> BranchScale(const ParameterSet& parameters, const std::string& parameter) {
+Result<std::vector<float>> BranchScale(const ParameterSet& parameters,
+                                       const std::string& parameter) {
   const size_t dot = parameter.rfind('.');
-  if (dot == std::string::npos) return {};
+  if (dot == std::string::npos) return std::vector<float>();
   const Result<int64_t> index = parameters.Find(parameter.substr(0, dot) + ".scale");
-  if (!index.ok()) return {};
+  if (!index.ok()) return std::vector<float>();
   const TensorView view = parameters.value(*index);
-  return {view.As<float>(), Count(view)};
+  std::vector<float> factors(Count(view));
+  WEFT_RETURN_IF_ERROR(Download(parameters.stream(), view, factors.data()));
+  return factors;
 }
 
 void ScaleRows(std::span<const float> factors, std::vector<float>& values, int64_t rows) {
@@ -51,17 +55,25 @@ void ScaleRows(std::span<const float> factors, std::vector<float>& values, int64
 }  // namespace
 
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
-  // Weights of another type pass through floats, one at a time: rounded when the next is asked for.
+  // Weights of another type, or on a device, pass through floats, one at a time: rounded and
+  // brought there when the next is asked for.
   std::vector<float> floats;
   TensorView waiting;
   const auto round_waiting = [&]() -> Status {
     if (!waiting) return OkStatus();
-    return kernels::Cast({}, {ViewOf(floats), Flat(std::exchange(waiting, {}))});
+    Status rounded;
+    WEFT_RETURN_IF_ERROR(FillOnHost(model.parameters().stream(), Flat(std::exchange(waiting, {})),
+                                    [&](const TensorView& host) {
+                                      rounded = kernels::Cast({}, {ViewOf(floats), host});
+                                    }));
+    return rounded;
   };
   const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
     WEFT_RETURN_IF_ERROR(round_waiting());
     WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
-    if (view.dtype == DType::kF32) return std::span(view.As<float>(), Count(view));
+    if (view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu) {
+      return std::span(view.As<float>(), Count(view));
+    }
     waiting = view;
     floats.resize(Count(view));
     return std::span(floats);
@@ -69,23 +81,27 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer, head));
   WEFT_RETURN_IF_ERROR(round_waiting());
   Context context;
+  context.stream = model.parameters().stream();
   return StartFactors(context, model.parameters(), FactorStart::kLoaded);
 }
 
 Status ExportWeights(Env& env, const std::string& folder, Model& model,
                      const ExportOptions& options) {
   std::vector<float> floats;
+  HostCopy copy;
   return ExportModel(
       env, folder, model.spec(),
       [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
         WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
         // Files have no such factors: they go into the layer before them.
-        const std::span<const float> factors = BranchScale(model.parameters(), tensor.parameter);
+        WEFT_ASSIGN_OR_RETURN(const std::vector<float> factors,
+                              BranchScale(model.parameters(), tensor.parameter));
+        WEFT_ASSIGN_OR_RETURN(copy, HostCopy::Of(model.parameters().stream(), view));
         if (view.dtype == DType::kF32 && factors.empty()) {
-          return std::span<const float>(view.As<float>(), Count(view));
+          return std::span<const float>(copy.view().As<float>(), Count(view));
         }
         floats.resize(Count(view));
-        WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(view), ViewOf(floats)}));
+        WEFT_RETURN_IF_ERROR(kernels::Cast({}, {Flat(copy.view()), ViewOf(floats)}));
         if (!factors.empty()) ScaleRows(factors, floats, view.shape[0]);
         return std::span<const float>(floats);
       },

@@ -7,11 +7,13 @@
 namespace weft::engine {
 
 /// Appends rows [count, kv_heads * head_dim] of keys and values to the cache, which has room.
-void AppendKeysAndValues(const Tensor& keys, const Tensor& values, KeyValueCache& cache);
+Status AppendKeysAndValues(Context& context, const Tensor& keys, const Tensor& values,
+                           KeyValueCache& cache);
 
 /// Attention of the last tokens in the cache, whose queries are `q` [count, heads * head_dim]: each
 /// attends, by logits times `scale`, to the tokens up to itself, the last `window` of them (0:
-/// all). Returns a tensor like q. CPU; one token at a time, meant for decoding.
+/// all). Returns a tensor like q. On the CPU, wherever the cache is; one token at a time, meant for
+/// decoding.
 Result<Tensor> AttendCached(Context& context, const Tensor& q, int64_t heads, int64_t kv_heads,
                             float scale, int64_t window, const KeyValueCache& cache);
 

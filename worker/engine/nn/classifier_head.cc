@@ -4,8 +4,10 @@
 
 #include "common/model/model_counts.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/step_totals/step_totals.h"
 
 namespace weft::engine {
+
 Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
                                          const Tensor& dlogits) const {
   kernels::LinearBackwardWeightArgs args{input, dlogits, {}, {}, false};
@@ -21,14 +23,14 @@ Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Ten
                                     : OkStatus();
 }
 
-Result<BatchLoss> ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
-                                       const Tensor& targets, float gradient_scale) const {
+Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
+                            const Tensor& targets, float gradient_scale, BatchLoss* total) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
   const bool trains = tape.Trains(weight_->index()) || (bias_ >= 0 && tape.Trains(bias_));
   const bool differentiate = tape.recording() && (trains || hidden.needs_gradient());
   const int64_t rows = hidden.tensor.shape().Rows();
-  if (rows == 0) return BatchLoss();
+  if (rows == 0) return OkStatus();
   const int64_t width = hidden.tensor.shape()[-1];
   const DType dtype = hidden.tensor.dtype();
   const int64_t columns = weight_->packed()->out_features();
@@ -90,12 +92,11 @@ Result<BatchLoss> ClassifierHead::Loss(Context& context, Tape& tape, const Value
                   return t.AddGradient(ctx, node, dhidden);
                 });
   }
-  BatchLoss loss;
-  for (int64_t row = 0; row < rows; ++row) {
-    loss.sum += losses.As<float>()[row];
-    if (counts_ && predictions.As<int32_t>()[row] == targets.As<int32_t>()[row]) ++loss.right;
-  }
-  return loss;
+  return kernels::AddLosses(context.stream, {.losses = losses,
+                                             .predictions = predictions,
+                                             .targets = targets,
+                                             .sum = &total->sum,
+                                             .right = &total->right});
 }
 
 Result<Tensor> ClassifierHead::Logits(Context& context, const Tensor& hidden) const {

@@ -29,10 +29,11 @@ class ClassifierHead {
         bias_(bias),
         counts_(counts) {}
 
-  /// -log softmax at the targets that are not ignored. When the tape records, the gradient of
-  /// gradient_scale * sum is computed here, not in the backward pass.
-  Result<BatchLoss> Loss(Context& context, Tape& tape, const Value& hidden, const Tensor& targets,
-                         float gradient_scale) const;
+  /// Adds -log softmax at the targets that are not ignored to *total, in memory of the stream's
+  /// device. When the tape records, the gradient of gradient_scale * sum is computed here, not in
+  /// the backward pass.
+  Status Loss(Context& context, Tape& tape, const Value& hidden, const Tensor& targets,
+              float gradient_scale, BatchLoss* total) const;
 
   /// [rows, padded vocabulary], compute type; columns from the vocabulary on mean nothing.
   Result<Tensor> Logits(Context& context, const Tensor& hidden) const;

@@ -13,6 +13,7 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -171,23 +172,33 @@ std::vector<int64_t> WeightsWithFactors(const ParameterSet& parameters) {
 
 /// Makes the product of the factors of `index` the weight that it has: its smaller side becomes the
 /// identity's.
-void StartProduct(const ParameterSet& parameters, int64_t index) {
+Status StartProduct(const Stream& stream, const ParameterSet& parameters, int64_t index) {
   const Product p = ProductOf(parameters, index);
   const int64_t out = parameters[index].shape[0], in = parameters[index].shape[1];
   const bool wide = out < in;
   const TensorView identity = wide ? p.out_factor : p.in_factor;
   const TensorView rest = wide ? p.in_factor : p.out_factor;
   const int64_t n = std::min(out, in);
-  const float* weight = parameters.value(index).As<float>();
-  kernels::cpu::WithFloatType(rest.dtype, [&]<class T>() {
-    std::fill_n(rest.As<T>(), rest.shape.Elements(), FromFloat<T>(0));
-    std::fill_n(identity.As<T>(), n * n, FromFloat<T>(0));
-    for (int64_t i = 0; i < n; ++i) identity.As<T>()[i * n + i] = FromFloat<T>(1);
-    for (int64_t o = 0; o < out; ++o) {
-      for (int64_t i = 0; i < in; ++i) {
-        rest.As<T>()[wide ? o * in + i : i * out + o] = FromFloat<T>(weight[o * in + i]);
+  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, parameters.value(index)));
+  const auto* weight = copy.view().As<float>();
+  // What the identity's factor has beyond n rows stays as it was drawn.
+  TensorView square = identity;
+  square.shape = {n, n};
+  WEFT_RETURN_IF_ERROR(FillOnHost(stream, square, [&](const TensorView& host) {
+    kernels::cpu::WithFloatType(host.dtype, [&]<class T>() {
+      std::fill_n(host.As<T>(), n * n, FromFloat<T>(0));
+      for (int64_t i = 0; i < n; ++i) host.As<T>()[i * n + i] = FromFloat<T>(1);
+    });
+  }));
+  return FillOnHost(stream, rest, [&](const TensorView& host) {
+    kernels::cpu::WithFloatType(host.dtype, [&]<class T>() {
+      std::fill_n(host.As<T>(), host.shape.Elements(), FromFloat<T>(0));
+      for (int64_t o = 0; o < out; ++o) {
+        for (int64_t i = 0; i < in; ++i) {
+          host.As<T>()[wide ? o * in + i : i * out + o] = FromFloat<T>(weight[o * in + i]);
+        }
       }
-    }
+    });
   });
 }
 
@@ -264,7 +275,7 @@ Status StartFactors(Context& context, const ParameterSet& parameters, FactorStar
   for (int64_t i : WeightsWithFactors(parameters)) {
     const Parameter& weight = parameters[i];
     if (weight.factoring == Factoring::kProduct) {
-      StartProduct(parameters, i);
+      WEFT_RETURN_IF_ERROR(StartProduct(context.stream, parameters, i));
       continue;
     }
     for (int64_t k = 0; start == FactorStart::kLoaded && k < weight.factors; ++k) {

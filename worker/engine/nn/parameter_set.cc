@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -236,32 +236,33 @@ void ParameterSet::LayOutGradients() {
 }
 
 Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
+  stream_ = context.stream;
   const size_t bytes = LayOutValues(matrices);
   LayOutGradients();
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
-  std::memset(values_.As<uint8_t>(), 0, bytes);
+  WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
   if (!with_gradients) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(
       gradients_, Tensor::New(context, Component::kGradients, DType::kF32, Shape{gradient_count_}));
-  std::memset(gradients_.As<float>(), 0, gradients_.Bytes());
-  return OkStatus();
+  return Clear(stream_, gradients_);
 }
 
-void ParameterSet::Initialize(uint64_t seed) {
+Status ParameterSet::Initialize(uint64_t seed) {
   for (int64_t i = 0; i < size(); ++i) {
     const PhiloxKey key{seed, 0, SiteHash(parameters_[i].name.c_str())};
     const Initializer& initializer = parameters_[i].initializer;
     const TensorView view = value(i);
     const int64_t count = view.shape.Elements();
     const int64_t tail = count - initializer.tail_rows * (count / view.shape[0]);
-    kernels::cpu::WithFloatType(
-        view.dtype, [&]<class T>() { FillRandom(initializer, key, tail, view.As<T>(), count); });
+    WEFT_RETURN_IF_ERROR(FillOnHost(stream_, view, [&](const TensorView& host) {
+      kernels::cpu::WithFloatType(
+          view.dtype, [&]<class T>() { FillRandom(initializer, key, tail, host.As<T>(), count); });
+    }));
   }
   Context context;
-  context.stream.device = values_.view().device;
-  const Status started = StartFactors(context, *this, FactorStart::kDrawn);
-  WEFT_CHECK(started.ok(), started.message());
+  context.stream = stream_;
+  return StartFactors(context, *this, FactorStart::kDrawn);
 }
 
 Result<int64_t> ParameterSet::Find(std::string_view name) const {

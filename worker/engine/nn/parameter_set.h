@@ -138,8 +138,11 @@ class ParameterSet {
 
   /// Draws every parameter from the Philox stream of (seed, its name): the same numbers whatever
   /// the rank, the number of threads and the other parameters. Factors then start as
-  /// nn/over_parameterization.h says.
-  void Initialize(uint64_t seed);
+  /// nn/over_parameterization.h says. On the host, parameter by parameter, wherever they are.
+  Status Initialize(uint64_t seed);
+
+  /// In whose order the parameters are read and written; since Allocate.
+  const Stream& stream() const { return stream_; }
 
   int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
   const Parameter& operator[](int64_t index) const { return parameters_[index]; }
@@ -191,6 +194,7 @@ class ParameterSet {
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
   Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
 
+  Stream stream_;
   std::vector<Parameter> parameters_;
   Factoring factoring_ = Factoring::kNone;
   int64_t gradient_count_ = 0;

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "kernels/rope/rope.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -41,14 +42,18 @@ Status RotaryTable::Prepare(Context& context) {
   const Shape shape = {context_, half};
   WEFT_ASSIGN_OR_RETURN(sines_, Tensor::New(context, Component::kParameters, DType::kF32, shape));
   WEFT_ASSIGN_OR_RETURN(cosines_, Tensor::New(context, Component::kParameters, DType::kF32, shape));
-  for (int64_t position = 0; position < context_; ++position) {
-    for (int64_t j = 0; j < half; ++j) {
-      const double angle = static_cast<double>(position) * frequencies_[j];
-      cosines_.As<float>()[position * half + j] = static_cast<float>(std::cos(angle));
-      sines_.As<float>()[position * half + j] = static_cast<float>(std::sin(angle));
-    }
-  }
-  return OkStatus();
+  const auto fill = [&](const Tensor& table, double (*function)(double)) {
+    return FillOnHost(context.stream, table, [&](const TensorView& host) {
+      for (int64_t position = 0; position < context_; ++position) {
+        for (int64_t j = 0; j < half; ++j) {
+          const double angle = static_cast<double>(position) * frequencies_[j];
+          host.As<float>()[position * half + j] = static_cast<float>(function(angle));
+        }
+      }
+    });
+  };
+  WEFT_RETURN_IF_ERROR(fill(cosines_, std::cos));
+  return fill(sines_, std::sin);
 }
 
 Status RotaryTable::Rotate(Context& context, const Tensor& x, const Tensor& positions,

@@ -1,9 +1,8 @@
 #include "worker/engine/nn/rows.h"
 
-#include <cstring>
-
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gather_rows/gather_rows.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -17,17 +16,11 @@ Result<Tensor> Picked(Context& context, Component component, const Tensor& x, co
 
 }  // namespace
 
-Result<Tensor> RowIndices(Context& context, const std::vector<int32_t>& rows) {
-  WEFT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::New(context, Component::kWorkspace, DType::kI32,
-                                                   {static_cast<int64_t>(rows.size())}));
-  if (!rows.empty()) std::memcpy(tensor.As<int32_t>(), rows.data(), tensor.Bytes());
+Result<Tensor> ZeroIndices(Context& context, int64_t count) {
+  WEFT_ASSIGN_OR_RETURN(Tensor tensor,
+                        Tensor::New(context, Component::kWorkspace, DType::kI32, {count}));
+  WEFT_RETURN_IF_ERROR(Clear(context.stream, tensor));
   return tensor;
-}
-
-Result<Tensor> EveryRow(Context& context, int64_t first, int64_t stride, int64_t count) {
-  std::vector<int32_t> rows;
-  for (int64_t i = 0; i < count; ++i) rows.push_back(static_cast<int32_t>(first + i * stride));
-  return RowIndices(context, rows);
 }
 
 Result<Value> GatherRows(Context& context, Tape& tape, const Value& x, const Tensor& rows) {

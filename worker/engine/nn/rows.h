@@ -1,17 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "worker/engine/autograd/tape.h"
 
 namespace weft::engine {
 
-/// Indices of rows where kernels can read them.
-Result<Tensor> RowIndices(Context& context, const std::vector<int32_t>& rows);
-
-/// [first, first + stride, ...], `count` of them.
-Result<Tensor> EveryRow(Context& context, int64_t first, int64_t stride, int64_t count);
+/// Indices that are all 0.
+Result<Tensor> ZeroIndices(Context& context, int64_t count);
 
 /// y[i] = x[rows[i]], rows distinct; the gradient goes back to these rows and is zero elsewhere.
 Result<Value> GatherRows(Context& context, Tape& tape, const Value& x, const Tensor& rows);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/attention/attention.h"
 #include "worker/engine/nn/cached_attention.h"
@@ -36,10 +37,10 @@ LinearOptions QkvOptions(const SelfAttentionOptions& o) {
 
 /// Multiplications and additions of one product over all pairs of a query and a key, for the
 /// profiler; a forward pass has two such products, a backward pass five.
-double ProductFlops(const Tensor& sequence_starts, bool causal, int64_t window, int64_t width) {
+double ProductFlops(const std::vector<int32_t>& starts, bool causal, int64_t window,
+                    int64_t width) {
   double pairs = 0;
-  const auto* starts = sequence_starts.As<int32_t>();
-  for (int64_t s = 0; s + 1 < sequence_starts.shape().Elements(); ++s) {
+  for (size_t s = 0; s + 1 < starts.size(); ++s) {
     const double length = starts[s + 1] - starts[s];
     if (!causal) {
       pairs += length * length;
@@ -86,7 +87,7 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
   if (cache != nullptr) {
     const bool first = cache->length == 0;
     const Projections p(qkv.tensor, heads_ * head_dim_, kv_heads_ * head_dim_);
-    AppendKeysAndValues(p.k, p.v, *cache);
+    WEFT_RETURN_IF_ERROR(AppendKeysAndValues(context, p.k, p.v, *cache));
     if (!first) {
       WEFT_ASSIGN_OR_RETURN(Tensor attended, AttendCached(context, p.q, heads_, kv_heads_,
                                                           logit_scale_, window_, *cache));
@@ -131,14 +132,14 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
       context.stream, args_for(qkv.tensor, batch.sequence_starts, out, log_sum_exp)));
   if (context.profiler != nullptr) {
     context.profiler->CountWork(
-        2 * ProductFlops(batch.sequence_starts, causal_, window_, heads_ * head_dim_), 0);
+        2 * ProductFlops(*batch.starts_on_host, causal_, window_, heads_ * head_dim_), 0);
   }
   Value y = tape.NewValue(out, qkv.needs_gradient());
   if (!tape.Records(y)) return y;
   tape.Record("attention backward",
               [this, args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,
-               positions = batch.positions, saved_qkv = Tape::Save(qkv.tensor),
-               saved_out = Tape::Save(std::move(out)),
+               host_starts = batch.starts_on_host, positions = batch.positions,
+               saved_qkv = Tape::Save(qkv.tensor), saved_out = Tape::Save(std::move(out)),
                log_sum_exp = std::move(log_sum_exp)](Context& ctx, Tape& t) -> Status {
                 const Tensor dout = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor packed, saved_qkv.Restore(ctx));
@@ -154,7 +155,7 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                  .dv = d.v}));
                 if (ctx.profiler != nullptr) {
                   ctx.profiler->CountWork(
-                      5 * ProductFlops(starts, causal_, window_, heads_ * head_dim_), 0);
+                      5 * ProductFlops(*host_starts, causal_, window_, heads_ * head_dim_), 0);
                 }
                 WEFT_RETURN_IF_ERROR(Rotate(ctx, dqkv, positions, true));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));

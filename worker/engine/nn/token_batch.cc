@@ -2,28 +2,74 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
 
-Result<Tensor> Upload(Context& context, const std::vector<int32_t>& values) {
-  if (values.empty()) return Tensor();
-  WEFT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::New(context, Component::kWorkspace, DType::kI32,
-                                                   {static_cast<int64_t>(values.size())}));
-  std::memcpy(tensor.As<int32_t>(), values.data(), tensor.Bytes());
-  return tensor;
-}
+// Vectors of a batch in one piece of memory, hence one copy.
+class BatchPacker {
+ public:
+  template <class T>
+  void Add(Tensor* to, const std::vector<T>& values) {
+    Add(to, values, Shape{static_cast<int64_t>(values.size())});
+  }
+  template <class T>
+  void Add(Tensor* to, const std::vector<T>& values, const Shape& shape) {
+    if (values.empty()) return;
+    constexpr size_t kAlignment = 64;
+    parts_.push_back({to, values.data(), kDTypeOf<T>, shape, bytes_});
+    bytes_ += (values.size() * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
 
-Result<Tensor> UploadPixels(Context& context, const Batch& batch) {
-  if (batch.pixels.empty()) return Tensor();
-  const auto each = static_cast<int64_t>(batch.pixels.size()) / batch.sequences;
-  WEFT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::New(context, Component::kWorkspace, DType::kF32,
-                                                   {batch.sequences, each}));
-  std::memcpy(tensor.As<float>(), batch.pixels.data(), tensor.Bytes());
-  return tensor;
-}
+  Status Send(BatchStage& stage, Context& context) const {
+    WEFT_ASSIGN_OR_RETURN(const BatchStage::Space space, stage.Take(context, bytes_));
+    for (const Part& part : parts_) {
+      *part.to = space.tensor.Part(part.offset, part.dtype, part.shape);
+      std::memcpy(static_cast<std::byte*>(space.host) + part.offset, part.values, part.to->Bytes());
+    }
+    return stage.Send(context, space, bytes_);
+  }
+
+ private:
+  struct Part {
+    Tensor* to;
+    const void* values;
+    DType dtype;
+    Shape shape;
+    size_t offset;
+  };
+  std::vector<Part> parts_;
+  size_t bytes_ = 0;
+};
+
+// Memory of a batch of its own.
+class PlainStage : public BatchStage {
+ public:
+  Result<Space> Take(Context& context, size_t bytes) override {
+    Space space;
+    WEFT_ASSIGN_OR_RETURN(space.tensor, Tensor::New(context, Component::kWorkspace, DType::kU8,
+                                                    Shape{static_cast<int64_t>(bytes)}));
+    if (context.stream.device.type == DeviceType::kCpu) {
+      space.host = space.tensor.As<uint8_t>();
+    } else {
+      host_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      space.host = host_.get();
+    }
+    return space;
+  }
+  Status Send(Context& context, const Space& space, size_t) override {
+    return host_ == nullptr ? OkStatus() : Upload(context.stream, space.host, space.tensor);
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> host_;
+};
 
 /// The first thing that does not fit, or "".
 std::string Misfit(const Batch& batch) {
@@ -58,6 +104,12 @@ std::string Misfit(const Batch& batch) {
 }  // namespace
 
 Result<TokenBatch> TokenBatch::New(Context& context, const Batch& batch, int64_t first_sequence) {
+  PlainStage stage;
+  return New(stage, context, batch, first_sequence);
+}
+
+Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Batch& batch,
+                                   int64_t first_sequence) {
   if (batch.sequences < 1 || batch.length < 1) {
     return InvalidError("a batch of " + std::to_string(batch.sequences) + " sequences x " +
                         std::to_string(batch.length) + " tokens is empty");
@@ -68,21 +120,32 @@ Result<TokenBatch> TokenBatch::New(Context& context, const Batch& batch, int64_t
                         " tokens do not fit this size");
   }
   TokenBatch out;
-  WEFT_ASSIGN_OR_RETURN(out.tokens, Upload(context, batch.tokens));
-  WEFT_ASSIGN_OR_RETURN(out.targets, Upload(context, batch.targets));
-  WEFT_ASSIGN_OR_RETURN(out.positions, Upload(context, batch.positions));
-  WEFT_ASSIGN_OR_RETURN(out.sequence_starts, Upload(context, batch.sequence_starts));
-  WEFT_ASSIGN_OR_RETURN(out.token_types, Upload(context, batch.token_types));
-  WEFT_ASSIGN_OR_RETURN(out.labels, Upload(context, batch.labels));
-  WEFT_ASSIGN_OR_RETURN(out.target_rows, Upload(context, batch.target_rows));
+  BatchPacker packer;
+  packer.Add(&out.tokens, batch.tokens);
+  packer.Add(&out.targets, batch.targets);
+  packer.Add(&out.positions, batch.positions);
+  packer.Add(&out.sequence_starts, batch.sequence_starts);
+  packer.Add(&out.token_types, batch.token_types);
+  packer.Add(&out.labels, batch.labels);
+  packer.Add(&out.target_rows, batch.target_rows);
   std::vector<int32_t> row_targets;
   for (const int32_t row : batch.target_rows) row_targets.push_back(batch.targets[row]);
-  WEFT_ASSIGN_OR_RETURN(out.row_targets, Upload(context, row_targets));
-  WEFT_ASSIGN_OR_RETURN(out.pixels, UploadPixels(context, batch));
-  out.lengths = batch.lengths;
-  if (out.lengths.empty()) {
-    out.lengths.assign(static_cast<size_t>(batch.sequences), static_cast<int32_t>(batch.length));
+  packer.Add(&out.row_targets, row_targets);
+  if (!batch.pixels.empty()) {
+    // On their own: they are large, and the backward pass needs only the rest.
+    BatchPacker pictures;
+    pictures.Add(&out.pixels, batch.pixels,
+                 {batch.sequences, static_cast<int64_t>(batch.pixels.size()) / batch.sequences});
+    WEFT_RETURN_IF_ERROR(pictures.Send(stage, context));
   }
+  std::vector<int32_t> first_rows, other_rows;
+  for (int64_t row = 0; !batch.labels.empty() && row < batch.sequences * batch.length; ++row) {
+    (row % batch.length == 0 ? first_rows : other_rows).push_back(static_cast<int32_t>(row));
+  }
+  packer.Add(&out.first_rows, first_rows);
+  if (!batch.pixels.empty()) packer.Add(&out.other_rows, other_rows);
+  WEFT_RETURN_IF_ERROR(packer.Send(stage, context));
+  out.starts_on_host = std::make_shared<const std::vector<int32_t>>(batch.sequence_starts);
   out.sequences = batch.sequences;
   out.length = batch.length;
   out.count = batch.sequences * batch.length;

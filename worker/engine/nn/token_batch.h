@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "worker/engine/data/batch.h"
@@ -8,18 +9,36 @@
 
 namespace weft::engine {
 
+/// Memory for the tensors of batches.
+class BatchStage {
+ public:
+  virtual ~BatchStage() = default;
+
+  struct Space {
+    Tensor tensor;         ///< u8, of at least the size that was asked for.
+    void* host = nullptr;  ///< Where to put its content.
+  };
+  virtual Result<Space> Take(Context& context, size_t bytes) = 0;
+
+  /// The content of `space` stands: `bytes` of it go where the kernels read them.
+  virtual Status Send(Context& context, const Space& space, size_t bytes) = 0;
+};
+
 /// A Batch where the kernels can read it. What the batch does not have is an empty Tensor.
 struct TokenBatch {
-  Tensor tokens;                 ///< [count] i32
-  Tensor targets;                ///< [count] i32
-  Tensor positions;              ///< [count] i32
-  Tensor sequence_starts;        ///< [runs + 1] i32
-  Tensor token_types;            ///< [count] i32
-  Tensor labels;                 ///< [sequences] i32
-  Tensor target_rows;            ///< [targets] i32, ascending indices of the positions with targets
-  Tensor row_targets;            ///< [targets] i32, what is to be predicted there
-  Tensor pixels;                 ///< [sequences, channels * height * width] f32
-  std::vector<int32_t> lengths;  ///< [sequences] real tokens; row s is [s * length, + lengths[s])
+  Tensor tokens;           ///< [count] i32
+  Tensor targets;          ///< [count] i32
+  Tensor positions;        ///< [count] i32
+  Tensor sequence_starts;  ///< [runs + 1] i32
+  Tensor token_types;      ///< [count] i32
+  Tensor labels;           ///< [sequences] i32
+  Tensor target_rows;      ///< [targets] i32, ascending indices of the positions with targets
+  Tensor row_targets;      ///< [targets] i32, what is to be predicted there
+  Tensor pixels;           ///< [sequences, channels * height * width] f32
+  Tensor first_rows;       ///< [sequences] i32, the first position of each; with labels
+  Tensor other_rows;       ///< [count - sequences] i32, all others; with pixels
+  /// What sequence_starts holds, for the host.
+  std::shared_ptr<const std::vector<int32_t>> starts_on_host;
   int64_t sequences = 0;
   int64_t length = 0;          ///< Tokens per row.
   int64_t count = 0;           ///< sequences * length
@@ -28,6 +47,10 @@ struct TokenBatch {
 
   /// kInvalid when the sizes within `batch` do not agree.
   static Result<TokenBatch> New(Context& context, const Batch& batch, int64_t first_sequence);
+
+  /// The same with its tensors in memory that `stage` brings to the device.
+  static Result<TokenBatch> New(BatchStage& stage, Context& context, const Batch& batch,
+                                int64_t first_sequence);
 };
 
 }  // namespace weft::engine

@@ -54,7 +54,8 @@ Status Adafactor::Update(Context& context, const UpdateArgs& args) {
                              .clip = static_cast<float>(spec_.update_clip),
                              .step = args.update,
                              .seed = inputs.seed,
-                             .rounding_step = inputs.step});
+                             .rounding_step = inputs.step,
+                             .gate = inputs.gate});
 }
 
 }  // namespace weft::engine

@@ -88,7 +88,8 @@ UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
           .gradient_limit = args.gradient_limit > 0 ? F32(args.gradient_limit)
                                                     : std::numeric_limits<float>::infinity(),
           .seed = context.seed,
-          .step = static_cast<uint32_t>(context.step)};
+          .step = static_cast<uint32_t>(context.step),
+          .gate = args.gate};
 }
 
 std::vector<int64_t> TrainedParameters(const ParameterSet& parameters) {

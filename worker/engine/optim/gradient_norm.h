@@ -1,22 +1,30 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <vector>
 
+#include "kernels/norm_stat/norm_stat.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/context.h"
 
 namespace weft::engine {
 
-/// What the gradients of all parameters look like together.
-struct GradientNorm {
-  double norm = 0;         ///< Root of the sum of squares.
-  int64_t non_finite = 0;  ///< NaN or infinite elements; norm means nothing when there are any.
+/// What NormStat says of some numbers, in memory that kernels write.
+struct NormSums {
+  double squares = 0;
+  int64_t non_finite = 0;  ///< NaN or infinite elements; squares mean nothing when there are any.
+
+  double Norm() const { return std::sqrt(squares); }
 };
 
-Result<GradientNorm> MeasureGradients(Context& context, const ParameterSet& parameters);
+/// Enqueues that *sums, memory of the stream's device, becomes the sums over `tensors`.
+Status Measure(Context& context, const std::vector<kernels::NormTensor>& tensors, NormSums* sums);
 
-/// Factor that brings gradients of norm `norm` down to norm `limit`, or 1 when they are within it
-/// or `limit` is 0 (Pascanu et al. 2013, arXiv 1211.5063).
-double ClipFactor(double norm, double limit);
+/// All elements of an f32 or bf16 tensor.
+kernels::NormTensor NormTensorOf(const TensorView& view);
+
+/// Enqueues the sums over the gradients that the optimizer will see.
+Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums);
 
 }  // namespace weft::engine

@@ -87,9 +87,11 @@ Status Muon::UpdateMatrix(Context& context, const UpdateArgs& args, const Matrix
                                                 .compute = compute_}));
     const double scale = StepScale(spec_.muon_scale, rows, matrix.columns);
     WEFT_RETURN_IF_ERROR(kernels::Sgd(
-        context.stream,
-        {.update = InputsOf(context, {.learning_rate = args.learning_rate, .gradient_scale = scale},
-                            tensor)}));
+        context.stream, {.update = InputsOf(context,
+                                            {.learning_rate = args.learning_rate,
+                                             .gradient_scale = scale,
+                                             .gate = {.factor = nullptr, .made = args.gate.made}},
+                                            tensor)}));
     if (part.parameter != nullptr) part.parameter += part.count;
     if (part.bf16_parameter != nullptr) part.bf16_parameter += part.count;
     part.gradient += part.count;

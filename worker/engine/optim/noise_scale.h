@@ -1,12 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
+#include <array>
 #include <optional>
 #include <vector>
 
-#include "worker/engine/nn/parameter_set.h"
-#include "worker/engine/optim/optimizer_state.h"
+#include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
 
@@ -17,20 +15,19 @@ namespace weft::engine {
 /// that of the batches. The averages are state, for checkpoints.
 class NoiseScale {
  public:
-  static Result<std::unique_ptr<NoiseScale>> New(Context& context);
-
   /// Mean gradients over `small` and `large` (> small) sequences have these square norms.
   void Add(double small, double small_square_norm, double large, double large_square_norm);
 
   /// None while there is no estimate, or while it says that there is no gradient but noise.
   std::optional<double> Value() const;
 
-  std::vector<NamedTensor> StateTensors() const { return state_.Named(); }
+  /// On the host, wherever the gradients are.
+  std::vector<NamedTensor> StateTensors() {
+    return {{"gradient_noise_scale/averages", {averages_.data(), DType::kF32, {2}}}};
+  }
 
  private:
-  NoiseScale() = default;
-
-  OptimizerState state_;  ///< Averages of tr(S) and of |G|^2, up to the same factor.
+  std::array<float, 2> averages_ = {};  ///< Of tr(S) and of |G|^2, up to the same factor.
 };
 
 }  // namespace weft::engine

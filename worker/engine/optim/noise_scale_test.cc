@@ -22,12 +22,7 @@ double SquareNorm(PhiloxStream& random, int64_t count) {
 }
 
 TEST(NoiseScaleTest, FindsTheScaleOfSyntheticGradients) {
-  Allocator allocator;
-  Context context;
-  context.allocator = &allocator;
-  auto made = NoiseScale::New(context);
-  ASSERT_TRUE(made.ok());
-  NoiseScale& scale = **made;
+  NoiseScale scale;
   EXPECT_FALSE(scale.Value().has_value());
   PhiloxStream random({.seed = 4});
   double mean = 0;
@@ -39,28 +34,20 @@ TEST(NoiseScaleTest, FindsTheScaleOfSyntheticGradients) {
 }
 
 TEST(NoiseScaleTest, ItsStateIsAllOfIt) {
-  Allocator allocator;
-  Context context;
-  context.allocator = &allocator;
-  auto original = NoiseScale::New(context), copy = NoiseScale::New(context);
-  ASSERT_TRUE(original.ok() && copy.ok());
-  (*original)->Add(1, 3.0, 4, 1.5);
-  const TensorView from = (*original)->StateTensors()[0].view;
-  std::memcpy((*copy)->StateTensors()[0].view.data, from.data, from.Bytes());
-  (*original)->Add(1, 3.5, 4, 1.25);
-  (*copy)->Add(1, 3.5, 4, 1.25);
-  ASSERT_TRUE((*copy)->Value().has_value());
-  EXPECT_EQ(*(*copy)->Value(), *(*original)->Value());
+  NoiseScale original, copy;
+  original.Add(1, 3.0, 4, 1.5);
+  const TensorView from = original.StateTensors()[0].view;
+  std::memcpy(copy.StateTensors()[0].view.data, from.data, from.Bytes());
+  original.Add(1, 3.5, 4, 1.25);
+  copy.Add(1, 3.5, 4, 1.25);
+  ASSERT_TRUE(copy.Value().has_value());
+  EXPECT_EQ(*copy.Value(), *original.Value());
 }
 
 TEST(NoiseScaleTest, GradientsThatAreOnlyNoiseGiveNone) {
-  Allocator allocator;
-  Context context;
-  context.allocator = &allocator;
-  auto scale = NoiseScale::New(context);
-  ASSERT_TRUE(scale.ok());
-  (*scale)->Add(1, 8.0, 4, 1.0);  // falls faster than noise does
-  EXPECT_FALSE((*scale)->Value().has_value());
+  NoiseScale scale;
+  scale.Add(1, 8.0, 4, 1.0);  // falls faster than noise does
+  EXPECT_FALSE(scale.Value().has_value());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "common/spec/job_spec.h"
 #include "common/status.h"
+#include "kernels/optimizer/optimizer.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
@@ -21,9 +22,10 @@ struct AveragedParameter {
 
 struct UpdateArgs {
   double learning_rate = 0;
-  double gradient_scale = 1;  ///< Multiplies the gradients on the fly.
-  double gradient_limit = 0;  ///< Largest absolute value of a gradient after that; 0: none.
-  int64_t update = 1;         ///< How many updates this one makes, counted from 1.
+  double gradient_scale = 1;      ///< Multiplies the gradients on the fly.
+  double gradient_limit = 0;      ///< Largest absolute value of a gradient after that; 0: none.
+  int64_t update = 1;             ///< How many updates this one makes, counted from 1.
+  kernels::UpdateGate gate = {};  ///< A further factor, and whether it is made at all.
 };
 
 /// A rule that moves the parameters of one ParameterSet by their gradients. All it remembers
@@ -32,7 +34,11 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
+  /// Enqueues the update. What its gate decides is not known yet.
   virtual Status Update(Context& context, const UpdateArgs& args) = 0;
+
+  /// The update that was enqueued last has been made.
+  virtual void Made() {}
 
   /// For checkpoints: writing into the views restores the optimizer. Names are the rule's, the
   /// parameter's and what it is: "adamw/transformer.wte.weight/first_moment".
@@ -41,7 +47,9 @@ class Optimizer {
   /// Averages that stand for the parameters in evaluation and export, for rules whose result they
   /// are. Only after the first update. Overwrites the gradients of bf16 parameters: see
   /// ExchangeableAverage.
-  virtual std::vector<AveragedParameter> Averages() const { return {}; }
+  virtual Result<std::vector<AveragedParameter>> Averages(Context&) const {
+    return std::vector<AveragedParameter>();
+  }
 };
 
 /// The optimizer of `spec`, its state zero. `parameters`, allocated with gradients, outlives it;

@@ -1,7 +1,8 @@
 #include "worker/engine/optim/optimizer_state.h"
 
-#include <cstring>
 #include <utility>
+
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 
@@ -17,8 +18,7 @@ Status OptimizerState::Allocate(Context& context) {
   if (elements_ == 0) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(buffer_,
                         Tensor::New(context, Component::kOptimizer, DType::kF32, {elements_}));
-  std::memset(buffer_.As<float>(), 0, buffer_.Bytes());
-  return OkStatus();
+  return Clear(context.stream, buffer_);
 }
 
 std::vector<NamedTensor> OptimizerState::Named() const {

@@ -321,7 +321,9 @@ TEST(OptimizerTest, TheAverageOfScheduleFreeIsWhatItYields) {
     run.Update(t);
     run.UpdateReference(t, ScheduleFreeRule);
   }
-  const std::vector<AveragedParameter> averages = run.optimizer->Averages();
+  auto made = run.optimizer->Averages(run.context);
+  ASSERT_TRUE(made.ok());
+  const std::vector<AveragedParameter>& averages = *made;
   ASSERT_EQ(averages.size(), run.reference.size());
   for (size_t i = 0; i < averages.size(); ++i) {
     for (size_t k = 0; k < run.reference[i].value.size(); ++k) {

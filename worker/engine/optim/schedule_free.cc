@@ -19,7 +19,6 @@ Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const Opt
       state.Add(spec.name + "/" + parameters[i].name + "/" + what, parameters[i].shape);
     }
   }
-  const size_t sum = state.Add(spec.name + "/weight_sum", {2});
   WEFT_RETURN_IF_ERROR(state.Allocate(context));
   size_t next = 0;
   for (int64_t i : optimizer->indices_) {
@@ -27,7 +26,6 @@ Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const Opt
     for (float*& memory : tensor.state) memory = state[next++];
     optimizer->tensors_.push_back(tensor);
   }
-  optimizer->weight_sum_ = state[sum];
   return std::unique_ptr<Optimizer>(std::move(optimizer));
 }
 
@@ -36,8 +34,8 @@ Status ScheduleFree::Start(Context& context) {
   for (size_t k = 0; k < tensors_.size(); ++k) {
     const TensorView parameter = parameters_->value(indices_[k]);
     for (float* state : {tensors_[k].state[0], tensors_[k].state[1]}) {
-      WEFT_RETURN_IF_ERROR(
-          kernels::Cast(context.stream, {parameter, {state, DType::kF32, parameter.shape}}));
+      WEFT_RETURN_IF_ERROR(kernels::Cast(
+          context.stream, {parameter, {state, DType::kF32, parameter.shape, parameter.device}}));
     }
   }
   return OkStatus();
@@ -49,8 +47,8 @@ double ScheduleFree::AverageWeight(const UpdateArgs& args) {
       args.learning_rate * std::sqrt(1 - std::pow(spec_.beta2, static_cast<double>(args.update)));
   const double sum =
       static_cast<double>(weight_sum_[0]) + static_cast<double>(weight_sum_[1]) + rate * rate;
-  weight_sum_[0] = static_cast<float>(sum);
-  weight_sum_[1] = static_cast<float>(sum - static_cast<double>(weight_sum_[0]));
+  next_weight_sum_[0] = static_cast<float>(sum);
+  next_weight_sum_[1] = static_cast<float>(sum - static_cast<double>(next_weight_sum_[0]));
   return sum > 0 ? std::min(1.0, rate * rate / sum) : 1.0;
 }
 
@@ -65,10 +63,21 @@ Status ScheduleFree::Update(Context& context, const UpdateArgs& args) {
                                      .average_weight = static_cast<float>(AverageWeight(args))});
 }
 
-std::vector<AveragedParameter> ScheduleFree::Averages() const {
+std::vector<NamedTensor> ScheduleFree::StateTensors() const {
+  std::vector<NamedTensor> tensors = state_.Named();
+  // Who restores writes into it.
+  auto* sum = const_cast<float*>(weight_sum_.data());
+  tensors.push_back({spec_.name + "/weight_sum", {sum, DType::kF32, {2}}});
+  return tensors;
+}
+
+Result<std::vector<AveragedParameter>> ScheduleFree::Averages(Context& context) const {
   std::vector<AveragedParameter> averages;
   for (size_t k = 0; k < tensors_.size(); ++k) {
-    averages.push_back(ExchangeableAverage(*parameters_, indices_[k], tensors_[k].state[0]));
+    WEFT_ASSIGN_OR_RETURN(
+        const AveragedParameter average,
+        ExchangeableAverage(context, *parameters_, indices_[k], tensors_[k].state[0]));
+    averages.push_back(average);
   }
   return averages;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -21,8 +22,9 @@ class ScheduleFree : public Optimizer {
                                                 const std::vector<ParameterRule>& rules);
 
   Status Update(Context& context, const UpdateArgs& args) override;
-  std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }
-  std::vector<AveragedParameter> Averages() const override;
+  void Made() override { weight_sum_ = next_weight_sum_; }
+  std::vector<NamedTensor> StateTensors() const override;
+  Result<std::vector<AveragedParameter>> Averages(Context& context) const override;
 
  private:
   ScheduleFree(const OptimizerSpec& spec, const ParameterSet* parameters)
@@ -36,7 +38,9 @@ class ScheduleFree : public Optimizer {
   const ParameterSet* parameters_;
   std::vector<int64_t> indices_;
   std::vector<kernels::UpdateTensor> tensors_;  ///< Of indices_.
-  float* weight_sum_ = nullptr;  ///< Of the averages, as a number and what f32 lacks of it.
+  /// Of the averages, as a number and what f32 lacks of it; the host's, and state.
+  std::array<float, 2> weight_sum_ = {};
+  std::array<float, 2> next_weight_sum_ = {};  ///< Once the update has been made.
 };
 
 }  // namespace weft::engine

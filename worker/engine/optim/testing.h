@@ -59,7 +59,7 @@ class OptimizerRun {
     add("h.0.mlp.c_proj.weight", {16, 40}, {0, 0.5});
     add("ln_f.weight", {16}, {1, 0});
     WEFT_CHECK(parameters.Allocate(context, true, matrices).ok(), "allocate");
-    parameters.Initialize(1);
+    WEFT_CHECK(parameters.Initialize(1).ok(), "initialize");
     parameters.SetParts(1, {16, 16, 16});
     auto made = NewOptimizer(context, spec, &parameters, DType::kF32);
     WEFT_CHECK(made.ok(), made.status().message());
@@ -95,6 +95,7 @@ class OptimizerRun {
                                                 .gradient_limit = Limit(),
                                                 .update = t});
     WEFT_CHECK(status.ok(), status.message());
+    optimizer->Made();
   }
 
   /// The same of the reference; Update(t) came before.

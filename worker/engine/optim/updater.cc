@@ -1,7 +1,5 @@
 #include "worker/engine/optim/updater.h"
 
-#include "worker/engine/optim/gradient_norm.h"
-
 namespace weft::engine {
 
 Result<std::unique_ptr<Updater>> Updater::New(Context& context, const JobSpec& job,
@@ -15,17 +13,22 @@ Result<std::unique_ptr<Updater>> Updater::New(Context& context, const JobSpec& j
 }
 
 Status Updater::Update(Context& context, const StepArgs& args) {
-  const double clipping = ClipFactor(args.gradient_norm, train_.gradient_clip_norm);
-  WEFT_RETURN_IF_ERROR(optimizer_->Update(context, {.learning_rate = args.learning_rate,
-                                                    .gradient_scale = clipping / args.loss_scale,
-                                                    .gradient_limit = train_.gradient_clip_value,
-                                                    .update = args.update}));
-  return average_ == nullptr ? OkStatus() : average_->Observe(context, args.update);
+  return optimizer_->Update(context, {.learning_rate = args.learning_rate,
+                                      .gradient_limit = train_.gradient_clip_value,
+                                      .update = args.update,
+                                      .gate = args.gate});
 }
 
-std::vector<AveragedParameter> Updater::Averages(int64_t updates) {
-  if (updates == 0) return {};
-  return average_ == nullptr ? optimizer_->Averages() : average_->Averages(updates);
+Status Updater::Made(Context& context, int64_t update) {
+  optimizer_->Made();
+  if (average_ == nullptr) return OkStatus();
+  ProfileScope scope(context.profiler, "weight average");
+  return average_->Observe(context, update);
+}
+
+Result<std::vector<AveragedParameter>> Updater::Averages(Context& context, int64_t updates) {
+  if (updates == 0) return std::vector<AveragedParameter>();
+  return average_ == nullptr ? optimizer_->Averages(context) : average_->Averages(context, updates);
 }
 
 std::vector<NamedTensor> Updater::StateTensors() const {

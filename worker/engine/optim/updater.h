@@ -11,16 +11,15 @@
 
 namespace weft::engine {
 
-/// What is known of the gradients of a step.
+/// What is known of the gradients of a step when its update is enqueued.
 struct StepArgs {
   double learning_rate = 0;
-  double gradient_norm = 0;  ///< Without the loss scale, before clipping.
-  double loss_scale = 1;     ///< That the gradients still have.
-  int64_t update = 1;        ///< How many updates this one makes, counted from 1.
+  int64_t update = 1;             ///< How many updates this one makes, counted from 1.
+  kernels::UpdateGate gate = {};  ///< Clipping and loss scale as one factor; whether it is made.
 };
 
-/// What happens to the parameters once the gradients of a step stand: clipping, the optimizer's
-/// rule, averages of the weights.
+/// What happens to the parameters once the gradients of a step stand: the optimizer's rule,
+/// averages of the weights.
 class Updater {
  public:
   /// kInvalid when the job's parameter groups do not fit `parameters`, which outlive it. `compute`:
@@ -28,11 +27,15 @@ class Updater {
   static Result<std::unique_ptr<Updater>> New(Context& context, const JobSpec& job,
                                               const ParameterSet& parameters, DType compute);
 
+  /// Enqueues the optimizer's update.
   Status Update(Context& context, const StepArgs& args);
+
+  /// The update enqueued last, number `update`, has been made.
+  Status Made(Context& context, int64_t update);
 
   /// The averages that stand for the parameters in an evaluation after `updates` updates, see
   /// Exchange; empty when the parameters themselves count. Overwrites the gradients.
-  std::vector<AveragedParameter> Averages(int64_t updates);
+  Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates);
 
   std::vector<NamedTensor> StateTensors() const;
 

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
-#include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/optimizer/optimizer.h"
 #include "worker/engine/optim/fused_optimizer.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -37,30 +38,26 @@ std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates) {
   return names;
 }
 
-void Exchange(const std::vector<AveragedParameter>& averages) {
+Status Exchange(Context& context, const std::vector<AveragedParameter>& averages) {
   for (const AveragedParameter& a : averages) {
-    kernels::cpu::WithFloatType(a.parameter.dtype, [&]<class T>() {
-      T* parameter = a.parameter.As<T>();
-      kernels::cpu::ParallelFor(a.count(), kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const float value = ToFloat(parameter[i]);
-          parameter[i] = FromFloat<T>(a.average[i]);
-          a.average[i] = value;
-        }
-      });
-    });
+    const TensorView average(a.average, DType::kF32, a.parameter.shape, a.parameter.device);
+    WEFT_ASSIGN_OR_RETURN(const Tensor value, Tensor::New(context, Component::kWorkspace,
+                                                          DType::kF32, a.parameter.shape));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {a.parameter, value}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {average, a.parameter}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {value, average}));
   }
+  return OkStatus();
 }
 
-AveragedParameter ExchangeableAverage(const ParameterSet& parameters, int64_t index,
-                                      float* average) {
+Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterSet& parameters,
+                                              int64_t index, float* average) {
   const TensorView value = parameters.value(index);
-  if (value.dtype == DType::kF32) return {value, average};
-  auto* copy = parameters.gradient(index).As<float>();
-  kernels::cpu::ParallelFor(value.shape.Elements(), kGrain, [&](int64_t begin, int64_t end) {
-    std::copy(average + begin, average + end, copy + begin);
-  });
-  return {value, copy};
+  if (value.dtype == DType::kF32) return AveragedParameter{value, average};
+  const TensorView copy = parameters.gradient(index);
+  WEFT_RETURN_IF_ERROR(
+      kernels::Cast(context.stream, {{average, DType::kF32, copy.shape, copy.device}, copy}));
+  return AveragedParameter{value, copy.As<float>()};
 }
 
 Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
@@ -116,33 +113,45 @@ Status WeightAverage::Observe(Context& context, int64_t updates) {
   const int64_t slot = spec_.kind == "ema" ? 0 : (observed - 1) % spec_.window;
   for (const Entry& e : entries_) {
     const TensorView value = parameters_->value(e.index);
-    WEFT_RETURN_IF_ERROR(
-        kernels::Cast(context.stream, {value, {e.slots[slot], DType::kF32, value.shape}}));
+    WEFT_RETURN_IF_ERROR(kernels::Cast(
+        context.stream, {value, {e.slots[slot], DType::kF32, value.shape, value.device}}));
   }
   return OkStatus();
 }
 
-std::vector<AveragedParameter> WeightAverage::Averages(int64_t updates) {
+Status WeightAverage::MeanOfSlots(Context& context, const Entry& entry, int64_t taken,
+                                  const TensorView& mean) const {
+  std::vector<HostCopy> slots;
+  for (int64_t slot = 0; slot < taken; ++slot) {
+    const TensorView view(entry.slots[slot], DType::kF32, {entry.count}, mean.device);
+    WEFT_ASSIGN_OR_RETURN(HostCopy copy, HostCopy::Of(context.stream, view));
+    slots.push_back(std::move(copy));
+  }
+  return FillOnHost(context.stream, mean, [&](const TensorView& to) {
+    kernels::cpu::ParallelFor(entry.count, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        double sum = 0;
+        for (const HostCopy& slot : slots) sum += slot.view().As<float>()[i];
+        to.As<float>()[i] = static_cast<float>(sum / static_cast<double>(taken));
+      }
+    });
+  });
+}
+
+Result<std::vector<AveragedParameter>> WeightAverage::Averages(Context& context, int64_t updates) {
   std::vector<AveragedParameter> averages;
   const int64_t observed = updates / spec_.every_steps;
   if (observed == 0) return averages;
-  if (spec_.kind == "ema") {
-    for (const Entry& e : entries_) {
-      averages.push_back(ExchangeableAverage(*parameters_, e.index, e.slots[0]));
-    }
-    return averages;
-  }
-  const int64_t taken = std::min(observed, spec_.window);
   for (const Entry& e : entries_) {
-    auto* mean = parameters_->gradient(e.index).As<float>();
-    kernels::cpu::ParallelFor(e.count, kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        double sum = 0;
-        for (int64_t slot = 0; slot < taken; ++slot) sum += e.slots[slot][i];
-        mean[i] = static_cast<float>(sum / static_cast<double>(taken));
-      }
-    });
-    averages.push_back({parameters_->value(e.index), mean});
+    if (spec_.kind == "ema") {
+      WEFT_ASSIGN_OR_RETURN(const AveragedParameter average,
+                            ExchangeableAverage(context, *parameters_, e.index, e.slots[0]));
+      averages.push_back(average);
+      continue;
+    }
+    const TensorView mean = parameters_->gradient(e.index);
+    WEFT_RETURN_IF_ERROR(MeanOfSlots(context, e, std::min(observed, spec_.window), mean));
+    averages.push_back({parameters_->value(e.index), mean.As<float>()});
   }
   return averages;
 }

@@ -14,14 +14,14 @@
 
 namespace weft::engine {
 
-/// Exchanges parameters and averages, in parallel; what becomes bf16 is rounded to nearest. Twice
-/// is as if never for the parameters.
-void Exchange(const std::vector<AveragedParameter>& averages);
+/// Exchanges parameters and averages; what becomes bf16 is rounded to nearest. Twice is as if never
+/// for the parameters.
+Status Exchange(Context& context, const std::vector<AveragedParameter>& averages);
 
 /// The average of parameter `index`, ready for two exchanges after which it is what it was: where
 /// the parameter is bf16, a copy in its gradient, which nothing needs between two steps.
-AveragedParameter ExchangeableAverage(const ParameterSet& parameters, int64_t index,
-                                      float* average);
+Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterSet& parameters,
+                                              int64_t index, float* average);
 
 /// How the tensor of a checkpoint is called that is an average of a parameter, or part of one.
 struct AverageName {
@@ -49,8 +49,8 @@ class WeightAverage {
   Status Observe(Context& context, int64_t updates);
 
   /// What to exchange for an evaluation after `updates` updates; empty while there is no average.
-  /// The mean of lawa is made in the gradients.
-  std::vector<AveragedParameter> Averages(int64_t updates);
+  /// The mean of lawa is made on the host, into the gradients.
+  Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates);
 
   std::vector<NamedTensor> StateTensors() const { return state_.Named(); }
 
@@ -64,6 +64,8 @@ class WeightAverage {
   WeightAverage(const AveragingSpec& spec, const ParameterSet* parameters)
       : spec_(spec), parameters_(parameters) {}
   Result<const float*> InF32(Context& context, const Entry& entry) const;
+  Status MeanOfSlots(Context& context, const Entry& entry, int64_t taken,
+                     const TensorView& mean) const;
 
   AveragingSpec spec_;
   const ParameterSet* parameters_;

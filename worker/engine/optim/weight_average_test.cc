@@ -34,9 +34,16 @@ void SetParameters(OptimizerRun& run, int64_t t) {
   }
 }
 
+std::vector<AveragedParameter> AveragesOf(OptimizerRun& run, WeightAverage& average,
+                                          int64_t updates) {
+  auto averages = average.Averages(run.context, updates);
+  WEFT_CHECK(averages.ok(), averages.status().message());
+  return *averages;
+}
+
 // The average of element k of the second parameter.
-float AverageOf(WeightAverage& average, int64_t updates, int64_t k) {
-  return average.Averages(updates)[1].average[k];
+float AverageOf(OptimizerRun& run, WeightAverage& average, int64_t updates, int64_t k) {
+  return AveragesOf(run, average, updates)[1].average[k];
 }
 
 TEST(WeightAverageTest, NoneCostsNothing) {
@@ -47,7 +54,7 @@ TEST(WeightAverageTest, NoneCostsNothing) {
 TEST(WeightAverageTest, AnExponentialAverageStartsAtItsFirstValue) {
   OptimizerRun run(OptimizerSpec{});
   auto average = NewAverage(run, {.kind = "ema", .decay = 0.75, .every_steps = 3});
-  EXPECT_TRUE(average->Averages(2).empty());
+  EXPECT_TRUE(AveragesOf(run, *average, 2).empty());
   std::vector<double> expected(5);
   for (int64_t t = 1; t <= 31; ++t) {
     SetParameters(run, t);
@@ -57,14 +64,14 @@ TEST(WeightAverageTest, AnExponentialAverageStartsAtItsFirstValue) {
       expected[k] = t == 3 ? ValueAt(t, k) : 0.75 * expected[k] + 0.25 * ValueAt(t, k);
     }
   }
-  for (int64_t k = 0; k < 5; ++k) EXPECT_NEAR(AverageOf(*average, 31, k), expected[k], 1e-6);
+  for (int64_t k = 0; k < 5; ++k) EXPECT_NEAR(AverageOf(run, *average, 31, k), expected[k], 1e-6);
   EXPECT_EQ(average->StateTensors()[0].name, "ema/wte.weight");
 }
 
 TEST(WeightAverageTest, LawaIsTheMeanOfTheLastSnapshots) {
   OptimizerRun run(OptimizerSpec{});
   auto average = NewAverage(run, {.kind = "lawa", .every_steps = 2, .window = 3});
-  EXPECT_TRUE(average->Averages(1).empty());
+  EXPECT_TRUE(AveragesOf(run, *average, 1).empty());
   std::deque<int64_t> snapshots;
   for (int64_t t = 1; t <= 15; ++t) {
     SetParameters(run, t);
@@ -74,7 +81,7 @@ TEST(WeightAverageTest, LawaIsTheMeanOfTheLastSnapshots) {
     if (snapshots.empty()) continue;
     double mean = 0;
     for (int64_t s : snapshots) mean += ValueAt(s, 4) / static_cast<double>(snapshots.size());
-    ASSERT_NEAR(AverageOf(*average, t, 4), mean, 1e-6) << t;
+    ASSERT_NEAR(AverageOf(run, *average, t, 4), mean, 1e-6) << t;
   }
   EXPECT_EQ(average->StateTensors().size(), 3u * 5);
   EXPECT_EQ(average->StateTensors()[5].name, "lawa/1/wte.weight");
@@ -92,7 +99,7 @@ TEST(WeightAverageTest, LawaDividesTheVarianceOfANoisyQuadraticByItsWindow) {
     }
     ASSERT_TRUE(average->Observe(run.context, t).ok());
   }
-  const AveragedParameter a = average->Averages(64)[1];
+  const AveragedParameter a = AveragesOf(run, *average, 64)[1];
   double last = 0, mean = 0;
   for (int64_t k = 0; k < a.count(); ++k) {
     last += std::pow(a.parameter.As<float>()[k], 2);
@@ -126,8 +133,8 @@ TEST(WeightAverageTest, ExchangingTwiceIsAsIfNever) {
       std::vector<std::vector<float>> state;
       const auto states = average->StateTensors();
       for (const NamedTensor& tensor : states) state.push_back(ValuesOf(tensor.view));
-      const auto averages = average->Averages(3);
-      Exchange(averages);
+      const auto averages = AveragesOf(run, *average, 3);
+      ASSERT_TRUE(Exchange(run.context, averages).ok());
       const auto exchanged = run.Values();
       for (size_t p = 0; p < exchanged.size(); ++p) {
         const bool half = run.parameters.value(static_cast<int64_t>(p)).dtype == DType::kBF16;
@@ -139,7 +146,7 @@ TEST(WeightAverageTest, ExchangingTwiceIsAsIfNever) {
                       half ? std::abs(expected[p][k]) * 0x1p-8 + 1e-6 : 1e-6);
         }
       }
-      Exchange(averages);
+      ASSERT_TRUE(Exchange(run.context, averages).ok());
       EXPECT_EQ(run.Values(), before);
       for (size_t i = 0; i < states.size(); ++i) EXPECT_EQ(ValuesOf(states[i].view), state[i]);
     }

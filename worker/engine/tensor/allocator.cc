@@ -1,7 +1,6 @@
 #include "worker/engine/tensor/allocator.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <string>
 
@@ -70,28 +69,34 @@ Result<BlockRef> Allocator::Allocate(Component component, size_t bytes) {
   std::lock_guard lock(mutex_);
   Block* block = TakeCached(rounded);
   if (block == nullptr) {
-    if (limit_bytes_ > 0 && held_bytes_ + size > limit_bytes_) {
-      DropCached(std::max<int64_t>(limit_bytes_ - size, 0));
-      if (held_bytes_ + size > limit_bytes_) return OverLimit(component, size);
-    }
-    void* data = kernels::cpu::AllocateAligned(rounded).release();
+    void* data = TakeNew(rounded);
     if (data == nullptr) return OverLimit(component, size);
     block = new Block{data, rounded, component, this};
-    held_bytes_ += size;
-    ++system_allocations_;
   }
   block->component = component;
   Count(component, static_cast<int64_t>(block->bytes));
   return BlockRef(block);
 }
 
+int64_t Allocator::LimitOfSource() const {
+  return limit_bytes_ == 0 ? 0 : std::max<int64_t>(limit_bytes_ - external_bytes_, 1);
+}
+
+void* Allocator::TakeNew(size_t bytes) {
+  void* data = source_->Take(bytes, LimitOfSource());
+  if (data != nullptr || cached_.empty()) return data;
+  DropCached(limit_bytes_ == 0 ? 0
+                               : std::max<int64_t>(limit_bytes_ - static_cast<int64_t>(bytes), 0));
+  return source_->Take(bytes, LimitOfSource());
+}
+
 Status Allocator::CountExternal(Component component, int64_t bytes) {
   std::lock_guard lock(mutex_);
-  if (bytes > 0 && limit_bytes_ > 0 && held_bytes_ + bytes > limit_bytes_) {
+  if (bytes > 0 && limit_bytes_ > 0 && HeldBytes() + bytes > limit_bytes_) {
     DropCached(std::max<int64_t>(limit_bytes_ - bytes, 0));
-    if (held_bytes_ + bytes > limit_bytes_) return OverLimit(component, bytes);
+    if (HeldBytes() + bytes > limit_bytes_) return OverLimit(component, bytes);
   }
-  held_bytes_ += bytes;
+  external_bytes_ += bytes;
   Count(component, bytes);
   return OkStatus();
 }
@@ -128,17 +133,22 @@ void Allocator::ResetPeaks() {
 
 int64_t Allocator::held_bytes() const {
   std::lock_guard lock(mutex_);
-  return held_bytes_;
+  return HeldBytes();
 }
 
 int64_t Allocator::system_allocations() const {
   std::lock_guard lock(mutex_);
-  return system_allocations_;
+  return source_->system_allocations();
 }
 
 void Allocator::Return(Block* block) {
   std::lock_guard lock(mutex_);
   Count(block->component, -static_cast<int64_t>(block->bytes));
+  if (source_->reuses()) {
+    source_->Give(block->data, block->bytes);
+    delete block;
+    return;
+  }
   cached_.emplace(block->bytes, block);
 }
 
@@ -152,11 +162,10 @@ Allocator::Block* Allocator::TakeCached(size_t bytes) {
 }
 
 void Allocator::DropCached(int64_t until_bytes_held) {
-  while (!cached_.empty() && held_bytes_ > until_bytes_held) {
+  while (!cached_.empty() && HeldBytes() > until_bytes_held) {
     auto largest = std::prev(cached_.end());
     Block* block = largest->second;
-    held_bytes_ -= static_cast<int64_t>(block->bytes);
-    std::free(block->data);
+    source_->Give(block->data, block->bytes);
     delete block;
     cached_.erase(largest);
   }
@@ -177,10 +186,13 @@ Status Allocator::OverLimit(Component component, int64_t bytes) const {
   }
   return ExhaustedError(
       "allocating " + std::to_string(bytes) + " bytes for " +
-      std::string(ComponentName(component)) + " with " + std::to_string(held_bytes_) +
+      std::string(ComponentName(component)) + " with " + std::to_string(HeldBytes()) +
       " held goes past the limit of " +
-      (limit_bytes_ > 0 ? std::to_string(limit_bytes_) + " bytes" : "what the system has") + " (" +
-      held + "); hint: a smaller micro_batch, recompute: block, or more memory_per_rank_bytes");
+      (limit_bytes_ > 0                              ? std::to_string(limit_bytes_) + " bytes"
+       : source_->device().type == DeviceType::kCuda ? "what the device has"
+                                                     : "what the system has") +
+      " (" + held +
+      "); hint: a smaller micro_batch, recompute: block, or more memory_per_rank_bytes");
 }
 
 }  // namespace weft::engine

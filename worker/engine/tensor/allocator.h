@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "worker/engine/tensor/memory_source.h"
 
 namespace weft::engine {
 
@@ -65,15 +67,20 @@ class BlockRef {
   Block* block_ = nullptr;
 };
 
-/// Memory of one rank on the CPU. Counts live and peak bytes by component, refuses what goes past
-/// the limit, and keeps freed blocks for the next request of about their size, so that training
-/// steps after the first take nothing from the system. Thread-safe. Outlives its blocks.
+/// Memory of one rank, of the process or of its device. Counts live and peak bytes by component,
+/// refuses what goes past the limit, and keeps freed blocks for the next request of about their
+/// size, so that training steps after the first take nothing from the system. A block goes back as
+/// soon as nobody refers to it, though work that reads it may still be enqueued on a device: all
+/// blocks of an Allocator are used on one stream. Thread-safe. Outlives its blocks.
 class Allocator {
  public:
   static constexpr size_t kAlignment = 64;
 
   /// Holds at most `limit_bytes` from the system; 0: no limit.
-  explicit Allocator(int64_t limit_bytes = 0) : limit_bytes_(limit_bytes) {}
+  explicit Allocator(int64_t limit_bytes = 0)
+      : Allocator(std::make_unique<HostMemory>(), limit_bytes) {}
+  Allocator(std::unique_ptr<MemorySource> source, int64_t limit_bytes)
+      : source_(std::move(source)), limit_bytes_(limit_bytes) {}
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -110,17 +117,22 @@ class Allocator {
 
   void Return(Block* block);
   Block* TakeCached(size_t bytes);
+  void* TakeNew(size_t bytes);
   void DropCached(int64_t until_bytes_held);
   void Count(Component component, int64_t bytes);
   Status OverLimit(Component component, int64_t bytes) const;
 
+  int64_t HeldBytes() const { return source_->held_bytes() + external_bytes_; }
+  /// Of what the source may hold; 0: none.
+  int64_t LimitOfSource() const;
+
+  const std::unique_ptr<MemorySource> source_;
   const int64_t limit_bytes_;
   mutable std::mutex mutex_;
   std::array<int64_t, kComponents> live_{};
   std::array<int64_t, kComponents> peak_{};
   std::array<int64_t, kComponents> recent_peak_{};
-  int64_t held_bytes_ = 0;
-  int64_t system_allocations_ = 0;
+  int64_t external_bytes_ = 0;
   std::multimap<size_t, Block*> cached_;  ///< By size.
 };
 

@@ -49,7 +49,10 @@ void Profiler::CountWork(double flops, double bytes) {
 }
 
 void Profiler::AddPhase(std::string_view name, double seconds) {
-  const Time begin = Before(std::chrono::steady_clock::now(), seconds);
+  AddPhase(name, seconds, Before(std::chrono::steady_clock::now(), seconds));
+}
+
+void Profiler::AddPhase(std::string_view name, double seconds, Time begin) {
   Keep({Track::kPhases, name, begin, seconds, 0, 0}, seconds);
 }
 

@@ -74,8 +74,9 @@ class Profiler {
   /// The innermost open operation does so many operations on numbers and moves so many bytes.
   void CountWork(double flops, double bytes);
 
-  /// A part of the step that took `seconds` ends now.
+  /// A part of the step that took `seconds` ends now, or began at `begin`.
   void AddPhase(std::string_view name, double seconds);
+  void AddPhase(std::string_view name, double seconds, Time begin);
 
   /// A collective over `bytes` on this rank that took `seconds` ends now. From any thread.
   void AddCollective(std::string_view name, double seconds, double bytes);

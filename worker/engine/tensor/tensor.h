@@ -45,6 +45,13 @@ class Tensor {
     return part;
   }
 
+  /// What stands from byte `offset` on, as a tensor of another type and shape.
+  Tensor Part(size_t offset, DType dtype, const Shape& shape) const {
+    Tensor part = *this;
+    part.view_ = TensorView(static_cast<char*>(view_.data) + offset, dtype, shape, view_.device);
+    return part;
+  }
+
   /// Rows [begin, begin + count) of the [Rows(), shape[-1]] matrix.
   Tensor Rows(int64_t begin, int64_t count) const {
     Tensor rows = *this;

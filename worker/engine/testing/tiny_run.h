@@ -56,7 +56,7 @@ struct TinyRun {
     auto made = NewModel(context, spec, options);
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);
-    model->parameters().Initialize(1);
+    WEFT_CHECK(model->parameters().Initialize(1).ok(), "initialize");
     WEFT_CHECK(model->Pack(context).ok(), "pack");
   }
 
@@ -68,21 +68,23 @@ struct TinyRun {
     auto tokens = TokenBatch::New(context, batch, first_sequence);
     WEFT_CHECK(tokens.ok(), tokens.status().message());
     Tape tape(&gradients);
-    auto loss = model->Loss(context, tape, *tokens, scale);
-    WEFT_CHECK(loss.ok(), loss.status().message());
-    Status status = tape.RunBackward(context);
+    BatchLoss loss;
+    Status status = model->Loss(context, tape, *tokens, scale, &loss);
+    WEFT_CHECK(status.ok(), status.message());
+    status = tape.RunBackward(context);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(gradients.FinishPass(context).ok(), "finish");
-    return loss->sum;
+    return loss.sum;
   }
 
   double Loss(const Batch& batch) {
     auto tokens = TokenBatch::New(context, batch, 0);
     WEFT_CHECK(tokens.ok(), tokens.status().message());
     Tape tape(nullptr);
-    auto loss = model->Loss(context, tape, *tokens, 1.0f);
-    WEFT_CHECK(loss.ok(), loss.status().message());
-    return loss->sum;
+    BatchLoss loss;
+    const Status status = model->Loss(context, tape, *tokens, 1.0f, &loss);
+    WEFT_CHECK(status.ok(), status.message());
+    return loss.sum;
   }
 
   /// Logits of the real vocabulary or classes, row after row.

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
-
-#include "kernels/norm_stat/norm_stat.h"
 
 namespace weft::engine {
 namespace {
 
-constexpr std::array<std::string_view, 5> kGroups = {"embedding", "attention", "mlp", "norms",
-                                                     "head"};
+constexpr std::array<std::string_view, kParameterGroups> kGroups = {"embedding", "attention", "mlp",
+                                                                    "norms", "head"};
 
 /// Parts of names of GPT-2, Llama, BERT and ViT; the first one found decides. An attention holds
 /// norms and an output projection of its own, so norms come first.
@@ -37,11 +34,10 @@ constexpr std::array<NamePart, 17> kParts = {{{"norm", "norms"},
                                               {"cls.", "head"},
                                               {"head", "head"}}};
 
-Result<double> Norm(Context& context, const std::vector<kernels::NormTensor>& tensors) {
-  double sum_of_squares = 0;
-  int64_t non_finite = 0;
-  WEFT_RETURN_IF_ERROR(kernels::NormStat(context.stream, {tensors, &sum_of_squares, &non_finite}));
-  return std::sqrt(sum_of_squares);
+// Whether parameter `index` counts in `group`; of one that has factors these do.
+bool BelongsTo(const ParameterSet& parameters, int64_t index, std::string_view group) {
+  return GroupOfParameter(parameters[index].name) == group &&
+         parameters[index].factoring == Factoring::kNone;
 }
 
 }  // namespace
@@ -56,27 +52,31 @@ std::string_view GroupOfParameter(std::string_view name) {
   return "mlp";
 }
 
-Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSet& parameters,
-                                             double loss_scale) {
-  std::vector<GroupNorm> norms;
-  for (std::string_view group : kGroups) {
+Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums) {
+  for (size_t g = 0; g < kGroups.size(); ++g) {
     std::vector<kernels::NormTensor> gradients;
     std::vector<kernels::NormTensor> values;
     for (int64_t i = 0; i < parameters.size(); ++i) {
-      if (GroupOfParameter(parameters[i].name) != group) continue;
-      if (parameters[i].factoring != Factoring::kNone) continue;  // its factors count
-      const TensorView value = parameters.value(i);
-      const bool f32 = value.dtype == DType::kF32;
-      values.push_back({f32 ? value.As<float>() : nullptr, value.shape.Elements(),
-                        f32 ? nullptr : value.As<BFloat16>()});
-      if (!parameters[i].trainable()) continue;
-      const TensorView gradient = parameters.gradient(i);
-      gradients.push_back({gradient.As<float>(), gradient.shape.Elements(), nullptr});
+      if (!BelongsTo(parameters, i, kGroups[g])) continue;
+      values.push_back(NormTensorOf(parameters.value(i)));
+      if (parameters[i].trainable()) gradients.push_back(NormTensorOf(parameters.gradient(i)));
     }
     if (values.empty()) continue;
-    WEFT_ASSIGN_OR_RETURN(const double gradient, Norm(context, gradients));
-    WEFT_ASSIGN_OR_RETURN(const double value, Norm(context, values));
-    norms.push_back({std::string(group), gradient / loss_scale, value});
+    WEFT_RETURN_IF_ERROR(Measure(context, gradients, &sums[g].gradients));
+    WEFT_RETURN_IF_ERROR(Measure(context, values, &sums[g].values));
+  }
+  return OkStatus();
+}
+
+std::vector<GroupNorm> GroupNorms(const ParameterSet& parameters, const GroupSums* sums,
+                                  double loss_scale) {
+  std::vector<GroupNorm> norms;
+  for (size_t g = 0; g < kGroups.size(); ++g) {
+    bool any = false;
+    for (int64_t i = 0; i < parameters.size(); ++i) any |= BelongsTo(parameters, i, kGroups[g]);
+    if (!any) continue;
+    norms.push_back(
+        {std::string(kGroups[g]), sums[g].gradients.Norm() / loss_scale, sums[g].values.Norm()});
   }
   return norms;
 }

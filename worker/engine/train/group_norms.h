@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 #include <vector>
 
 #include "common/spec/group_norm.h"
 #include "common/status.h"
 #include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/tensor/context.h"
 
 namespace weft::engine {
@@ -14,10 +16,22 @@ namespace weft::engine {
 /// "norms" or "head".
 std::string_view GroupOfParameter(std::string_view name);
 
-/// Norms of gradients (summed over the ranks, without their loss scale, not clipped) and values, by
-/// group in the order above, groups without parameters left out. Frozen parameters count with their
-/// values only. Reads every number once; the result does not depend on the number of threads.
-Result<std::vector<GroupNorm>> MeasureGroups(Context& context, const ParameterSet& parameters,
-                                             double loss_scale);
+inline constexpr size_t kParameterGroups = 5;
+
+/// Of the parameters of one group.
+struct GroupSums {
+  NormSums gradients;
+  NormSums values;
+};
+
+/// Enqueues that sums[kParameterGroups], memory of the stream's device, hold the groups in the
+/// order above; those of groups without parameters stay as they are. Frozen parameters count with
+/// their values only. Reads every number once; the result does not depend on the number of threads.
+Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums);
+
+/// Norms of gradients (summed over the ranks, without their loss scale, not clipped) and values, of
+/// the groups that have parameters.
+std::vector<GroupNorm> GroupNorms(const ParameterSet& parameters, const GroupSums* sums,
+                                  double loss_scale);
 
 }  // namespace weft::engine

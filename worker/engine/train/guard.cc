@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 namespace weft::engine {
 namespace {
@@ -25,15 +26,18 @@ Moments MomentsOf(std::span<const double> window) {
 
 }  // namespace
 
+double SpikeLimit(const GuardSpec& guard, std::span<const double> window) {
+  if (guard.spike_deviations == 0 || static_cast<int64_t>(window.size()) < guard.window) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const Moments moments = MomentsOf(window);
+  return moments.mean + guard.spike_deviations * moments.deviation;
+}
+
 StepVerdict JudgeStep(const GuardSpec& guard, std::span<const double> window, double loss,
                       bool finite_gradients) {
   if (!finite_gradients || !std::isfinite(loss)) return StepVerdict::kNotFinite;
-  if (guard.spike_deviations == 0 || static_cast<int64_t>(window.size()) < guard.window) {
-    return StepVerdict::kSound;
-  }
-  const Moments moments = MomentsOf(window);
-  return loss > moments.mean + guard.spike_deviations * moments.deviation ? StepVerdict::kSpike
-                                                                          : StepVerdict::kSound;
+  return loss > SpikeLimit(guard, window) ? StepVerdict::kSpike : StepVerdict::kSound;
 }
 
 void RememberLoss(const GuardSpec& guard, double loss, std::vector<double>& window) {

@@ -17,6 +17,10 @@ enum class StepVerdict {
   kNotFinite,  ///< The loss or a gradient is NaN or infinite.
 };
 
+/// The largest loss that is no spike after the losses of `window`; infinite while none is looked
+/// for or before it holds guard.window losses.
+double SpikeLimit(const GuardSpec& guard, std::span<const double> window);
+
 /// Judges a step by its loss, summed over all ranks, and the losses of the sound steps before it.
 /// No loss is a spike before `window` holds guard.window losses. Depends on nothing else, so all
 /// ranks come to the same verdict.

@@ -10,11 +10,9 @@
 
 #include "common/failpoint.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/norm_stat/norm_stat.h"
+#include "kernels/step_totals/step_totals.h"
 #include "worker/engine/nn/over_parameterization.h"
-#include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/schedule.h"
-#include "worker/engine/train/group_norms.h"
 #include "worker/engine/train/guard.h"
 
 namespace weft::engine {
@@ -94,8 +92,15 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
       trainer->updater_,
       Updater::New(*parts.context, job, parts.model->parameters(),
                    parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16));
+  Context& context = *parts.context;
+  WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
   if (job.train.gradient_noise_scale) {
-    WEFT_ASSIGN_OR_RETURN(trainer->noise_scale_, NoiseScale::New(*parts.context));
+    trainer->noise_scale_.emplace();
+    const auto parts_at_most = static_cast<size_t>(parts.model->parameters().size());
+    WEFT_ASSIGN_OR_RETURN(trainer->small_, ReadbackOf<NormSums>::New(context, parts_at_most));
+  }
+  if (context.stream.device.type == DeviceType::kCuda) {
+    WEFT_ASSIGN_OR_RETURN(trainer->stage_, CopyStage::New(context));
   }
   return trainer;
 }
@@ -114,20 +119,41 @@ Status Trainer::Pack(std::optional<int64_t> step) {
   return OkStatus();
 }
 
-Result<std::vector<Trainer::MicroBatch>> Trainer::LoadBatches(StepReport& own) {
-  std::vector<MicroBatch> batches;
-  const int64_t step = DataStep();
-  const int64_t micro_batches = batches_.At(step) / (plan_.micro_batch * world_size());
+Result<Trainer::StepBatches> Trainer::LoadBatches(int64_t data_step) {
+  Context& context = *parts_.context;
+  StepBatches loaded;
+  loaded.data_step = data_step;
+  const int64_t micro_batches = batches_.At(data_step) / (plan_.micro_batch * world_size());
+  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
   for (int64_t k = 0; k < micro_batches; ++k) {
     const int64_t first = (parts_.rank * micro_batches + k) * plan_.micro_batch;
-    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(step, first, plan_.micro_batch));
-    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(*parts_.context, batch, first));
-    own.targets += batch.target_count;
-    own.tokens += tokens.count;
-    own.padding_tokens += batch.padding_tokens;
-    batches.push_back({std::move(tokens), batch.target_count});
+    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.train->Get(data_step, first, plan_.micro_batch));
+    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, stage_ == nullptr
+                                                 ? TokenBatch::New(context, batch, first)
+                                                 : TokenBatch::New(*stage_, context, batch, first));
+    loaded.targets += batch.target_count;
+    loaded.tokens += tokens.count;
+    loaded.padding_tokens += batch.padding_tokens;
+    loaded.micro_batches.push_back({std::move(tokens), batch.target_count});
   }
-  return batches;
+  return loaded;
+}
+
+Result<Trainer::StepBatches> Trainer::TakeBatches() {
+  std::optional<Result<StepBatches>> batches = std::exchange(prefetched_, std::nullopt);
+  // After a rollback the data goes on elsewhere.
+  if (!batches || !batches->ok() || (*batches)->data_step != DataStep()) {
+    batches = LoadBatches(DataStep());
+  }
+  WEFT_RETURN_IF_ERROR(batches->status());
+  if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->Use(*parts_.context));
+  return *std::move(batches);
+}
+
+void Trainer::Prefetch() {
+  if (stage_ == nullptr || counters_.step + 1 >= job_.train.steps) return;
+  // What goes wrong is told when the batches are wanted.
+  prefetched_ = LoadBatches(DataStep() + 1);
 }
 
 Status Trainer::SumScalars(std::span<double> values, PhaseSeconds& seconds) {
@@ -146,58 +172,47 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   return OkStatus();
 }
 
-Result<double> Trainer::Squares(const TensorView& gradients) {
-  const kernels::NormTensor all{gradients.As<float>(), gradients.shape.Elements()};
-  double squares = 0;
-  int64_t non_finite = 0;
-  WEFT_RETURN_IF_ERROR(
-      kernels::NormStat(parts_.context->stream, {std::span(&all, 1), &squares, &non_finite}));
-  return squares;
-}
-
 // The gradients of the first micro-batch of this rank alone: before the next one adds to them, and
 // before the reduction gets hold of them.
 Status Trainer::MeasureSmallBatch(const TensorView& gradient) {
-  WEFT_ASSIGN_OR_RETURN(const double squares, Squares(gradient));
-  small_squares_ += squares;
-  return OkStatus();
+  return Measure(*parts_.context, {NormTensorOf(gradient)}, small_.device() + small_parts_++);
 }
 
 // `targets`: of the first micro-batch of this rank, whose gradients are sums over them divided by
 // those of the whole batch.
 Status Trainer::EstimateNoiseScale(int64_t targets, StepReport& report) {
-  if (noise_scale_ == nullptr) return OkStatus();
+  if (!noise_scale_) return OkStatus();
   const auto ranks = static_cast<double>(world_size());
   const double to_mean =
       static_cast<double>(report.targets) / static_cast<double>(targets) / report.loss_scale;
-  std::array<double, 1> squares = {targets > 0 ? small_squares_ * to_mean * to_mean : 0.0};
+  double small_squares = 0;
+  for (size_t part = 0; part < small_parts_; ++part) small_squares += small_.host()[part].squares;
+  std::array<double, 1> squares = {targets > 0 ? small_squares * to_mean * to_mean : 0.0};
   WEFT_RETURN_IF_ERROR(SumScalars(squares, report.seconds));
   const auto large = static_cast<double>(batches_.At(DataStep()));
   const auto small = static_cast<double>(plan_.micro_batch);
   if (!report.skipped && large > small) {
     noise_scale_->Add(small, squares[0] / ranks, large,
-                      large_squares_ / (report.loss_scale * report.loss_scale));
+                      totals_.host()->weights.squares / (report.loss_scale * report.loss_scale));
   }
   report.noise_scale = noise_scale_->Value();
   return OkStatus();
 }
 
-Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
-                                              PhaseSeconds& seconds) {
+Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets) {
   Context& context = *parts_.context;
   GradientReducer* reducer = parts_.reducer;
   const auto gradient_scale =
       static_cast<float>(counters_.loss_scale.scale / static_cast<double>(targets));
-  BatchLoss sums;
-  small_squares_ = 0;
+  WEFT_RETURN_IF_ERROR(totals_.Clear(context));
+  small_parts_ = 0;
   gradients_.StartStep();
   for (size_t k = 0; k < batches.size(); ++k) {
     const bool last = k + 1 == batches.size();
-    Stopwatch watch;
     ParameterGradients::ReadyHook hook;
     if (reducer != nullptr) {
       WEFT_RETURN_IF_ERROR(reducer->Begin(last));
-      const bool measure = noise_scale_ != nullptr && k == 0;
+      const bool measure = noise_scale_ && k == 0;
       if (last) {
         hook = [this, reducer, measure](int64_t index) {
           if (measure) {
@@ -209,21 +224,34 @@ Result<BatchLoss> Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, i
     }
     gradients_.StartPass(std::move(hook));
     Tape tape(&gradients_);
-    WEFT_ASSIGN_OR_RETURN(BatchLoss loss,
-                          parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale));
-    sums.sum += loss.sum;
-    sums.right += loss.right;
+    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, batches[k].tokens, gradient_scale,
+                                            &totals_.device()->loss));
     batches[k] = {};
-    Charge(context, "forward", watch.Lap(), seconds.forward);
+    WEFT_RETURN_IF_ERROR(clock_.Mark(context, "forward", &PhaseSeconds::forward));
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
-    if (noise_scale_ != nullptr && k == 0 && !(last && reducer != nullptr)) {
+    if (noise_scale_ && k == 0 && !(last && reducer != nullptr)) {
       WEFT_RETURN_IF_ERROR(
           MeasureSmallBatch(parts_.model->parameters().differentiated_gradients()));
     }
-    Charge(context, "backward", watch.Lap(), seconds.backward);
+    WEFT_RETURN_IF_ERROR(clock_.Mark(context, "backward", &PhaseSeconds::backward));
   }
-  return sums;
+  return OkStatus();
+}
+
+// Only ranks that must ask each other wait for the device here.
+Status Trainer::SumLosses(PhaseSeconds& seconds) {
+  Context& context = *parts_.context;
+  const bool fails = !Failpoint("trainer.loss").ok();
+  if (parts_.reducer == nullptr && !fails) return OkStatus();
+  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
+  WEFT_RETURN_IF_ERROR(totals_.Wait().status());
+  BatchLoss& loss = totals_.host()->loss;
+  if (fails) loss.sum = std::numeric_limits<double>::infinity();
+  std::array<double, 2> sums = {loss.sum, static_cast<double>(loss.right)};
+  WEFT_RETURN_IF_ERROR(SumScalars(sums, seconds));
+  loss = {sums[0], static_cast<int64_t>(sums[1])};
+  return totals_.Store(context, &StepTotals::loss);
 }
 
 // Every rank sees the same gradients, hence the same scale.
@@ -250,59 +278,84 @@ Status Trainer::UpdateFp8Scales(PhaseSeconds& seconds) {
   return fp8->FinishStep(*parts_.context, counters_.step);
 }
 
-Status Trainer::Update(StepReport& report) {
+Status Trainer::EnqueueUpdate(const StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
-  if (noise_scale_ != nullptr) {
+  StepTotals* totals = totals_.device();
+  if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
-    WEFT_ASSIGN_OR_RETURN(large_squares_, Squares(parameters.differentiated_gradients()));
+    WEFT_RETURN_IF_ERROR(
+        Measure(context, {NormTensorOf(parameters.differentiated_gradients())}, &totals->weights));
+    WEFT_RETURN_IF_ERROR(small_.Fetch(context));
   }
   WEFT_RETURN_IF_ERROR(SplitGradients(context, parameters, {context.seed, counters_.step}));
   {
     ProfileScope scope(context.profiler, "gradient norm");
     CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
-    WEFT_ASSIGN_OR_RETURN(GradientNorm gradient, MeasureGradients(context, parameters));
-    report.gradient_norm = gradient.norm / report.loss_scale;
-    report.non_finite_gradients = gradient.non_finite;
-    const StepVerdict verdict =
-        JudgeStep(job_.train.guard, counters_.recent_losses, report.loss, gradient.non_finite == 0);
-    report.skipped = verdict != StepVerdict::kSound;
-    report.spike = verdict == StepVerdict::kSpike;
+    WEFT_RETURN_IF_ERROR(MeasureGradients(context, parameters, &totals->gradients));
+    WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
+        context.stream, {.loss_sum = &totals->loss.sum,
+                         .square_sum = &totals->gradients.squares,
+                         .non_finite = &totals->gradients.non_finite,
+                         .targets = static_cast<double>(report.targets),
+                         .loss_scale = report.loss_scale,
+                         .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
+                         .clip_norm = job_.train.gradient_clip_norm,
+                         .factor = &totals->factor,
+                         .made = &totals->made}));
   }
-  UpdateLossScale(report);
-  if (report.skipped) return OkStatus();
-  RememberLoss(job_.train.guard, report.loss, counters_.recent_losses);
-  if ((counters_.step + 1) % job_.train.log_every_steps == 0) {
+  if (MeasuresGroups()) {
     ProfileScope scope(context.profiler, "norms by group");
-    WEFT_ASSIGN_OR_RETURN(report.norms, MeasureGroups(context, parameters, report.loss_scale));
+    WEFT_RETURN_IF_ERROR(MeasureGroups(context, parameters, totals->groups));
   }
+  WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
+  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   {
     ProfileScope scope(context.profiler, "update");
-    WEFT_RETURN_IF_ERROR(updater_->Update(context, {.learning_rate = report.learning_rate,
-                                                    .gradient_norm = report.gradient_norm,
-                                                    .loss_scale = report.loss_scale,
-                                                    .update = counters_.updates + 1}));
+    WEFT_RETURN_IF_ERROR(
+        updater_->Update(context, {.learning_rate = report.learning_rate,
+                                   .update = counters_.updates + 1,
+                                   .gate = {.factor = &totals->factor, .made = &totals->made}}));
   }
-  ++counters_.updates;
   stale_ = stale_.value_or(Repack::kTrained);
   return Pack(counters_.step + 1);
 }
 
+Status Trainer::FinishUpdate(StepReport& report) {
+  WEFT_ASSIGN_OR_RETURN(const StepTotals* totals, totals_.Wait());
+  report.loss = totals->loss.sum / static_cast<double>(report.targets);
+  report.right = totals->loss.right;
+  report.gradient_norm = totals->gradients.Norm() / report.loss_scale;
+  report.non_finite_gradients = totals->gradients.non_finite;
+  report.skipped = totals->made == 0;
+  report.spike = JudgeStep(job_.train.guard, counters_.recent_losses, report.loss,
+                           report.non_finite_gradients == 0) == StepVerdict::kSpike;
+  UpdateLossScale(report);
+  if (report.skipped) return OkStatus();
+  RememberLoss(job_.train.guard, report.loss, counters_.recent_losses);
+  if (MeasuresGroups()) {
+    report.norms = GroupNorms(parts_.model->parameters(), totals->groups, report.loss_scale);
+  }
+  ++counters_.updates;
+  return updater_->Made(*parts_.context, counters_.updates);
+}
+
 Result<StepReport> Trainer::Step() {
+  Context& context = *parts_.context;
   StepReport report;
   report.step = counters_.step;
   report.loss_scale = counters_.loss_scale.scale;
   report.learning_rate = ScheduledLearningRate(job_.schedule, PeakLearningRate(job_),
                                                counters_.step, job_.train.steps);
-  parts_.context->step = counters_.step;
+  context.step = counters_.step;
   WEFT_RETURN_IF_ERROR(Pack(counters_.step));
 
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(std::vector<MicroBatch> batches, LoadBatches(report));
-  Charge(*parts_.context, "data", watch.Lap(), report.seconds.data);
-  std::array<double, 3> counts = {static_cast<double>(report.targets),
-                                  static_cast<double>(report.tokens),
-                                  static_cast<double>(report.padding_tokens)};
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches());
+  Charge(context, "data", watch.Lap(), report.seconds.data);
+  std::array<double, 3> counts = {static_cast<double>(batches.targets),
+                                  static_cast<double>(batches.tokens),
+                                  static_cast<double>(batches.padding_tokens)};
   WEFT_RETURN_IF_ERROR(SumScalars(counts, report.seconds));
   report.targets = static_cast<int64_t>(counts[0]);
   report.tokens = static_cast<int64_t>(counts[1]);
@@ -312,19 +365,17 @@ Result<StepReport> Trainer::Step() {
                         " has no targets; hint: look at the data, every token is ignored");
   }
 
-  const int64_t first_targets = batches.front().targets;
-  WEFT_ASSIGN_OR_RETURN(BatchLoss own_loss,
-                        ForwardAndBackward(std::move(batches), report.targets, report.seconds));
+  const int64_t first_targets = batches.micro_batches.front().targets;
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
+  WEFT_RETURN_IF_ERROR(ForwardAndBackward(std::move(batches.micro_batches), report.targets));
   WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
-  if (!Failpoint("trainer.loss").ok()) own_loss.sum = std::numeric_limits<double>::infinity();
-  std::array<double, 2> loss = {own_loss.sum, static_cast<double>(own_loss.right)};
-  WEFT_RETURN_IF_ERROR(SumScalars(loss, report.seconds));
-  report.loss = loss[0] / static_cast<double>(report.targets);
-  report.right = static_cast<int64_t>(loss[1]);
-
-  watch.Lap();
-  WEFT_RETURN_IF_ERROR(Update(report));
-  Charge(*parts_.context, "optimizer", watch.Lap(), report.seconds.optimizer);
+  WEFT_RETURN_IF_ERROR(SumLosses(report.seconds));
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
+  WEFT_RETURN_IF_ERROR(EnqueueUpdate(report));
+  Prefetch();
+  WEFT_RETURN_IF_ERROR(FinishUpdate(report));
+  WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
+  WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
   WEFT_RETURN_IF_ERROR(EstimateNoiseScale(first_targets, report));
   WEFT_RETURN_IF_ERROR(UpdateFp8Scales(report.seconds));
   ++counters_.step;
@@ -332,23 +383,25 @@ Result<StepReport> Trainer::Step() {
   if (report.skipped) ++counters_.skipped_steps;
   if (report.spike) ++counters_.loss_spikes;
   if (report.overflow) ++counters_.overflows;
-  report.peak_memory = parts_.context->allocator->Peaks();
-  report.step_memory = parts_.context->allocator->TakeRecentPeaks();
+  report.peak_memory = context.allocator->Peaks();
+  report.step_memory = context.allocator->TakeRecentPeaks();
   return report;
 }
 
-void Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
-  if (averages.empty()) return;
-  Exchange(averages);
+Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
+  if (averages.empty()) return OkStatus();
+  WEFT_RETURN_IF_ERROR(Exchange(*parts_.context, averages));
   stale_ = stale_.value_or(Repack::kTrained);
+  return OkStatus();
 }
 
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
-  const std::vector<AveragedParameter> averages = updater_->Averages(counters_.updates);
-  ExchangeWeights(averages);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages,
+                        updater_->Averages(*parts_.context, counters_.updates));
+  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   Result<EvaluationReport> report = EvaluateWeights();
-  ExchangeWeights(averages);
+  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   return report;
 }
 
@@ -359,18 +412,21 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   int64_t count = parts_.validation->Sequences();
   if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
   const int64_t end = count * (parts_.rank + 1) / world_size();
-  std::array<double, 3> sums = {0, 0, 0};  // loss, targets, right answers
+  WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
+  int64_t targets = 0;
   for (int64_t first = count * parts_.rank / world_size(); first < end;) {
     const int64_t sequences = std::min(plan_.micro_batch, end - first);
     WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
     Tape tape(nullptr);
-    WEFT_ASSIGN_OR_RETURN(BatchLoss loss, parts_.model->Loss(context, tape, tokens, 1.0f));
-    sums[0] += loss.sum;
-    sums[1] += static_cast<double>(batch.target_count);
-    sums[2] += static_cast<double>(loss.right);
+    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, tokens, 1.0f, total.device()));
+    targets += batch.target_count;
     first += sequences;
   }
+  WEFT_RETURN_IF_ERROR(total.Fetch(context));
+  WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
+  std::array<double, 3> sums = {own->sum, static_cast<double>(targets),
+                                static_cast<double>(own->right)};
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
@@ -381,26 +437,21 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
 Result<bool> Trainer::WeightsAreFinite() {
   const ParameterSet& parameters = parts_.model->parameters();
   std::vector<kernels::NormTensor> all;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    const TensorView value = parameters.value(i);
-    const bool f32 = value.dtype == DType::kF32;
-    all.push_back({f32 ? value.As<float>() : nullptr, value.shape.Elements(),
-                   f32 ? nullptr : value.As<BFloat16>()});
-  }
-  double sum_of_squares = 0;
-  int64_t non_finite = 0;
-  WEFT_RETURN_IF_ERROR(
-      kernels::NormStat(parts_.context->stream, {all, &sum_of_squares, &non_finite}));
-  return non_finite == 0;
+  for (int64_t i = 0; i < parameters.size(); ++i) all.push_back(NormTensorOf(parameters.value(i)));
+  WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(*parts_.context));
+  WEFT_RETURN_IF_ERROR(Measure(*parts_.context, all, sums.device()));
+  WEFT_RETURN_IF_ERROR(sums.Fetch(*parts_.context));
+  WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
+  return measured->non_finite == 0;
 }
 
-std::vector<NamedTensor> Trainer::StateTensors() const {
+std::vector<NamedTensor> Trainer::StateTensors() {
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
   for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
     for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
   }
-  if (noise_scale_ == nullptr) return tensors;
+  if (!noise_scale_) return tensors;
   for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
   return tensors;
 }

@@ -11,10 +11,15 @@
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/data/batch_source.h"
 #include "worker/engine/models/model.h"
+#include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/noise_scale.h"
 #include "worker/engine/optim/updater.h"
 #include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/tensor/transfer.h"
+#include "worker/engine/train/copy_stage.h"
 #include "worker/engine/train/gradient_reducer.h"
+#include "worker/engine/train/group_norms.h"
+#include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_report.h"
 
 namespace weft::engine {
@@ -59,7 +64,7 @@ class Trainer {
   bool finished() const { return counters_.step >= job_.train.steps; }
 
   /// Parameters under their own names, then the state of optimizer and averages.
-  std::vector<NamedTensor> StateTensors() const;
+  std::vector<NamedTensor> StateTensors();
 
   /// StateTensors() have been overwritten with the state that belongs to `counters`.
   void Restored(const TrainCounters& counters);
@@ -70,22 +75,47 @@ class Trainer {
     int64_t targets = 0;
   };
 
+  /// What this rank trains on in a step.
+  struct StepBatches {
+    int64_t data_step = 0;
+    std::vector<MicroBatch> micro_batches;
+    int64_t targets = 0;
+    int64_t tokens = 0;
+    int64_t padding_tokens = 0;
+  };
+
+  /// What a step finds out, where its work runs.
+  struct StepTotals {
+    BatchLoss loss;      ///< Of all ranks, once it is summed.
+    NormSums gradients;  ///< With the loss scale.
+    NormSums weights;    ///< Of what gradients the ranks sum, for the noise scale.
+    float factor = 0;    ///< Of gradients in the update.
+    int32_t made = 0;    ///< The update.
+    GroupSums groups[kParameterGroups];
+  };
+
   Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts);
 
   /// Packs the weights of step `step`, or with none those of evaluation, where that is not done.
   Status Pack(std::optional<int64_t> step);
 
-  /// The step's micro-batches of this rank; their tokens and targets are added to `own`.
-  Result<std::vector<MicroBatch>> LoadBatches(StepReport& own);
-  Result<BatchLoss> ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets,
-                                       PhaseSeconds& seconds);
+  /// Those of this rank; `data_step` counts as DataStep() does.
+  Result<StepBatches> LoadBatches(int64_t data_step);
+  Result<StepBatches> TakeBatches();
+  /// Starts to bring the batches of the next step to the device.
+  void Prefetch();
+  Status ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets);
+  Status SumLosses(PhaseSeconds& seconds);
+  /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
+  Status EnqueueUpdate(const StepReport& report);
+  /// Waits for what was measured, and draws the conclusions.
+  Status FinishUpdate(StepReport& report);
+  bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
   void UpdateLossScale(StepReport& report);
   Status UpdateFp8Scales(PhaseSeconds& seconds);
-  Status Update(StepReport& report);
-  Result<double> Squares(const TensorView& gradients);
   Status MeasureSmallBatch(const TensorView& gradient);
   Status EstimateNoiseScale(int64_t targets, StepReport& report);
-  void ExchangeWeights(const std::vector<AveragedParameter>& averages);
+  Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
   Result<EvaluationReport> EvaluateWeights();
   Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
@@ -99,9 +129,13 @@ class Trainer {
   BatchSchedule batches_;
   ParameterGradients gradients_;
   std::unique_ptr<Updater> updater_;
-  std::unique_ptr<NoiseScale> noise_scale_;  ///< Or none.
-  double small_squares_ = 0;                 ///< Of the gradients of the first micro-batch.
-  double large_squares_ = 0;                 ///< Of those of the whole batch, with the loss scale.
+  std::optional<NoiseScale> noise_scale_;
+  ReadbackOf<NormSums> small_;  ///< Of the gradients of the first micro-batch, in parts.
+  size_t small_parts_ = 0;
+  ReadbackOf<StepTotals> totals_;
+  StepClock clock_;
+  std::unique_ptr<CopyStage> stage_;               ///< On a device.
+  std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
   TrainCounters counters_;
   std::optional<Repack> stale_ = Repack::kAll;  ///< What has changed since Pack.
   std::optional<int64_t> packed_step_;          ///< Pack's last argument, where it matters.

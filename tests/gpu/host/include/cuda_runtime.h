@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -17,7 +18,9 @@
 
 #include <cuda.h>
 
+#include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/executor.h"
+#include "tests/gpu/host/streams.h"
 
 // NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier): the names are CUDA's.
 
@@ -169,10 +172,11 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorNoDevice = 100,
+  cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
 };
 
-/// What went wrong in the last failed launch of this thread.
+/// What went wrong in the last failed call of this thread.
 inline std::string& WeftLaunchProblem() {
   static thread_local std::string problem;
   return problem;
@@ -190,8 +194,13 @@ inline const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 
-struct CUstream_st {};
 using cudaStream_t = CUstream_st*;
+
+/// The code of a call that ended with `problem`.
+inline cudaError_t WeftOutcome(std::string problem) {
+  WeftLaunchProblem() = std::move(problem);
+  return WeftLaunchProblem().empty() ? cudaSuccess : cudaErrorLaunchFailure;
+}
 
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
@@ -231,44 +240,119 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 }
 
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-  std::memset(*memory, 0xff, bytes);
-  return cudaSuccess;
+  *memory = weft::host_cuda::AllocateDeviceMemory(bytes);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaFree(void* memory) {
-  std::free(memory);
+  weft::host_cuda::SynchronizeAll();
+  weft::host_cuda::FreeDeviceMemory(memory);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  weft::host_cuda::DeviceMemoryInfo(free, total);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+  *memory = weft::host_cuda::AllocatePinnedMemory(bytes);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaFreeHost(void* memory) {
+  weft::host_cuda::SynchronizeAll();
+  weft::host_cuda::FreePinnedMemory(memory);
   return cudaSuccess;
 }
 
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                                   cudaStream_t) {
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice
+};
+/// That pointers are where the kind says they are.
+inline bool WeftCopyFits(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  return bytes == 0 || (weft::host_cuda::IsDeviceMemory(from, bytes) == from_device &&
+                        weft::host_cuda::IsDeviceMemory(to, bytes) == to_device);
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
+  if (!WeftCopyFits(to, from, bytes, kind)) return cudaErrorInvalidValue;
+  return WeftOutcome(weft::host_cuda::CopyLater(stream, to, from, bytes));
+}
+/// Waits for no stream that was made with cudaStreamNonBlocking.
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (!WeftCopyFits(to, from, bytes, kind)) return cudaErrorInvalidValue;
+  const weft::host_cuda::DeviceAccess open;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                     size_t width, size_t height, cudaMemcpyKind kind,
+                                     cudaStream_t stream) {
+  if (width == 0 || height == 0) return cudaSuccess;
+  if (!WeftCopyFits(to, from, width, kind)) return cudaErrorInvalidValue;
+  return WeftOutcome(weft::host_cuda::Enqueue(stream, [=]() -> std::string {
+    for (size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<char*>(to) + row * to_pitch,
+                  static_cast<const char*>(from) + row * from_pitch, width);
+    }
+    return "";
+  }));
 }
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  if (bytes > 0) std::memset(to, value, bytes);
-  return cudaSuccess;
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  if (bytes > 0 && !weft::host_cuda::IsDeviceMemory(to, bytes)) return cudaErrorInvalidValue;
+  return WeftOutcome(weft::host_cuda::Enqueue(stream, [=]() -> std::string {
+    if (bytes > 0) std::memset(to, value, bytes);
+    return "";
+  }));
 }
 
 enum { cudaStreamNonBlocking = 1 };
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st;
+  *stream = weft::host_cuda::NewStream();
   return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return WeftOutcome(weft::host_cuda::Synchronize(stream));
 }
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
+  weft::host_cuda::EndStream(stream);
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status =
+      stream->capture == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone };
-inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+
+using cudaEvent_t = CUevent_st*;
+enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  weft::host_cuda::RecordEvent(event, stream);
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return weft::host_cuda::HasPassed(event) ? cudaSuccess : cudaErrorNotReady;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return WeftOutcome(weft::host_cuda::Synchronize(event));
+}
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return WeftOutcome(weft::host_cuda::WaitForEvent(stream, event));
+}
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = std::chrono::duration<float, std::milli>(to->passed - from->passed).count();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  (void)weft::host_cuda::Synchronize(event);
+  delete event;
   return cudaSuccess;
 }
 
@@ -299,17 +383,36 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream = nullptr;
 };
 
+namespace weft::host_cuda {
+
+/// A pointer among the arguments of a kernel leads where kernels can go.
+template <class T>
+bool KernelMayHave(const T& argument) {
+  if constexpr (std::is_pointer_v<T>) {
+    return argument == nullptr || IsDeviceMemory(argument, 1) || IsPinnedMemory(argument, 1);
+  }
+  return true;
+}
+
+}  // namespace weft::host_cuda
+
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                Args&&... args) {
   static_assert((0 + ... + sizeof(Params)) <= 32764, "too many bytes of kernel arguments");
-  const std::tuple<std::remove_cvref_t<Params>...> values(std::forward<Args>(args)...);
-  WeftLaunchProblem() =
-      weft::host_cuda::Run({.grid = {config->gridDim.x, config->gridDim.y, config->gridDim.z},
-                            .block = {config->blockDim.x, config->blockDim.y, config->blockDim.z},
-                            .dynamic_shared_bytes = config->dynamicSmemBytes,
-                            .body = [kernel, &values] { std::apply(kernel, values); }});
-  return WeftLaunchProblem().empty() ? cudaSuccess : cudaErrorLaunchFailure;
+  const auto values =
+      std::make_shared<std::tuple<std::remove_cvref_t<Params>...>>(std::forward<Args>(args)...);
+  const bool reachable = std::apply(
+      [](const auto&... each) { return (true && ... && weft::host_cuda::KernelMayHave(each)); },
+      *values);
+  if (!reachable) return WeftOutcome("a kernel is given a pointer to memory of the host");
+  const cudaLaunchConfig_t shape = *config;
+  return WeftOutcome(weft::host_cuda::Enqueue(config->stream, [kernel, values, shape] {
+    return weft::host_cuda::Run({.grid = {shape.gridDim.x, shape.gridDim.y, shape.gridDim.z},
+                                 .block = {shape.blockDim.x, shape.blockDim.y, shape.blockDim.z},
+                                 .dynamic_shared_bytes = shape.dynamicSmemBytes,
+                                 .body = [kernel, &values] { std::apply(kernel, *values); }});
+  }));
 }
 
 // NOLINTEND(readability-identifier-naming,bugprone-reserved-identifier)

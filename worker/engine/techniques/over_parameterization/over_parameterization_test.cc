@@ -424,7 +424,7 @@ TEST(OverParameterizationTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
       // Recomputation computes the same again.
       plan.block_memory_policy = {"recompute", "recompute"};
       TinyTraining resumed(job, plan, tokens);
-      resumed.model->parameters().Initialize(99);
+      ASSERT_TRUE(resumed.model->parameters().Initialize(99).ok());
       const std::vector<NamedTensor> from = whole.trainer->StateTensors();
       const std::vector<NamedTensor> to = resumed.trainer->StateTensors();
       ASSERT_EQ(from.size(), to.size());

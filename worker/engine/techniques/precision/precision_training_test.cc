@@ -132,7 +132,7 @@ TEST(PrecisionTraining, Fp8GradientsAreThoseOfBf16UpToItsRoundings) {
   EXPECT_GT(one, 0.002);
 }
 
-std::vector<float> StateOf(const Trainer& trainer, const std::string& name) {
+std::vector<float> StateOf(Trainer& trainer, const std::string& name) {
   for (const NamedTensor& tensor : trainer.StateTensors()) {
     if (tensor.name == name) return ValuesOf(tensor.view);
   }

@@ -1,0 +1,118 @@
+// What the engine may not do with a device, which only the host execution can tell.
+
+#include <array>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/gpu/host/device_memory.h"
+#include "tests/gpu/host/streams.h"
+#include "worker/engine/testing/device_run.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr Device kCuda{DeviceType::kCuda, 0};
+
+// All tests of this program: work is done when it is waited for, and no sooner.
+class Deferred : public ::testing::Environment {
+  void SetUp() override { host_cuda::DeferWork(true); }
+};
+const auto* const kDeferred = ::testing::AddGlobalTestEnvironment(new Deferred);
+
+TEST(EngineOnHostExecution, AHostThatFollowsADevicePointerDies) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(
+      {
+        RandomTokens data(50, 16);
+        DeviceRun run(TinyJob(2), TinyPlan("fp32", 2), data, kCuda);
+        const volatile float* element = run.model->parameters().value(0).As<float>();
+        std::exit(*element == 0 ? 0 : 1);
+      },
+      "");
+}
+
+TEST(EngineOnHostExecution, AStepWaitsOnceAndTakesNoMemory) {
+  RandomTokens data(50, 16);
+  for (const char* precision : {"fp32", "bf16"}) {
+    JobSpec job = TinyJob(4);
+    job.model.dropout = 0.1;
+    job.train.log_every_steps = 1;
+    DeviceRun run(job, TinyPlan(precision, 2, 2), data, kCuda);
+    for (int step = 0; step < 2; ++step) run.Step();
+    const int64_t allocations = host_cuda::DeviceAllocations();
+    for (int step = 2; step < 5; ++step) {
+      const int64_t waits = host_cuda::Waits();
+      run.Step();
+      EXPECT_EQ(host_cuda::Waits(), waits + 1) << step;
+      EXPECT_EQ(host_cuda::DeviceAllocations(), allocations) << step;
+    }
+  }
+}
+
+TEST(EngineOnHostExecution, AResultIsNotThereBeforeItIsWaitedFor) {
+  auto device = ComputeDevice::Open({.device = kCuda});
+  ASSERT_TRUE(device.ok());
+  Context context = (*device)->NewContext();
+  struct Number {
+    int32_t value;
+  };
+  auto number = ReadbackOf<Number>::New(context);
+  ASSERT_TRUE(number.ok());
+  ASSERT_TRUE(kernels::cuda::FillBytes(context.stream, number->device(), 1, sizeof(int32_t)).ok());
+  ASSERT_TRUE(number->Fetch(context).ok());
+  EXPECT_EQ(number->host()->value, 0);
+  ASSERT_TRUE(number->Wait().ok());
+  EXPECT_EQ(number->host()->value, 0x01010101);
+}
+
+TEST(EngineOnHostExecution, AFullDeviceIsExhaustedAndSaysWhatHoldsItsMemory) {
+  size_t free = 0, total = 0;
+  host_cuda::DeviceMemoryInfo(&free, &total);
+  RandomTokens data(50, 16);
+  JobSpec job = TinyJob(2);
+  DeviceRun run(job, TinyPlan("fp32", 2), data, kCuda);
+  host_cuda::DeviceMemoryInfo(&free, &total);
+  const size_t held = total - free;
+  host_cuda::LimitDeviceMemory(held + (size_t{1} << 20));
+  const auto block = run.device->allocator().Allocate(Component::kActivations, size_t{64} << 20);
+  host_cuda::LimitDeviceMemory(total);
+  ASSERT_EQ(block.status().code(), StatusCode::kExhausted);
+  EXPECT_THAT(block.status().message(),
+              AllOf(HasSubstr("67108864 bytes for activations"), HasSubstr("the device has"),
+                    HasSubstr("parameters "), HasSubstr("optimizer "), HasSubstr("micro_batch")));
+}
+
+TEST(EngineOnHostExecution, AnArenaGivesFreedNeighboursAsOne) {
+  auto device =
+      ComputeDevice::Open({.device = kCuda, .expected_bytes = 1 << 20, .chunk_bytes = 1 << 20});
+  ASSERT_TRUE(device.ok());
+  Allocator& allocator = (*device)->allocator();
+  const int64_t before = allocator.system_allocations();
+  EXPECT_EQ(before, 1);
+  for (int round = 0; round < 3; ++round) {
+    std::array<BlockRef, 4> quarters;
+    for (BlockRef& quarter : quarters) {
+      auto block = allocator.Allocate(Component::kWorkspace, 1 << 18);
+      ASSERT_TRUE(block.ok());
+      quarter = *block;
+    }
+    for (int i : {2, 0, 1, 3}) quarters[i] = {};
+    auto whole = allocator.Allocate(Component::kWorkspace, 1 << 20);
+    ASSERT_TRUE(whole.ok());
+  }
+  EXPECT_EQ(allocator.system_allocations(), before);
+  EXPECT_EQ(allocator.held_bytes(), 1 << 20);
+  auto more = allocator.Allocate(Component::kWorkspace, 3 << 20);
+  ASSERT_TRUE(more.ok());
+  EXPECT_EQ(allocator.system_allocations(), before + 1);
+}
+
+}  // namespace
+}  // namespace weft::engine

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/cuda/device.h"
+#include "worker/engine/tensor/allocator.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::engine {
+
+/// What a rank computes on: the stream and the memory of its Context, and of nobody else. Outlives
+/// all tensors. Not thread-safe but for its allocator.
+class ComputeDevice {
+ public:
+  struct Options {
+    Device device;
+    int64_t limit_bytes = 0;     ///< Most that the allocator holds; 0: no limit.
+    int64_t expected_bytes = 0;  ///< Of a CUDA device, taken at once; 0: as they are needed.
+    size_t chunk_bytes = size_t{256} << 20;  ///< Of a CUDA device, when they are.
+  };
+
+  /// kUnavailable where there is no such device, or no back end for it in this build; kExhausted
+  /// when the device has not as much memory.
+  static Result<std::unique_ptr<ComputeDevice>> Open(const Options& options);
+
+  Allocator& allocator() { return *allocator_; }
+  Stream stream() { return stream_ == nullptr ? Stream() : stream_->stream(); }
+
+  /// The seed is the caller's.
+  Context NewContext() { return {.stream = stream(), .allocator = allocator_.get()}; }
+
+  /// Waits for everything enqueued, and returns what went wrong in it.
+  Status Synchronize() { return stream_ == nullptr ? OkStatus() : stream_->Synchronize(); }
+
+ private:
+  ComputeDevice() = default;
+
+  std::unique_ptr<Allocator> allocator_;
+  std::unique_ptr<kernels::cuda::StreamState> stream_;  ///< None on a CPU.
+};
+
+}  // namespace weft::engine

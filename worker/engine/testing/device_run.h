@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/check.h"
+#include "kernels/cpu/float_types.h"
+#include "kernels/cpu/parallel.h"
+#include "worker/engine/models/model.h"
+#include "worker/engine/tensor/compute_device.h"
+#include "worker/engine/tensor/transfer.h"
+#include "worker/engine/train/trainer.h"
+
+namespace weft::engine {
+
+/// Elements of a tensor of one of kFloatTypes, wherever it is.
+inline std::vector<float> FetchValues(const Stream& stream, const TensorView& view) {
+  const auto copy = HostCopy::Of(stream, view);
+  WEFT_CHECK(copy.ok(), copy.status().message());
+  std::vector<float> values;
+  kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
+    const T* from = copy->view().As<T>();
+    for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));
+  });
+  return values;
+}
+
+/// A model with its trainer on a device of its own, initialized from seed 1.
+struct DeviceRun {
+  std::unique_ptr<ComputeDevice> device;
+  Context context;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Trainer> trainer;
+
+  DeviceRun(const JobSpec& job, const Plan& plan, BatchSource& data, Device where) {
+    kernels::cpu::SetThreads(1);
+    auto opened = ComputeDevice::Open({.device = where, .chunk_bytes = size_t{1} << 20});
+    WEFT_CHECK(opened.ok(), opened.status().message());
+    device = *std::move(opened);
+    context = device->NewContext();
+    auto made = NewModel(context, job.model, ModelOptionsOf(plan));
+    WEFT_CHECK(made.ok(), made.status().message());
+    model = *std::move(made);
+    const Status drawn = model->parameters().Initialize(1);
+    WEFT_CHECK(drawn.ok(), drawn.message());
+    auto trains = Trainer::New(
+        job, plan,
+        {.context = &context, .model = model.get(), .train = &data, .validation = &data});
+    WEFT_CHECK(trains.ok(), trains.status().message());
+    trainer = *std::move(trains);
+  }
+  ~DeviceRun() { (void)device->Synchronize(); }
+
+  StepReport Step() {
+    auto report = trainer->Step();
+    WEFT_CHECK(report.ok(), report.status().message());
+    return *report;
+  }
+
+  /// By state tensor.
+  std::vector<std::vector<float>> State() {
+    std::vector<std::vector<float>> values;
+    for (const NamedTensor& tensor : trainer->StateTensors()) {
+      values.push_back(FetchValues(context.stream, tensor.view));
+    }
+    return values;
+  }
+};
+
+}  // namespace weft::engine

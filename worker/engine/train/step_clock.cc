@@ -1,0 +1,67 @@
+#include "worker/engine/train/step_clock.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::engine {
+namespace {
+
+bool OnDevice(const Context& context) {
+  return context.stream.device.type == DeviceType::kCuda;
+}
+
+}  // namespace
+
+Status StepClock::Start(Context& context) {
+  watch_.Lap();
+  return OnDevice(context) ? Record(context, "", nullptr) : OkStatus();
+}
+
+Status StepClock::Mark(Context& context, std::string_view name, double PhaseSeconds::*phase) {
+  if (OnDevice(context)) return Record(context, name, phase);
+  const double seconds = watch_.Lap();
+  done_.*phase += seconds;
+  if (context.profiler != nullptr) context.profiler->AddPhase(name, seconds);
+  return OkStatus();
+}
+
+Status StepClock::Record(Context& context, std::string_view name, double PhaseSeconds::*phase) {
+  Point point{{}, name, phase, std::chrono::steady_clock::now()};
+  if (unused_.empty()) {
+    WEFT_ASSIGN_OR_RETURN(point.event, kernels::cuda::Event::Create(context.stream, true));
+  } else {
+    point.event = std::move(unused_.back());
+    unused_.pop_back();
+  }
+  WEFT_RETURN_IF_ERROR(point.event.Place(context.stream));
+  points_.push_back(std::move(point));
+  return OkStatus();
+}
+
+Status StepClock::Collect(Context& context, PhaseSeconds& seconds) {
+  while (points_.size() > 1) {
+    WEFT_ASSIGN_OR_RETURN(const bool passed, points_[1].event.Passed());
+    if (!passed) break;
+    Point first = std::move(points_.front());
+    points_.pop_front();
+    const Point& next = points_.front();
+    WEFT_ASSIGN_OR_RETURN(const double between, next.event.SecondsSince(first.event));
+    if (next.phase != nullptr) {
+      // The device is never ahead of what was enqueued.
+      begin_ = std::max(begin_, first.enqueued);
+      done_.*next.phase += between;
+      if (context.profiler != nullptr) context.profiler->AddPhase(next.name, between, begin_);
+      begin_ += std::chrono::duration_cast<Profiler::Time::duration>(
+          std::chrono::duration<double>(between));
+    }
+    unused_.push_back(std::move(first.event));
+  }
+  const PhaseSeconds done = std::exchange(done_, {});
+  for (auto part : {&PhaseSeconds::data, &PhaseSeconds::forward, &PhaseSeconds::backward,
+                    &PhaseSeconds::communication_exposed, &PhaseSeconds::optimizer}) {
+    seconds.*part += done.*part;
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::engine

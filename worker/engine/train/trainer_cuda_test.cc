@@ -1,0 +1,285 @@
+// The whole engine on a CUDA device against the whole engine on the CPU.
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/failpoint.h"
+#include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/checkpoint/testing.h"
+#include "worker/engine/checkpoint/writer.h"
+#include "worker/engine/data/testing.h"
+#include "worker/engine/models/generate.h"
+#include "worker/engine/testing/device_run.h"
+#include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr Device kCpu{};
+constexpr Device kCuda{DeviceType::kCuda, 0};
+
+class TrainerOnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kernels::cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+// |a - b| / |b| over all tensors of a state.
+double Distance(const std::vector<std::vector<float>>& a,
+                const std::vector<std::vector<float>>& b) {
+  double difference = 0, norm = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].size(), b[i].size());
+    for (size_t k = 0; k < a[i].size(); ++k) {
+      difference += std::pow(double{a[i][k]} - b[i][k], 2);
+      norm += std::pow(double{b[i][k]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+// How far losses may lie apart, as a share.
+double Tolerance(const std::string& precision) {
+  return precision == "fp32" ? 1e-4 : precision == "fp16" ? 3e-3 : 1e-2;
+}
+
+// Trains both for so many steps and compares what they report and where they end.
+void Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t steps,
+             const std::function<void(const StepReport&)>& also = {}) {
+  DeviceRun cpu(job, plan, data, kCpu), cuda(job, plan, data, kCuda);
+  const double tolerance = Tolerance(plan.precision);
+  for (int64_t step = 0; step < steps; ++step) {
+    const StepReport want = cpu.Step(), got = cuda.Step();
+    ASSERT_NEAR(got.loss / want.loss, 1, tolerance) << step;
+    ASSERT_EQ(got.skipped, want.skipped) << step;
+    ASSERT_EQ(got.overflow, want.overflow) << step;
+    ASSERT_EQ(got.loss_scale, want.loss_scale) << step;
+    ASSERT_EQ(got.targets, want.targets) << step;
+    ASSERT_EQ(got.spike, want.spike) << step;
+    if (!want.skipped) {
+      ASSERT_NEAR(got.gradient_norm / want.gradient_norm, 1, 10 * tolerance) << step;
+    }
+    ASSERT_EQ(got.norms.size(), want.norms.size());
+    for (size_t g = 0; g < want.norms.size(); ++g) {
+      EXPECT_EQ(got.norms[g].group, want.norms[g].group);
+      EXPECT_NEAR(got.norms[g].gradient / want.norms[g].gradient, 1, 20 * tolerance);
+      EXPECT_NEAR(got.norms[g].parameter / want.norms[g].parameter, 1, tolerance);
+    }
+    ASSERT_EQ(got.noise_scale.has_value(), want.noise_scale.has_value());
+    if (also) also(got);
+  }
+  EXPECT_EQ(cuda.trainer->counters().updates, cpu.trainer->counters().updates);
+  EXPECT_EQ(cuda.trainer->counters().loss_scale, cpu.trainer->counters().loss_scale);
+  EXPECT_LT(Distance(cuda.State(), cpu.State()), 30 * tolerance);
+  auto want = cpu.trainer->Evaluate(), got = cuda.trainer->Evaluate();
+  ASSERT_TRUE(want.ok() && got.ok()) << got.status().ToString();
+  EXPECT_NEAR(got->loss / want->loss, 1, tolerance);
+  EXPECT_EQ(got->targets, want->targets);
+  auto finite = cuda.trainer->WeightsAreFinite();
+  ASSERT_TRUE(finite.ok());
+  EXPECT_TRUE(*finite);
+}
+
+JobSpec Job(int64_t global_batch = 4) {
+  JobSpec job = TinyJob(global_batch);
+  job.train.eval_sequences = 4;
+  job.train.log_every_steps = 2;
+  return job;
+}
+
+TEST_F(TrainerOnCuda, TwentyStepsOfGpt2FollowTheCpu) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job();
+  job.model.dropout = 0.1;
+  job.train.gradient_clip_norm = 0.5;
+  Plan plan = TinyPlan("fp32", 2, 2);
+  plan.block_memory_policy = {"recompute", "keep"};
+  Compare(job, plan, data, 20);
+  Compare(Job(), TinyPlan("bf16"), data, 20);
+}
+
+TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
+  RandomTokens tokens(50, 16);
+  JobSpec llama = Job(2);
+  llama.model.family = "llama";
+  llama.model.kv_heads = 1;
+  Compare(llama, TinyPlan("fp32", 2), tokens, 2);
+
+  JobSpec bert = Job(2);
+  bert.model.family = "bert";
+  bert.model.dropout = 0.1;
+  RandomMasked masked(50, 16, 0.3);
+  Compare(bert, TinyPlan("fp32", 2), masked, 2);
+  bert.model.head = "classification";
+  bert.model.classes = 3;
+  RandomLabelled labelled(50, 16, 3);
+  Compare(bert, TinyPlan("bf16", 2), labelled, 2);
+
+  JobSpec vit = Job(2);
+  vit.model.family = "vit";
+  vit.model.vocab_size = 0;
+  vit.model.context = 0;
+  vit.model.image_size = 8;
+  vit.model.patch_size = 4;
+  vit.model.image_channels = 3;
+  vit.model.classes = 3;
+  BrightPictures pictures(vit.model);
+  Compare(vit, TinyPlan("fp32", 2), pictures, 2);
+}
+
+TEST_F(TrainerOnCuda, EveryOptimizerFollowsTheCpu) {
+  RandomTokens data(50, 16);
+  for (const char* name :
+       {"sgd", "lars", "adam", "lamb", "lion", "adafactor", "muon", "schedule_free_adamw"}) {
+    SCOPED_TRACE(name);
+    JobSpec job = Job(2);
+    job.model.layers = 1;
+    job.optimizer.name = name;
+    Compare(job, TinyPlan("fp32", 2), data, 3);
+  }
+}
+
+TEST_F(TrainerOnCuda, AveragesStandForTheWeightsInEvaluation) {
+  RandomTokens data(50, 16);
+  for (const char* kind : {"ema", "lawa"}) {
+    for (const char* precision : {"fp32", "bf16_pure"}) {
+      SCOPED_TRACE(std::string(kind) + " " + precision);
+      JobSpec job = Job(2);
+      job.model.layers = 1;
+      job.train.averaging = {.kind = kind, .decay = 0.5, .every_steps = 1, .window = 2};
+      Compare(job, TinyPlan(precision, 2), data, 3);
+    }
+  }
+}
+
+TEST_F(TrainerOnCuda, AnOverflowLowersTheLossScaleAndSkipsTheUpdate) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job(2);
+  job.model.layers = 1;
+  job.train.loss_scaling.initial = 0x1p24;
+  int64_t overflows = 0;
+  Compare(job, TinyPlan("fp16", 2), data, 6, [&](const StepReport& report) {
+    overflows += report.overflow ? 1 : 0;
+    EXPECT_EQ(report.overflow, report.skipped);
+  });
+  EXPECT_GT(overflows, 0);
+  EXPECT_LT(overflows, 6);
+}
+
+TEST_F(TrainerOnCuda, ASkippedUpdateLeavesTheStateAsItIs) {
+  RandomTokens data(50, 16);
+  for (const char* name : {"adamw", "schedule_free_adamw"}) {
+    JobSpec job = Job(2);
+    job.model.layers = 1;
+    job.optimizer.name = name;
+    if (name == std::string("adamw")) job.train.averaging = {.kind = "lawa", .every_steps = 1};
+    DeviceRun run(job, TinyPlan("fp32", 2), data, kCuda);
+    run.Step();
+    const auto before = run.State();
+    ASSERT_TRUE(SetFailpoints("trainer.loss=error").ok());
+    EXPECT_TRUE(run.Step().skipped);
+    ASSERT_TRUE(SetFailpoints("").ok());
+    EXPECT_EQ(run.State(), before);
+    EXPECT_EQ(run.trainer->counters().skipped_steps, 1);
+  }
+}
+
+TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
+  RandomTokens data(50, 16);
+  for (const char* kind : {"linear_expansion", "majority_kernels"}) {
+    SCOPED_TRACE(kind);
+    JobSpec job = Job(4);
+    job.model.layers = 1;
+    job.model.over_parameterization.kind = kind;
+    job.train.gradient_noise_scale = true;
+    Compare(job, TinyPlan("fp32", 2, 2), data, 2);
+  }
+}
+
+TEST_F(TrainerOnCuda, AStateGoesFromDeviceToDeviceBitForBit) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job(2);
+  job.model.dropout = 0.1;
+  const Plan plan = TinyPlan("bf16", 2);
+  DeviceRun cuda(job, plan, data, kCuda), again(job, plan, data, kCuda), cpu(job, plan, data, kCpu);
+  for (int step = 0; step < 2; ++step) cuda.Step();
+  const auto state = cuda.State();
+
+  const std::string folder = MakeTestFolder();
+  const auto move = [&](DeviceRun& from, DeviceRun& to, int64_t epoch) {
+    const std::string run_dir = folder + "/" + std::to_string(epoch);
+    ASSERT_TRUE(Env::Posix().CreateDirs(run_dir).ok());
+    auto writer = CheckpointWriter::Open({&Env::Posix(), run_dir, 1, 1, nullptr});
+    ASSERT_TRUE(writer.ok()) << writer.status().ToString();
+    CheckpointManifest manifest = TestManifest(2);
+    manifest.plan = plan;
+    ASSERT_TRUE((*writer)->Save(manifest, from.trainer->StateTensors(), from.context.stream).ok());
+    ASSERT_EQ((*writer)->Wait().ToString(), "OK");
+    auto latest = LatestVerified(Env::Posix(), run_dir);
+    ASSERT_TRUE(latest.ok() && latest->latest);
+    ASSERT_TRUE(LoadTensors(Env::Posix(), latest->latest->path, latest->latest->manifest,
+                            to.trainer->StateTensors(), ExtraTensors::kRefuse, to.context.stream)
+                    .ok());
+    to.trainer->Restored(from.trainer->counters());
+  };
+  move(cuda, cpu, 1);
+  EXPECT_EQ(cpu.State(), state);
+  move(cpu, again, 2);
+  EXPECT_EQ(again.State(), state);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(again.Step().loss, cuda.Step().loss);
+  }
+  EXPECT_EQ(again.State(), cuda.State());
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
+}
+
+TEST_F(TrainerOnCuda, BatchesThatWereFetchedInVainAreDropped) {
+  RandomTokens data(50, 16);
+  const JobSpec job = Job(2);
+  const Plan plan = TinyPlan("fp32", 1, 2);
+  DeviceRun cpu(job, plan, data, kCpu), cuda(job, plan, data, kCuda);
+  for (int64_t offset : {0, 5}) {
+    for (DeviceRun* run : {&cpu, &cuda}) {
+      TrainCounters counters = run->trainer->counters();
+      counters.data_offset = offset;
+      run->trainer->Restored(counters);
+    }
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_NEAR(cuda.Step().loss / cpu.Step().loss, 1, 1e-4) << offset;
+    }
+  }
+}
+
+TEST_F(TrainerOnCuda, TextIsGeneratedAsOnTheCpu) {
+  std::vector<int32_t> texts[2];
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const Device& where : {kCpu, kCuda}) {
+      auto device = ComputeDevice::Open({.device = where, .chunk_bytes = size_t{1} << 20});
+      ASSERT_TRUE(device.ok());
+      Context context = (*device)->NewContext();
+      ModelSpec spec = TinyModel();
+      spec.family = family;
+      auto model = NewLanguageModel(context, spec, {&PrecisionOf("fp32"), false, {}});
+      ASSERT_TRUE(model.ok());
+      ASSERT_TRUE((*model)->parameters().Initialize(3).ok());
+      ASSERT_TRUE((*model)->Pack(context).ok());
+      auto text = Generate(context, **model, {1, 2, 3}, {{.temperature = 0.0}, 5, -1, {}});
+      ASSERT_TRUE(text.ok()) << text.status().ToString();
+      texts[where.type == DeviceType::kCuda ? 1 : 0] = *text;
+    }
+    EXPECT_EQ(texts[0], texts[1]);
+    EXPECT_EQ(texts[0].size(), 5u);
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine
