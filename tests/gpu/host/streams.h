@@ -17,6 +17,8 @@ using Work = std::function<std::string()>;
 
 }  // namespace weft::host_cuda
 
+// NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
+
 /// A captured sequence of work.
 struct CUgraph_st {
   std::vector<weft::host_cuda::Work> nodes;
@@ -38,6 +40,8 @@ struct CUevent_st {
   uint64_t position = 0;
   std::chrono::steady_clock::time_point passed;
 };
+
+// NOLINTEND(readability-identifier-naming)
 
 namespace weft::host_cuda {
 
