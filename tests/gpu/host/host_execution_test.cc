@@ -142,7 +142,7 @@ TEST_F(HostExecution, RaceShows) {
 
 TEST_F(HostExecution, AccessOutOfBoundsIsReported) {
   if (!kAsan) GTEST_SKIP() << "for the preset asan";
-  ExpectReport([this] { return RunReadBehind(stream(), data(), kCount); }, "heap-buffer-overflow");
+  ExpectReport([this] { return RunReadBehind(stream(), data(), kCount); }, "use-after-poison");
   ExpectReport([this] { return RunReadBehindShared(stream(), data(), 32); }, "use-after-poison");
   ExpectReport([this] { return RunReadBehindDynamic(stream(), data(), 32); }, "use-after-poison");
 }
