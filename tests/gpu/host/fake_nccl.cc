@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/gpu/host/device_memory.h"
 #include "worker/engine/comm/rank_order_reduce.h"
 
 namespace {
@@ -54,7 +55,10 @@ class FakeStream {
       const auto work = std::move(queue_.front());
       queue_.pop_front();
       running_ = true;
-      work(lock);
+      {
+        const weft::host_cuda::DeviceAccess access;
+        work(lock);
+      }
       running_ = false;
       changed.notify_all();
     }

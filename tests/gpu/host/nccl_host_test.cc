@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/device.h"
+#include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/fake_nccl.h"
 #include "worker/engine/comm/collective_cases.h"
 #include "worker/engine/comm/gloo_collective.h"
@@ -39,10 +40,12 @@ class FakeDeviceRank : public TestRank {
   }
   void Write(const TensorView& tensor, const void* bytes) override {
     SynchronizeFakeStream(state_.handle());
+    const host_cuda::DeviceAccess access;
     if (tensor.Bytes() > 0) std::memcpy(tensor.data, bytes, tensor.Bytes());
   }
   void Read(const TensorView& tensor, void* bytes) override {
     SynchronizeFakeStream(state_.handle());
+    const host_cuda::DeviceAccess access;
     if (tensor.Bytes() > 0) std::memcpy(bytes, tensor.data, tensor.Bytes());
   }
 
