@@ -1,8 +1,8 @@
 // Predicts the steps of training runs on clusters, for tests/bench/planner_accuracy: reads one JSON
 // object from standard input and writes one.
 //   in   {"groups": [{"stack": NAME, "runs": [RUN...], "train": [INDEX...]}]}
-//        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", and "machine": what
-//        of the accelerator's usual machine is otherwise
+//        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", and "machine":
+//        what of the accelerator's usual machine is otherwise
 //   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "stack": {...}}],
 //        "plans_per_second": NUMBER}: by the built-in stack, and by that fitted to the runs in
 //        train

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@ namespace weft::engine {
 /// loopback, and joins them.
 inline void RunRanks(int size, std::chrono::milliseconds timeout,
                      const std::function<void(Collective&)>& body) {
+  signal(SIGPIPE, SIG_IGN);  // as trainers do: Gloo writes to sockets that peers may have closed
   HashStore store;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
