@@ -48,7 +48,7 @@ bool DeviceMonitor::Ending() {
   return ending_;
 }
 
-void DeviceMonitor::Tell(DeviceEvent event) {
+void DeviceMonitor::Tell(const DeviceEvent& event) {
   if (event.broken) {
     std::lock_guard lock(mutex_);
     bool known = !told_broken_.insert(event.index).second;
