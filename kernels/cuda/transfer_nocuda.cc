@@ -9,12 +9,12 @@ Status NoCuda() {
 
 }  // namespace
 
-PinnedMemory::~PinnedMemory() = default;
+PinnedMemory::~PinnedMemory() {}
 Result<PinnedMemory> PinnedMemory::Allocate(size_t) {
   return NoCuda();
 }
 
-Event::~Event() = default;
+Event::~Event() {}
 Result<Event> Event::Create(const Stream&, bool) {
   return NoCuda();
 }
