@@ -119,6 +119,8 @@ struct Event {
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
+// NOLINTBEGIN(readability-identifier-naming): the names are NVML's.
+
 #ifdef WEFT_FAKE_OLD_DRIVER
 FAKE int nvmlInit() {
   return ErrorOf(__func__);
@@ -263,4 +265,5 @@ FAKE int nvmlEventSetWait_v2(void* /*set*/, Event* event, unsigned milliseconds)
   return 10;
 }
 #endif
+// NOLINTEND(readability-identifier-naming)
 #endif  // WEFT_FAKE_BROKEN

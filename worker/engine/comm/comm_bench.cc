@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
 
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -39,7 +38,6 @@ void Row(const char* name, int ranks, int64_t bytes, double seconds, double sent
 
 void Measure(int ranks, int64_t bytes, gloo::rendezvous::HashStore& gloo_store) {
   const double share = (ranks - 1.0) / ranks;
-  std::mutex mutex;
   RunRanks(ranks, std::chrono::seconds(60), [&](Collective& group) {
     const Stream stream;
     const int64_t count = bytes / 4 / ranks * ranks;
