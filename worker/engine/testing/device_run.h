@@ -38,7 +38,7 @@ struct DeviceRun {
     WEFT_CHECK(opened.ok(), opened.status().message());
     device = *std::move(opened);
     context = device->NewContext();
-    auto made = NewModel(context, job.model, ModelOptionsOf(plan));
+    auto made = NewModel(context, job.model, ModelOptionsOf(plan, job.train));
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);
     const Status drawn = model->parameters().Initialize(1);

@@ -107,6 +107,13 @@ TEST_F(TrainerOnCuda, TwentyStepsOfGpt2FollowTheCpu) {
   Compare(Job(), TinyPlan("bf16"), data, 20);
 }
 
+TEST_F(TrainerOnCuda, Fp8FollowsTheCpu) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job(2);
+  job.model.layers = 1;
+  Compare(job, TinyPlan("fp8", 2), data, 3);
+}
+
 TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   RandomTokens tokens(50, 16);
   JobSpec llama = Job(2);
