@@ -10,6 +10,10 @@
 #endif
 #if defined(WEFT_HOST_CUDA_TSAN)
 #include <sanitizer/tsan_interface.h>
+
+// Exported by its run-time library, declared in no header of it.
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 #endif
 
 namespace weft::host_cuda {
@@ -31,6 +35,15 @@ inline void TsanRelease(void* at) {
 inline void TsanAcquire(void* at) {
   __tsan_acquire(at);
 }
+/// While it lives ThreadSanitizer does not see what this fiber reads, writes, allocates and frees:
+/// for what the emulator keeps for itself, which fibers of one thread cannot race for.
+class TsanHidden {
+ public:
+  TsanHidden() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
+  ~TsanHidden() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+  TsanHidden(const TsanHidden&) = delete;
+  TsanHidden& operator=(const TsanHidden&) = delete;
+};
 #else
 inline constexpr bool kTsan = false;
 inline void* TsanCurrent() {
@@ -42,6 +55,9 @@ inline void* TsanCreate() {
 inline void TsanSwitch(void*) {}
 inline void TsanRelease(void*) {}
 inline void TsanAcquire(void*) {}
+struct TsanHidden {
+  TsanHidden() {}
+};
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)

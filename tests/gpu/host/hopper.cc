@@ -124,6 +124,7 @@ Hopper::Hopper() = default;
 Hopper::~Hopper() = default;
 
 void Hopper::Begin(uint32_t threads, unsigned char* shared, size_t shared_bytes) {
+  const TsanHidden hidden;
   threads_ = threads;
   shared_ = shared;
   shared_bytes_ = shared_bytes;
@@ -164,6 +165,7 @@ unsigned char* Hopper::PointerTo(uint32_t address, size_t bytes) const {
 }
 
 void Hopper::InitBarrier(void* barrier, int arrivals) {
+  const TsanHidden hidden;
   if (SharedAddress(barrier) % 8 != 0) Fail("makes a barrier at a misaligned address");
   auto& made = barriers_[barrier];
   if (made != nullptr || arrivals < 1) Fail("makes a barrier twice, or without arrivals");
@@ -223,7 +225,10 @@ void Hopper::CopyTile(void* shared, const CUtensorMap& map, int x, int y, int z,
   // Any moment from now on.
   auto* garbage = static_cast<volatile unsigned char*>(to);
   for (size_t i = 0; i < bytes; ++i) garbage[i] = 0xff;
-  barrier.copies.push_back({to, map, x, y, z});
+  {
+    const TsanHidden hidden;
+    barrier.copies.push_back({to, map, x, y, z});
+  }
   barrier.queued += static_cast<int64_t>(bytes);
   TsanRelease(&barrier.issued);
   EndPhaseIfDue(barrier);
@@ -256,6 +261,7 @@ void Hopper::Land(const Copy& copy) {
 }
 
 void Hopper::NoteStore(const void* shared, size_t bytes) {
+  const TsanHidden hidden;
   const auto* at = static_cast<const unsigned char*>(shared);
   if (at < shared_ || at + bytes > shared_ + shared_bytes_) return;
   const auto piece = static_cast<uint32_t>(at - shared_) / 16;
@@ -293,6 +299,7 @@ void Hopper::FenceProducts() {
 }
 
 void Hopper::StartProduct(const Product& product, Site site) {
+  const TsanHidden hidden;
   Warpgroup& group = Own();
   Thread& thread = thread_[ThreadRank()];
   const uint64_t number = thread.started++ - group.finished;
@@ -323,6 +330,7 @@ void Hopper::StartProduct(const Product& product, Site site) {
 }
 
 void Hopper::CommitProducts() {
+  const TsanHidden hidden;
   Thread& thread = thread_[ThreadRank()];
   thread.groups.push_back(thread.started);
 }
@@ -427,6 +435,7 @@ void Hopper::WaitForProducts(int groups, Site site) {
     return;
   }
   group.waiting = 0;
+  const TsanHidden hidden;
   for (; group.finished < until; ++group.finished) {
     if (group.operations.front().started != kGroupThreads) {
       Fail("waits for a product that not all of its warpgroup have started");
