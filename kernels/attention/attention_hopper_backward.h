@@ -56,7 +56,7 @@ struct HopperBackward {
   __device__ __forceinline__ void Init() {
     if (threadIdx.x == 0) {
       shared.large.Init(1, 4 * kGroups);
-      shared.small.Init(kWarp, 4 * kGroups);
+      shared.small.Init(kWarp + 1, 4 * kGroups);  // Each lane's stores, and the copies.
       ptx::FenceBarrierInit();
     }
     __syncthreads();
@@ -89,7 +89,7 @@ struct HopperBackward {
       shared.log2_sums[turn.stage()][row] = there ? stats[row].log2_sum : 0.0f;
       shared.means[turn.stage()][row] = there ? stats[row].mean : 0.0f;
     }
-    if (lane != 0) ptx::Arrive(full);
+    ptx::Arrive(full);
   }
 
   /// Zeros behind a sequence of which `rows` rows of the small tiles are left: what weight 0 would
