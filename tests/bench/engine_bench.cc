@@ -7,11 +7,14 @@
 //   engine_bench --layers 12 --width 768 --heads 12 --vocabulary 50257 --context 512 --batch 4
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -22,6 +25,7 @@
 #include "common/spec/spec_json.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
+#include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/engine/train/trainer.h"
@@ -32,6 +36,7 @@ namespace {
 struct BenchOptions {
   JobSpec job;
   Plan plan;
+  std::string device = "cpu";
   int64_t batch = 8;
   int64_t warmup_steps = 2;
   int64_t steps = 10;
@@ -66,23 +71,48 @@ void AddTo(PhaseSeconds& total, const PhaseSeconds& step) {
   total.optimizer += step.optimizer;
 }
 
+// Large tensors repeat themselves: to draw them would take longer than what is measured.
 Status FillWithNormals(Context& context, const Tensor& tensor, uint32_t site) {
+  constexpr int64_t kDrawn = int64_t{1} << 22;
   return FillOnHost(context.stream, tensor, [&](const TensorView& view) {
     PhiloxStream random({.site = site});
     float* values = view.As<float>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) {
-      values[i] = static_cast<float>(random.Normal());
+      values[i] = i < kDrawn ? static_cast<float>(random.Normal()) : values[i - kDrawn];
     }
   });
+}
+
+// "cpu", "cuda" (the first one) or "cuda:N".
+Result<Device> DeviceOf(const std::string& name) {
+  if (name == "cpu") return Device{};
+  if (name == "cuda") return Device{DeviceType::kCuda, 0};
+  constexpr std::string_view kNumbered = "cuda:";
+  int index = 0;
+  const char* end = name.data() + name.size();
+  if (name.starts_with(kNumbered)) {
+    const auto [rest, error] = std::from_chars(name.data() + kNumbered.size(), end, index);
+    if (error == std::errc() && rest == end && index >= 0) return Device{DeviceType::kCuda, index};
+  }
+  return InvalidError("engine_bench: --device " + name + "; hint: cpu, cuda or cuda:N");
+}
+
+bool OnDevice(const Context& context) {
+  return context.stream.device.type == DeviceType::kCuda;
+}
+
+// Returns when the device has done what was enqueued.
+Status WaitFor(const Context& context) {
+  return OnDevice(context) ? context.stream.cuda->Synchronize() : OkStatus();
 }
 
 // Best rate of a large square product in the compute type: the ceiling that training runs under.
 // Of random numbers: multiplying the same one over and over takes less power, and a processor whose
 // clock follows its power then reaches rates that no training does.
 Result<double> GemmFlopsPerSecond(Context& context, DType compute) {
-  constexpr int64_t kSize = 2048;
+  const int64_t size = OnDevice(context) ? 8192 : 2048;
   constexpr int kRepeats = 10;
-  const Shape shape = {kSize, kSize};
+  const Shape shape = {size, size};
   WEFT_ASSIGN_OR_RETURN(Tensor x, Tensor::New(context, Component::kWorkspace, compute, shape));
   WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, Component::kWorkspace, compute, shape));
   WEFT_ASSIGN_OR_RETURN(Tensor master,
@@ -91,13 +121,16 @@ Result<double> GemmFlopsPerSecond(Context& context, DType compute) {
   WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {master, x}));
   WEFT_RETURN_IF_ERROR(FillWithNormals(context, master, 1));
   WEFT_ASSIGN_OR_RETURN(auto weight,
-                        kernels::NewPackedWeight(context.stream.device, kSize, kSize, compute));
+                        kernels::NewPackedWeight(context.stream.device, size, size, compute));
   WEFT_RETURN_IF_ERROR(weight->Pack(context.stream, master));
+  const double flops = 2 * std::pow(static_cast<double>(size), 3);
   double best = 0;
   for (int i = 0; i < kRepeats; ++i) {
+    WEFT_RETURN_IF_ERROR(WaitFor(context));
     Stopwatch watch;
     WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight.get(), {}, y}));
-    best = std::max(best, 2.0 * kSize * kSize * kSize / watch.Lap());
+    WEFT_RETURN_IF_ERROR(WaitFor(context));
+    best = std::max(best, flops / watch.Lap());
   }
   return best;
 }
@@ -121,17 +154,29 @@ struct Measured {
   std::vector<double> seconds;
   std::vector<double> losses;
   StepReport last;
-  int64_t peak_memory_bytes = 0;  // of the first steps asked for
+  // Of the first steps asked for: of the process, and what is held of the device.
+  int64_t peak_memory_bytes = 0;
+  int64_t device_memory_bytes = 0;
 };
 
-Status Run(Trainer& trainer, int64_t steps, Measured& measured) {
+// Seconds of each step; on a device, where a step ends while the next one begins, their mean.
+Status Run(Trainer& trainer, Context& context, int64_t steps, Measured& measured) {
+  WEFT_RETURN_IF_ERROR(WaitFor(context));
+  Stopwatch watch;
   for (int64_t step = 0; step < steps; ++step) {
     WEFT_ASSIGN_OR_RETURN(measured.last, trainer.Step());
     measured.seconds.push_back(measured.last.seconds.Total());
     measured.losses.push_back(measured.last.loss);
     AddTo(measured.phases, measured.last.seconds);
   }
-  if (measured.peak_memory_bytes == 0) measured.peak_memory_bytes = MemoryBytes("VmHWM");
+  if (OnDevice(context) && steps > 0) {
+    WEFT_RETURN_IF_ERROR(WaitFor(context));
+    std::fill_n(measured.seconds.rbegin(), steps, watch.Lap() / static_cast<double>(steps));
+  }
+  if (measured.peak_memory_bytes == 0) {
+    measured.peak_memory_bytes = MemoryBytes("VmHWM");
+    if (OnDevice(context)) measured.device_memory_bytes = context.allocator->held_bytes();
+  }
   return OkStatus();
 }
 
@@ -140,7 +185,7 @@ Status RunTurns(Trainer& trainer, Context& context, DType compute, Measured& mea
   std::fflush(stdout);
   for (int64_t steps = 0; std::cin >> steps;) {
     const size_t before = measured.seconds.size();
-    WEFT_RETURN_IF_ERROR(Run(trainer, steps, measured));
+    WEFT_RETURN_IF_ERROR(Run(trainer, context, steps, measured));
     WEFT_ASSIGN_OR_RETURN(const double gemm, GemmFlopsPerSecond(context, compute));
     const Json turn = {
         {"seconds", std::vector<double>(measured.seconds.begin() + static_cast<ptrdiff_t>(before),
@@ -166,10 +211,11 @@ Result<Json> RunBench(BenchOptions options) {
   if (options.recompute) plan.block_memory_policy.assign(job.model.layers, "recompute");
 
   const int64_t memory_before_bytes = MemoryBytes("VmRSS");
-  Allocator allocator;
+  WEFT_ASSIGN_OR_RETURN(const Device where, DeviceOf(options.device));
+  WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeDevice> device,
+                        ComputeDevice::Open({.device = where}));
   Profiler profiler;
-  Context context;
-  context.allocator = &allocator;
+  Context context = device->NewContext();
   if (options.by_operation) context.profiler = &profiler;
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                         NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
@@ -180,14 +226,14 @@ Result<Json> RunBench(BenchOptions options) {
       Trainer::New(job, plan, {.context = &context, .model = model.get(), .train = &tokens}));
 
   Measured warmup, measured;
-  WEFT_RETURN_IF_ERROR(Run(*trainer, options.warmup_steps, warmup));
+  WEFT_RETURN_IF_ERROR(Run(*trainer, context, options.warmup_steps, warmup));
   profiler.Clear();
   ResetPeakMemory();
   const DType compute = model->precision().products;
   if (options.alternate) {
     WEFT_RETURN_IF_ERROR(RunTurns(*trainer, context, compute, measured));
   } else {
-    WEFT_RETURN_IF_ERROR(Run(*trainer, options.steps, measured));
+    WEFT_RETURN_IF_ERROR(Run(*trainer, context, options.steps, measured));
   }
   if (measured.seconds.empty()) return InvalidError("engine_bench: no step was asked for");
   std::vector<double>& seconds = measured.seconds;
@@ -207,6 +253,7 @@ Result<Json> RunBench(BenchOptions options) {
       {"parameters", model->parameters().ElementCount()},
       {"model_flops_per_token", TrainingFlopsPerToken(ShapeOf(job), SequenceLength(job))},
       {"gemm_flops_per_second", gemm},
+      {"device", options.device},
       {"batch", options.batch},
       {"precision", plan.precision},
       {"recompute", options.recompute},
@@ -221,6 +268,7 @@ Result<Json> RunBench(BenchOptions options) {
       {"memory_before_bytes", memory_before_bytes},
       {"peak_memory_bytes", measured.peak_memory_bytes},
       {"peak_memory", ToJson(report.peak_memory)}};
+  if (OnDevice(context)) result["device_memory_bytes"] = measured.device_memory_bytes;
   if (options.by_operation) {
     result["operations"] = Operations(profiler, steps);
   }
@@ -246,6 +294,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch)->capture_default_str();
   app.add_option("--accumulation", options.plan.accumulation_steps)->capture_default_str();
   app.add_option("--precision", options.plan.precision)->capture_default_str();
+  app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--threads", options.plan.threads_per_rank)->capture_default_str();
   app.add_option("--warmup", options.warmup_steps)->capture_default_str();
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();

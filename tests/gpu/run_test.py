@@ -141,6 +141,24 @@ class RunTest(unittest.TestCase):
         self.assertEqual((detail["passed"], detail["failed"]), (1, ["A.C"]))
         stages.read_tests(0, "[       OK ] A.B (0 ms)\n", detail)
 
+    def parity_with(self, cuda):
+        """The parity stage where engine_bench reports these losses from the GPU."""
+        run = self.new_run()
+        folder = run.build / "bin"
+        folder.mkdir(exist_ok=True)
+        program(folder, "engine_bench", f"""#!/bin/sh
+case "$*" in *--device=cuda*) echo '{{"losses": {cuda}}}' ;; *) echo '{{"losses": [3.0, 2.0]}}' ;; esac
+""")
+        return runner.run_stage(run, stages.Stage("parity", stages.parity, 20, 20))
+
+    def test_losses_of_the_gpu_are_held_to_those_of_the_cpu(self):
+        passed = self.parity_with("[3.0, 2.0001]")
+        self.assertEqual((passed["status"], len(passed["detail"])), ("passed", 4), passed["why"])
+        near = self.parity_with("[3.0, 2.001]")
+        self.assertIn("gpt2 in fp32: losses differ by 5.0e-04", near["why"])
+        self.assertNotIn("bf16", near["why"])
+        self.assertIn("llama in bf16", self.parity_with("[3.0, NaN]")["why"])
+
     def test_the_page_holds_rates_and_targets_against_what_was_measured(self):
         def case(name, **values):
             return {"name": name, "ms": 2.0, "runs": 9, "unit": "GB/s", "rate": 2000.0, **values}
@@ -172,7 +190,7 @@ class StepsTest(unittest.TestCase):
                     contextlib.redirect_stderr(io.StringIO()):
                 self.assertEqual(steps.main(), 1)
             rows = json.loads((folder / "out.json").read_text())
-        small, large, llama = rows
+        small, large, llama, fp8 = rows
         self.assertEqual([who for who, _ in small["turns"]], ["weft", "pytorch"] * 4)
         self.assertAlmostEqual(small["ratio"], 1.2)
         self.assertAlmostEqual(small["tokens_per_second"]["weft"], 32 * 1024 / 0.1)
@@ -180,8 +198,13 @@ class StepsTest(unittest.TestCase):
         self.assertIn("status 1", large["error"])
         self.assertEqual([who for who, _ in llama["turns"]],
                          ["weft"] * 2 + ["pytorch"] * 4 + ["weft"] * 2)
+        self.assertEqual([who for who, _ in fp8["turns"]],
+                         ["weft"] * 2 + ["weft in bf16"] * 4 + ["weft"] * 2)
         page = "\n".join(report.step_section(rows))
-        self.assertIn("| gpt2-124m (124 M) | bf16 | 327680 | 273067 | 1.20 |", page)
+        self.assertIn("| gpt2-124m (124 M) | bf16 | pytorch | 327680 | 273067 | 1.20 |", page)
+        self.assertIn("| llama-1b (124 M) | fp8 | weft in bf16 | 163840 | 163840 | 1.00 |", page)
+        told = {what: (measured, met) for what, _, measured, met in report.step_targets(rows)}
+        self.assertEqual(told["llama-1b in FP8"], ("1.00", False))
 
 
 class ScriptsTest(unittest.TestCase):

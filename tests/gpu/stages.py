@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
@@ -152,12 +153,10 @@ def host(run, detail):
     read_tests(status, text, detail)
 
 
-def engine_bench(run):
-    """The path of engine_bench where the engine runs on a GPU."""
-    path = program(run, "engine_bench")
-    if "--device" not in run.command([path, "--help"], environment=run.native)[1]:
-        raise Failed("the engine of this tree does not run on a GPU")
-    return path
+def engine(run, detail):
+    """Training of every kind against the CPU, states from device to device."""
+    status, text = run.command([program(run, "engine_cuda_test")], environment=run.native)
+    read_tests(status, text, detail)
 
 
 # Of the loss after each of 20 steps: how far those of CPU and GPU may be apart, by precision.
@@ -171,7 +170,7 @@ PARITY_MODELS = {
 
 def parity(run, detail):
     """Twenty training steps on the CPU and on the GPU, loss by loss."""
-    bench = engine_bench(run)
+    bench = program(run, "engine_bench")
     wrong = []
     for family, model in PARITY_MODELS.items():
         for precision, allowed in PARITY.items():
@@ -185,7 +184,8 @@ def parity(run, detail):
                     raise Failed(f"{family} in {precision} on {device}: "
                                  + ("out of time" if status is None else last_lines(text, "", 2)))
                 losses[device] = json.loads(text.splitlines()[-1])["losses"]
-            worst = max(abs(a - b) / abs(a) for a, b in zip(losses["cpu"], losses["cuda"]))
+            worst = max((abs(a - b) / abs(a) for a, b in zip(losses["cpu"], losses["cuda"])),
+                        key=lambda share: math.inf if math.isnan(share) else share)
             detail[f"{family} {precision}"] = {**losses, "worst": worst, "allowed": allowed}
             # Also false when a loss is not a number.
             if not worst <= allowed or losses["cpu"][-1] == losses["cpu"][0]:
@@ -271,7 +271,7 @@ def start_compiling_for_pytorch(run):
 
 
 def step_shapes(run):
-    return ["--shape", "gpt2-124m"] if run.quick else []
+    return ["--case", "gpt2-124m"] if run.quick else []
 
 
 def pytorch(run, detail):
@@ -286,9 +286,8 @@ def pytorch(run, detail):
 
 
 def bench_step(run, detail):
-    """Whole training steps beside PyTorch with torch.compile, in turns."""
+    """Whole training steps beside PyTorch with torch.compile, and FP8 beside bf16, in turns."""
     python = torch_python()
-    engine_bench(run)
     bench_json(run, "bench_step",
                [python, run.root / "tests/bench/gpu_vs_pytorch", "--python", python, "--binaries",
                 run.build / "bin", *step_shapes(run)], detail, torch_environment(run))
@@ -298,6 +297,7 @@ def bench_step(run, detail):
 STAGES = [
     Stage("build", build, 240, 240, needs_device=False),
     Stage("kernels", kernels, 60, 60, targets=["kernels_cuda_test"]),
+    Stage("engine", engine, 60, 60, targets=["engine_cuda_test"]),
     Stage("parity", parity, 40, 40, targets=["engine_bench"]),
     Stage("sanitizer", sanitizer, 110, 60, targets=["kernels_cuda_test"]),
     Stage("pytorch", pytorch, 60, 60),
