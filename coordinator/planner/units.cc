@@ -1,6 +1,5 @@
 #include "coordinator/planner/units.h"
 
-#include <algorithm>
 #include <cstdio>
 
 namespace weft::planner {
@@ -13,15 +12,6 @@ std::string Format(const char* format, double value, const char* unit) {
 }
 
 }  // namespace
-
-std::string HumanBytes(int64_t bytes) {
-  constexpr std::array<const char*, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " B";
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return Format(value < 100 ? "%.1f" : "%.0f", value, kUnits[unit]);
-}
 
 std::string HumanSeconds(double seconds) {
   if (seconds <= 0) return "0 s";
@@ -40,16 +30,6 @@ std::string HumanCount(double count) {
   return text;
 }
 
-std::array<MemoryComponent, 7> Components(const MemoryBreakdown& memory) {
-  return {{{"parameters", memory.parameters_bytes},
-           {"gradients", memory.gradients_bytes},
-           {"optimizer", memory.optimizer_bytes},
-           {"activations", memory.activations_bytes},
-           {"workspace", memory.workspace_bytes},
-           {"communication", memory.communication_bytes},
-           {"runtime", memory.runtime_bytes}}};
-}
-
 std::array<TimeComponent, 6> Components(const TimeBreakdown& time) {
   return {{{"matrix products", time.gemm_seconds},
            {"memory-bound", time.memory_bound_seconds},
@@ -57,12 +37,6 @@ std::array<TimeComponent, 6> Components(const TimeBreakdown& time) {
            {"exposed communication", time.exposed_communication_seconds},
            {"optimizer", time.optimizer_seconds},
            {"overhead", time.overhead_seconds}}};
-}
-
-MemoryComponent LargestComponent(const MemoryBreakdown& memory) {
-  const auto parts = Components(memory);
-  return *std::max_element(parts.begin(), parts.end(),
-                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
 }
 
 }  // namespace weft::planner

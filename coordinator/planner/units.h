@@ -1,16 +1,13 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "common/model/memory_text.h"
 #include "common/spec/plan.h"
 
 namespace weft::planner {
-
-/// "812 B", "3.5 MiB", "12.0 GiB".
-std::string HumanBytes(int64_t bytes);
 
 /// "1.25 s", "35.0 ms", "210 us".
 std::string HumanSeconds(double seconds);
@@ -19,16 +16,10 @@ std::string HumanSeconds(double seconds);
 std::string HumanCount(double count);
 
 /// A part of a breakdown under the name people see.
-struct MemoryComponent {
-  std::string_view name;
-  int64_t bytes = 0;
-};
 struct TimeComponent {
   std::string_view name;
   double seconds = 0;
 };
-std::array<MemoryComponent, 7> Components(const MemoryBreakdown& memory);
 std::array<TimeComponent, 6> Components(const TimeBreakdown& time);
-MemoryComponent LargestComponent(const MemoryBreakdown& memory);
 
 }  // namespace weft::planner

@@ -272,8 +272,8 @@ TEST_F(ServiceTest, AJobThatRanOutOfMemoryIsToldWhatWouldFitAndGetsIt) {
   ASSERT_TRUE(a->Saw("start " + id + " 2"));
   auto view = service_->Get(id);
   EXPECT_THAT(view->attempts[0].message,
-              AllOf(HasSubstr("rank 0: no memory; the plan expected 2.0 KiB per rank "
-                              "(activations 2.0 KiB)"),
+              AllOf(HasSubstr("rank 0: no memory; the plan expected 2.0 KiB (activations "
+                              "2.0 KiB) per rank, worker a offers 1.0 GiB; "),
                     HasSubstr("within 1.7 KiB this would fit: 1 ranks")));
   EXPECT_EQ(TotalBytes(view->attempts[1].plan.prediction.memory_per_rank), 1700);
 }
