@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "common/memory_errors.h"
 
 namespace weft::daemon {
 namespace {
@@ -26,8 +27,7 @@ v1::Reason ReasonOf(const Status& status) {
       return v1::USER_ERROR;
     case StatusCode::kExhausted:
       // A full disk may be emptied; only memory is judged by the plan.
-      return status.message().find("No space left") == std::string::npos ? v1::OUT_OF_MEMORY
-                                                                         : v1::RANK_DIED;
+      return IsMemoryError(status) ? v1::OUT_OF_MEMORY : v1::RANK_DIED;
     default:
       return v1::RANK_DIED;
   }

@@ -8,9 +8,11 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/model/memory_text.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cuda/transfer.h"
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/class_names.h"
 
@@ -194,6 +196,26 @@ Result<AttemptOutcome> Attempt::Train() {
     if (save_every > 0 && step % save_every == 0) WEFT_RETURN_IF_ERROR(SaveInBackground());
   }
   return Finish();
+}
+
+void Attempt::TellMemory() {
+  std::string text = "memory of this rank: the plan expected " +
+                     MemoryText(spec_.plan.prediction.memory_per_rank);
+  if (device_ != nullptr) {
+    text += "; it held at most, part by part, " + MemoryText(device_->allocator().Peaks());
+  }
+  if (const int64_t limit = spec_.job.resources.memory_per_rank_bytes; limit > 0) {
+    text += "; resources.memory_per_rank_bytes allows " + HumanBytes(limit);
+  }
+  if (spec_.plan.device == "cuda") {
+    const auto memory = kernels::cuda::MemoryOf(static_cast<int>(spec_.device_index));
+    if (memory.ok()) {
+      text += "; of the " + HumanBytes(static_cast<int64_t>(memory->total)) + " of GPU " +
+              std::to_string(spec_.device_index) + ", " +
+              HumanBytes(static_cast<int64_t>(memory->free)) + " are free";
+    }
+  }
+  Event("error", text);
 }
 
 Status Attempt::Step() {

@@ -31,6 +31,9 @@ class Attempt {
   /// Steps until the job is done, a stop is asked for, or something fails.
   Result<AttemptOutcome> Train();
 
+  /// Writes into the log, after memory ran out, what the plan expected beside what was held.
+  void TellMemory();
+
  private:
   /// What one rank tells all after a step.
   struct Votes {

@@ -47,9 +47,13 @@ Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingD
   WEFT_RETURN_IF_ERROR(env.CreateDirs(spec.run_dir));
   return CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
     Attempt attempt(env, spec, std::move(data), reporter, store);
-    if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
-    Result<AttemptOutcome> outcome = attempt.Train();
-    if (!outcome.ok()) return WhileTraining(outcome.status());
+    Result<AttemptOutcome> outcome = CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
+      if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
+      Result<AttemptOutcome> trained = attempt.Train();
+      if (!trained.ok()) return WhileTraining(trained.status());
+      return trained;
+    });
+    if (!outcome.ok() && IsMemoryError(outcome.status())) attempt.TellMemory();
     return outcome;
   });
 }

@@ -10,6 +10,7 @@
 namespace weft::trainer {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class TrainerFailuresTest : public TrainerProcessTest {
@@ -78,8 +79,14 @@ TEST_F(TrainerFailuresTest, WhoeverExceedsTheMemoryLimitSaysForWhat) {
     ASSERT_LT(limit, int64_t{1} << 30) << "never enough";
     AttemptSpec spec = Spec("limit-" + std::to_string(limit));
     spec.job.resources.memory_per_rank_bytes = limit;
+    spec.plan.prediction.memory_per_rank.optimizer_bytes = int64_t{1} << 30;
     auto rank = Start(spec, "", true);
-    std::optional<FailedMessage> failed = rank->Await<FailedMessage>();
+    std::optional<FailedMessage> failed;
+    std::string told;
+    while (std::optional<RankMessage> message = rank->Next()) {
+      if (auto* event = std::get_if<EventMessage>(&*message)) told += event->text + "\n";
+      if (auto* failure = std::get_if<FailedMessage>(&*message)) failed = *failure;
+    }
     const int end = rank->Wait();
     for (const std::string& name : Checkpoints(spec)) {
       const std::string path = engine::CheckpointsFolder(spec.run_dir) + "/" + name;
@@ -91,6 +98,9 @@ TEST_F(TrainerFailuresTest, WhoeverExceedsTheMemoryLimitSaysForWhat) {
       break;
     }
     EXPECT_EQ(end, kExitRetry);
+    EXPECT_THAT(told, ContainsRegex("memory of this rank: the plan expected 1.0 GiB "
+                                    "\\(optimizer 1.0 GiB\\); it held at most, part by part, "
+                                    ".*; resources.memory_per_rank_bytes allows "));
     ASSERT_TRUE(failed.has_value()) << "with a limit of " << limit;
     EXPECT_EQ(failed->code, "EXHAUSTED");
     EXPECT_THAT(failed->message, HasSubstr("the limit of " + std::to_string(limit) + " bytes"));
