@@ -7,6 +7,7 @@
 #include "cli/follow.h"
 #include "cli/job_file.h"
 #include "common/clock.h"
+#include "common/model/memory_text.h"
 #include "common/yaml.h"
 #include "proto/convert.h"
 
@@ -136,6 +137,12 @@ void DescribePlan(const v1::Plan& plan, std::ostream& out) {
       << " of " << plan.block_memory_policy_size() << " blocks recomputed\n";
   out << "  predicted:   " << HumanDuration(prediction.step_seconds()) << " per step, "
       << HumanCount(prediction.tokens_per_second()) << " tokens/s\n";
+  const v1::MemoryBreakdown& memory = prediction.memory_per_rank();
+  out << "  memory:      "
+      << MemoryText({memory.parameters_bytes(), memory.gradients_bytes(), memory.optimizer_bytes(),
+                     memory.activations_bytes(), memory.workspace_bytes(),
+                     memory.communication_bytes(), memory.runtime_bytes()})
+      << " per rank\n";
 }
 
 /// Everything known of a job, in words; `weft explain` and `weft job describe`.

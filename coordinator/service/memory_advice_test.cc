@@ -58,12 +58,13 @@ TEST(MemoryAdvice, SaysWhatTheDeviceOffersAndWhichSingleChangesWouldFit) {
   job.resources.recompute = "none";
   const Plan plan = PlanOf(job, cluster);
   const std::string text = MemoryAdvice(job, plan, cluster, planner::PlanJob);
-  EXPECT_THAT(text, AllOf(HasSubstr("the plan expected "), HasSubstr("(activations "),
-                          HasSubstr("gradients "), HasSubstr("optimizer "),
-                          HasSubstr("GPU 0 of g offers 70.0 GiB"),
-                          HasSubstr("one change to that plan would do: "),
-                          HasSubstr(" of 12 blocks recomputed ("),
-                          HasSubstr("micro-batch 32 x 2 ("), HasSubstr("2 ranks, micro-batch 32 (")));
+  EXPECT_THAT(
+      text,
+      AllOf(HasSubstr("the plan expected "), HasSubstr("(activations "), HasSubstr("gradients "),
+            HasSubstr("optimizer "), HasSubstr("GPU 0 of g offers 70.0 GiB"),
+            HasSubstr("one change to that plan would do: "),
+            HasSubstr(" of 12 blocks recomputed ("), HasSubstr("micro-batch 32 x 2 ("),
+            HasSubstr("2 ranks, micro-batch 32 (")));
   // The job's own wishes stand against what the next attempt could take.
   EXPECT_THAT(text, HasSubstr(": no plan fits"));
   EXPECT_THAT(text, Not(HasSubstr("train.precision: bf16 ")));
@@ -73,8 +74,7 @@ TEST(MemoryAdvice, SaysWhatTheDeviceOffersAndWhichSingleChangesWouldFit) {
   job.resources.micro_batch = 1;
   job.train.global_batch = 1;
   job.train.precision = "fp32";
-  const std::string state =
-      MemoryAdvice(job, PlanOf(job, cluster), cluster, planner::PlanJob);
+  const std::string state = MemoryAdvice(job, PlanOf(job, cluster), cluster, planner::PlanJob);
   EXPECT_THAT(state, AllOf(Not(HasSubstr("micro-batch 1 x")), Not(HasSubstr("2 ranks"))));
 }
 

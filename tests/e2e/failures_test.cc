@@ -49,10 +49,10 @@ void ExpectOutOfMemoryTwice(const v1::Job& job, const std::string& words) {
   ASSERT_EQ(job.attempts_size(), 2) << "the first may have had a greedy neighbour";
   for (const v1::Attempt& attempt : job.attempts()) {
     EXPECT_EQ(v1::Reason_Name(attempt.reason()), "OUT_OF_MEMORY");
-    EXPECT_THAT(attempt.message(),
-                AllOf(HasSubstr(words), HasSubstr("; the plan expected 1."), HasSubstr("optimizer "),
-                      HasSubstr(" per rank, worker "), HasSubstr(" offers "), HasSubstr("; within "),
-                      HasSubstr("change to that plan would do")));
+    EXPECT_THAT(attempt.message(), AllOf(HasSubstr(words), HasSubstr("; the plan expected 1."),
+                                         HasSubstr("optimizer "), HasSubstr(" per rank, worker "),
+                                         HasSubstr(" offers "), HasSubstr("; within "),
+                                         HasSubstr("change to that plan would do")));
   }
   EXPECT_THAT(job.message(),
               AllOf(HasSubstr("gave up after 2 attempts"), HasSubstr(words), HasSubstr("hint:")));

@@ -199,8 +199,8 @@ Result<AttemptOutcome> Attempt::Train() {
 }
 
 void Attempt::TellMemory() {
-  std::string text = "memory of this rank: the plan expected " +
-                     MemoryText(spec_.plan.prediction.memory_per_rank);
+  std::string text =
+      "memory of this rank: the plan expected " + MemoryText(spec_.plan.prediction.memory_per_rank);
   if (device_ != nullptr) {
     text += "; it held at most, part by part, " + MemoryText(device_->allocator().Peaks());
   }
