@@ -8,6 +8,12 @@ namespace weft {
 namespace {
 
 constexpr int64_t kF32 = 4;
+// Of the arena of a CUDA device, the part that best fit at times cannot use.
+constexpr int64_t kUncutShare = 160;
+
+bool OnCuda(const MemoryInputs& inputs) {
+  return inputs.products == ProductKind::kStored;
+}
 
 /// Bytes of an element of activations.
 int64_t ElementOf(const MemoryInputs& inputs) {
@@ -204,6 +210,12 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return kF32 * (shape.packed - shape.packed_in_tiles);
     case ProductKind::kNative:
       return ElementBytes(inputs.precision->products) * shape.packed;
+    case ProductKind::kStored: {
+      // Weights that are made of factors are f32, whatever is stored.
+      const bool stored = inputs.precision->matrices == inputs.precision->products;
+      if (inputs.precision->products == DType::kF32) return 0;
+      return ElementBytes(inputs.precision->products) * (stored ? shape.factored : shape.packed);
+    }
     case ProductKind::kWidened:
       break;
   }
@@ -216,7 +228,16 @@ int64_t FactorWorkspace(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
   const bool narrow = inputs.precision->matrices != DType::kF32;
-  return kF32 * (shape.largest_factored + (narrow ? shape.largest_factor : 0));
+  const int64_t packed = OnCuda(inputs) ? 0 : shape.largest_factored;
+  return kF32 * (packed + (narrow ? shape.largest_factor : 0));
+}
+
+/// Of kernels on a CUDA device, which share it: what products may take, or what attention's
+/// backward pass keeps of each query, two f32 numbers a head.
+int64_t KernelScratch(const MemoryInputs& inputs) {
+  if (!OnCuda(inputs)) return 0;
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  return std::max(inputs.product_workspace_bytes, 2 * kF32 * tokens * inputs.shape.spec.heads);
 }
 
 }  // namespace
@@ -270,11 +291,53 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.optimizer_bytes = inputs.optimizer.state;
   memory.activations_bytes = ActivationPeak(inputs);
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),
-                                     inputs.optimizer.workspace, FactorWorkspace(inputs)});
+                                     inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
+                           KernelScratch(inputs);
   // A ring all-reduce stages about two buckets.
   memory.communication_bytes = inputs.ranks > 1 ? 2 * inputs.bucket_bytes : 0;
-  memory.runtime_bytes = 96 * kMiB + 8 * kMiB * inputs.threads;
+  if (OnCuda(inputs)) {
+    memory.runtime_bytes = TotalBytes(memory) / kUncutShare;
+  } else {
+    memory.runtime_bytes = 96 * kMiB + 8 * kMiB * inputs.threads;
+  }
   return memory;
+}
+
+int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
+  const bool older = compute_capability.starts_with("7.") || compute_capability.starts_with("8.");
+  return int64_t{older ? 4 : 32} << 20;
+}
+
+int64_t BytesOutsideArena(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  if (!inputs.precision->fp8_blocks) return PackedBytes(inputs) + KernelScratch(inputs);
+  // Codes are tensors of the arena, copies are those of the classifier and of bf16 blocks.
+  const int64_t classifier =
+      shape.PaddedClasses() *
+      (shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec));
+  const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
+  const int64_t blocks = (shape.packed - classifier) / DistinctBlocks(shape.spec) * bf16_blocks;
+  return 2 * (classifier + blocks) + KernelScratch(inputs);
+}
+
+MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
+                              std::string_view compute_capability) {
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  inputs.micro_batch = plan.micro_batch;
+  inputs.sequence_length = SequenceLength(job);
+  inputs.accumulation_steps = plan.accumulation_steps;
+  inputs.ranks = RankCount(plan.mesh);
+  inputs.threads = plan.threads_per_rank;
+  inputs.bucket_bytes = plan.bucket_bytes;
+  inputs.precision = &PrecisionOf(plan.precision);
+  inputs.products = ProductKind::kStored;
+  inputs.product_workspace_bytes = ProductWorkspaceBytes(compute_capability);
+  inputs.fp8 = job.train.fp8;
+  inputs.optimizer = OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products);
+  inputs.recomputed_blocks =
+      std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
+  return inputs;
 }
 
 std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed) {

@@ -8,6 +8,7 @@
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
+#include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/spec/train_spec.h"
 
@@ -32,7 +33,12 @@ enum class ProductKind : uint8_t {
              ///< f32 (f32 and f16 on AMX).
   kNative,   ///< Weights are packed in that type.
   kWidened,  ///< Weights are packed as f32, and other operands widened for each product.
+  kStored,   ///< CUDA: weights as they are stored where that is the type, else copies of it.
 };
+
+/// Scratch memory of matrix products on a CUDA device of this compute capability ("9.0"): what
+/// cuBLASLt is allowed, the library's own recommendation.
+int64_t ProductWorkspaceBytes(std::string_view compute_capability);
 
 /// What the memory of a rank depends on.
 struct MemoryInputs {
@@ -44,15 +50,27 @@ struct MemoryInputs {
   int64_t threads = 1;
   int64_t bucket_bytes = 0;
   const PrecisionRecipe* precision = &kBf16Precision;
-  ProductKind products = ProductKind::kNative;  ///< For precision->products.
+  ProductKind products = ProductKind::kNative;  ///< For precision->products; says the device, too.
+  int64_t product_workspace_bytes = 0;          ///< On a CUDA device: ProductWorkspaceBytes.
   Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
   int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training
-/// steps. `runtime_bytes` is an allowance for what no allocator sees: code, libraries, stacks.
+/// steps. `runtime_bytes` is an allowance for what no allocator sees: code, libraries, stacks. On a
+/// CUDA device all is the device's memory: workspace includes the scratch memory of kernels, and
+/// runtime_bytes is what cutting memory to size leaves unused; the CUDA context is no part of what
+/// a device offers.
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs);
+
+/// Of PredictMemory on a CUDA device, what kernels allocate themselves, beside the arena of the
+/// engine (worker/engine/tensor/device_arena.h): copies of weights, and scratch memory.
+int64_t BytesOutsideArena(const MemoryInputs& inputs);
+
+/// What the memory of a rank of `plan` depends on, on a CUDA device of this compute capability.
+MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
+                              std::string_view compute_capability);
 
 /// The policy list of a plan: the first `recomputed` of `layers` blocks recompute. Their replay
 /// comes last in the backward pass, when the blocks that keep have given back their memory.

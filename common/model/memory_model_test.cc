@@ -76,6 +76,24 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   EXPECT_EQ(PredictMemory(inputs).communication_bytes, 2000);
 }
 
+TEST(PredictMemory, OnCudaCopiesOnlyWhatIsStoredInAnotherType) {
+  const int64_t stored = 124'475'904;
+  const int64_t packed = 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 50304 * 768;
+  const int64_t vectors = 12 * (3 * 768 + 768 + 3072 + 768 + 4 * 768) + 2 * 768;
+  MemoryInputs inputs = Gpt2Inputs();
+  inputs.products = ProductKind::kStored;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 2 * packed);
+  inputs.precision = &kFp32Precision;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored);
+  inputs.precision = &kBf16PurePrecision;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 2 * (stored - vectors) + 4 * vectors);
+  // What the library recommends for its products, on Hopper and before it.
+  const int64_t without = PredictMemory(inputs).workspace_bytes - 2 * 4 * 1024 * 12;
+  inputs.product_workspace_bytes = ProductWorkspaceBytes("9.0");
+  EXPECT_EQ(PredictMemory(inputs).workspace_bytes, without + (int64_t{32} << 20));
+  EXPECT_EQ(ProductWorkspaceBytes("8.0"), int64_t{4} << 20);
+}
+
 TEST(PredictMemory, ActivationsFollowTheBlocks) {
   MemoryInputs inputs = Gpt2Inputs();
   const int64_t tokens = 1024, row = tokens * 768 * 2;

@@ -107,6 +107,11 @@ class Searcher {
   void FindKinds() {
     std::map<std::string, size_t> kinds;
     for (const WorkerProfile* worker : workers_) {
+      for (const DeviceSpec& device : worker->devices) {
+        if (!on_devices_ || !device.unusable.empty()) continue;
+        product_workspace_ =
+            std::max(product_workspace_, ProductWorkspaceBytes(device.compute_capability));
+      }
       WorkerProfile measured = *worker;
       measured.worker_id.clear();
       measured.host.clear();
@@ -115,7 +120,7 @@ class Searcher {
       if (added) rates_.emplace_back(*worker, precision_.products, on_devices_);
       kind_.push_back(it->second);
       products_ =
-          std::max(products_, on_devices_ ? ProductKind::kNative
+          std::max(products_, on_devices_ ? ProductKind::kStored
                                           : RateModel::ProductsOf(*worker, precision_.products));
     }
   }
@@ -192,6 +197,7 @@ class Searcher {
     inputs.bucket_bytes = kBucketBytes;
     inputs.precision = &precision_;
     inputs.products = products_;
+    inputs.product_workspace_bytes = product_workspace_;
     inputs.fp8 = job_.train.fp8;
     inputs.optimizer = optimizer_;
     inputs.recomputed_blocks = recomputed;
@@ -345,6 +351,7 @@ class Searcher {
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
   ProductKind products_ = ProductKind::kSplit;
+  int64_t product_workspace_ = 0;  ///< Of the GPU that wants most.
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kind_;  ///< By worker: index into rates_.
   std::vector<RateModel> rates_;

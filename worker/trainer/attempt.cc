@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/spec_json.h"
@@ -92,7 +93,9 @@ Status Attempt::OpenDevice() {
   options.limit_bytes = spec_.job.resources.memory_per_rank_bytes;
   if (spec_.plan.device == "cuda") {
     options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
-    options.expected_bytes = TotalBytes(spec_.plan.prediction.memory_per_rank);
+    // A little more than needed where the device is newer.
+    options.expected_bytes = TotalBytes(spec_.plan.prediction.memory_per_rank) -
+                             BytesOutsideArena(CudaMemoryInputs(spec_.job, spec_.plan, "8.0"));
   }
   WEFT_ASSIGN_OR_RETURN(device_, engine::ComputeDevice::Open(options));
   context_ = device_->NewContext();

@@ -10,6 +10,7 @@
 
 #include "common/check.h"
 #include "tests/gpu/host/fiber_switch.h"
+#include "tests/gpu/host/streams.h"
 
 namespace weft::host_cuda {
 namespace {
@@ -53,7 +54,9 @@ class Device {
     AsanUnpoison(at, bytes);
     AsanPoison(at + bytes, size - bytes);
     if (open_ == 0) Protect(PROT_READ | PROT_WRITE);
-    for (size_t i = 0; i < bytes; ++i) const_cast<volatile uint8_t*>(at)[i] = 0xff;
+    if (!WorkIsSkipped()) {
+      for (size_t i = 0; i < bytes; ++i) const_cast<volatile uint8_t*>(at)[i] = 0xff;
+    }
     if (open_ == 0) Protect(PROT_NONE);
     return at;
   }
@@ -67,6 +70,9 @@ class Device {
     held_ -= found->second.bytes;
     free_.emplace(found->second.size, found->first);
     live_.erase(found);
+    if (!live_.empty() || open_ > 0) return;
+    free_.clear();
+    used_ = 0;
   }
 
   void Open() {

@@ -24,6 +24,7 @@ std::set<CUstream_st*>& Streams() {
 }
 
 std::atomic<int64_t> waits{0};
+std::atomic<bool> skipped{false};
 
 std::string Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -58,8 +59,17 @@ void DeferWork(bool defer) {
   deferred = defer;
 }
 
+void SkipWork(bool skip) {
+  skipped = skip;
+}
+
+bool WorkIsSkipped() {
+  return skipped;
+}
+
 std::string Enqueue(CUstream_st* stream, Work work) {
   const std::lock_guard lock(Lock());
+  if (skipped) work = [] { return std::string(); };
   if (stream->capture != nullptr) {
     stream->capture->nodes.push_back(std::move(work));
     return "";

@@ -60,6 +60,11 @@ void SynchronizeAll();
 /// Whether work is deferred from now on.
 void DeferWork(bool defer);
 
+/// Whether work is dropped from now on instead of run, and new memory of the device left as it is:
+/// what is computed is nothing, what memory it takes is known at any size.
+void SkipWork(bool skip);
+bool WorkIsSkipped();
+
 /// Appends `work`, to the graph where one is being captured. Returns the failure of the stream.
 std::string Enqueue(CUstream_st* stream, Work work);
 

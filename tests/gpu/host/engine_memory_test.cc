@@ -1,0 +1,144 @@
+// What the planner promises about the memory of a GPU, measured on the device that the host
+// execution has, at sizes that are trained: the work itself is skipped.
+
+#include <cstdlib>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "common/check.h"
+#include "common/model/memory_model.h"
+#include "common/model/memory_text.h"
+#include "tests/gpu/host/device_memory.h"
+#include "tests/gpu/host/streams.h"
+#include "worker/engine/tensor/compute_device.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr double kTolerance = 0.01;
+constexpr Device kCuda{DeviceType::kCuda, 0};
+
+ModelSpec Gpt2() {
+  ModelSpec model;
+  model.layers = 12;
+  model.width = 768;
+  model.heads = 12;
+  model.vocab_size = 50257;
+  model.context = 1024;
+  return model;
+}
+
+ModelSpec Llama() {
+  ModelSpec model;
+  model.family = "llama";
+  model.layers = 6;
+  model.width = 1024;
+  model.heads = 16;
+  model.kv_heads = 4;
+  model.mlp_width = 2816;
+  model.vocab_size = 32000;
+  model.untied_classifier = true;
+  model.context = 2048;
+  return model;
+}
+
+/// Nothing that is enqueued runs as long as this lives.
+struct SkippedWork {
+  SkippedWork() { host_cuda::SkipWork(true); }
+  ~SkippedWork() { host_cuda::SkipWork(false); }
+};
+
+int64_t HeldOnDevice() {
+  size_t free = 0, total = 0;
+  host_cuda::DeviceMemoryInfo(&free, &total);
+  return static_cast<int64_t>(total - free);
+}
+
+struct Measured {
+  MemoryBreakdown peaks;
+  int64_t held = 0;  ///< Of the device, all in all.
+  int64_t chunks = 0;
+};
+
+/// Two steps on a device with as much memory taken at once as a trainer takes.
+Measured Train(const JobSpec& job, const Plan& plan, int64_t arena_bytes) {
+  RandomTokens data(job.model.vocab_size, job.model.context);
+  const int64_t before = HeldOnDevice();
+  auto device = ComputeDevice::Open(
+      {.device = kCuda, .expected_bytes = arena_bytes, .chunk_bytes = size_t{1} << 20});
+  WEFT_CHECK(device.ok(), device.status().message());
+  Context context = (*device)->NewContext();
+  auto model = NewModel(context, job.model, ModelOptionsOf(plan, job.train));
+  WEFT_CHECK(model.ok(), model.status().message());
+  auto trainer =
+      Trainer::New(job, plan, {.context = &context, .model = model->get(), .train = &data});
+  WEFT_CHECK(trainer.ok(), trainer.status().message());
+  Measured measured;
+  for (int step = 0; step < 2; ++step) {
+    auto report = (*trainer)->Step();
+    WEFT_CHECK(report.ok(), report.status().message());
+    measured.peaks = report->peak_memory;
+  }
+  WEFT_CHECK((*device)->Synchronize().ok(), "synchronize");
+  measured.held = HeldOnDevice() - before;
+  measured.chunks = (*device)->allocator().system_allocations();
+  return measured;
+}
+
+void CheckPrediction(const ModelSpec& model, const std::string& precision, int64_t recomputed,
+                     int64_t micro_batch) {
+  SCOPED_TRACE(model.family + " " + model.over_parameterization.kind + ", " + precision + ", " +
+               std::to_string(recomputed) + " recomputed, micro-batch " +
+               std::to_string(micro_batch));
+  JobSpec job = TinyJob(2 * micro_batch);
+  job.model = model;
+  job.train.precision = precision;
+  Plan plan = TinyPlan(precision, micro_batch, 2);
+  plan.block_memory_policy = BlockPolicies(model.layers, recomputed);
+  MemoryInputs inputs = CudaMemoryInputs(job, plan, "9.0");
+  // The products of the host execution want hardly any.
+  inputs.product_workspace_bytes = 0;
+  const MemoryBreakdown predicted = PredictMemory(inputs);
+  const Measured measured = Train(job, plan, TotalBytes(predicted) - BytesOutsideArena(inputs));
+
+  EXPECT_EQ(measured.chunks, 1) << "what was taken at first has to do";
+  const auto expect_near = [](std::string_view name, int64_t promised, int64_t taken) {
+    EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1.0, kTolerance)
+        << name << ": predicted " << promised << ", measured " << taken;
+  };
+  expect_near("device", TotalBytes(predicted), measured.held);
+  expect_near("peaks", TotalBytes(predicted), TotalBytes(measured.peaks));
+  const auto promised = Components(predicted), taken = Components(measured.peaks);
+  for (size_t i = 0; i < promised.size(); ++i) {
+    if (promised[i].name == "communication" || promised[i].name == "runtime") continue;
+    expect_near(promised[i].name, promised[i].bytes, taken[i].bytes);
+  }
+}
+
+TEST(PredictMemoryOnCuda, IsWithinOnePercentOfWhatTheDeviceHolds) {
+  const SkippedWork skipped;
+  for (const ModelSpec& model : {Gpt2(), Llama()}) {
+    for (const char* precision : {"fp32", "bf16", "bf16_pure", "fp8"}) {
+      for (int64_t recomputed : {int64_t{0}, model.layers / 2, model.layers}) {
+        for (int64_t micro_batch : {1, 3}) {
+          CheckPrediction(model, precision, recomputed, micro_batch);
+        }
+      }
+    }
+  }
+  // Weights that are made of factors are f32, so that bf16 products need copies.
+  ModelSpec expanded = Gpt2();
+  expanded.layers = 4;
+  expanded.over_parameterization.kind = "linear_expansion";
+  CheckPrediction(expanded, "bf16_pure", 0, 2);
+  CheckPrediction(expanded, "bf16", 0, 2);
+  ModelSpec narrow = Gpt2();
+  narrow.embedding_width = 128;
+  CheckPrediction(narrow, "bf16", 0, 2);
+}
+
+}  // namespace
+}  // namespace weft::engine
