@@ -9,6 +9,7 @@
 #include "kernels/linear/cpu_weight.h"
 #include "kernels/linear/linear_bf16_simd.h"
 #include "kernels/linear/linear_check.h"
+#include "kernels/linear/operand.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -17,6 +18,9 @@ using avx512_bf16::kBlock;
 
 // Rows that a weight gradient is summed over at a time: bounds the scratch memory.
 constexpr int64_t kSummedRows = 4096;
+
+// Up to so many rows of a weight are packed at once for the gradient of its input.
+constexpr int64_t kPackedRows = 4096;
 
 // Uses of scratch memory.
 struct Left;
@@ -88,14 +92,21 @@ class AmxWeight final : public CpuWeight {
     return OkStatus();
   }
 
-  // Packs for each product: that costs no more than a second copy to keep, which is as large.
+  // Packs for each product: that costs no more than a second copy to keep, which is as large. Of a
+  // vocabulary's weight, part after part, multiplied while it is in cache.
   Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
-    const int64_t out = out_features(), in = in_features();
-    auto* transposed = ThreadScratch<Right, BFloat16>(out * in);
-    ParallelFor(in / kBlock, 1, [&](int64_t begin, int64_t end) {
-      avx512_bf16::PackTransposed(packed(), in, out, begin, end, transposed);
-    });
-    Spread(ProductOf(dy, transposed, dx, accumulate), dy.shape[0], in / kBlock);
+    const int64_t out = out_features();
+    if (out <= kPackedRows) {
+      BackwardInputPart(dy, 0, out, dx, accumulate);
+      return OkStatus();
+    }
+    Operand sums(dx, DType::kF32, accumulate);
+    const int64_t part = avx512_bf16::EvenPart(out, kPackedRows / 2);
+    for (int64_t begin = 0; begin < out; begin += part) {
+      BackwardInputPart(dy, begin, std::min(part, out - begin), sums.view(),
+                        accumulate || begin > 0);
+    }
+    sums.WriteBack(dx);
     return OkStatus();
   }
 
@@ -106,6 +117,19 @@ class AmxWeight final : public CpuWeight {
     ParallelFor(out_features() / kBlock, 1, [&](int64_t begin, int64_t end) {
       avx512_bf16::PackColumns(w, in, in, begin, end, packed());
     });
+  }
+
+  // dx (+)= columns [begin, begin + count) of dy times these rows of W.
+  void BackwardInputPart(const TensorView& dy, int64_t begin, int64_t count, const TensorView& dx,
+                         bool accumulate) const {
+    const int64_t in = in_features();
+    auto* transposed = ThreadScratch<Right, BFloat16>(count * in);
+    ParallelFor(in / kBlock, 1, [&](int64_t first, int64_t last) {
+      avx512_bf16::PackTransposed(packed() + begin * in, in, count, first, last, transposed);
+    });
+    TensorView part(dy.As<BFloat16>() + begin, DType::kBF16, {dy.shape[0], count});
+    part.row_stride = dy.row_stride;
+    Spread(ProductOf(part, transposed, dx, accumulate), dy.shape[0], in / kBlock);
   }
 
   BFloat16* packed() const { return static_cast<BFloat16*>(packed_.get()); }

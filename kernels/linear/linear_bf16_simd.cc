@@ -6,16 +6,19 @@ namespace weft::kernels::cpu::avx512_bf16 {
 namespace {
 
 // Longest sum that runs in the tiles at once; longer ones are cut into equal parts of at most
-// kNearDepth. Of a panel of b so many rows stay in the first-level cache while blocks of a pass by
-// it; the rest comes from the second.
-constexpr int64_t kMaxDepth = 768;
+// kCutDepth, whose sums wait in the second-level cache. Of a panel of b, kNearDepth rows stay in
+// the first-level cache while blocks of a pass by it; the rest comes from the second.
+constexpr int64_t kWholeDepth = 768;
+constexpr int64_t kCutDepth = 512;
 constexpr int64_t kNearDepth = 576;
 
-// Rows of a that stay in the second-level cache while panels of b pass by: of a whole product, and
-// of one whose sums are cut, which stand beside them for so many panels.
+// What of a stays in the second-level cache while panels of b pass by: so many rows of it over so
+// much of k, all of it unless k is longer. In that case sums wait for so many panels.
 constexpr int64_t kResidentBytes = 1 << 20;
-constexpr int64_t kCutRows = 384;
-constexpr int64_t kCutPanels = 24;
+constexpr int64_t kResidentDepth = 4096;
+constexpr int64_t kWaitingPanels = 24;
+
+constexpr int64_t kBlockSize = kBlock * kBlock;
 
 WEFT_INLINE __m512i LoadBits(const void* from) {
   return _mm512_loadu_si512(from);
@@ -52,12 +55,13 @@ WEFT_INLINE void LoadPairs(const T* from, int64_t stride, int64_t row, int64_t r
   Interleave(even, odd, low, high);
 }
 
-// What is fetched into the second-level cache while a block is multiplied: rows of the next panel
-// of b, so many a step, and what the result will be added to.
+// What is fetched while a block is multiplied: into the second-level cache rows of the next panel
+// of b, so many a step, and what the result will be added to; into the first the next block's sums.
 template <class T>
 struct Ahead {
   const BFloat16* b = nullptr;
   int64_t lines = 0;
+  const float* sums = nullptr;
   const T* c = nullptr;
   int64_t c_stride = 0;
 };
@@ -92,6 +96,7 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t dep
   const int64_t steps = depth / kBlock;
   const int64_t near = steps < kNearDepth / kBlock ? steps : kNearDepth / kBlock;
   const int64_t rows_per_step = (kBlock + steps - 1) / steps;
+  const int64_t sum_lines = (kBlockSize / kLanes + steps - 1) / steps;
   LoadSums(from);
   for (int64_t i = 0; i < steps; ++i, a += kStep, b += kStep) {
     if (i < near) {
@@ -101,6 +106,11 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t dep
     }
     for (int64_t line = 0; line < ahead.lines; ++line, ahead.b += kBlock) {
       _mm_prefetch(ahead.b, _MM_HINT_T1);
+    }
+    if (from != nullptr) {
+      for (int64_t line = 0; line < sum_lines; ++line, ahead.sums += kLanes) {
+        _mm_prefetch(ahead.sums, _MM_HINT_T0);
+      }
     }
     if (kMode == WriteMode::kAccumulate && ahead.c != nullptr) {
       for (int64_t row = 0; row < rows_per_step; ++row, ahead.c += ahead.c_stride) {
@@ -175,17 +185,74 @@ WEFT_INLINE void TileLeft(const Product& p, int64_t begin, int64_t end, int64_t 
   }
 }
 
-// How a product is cut: `rows` of a over `depth` of k are in cache while `panels` of b pass by.
+// How a product is cut. `rows` of a over `depth` of k stand in the second-level cache while
+// `panels` of b pass by; sums over `near` of k at a time run in the tiles, so that this much of a
+// panel stays in the first-level cache while blocks of rows pass by it.
 struct Cut {
-  int64_t rows, depth, panels;
+  int64_t rows, depth, near, panels;
 };
 
 WEFT_INLINE Cut CutOf(int64_t k, int64_t rows, int64_t panels) {
-  if (k <= kMaxDepth) {
-    return {EvenPart(rows, kResidentBytes / (2 * k) / kBlock * kBlock), k, panels};
+  const int64_t depth = EvenPart(k, kResidentDepth);
+  const int64_t most = kResidentBytes / (2 * depth) / kBlock * kBlock;
+  return {EvenPart(rows, most), depth, depth <= kWholeDepth ? depth : EvenPart(depth, kCutDepth),
+          depth == k || panels < kWaitingPanels ? panels : kWaitingPanels};
+}
+
+// Blocks of c on their way to memory: one is written while the next is multiplied.
+template <class T>
+struct Finished {
+  alignas(64) float blocks[2][kBlockSize];
+  int parity = 0;
+  Result<T> last;
+};
+
+// A part of a product whose rows of a are in tiles.
+struct Part {
+  int64_t row_begin, row_end;
+  int64_t k_begin, depth;
+  int64_t first, last;  // panels
+  bool whole;           // all of k
+};
+
+// Rows of a times `depth` of a panel from row k of the part on. What comes after it is fetched.
+template <bool kBias, WriteMode kMode, class T>
+WEFT_INLINE void MultiplyPanel(const Product& p, const Part& part, T* c, int64_t panel, int64_t k,
+                               int64_t depth, Scratch scratch, Finished<T>& finished) {
+  // What a panel's next is fetched ahead by while blocks of rows pass by this one.
+  constexpr int64_t kFewestBlocks = 4;
+  const int64_t row_blocks = (part.row_end - part.row_begin + kBlock - 1) / kBlock;
+  const bool opens = part.k_begin + k == 0, closes = part.k_begin + k + depth == p.k;
+  const BFloat16* b = p.b + (panel * p.k + part.k_begin + k) * kBlock;
+  const BFloat16* next_b = b + kBlock * depth;
+  if (k + depth == part.depth && panel + 1 < part.last) {
+    next_b = p.b + ((panel + 1) * p.k + part.k_begin) * kBlock;
   }
-  return {EvenPart(rows, kCutRows), EvenPart(k, kNearDepth),
-          panels < kCutPanels ? panels : kCutPanels};
+  Ahead<T> ahead = {.b = next_b,
+                    .lines = row_blocks < kFewestBlocks ? 0 : (kBlock - 1) / row_blocks + 1,
+                    .c_stride = p.c_stride};
+  float* sums = scratch.sums + (part.whole ? 0 : (panel - part.first) * row_blocks * kBlockSize);
+  for (int64_t block = 0; block < row_blocks; ++block) {
+    const int64_t row = part.row_begin + block * kBlock;
+    T* to = c + row * p.c_stride + panel * kBlock;
+    float* at = sums + block * kBlockSize;
+    if (ahead.b >= next_b + depth * kBlock) ahead.lines = 0;
+    ahead.c = closes ? to : nullptr;
+    ahead.sums = block + 1 < row_blocks ? at + kBlockSize : sums;
+    MultiplyBlock<kBias, kMode>(
+        scratch.a + (block * part.depth + k) * kBlock, b, depth, opens ? nullptr : at,
+        closes ? finished.blocks[finished.parity] : at, ahead, finished.last);
+    ahead.b += ahead.lines * depth;
+    WriteRows<kBias, kMode>(finished.last, kBlock);
+    finished.last = {};
+    if (!closes) continue;
+    finished.last = {.block = finished.blocks[finished.parity],
+                     .rows = part.row_end - row < kBlock ? part.row_end - row : kBlock,
+                     .bias = kBias ? p.bias + panel * kBlock : nullptr,
+                     .c = to,
+                     .c_stride = p.c_stride};
+    finished.parity ^= 1;
+  }
 }
 
 template <bool kBias, WriteMode kMode, class T>
@@ -193,52 +260,32 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
                    int64_t end, Scratch scratch) {
   alignas(64) TileConfig config = {};
   _tile_loadconfig(&config);
-  alignas(64) float blocks[2][kBlock * kBlock];
-  Result<T> previous;
-  int parity = 0;
+  Finished<T> finished;
   const Cut cut = CutOf(p.k, row_end - row_begin, end - begin);
-  // What a panel's next is fetched ahead by while blocks of rows pass by this one.
-  constexpr int64_t kFewestBlocks = 4;
   for (int64_t first = begin; first < end; first += cut.panels) {
     const int64_t last = first + cut.panels < end ? first + cut.panels : end;
-    for (int64_t group = row_begin; group < row_end; group += cut.rows) {
-      const int64_t group_end = group + cut.rows < row_end ? group + cut.rows : row_end;
-      const int64_t row_blocks = (group_end - group + kBlock - 1) / kBlock;
+    for (int64_t row = row_begin; row < row_end; row += cut.rows) {
       for (int64_t k_begin = 0; k_begin < p.k; k_begin += cut.depth) {
-        const int64_t depth = k_begin + cut.depth < p.k ? cut.depth : p.k - k_begin;
-        const bool closes = k_begin + depth == p.k;
-        TileLeft(p, group, group_end, k_begin, depth, first == 0, scratch.a);
+        const Part part = {
+            .row_begin = row,
+            .row_end = row + cut.rows < row_end ? row + cut.rows : row_end,
+            .k_begin = k_begin,
+            .depth = k_begin + cut.depth < p.k ? cut.depth : p.k - k_begin,
+            .first = first,
+            .last = last,
+            .whole = cut.depth == p.k,
+        };
+        TileLeft(p, part.row_begin, part.row_end, k_begin, part.depth, first == 0, scratch.a);
         for (int64_t panel = first; panel < last; ++panel) {
-          const BFloat16* b = p.b + panel * kBlock * p.k + k_begin * kBlock;
-          const BFloat16* next_b = panel + 1 < last ? b + kBlock * p.k : b + kBlock * depth;
-          Ahead<T> ahead = {.b = next_b,
-                            .lines = row_blocks < kFewestBlocks ? 0 : (kBlock - 1) / row_blocks + 1,
-                            .c_stride = p.c_stride};
-          for (int64_t block = 0; block < row_blocks; ++block) {
-            const int64_t row = group + block * kBlock;
-            T* to = c + row * p.c_stride + panel * kBlock;
-            float* sums = scratch.sums + ((panel - first) * row_blocks + block) * 2 * kTile;
-            if (ahead.b >= next_b + depth * kBlock) ahead.lines = 0;
-            ahead.c = closes ? to : nullptr;
-            MultiplyBlock<kBias, kMode>(scratch.a + block * kBlock * depth, b, depth,
-                                        k_begin > 0 ? sums : nullptr,
-                                        closes ? blocks[parity] : sums, ahead, previous);
-            ahead.b += ahead.lines * depth;
-            WriteRows<kBias, kMode>(previous, kBlock);
-            previous = {};
-            if (!closes) continue;
-            previous = {.block = blocks[parity],
-                        .rows = group_end - row < kBlock ? group_end - row : kBlock,
-                        .bias = kBias ? p.bias + panel * kBlock : nullptr,
-                        .c = to,
-                        .c_stride = p.c_stride};
-            parity ^= 1;
+          for (int64_t k = 0; k < part.depth; k += cut.near) {
+            const int64_t depth = k + cut.near < part.depth ? cut.near : part.depth - k;
+            MultiplyPanel<kBias, kMode>(p, part, c, panel, k, depth, scratch, finished);
           }
         }
       }
     }
   }
-  WriteRows<kBias, kMode>(previous, kBlock);
+  WriteRows<kBias, kMode>(finished.last, kBlock);
   _tile_release();
   if (kMode == WriteMode::kStream) _mm_sfence();
 }
@@ -247,7 +294,8 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
 
 ScratchSize ScratchOf(int64_t k, int64_t rows, int64_t panels) {
   const Cut cut = CutOf(k, rows, panels);
-  return {cut.rows * cut.depth, cut.depth < k ? cut.rows * cut.panels * kBlock : 0};
+  if (cut.near == k) return {cut.rows * cut.depth, 0};
+  return {cut.rows * cut.depth, cut.rows * kBlock * (cut.depth < k ? cut.panels : 1)};
 }
 
 void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,

@@ -198,13 +198,21 @@ std::vector<OpCase> LinearCases() {
       cases.push_back(ForwardCase({1030, 32, 544}, dtype, dtype, flag, CaseUse::kTest));
       cases.push_back(BackwardInputCase({77, 64, 1120}, dtype, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({77, 128, 64}, dtype, true, flag, CaseUse::kTest));
-      cases.push_back(BackwardWeightCase({4103, 32, 64}, dtype, true, flag, CaseUse::kTest));
+      cases.push_back(BackwardWeightCase({4103, 32, 160}, dtype, true, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({96, 48, 40}, dtype, true, flag, CaseUse::kTest));
     }
     if (dtype == DType::kF32) {
       // Several groups of rows, and of columns, of the longest sum.
       cases.push_back(ForwardCase({480, 512, 64}, dtype, dtype, true, CaseUse::kTest));
       cases.push_back(ForwardCase({33, 512, 2784}, dtype, dtype, true, CaseUse::kTest));
+    }
+    if (dtype == DType::kBF16) {
+      // Several groups of rows of a long sum, a sum that is cut twice, and a weight in parts.
+      cases.push_back(ForwardCase({1030, 1120, 32}, dtype, dtype, true, CaseUse::kTest));
+      cases.push_back(ForwardCase({2, 4160, 800}, dtype, dtype, true, CaseUse::kTest));
+      for (bool flag : {false, true}) {
+        cases.push_back(BackwardInputCase({33, 32, 4416}, dtype, flag, CaseUse::kTest));
+      }
     }
     cases.push_back(BackwardWeightCase({40, 24, 48}, dtype, false, true, CaseUse::kTest));
     cases.push_back(ForwardCase({40, 24, 48}, dtype, DType::kF32, true, CaseUse::kTest));
