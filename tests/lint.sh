@@ -8,7 +8,7 @@ build=build/release
 [ -f $build/compile_commands.json ] || cmake --preset release >/dev/null
 # Left out of it: what clang 14 cannot read, for it knows no AMX, and what only CUDA builds hold.
 mapfile -t files < <(git ls-files -- '*.cc' ':!*_test.cc' ':!*_simd.cc' ':!kernels/cpu/isa.cc' \
-  ':!*_cuda.cc' ':!worker/engine/comm/nccl_declarations_check.cc')
+  ':!*_cuda.cc' ':!*/nccl_declarations_check.cc' ':!*/cudnn_declarations_check.cc')
 if [ "${1:-}" != --all ]; then
   # What a file includes stands in the compiler's dependency records.
   mapfile -t heavy < <(ninja -C $build -t deps 2>/dev/null |

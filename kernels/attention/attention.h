@@ -24,6 +24,8 @@ struct AttentionForwardArgs {
   int64_t window = 0;      ///< Causal only: keys seen, the query's own and those before; 0: all.
   TensorView out;          ///< [tokens, heads * head_dim] same type; overwritten
   TensorView log_sum_exp;  ///< [heads, tokens] f32: log of each row's softmax denominator
+  int64_t length = 0;      ///< Tokens of every sequence, where the caller knows that all have as
+                       ///< many; 0: not known. Lets libraries in, and changes no result of ours.
 };
 
 struct AttentionBackwardArgs {
@@ -34,7 +36,8 @@ struct AttentionBackwardArgs {
   TensorView dv;                 ///< like v; overwritten
 };
 
-/// Softmax and sums in f32. Deterministic for any number of threads. head_dim 8 to 256, a multiple
+/// Softmax and sums in f32. Deterministic for any number of threads, but not where a user lets
+/// cuDNN compute it (AttentionChoice of kernels/cuda/device.h). head_dim 8 to 256, a multiple
 /// of 8. kInvalid when shapes, types or sequence_starts do not agree; on a CUDA device nobody waits
 /// for the values of sequence_starts, and of tokens that they do not give to one sequence each the
 /// results are unspecified, but nothing outside the tensors is touched.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_ref.h"
@@ -37,6 +38,13 @@ std::vector<int32_t> Starts(const Geometry& g) {
   std::vector<int32_t> starts = {0};
   for (int32_t length : g.lengths) starts.push_back(starts.back() + length);
   return starts;
+}
+
+// The length of all sequences; 0 where they differ.
+int64_t CommonLength(const Geometry& g) {
+  const bool same = std::adjacent_find(g.lengths.begin(), g.lengths.end(), std::not_equal_to<>()) ==
+                    g.lengths.end();
+  return same && !g.lengths.empty() ? g.lengths[0] : 0;
 }
 
 // Query-key pairs that are seen, over all heads.
@@ -86,7 +94,8 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype, CaseUse use) {
                                .causal = g.causal,
                                .window = g.window,
                                .out = {},
-                               .log_sum_exp = {}};
+                               .log_sum_exp = {},
+                               .length = CommonLength(g)};
   ref::Attention reference = {.sequence_starts = starts,
                               .heads = g.heads,
                               .kv_heads = g.kv_heads,
@@ -206,6 +215,13 @@ std::vector<OpCase> AttentionCases() {
   add({.lengths = {70, 3}, .heads = 2, .kv_heads = 1, .head_dim = 256, .causal = false},
       CaseUse::kTest);
   add({.lengths = {20, 180}, .head_dim = 96, .window = 70}, CaseUse::kTest);
+  add({.lengths = {50, 50, 50},
+       .heads = 4,
+       .kv_heads = 2,
+       .head_dim = 24,
+       .window = 20,
+       .padding = 8},
+      CaseUse::kTest);
   // Rows that vector accesses of 16-bit elements cannot reach.
   for (int64_t head_dim : {24, 136}) {
     add({.lengths = {5, 50}, .heads = 2, .kv_heads = 1, .head_dim = head_dim, .padding = 1},

@@ -24,6 +24,8 @@ Status CheckInputs(const Stream& stream, const char* op, const AttentionForwardA
             "window is negative, or given without causal")
       .That(args.scale > 0 && std::isfinite(args.scale), "scale is not a positive number")
       .That(sequences >= 0, "sequence_starts is not a vector of at least one element")
+      .That(args.length == 0 || (args.length > 0 && sequences * args.length == tokens),
+            "length is not that of every sequence")
       .Tensor("q", args.q, {tokens, width}, kFloatTypes)
       .Tensor("k", args.k, {tokens, args.kv_heads * head_dim}, {dtype})
       .Tensor("v", args.v, {tokens, args.kv_heads * head_dim}, {dtype})

@@ -35,6 +35,9 @@ Status CheckSequenceStarts(const Stream& stream, const char* op, const Attention
     check.That(false, "sequence_starts falls from " + std::to_string(starts[s]) + " to " +
                           std::to_string(starts[s + 1]) + " at sequence " + std::to_string(s));
   }
+  for (int64_t s = 0; args.length > 0 && s < sequences && check.status().ok(); ++s) {
+    check.That(starts[s + 1] - starts[s] == args.length, "length is not that of every sequence");
+  }
   return check.status();
 }
 

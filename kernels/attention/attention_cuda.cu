@@ -9,6 +9,7 @@
 #include "kernels/attention/attention_cuda_forward.h"
 #include "kernels/attention/attention_cuda_plain.h"
 #include "kernels/attention/attention_cuda_work.h"
+#include "kernels/attention/attention_cudnn.h"
 #include "kernels/attention/attention_hopper_backward.h"
 #include "kernels/attention/attention_hopper_forward.h"
 #include "kernels/cuda/launch.h"
@@ -159,6 +160,8 @@ Status AttentionForward(const Stream& stream, const AttentionForwardArgs& args) 
   constexpr std::string_view kOp = "AttentionForward";
   WEFT_RETURN_IF_ERROR(CheckAttentionForward(stream, args));
   WEFT_RETURN_IF_ERROR(CheckSize(kOp, args));
+  WEFT_ASSIGN_OR_RETURN(const bool done, CudnnAttentionForward(stream, kOp, args));
+  if (done) return OkStatus();
   return WithFloatType(args.q.dtype,
                        [&]<class T>() { return Forward<T>(stream, kOp, Tensors<T>(args)); });
 }
@@ -167,6 +170,8 @@ Status AttentionBackward(const Stream& stream, const AttentionBackwardArgs& args
   constexpr std::string_view kOp = "AttentionBackward";
   WEFT_RETURN_IF_ERROR(CheckAttentionBackward(stream, args));
   WEFT_RETURN_IF_ERROR(CheckSize(kOp, args.forward));
+  WEFT_ASSIGN_OR_RETURN(const bool done, CudnnAttentionBackward(stream, kOp, args));
+  if (done) return OkStatus();
   return WithFloatType(args.forward.q.dtype, [&]<class T>() {
     AttentionTensors<T> a = Tensors<T>(args.forward);
     a.dout = Rows<const T>(args.dout);

@@ -220,6 +220,10 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
             "INVALID: AttentionForward: sequence_starts falls from 5 to 4 at sequence 1");
   starts = {0, 3, 4};
   const std::string prefix = "INVALID: AttentionForward: ";
+  for (int64_t length : {1, 2, -4}) {
+    EXPECT_EQ(message([&](auto& a) { a.length = length; }),
+              prefix + "length is not that of every sequence");
+  }
   EXPECT_EQ(message([](auto& a) { a.kv_heads = 0; }),
             prefix + "heads is not a multiple of kv_heads");
   EXPECT_EQ(message([](auto& a) { a.kv_heads = 1; }),

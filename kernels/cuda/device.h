@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "common/status.h"
@@ -11,6 +12,7 @@ struct CUstream_st;
 
 namespace weft::kernels::cuda {
 
+class CudnnAttention;
 class GemmPlans;
 
 /// CUDA devices of this machine; 0 where there are none, no driver, or no CUDA back end.
@@ -49,17 +51,24 @@ struct DeviceLimits {
   int minor = 0;
 };
 
+/// Who computes attention: our kernels, cuDNN where it takes a call and ours where not, or cuDNN
+/// alone, whose refusals are errors (for tests and timing).
+enum class AttentionChoice { kOwn, kCudnn, kCudnnOnly };
+
 struct StreamOptions {
   /// For tests: scratch memory has the exact size of each request and is poisoned before.
   bool checked = false;
   /// For tests: takes a newer device for the newest one of this compute capability (major).
   int newest = 1000;
+  /// Not set: what WEFT_ATTENTION says (own, cudnn or cudnn-only), kOwn when it says nothing.
+  std::optional<AttentionChoice> attention = {};
 };
 
 /// A stream of a CUDA device and what the operations on it share. Not thread-safe, like Stream.
 class StreamState {
  public:
-  /// kUnavailable when there is no such device or no CUDA back end.
+  /// kUnavailable when there is no such device or no CUDA back end, kInvalid when WEFT_ATTENTION
+  /// says something else.
   static Result<std::unique_ptr<StreamState>> Create(int device, StreamOptions options = {});
   ~StreamState();
   StreamState(const StreamState&) = delete;
@@ -79,6 +88,11 @@ class StreamState {
   /// What Gemm() of kernels/cuda/gemm.h keeps; nullptr until its first call.
   std::shared_ptr<GemmPlans>& gemm_plans() { return gemm_plans_; }
 
+  AttentionChoice attention() const { return attention_; }
+
+  /// What kernels/attention/attention_cudnn.h keeps; nullptr until its first call.
+  std::shared_ptr<CudnnAttention>& cudnn_attention() { return cudnn_attention_; }
+
   /// Waits for everything enqueued, and returns what went wrong in it.
   Status Synchronize();
 
@@ -91,6 +105,8 @@ class StreamState {
   CUstream_st* handle_ = nullptr;
   DeviceMemory scratch_;
   std::shared_ptr<GemmPlans> gemm_plans_;
+  AttentionChoice attention_ = AttentionChoice::kOwn;
+  std::shared_ptr<CudnnAttention> cudnn_attention_;
 };
 
 }  // namespace weft::kernels::cuda

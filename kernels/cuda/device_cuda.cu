@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -9,6 +10,20 @@
 #include "kernels/cuda/scoped_device.h"
 
 namespace weft::kernels::cuda {
+
+namespace {
+
+Result<AttentionChoice> AttentionFromEnvironment() {
+  const char* text = std::getenv("WEFT_ATTENTION");
+  const std::string_view choice = text != nullptr ? text : "own";
+  if (choice == "own") return AttentionChoice::kOwn;
+  if (choice == "cudnn") return AttentionChoice::kCudnn;
+  if (choice == "cudnn-only") return AttentionChoice::kCudnnOnly;
+  return InvalidError("WEFT_ATTENTION is " + std::string(choice) +
+                      "; hint: own, cudnn or cudnn-only");
+}
+
+}  // namespace
 
 Status RuntimeError(std::string_view op, std::string_view call, cudaError_t error) {
   std::string message = std::string(op) + ": " + std::string(call.substr(0, call.find('('))) +
@@ -78,6 +93,11 @@ Result<std::unique_ptr<StreamState>> StreamState::Create(int device, StreamOptio
   std::unique_ptr<StreamState> state(new StreamState);
   state->device_ = device;
   state->options_ = options;
+  if (options.attention.has_value()) {
+    state->attention_ = *options.attention;
+  } else {
+    WEFT_ASSIGN_OR_RETURN(state->attention_, AttentionFromEnvironment());
+  }
   DeviceLimits& limits = state->limits_;
   for (auto [value, attribute] :
        {std::pair(&limits.multiprocessors, cudaDevAttrMultiProcessorCount),

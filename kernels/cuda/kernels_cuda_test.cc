@@ -12,6 +12,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/testing/all_cases.h"
@@ -54,6 +55,21 @@ TEST_F(KernelsOnCuda, AttentionOnHopper) {
   std::vector<testing::OpCase> cases = testing::AttentionCases();
   std::erase_if(cases,
                 [](const testing::OpCase& op_case) { return op_case.name.ends_with("/f32"); });
+  EXPECT_EQ(Failures(cases), "");
+}
+// A few: the library compiles kernels for each.
+TEST_F(KernelsOnCuda, AttentionByCudnnAlone) {
+  const auto library = cuda::LoadCudnn();
+  if (!library.ok()) GTEST_SKIP() << library.status().ToString();
+  Open(9, cuda::AttentionChoice::kCudnnOnly);
+  std::vector<testing::OpCase> cases = testing::AttentionCases();
+  std::erase_if(cases, [](const testing::OpCase& op_case) {
+    const std::string& name = op_case.name;
+    const bool chosen = name.find("/t65/h1k1d64/") != std::string::npos ||
+                        name.find("/t50+50+50/") != std::string::npos;
+    return !chosen || !name.ends_with("/bf16");
+  });
+  EXPECT_EQ(cases.size(), 4);
   EXPECT_EQ(Failures(cases), "");
 }
 TEST_F(KernelsOnCuda, CrossEntropy) {

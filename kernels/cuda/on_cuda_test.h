@@ -18,9 +18,11 @@ class OnCuda : public ::testing::Test {
     Open(8);
   }
 
-  /// Goes on with the kernels for devices of up to this compute capability (major).
-  void Open(int newest) {
-    auto state = cuda::StreamState::Create(0, {.checked = true, .newest = newest});
+  /// Goes on with the kernels for devices of up to this compute capability (major), attention by
+  /// whom a test says.
+  void Open(int newest, cuda::AttentionChoice attention = cuda::AttentionChoice::kOwn) {
+    auto state =
+        cuda::StreamState::Create(0, {.checked = true, .newest = newest, .attention = attention});
     ASSERT_TRUE(state.ok()) << state.status().ToString();
     state_ = *std::move(state);
   }

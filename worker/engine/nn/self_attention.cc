@@ -35,6 +35,16 @@ LinearOptions QkvOptions(const SelfAttentionOptions& o) {
   return options;
 }
 
+/// The length of all sequences; 0 where they differ or are not known.
+int64_t CommonLength(const std::vector<int32_t>* starts) {
+  if (starts == nullptr || starts->size() < 2) return 0;
+  const int32_t length = (*starts)[1] - (*starts)[0];
+  for (size_t s = 1; s + 1 < starts->size(); ++s) {
+    if ((*starts)[s + 1] - (*starts)[s] != length) return 0;
+  }
+  return length;
+}
+
 /// Multiplications and additions of one product over all pairs of a query and a key, for the
 /// profiler; a forward pass has two such products, a backward pass five.
 double ProductFlops(const std::vector<int32_t>& starts, bool causal, int64_t window,
@@ -109,8 +119,9 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                     const TokenBatch& batch) const {
   ProfileScope scope(context.profiler, "attention forward");
   const DType dtype = qkv.tensor.dtype();
-  const auto args_for = [this](const Tensor& packed, const Tensor& starts, const Tensor& out,
-                               const Tensor& log_sum_exp) {
+  const auto args_for = [this, length = CommonLength(batch.starts_on_host.get())](
+                            const Tensor& packed, const Tensor& starts, const Tensor& out,
+                            const Tensor& log_sum_exp) {
     const Projections p(packed, heads_ * head_dim_, kv_heads_ * head_dim_);
     return kernels::AttentionForwardArgs{.q = p.q,
                                          .k = p.k,
@@ -122,7 +133,8 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                                          .causal = causal_,
                                          .window = window_,
                                          .out = out,
-                                         .log_sum_exp = log_sum_exp};
+                                         .log_sum_exp = log_sum_exp,
+                                         .length = length};
   };
   WEFT_ASSIGN_OR_RETURN(
       Tensor out, Tensor::New(context, tape.component(), dtype, {batch.count, heads_ * head_dim_}));
