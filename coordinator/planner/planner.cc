@@ -5,6 +5,8 @@
 
 #include "common/model/device_order.h"
 #include "common/model/model_counts.h"
+#include "common/model/precision.h"
+#include "coordinator/planner/device_model.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
 
@@ -39,6 +41,7 @@ std::string WhyChosen(const Option& option, const SearchResult& result) {
   if (option.recomputed_blocks > 0) {
     text += "; recomputes " + std::to_string(option.recomputed_blocks) + " blocks to fit in memory";
   }
+  if (!result.times_from.empty()) text += "; times by " + result.times_from;
   return text;
 }
 
@@ -102,6 +105,19 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");
 }
 
+/// With GPUs that lack the products of the job's precision out of use.
+ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
+  if (!PrecisionOf(job.train.precision).fp8_blocks) return cluster;
+  for (WorkerProfile& worker : cluster.workers) {
+    for (DeviceSpec& device : worker.devices) {
+      if (!device.unusable.empty() || MultipliesFp8(device)) continue;
+      device.unusable = "it has no FP8 products (compute capability " + device.compute_capability +
+                        ", and they need 8.9), which train.precision: bf16 does without";
+    }
+  }
+  return cluster;
+}
+
 /// No GPU can take a rank: what speaks against those that are there.
 Status NoDevices(const ClusterProfile& cluster) {
   std::string reasons;
@@ -117,11 +133,12 @@ Status NoDevices(const ClusterProfile& cluster) {
 
 }  // namespace
 
-Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& given) {
   WEFT_RETURN_IF_ERROR(ValidateJob(job));
-  if (cluster.workers.empty()) {
+  if (given.workers.empty()) {
     return UnavailableError("there are no workers to plan for; hint: start weft-worker");
   }
+  const ClusterProfile cluster = WithoutUnfit(job, given);
   const SearchResult result = Search(job, cluster);
   if (result.workers.empty()) return NoDevices(cluster);
   if (result.fitting.empty()) return NothingFits(job, result);

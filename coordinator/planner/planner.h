@@ -17,8 +17,8 @@ namespace weft::planner {
 /// imported model must have been put into job.model before.
 /// On GPUs, where the job wants them or leaves the choice and workers have some, each rank has one
 /// of its own, neighbours near each other (common/model/device_order.h), and the memory is that
-/// GPU's. kInvalid: the job contradicts itself. kUnavailable: no workers. kExhausted: nothing fits;
-/// the message says the smallest need.
+/// GPU's; GPUs without FP8 products take no job of precision fp8. kInvalid: the job contradicts
+/// itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the smallest need.
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 
 /// The report for people: the chosen plan with memory by component and where the time goes, then

@@ -29,17 +29,7 @@ double DefaultCoreRate(std::string_view isa, DType products) {
   return bf16 ? 6e9 : 8e9;
 }
 
-constexpr double kDefaultDeviceCopyBytesPerSecond = 1e12;
 constexpr double kDefaultPeerBytesPerSecond = 20e9;
-// Fused attention on the tensor cores.
-constexpr double kDeviceAttentionEfficiency = 0.5;
-
-/// FLOP/s of a GPU on large products where nothing was measured; f32 without TF32.
-double DefaultDeviceRate(std::string_view compute_capability, DType products) {
-  const bool f32 = products == DType::kF32;
-  if (compute_capability.starts_with("8.")) return f32 ? 17e12 : 200e12;
-  return f32 ? 45e12 : 550e12;  // Hopper and later
-}
 
 double Log2(int64_t value) {
   return std::log2(static_cast<double>(std::max<int64_t>(value, 1)));
@@ -67,11 +57,7 @@ RateModel::RateModel(const WorkerProfile& worker, DType products, bool on_device
   for (const DeviceSpec& device : worker.devices) {
     if (on_devices && device_ == nullptr && device.unusable.empty()) device_ = &device;
   }
-}
-
-double RateModel::DefaultRate(DType products) const {
-  return device_ != nullptr ? DefaultDeviceRate(device_->compute_capability, products)
-                            : DefaultCoreRate(worker_.isa, products);
+  if (device_ != nullptr) model_.emplace(*device_);
 }
 
 ProductKind RateModel::ProductsOf(const WorkerProfile& worker, DType products) {
@@ -84,24 +70,28 @@ ProductKind RateModel::ProductsOf(const WorkerProfile& worker, DType products) {
 }
 
 double RateModel::GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t threads) const {
-  // A type that was not measured is as fast as f32 times what the instruction set says.
   std::string_view precision = GemmRateName(products_);
-  if (device_ != nullptr) threads = 1;
+  if (model_) {
+    const auto rows = static_cast<double>(m), columns = static_cast<double>(n),
+               inner = static_cast<double>(k);
+    return 2 * rows * columns * inner / model_->ProductSeconds(precision, rows, columns, inner);
+  }
+  // A type that was not measured is as fast as f32 times what the instruction set says.
   double factor = 1;
-  int64_t measured = NearestThreads(Measured(), precision, threads);
+  int64_t measured = NearestThreads(worker_.gemm, precision, threads);
   if (measured == 0 && products_ != DType::kF32) {
     precision = GemmRateName(DType::kF32);
-    measured = NearestThreads(Measured(), precision, threads);
-    factor = DefaultRate(products_) / DefaultRate(DType::kF32);
+    measured = NearestThreads(worker_.gemm, precision, threads);
+    factor = DefaultCoreRate(worker_.isa, products_) / DefaultCoreRate(worker_.isa, DType::kF32);
   }
   if (measured == 0) {
     const auto thinnest = static_cast<double>(std::min({m, n, k}));
-    const double half = device_ != nullptr ? 512 : 48;  // so thin, half the rate is reached
-    return DefaultRate(products_) * thinnest / (thinnest + half) *
+    const double half = 48;  // so thin, half the rate is reached
+    return DefaultCoreRate(worker_.isa, products_) * thinnest / (thinnest + half) *
            std::pow(static_cast<double>(threads), kThreadScaling);
   }
   double weights = 0, logs = 0;
-  for (const GemmRate& rate : Measured()) {
+  for (const GemmRate& rate : worker_.gemm) {
     if (rate.precision != precision || rate.threads != measured || rate.flops_per_second <= 0) {
       continue;
     }
@@ -117,17 +107,12 @@ double RateModel::GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t th
 }
 
 double RateModel::AttentionFlopsPerSecond(int64_t threads) const {
-  if (device_ != nullptr) {
-    return kDeviceAttentionEfficiency * GemmFlopsPerSecond(4096, 4096, 4096, threads);
-  }
+  if (model_) return model_->AttentionFlopsPerSecond(GemmRateName(products_));
   return kAttentionEfficiency * GemmFlopsPerSecond(512, 512, 512, threads);
 }
 
 double RateModel::MemoryBytesPerSecond(int64_t threads, int64_t ranks) const {
-  if (device_ != nullptr) {
-    return device_->copy_bytes_per_second > 0 ? device_->copy_bytes_per_second
-                                              : kDefaultDeviceCopyBytesPerSecond;
-  }
+  if (model_) return model_->MemoryBytesPerSecond();
   const double all = worker_.copy_bytes_per_second > 0 ? worker_.copy_bytes_per_second
                                                        : kDefaultCopyBytesPerSecond;
   return std::min(all / static_cast<double>(ranks),

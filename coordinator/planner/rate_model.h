@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "common/model/memory_model.h"
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
+#include "coordinator/planner/device_model.h"
 
 namespace weft::planner {
 
@@ -19,8 +22,8 @@ class RateModel {
   /// FLOP/s of one [m, k] x [k, n] product on `threads` threads: the mean of the measured products
   /// of that type, weighted by nearness of the logarithms of their sizes (inverse distance
   /// weighting, Shepard 1968). Measurements with the next lower number of threads stand in for
-  /// missing ones, at 90 % scaling. Without any: a fixed rate by instruction set or compute
-  /// capability, less for thin matrices. Threads do not matter on a GPU.
+  /// missing ones, at 90 % scaling. Without any: a fixed rate by instruction set, less for thin
+  /// matrices. On a GPU, where threads do not matter, DeviceModel says it.
   double GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t threads) const;
 
   /// FLOP/s of flash attention, whose products are small.
@@ -36,18 +39,16 @@ class RateModel {
   /// Of one stream between two ranks, both on this worker or not.
   double LinkBytesPerSecond(bool within_worker) const;
 
+  /// Of the GPU, or null on the processor.
+  const DeviceModel* device() const { return model_ ? &*model_ : nullptr; }
+
   /// How the worker's processor multiplies operands of that type.
   static ProductKind ProductsOf(const WorkerProfile& worker, DType products);
 
  private:
-  const std::vector<GemmRate>& Measured() const {
-    return device_ != nullptr ? device_->gemm : worker_.gemm;
-  }
-  /// FLOP/s of one core, or of the GPU, on large products of a type that was not measured.
-  double DefaultRate(DType products) const;
-
   const WorkerProfile& worker_;
   const DeviceSpec* device_ = nullptr;
+  std::optional<DeviceModel> model_;
   DType products_;
 };
 

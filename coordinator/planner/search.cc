@@ -80,6 +80,7 @@ class Searcher {
              std::tie(bytes_b, b.ranks, b.threads, b.micro_batch, b.ranks_per_worker);
     });
     result_.workers = workers_;
+    if (const DeviceModel* device = rates_.front().device()) result_.times_from = device->Source();
     return std::move(result_);
   }
 
@@ -340,7 +341,7 @@ class Searcher {
     auto [it, added] = passes_.try_emplace({kind, option.threads, option.micro_batch});
     if (added) {
       it->second = CostOfPass(shape_, option.micro_batch, SequenceLength(job_), precision_,
-                              job_.model.dropout, rates_[kind], option.threads);
+                              job_.train.fp8, job_.model.dropout, rates_[kind], option.threads);
     }
     return it->second;
   }

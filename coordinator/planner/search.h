@@ -30,6 +30,7 @@ struct SearchResult {
   std::vector<Option> misfitting;  ///< Least memory first, up to kSorted.
   std::vector<const WorkerProfile*> workers;
   int64_t considered = 0;
+  std::string times_from;  ///< On GPUs: where their rates come from.
 };
 
 /// Ranks on each of `workers`: filled one after the other, at most

@@ -1,6 +1,7 @@
 #include "coordinator/planner/time_model.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "common/model/model_counts.h"
 
@@ -22,16 +23,35 @@ double D(int64_t value) {
   return static_cast<double>(value);
 }
 
+/// Of the blocks, those whose products a GPU computes on FP8 codes.
+double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8,
+                const RateModel& rates) {
+  if (!precision.fp8_blocks || rates.device() == nullptr) return 0;
+  const int64_t blocks = DistinctBlocks(model);
+  return D(blocks - fp8.bf16_first_blocks - fp8.bf16_last_blocks) / D(blocks);
+}
+
+bool IsInBlocks(const Gemm& gemm) {
+  return gemm.name == "qkv" || gemm.name == "attention output" || gemm.name == "mlp up" ||
+         gemm.name == "mlp down";
+}
+
 }  // namespace
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    const PrecisionRecipe& precision, double dropout, const RateModel& rates,
-                    int64_t threads) {
+                    const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
+                    const RateModel& rates, int64_t threads) {
   const int64_t tokens = micro_batch * sequence_length;
   const int64_t element = ElementBytes(precision.activations);
   PassCost cost;
+  cost.fp8_share = Fp8Share(shape.spec, precision, fp8, rates);
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
-    const double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
+    double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
+    if (cost.fp8_share > 0 && IsInBlocks(gemm)) {
+      const double codes =
+          D(gemm.count) * rates.device()->ProductSeconds("fp8", D(gemm.m), D(gemm.n), D(gemm.k));
+      seconds += cost.fp8_share * (codes - seconds);
+    }
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -54,9 +74,16 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   const double c = D(model.width) * D(element), f = D(MlpWidth(model)) * D(element);
   const double activation = D(MlpInputs(model) + 1) * f;
   const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
-  const double block_forward = 2 * 4 * c + activation + mask;
+  double block_forward = 2 * 4 * c + activation + mask;
   const double biases = model.family == "llama" ? 0 : 5 * c + f;
-  const double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
+  double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
+  // Casts to FP8 read two bytes and write a code: inputs before the product, once more by columns
+  // for the weights' gradients, gradients both ways at once.
+  const double inputs = cost.fp8_share * (3 * D(model.width) + D(MlpWidth(model)));
+  const double outputs = cost.fp8_share * (3 * D(model.width) + 2 * D(KvWidth(model)) +
+                                           D(MlpInputs(model) * MlpWidth(model)));
+  block_forward += 3 * inputs;
+  block_backward += 3 * inputs + 4 * outputs;
   const double embedding = 3 * 4 * D(EmbeddingWidth(model)) + c;
   const double classifier =
       D(HeadRows(shape, tokens, sequence_length)) * (3 * D(shape.PaddedClasses()) * D(element));
@@ -64,16 +91,21 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   cost.memory_bytes = D(tokens) * (D(model.layers) * block_forward +
                                    backward_layers * block_backward + 2 * embedding + 8 * c) +
                       classifier;
-  const RateModel f32 = rates.With(DType::kF32);
-  for (const Gemm& gemm : FactorGemms(shape)) {
-    cost.factor_gemm_seconds +=
-        gemm.Flops() / f32.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
+  if (const std::vector<Gemm> factors = FactorGemms(shape); !factors.empty()) {
+    const RateModel f32 = rates.With(DType::kF32);
+    for (const Gemm& gemm : factors) {
+      cost.factor_gemm_seconds +=
+          gemm.Flops() / f32.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
+    }
   }
   cost.weight_gradient_bytes = 4 * std::min(D(shape.packed), D(shape.trained));
   return cost;
 }
 
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
+  if (rates.device() != nullptr) {
+    return PredictDeviceStep(inputs, pass, *rates.device(), rates.LinkBytesPerSecond(false));
+  }
   const double passes = D(inputs.accumulation_steps);
   const double bandwidth = rates.MemoryBytesPerSecond(inputs.threads, inputs.ranks_on_worker);
   const double trained = D(inputs.shape.trained);

@@ -5,6 +5,7 @@
 #include "common/model/model_shape.h"
 #include "common/model/precision.h"
 #include "common/spec/plan.h"
+#include "common/spec/train_spec.h"
 #include "coordinator/planner/rate_model.h"
 
 namespace weft::planner {
@@ -19,11 +20,14 @@ struct PassCost {
   double block_forward_memory_bytes = 0;
   double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
   double factor_gemm_seconds = 0;    ///< Once a step: FactorGemms.
+  double fp8_share = 0;              ///< Of the blocks, those whose products have FP8 operands.
 };
 
+/// `fp8`: counts where the precision has fp8_blocks, and on a GPU alone. A CPU computes FP8
+/// products on widened operands, as fast as those of precision.products.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    const PrecisionRecipe& precision, double dropout, const RateModel& rates,
-                    int64_t threads);
+                    const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
+                    const RateModel& rates, int64_t threads);
 
 /// How a rank takes its steps.
 struct StepInputs {
@@ -39,5 +43,10 @@ struct StepInputs {
 
 /// Where the time of one optimizer step goes on this worker.
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates);
+
+/// The same on its GPUs: the processor starts kernels while the device computes, collectives hide
+/// behind the backward pass, and nothing is packed but copies for products of another type.
+TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
+                                const DeviceModel& device, double network_bytes_per_second);
 
 }  // namespace weft::planner

@@ -322,8 +322,8 @@ double ProductSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
     const double flops = waves * device.multiprocessors * 2 * tile.m * tile.n * (k + kTileStart);
     seconds = std::min(seconds, flops / (rate * tile.share));
   }
-  const double operand = precision == "fp8" ? 1 : kHalf;
-  const double bytes = batch * (operand * (m * k + k * n) + kHalf * m * n);
+  const double operand = precision == "fp8" ? 1 : precision == "fp32" ? 4 : kHalf;
+  const double bytes = batch * (operand * (m * k + k * n) + std::max(operand, kHalf) * m * n);
   return std::max(seconds, bytes / (device.memory_bytes_per_second * stack.memory_share));
 }
 

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/spec/cluster_spec.h"
+#include "coordinator/planner/cluster/accelerator.h"
+#include "coordinator/planner/cluster/software_stack.h"
+
+namespace weft::planner {
+
+/// The accelerator of the tables that a GPU is: by its name, among those by its memory and slot,
+/// or, where the tables do not know it, one of its compute capability.
+const AcceleratorSpec& AcceleratorOf(const DeviceSpec& device);
+
+/// Whether a GPU multiplies FP8 numbers: from compute capability 8.9 on.
+bool MultipliesFp8(const DeviceSpec& device);
+
+/// How fast a GPU is in our hands: the step model of the cluster planner (cluster/step_model.h) for
+/// the accelerator that it is, corrected by what its worker measured.
+class DeviceModel {
+ public:
+  explicit DeviceModel(const DeviceSpec& device);
+
+  /// Seconds of a product [m, k] x [k, n] with operands of this precision ("bf16", "fp8", ...): the
+  /// model's time of tiles and waves, times the mean factor between measured and modelled time of
+  /// the products that were measured, weighted by nearness of the logarithms of their sizes
+  /// (Shepard 1968). A precision that was not measured has the factors of bf16.
+  double ProductSeconds(std::string_view precision, double m, double n, double k) const;
+
+  /// FLOP/s of fused attention, forward.
+  double AttentionFlopsPerSecond(std::string_view precision) const;
+
+  /// Bytes per second that kernels without products get of the device's memory.
+  double MemoryBytesPerSecond() const;
+
+  /// Seconds of an all-reduce over `ranks` on `nodes` machines, between which a rank has so many
+  /// bytes per second.
+  double AllReduceSeconds(int64_t ranks, int64_t nodes, double network_bytes_per_second,
+                          double bytes) const;
+
+  const SoftwareStack& stack() const { return stack_; }
+  /// "its measurements and those of H100-SXM" or "the tables for H100-SXM".
+  std::string Source() const;
+
+ private:
+  /// A measured product.
+  struct Correction {
+    std::string precision;
+    double m, n, k;  ///< Logarithms.
+    double factor;   ///< Logarithm of measured over modelled time.
+  };
+
+  double Modelled(std::string_view precision, double m, double n, double k) const;
+  double CorrectionOf(std::string_view precision, double m, double n, double k) const;
+
+  AcceleratorSpec accelerator_;
+  SoftwareStack stack_;
+  std::vector<Correction> corrections_;
+  double copy_bytes_per_second_ = 0;
+};
+
+}  // namespace weft::planner

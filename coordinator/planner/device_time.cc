@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "coordinator/planner/time_model.h"
+
+namespace weft::planner {
+namespace {
+
+// Kernels of a block that the processor starts, forward and backward, and of a pass beside them.
+constexpr double kForwardKernels = 10;
+constexpr double kBackwardKernels = 18;
+constexpr double kPassKernels = 40;
+// Casts of the four products of a block.
+constexpr double kForwardCasts = 4;
+constexpr double kBackwardCasts = 8;
+
+double D(int64_t value) {
+  return static_cast<double>(value);
+}
+
+}  // namespace
+
+TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
+                                const DeviceModel& device, double network_bytes_per_second) {
+  const SoftwareStack& stack = device.stack();
+  const PrecisionRecipe& precision = *inputs.precision;
+  const double passes = D(inputs.accumulation_steps);
+  const double bandwidth = device.MemoryBytesPerSecond();
+
+  TimeBreakdown time;
+  time.gemm_seconds = passes * pass.gemm_seconds;
+  time.memory_bound_seconds =
+      (passes * pass.memory_bytes + (2 * passes - 1) * pass.weight_gradient_bytes) / bandwidth;
+  const double recomputed = passes * D(inputs.recomputed_blocks);
+  time.recompute_seconds =
+      recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth);
+
+  // The processor runs ahead, so that only what it lacks to the device's own time is waited for.
+  const double casts = pass.fp8_share * (kForwardCasts + kBackwardCasts);
+  const double kernels =
+      passes * (D(inputs.shape.spec.layers) * (kForwardKernels + kBackwardKernels + casts) +
+                kPassKernels) +
+      recomputed * (kForwardKernels + pass.fp8_share * kForwardCasts);
+  const double computing = time.gemm_seconds + time.memory_bound_seconds + time.recompute_seconds;
+  time.overhead_seconds =
+      std::max(0.0, kernels * stack.host_seconds - computing) + stack.step_seconds;
+
+  // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
+  // the gradients; then copies are made where products read another type, or codes, for which
+  // weights are read twice.
+  const double stored = D(ElementBytes(precision.matrices));
+  const double matrices = D(inputs.shape.packed);
+  const bool copied = precision.matrices != precision.products;
+  const double copies = copied ? stored + D(ElementBytes(precision.products)) : 0;
+  const double codes = pass.fp8_share * stored;
+  const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
+                           ? D(inputs.shape.factors)
+                           : 0;
+  time.optimizer_seconds = (D(inputs.shape.Updated()) * (5 * 4 + 2 * stored + 4) +
+                            matrices * (copies + codes) + mixed * (4 * 4 + stored)) /
+                               bandwidth +
+                           pass.factor_gemm_seconds;
+
+  if (inputs.ranks > 1) {
+    const int64_t nodes = (inputs.ranks + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+    const double bytes = stack.gradient_bytes * D(inputs.shape.trained);
+    const double seconds =
+        device.AllReduceSeconds(inputs.ranks, nodes, network_bytes_per_second, bytes);
+    // Only the last pass reduces, and its last bucket has nothing to hide behind.
+    const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
+    const double hidden = std::min(stack.overlap * seconds, pass.backward_gemm_seconds);
+    time.exposed_communication_seconds = std::max(seconds - hidden, seconds / buckets);
+  }
+  return time;
+}
+
+}  // namespace weft::planner
