@@ -22,6 +22,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(CheckpointWriterOptions options) {
   std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(std::move(options)));
+  if (!writer->first_rank()) return writer;
   WEFT_RETURN_IF_ERROR(writer->fence_.Claim());
   WEFT_RETURN_IF_ERROR(PrepareCheckpointsFolder(*writer->options_.env, writer->options_.run_dir));
   return writer;
@@ -67,6 +68,7 @@ Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
   progress.step = manifest.step;
   progress.path = CheckpointPath(options_.run_dir, manifest.step);
   (void)Wait();  // its outcome has been reported
+  if (peers() != nullptr) peers()->Begin();
   double held_up = 0;
   Status started = CatchExhaustion("starting a checkpoint", [&]() -> Status {
     WEFT_ASSIGN_OR_RETURN(Snapshot snapshot, Copy(tensors, stream));
@@ -78,6 +80,7 @@ Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
     return OkStatus();
   });
   if (!started.ok()) {
+    if (peers() != nullptr) first_rank() ? peers()->End() : (void)peers()->Tell(started);
     last_ = ReportFailure(std::move(progress), started);
     return last_;
   }
@@ -86,6 +89,10 @@ Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
 
 Status CheckpointWriter::Run(CheckpointManifest manifest, Snapshot snapshot,
                              CheckpointProgress progress) {
+  if (!first_rank()) {
+    return WriteShare(*options_.env, options_.run_dir, fence_.epoch(), manifest.step,
+                      snapshot.tensors, *peers());
+  }
   Status status = CatchExhaustion("verifying a checkpoint", [&] {
     return WriteAndVerify(std::move(manifest), std::move(snapshot), progress);
   });
@@ -108,8 +115,9 @@ Status CheckpointWriter::Run(CheckpointManifest manifest, Snapshot snapshot,
 Status CheckpointWriter::WriteAndVerify(CheckpointManifest manifest, Snapshot snapshot,
                                         CheckpointProgress& progress) {
   Stopwatch watch;
-  WEFT_ASSIGN_OR_RETURN(manifest, PublishCheckpoint(*options_.env, options_.run_dir, fence_,
-                                                    std::move(manifest), snapshot.tensors));
+  WEFT_ASSIGN_OR_RETURN(
+      manifest, PublishCheckpoint(*options_.env, options_.run_dir, fence_, std::move(manifest),
+                                  snapshot.tensors, peers()));
   snapshot = {};
   for (const CheckpointFile& file : manifest.files) progress.bytes += file.bytes;
   progress.write_seconds = watch.Lap();
@@ -123,7 +131,7 @@ Status CheckpointWriter::WriteAndVerify(CheckpointManifest manifest, Snapshot sn
 Status CheckpointWriter::ReportFailure(CheckpointProgress progress, const Status& status) const {
   progress.state = CheckpointProgress::State::kFailed;
   progress.error = status;
-  Report(progress);
+  if (first_rank()) Report(progress);
   return status;
 }
 

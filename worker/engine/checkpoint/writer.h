@@ -14,6 +14,7 @@
 #include "kernels/stream.h"
 #include "worker/engine/checkpoint/epoch_fence.h"
 #include "worker/engine/checkpoint/manifest.h"
+#include "worker/engine/checkpoint/peers.h"
 #include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
@@ -37,8 +38,11 @@ struct CheckpointWriterOptions {
   int64_t epoch = 0;
   int64_t keep_last = 1;
 
-  /// Told of every step of every checkpoint, on the writer's thread.
-  std::function<void(const CheckpointProgress&)> report;
+  /// Told of every step of every checkpoint, on the writer's thread; on rank 0.
+  std::function<void(const CheckpointProgress&)> report = {};
+
+  /// Where ranks hold parts of the state: each of them saves, with a writer of its own.
+  std::optional<CheckpointPeers> peers = std::nullopt;
 };
 
 /// Saves checkpoints beside the training: Save copies the tensors and returns, a thread writes the
@@ -46,7 +50,7 @@ struct CheckpointWriterOptions {
 /// leaves the older checkpoints as they were; the next Save tries anew. One caller.
 class CheckpointWriter {
  public:
-  /// Claims the epoch and prepares the folder. kConflict when a newer attempt owns it.
+  /// Claims the epoch and prepares the folder, on rank 0. kConflict when a newer attempt owns it.
   static Result<std::unique_ptr<CheckpointWriter>> Open(CheckpointWriterOptions options);
 
   /// Waits for a save under way.
@@ -67,7 +71,8 @@ class CheckpointWriter {
   Result<double> Save(CheckpointManifest manifest, const std::vector<NamedTensor>& tensors,
                       const Stream& stream = {});
 
-  /// Waits until no save is under way. The outcome of the last one: OK means it is verified.
+  /// Waits until no save is under way. The outcome of the last one: OK means it is verified, or on
+  /// another rank than 0 that its share is written.
   Status Wait();
 
  private:
@@ -78,6 +83,8 @@ class CheckpointWriter {
 
   explicit CheckpointWriter(CheckpointWriterOptions options);
   static Result<Snapshot> Copy(const std::vector<NamedTensor>& tensors, const Stream& stream);
+  CheckpointPeers* peers() { return options_.peers ? &*options_.peers : nullptr; }
+  bool first_rank() const { return !options_.peers || options_.peers->rank() == 0; }
   Status Run(CheckpointManifest manifest, Snapshot snapshot, CheckpointProgress progress);
   Status WriteAndVerify(CheckpointManifest manifest, Snapshot snapshot,
                         CheckpointProgress& progress);

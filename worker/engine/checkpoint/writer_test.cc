@@ -12,6 +12,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/checkpoint/testing.h"
+#include "worker/engine/comm/hash_store.h"
 
 namespace weft::engine {
 namespace {
@@ -150,6 +151,68 @@ class NoMemoryEnv : public FaultEnv {
     return FaultEnv::MapFile(path);
   }
 };
+
+/// Two ranks that hold half of a tensor each, and rank 0 another one.
+class Halves {
+ public:
+  explicit Halves(int64_t step) : state_(step) {}
+  std::vector<NamedTensor> Of(int rank) {
+    std::vector<NamedTensor> tensors = state_.Tensors();
+    TensorView& weights = tensors[0].view;
+    tensors[0].part = {.whole = weights.shape, .first = 5 * rank};
+    weights = {weights.As<float>() + 5 * rank, DType::kF32, {rank == 0 ? 5 : 7}};
+    if (rank > 0) tensors.pop_back();
+    return tensors;
+  }
+
+ private:
+  TestState state_;
+};
+
+TEST_F(WriterTest, RanksThatHoldPartsSaveOneCheckpointTogether) {
+  HashStore store;
+  std::vector<std::unique_ptr<CheckpointWriter>> writers;
+  for (int rank = 0; rank < 2; ++rank) {
+    CheckpointWriterOptions options{&env_, kRun, 1, 1};
+    options.peers.emplace(&store, rank, 2);
+    writers.push_back(*CheckpointWriter::Open(std::move(options)));
+  }
+  const auto save = [&](int64_t step) {
+    Halves halves(step);
+    // The order in which they begin does not matter.
+    for (const int rank : {step % 2 == 0 ? 0 : 1, step % 2 == 0 ? 1 : 0}) {
+      (void)writers[static_cast<size_t>(rank)]->Save(TestManifest(step), halves.Of(rank));
+    }
+    const Status other = writers[1]->Wait();
+    return std::pair(writers[0]->Wait(), other);
+  };
+  for (const int64_t step : {1, 2, 2}) {  // the third finds that it stands already
+    const auto [first, other] = save(step);
+    EXPECT_TRUE(first.ok()) << first.message();
+    EXPECT_TRUE(other.ok()) << other.message();
+    const LatestSearch search = *LatestVerified(env_, kRun);
+    EXPECT_EQ(search.latest->manifest.step, step);
+    EXPECT_EQ(search.latest->manifest.files.size(), 2u);
+    TestState loaded;
+    const Status status =
+        LoadTensors(env_, search.latest->path, search.latest->manifest, loaded.Tensors());
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(loaded == TestState(step));
+  }
+
+  // Whoever cannot go on, the other does not wait, and the old checkpoint stays.
+  env_.SetCapacity(*env_.FileSize(CheckpointPath(kRun, 2) + "/state-00000-of-00002.safetensors"));
+  const auto [full, share] = save(3);
+  EXPECT_EQ(full.code(), StatusCode::kExhausted) << full.message();
+  env_.SetCapacity(1 << 20);
+  ASSERT_TRUE(SetFailpoints("checkpoint.before_write=error").ok());
+  const auto [failed, uninvited] = save(4);
+  EXPECT_FALSE(failed.ok());
+  EXPECT_TRUE(uninvited.ok()) << "its share is not wanted";
+  ASSERT_TRUE(SetFailpoints("").ok());
+  EXPECT_THAT(Steps(), ElementsAre(2));
+  EXPECT_TRUE(save(5).first.ok());
+}
 
 TEST_F(WriterTest, WithoutMemoryACheckpointFailsAndTheNextOneIsTried) {
   NoMemoryEnv env;
