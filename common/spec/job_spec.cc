@@ -138,6 +138,27 @@ Status CheckOptimization(const JobSpec& job) {
   return OkStatus();
 }
 
+// What every rank must hold as a whole cannot be shared out.
+Status CheckSharing(const JobSpec& job) {
+  const int64_t stage = job.resources.zero_stage;
+  if (stage == 0) return OkStatus();
+  const std::string field = "resources.zero_stage " + std::to_string(stage);
+  if (stage > 1) {
+    return InvalidError(field + " is not implemented; hint: resources.zero_stage 1");
+  }
+  if (!UpdatesElementwise(job.optimizer)) {
+    return InvalidError(field + " does not go with optimizer.name " + job.optimizer.name +
+                        ", which treats each tensor as a whole; hint: adamw, or "
+                        "resources.zero_stage 0");
+  }
+  if (job.model.over_parameterization.kind != "none") {
+    return InvalidError(field +
+                        " does not go with model.over_parameterization, whose factors need the "
+                        "whole gradient of a weight; hint: resources.zero_stage 0");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status ValidateHead(const JobSpec& job) {
@@ -205,6 +226,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckInitialization(job));
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
+  WEFT_RETURN_IF_ERROR(CheckSharing(job));
   const ResourceSpec& resources = job.resources;
   int64_t ranks = resources.ranks > 0 ? resources.ranks : 1;
   const TrainSpec& train = job.train;

@@ -35,6 +35,7 @@ struct ResourceSpec {
   int64_t micro_batch = 0;
   std::string recompute = "auto";
   std::string device = "auto";
+  int64_t zero_stage = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -58,6 +59,11 @@ struct ResourceSpec {
     visit(Field("device", "What ranks compute on; auto: GPUs where there are some.")
               .OneOf({"auto", "cpu", "cuda"}),
           self.device);
+    visit(Field("zero_stage",
+                "What ranks share out among them instead of each holding all of it. 0: nothing; 1: "
+                "the optimizer's state and updates; 2: also the gradients; 3: also the parameters.")
+              .Range(0, 3),
+          self.zero_stage);
   }
 };
 

@@ -233,6 +233,29 @@ TEST(ValidateJob, AsksForWhatFp8Multiplies) {
               HasSubstr("train.fp8 needs train.precision fp8, not bf16"));
 }
 
+TEST(ValidateJob, RefusesToShareOutWhatEveryRankNeedsWhole) {
+  for (const char* name : {"lars", "lamb", "adafactor", "muon"}) {
+    EXPECT_THAT(
+        ErrorAfter([&](JobSpec& job) {
+          job.resources.zero_stage = 1;
+          job.optimizer.name = name;
+        }),
+        HasSubstr(std::string("resources.zero_stage 1 does not go with optimizer.name ") + name));
+  }
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.zero_stage = 1;
+                job.model.over_parameterization.kind = "linear_expansion";
+              }),
+              HasSubstr("model.over_parameterization"));
+  JobSpec job = GoodJob();
+  job.resources.zero_stage = 1;
+  for (const char* name : {"sgd", "adam", "adamw", "lion", "schedule_free_adamw"}) {
+    job.optimizer.name = name;
+    job.schedule.kind = "constant";
+    EXPECT_TRUE(ValidateJob(job).ok()) << name;
+  }
+}
+
 TEST(ValidateJob, LeavesSizesOfAnImportedModelToTheImport) {
   JobSpec job = GoodJob();
   job.model.import_path = "gpt2";

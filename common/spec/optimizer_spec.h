@@ -88,6 +88,13 @@ struct OptimizerSpec {
   }
 };
 
+/// Whether an update of a part of a tensor is that part of an update of the whole: then ranks can
+/// share it (plan.zero_stage).
+inline bool UpdatesElementwise(const OptimizerSpec& optimizer) {
+  const std::string& name = optimizer.name;
+  return name != "lars" && name != "lamb" && name != "adafactor" && name != "muon";
+}
+
 struct ScheduleSpec {
   std::string kind = "cosine";
   int64_t warmup_steps = 100;
