@@ -22,6 +22,9 @@ struct ModelOptions {
   std::vector<std::string> block_memory_policy;
 
   Fp8Spec fp8 = {};  ///< Read where the recipe has fp8_blocks.
+
+  /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
+  int64_t update_ranks = 1;
 };
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence

@@ -19,8 +19,9 @@ namespace {
 constexpr int64_t kAlignElements = 16;  // 64 bytes
 constexpr size_t kAlignBytes = 64;
 
-int64_t Aligned(int64_t elements) {
-  return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+int64_t Aligned(int64_t elements, int64_t ranks) {
+  const int64_t unit = kAlignElements * ranks;
+  return (elements + unit - 1) / unit * unit;
 }
 
 int64_t StoredElements(const Parameter& parameter) {
@@ -206,15 +207,34 @@ size_t ParameterSet::LayOutValues(DType matrices) {
   for (size_t i = made.size(); i-- > 1;) {
     if (parameters_[i].stacked && made[i]) made[i - 1] = true;
   }
-  size_t bytes = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
+  }
+  values_follow_gradients_ = ranks_ > 1 && ValuesCanFollowGradients();
+  size_t bytes = 0;
+  if (values_follow_gradients_) bytes = static_cast<size_t>(gradient_count_) * sizeof(float);
+  for (Parameter& parameter : parameters_) {
+    if (values_follow_gradients_ && parameter.trainable()) {
+      parameter.value_offset = static_cast<size_t>(parameter.gradient_offset) * sizeof(float);
+      continue;
+    }
     if (!parameter.stacked) bytes = aligned(bytes);
     parameter.value_offset = bytes;
     bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
   }
   return aligned(bytes);
+}
+
+// A stack is one matrix of values, also where only some of it is trained.
+bool ParameterSet::ValuesCanFollowGradients() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].dtype != DType::kF32) return false;
+    if (parameters_[i].stacked && parameters_[i].trainable() != parameters_[i - 1].trainable()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Trainable parameters one after the other; stacked ones still without a gap.
@@ -226,19 +246,24 @@ void ParameterSet::LayOutGradients() {
       joins = false;
       continue;
     }
-    if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_);
+    if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_, ranks_);
     parameter.gradient_offset = gradient_count_;
     gradient_count_ += StoredElements(parameter);
-    if (parameter.factor_of < 0) differentiated_count_ = Aligned(gradient_count_);
+    if (parameter.factor_of < 0) differentiated_count_ = Aligned(gradient_count_, ranks_);
     joins = true;
   }
-  gradient_count_ = Aligned(gradient_count_);
+  gradient_count_ = Aligned(gradient_count_, ranks_);
+}
+
+void ParameterSet::ShareAmong(int64_t ranks) {
+  WEFT_CHECK(!values_, "ranks are known before parameters are allocated");
+  ranks_ = ranks;
 }
 
 Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
   stream_ = context.stream;
-  const size_t bytes = LayOutValues(matrices);
   LayOutGradients();
+  const size_t bytes = LayOutValues(matrices);
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
@@ -288,6 +313,12 @@ ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
     break;
   }
   return range;
+}
+
+TensorView ParameterSet::ValuesAlong(const Range& range) const {
+  WEFT_CHECK(values_follow_gradients_, "values do not stand as gradients do");
+  auto* values = reinterpret_cast<float*>(values_.As<uint8_t>());
+  return {values + range.begin, DType::kF32, {range.end - range.begin}, values_.view().device};
 }
 
 std::vector<NamedTensor> ParameterSet::NamedValues() const {

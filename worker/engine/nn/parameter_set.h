@@ -133,6 +133,11 @@ class ParameterSet {
   /// How weights that have factors are made of them; kNone when none has.
   Factoring factoring() const { return factoring_; }
 
+  /// So many ranks share the updates of these parameters: ranges of gradients then are multiples of
+  /// 64 bytes for each of them and, where all values are f32, trained values stand as their
+  /// gradients do. Before Allocate.
+  void ShareAmong(int64_t ranks);
+
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
 
@@ -183,12 +188,18 @@ class ParameterSet {
   /// consecutive trainable parameters touch.
   Range GradientRange(int64_t index) const;
 
+  /// Whether the trained values stand as their gradients do, see ShareAmong.
+  bool values_follow_gradients() const { return values_follow_gradients_; }
+  /// Then the values, f32, where `range` of gradients() has their gradients.
+  TensorView ValuesAlong(const Range& range) const;
+
   /// The values that are to be kept, for checkpoints: all but those made of factors.
   std::vector<NamedTensor> NamedValues() const;
 
  private:
   int64_t Add(Parameter parameter);
   size_t LayOutValues(DType matrices);
+  bool ValuesCanFollowGradients() const;
   void LayOutGradients();
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
@@ -197,6 +208,8 @@ class ParameterSet {
   Stream stream_;
   std::vector<Parameter> parameters_;
   Factoring factoring_ = Factoring::kNone;
+  int64_t ranks_ = 1;
+  bool values_follow_gradients_ = false;
   int64_t gradient_count_ = 0;
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
   Tensor values_;                     ///< Bytes: parameters differ in type.

@@ -26,7 +26,7 @@ Result<std::unique_ptr<Optimizer>> Adafactor::New(Context& context, const Optimi
   size_t next = 0;
   for (int64_t i : indices) {
     const kernels::UpdateTensor common =
-        UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
+        UpdateTensorOf(parameters, WholePart(parameters, i), rules[static_cast<size_t>(i)]);
     const Shape& shape = parameters[i].shape;
     kernels::AdafactorTensor tensor = {.parameter = common.parameter,
                                        .bf16_parameter = common.bf16_parameter,

@@ -65,18 +65,19 @@ const FusedRule* FindFusedRule(const OptimizerSpec& spec) {
   return nullptr;
 }
 
-kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, int64_t index,
+kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const ParameterPart& part,
                                      const ParameterRule& rule) {
-  const TensorView value = parameters.value(index);
-  const bool f32 = value.dtype == DType::kF32;
-  return {.parameter = f32 ? value.As<float>() : nullptr,
-          .bf16_parameter = f32 ? nullptr : value.As<BFloat16>(),
-          .gradient = parameters.gradient(index).As<float>(),
+  const int64_t index = part.index;
+  const bool f32 = part.value.dtype == DType::kF32;
+  return {.parameter = f32 ? part.value.As<float>() : nullptr,
+          .bf16_parameter = f32 ? nullptr : part.value.As<BFloat16>(),
+          .gradient = part.gradient.As<float>(),
           .state = {},
-          .count = parameters[index].shape.Elements(),
+          .count = part.count(),
           .learning_rate_scale = F32(rule.learning_rate_scale),
           .weight_decay = F32(rule.weight_decay),
           .rounding_site = SiteHash((parameters[index].name + "/rounding").c_str()),
+          .first_element = f32 ? 0 : part.first,
           .layer_rate = parameters[index].decay()};
 }
 
@@ -92,30 +93,24 @@ UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
           .gate = args.gate};
 }
 
-std::vector<int64_t> TrainedParameters(const ParameterSet& parameters) {
-  std::vector<int64_t> indices;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].updated() && parameters.gradient(i)) indices.push_back(i);
-  }
-  return indices;
-}
-
 Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const OptimizerSpec& spec,
                                                        const FusedRule& rule,
                                                        const ParameterSet& parameters,
                                                        const std::vector<ParameterRule>& rules,
-                                                       const std::vector<int64_t>& indices) {
+                                                       std::span<const ParameterPart> parts) {
   std::unique_ptr<FusedOptimizer> optimizer(new FusedOptimizer(spec, rule));
-  for (int64_t i : indices) {
+  for (const ParameterPart& part : parts) {
+    const Parameter& parameter = parameters[part.index];
     for (const char* name : rule.state) {
-      optimizer->state_.Add(std::string(rule.name) + "/" + parameters[i].name + "/" + name,
-                            parameters[i].shape);
+      optimizer->state_.Add(std::string(rule.name) + "/" + parameter.name + "/" + name, part,
+                            parameter.shape);
     }
   }
   WEFT_RETURN_IF_ERROR(optimizer->state_.Allocate(context));
   size_t next = 0;
-  for (int64_t i : indices) {
-    kernels::UpdateTensor tensor = UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
+  for (const ParameterPart& part : parts) {
+    kernels::UpdateTensor tensor =
+        UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]);
     for (size_t k = 0; k < rule.state.size(); ++k) tensor.state[k] = optimizer->state_[next++];
     optimizer->tensors_.push_back(tensor);
   }

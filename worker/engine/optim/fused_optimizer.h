@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/optimizer/optimizer.h"
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/optim/optimizer.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/optim/parameter_rules.h"
@@ -24,25 +26,22 @@ struct FusedRule {
 /// The rule of spec.name, or null: sgd, lars, adam, adamw, lamb, lion.
 const FusedRule* FindFusedRule(const OptimizerSpec& spec);
 
-/// What a kernel is told of parameter `index`; its state is for the caller to fill in.
-kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, int64_t index,
+/// What a kernel is told of `part`; its state is for the caller to fill in.
+kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const ParameterPart& part,
                                      const ParameterRule& rule);
 
 /// Inputs of a kernel for one update of `tensors`, in context.step.
 kernels::UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                                const std::vector<kernels::UpdateTensor>& tensors);
 
-/// Parameters that updates change: those that are trained, factors in the place of their weights.
-std::vector<int64_t> TrainedParameters(const ParameterSet& parameters);
-
-/// An optimizer that is a fused rule, for those of the parameters that `indices` lists.
+/// An optimizer that is a fused rule, for `parts` of the parameters.
 class FusedOptimizer : public Optimizer {
  public:
   static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
                                                 const FusedRule& rule,
                                                 const ParameterSet& parameters,
                                                 const std::vector<ParameterRule>& rules,
-                                                const std::vector<int64_t>& indices);
+                                                std::span<const ParameterPart> parts);
 
   Status Update(Context& context, const UpdateArgs& args) override;
   std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }

@@ -2,10 +2,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/norm_stat/norm_stat.h"
-#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/tensor/context.h"
 
 namespace weft::engine {
@@ -23,6 +24,9 @@ Status Measure(Context& context, const std::vector<kernels::NormTensor>& tensors
 
 /// All elements of an f32 or bf16 tensor.
 kernels::NormTensor NormTensorOf(const TensorView& view);
+
+/// Enqueues the sums over the gradients of parts.
+Status MeasureGradients(Context& context, std::span<const ParameterPart> parts, NormSums* sums);
 
 /// Enqueues the sums over the gradients that the optimizer will see.
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums);

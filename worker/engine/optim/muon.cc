@@ -22,10 +22,15 @@ Result<std::unique_ptr<Optimizer>> Muon::New(Context& context, const OptimizerSp
                                              const std::vector<ParameterRule>& rules,
                                              DType compute) {
   std::unique_ptr<Muon> muon(new Muon(spec, compute));
-  std::vector<int64_t> matrices, rest;
+  std::vector<int64_t> matrices;
+  std::vector<ParameterPart> rest;
   for (int64_t i : TrainedParameters(parameters)) {
     const bool of_a_block = parameters[i].shape.rank == 2 && BlockOf(parameters[i].name);
-    (of_a_block ? matrices : rest).push_back(i);
+    if (of_a_block) {
+      matrices.push_back(i);
+    } else {
+      rest.push_back(WholePart(parameters, i));
+    }
   }
   for (int64_t i : matrices) {
     muon->state_.Add("muon/" + parameters[i].name + "/momentum", parameters[i].shape);
@@ -34,8 +39,8 @@ Result<std::unique_ptr<Optimizer>> Muon::New(Context& context, const OptimizerSp
   for (size_t k = 0; k < matrices.size(); ++k) {
     const Parameter& parameter = parameters[matrices[k]];
     const auto index = static_cast<size_t>(matrices[k]);
-    Matrix matrix = {UpdateTensorOf(parameters, matrices[k], rules[index]), parameter.shape[1],
-                     parameter.parts};
+    Matrix matrix = {UpdateTensorOf(parameters, WholePart(parameters, matrices[k]), rules[index]),
+                     parameter.shape[1], parameter.parts};
     if (matrix.parts.empty()) matrix.parts = {parameter.shape[0]};
     matrix.tensor.state[0] = muon->state_[k];
     muon->matrices_.push_back(matrix);

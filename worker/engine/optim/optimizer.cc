@@ -8,17 +8,25 @@
 namespace weft::engine {
 
 Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const OptimizerSpec& spec,
-                                                const ParameterSet* parameters, DType compute) {
+                                                const ParameterSet* parameters, DType compute,
+                                                std::span<const ParameterPart> parts) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<ParameterRule> rules,
                         ResolveParameterRules(spec, *parameters));
+  if (!parts.empty() && !UpdatesElementwise(spec)) {
+    return InvalidError("optimizer.name " + spec.name +
+                        " treats each tensor as a whole, and ranks update parts of them "
+                        "(plan.zero_stage); hint: resources.zero_stage 0, or adamw");
+  }
+  const std::vector<ParameterPart> whole =
+      parts.empty() ? TrainedParts(*parameters) : std::vector<ParameterPart>();
+  if (parts.empty()) parts = whole;
   if (const FusedRule* rule = FindFusedRule(spec); rule != nullptr) {
-    return FusedOptimizer::New(context, spec, *rule, *parameters, rules,
-                               TrainedParameters(*parameters));
+    return FusedOptimizer::New(context, spec, *rule, *parameters, rules, parts);
   }
   if (spec.name == "adafactor") return Adafactor::New(context, spec, *parameters, rules);
   if (spec.name == "muon") return Muon::New(context, spec, *parameters, rules, compute);
   if (spec.name == "schedule_free_adamw") {
-    return ScheduleFree::New(context, spec, *parameters, rules);
+    return ScheduleFree::New(context, spec, *parameters, rules, parts);
   }
   return InvalidError("optimizer.name '" + spec.name + "' is not known; hint: adamw");
 }

@@ -2,12 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 #include "kernels/optimizer/optimizer.h"
-#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
 
@@ -53,9 +54,12 @@ class Optimizer {
 };
 
 /// The optimizer of `spec`, its state zero. `parameters`, allocated with gradients, outlives it;
-/// those without a gradient are left alone. kInvalid when a group of `spec` names no parameter.
-/// `compute`: the type of operands of products, for rules that multiply matrices.
+/// those without a gradient are left alone. `compute`: the type of operands of products, for rules
+/// that multiply matrices. `parts`: what of each trained parameter this rank updates, where it is
+/// not all. kInvalid when a group of `spec` names no parameter, or the rule treats tensors as a
+/// whole and there are parts.
 Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const OptimizerSpec& spec,
-                                                const ParameterSet* parameters, DType compute);
+                                                const ParameterSet* parameters, DType compute,
+                                                std::span<const ParameterPart> parts = {});
 
 }  // namespace weft::engine

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/tensor.h"
@@ -15,6 +17,8 @@ class OptimizerState {
  public:
   /// Returns the index of the tensor. Before Allocate.
   size_t Add(std::string name, const Shape& shape);
+  /// The same for a part of a tensor that is of the parameter's shape.
+  size_t Add(std::string name, const ParameterPart& part, const Shape& whole);
 
   Status Allocate(Context& context);
 
@@ -28,6 +32,7 @@ class OptimizerState {
     std::string name;
     Shape shape;
     int64_t offset = 0;
+    std::optional<NamedTensor::Place> part;
   };
 
   std::vector<Entry> entries_;

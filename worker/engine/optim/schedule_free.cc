@@ -11,18 +11,21 @@ namespace weft::engine {
 
 Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const OptimizerSpec& spec,
                                                      const ParameterSet& parameters,
-                                                     const std::vector<ParameterRule>& rules) {
-  std::unique_ptr<ScheduleFree> optimizer(new ScheduleFree(spec, &parameters));
+                                                     const std::vector<ParameterRule>& rules,
+                                                     std::span<const ParameterPart> parts) {
+  std::unique_ptr<ScheduleFree> optimizer(new ScheduleFree(spec, parts));
   OptimizerState& state = optimizer->state_;
-  for (int64_t i : optimizer->indices_) {
+  for (const ParameterPart& part : parts) {
+    const Parameter& parameter = parameters[part.index];
     for (const char* what : {"average", "base", "second_moment"}) {
-      state.Add(spec.name + "/" + parameters[i].name + "/" + what, parameters[i].shape);
+      state.Add(spec.name + "/" + parameter.name + "/" + what, part, parameter.shape);
     }
   }
   WEFT_RETURN_IF_ERROR(state.Allocate(context));
   size_t next = 0;
-  for (int64_t i : optimizer->indices_) {
-    kernels::UpdateTensor tensor = UpdateTensorOf(parameters, i, rules[static_cast<size_t>(i)]);
+  for (const ParameterPart& part : parts) {
+    kernels::UpdateTensor tensor =
+        UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]);
     for (float*& memory : tensor.state) memory = state[next++];
     optimizer->tensors_.push_back(tensor);
   }
@@ -32,7 +35,8 @@ Result<std::unique_ptr<Optimizer>> ScheduleFree::New(Context& context, const Opt
 // Average and base begin where the parameters do.
 Status ScheduleFree::Start(Context& context) {
   for (size_t k = 0; k < tensors_.size(); ++k) {
-    const TensorView parameter = parameters_->value(indices_[k]);
+    const TensorView& parameter = parts_[k].value;
+    if (parts_[k].count() == 0) continue;
     for (float* state : {tensors_[k].state[0], tensors_[k].state[1]}) {
       WEFT_RETURN_IF_ERROR(kernels::Cast(
           context.stream, {parameter, {state, DType::kF32, parameter.shape, parameter.device}}));
@@ -74,9 +78,8 @@ std::vector<NamedTensor> ScheduleFree::StateTensors() const {
 Result<std::vector<AveragedParameter>> ScheduleFree::Averages(Context& context) const {
   std::vector<AveragedParameter> averages;
   for (size_t k = 0; k < tensors_.size(); ++k) {
-    WEFT_ASSIGN_OR_RETURN(
-        const AveragedParameter average,
-        ExchangeableAverage(context, *parameters_, indices_[k], tensors_[k].state[0]));
+    WEFT_ASSIGN_OR_RETURN(const AveragedParameter average,
+                          ExchangeableAverage(context, parts_[k], tensors_[k].state[0]));
     averages.push_back(average);
   }
   return averages;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/optimizer/optimizer.h"
@@ -19,7 +20,8 @@ class ScheduleFree : public Optimizer {
  public:
   static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
                                                 const ParameterSet& parameters,
-                                                const std::vector<ParameterRule>& rules);
+                                                const std::vector<ParameterRule>& rules,
+                                                std::span<const ParameterPart> parts);
 
   Status Update(Context& context, const UpdateArgs& args) override;
   void Made() override { weight_sum_ = next_weight_sum_; }
@@ -27,17 +29,16 @@ class ScheduleFree : public Optimizer {
   Result<std::vector<AveragedParameter>> Averages(Context& context) const override;
 
  private:
-  ScheduleFree(const OptimizerSpec& spec, const ParameterSet* parameters)
-      : spec_(spec), parameters_(parameters), indices_(TrainedParameters(*parameters)) {}
+  ScheduleFree(const OptimizerSpec& spec, std::span<const ParameterPart> parts)
+      : spec_(spec), parts_(parts.begin(), parts.end()) {}
 
   Status Start(Context& context);
   double AverageWeight(const UpdateArgs& args);
 
   OptimizerSpec spec_;
   OptimizerState state_;
-  const ParameterSet* parameters_;
-  std::vector<int64_t> indices_;
-  std::vector<kernels::UpdateTensor> tensors_;  ///< Of indices_.
+  std::vector<ParameterPart> parts_;
+  std::vector<kernels::UpdateTensor> tensors_;  ///< Of parts_.
   /// Of the averages, as a number and what f32 lacks of it; the host's, and state.
   std::array<float, 2> weight_sum_ = {};
   std::array<float, 2> next_weight_sum_ = {};  ///< Once the update has been made.

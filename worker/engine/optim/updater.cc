@@ -3,12 +3,13 @@
 namespace weft::engine {
 
 Result<std::unique_ptr<Updater>> Updater::New(Context& context, const JobSpec& job,
-                                              const ParameterSet& parameters, DType compute) {
+                                              const ParameterSet& parameters, DType compute,
+                                              std::span<const ParameterPart> parts) {
   std::unique_ptr<Updater> updater(new Updater(job.train));
   WEFT_ASSIGN_OR_RETURN(updater->optimizer_,
-                        NewOptimizer(context, job.optimizer, &parameters, compute));
+                        NewOptimizer(context, job.optimizer, &parameters, compute, parts));
   WEFT_ASSIGN_OR_RETURN(updater->average_,
-                        WeightAverage::New(context, job.train.averaging, parameters));
+                        WeightAverage::New(context, job.train.averaging, parameters, parts));
   return updater;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/spec/job_spec.h"
@@ -23,9 +24,10 @@ struct StepArgs {
 class Updater {
  public:
   /// kInvalid when the job's parameter groups do not fit `parameters`, which outlive it. `compute`:
-  /// the type of operands of products.
+  /// the type of operands of products. `parts`: what this rank updates, as in NewOptimizer.
   static Result<std::unique_ptr<Updater>> New(Context& context, const JobSpec& job,
-                                              const ParameterSet& parameters, DType compute);
+                                              const ParameterSet& parameters, DType compute,
+                                              std::span<const ParameterPart> parts = {});
 
   /// Enqueues the optimizer's update.
   Status Update(Context& context, const StepArgs& args);
@@ -34,7 +36,8 @@ class Updater {
   Status Made(Context& context, int64_t update);
 
   /// The averages that stand for the parameters in an evaluation after `updates` updates, see
-  /// Exchange; empty when the parameters themselves count. Overwrites the gradients.
+  /// Exchange; empty when the parameters themselves count. Of the parts that this rank updates.
+  /// Overwrites the gradients.
   Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates);
 
   std::vector<NamedTensor> StateTensors() const;

@@ -40,6 +40,7 @@ std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates) {
 
 Status Exchange(Context& context, const std::vector<AveragedParameter>& averages) {
   for (const AveragedParameter& a : averages) {
+    if (a.count() == 0) continue;
     const TensorView average(a.average, DType::kF32, a.parameter.shape, a.parameter.device);
     WEFT_ASSIGN_OR_RETURN(const Tensor value, Tensor::New(context, Component::kWorkspace,
                                                           DType::kF32, a.parameter.shape));
@@ -50,11 +51,11 @@ Status Exchange(Context& context, const std::vector<AveragedParameter>& averages
   return OkStatus();
 }
 
-Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterSet& parameters,
-                                              int64_t index, float* average) {
-  const TensorView value = parameters.value(index);
-  if (value.dtype == DType::kF32) return AveragedParameter{value, average};
-  const TensorView copy = parameters.gradient(index);
+Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterPart& part,
+                                              float* average) {
+  const TensorView& value = part.value;
+  if (value.dtype == DType::kF32 || part.count() == 0) return AveragedParameter{value, average};
+  const TensorView& copy = part.gradient;
   WEFT_RETURN_IF_ERROR(
       kernels::Cast(context.stream, {{average, DType::kF32, copy.shape, copy.device}, copy}));
   return AveragedParameter{value, copy.As<float>()};
@@ -62,20 +63,26 @@ Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterS
 
 Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
                                                           const AveragingSpec& spec,
-                                                          const ParameterSet& parameters) {
+                                                          const ParameterSet& parameters,
+                                                          std::span<const ParameterPart> parts) {
   if (spec.kind == "none") return std::unique_ptr<WeightAverage>();
-  std::unique_ptr<WeightAverage> average(new WeightAverage(spec, &parameters));
-  const std::vector<int64_t> indices = TrainedParameters(parameters);
+  std::unique_ptr<WeightAverage> average(new WeightAverage(spec));
+  const std::vector<ParameterPart> whole =
+      parts.empty() ? TrainedParts(parameters) : std::vector<ParameterPart>();
+  if (parts.empty()) parts = whole;
   const int64_t slots = Slots(spec);
   for (int64_t slot = 0; slot < slots; ++slot) {
     const std::string prefix = SlotPrefix(spec, slot);
-    for (int64_t i : indices) average->state_.Add(prefix + parameters[i].name, parameters[i].shape);
+    for (const ParameterPart& part : parts) {
+      const Parameter& parameter = parameters[part.index];
+      average->state_.Add(prefix + parameter.name, part, parameter.shape);
+    }
   }
   WEFT_RETURN_IF_ERROR(average->state_.Allocate(context));
-  for (size_t k = 0; k < indices.size(); ++k) {
-    Entry entry = {indices[k], parameters[indices[k]].shape.Elements(), {}};
+  for (size_t k = 0; k < parts.size(); ++k) {
+    Entry entry = {parts[k], {}};
     for (int64_t slot = 0; slot < slots; ++slot) {
-      entry.slots.push_back(average->state_[static_cast<size_t>(slot) * indices.size() + k]);
+      entry.slots.push_back(average->state_[static_cast<size_t>(slot) * parts.size() + k]);
     }
     average->entries_.push_back(std::move(entry));
   }
@@ -84,9 +91,9 @@ Result<std::unique_ptr<WeightAverage>> WeightAverage::New(Context& context,
 
 // The values of a parameter: those of a bf16 one in the place of its gradient.
 Result<const float*> WeightAverage::InF32(Context& context, const Entry& entry) const {
-  const TensorView value = parameters_->value(entry.index);
-  if (value.dtype == DType::kF32) return value.As<float>();
-  const TensorView wide = parameters_->gradient(entry.index);
+  const TensorView& value = entry.part.value;
+  if (value.dtype == DType::kF32 || entry.part.count() == 0) return value.As<float>();
+  const TensorView& wide = entry.part.gradient;
   WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {value, wide}));
   return wide.As<float>();
 }
@@ -102,7 +109,7 @@ Status WeightAverage::Observe(Context& context, int64_t updates) {
       tensors.push_back({.parameter = e.slots[0],
                          .gradient = value,
                          .state = {},
-                         .count = e.count,
+                         .count = e.part.count(),
                          .weight_decay = 1});
     }
     return kernels::Sgd(context.stream,
@@ -112,7 +119,8 @@ Status WeightAverage::Observe(Context& context, int64_t updates) {
   }
   const int64_t slot = spec_.kind == "ema" ? 0 : (observed - 1) % spec_.window;
   for (const Entry& e : entries_) {
-    const TensorView value = parameters_->value(e.index);
+    const TensorView& value = e.part.value;
+    if (e.part.count() == 0) continue;
     WEFT_RETURN_IF_ERROR(kernels::Cast(
         context.stream, {value, {e.slots[slot], DType::kF32, value.shape, value.device}}));
   }
@@ -123,12 +131,12 @@ Status WeightAverage::MeanOfSlots(Context& context, const Entry& entry, int64_t 
                                   const TensorView& mean) const {
   std::vector<HostCopy> slots;
   for (int64_t slot = 0; slot < taken; ++slot) {
-    const TensorView view(entry.slots[slot], DType::kF32, {entry.count}, mean.device);
+    const TensorView view(entry.slots[slot], DType::kF32, {entry.part.count()}, mean.device);
     WEFT_ASSIGN_OR_RETURN(HostCopy copy, HostCopy::Of(context.stream, view));
     slots.push_back(std::move(copy));
   }
   return FillOnHost(context.stream, mean, [&](const TensorView& to) {
-    kernels::cpu::ParallelFor(entry.count, kGrain, [&](int64_t begin, int64_t end) {
+    kernels::cpu::ParallelFor(entry.part.count(), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         double sum = 0;
         for (const HostCopy& slot : slots) sum += slot.view().As<float>()[i];
@@ -145,13 +153,14 @@ Result<std::vector<AveragedParameter>> WeightAverage::Averages(Context& context,
   for (const Entry& e : entries_) {
     if (spec_.kind == "ema") {
       WEFT_ASSIGN_OR_RETURN(const AveragedParameter average,
-                            ExchangeableAverage(context, *parameters_, e.index, e.slots[0]));
+                            ExchangeableAverage(context, e.part, e.slots[0]));
       averages.push_back(average);
       continue;
     }
-    const TensorView mean = parameters_->gradient(e.index);
-    WEFT_RETURN_IF_ERROR(MeanOfSlots(context, e, std::min(observed, spec_.window), mean));
-    averages.push_back({parameters_->value(e.index), mean.As<float>()});
+    const TensorView& mean = e.part.gradient;
+    if (e.part.count() > 0)
+      WEFT_RETURN_IF_ERROR(MeanOfSlots(context, e, std::min(observed, spec_.window), mean));
+    averages.push_back({e.part.value, mean.As<float>()});
   }
   return averages;
 }

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/spec/job_spec.h"
 #include "common/status.h"
-#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/optim/optimizer.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/tensor/context.h"
@@ -18,10 +19,10 @@ namespace weft::engine {
 /// for the parameters.
 Status Exchange(Context& context, const std::vector<AveragedParameter>& averages);
 
-/// The average of parameter `index`, ready for two exchanges after which it is what it was: where
-/// the parameter is bf16, a copy in its gradient, which nothing needs between two steps.
-Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterSet& parameters,
-                                              int64_t index, float* average);
+/// The average of `part`, ready for two exchanges after which it is what it was: where the
+/// parameter is bf16, a copy in its gradient, which nothing needs between two steps.
+Result<AveragedParameter> ExchangeableAverage(Context& context, const ParameterPart& part,
+                                              float* average);
 
 /// How the tensor of a checkpoint is called that is an average of a parameter, or part of one.
 struct AverageName {
@@ -41,9 +42,11 @@ std::vector<AverageName> AverageNames(const JobSpec& job, int64_t updates);
 /// "ema/<parameter>" or "lawa/<slot>/<parameter>".
 class WeightAverage {
  public:
-  /// Null when spec.kind is none. `parameters` outlives it.
+  /// Null when spec.kind is none. `parameters` outlives it. `parts`: of what this rank keeps the
+  /// averages, where it is not all.
   static Result<std::unique_ptr<WeightAverage>> New(Context& context, const AveragingSpec& spec,
-                                                    const ParameterSet& parameters);
+                                                    const ParameterSet& parameters,
+                                                    std::span<const ParameterPart> parts = {});
 
   /// The parameters have been updated `updates` times. Overwrites the gradients of bf16 ones.
   Status Observe(Context& context, int64_t updates);
@@ -56,19 +59,16 @@ class WeightAverage {
 
  private:
   struct Entry {
-    int64_t index = 0;  ///< Of the parameter.
-    int64_t count = 0;
+    ParameterPart part;
     std::vector<float*> slots;
   };
 
-  WeightAverage(const AveragingSpec& spec, const ParameterSet* parameters)
-      : spec_(spec), parameters_(parameters) {}
+  explicit WeightAverage(const AveragingSpec& spec) : spec_(spec) {}
   Result<const float*> InF32(Context& context, const Entry& entry) const;
   Status MeanOfSlots(Context& context, const Entry& entry, int64_t taken,
                      const TensorView& mean) const;
 
   AveragingSpec spec_;
-  const ParameterSet* parameters_;
   OptimizerState state_;
   std::vector<Entry> entries_;
 };

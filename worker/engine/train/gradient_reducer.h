@@ -5,6 +5,7 @@
 
 #include "common/status.h"
 #include "kernels/tensor_view.h"
+#include "worker/engine/nn/parameter_part.h"
 
 namespace weft::engine {
 
@@ -15,6 +16,7 @@ namespace weft::engine {
 ///   for each micro-batch: Begin(last), then, when last, OnGradientReady once for every parameter
 ///   Finish()
 ///   SumScalars(loss)
+///   GatherParameters(), where there are parts()
 ///   Maximum(magnitudes), in precision fp8
 class GradientReducer {
  public:
@@ -30,9 +32,16 @@ class GradientReducer {
   /// ranks. May start a collective; does not wait for one.
   virtual Status OnGradientReady(int64_t index) = 0;
 
-  /// Waits until every gradient holds the sum over the ranks. An error of any collective started
-  /// since Begin surfaces here at the latest.
+  /// Waits until every gradient, or those of parts(), hold the sum over the ranks. An error of any
+  /// collective started since Begin surfaces here at the latest.
   virtual Status Finish() = 0;
+
+  /// What this rank updates where the ranks share the updates: of each trained parameter a part,
+  /// whose gradient Finish sums. Empty: every rank updates everything.
+  virtual std::span<const ParameterPart> parts() const { return {}; }
+
+  /// Where ranks share the updates: each rank's parts have changed, and go to all others.
+  virtual Status GatherParameters() { return OkStatus(); }
 
   /// Replaces each value by its sum over the ranks, added in rank order.
   virtual Status SumScalars(std::span<double> values) = 0;

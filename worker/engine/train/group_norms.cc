@@ -52,16 +52,23 @@ std::string_view GroupOfParameter(std::string_view name) {
   return "mlp";
 }
 
-Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums) {
+Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums,
+                     std::span<const ParameterPart> parts) {
   for (size_t g = 0; g < kGroups.size(); ++g) {
     std::vector<kernels::NormTensor> gradients;
     std::vector<kernels::NormTensor> values;
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (!BelongsTo(parameters, i, kGroups[g])) continue;
       values.push_back(NormTensorOf(parameters.value(i)));
-      if (parameters[i].trainable()) gradients.push_back(NormTensorOf(parameters.gradient(i)));
+      if (parameters[i].trainable() && parts.empty()) {
+        gradients.push_back(NormTensorOf(parameters.gradient(i)));
+      }
     }
     if (values.empty()) continue;
+    for (const ParameterPart& part : parts) {
+      if (!BelongsTo(parameters, part.index, kGroups[g])) continue;
+      gradients.push_back(NormTensorOf(part.gradient));
+    }
     WEFT_RETURN_IF_ERROR(Measure(context, gradients, &sums[g].gradients));
     WEFT_RETURN_IF_ERROR(Measure(context, values, &sums[g].values));
   }

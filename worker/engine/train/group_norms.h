@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -27,7 +28,9 @@ struct GroupSums {
 /// Enqueues that sums[kParameterGroups], memory of the stream's device, hold the groups in the
 /// order above; those of groups without parameters stay as they are. Frozen parameters count with
 /// their values only. Reads every number once; the result does not depend on the number of threads.
-Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums);
+/// Where ranks share updates: of the gradients of `parts` alone.
+Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums,
+                     std::span<const ParameterPart> parts = {});
 
 /// Norms of gradients (summed over the ranks, without their loss scale, not clipped) and values, of
 /// the groups that have parameters.

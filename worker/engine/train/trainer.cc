@@ -45,6 +45,11 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   if (parts.rank < 0 || parts.rank >= ranks) {
     return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
   }
+  const bool shares = ranks > 1 && !parts.reducer->parts().empty();
+  if (shares != (ranks > 1 && plan.zero_stage > 0)) {
+    return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) + ", but the ranks " +
+                        (shares ? "share" : "do not share") + " the updates");
+  }
   const PrecisionRecipe& precision = parts.model->precision();
   if (&precision != ModelOptionsOf(plan).precision) {
     return InvalidError("the model was made for precision " + std::string(precision.name) +
@@ -68,7 +73,8 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
   return {.precision = &PrecisionOf(plan.precision),
           .with_gradients = true,
           .block_memory_policy = plan.block_memory_policy,
-          .fp8 = train.fp8};
+          .fp8 = train.fp8,
+          .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1};
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
@@ -91,7 +97,8 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   WEFT_ASSIGN_OR_RETURN(
       trainer->updater_,
       Updater::New(*parts.context, job, parts.model->parameters(),
-                   parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16));
+                   parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16,
+                   trainer->parts()));
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
   if (job.train.gradient_noise_scale) {
@@ -244,14 +251,45 @@ Status Trainer::SumLosses(PhaseSeconds& seconds) {
   Context& context = *parts_.context;
   const bool fails = !Failpoint("trainer.loss").ok();
   if (parts_.reducer == nullptr && !fails) return OkStatus();
+  const bool shares = !parts().empty();
+  if (shares) {
+    ProfileScope scope(context.profiler, "gradient norm");
+    WEFT_RETURN_IF_ERROR(MeasureGradients(context, parts(), &totals_.device()->gradients));
+  }
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(totals_.Wait().status());
   BatchLoss& loss = totals_.host()->loss;
   if (fails) loss.sum = std::numeric_limits<double>::infinity();
-  std::array<double, 2> sums = {loss.sum, static_cast<double>(loss.right)};
-  WEFT_RETURN_IF_ERROR(SumScalars(sums, seconds));
+  NormSums& gradients = totals_.host()->gradients;
+  std::array<double, 4> sums = {loss.sum, static_cast<double>(loss.right), gradients.squares,
+                                static_cast<double>(gradients.non_finite)};
+  WEFT_RETURN_IF_ERROR(SumScalars(std::span(sums).first(shares ? 4 : 2), seconds));
   loss = {sums[0], static_cast<int64_t>(sums[1])};
-  return totals_.Store(context, &StepTotals::loss);
+  WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::loss));
+  if (!shares) return OkStatus();
+  gradients = {sums[2], static_cast<int64_t>(sums[3])};
+  totals_.host()->weights = gradients;
+  WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::gradients));
+  return totals_.Store(context, &StepTotals::weights);
+}
+
+// Norms of gradients, of which each rank has measured its own part.
+Status Trainer::SumGroups(StepReport& report) {
+  if (parts().empty()) return OkStatus();
+  std::array<double, kParameterGroups> squares;
+  GroupSums* groups = totals_.host()->groups;
+  for (size_t g = 0; g < kParameterGroups; ++g) squares[g] = groups[g].gradients.squares;
+  WEFT_RETURN_IF_ERROR(SumScalars(squares, report.seconds));
+  for (size_t g = 0; g < kParameterGroups; ++g) groups[g].gradients.squares = squares[g];
+  return OkStatus();
+}
+
+Status Trainer::GatherParameters(PhaseSeconds& seconds) {
+  if (parts().empty()) return OkStatus();
+  Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(parts_.reducer->GatherParameters());
+  Charge(*parts_.context, "wait for parameters", watch.Lap(), seconds.communication_exposed);
+  return OkStatus();
 }
 
 // Every rank sees the same gradients, hence the same scale.
@@ -278,21 +316,25 @@ Status Trainer::UpdateFp8Scales(PhaseSeconds& seconds) {
   return fp8->FinishStep(*parts_.context, counters_.step);
 }
 
-Status Trainer::EnqueueUpdate(const StepReport& report) {
+Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
   StepTotals* totals = totals_.device();
   if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
-    WEFT_RETURN_IF_ERROR(
-        Measure(context, {NormTensorOf(parameters.differentiated_gradients())}, &totals->weights));
+    if (parts().empty()) {
+      WEFT_RETURN_IF_ERROR(Measure(context, {NormTensorOf(parameters.differentiated_gradients())},
+                                   &totals->weights));
+    }
     WEFT_RETURN_IF_ERROR(small_.Fetch(context));
   }
   WEFT_RETURN_IF_ERROR(SplitGradients(context, parameters, {context.seed, counters_.step}));
   {
     ProfileScope scope(context.profiler, "gradient norm");
     CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
-    WEFT_RETURN_IF_ERROR(MeasureGradients(context, parameters, &totals->gradients));
+    if (parts().empty()) {
+      WEFT_RETURN_IF_ERROR(MeasureGradients(context, parameters, &totals->gradients));
+    }
     WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
         context.stream, {.loss_sum = &totals->loss.sum,
                          .square_sum = &totals->gradients.squares,
@@ -306,7 +348,7 @@ Status Trainer::EnqueueUpdate(const StepReport& report) {
   }
   if (MeasuresGroups()) {
     ProfileScope scope(context.profiler, "norms by group");
-    WEFT_RETURN_IF_ERROR(MeasureGroups(context, parameters, totals->groups));
+    WEFT_RETURN_IF_ERROR(MeasureGroups(context, parameters, totals->groups, parts()));
   }
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
@@ -316,6 +358,11 @@ Status Trainer::EnqueueUpdate(const StepReport& report) {
         updater_->Update(context, {.learning_rate = report.learning_rate,
                                    .update = counters_.updates + 1,
                                    .gate = {.factor = &totals->factor, .made = &totals->made}}));
+  }
+  if (!parts().empty()) {
+    WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
+    WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
+    WEFT_RETURN_IF_ERROR(clock_.Start(context));
   }
   stale_ = stale_.value_or(Repack::kTrained);
   return Pack(counters_.step + 1);
@@ -334,6 +381,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
   if (report.skipped) return OkStatus();
   RememberLoss(job_.train.guard, report.loss, counters_.recent_losses);
   if (MeasuresGroups()) {
+    WEFT_RETURN_IF_ERROR(SumGroups(report));
     report.norms = GroupNorms(parts_.model->parameters(), totals->groups, report.loss_scale);
   }
   ++counters_.updates;
@@ -391,6 +439,8 @@ Result<StepReport> Trainer::Step() {
 Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
   if (averages.empty()) return OkStatus();
   WEFT_RETURN_IF_ERROR(Exchange(*parts_.context, averages));
+  PhaseSeconds ignored;
+  WEFT_RETURN_IF_ERROR(GatherParameters(ignored));
   stale_ = stale_.value_or(Repack::kTrained);
   return OkStatus();
 }

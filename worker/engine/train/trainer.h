@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "common/spec/batch_schedule.h"
@@ -106,8 +107,14 @@ class Trainer {
   void Prefetch();
   Status ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets);
   Status SumLosses(PhaseSeconds& seconds);
+  Status SumGroups(StepReport& report);
+  Status GatherParameters(PhaseSeconds& seconds);
+  /// What this rank updates, where that is not everything.
+  std::span<const ParameterPart> parts() const {
+    return parts_.reducer ? parts_.reducer->parts() : std::span<const ParameterPart>();
+  }
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
-  Status EnqueueUpdate(const StepReport& report);
+  Status EnqueueUpdate(StepReport& report);
   /// Waits for what was measured, and draws the conclusions.
   Status FinishUpdate(StepReport& report);
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }

@@ -14,7 +14,10 @@ BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
     bucket.begin = range.begin;
     ++bucket.parameters;
     layout.bucket_of[static_cast<size_t>(index)] = static_cast<int64_t>(layout.buckets.size()) - 1;
-    open = (bucket.end - bucket.begin) * static_cast<int64_t>(sizeof(float)) < bucket_bytes;
+    // A stack of parameters is in one bucket: only its first begins where a bucket may.
+    const bool within_stack = parameters[index].stacked && parameters[index - 1].trainable();
+    open = within_stack ||
+           (bucket.end - bucket.begin) * static_cast<int64_t>(sizeof(float)) < bucket_bytes;
   }
   return layout;
 }

@@ -1,0 +1,34 @@
+#include "worker/engine/nn/parameter_part.h"
+
+namespace weft::engine {
+
+ParameterPart PartOf(const ParameterSet& parameters, int64_t index, int64_t first, int64_t count,
+                     float* gradient) {
+  const TensorView all = parameters.value(index);
+  auto* begin = static_cast<char*>(all.data) + static_cast<size_t>(first) * DTypeSize(all.dtype);
+  return {.index = index,
+          .whole = false,
+          .first = first,
+          .value = {begin, all.dtype, {count}, all.device},
+          .gradient = {gradient, DType::kF32, {count}, all.device}};
+}
+
+ParameterPart WholePart(const ParameterSet& parameters, int64_t index) {
+  return {.index = index, .value = parameters.value(index), .gradient = parameters.gradient(index)};
+}
+
+std::vector<int64_t> TrainedParameters(const ParameterSet& parameters) {
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].updated() && parameters.gradient(i)) indices.push_back(i);
+  }
+  return indices;
+}
+
+std::vector<ParameterPart> TrainedParts(const ParameterSet& parameters) {
+  std::vector<ParameterPart> parts;
+  for (int64_t i : TrainedParameters(parameters)) parts.push_back(WholePart(parameters, i));
+  return parts;
+}
+
+}  // namespace weft::engine

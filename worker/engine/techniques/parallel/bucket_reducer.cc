@@ -1,0 +1,74 @@
+#include "worker/engine/techniques/parallel/bucket_reducer.h"
+
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace weft::engine {
+
+BucketReducer::BucketReducer(Collective* group, const ParameterSet* parameters,
+                             int64_t bucket_bytes, Stream stream)
+    : group_(group),
+      stream_(stream),
+      layout_(CutBuckets(*parameters, bucket_bytes)),
+      works_(layout_.buckets.size()) {}
+
+void BucketReducer::WaitForAll() {
+  for (const Work& work : works_) (void)work.Wait(stream_);
+}
+
+Status BucketReducer::Begin(bool last_micro_batch) {
+  last_micro_batch_ = last_micro_batch;
+  if (last_micro_batch) {
+    missing_.clear();
+    for (const GradientBucket& bucket : layout_.buckets) missing_.push_back(bucket.parameters);
+  }
+  return status_;
+}
+
+Status BucketReducer::OnGradientReady(int64_t index) {
+  WEFT_CHECK(last_micro_batch_, "gradients are complete in the last micro-batch only");
+  const int64_t bucket = layout_.bucket_of[static_cast<size_t>(index)];
+  int64_t& missing = missing_[static_cast<size_t>(bucket)];
+  WEFT_CHECK(missing > 0, "a gradient was reported twice");
+  if (--missing > 0) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(works_[static_cast<size_t>(bucket)], Reduce(bucket));
+  return OkStatus();
+}
+
+Status BucketReducer::Finish() {
+  for (int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
+  for (const Work& work : works_) {
+    const Status done = work.Wait(stream_);
+    if (status_.ok()) status_ = done;
+  }
+  return status_;
+}
+
+Status BucketReducer::SumScalars(std::span<double> values) {
+  WEFT_RETURN_IF_ERROR(status_);
+  const std::string_view own(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group_->AllGather(own));
+  std::vector<double> sums(values.size(), 0.0);
+  for (const std::string& part : all) {
+    if (part.size() != values.size_bytes()) {
+      return InternalError(
+          "ranks sum different numbers of values: " + std::to_string(part.size() / sizeof(double)) +
+          " and " + std::to_string(values.size()));
+    }
+    for (size_t i = 0; i < sums.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, part.data() + i * sizeof(double), sizeof(double));
+      sums[i] += value;
+    }
+  }
+  std::memcpy(values.data(), sums.data(), values.size_bytes());
+  return OkStatus();
+}
+
+Status BucketReducer::Maximum(const TensorView& values) {
+  WEFT_RETURN_IF_ERROR(status_);
+  return group_->AllReduce(stream_, values, Reduction::kMax, "largest magnitudes").Wait(stream_);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "worker/engine/comm/collective.h"
+#include "worker/engine/techniques/parallel/gradient_buckets.h"
+#include "worker/engine/tensor/profiler.h"
+#include "worker/engine/train/gradient_reducer.h"
+
+namespace weft::engine {
+
+/// Reduces gradients bucket by bucket while the backward pass goes on: a bucket is on its way as
+/// soon as the last parameter in it is complete, one behind the other in the same order on all
+/// ranks. Over Gloo the bits of the result depend on nothing but the gradients of the ranks, not on
+/// the buckets.
+class BucketReducer : public GradientReducer {
+ public:
+  int64_t world_size() const override { return group_->size(); }
+  Status Begin(bool last_micro_batch) override;
+  Status OnGradientReady(int64_t index) override;
+  Status Finish() override;
+  Status SumScalars(std::span<double> values) override;
+  Status Maximum(const TensorView& values) override;
+
+  /// Tells `profiler` (null: nobody) of each collective of the group from now on. Between steps.
+  void SetProfiler(Profiler* profiler) { group_->account().SetProfiler(profiler); }
+
+  const BucketLayout& layout() const { return layout_; }
+
+ protected:
+  /// `group` and `parameters` outlive this. `stream` is where gradients are computed.
+  BucketReducer(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
+                Stream stream);
+
+  /// Enqueues the reduction of a bucket whose gradients are complete.
+  virtual Result<Work> Reduce(int64_t bucket) = 0;
+
+  /// Waits until no reduction is under way: before the memory of one goes.
+  void WaitForAll();
+
+  const GradientBucket& bucket(int64_t index) const {
+    return layout_.buckets[static_cast<size_t>(index)];
+  }
+  int64_t bucket_count() const { return static_cast<int64_t>(layout_.buckets.size()); }
+  Collective* group() const { return group_; }
+  const Stream& stream() const { return stream_; }
+
+ private:
+  Collective* group_;
+  const Stream stream_;
+  BucketLayout layout_;
+  std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
+  std::vector<Work> works_;       ///< By bucket, of this step.
+  bool last_micro_batch_ = false;
+  Status status_;  ///< First failure; the group is broken from then on.
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,272 @@
+// Ranks that share updates against ranks that all make the whole update: the same bits.
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/model/memory_model.h"
+#include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/comm/rank_threads.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/sharded_data_parallel.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr int64_t kBucketBytes = 16384;  // several buckets, also of the tiny models
+
+/// What training leaves and tells.
+struct Outcome {
+  std::map<std::string, std::vector<float>> state;  ///< Put together from the ranks' parts.
+  std::map<std::string, int64_t> parts;             ///< How many parts each tensor came in.
+  std::vector<std::vector<float>> parameters;       ///< By rank.
+  std::vector<StepReport> reports;                  ///< Of rank 0.
+  double evaluation = 0;
+  CollectiveTotals reduced, scattered, gathered;  ///< Of rank 0.
+  int64_t gradients = 0;                          ///< Numbers in their buffer.
+};
+
+void Collect(const std::vector<NamedTensor>& tensors, bool first_rank, Outcome& outcome) {
+  for (const NamedTensor& tensor : tensors) {
+    const std::vector<float> values = ValuesOf(tensor.view);
+    if (!tensor.part && !first_rank) continue;
+    const Shape shape = tensor.part ? tensor.part->whole : tensor.view.shape;
+    const int64_t first = tensor.part ? tensor.part->first : 0;
+    std::vector<float>& whole = outcome.state[tensor.name];
+    whole.resize(static_cast<size_t>(shape.Elements()));
+    std::copy(values.begin(), values.end(), whole.begin() + first);
+    outcome.parts[tensor.name] += values.empty() ? 0 : 1;
+  }
+}
+
+using Start = std::function<void(Trainer&, Collective&)>;
+
+/// `steps` steps, and an evaluation if there are any, after `start` on every rank.
+Outcome Train(const JobSpec& job, int ranks, int64_t stage, int steps,
+              const std::string& precision = "fp32", const Start& start = {}) {
+  Outcome outcome;
+  outcome.parameters.resize(static_cast<size_t>(ranks));
+  std::mutex mutex;
+  RunRanks(ranks, std::chrono::milliseconds(20000), [&](Collective& group) {
+    RandomTokens tokens(job.model.vocab_size, job.model.context);
+    Plan plan = TinyPlan(precision, 1, job.train.global_batch / ranks);
+    plan.mesh.data = ranks;
+    plan.zero_stage = stage;
+    TinyRun run(job.model, ModelOptionsOf(plan, job.train));
+    ParameterSet& parameters = run.model->parameters();
+    std::unique_ptr<BucketReducer> reducer;
+    if (stage == 0) {
+      reducer = std::make_unique<DataParallel>(&group, &parameters, kBucketBytes);
+    } else {
+      auto made = ShardedDataParallel::New(run.context, &group, &parameters, kBucketBytes);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      reducer = *std::move(made);
+    }
+    auto made = Trainer::New(job, plan,
+                             {.context = &run.context,
+                              .model = run.model.get(),
+                              .train = &tokens,
+                              .validation = &tokens,
+                              .reducer = reducer.get(),
+                              .rank = group.rank()});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    Trainer& trainer = **made;
+    if (start) start(trainer, group);
+    std::vector<StepReport> reports;
+    for (int step = 0; step < steps; ++step) {
+      auto report = trainer.Step();
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      reports.push_back(*report);
+    }
+    Result<EvaluationReport> evaluation = EvaluationReport();
+    if (steps > 0) evaluation = trainer.Evaluate();
+    ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
+    std::lock_guard lock(mutex);
+    Collect(trainer.StateTensors(), group.rank() == 0, outcome);
+    outcome.parameters[static_cast<size_t>(group.rank())] = run.Parameters();
+    if (group.rank() > 0) return;
+    outcome.reports = reports;
+    outcome.evaluation = evaluation->loss;
+    outcome.reduced = group.account().totals(CollectiveKind::kAllReduce);
+    outcome.scattered = group.account().totals(CollectiveKind::kReduceScatter);
+    outcome.gathered = group.account().totals(CollectiveKind::kAllGather);
+    outcome.gradients = parameters.GradientCount();
+  });
+  return outcome;
+}
+
+void ExpectSame(const Outcome& shared, const Outcome& plain) {
+  EXPECT_EQ(shared.state, plain.state);
+  for (const std::vector<float>& values : shared.parameters) {
+    EXPECT_EQ(values, plain.parameters[0]);
+  }
+  // Sums of squares over shards are added in another order, in f64.
+  const auto expect_near = [](double got, double expected) {
+    EXPECT_NEAR(got, expected, 1e-12 * std::abs(expected));
+  };
+  EXPECT_EQ(shared.evaluation, plain.evaluation);
+  ASSERT_EQ(shared.reports.size(), plain.reports.size());
+  for (size_t i = 0; i < plain.reports.size(); ++i) {
+    const StepReport &a = shared.reports[i], &b = plain.reports[i];
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_EQ(a.skipped, b.skipped);
+    EXPECT_EQ(a.loss_scale, b.loss_scale);
+    if (a.skipped) continue;
+    expect_near(a.gradient_norm, b.gradient_norm);
+    ASSERT_EQ(a.noise_scale.has_value(), b.noise_scale.has_value());
+    EXPECT_NEAR(a.noise_scale.value_or(0), b.noise_scale.value_or(0),
+                1e-6 * b.noise_scale.value_or(0));
+    ASSERT_EQ(a.norms.size(), b.norms.size());
+    for (size_t g = 0; g < a.norms.size(); ++g) {
+      expect_near(a.norms[g].gradient, b.norms[g].gradient);
+      expect_near(a.norms[g].parameter, b.norms[g].parameter);
+    }
+  }
+}
+
+JobSpec LlamaJob() {
+  JobSpec job = TinyJob(12);
+  job.model.family = "llama";
+  job.model.width = 24;  // parts are cut at odd places
+  job.model.heads = 3;
+  job.model.kv_heads = 1;
+  job.model.vocab_size = 37;
+  return job;
+}
+
+struct Case {
+  const char* name;
+  JobSpec job;
+  std::string precision;
+  std::vector<int> ranks;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  cases.push_back({"gpt2, AdamW, clipped, averaged", TinyJob(12), "fp32", {2, 4}});
+  cases.back().job.train.gradient_clip_norm = 0.5;
+  cases.back().job.train.averaging.kind = "ema";
+  cases.back().job.train.log_every_steps = 2;
+  cases.push_back({"llama, Lion, partly frozen", LlamaJob(), "bf16", {3}});
+  cases.back().job.optimizer.name = "lion";
+  cases.back().job.model.freeze = {"*.layers.0.self_attn.k_proj.*", "*norm*"};
+  cases.push_back({"llama, its own average, without masters", LlamaJob(), "bf16_pure", {4}});
+  cases.back().job.optimizer.name = "schedule_free_adamw";
+  cases.back().job.schedule.kind = "constant";
+  cases.push_back({"gpt2, SGD, loss scale, noise scale", TinyJob(12), "fp16", {2}});
+  cases.back().job.optimizer.name = "sgd";
+  cases.back().job.train.averaging.kind = "lawa";
+  cases.back().job.train.averaging.window = 3;
+  cases.back().job.train.gradient_noise_scale = true;
+  cases.back().job.train.loss_scaling.initial = 0x1p24;  // overflows at first
+  return cases;
+}
+
+TEST(ShardedTraining, LeavesTheSameBitsAsWithoutSharing) {
+  constexpr int kSteps = 10;
+  for (const Case& c : Cases()) {
+    for (const int ranks : c.ranks) {
+      SCOPED_TRACE(std::string(c.name) + ", " + std::to_string(ranks) + " ranks");
+      const Outcome plain = Train(c.job, ranks, 0, kSteps, c.precision);
+      const Outcome shared = Train(c.job, ranks, 1, kSteps, c.precision);
+      ExpectSame(shared, plain);
+      int64_t cut = 0;
+      for (const auto& [name, parts] : shared.parts) cut += parts > 1;
+      EXPECT_GT(cut, 0) << "no tensor was cut";
+    }
+  }
+}
+
+TEST(ShardedTraining, SendsAsMuchAsAnAllReduceAndKeepsAShareOfTheState) {
+  constexpr int kSteps = 2;
+  JobSpec job = TinyJob(4);
+  job.model.width = 128;
+  job.model.vocab_size = 2500;
+  job.train.eval_sequences = 4;
+  for (const int ranks : {2, 4}) {
+    const Outcome shared = Train(job, ranks, 1, kSteps);
+    const double payload = 4.0 * static_cast<double>(shared.gradients);
+    const double sent = payload * (ranks - 1) / ranks;
+    EXPECT_EQ(shared.reduced.calls, 0);
+    EXPECT_EQ(shared.scattered.bytes, kSteps * payload);
+    EXPECT_EQ(shared.scattered.sent_bytes, kSteps * sent);
+    EXPECT_EQ(shared.gathered.bytes, kSteps * payload);
+    EXPECT_EQ(shared.gathered.sent_bytes, kSteps * sent);
+
+    MemoryInputs inputs;
+    inputs.shape = ShapeOf(job);
+    inputs.precision = &kFp32Precision;
+    inputs.sequence_length = job.model.context;
+    inputs.ranks = ranks;
+    inputs.zero_stage = 1;
+    inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
+    const MemoryBreakdown predicted = PredictMemory(inputs);
+    const MemoryBreakdown measured = shared.reports.back().peak_memory;
+    const auto expect_within = [](int64_t got, int64_t expected) {
+      // Blocks of memory have round sizes.
+      EXPECT_NEAR(static_cast<double>(got) / static_cast<double>(expected), 1.0, 0.03);
+    };
+    expect_within(measured.optimizer_bytes, predicted.optimizer_bytes);
+    expect_within(measured.gradients_bytes, predicted.gradients_bytes);
+  }
+}
+
+TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
+  std::string folder = testing::TempDir() + "weft_sharded_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  Env& env = Env::Posix();
+  for (const auto& [job, precision] :
+       {std::pair(TinyJob(12), "fp32"), std::pair(LlamaJob(), "bf16_pure")}) {
+    const Outcome saved = Train(job, 4, 1, 3, precision);
+    // The tensors of the ranks, cut as they have them.
+    CheckpointManifest manifest;
+    std::mutex mutex;
+    const auto save = [&](Trainer& trainer, Collective& group) {
+      std::vector<NamedTensor> tensors;
+      for (NamedTensor& tensor : trainer.StateTensors()) {
+        const std::vector<float>& values = saved.state.at(tensor.name);
+        const int64_t first = tensor.part ? tensor.part->first : 0;
+        kernels::cpu::WithFloatType(tensor.view.dtype, [&]<class T>() {
+          for (int64_t i = 0; i < tensor.view.shape.Elements(); ++i) {
+            tensor.view.As<T>()[i] = FromFloat<T>(values[static_cast<size_t>(first + i)]);
+          }
+        });
+        if (tensor.part || group.rank() == 0) tensors.push_back(std::move(tensor));
+      }
+      auto file = WriteTensorFile(env, folder, group.rank(), group.size(), tensors);
+      ASSERT_TRUE(file.ok()) << file.status().message();
+      std::lock_guard lock(mutex);
+      manifest.files.push_back(*file);
+    };
+    EXPECT_EQ(Train(job, 4, 1, 0, precision, save).state, saved.state);
+    ASSERT_EQ(manifest.files.size(), 4u);
+
+    const auto load = [&](Trainer& trainer, Collective&) {
+      const Status loaded = LoadTensors(env, folder, manifest, trainer.StateTensors());
+      ASSERT_TRUE(loaded.ok()) << loaded.message();
+    };
+    EXPECT_EQ(Train(job, 1, 0, 0, precision, load).state, saved.state);
+    EXPECT_EQ(Train(job, 2, 0, 0, precision, load).state, saved.state);
+    EXPECT_EQ(Train(job, 3, 1, 0, precision, load).state, saved.state);
+
+    // Without one of the files something is missing.
+    manifest.files.pop_back();
+    const auto fail = [&](Trainer& trainer, Collective&) {
+      const Status loaded = LoadTensors(env, folder, manifest, trainer.StateTensors());
+      EXPECT_NE(loaded.message().find("has no tensor"), std::string::npos) << loaded.message();
+    };
+    (void)Train(job, 1, 0, 0, precision, fail);
+  }
+  EXPECT_TRUE(env.RemoveTree(folder).ok());
+}
+
+}  // namespace
+}  // namespace weft::engine
