@@ -289,6 +289,9 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   }
   memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
+  if (inputs.zero_stage > 0) {
+    memory.optimizer_bytes = (memory.optimizer_bytes + inputs.ranks - 1) / inputs.ranks;
+  }
   memory.activations_bytes = ActivationPeak(inputs);
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +

@@ -47,6 +47,7 @@ struct MemoryInputs {
   int64_t sequence_length = 1;
   int64_t accumulation_steps = 1;
   int64_t ranks = 1;
+  int64_t zero_stage = 0;
   int64_t threads = 1;
   int64_t bucket_bytes = 0;
   const PrecisionRecipe* precision = &kBf16Precision;

@@ -50,6 +50,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   PlanCandidate candidate;
   Plan& plan = candidate.plan;
   plan.mesh.data = option.ranks;
+  plan.zero_stage = option.ranks > 1 ? job.resources.zero_stage : 0;
   plan.micro_batch = option.micro_batch;
   plan.accumulation_steps = option.accumulation_steps;
   plan.threads_per_rank = option.threads;
@@ -102,6 +103,9 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   if (job.resources.ranks != 1) text += ", or ask for fewer resources.ranks";
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
   if (job.resources.recompute == "none") text += ", or allow resources.recompute";
+  if (least.ranks > 1 && job.resources.zero_stage == 0 && UpdatesElementwise(job.optimizer)) {
+    text += ", or let ranks share the optimizer's state (resources.zero_stage 1)";
+  }
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");
 }
 

@@ -194,6 +194,7 @@ class Searcher {
     inputs.sequence_length = SequenceLength(job_);
     inputs.accumulation_steps = option.accumulation_steps;
     inputs.ranks = option.ranks;
+    inputs.zero_stage = job_.resources.zero_stage;
     inputs.threads = option.threads;
     inputs.bucket_bytes = kBucketBytes;
     inputs.precision = &precision_;
@@ -330,7 +331,8 @@ class Searcher {
                         option.ranks,
                         count,
                         kBucketBytes,
-                        &precision_};
+                        &precision_,
+                        job_.resources.zero_stage};
       TimeBreakdown time = PredictStep(inputs, Pass(kind_[w], option), rates);
       if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
     }

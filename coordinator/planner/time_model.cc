@@ -135,7 +135,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
-  const double optimizer_bytes = D(inputs.shape.Updated()) * (5 * 4 + 2 * stored + 4) +
+  const double sharing = inputs.zero_stage > 0 ? D(inputs.ranks) : 1;
+  const double optimizer_bytes = D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
                                  matrices * (stored + packed) + mixed * (4 * 4 + stored);
   time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
 
@@ -147,7 +148,11 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                            std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
     const double hidden = kOverlap * pass.backward_gemm_seconds;
-    time.exposed_communication_seconds = std::max(seconds - hidden, seconds / buckets);
+    // Half of it are parameters that come back after a shared update, with nothing beside them.
+    const double gathering = inputs.zero_stage > 0 ? seconds / 2 : 0;
+    const double reducing = seconds - gathering;
+    time.exposed_communication_seconds =
+        std::max(reducing - hidden, reducing / buckets) + gathering;
   }
   return time;
 }

@@ -39,6 +39,7 @@ struct StepInputs {
   int64_t ranks_on_worker = 1;
   int64_t bucket_bytes = 1;
   const PrecisionRecipe* precision = &kBf16Precision;
+  int64_t zero_stage = 0;
 };
 
 /// Where the time of one optimizer step goes on this worker.

@@ -14,6 +14,8 @@
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/transfer.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/sharded_data_parallel.h"
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/class_names.h"
 
@@ -66,11 +68,15 @@ Status Attempt::Prepare() {
   }
   kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
   WEFT_RETURN_IF_ERROR(OpenDevice());
-  if (first_rank()) {
-    WEFT_ASSIGN_OR_RETURN(checkpoints_,
-                          engine::CheckpointWriter::Open(
-                              {&env_, spec_.run_dir, spec_.epoch, spec_.job.checkpoint.keep_last,
-                               [this](const auto& p) { ReportCheckpoint(p); }}));
+  if (first_rank() || shares_state()) {
+    engine::CheckpointWriterOptions options;
+    options.env = &env_;
+    options.run_dir = spec_.run_dir;
+    options.epoch = spec_.epoch;
+    options.keep_last = spec_.job.checkpoint.keep_last;
+    if (shares_state()) options.peers.emplace(&store_, spec_.rank, spec_.world_size);
+    if (first_rank()) options.report = [this](const auto& p) { ReportCheckpoint(p); };
+    WEFT_ASSIGN_OR_RETURN(checkpoints_, engine::CheckpointWriter::Open(std::move(options)));
   }
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(AgreeOnData());
@@ -129,7 +135,11 @@ Status Attempt::BuildModel() {
                         engine::NewModel(context_, spec_.job.model,
                                          engine::ModelOptionsOf(spec_.plan, spec_.job.train)));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
-  if (group_->size() > 1) {
+  if (shares_state()) {
+    WEFT_ASSIGN_OR_RETURN(
+        reducer_, engine::ShardedDataParallel::New(context_, group_.get(), &model_->parameters(),
+                                                   spec_.plan.bucket_bytes));
+  } else if (group_->size() > 1) {
     reducer_ = std::make_unique<engine::DataParallel>(group_.get(), &model_->parameters(),
                                                       spec_.plan.bucket_bytes, context_.stream);
   }
@@ -144,10 +154,10 @@ Status Attempt::BuildModel() {
 }
 
 Status Attempt::OpenOutputs(const StartPoint& start) {
+  if (!start.checkpoint_path.empty()) saved_step_ = start.counters.step;
   if (!first_rank()) return OkStatus();
   if (!data_.padding.empty()) Event("info", data_.padding);
   if (!start.checkpoint_path.empty()) {
-    saved_step_ = start.counters.step;
     checkpoints_->KeepResumeStep(start.counters.step);
     Event("info", "resumed from " + start.checkpoint_path);
   }
@@ -323,9 +333,9 @@ Status Attempt::RollBack() {
   trainer_->Restored(start.counters);
   skipped_in_a_row_ = 0;
   rolled_back_ = true;
-  if (!first_rank()) return OkStatus();
-  WEFT_RETURN_IF_ERROR(SaveRollback(env_, spec_.run_dir, start.counters));
   saved_step_ = -1;
+  if (!first_rank()) return OpenOutputs(start);
+  WEFT_RETURN_IF_ERROR(SaveRollback(env_, spec_.run_dir, start.counters));
   for (const std::string& warning : start.warnings) Event("warning", warning);
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   Event("warning", "went back from step " + std::to_string(bad.step) + " to step " +
@@ -343,6 +353,12 @@ Result<Attempt::Votes> Attempt::CollectVotes() {
       may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0};
   if (reducer_) WEFT_RETURN_IF_ERROR(reducer_->SumScalars(votes));
   return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2])};
+}
+
+Result<bool> Attempt::OnAnyRank(bool own) {
+  std::array<double, 1> sum = {own ? 1.0 : 0.0};
+  if (shares_state()) WEFT_RETURN_IF_ERROR(reducer_->SumScalars(sum));
+  return sum[0] > 0;
 }
 
 Status Attempt::FinishProfile() {
@@ -403,6 +419,12 @@ engine::CheckpointManifest Attempt::Manifest() const {
   return manifest;
 }
 
+std::vector<engine::NamedTensor> Attempt::StateToSave() {
+  std::vector<engine::NamedTensor> tensors = trainer_->StateTensors();
+  if (!first_rank()) std::erase_if(tensors, [](const auto& tensor) { return !tensor.part; });
+  return tensors;
+}
+
 Status Attempt::CheckState(int64_t dropped_allowed) {
   const std::string step = std::to_string(trainer_->counters().step);
   WEFT_ASSIGN_OR_RETURN(bool finite, trainer_->WeightsAreFinite());
@@ -413,22 +435,20 @@ Status Attempt::CheckState(int64_t dropped_allowed) {
 }
 
 Status Attempt::SaveInBackground() {
-  if (!first_rank()) return OkStatus();
+  if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
-  if (checkpoints_->busy()) {
+  WEFT_ASSIGN_OR_RETURN(const bool busy, OnAnyRank(checkpoints_->busy()));
+  if (busy || skipped_in_a_row_ > 0) {
+    if (!first_rank()) return OkStatus();
     Event("warning", "no checkpoint of step " + std::to_string(step) +
-                         ": the previous one is still being written; hint: raise "
-                         "checkpoint.every_steps");
-    return OkStatus();
-  }
-  if (skipped_in_a_row_ > 0) {
-    Event("warning", "no checkpoint of step " + std::to_string(step) + ": its update was dropped");
+                         (busy ? ": the previous one is still being written; hint: raise "
+                                 "checkpoint.every_steps"
+                               : ": its update was dropped"));
     return OkStatus();
   }
   WEFT_RETURN_IF_ERROR(CheckState(0));
-  WEFT_RETURN_IF_ERROR(curve_->Sync());
-  Result<double> held_up =
-      checkpoints_->Save(Manifest(), trainer_->StateTensors(), context_.stream);
+  if (curve_) WEFT_RETURN_IF_ERROR(curve_->Sync());
+  Result<double> held_up = checkpoints_->Save(Manifest(), StateToSave(), context_.stream);
   if (!held_up.ok()) return OkStatus();  // reported; the next interval tries again
   checkpoint_stall_ += *held_up;
   saved_step_ = step;
@@ -436,12 +456,13 @@ Status Attempt::SaveInBackground() {
 }
 
 Status Attempt::SaveAndWait() {
-  if (!first_rank()) return OkStatus();
+  if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
-  if (saved_step_ == step && checkpoints_->Wait().ok()) return OkStatus();
-  WEFT_RETURN_IF_ERROR(curve_->Sync());
-  WEFT_RETURN_IF_ERROR(
-      checkpoints_->Save(Manifest(), trainer_->StateTensors(), context_.stream).status());
+  const bool saved = saved_step_ == step && checkpoints_->Wait().ok();
+  WEFT_ASSIGN_OR_RETURN(const bool wanted, OnAnyRank(!saved));
+  if (!wanted) return OkStatus();
+  if (curve_) WEFT_RETURN_IF_ERROR(curve_->Sync());
+  WEFT_RETURN_IF_ERROR(checkpoints_->Save(Manifest(), StateToSave(), context_.stream).status());
   return checkpoints_->Wait();
 }
 

@@ -4,11 +4,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/spec/model_family.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
-#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
 #include "worker/trainer/loss_curve.h"
@@ -43,6 +44,8 @@ class Attempt {
   };
 
   bool first_rank() const { return spec_.rank == 0; }
+  /// Each rank holds a part of the state, and saves it.
+  bool shares_state() const { return spec_.plan.zero_stage > 0 && spec_.world_size > 1; }
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
   Status OpenDevice();
   Status Join();
@@ -56,6 +59,8 @@ class Attempt {
   /// then.
   Status RollBack();
   Result<Votes> CollectVotes();
+  /// Where all ranks save: whether `own` is so on one of them.
+  Result<bool> OnAnyRank(bool own);
   /// Ends the recording under way, if any, on all ranks.
   Status FinishProfile();
   Status EvaluateNow();
@@ -66,6 +71,8 @@ class Attempt {
   Status SaveInBackground();
   Status SaveAndWait();
   engine::CheckpointManifest Manifest() const;
+  /// What this rank saves: of what all ranks have alike rank 0 does.
+  std::vector<engine::NamedTensor> StateToSave();
   Result<AttemptOutcome> Finish();
   RunSummary Summarize() const;
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
@@ -82,10 +89,10 @@ class Attempt {
   std::unique_ptr<engine::ComputeDevice> device_;
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
-  std::unique_ptr<engine::DataParallel> reducer_;  ///< None for one rank.
+  std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.
   std::unique_ptr<engine::Trainer> trainer_;
-  std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Rank 0, as is the curve.
-  std::optional<LossCurve> curve_;
+  std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Of ranks that save: 0, or all.
+  std::optional<LossCurve> curve_;                         ///< Rank 0.
   std::optional<Speedometer> speed_;
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 

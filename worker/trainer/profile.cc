@@ -37,7 +37,7 @@ Json Metadata(const char* what, int rank, int track, const std::string& name) {
 
 }  // namespace
 
-ProfileRecording::ProfileRecording(engine::Context& context, engine::DataParallel* reducer,
+ProfileRecording::ProfileRecording(engine::Context& context, engine::BucketReducer* reducer,
                                    int64_t first_step, int64_t steps)
     : context_(context),
       reducer_(reducer),

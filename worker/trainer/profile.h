@@ -7,7 +7,7 @@
 #include "common/env.h"
 #include "common/status.h"
 #include "worker/engine/comm/collective.h"
-#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/trainer/profile_report.h"
 
@@ -18,7 +18,7 @@ namespace weft::trainer {
 class ProfileRecording {
  public:
   /// `first_step` counts from 1. `reducer` is null for one rank.
-  ProfileRecording(engine::Context& context, engine::DataParallel* reducer, int64_t first_step,
+  ProfileRecording(engine::Context& context, engine::BucketReducer* reducer, int64_t first_step,
                    int64_t steps);
   ~ProfileRecording();
   ProfileRecording(const ProfileRecording&) = delete;
@@ -42,7 +42,7 @@ class ProfileRecording {
   ProfileReport Summarize() const;
 
   engine::Context& context_;
-  engine::DataParallel* reducer_;
+  engine::BucketReducer* reducer_;
   const int64_t first_step_;
   const int64_t wanted_;
   int64_t steps_ = 0;

@@ -63,8 +63,9 @@ class RollbackTest : public testing::Test {
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 
-  /// Trains on two ranks; gives what rank 0 told.
-  std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit) {
+  /// Trains on two ranks, or goes on; gives what rank 0 told.
+  std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit,
+                                  int64_t zero_stage = 0, int64_t steps = kSteps) {
     engine::HashStore store;
     auto listener = std::make_unique<Listener>();
     Listener other;
@@ -73,7 +74,7 @@ class RollbackTest : public testing::Test {
       ranks.emplace_back([&, rank] {
         AttemptSpec spec;
         spec.job_id = run;
-        spec.epoch = 1;
+        spec.epoch = steps == kSteps ? 2 : 1;
         spec.rank = rank;
         spec.world_size = 2;
         spec.host = "127.0.0.1";
@@ -83,13 +84,14 @@ class RollbackTest : public testing::Test {
         spec.job.optimizer.learning_rate = 0.01;
         spec.job.schedule.kind = "constant";
         spec.job.train.precision = "fp32";
-        spec.job.train.steps = kSteps;
+        spec.job.train.steps = steps;
         spec.job.train.eval_every_steps = 0;
         spec.job.train.guard.spike_deviations = 6;
         spec.job.train.guard.window = 16;
         spec.job.checkpoint.every_steps = 32;
         spec.plan = engine::TinyPlan("fp32", 2);
         spec.plan.mesh.data = 2;
+        spec.plan.zero_stage = zero_stage;
         TrainingData data;
         data.train = std::make_unique<EditedTokens>(edit);
         data.vocab_size = 50;
@@ -127,6 +129,22 @@ TEST_F(RollbackTest, ARunThatMetBadDataEndsAsOneThatNeverSawIt) {
   EXPECT_EQ(clean->last.skipped_steps, 0);
   EXPECT_EQ(Read("guarded/loss.jsonl"), Read("clean/loss.jsonl"));
   EXPECT_EQ(FinalState("guarded"), FinalState("clean"));
+}
+
+TEST_F(RollbackTest, RanksThatShareUpdatesGoBackAndOnAlike) {
+  const auto edit = [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; };
+  (void)Train("plain", edit);
+  auto shared = Train("shared", edit, 1);
+  EXPECT_EQ(shared->last.rollbacks, 1);
+  EXPECT_EQ(Read("shared/loss.jsonl"), Read("plain/loss.jsonl"));
+  const std::string folder = engine::CheckpointPath(root_ + "/shared", kSteps);
+  EXPECT_TRUE(engine::VerifyCheckpoint(Env::Posix(), folder).ok());
+  EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
+
+  // Ranks that do not share updates go on where these stopped.
+  (void)Train("changes", edit, 1, 32);
+  (void)Train("changes", edit, 0);
+  EXPECT_EQ(Read("changes/loss.jsonl"), Read("plain/loss.jsonl"));
 }
 
 TEST_F(RollbackTest, AShortSpikeOnlySkipsItsUpdate) {

@@ -76,6 +76,13 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
   return start;
 }
 
+/// What this rank holds alone of the state in `folder`, which rank 0 has verified.
+Status LoadParts(Env& env, const std::string& folder, const std::vector<NamedTensor>& parts,
+                 const Stream& stream) {
+  WEFT_ASSIGN_OR_RETURN(const CheckpointManifest manifest, engine::ReadManifest(env, folder));
+  return engine::LoadTensors(env, folder, manifest, parts, engine::ExtraTensors::kIgnore, stream);
+}
+
 /// The same text on every rank.
 Result<std::string> BroadcastText(engine::Collective& group, const std::string& text) {
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group.AllGather(text));
@@ -103,9 +110,17 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(counters));
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
-    for (const NamedTensor& tensor : trainer.StateTensors()) {
+    std::vector<NamedTensor> own;
+    for (NamedTensor& tensor : trainer.StateTensors()) {
+      if (tensor.part) {
+        own.push_back(std::move(tensor));
+        continue;
+      }
       WEFT_RETURN_IF_ERROR(
           group.Broadcast({static_cast<std::byte*>(tensor.view.data), tensor.view.Bytes()}, 0));
+    }
+    if (group.rank() > 0 && !own.empty() && !start.checkpoint_path.empty()) {
+      WEFT_RETURN_IF_ERROR(LoadParts(env, start.checkpoint_path, own, model.parameters().stream()));
     }
   }
   trainer.Restored(start.counters);

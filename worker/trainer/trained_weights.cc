@@ -1,5 +1,7 @@
 #include "worker/trainer/trained_weights.h"
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "common/formats/safetensors.h"
@@ -18,14 +20,17 @@ Result<std::vector<NamedTensor>> AveragedParameters(Env& env, const std::string&
                                                     const engine::CheckpointManifest& manifest,
                                                     const engine::ParameterSet& parameters,
                                                     const engine::AverageName& average) {
-  std::vector<NamedTensor> found;
+  // Each file may hold a part of it.
+  std::set<std::string> names;
   for (const engine::CheckpointFile& file : manifest.files) {
     WEFT_ASSIGN_OR_RETURN(SafetensorsFile tensors,
                           SafetensorsFile::Open(env, JoinPath(folder, file.name)));
-    for (const NamedTensor& parameter : parameters.NamedValues()) {
-      const std::string name = average.prefix + parameter.name + average.suffix;
-      if (tensors.Find(name) != nullptr) found.push_back(parameter);
-    }
+    for (const SafetensorsView& tensor : tensors.tensors()) names.insert(tensor.name);
+  }
+  std::vector<NamedTensor> found;
+  for (NamedTensor& parameter : parameters.NamedValues()) {
+    if (!names.contains(average.prefix + parameter.name + average.suffix)) continue;
+    found.push_back(std::move(parameter));
   }
   return found;
 }
