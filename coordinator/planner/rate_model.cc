@@ -63,7 +63,8 @@ RateModel::RateModel(const WorkerProfile& worker, DType products, bool on_device
 ProductKind RateModel::ProductsOf(const WorkerProfile& worker, DType products) {
   const bool amx = worker.isa == "amx";
   if (products == DType::kBF16) {
-    return amx || worker.isa == "avx512_bf16" ? ProductKind::kNative : ProductKind::kWidened;
+    const bool bf16 = amx || worker.isa == "avx512" || worker.isa == "avx512_bf16";
+    return bf16 ? ProductKind::kNative : ProductKind::kWidened;
   }
   if (amx) return ProductKind::kSplit;
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;

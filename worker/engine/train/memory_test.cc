@@ -52,7 +52,7 @@ ProductKind ProductsOf(DType products) {
   using kernels::cpu::Isa;
   const Isa isa = kernels::cpu::ActiveIsa();
   if (products == DType::kBF16) {
-    return isa >= Isa::kAvx512Bf16 ? ProductKind::kNative : ProductKind::kWidened;
+    return isa >= Isa::kAvx512 ? ProductKind::kNative : ProductKind::kWidened;
   }
   if (isa >= Isa::kAmx) return ProductKind::kSplit;
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
