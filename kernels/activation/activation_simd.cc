@@ -58,9 +58,15 @@ struct Normal {
   WEFT_INLINE VecF Derivative() const { return Fma(near * e, Set(kInverseSqrtTwoPi), below); }
 };
 
+// How many elements ahead are fetched: the loops do so much with each that the processor sees too
+// few of them at a time to keep memory busy.
+constexpr int64_t kAhead = 512;
+
 template <class Function, class T>
 void Forward(const T* x, T* y, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
+    __builtin_prefetch(x + i + kAhead);
+    __builtin_prefetch(y + i + kAhead, 1);
     StoreUpTo(y + i, Function(LoadUpTo(x + i, count - i)).Gelu(), count - i);
   }
 }
@@ -68,6 +74,9 @@ void Forward(const T* x, T* y, int64_t count) {
 template <class Function, bool kAgain, class T>
 WEFT_INLINE void BackwardLoop(const T* dy, const T* x, T* dx, T* y, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
+    __builtin_prefetch(x + i + kAhead);
+    __builtin_prefetch(dy + i + kAhead);
+    if (kAgain) __builtin_prefetch(y + i + kAhead, 1);
     Function at(LoadUpTo(x + i, count - i));
     StoreUpTo(dx + i, LoadUpTo(dy + i, count - i) * at.Derivative(), count - i);
     if (kAgain) StoreUpTo(y + i, at.Gelu(), count - i);
