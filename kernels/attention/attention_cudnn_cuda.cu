@@ -93,8 +93,6 @@ class CudnnAttention {
     if (opened_.has_value()) return *opened_;
     opened_ = [&]() -> Status {
       WEFT_ASSIGN_OR_RETURN(library_, LoadCudnn());
-      const ScopedDevice use(stream.device.index);
-      WEFT_RETURN_IF_CUDA_ERROR("opening cuDNN", use.status());
       WEFT_RETURN_IF_ERROR(CudnnStatus(*library_, "cudnnCreate", library_->create(&handle_)));
       return CudnnStatus(*library_, "cudnnSetStream",
                          library_->set_stream(handle_, stream.cuda->handle()));
@@ -174,6 +172,8 @@ Status Ran(std::string_view op, Status status) {
 Result<bool> CudnnAttentionForward(const Stream& stream, std::string_view op,
                                    const AttentionForwardArgs& args) {
   if (stream.cuda->attention() == AttentionChoice::kOwn) return false;
+  const ScopedDevice use(stream.device.index);
+  WEFT_RETURN_IF_CUDA_ERROR(op, use.status());
   const CudnnAttentionShape shape = ShapeOf(args);
   WEFT_ASSIGN_OR_RETURN(
       const AttentionPlan* plan,
@@ -190,6 +190,8 @@ Result<bool> CudnnAttentionForward(const Stream& stream, std::string_view op,
 Result<bool> CudnnAttentionBackward(const Stream& stream, std::string_view op,
                                     const AttentionBackwardArgs& args) {
   if (stream.cuda->attention() == AttentionChoice::kOwn) return false;
+  const ScopedDevice use(stream.device.index);
+  WEFT_RETURN_IF_CUDA_ERROR(op, use.status());
   const AttentionForwardArgs& forward = args.forward;
   const CudnnAttentionShape shape = ShapeOf(args);
   WEFT_ASSIGN_OR_RETURN(const AttentionPlan* plan,

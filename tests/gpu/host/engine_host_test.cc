@@ -1,11 +1,13 @@
 // What the engine may not do with a device, which only the host execution can tell.
 
 #include <array>
+#include <cstdlib>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/gpu/host/cudnn.h"
 #include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/streams.h"
 #include "worker/engine/testing/device_run.h"
@@ -54,6 +56,22 @@ TEST(EngineOnHostExecution, AStepWaitsOnceAndTakesNoMemory) {
       EXPECT_EQ(host_cuda::DeviceAllocations(), allocations) << step;
     }
   }
+}
+
+TEST(EngineOnHostExecution, TrainsWithAttentionByCudnn) {
+  std::array<double, 2> losses = {};
+  for (const char* choice : {"own", "cudnn-only"}) {
+    setenv("WEFT_ATTENTION", choice, 1);
+    RandomTokens data(50, 16);
+    DeviceRun run(TinyJob(2), TinyPlan("bf16", 2), data, kCuda);
+    unsetenv("WEFT_ATTENTION");
+    const bool by_cudnn = std::string(choice) != "own";
+    const int64_t before = host_cuda::CountCudnnCalls().runs;
+    run.Step();
+    losses[by_cudnn ? 1 : 0] = run.Step().loss;
+    EXPECT_EQ(host_cuda::CountCudnnCalls().runs > before, by_cudnn);
+  }
+  EXPECT_NEAR(losses[0], losses[1], 0.01);
 }
 
 TEST(EngineOnHostExecution, AResultIsNotThereBeforeItIsWaitedFor) {
