@@ -17,9 +17,9 @@ struct HopperBackward {
   static constexpr int kColumns = 64;         ///< Rows of the small ones, columns of scores.
   static constexpr int kStages = 2;
   static constexpr int kThreads = kWarpgroup * (kGroups + 1);
-  /// Registers of a thread, where the kernel begins with 168.
-  static constexpr int kCopierRegisters = 40;
-  static constexpr int kRegisters = 232;
+  /// Registers of a thread, where the kernel begins with 168: wider sums leave the copier fewer.
+  static constexpr int kCopierRegisters = kDim <= 64 ? 56 : 40;
+  static constexpr int kRegisters = kDim <= 64 ? 224 : 232;
   static constexpr int kAllGroups = 1;  ///< Named barrier.
 
   using Large = PanelTile<kRows, kDim>;
@@ -164,14 +164,19 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
         work.FillLarge(large, keys.k, keys.v, item.kv_head, item.part.begin + item.first);
         large.Next();
         // One head of the group after another.
-        for (int head = item.kv_head * group_heads; head < (item.kv_head + 1) * group_heads;
-             ++head) {
-          for (int tile = 0; tile < item.tiles; ++tile) {
-            const int query = item.queries.begin + tile * kQueries;
-            const int token = item.part.begin + query;
-            work.FillSmall(turn, queries.q, queries.dout, head, token,
-                           a.stats + int64_t{head} * a.tokens + token, item.part.length - query);
-            turn.Next();
+        const int begin = item.part.begin + item.queries.begin;
+        const int end = item.part.begin + item.queries.end;
+        const int behind = item.part.begin + item.part.length;
+        int head = item.kv_head * group_heads, token = begin;
+#pragma unroll 1
+        for (int left = item.tiles * group_heads; left > 0; --left) {
+          work.FillSmall(turn, queries.q, queries.dout, head, token,
+                         a.stats + int64_t{head} * a.tokens + token, behind - token);
+          turn.Next();
+          token += kQueries;
+          if (token >= end) {
+            token = begin;
+            ++head;
           }
         }
       }
