@@ -19,7 +19,7 @@ struct GemmRate {
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("precision", "Type of the inputs.").OneOf({"fp32", "bf16", "fp16"}),
+    visit(Field("precision", "Type of the inputs.").OneOf({"fp32", "bf16", "fp16", "fp8"}),
           self.precision);
     visit(Field("m", "Rows of the result."), self.m);
     visit(Field("n", "Columns of the result."), self.n);

@@ -11,14 +11,21 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <map>
 
+#include "common/float8.h"
 #include "common/json.h"
 #include "common/model/precision.h"
+#include "common/rng.h"
 #include "common/spec/spec_json.h"
 #include "common/text.h"
 #include "kernels/cuda/copy_rate.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/transfer.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear_fp8/linear_fp8.h"
 #include "worker/daemon/devices.h"
 
 extern char** environ;
@@ -45,41 +52,102 @@ constexpr size_t kCopyBytes = size_t{256} << 20;
 constexpr Seconds kEnough{0.03};
 constexpr int kMostRuns = 1000;
 
-Result<GemmRate> MeasureGemm(kernels::cuda::StreamState& state, const GemmShape& shape,
-                             DType dtype) {
-  using kernels::cuda::DeviceMemory;
-  const auto size = static_cast<size_t>(ElementBytes(dtype));
-  const Stream stream = state.stream();
-  const int device = stream.device.index;
-  auto allocate = [&](int64_t rows, int64_t columns, size_t element) -> Result<DeviceMemory> {
-    const size_t bytes = static_cast<size_t>(rows * columns) * element;
-    WEFT_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(device, bytes));
-    // Bytes of 0x3c are small plain numbers in every type.
-    const std::string pattern(bytes, '\x3c');
-    WEFT_RETURN_IF_ERROR(memory.CopyFrom(pattern.data(), bytes));
-    return Result<DeviceMemory>(std::move(memory));
-  };
-  WEFT_ASSIGN_OR_RETURN(DeviceMemory master, allocate(shape.n, shape.k, sizeof(float)));
-  WEFT_ASSIGN_OR_RETURN(DeviceMemory x, allocate(shape.m, shape.k, size));
-  WEFT_ASSIGN_OR_RETURN(DeviceMemory y, allocate(shape.m, shape.n, size));
-  WEFT_ASSIGN_OR_RETURN(auto weight,
-                        kernels::NewPackedWeight(stream.device, shape.n, shape.k, dtype));
-  WEFT_RETURN_IF_ERROR(weight->Pack(stream, {master.data(), DType::kF32, {shape.n, shape.k}}));
-  kernels::LinearForwardArgs args;
-  args.x = {x.data(), dtype, {shape.m, shape.k}};
-  args.weight = weight.get();
-  args.y = {y.data(), dtype, {shape.m, shape.n}};
+/// Matrices on the device, filled with normal numbers, as in training: with equal ones, whose bits
+/// do not change, its clocks would be higher.
+class Matrices {
+ public:
+  explicit Matrices(const Stream& stream) : stream_(stream) {}
+
+  Result<TensorView> New(DType dtype, int64_t rows, int64_t columns) {
+    const auto bytes = static_cast<size_t>(rows * columns) * DTypeSize(dtype);
+    WEFT_ASSIGN_OR_RETURN(kernels::cuda::DeviceMemory memory,
+                          kernels::cuda::DeviceMemory::Allocate(stream_.device.index, bytes));
+    const std::vector<std::byte>& block = BlockOf(dtype);
+    for (size_t at = 0; at < bytes; at += block.size()) {
+      WEFT_RETURN_IF_ERROR(
+          kernels::cuda::CopyToDevice(stream_, static_cast<std::byte*>(memory.data()) + at,
+                                      block.data(), std::min(block.size(), bytes - at)));
+    }
+    const TensorView view(memory.data(), dtype, {rows, columns}, stream_.device);
+    held_.push_back(std::move(memory));
+    return view;
+  }
+
+ private:
+  /// A few numbers of that type, which are used again and again.
+  static const std::vector<std::byte>& BlockOf(DType dtype) {
+    static auto* const blocks = new std::map<DType, std::vector<std::byte>>;
+    std::vector<std::byte>& block = (*blocks)[dtype];
+    if (!block.empty()) return block;
+    constexpr size_t kElements = size_t{1} << 18;
+    block.resize(kElements * DTypeSize(dtype));
+    PhiloxStream random({.seed = 1});
+    for (size_t i = 0; i < kElements; ++i) {
+      const auto value = static_cast<float>(random.Normal());
+      if (dtype == DType::kF8E4M3) {
+        const Float8E4M3 code = ToFloat8E4M3(value);
+        std::memcpy(block.data() + i, &code, sizeof(code));
+        continue;
+      }
+      WithFloatType(dtype, [&]<class T>() {
+        const T number = FromFloat<T>(value);
+        std::memcpy(block.data() + i * sizeof(T), &number, sizeof(T));
+      });
+    }
+    return block;
+  }
+
+  const Stream stream_;
+  std::vector<kernels::cuda::DeviceMemory> held_;
+};
+
+/// FLOP/s of products that `run` enqueues.
+template <class Run>
+Result<double> RateOf(kernels::cuda::StreamState& state, const GemmShape& shape, Run&& run) {
   double best = 0;
   for (int runs = 1; runs <= kMostRuns; runs *= 4) {
     auto begin = Clock::now();
-    for (int run = 0; run < runs; ++run) WEFT_RETURN_IF_ERROR(LinearForward(stream, args));
+    for (int i = 0; i < runs; ++i) WEFT_RETURN_IF_ERROR(run());
     WEFT_RETURN_IF_ERROR(state.Synchronize());
     Seconds took = Clock::now() - begin;
     best = std::max(best, runs / std::max(took.count(), 1e-9));
     if (took > kEnough) break;
   }
-  const double flops = 2.0 * static_cast<double>(shape.m * shape.n * shape.k);
-  return GemmRate{std::string(GemmRateName(dtype)), shape.m, shape.n, shape.k, 1, flops * best};
+  return best * 2.0 * static_cast<double>(shape.m * shape.n * shape.k);
+}
+
+Result<GemmRate> MeasureGemm(kernels::cuda::StreamState& state, const GemmShape& shape,
+                             DType dtype) {
+  const Stream stream = state.stream();
+  Matrices matrices(stream);
+  WEFT_ASSIGN_OR_RETURN(TensorView master, matrices.New(DType::kF32, shape.n, shape.k));
+  kernels::LinearForwardArgs args;
+  WEFT_ASSIGN_OR_RETURN(args.x, matrices.New(dtype, shape.m, shape.k));
+  WEFT_ASSIGN_OR_RETURN(args.y, matrices.New(dtype, shape.m, shape.n));
+  WEFT_ASSIGN_OR_RETURN(auto weight,
+                        kernels::NewPackedWeight(stream.device, shape.n, shape.k, dtype));
+  WEFT_RETURN_IF_ERROR(weight->Pack(stream, master));
+  args.weight = weight.get();
+  WEFT_ASSIGN_OR_RETURN(const double rate,
+                        RateOf(state, shape, [&] { return LinearForward(stream, args); }));
+  return GemmRate{std::string(GemmRateName(dtype)), shape.m, shape.n, shape.k, 1, rate};
+}
+
+/// The same of FP8 codes, as the forward pass multiplies them.
+Result<GemmRate> MeasureFp8(kernels::cuda::StreamState& state, const GemmShape& shape) {
+  const Stream stream = state.stream();
+  Matrices matrices(stream);
+  kernels::MatmulFp8Args args;
+  WEFT_ASSIGN_OR_RETURN(TensorView scale, matrices.New(DType::kF32, 1, 1));
+  scale.shape = {1};
+  WEFT_ASSIGN_OR_RETURN(args.a.codes, matrices.New(DType::kF8E4M3, shape.m, shape.k));
+  WEFT_ASSIGN_OR_RETURN(args.b.codes, matrices.New(DType::kF8E4M3, shape.n, shape.k));
+  WEFT_ASSIGN_OR_RETURN(args.c, matrices.New(DType::kBF16, shape.m, shape.n));
+  args.a.inverse_scale = args.b.inverse_scale = scale;
+  args.fast_sums = true;
+  WEFT_ASSIGN_OR_RETURN(const double rate,
+                        RateOf(state, shape, [&] { return MatmulFp8(stream, args); }));
+  return GemmRate{"fp8", shape.m, shape.n, shape.k, 1, rate};
 }
 
 /// Closes it at the end.
@@ -140,15 +208,26 @@ Result<std::string> OutputOf(const std::vector<std::string>& arguments,
 
 }  // namespace
 
-Result<DeviceSpec> MeasureRates(int device) {
+Result<std::vector<GemmRate>> MeasureProducts(int device) {
   WEFT_ASSIGN_OR_RETURN(auto state, kernels::cuda::StreamState::Create(device));
-  DeviceSpec rates;
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const GemmShape& shape : kGemmShapes) {
+  const kernels::cuda::DeviceLimits& limits = state->limits();
+  const bool fp8 = limits.major > 8 || (limits.major == 8 && limits.minor >= 9);
+  std::vector<GemmRate> rates;
+  for (const GemmShape& shape : kGemmShapes) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(*state, shape, dtype));
-      rates.gemm.push_back(std::move(rate));
+      rates.push_back(std::move(rate));
     }
+    if (!fp8) continue;
+    WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureFp8(*state, shape));
+    rates.push_back(std::move(rate));
   }
+  return rates;
+}
+
+Result<DeviceSpec> MeasureRates(int device) {
+  DeviceSpec rates;
+  WEFT_ASSIGN_OR_RETURN(rates.gemm, MeasureProducts(device));
   WEFT_ASSIGN_OR_RETURN(auto copies, kernels::cuda::MeasureCopies(device, kCopyBytes));
   rates.copy_bytes_per_second = copies.within;
   rates.upload_bytes_per_second = copies.upload;

@@ -8,10 +8,14 @@
 
 namespace weft::daemon {
 
-/// Measures CUDA device `device` of those that this process sees: matrix products by shape and
-/// precision, copies within its memory, to and from the machine's and to its peers. Only rates and
-/// links are set in the result. Leaves a CUDA context behind, so a daemon has it done by a process
-/// of its own. kUnavailable without a CUDA back end.
+/// Rates of matrix products on CUDA device `device`, by shape and precision: fp32, bf16, fp16 and,
+/// from compute capability 8.9 on, fp8. kUnavailable without a CUDA back end.
+Result<std::vector<GemmRate>> MeasureProducts(int device);
+
+/// Measures CUDA device `device` of those that this process sees: MeasureProducts, copies within
+/// its memory, to and from the machine's and to its peers. Only rates and links are set in the
+/// result. Leaves a CUDA context behind, so a daemon has it done by a process of its own.
+/// kUnavailable without a CUDA back end.
 Result<DeviceSpec> MeasureRates(int device);
 
 /// Runs `program --measure-device WHICH` so that it sees exactly `devices`, in this order, and

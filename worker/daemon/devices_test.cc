@@ -368,8 +368,16 @@ TEST_F(DevicesTest, AMonitorTellsOfXidsMemoryErrorsAndLossOnce) {
 TEST_F(DevicesTest, AnXidThatIsNotKnownSpeaksAgainstTheGpu) {
   EXPECT_TRUE(MeaningOfXid(4711).breaks);
   EXPECT_EQ(MeaningOfXid(4711).text, "XID 4711");
-  EXPECT_TRUE(MeaningOfXid(48).breaks);
-  EXPECT_FALSE(MeaningOfXid(13).breaks);
+}
+
+// By the immediate action of NVIDIA's catalog.
+TEST_F(DevicesTest, XidsThatAskForTheProgramToBeRestartedOrForNothingLeaveTheGpuInUse) {
+  for (int64_t reset : {46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 158}) {
+    EXPECT_TRUE(MeaningOfXid(reset).breaks) << reset;
+  }
+  for (int64_t restart : {8, 11, 13, 25, 31, 32, 39, 43, 45, 63, 68, 69, 80, 92, 94, 121, 137}) {
+    EXPECT_FALSE(MeaningOfXid(restart).breaks) << restart;
+  }
 }
 
 TEST_F(DevicesTest, AreMetrics) {
