@@ -289,8 +289,12 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   }
   memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
-  if (inputs.zero_stage > 0) {
+  if (inputs.zero_stage > 0 && inputs.ranks > 1) {
     memory.optimizer_bytes = (memory.optimizer_bytes + inputs.ranks - 1) / inputs.ranks;
+    if (inputs.zero_stage > 1) {
+      memory.gradients_bytes =
+          (memory.gradients_bytes + inputs.ranks - 1) / inputs.ranks + inputs.open_gradients;
+    }
   }
   memory.activations_bytes = ActivationPeak(inputs);
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),

@@ -55,6 +55,7 @@ struct MemoryInputs {
   int64_t product_workspace_bytes = 0;          ///< On a CUDA device: ProductWorkspaceBytes.
   Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
+  int64_t open_gradients = 0;     ///< OpenGradientBytes, with zero_stage 2.
   int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/gradient_bytes.h"
+
 namespace weft {
 namespace {
 
@@ -92,6 +94,33 @@ TEST(PredictMemory, OnCudaCopiesOnlyWhatIsStoredInAnotherType) {
   inputs.product_workspace_bytes = ProductWorkspaceBytes("9.0");
   EXPECT_EQ(PredictMemory(inputs).workspace_bytes, without + (int64_t{32} << 20));
   EXPECT_EQ(ProductWorkspaceBytes("8.0"), int64_t{4} << 20);
+}
+
+TEST(PredictMemory, RanksThatShareHoldTheirPart) {
+  MemoryInputs inputs = Gpt2Inputs();
+  inputs.ranks = 4;
+  const MemoryBreakdown whole = PredictMemory(inputs);
+  inputs.zero_stage = 1;
+  EXPECT_EQ(PredictMemory(inputs).optimizer_bytes, whole.optimizer_bytes / 4);
+  EXPECT_EQ(PredictMemory(inputs).gradients_bytes, whole.gradients_bytes);
+
+  // Buckets of 25 MiB are those of a block, from its second matrix on; the last one, which is open
+  // throughout, has the tables and a norm.
+  const int64_t block = 12 * 768 * 768 + 13 * 768;
+  const int64_t tables = 50304 * 768 + 1024 * 768 + 2 * 768;
+  inputs.zero_stage = 2;
+  inputs.open_gradients = OpenGradientBytes(Gpt2Model(), int64_t{25} << 20);
+  EXPECT_EQ(inputs.open_gradients, 4 * (tables + 2 * block));
+  EXPECT_EQ(PredictMemory(inputs).gradients_bytes,
+            whole.gradients_bytes / 4 + inputs.open_gradients);
+  EXPECT_EQ(PredictMemory(inputs).optimizer_bytes, whole.optimizer_bytes / 4);
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, whole.parameters_bytes);
+  inputs.ranks = 1;
+  EXPECT_EQ(PredictMemory(inputs).gradients_bytes, whole.gradients_bytes);
+
+  ModelSpec frozen = Gpt2Model();
+  frozen.freeze = {"transformer.w*", "transformer.h.11.*", "transformer.ln_f.*"};
+  EXPECT_EQ(OpenGradientBytes(frozen, int64_t{1} << 40), 4 * 11 * block);
 }
 
 TEST(PredictMemory, ActivationsFollowTheBlocks) {

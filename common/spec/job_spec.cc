@@ -143,8 +143,8 @@ Status CheckSharing(const JobSpec& job) {
   const int64_t stage = job.resources.zero_stage;
   if (stage == 0) return OkStatus();
   const std::string field = "resources.zero_stage " + std::to_string(stage);
-  if (stage > 1) {
-    return InvalidError(field + " is not implemented; hint: resources.zero_stage 1");
+  if (stage > 2) {
+    return InvalidError(field + " is not implemented; hint: resources.zero_stage 2");
   }
   if (!UpdatesElementwise(job.optimizer)) {
     return InvalidError(field + " does not go with optimizer.name " + job.optimizer.name +

@@ -216,6 +216,25 @@ TEST(PlanJob, ObeysWhatTheJobAsksFor) {
   EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).precision, "fp32");
 }
 
+TEST(PlanJob, RanksShareOutWhatTheJobSays) {
+  JobSpec job = SmallJob();
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  job.resources.ranks = 1;
+  job.resources.zero_stage = 2;
+  EXPECT_EQ(Best(job, cluster).zero_stage, 0) << "there is nobody to share with";
+  job.resources.ranks = 2;
+  const Plan shared = Best(job, cluster);
+  EXPECT_EQ(shared.zero_stage, 2);
+  job.resources.zero_stage = 0;
+  const Plan plain = Best(job, cluster);
+  EXPECT_EQ(plain.zero_stage, 0);
+  const MemoryBreakdown &less = shared.prediction.memory_per_rank,
+                        &more = plain.prediction.memory_per_rank;
+  EXPECT_EQ(less.optimizer_bytes, (more.optimizer_bytes + 1) / 2);
+  EXPECT_LT(TotalBytes(less), TotalBytes(more));
+  EXPECT_LT(shared.prediction.time.optimizer_seconds, plain.prediction.time.optimizer_seconds);
+}
+
 TEST(PlanJob, PrecisionDecidesMemoryAndTime) {
   const auto plan = [](const char* precision) {
     JobSpec job = Gpt2Job();

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "common/model/device_order.h"
+#include "common/model/gradient_bytes.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/time_model.h"
@@ -46,7 +47,9 @@ class Searcher {
         on_devices_(WantsDevices(job, cluster)),
         shape_(ShapeOf(job)),
         precision_(PrecisionOf(job.train.precision)),
-        optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)) {
+        optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)),
+        open_gradients_(job.resources.zero_stage > 1 ? OpenGradientBytes(shape_.spec, kBucketBytes)
+                                                     : 0) {
     for (const WorkerProfile& worker : cluster.workers) {
       if (!on_devices_ || UsableDevices(worker.devices) > 0) workers_.push_back(&worker);
     }
@@ -202,6 +205,7 @@ class Searcher {
     inputs.product_workspace_bytes = product_workspace_;
     inputs.fp8 = job_.train.fp8;
     inputs.optimizer = optimizer_;
+    inputs.open_gradients = open_gradients_;
     inputs.recomputed_blocks = recomputed;
     return inputs;
   }
@@ -353,6 +357,7 @@ class Searcher {
   const ModelShape shape_;
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
+  const int64_t open_gradients_;
   ProductKind products_ = ProductKind::kSplit;
   int64_t product_workspace_ = 0;  ///< Of the GPU that wants most.
   std::vector<const WorkerProfile*> workers_;

@@ -151,8 +151,10 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
     // Half of it are parameters that come back after a shared update, with nothing beside them.
     const double gathering = inputs.zero_stage > 0 ? seconds / 2 : 0;
     const double reducing = seconds - gathering;
+    // Where gradients are shared out too, every pass reduces.
+    const double reductions = inputs.zero_stage > 1 ? passes : 1;
     time.exposed_communication_seconds =
-        std::max(reducing - hidden, reducing / buckets) + gathering;
+        reductions * std::max(reducing - hidden, reducing / buckets) + gathering;
   }
   return time;
 }

@@ -134,7 +134,7 @@ TEST_F(RollbackTest, ARunThatMetBadDataEndsAsOneThatNeverSawIt) {
 TEST_F(RollbackTest, RanksThatShareUpdatesGoBackAndOnAlike) {
   const auto edit = [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; };
   (void)Train("plain", edit);
-  auto shared = Train("shared", edit, 1);
+  auto shared = Train("shared", edit, 2);
   EXPECT_EQ(shared->last.rollbacks, 1);
   EXPECT_EQ(Read("shared/loss.jsonl"), Read("plain/loss.jsonl"));
   const std::string folder = engine::CheckpointPath(root_ + "/shared", kSteps);

@@ -13,12 +13,16 @@ void ParameterGradients::StartPass(ReadyHook on_ready) {
   for (State& state : state_) {
     state.open_uses = 0;
     state.reported = false;
+    if (place_) state.written = false;
   }
 }
 
-ParameterGradients::Target ParameterGradients::Write(int64_t index) {
+Result<ParameterGradients::Target> ParameterGradients::Write(int64_t index) {
   WEFT_CHECK(trainable(index), "a frozen parameter has no gradient");
   WEFT_CHECK(!state_[index].reported, "gradient written after it was reported complete");
+  if (place_ && !state_[index].written) {
+    WEFT_ASSIGN_OR_RETURN(gradients_[index], place_(index));
+  }
   Target target{gradients_[index], state_[index].written};
   state_[index].written = true;
   return target;
@@ -26,7 +30,7 @@ ParameterGradients::Target ParameterGradients::Write(int64_t index) {
 
 Result<TensorView> ParameterGradients::Add(Context& context, int64_t index) {
   if (!trainable(index)) return TensorView();
-  Target target = Write(index);
+  WEFT_ASSIGN_OR_RETURN(Target target, Write(index));
   if (!target.accumulate) {
     WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {target.gradient, 0.0f}));
   }

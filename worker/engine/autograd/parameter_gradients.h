@@ -16,12 +16,23 @@ namespace weft::engine {
 class ParameterGradients {
  public:
   using ReadyHook = std::function<Status(int64_t index)>;
+  using Placer = std::function<Result<TensorView>(int64_t index)>;
 
   /// f32, by parameter index; none for a frozen parameter, whose uses count for nothing.
   explicit ParameterGradients(std::vector<TensorView> gradients)
-      : gradients_(std::move(gradients)), state_(gradients_.size()) {}
+      : gradients_(std::move(gradients)), state_(gradients_.size()) {
+    for (size_t i = 0; i < state_.size(); ++i)
+      state_[i].trainable = static_cast<bool>(gradients_[i]);
+  }
 
-  bool trainable(int64_t index) const { return static_cast<bool>(gradients_[index]); }
+  /// Gradients without memory of their own: each pass writes them anew, where `place` says when it
+  /// writes the first of a parameter. `trainable`: by parameter.
+  ParameterGradients(const std::vector<bool>& trainable, Placer place)
+      : gradients_(trainable.size()), state_(trainable.size()), place_(std::move(place)) {
+    for (size_t i = 0; i < state_.size(); ++i) state_[i].trainable = trainable[i];
+  }
+
+  bool trainable(int64_t index) const { return state_[index].trainable; }
 
   /// What the buffers hold is of an earlier step.
   void StartStep();
@@ -40,7 +51,7 @@ class ParameterGradients {
     bool accumulate = false;  ///< += when true, = when false.
   };
   /// For operations that can do both. Of trainable parameters.
-  Target Write(int64_t index);
+  Result<Target> Write(int64_t index);
 
   /// For operations that only add: zero when nothing was written in this step. None for a frozen
   /// parameter.
@@ -55,12 +66,14 @@ class ParameterGradients {
 
  private:
   struct State {
+    bool trainable = false;
     int32_t open_uses = 0;
     bool written = false;   ///< In this step.
     bool reported = false;  ///< In this pass.
   };
   std::vector<TensorView> gradients_;
   std::vector<State> state_;
+  Placer place_;  ///< Or none.
   ReadyHook on_ready_;
 };
 

@@ -70,7 +70,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   ParameterSet& parameters = model->parameters();
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
   WEFT_RETURN_IF_ERROR(OverParameterize(model->spec().over_parameterization, parameters));
-  parameters.ShareAmong(options.update_ranks);
+  parameters.ShareAmong(options.update_ranks, options.place_gradients);
   WEFT_RETURN_IF_ERROR(
       parameters.Allocate(context, options.with_gradients, options.precision->matrices));
   if (model->fp8() != nullptr) WEFT_RETURN_IF_ERROR(model->fp8()->Allocate(context));

@@ -25,6 +25,7 @@ struct ModelOptions {
 
   /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
+  bool place_gradients = false;  ///< They have no memory of their own.
 };
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence

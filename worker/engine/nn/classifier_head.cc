@@ -12,11 +12,13 @@ Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Ten
                                          const Tensor& dlogits) const {
   kernels::LinearBackwardWeightArgs args{input, dlogits, {}, {}, false};
   if (tape.Trains(weight_->index())) {
-    args.accumulate = tape.parameters().Write(weight_->index()).accumulate;
+    WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(weight_->index()));
+    args.accumulate = target.accumulate;
     args.dweight = parameters_->padded_gradient(weight_->index());
   }
   if (bias_ >= 0 && tape.Trains(bias_)) {
-    args.accumulate = tape.parameters().Write(bias_).accumulate;
+    WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(bias_));
+    args.accumulate = target.accumulate;
     args.dbias = parameters_->padded_gradient(bias_);
   }
   return args.dweight || args.dbias ? kernels::LinearBackwardWeight(context.stream, args)

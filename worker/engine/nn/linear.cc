@@ -167,8 +167,11 @@ Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
     int64_t end = first;
     for (; end < outputs && trains_weight(end) == weight && trains_bias(end) == bias; ++end) {
       columns += rows_[end];
-      if (weight) accumulate = gradients.Write(weight_.index() + end).accumulate;
-      if (bias) accumulate = gradients.Write(bias_ + end).accumulate;
+      for (const int64_t index : {weight ? weight_.index() + end : -1, bias ? bias_ + end : -1}) {
+        if (index < 0) continue;
+        WEFT_ASSIGN_OR_RETURN(const auto target, gradients.Write(index));
+        accumulate = target.accumulate;
+      }
     }
     if (weight || bias) {
       kernels::LinearBackwardWeightArgs args;

@@ -255,9 +255,18 @@ void ParameterSet::LayOutGradients() {
   gradient_count_ = Aligned(gradient_count_, ranks_);
 }
 
-void ParameterSet::ShareAmong(int64_t ranks) {
+void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
   WEFT_CHECK(!values_, "ranks are known before parameters are allocated");
   ranks_ = ranks;
+  place_gradients_ = place_gradients;
+}
+
+void ParameterSet::PlaceGradients(const Range& range, float* data) {
+  for (int64_t i = 0; i < size(); ++i) {
+    const int64_t offset = parameters_[i].gradient_offset;
+    if (!parameters_[i].trainable() || offset < range.begin || offset >= range.end) continue;
+    gradient_data_[i] = data == nullptr ? nullptr : data + (offset - range.begin);
+  }
 }
 
 Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
@@ -267,9 +276,11 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
-  if (!with_gradients) return OkStatus();
+  gradient_data_.assign(parameters_.size(), nullptr);
+  if (!with_gradients || place_gradients_) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(
       gradients_, Tensor::New(context, Component::kGradients, DType::kF32, Shape{gradient_count_}));
+  PlaceGradients({0, gradient_count_}, gradients_.As<float>());
   return Clear(stream_, gradients_);
 }
 
@@ -356,9 +367,8 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
 }
 
 TensorView ParameterSet::GradientView(int64_t index, int64_t count, bool padded) const {
-  if (!gradients_ || !parameters_[index].trainable()) return {};
-  return {gradients_.As<float>() + parameters_[index].gradient_offset, DType::kF32,
-          ShapeOf(index, count, padded), gradients_.view().device};
+  if (gradient_data_.empty() || gradient_data_[index] == nullptr) return {};
+  return {gradient_data_[index], DType::kF32, ShapeOf(index, count, padded), values_.view().device};
 }
 
 }  // namespace weft::engine

@@ -135,8 +135,9 @@ class ParameterSet {
 
   /// So many ranks share the updates of these parameters: ranges of gradients then are multiples of
   /// 64 bytes for each of them and, where all values are f32, trained values stand as their
-  /// gradients do. Before Allocate.
-  void ShareAmong(int64_t ranks);
+  /// gradients do. With `place_gradients` Allocate makes no memory for gradients: PlaceGradients
+  /// says where they are. Before Allocate.
+  void ShareAmong(int64_t ranks, bool place_gradients = false);
 
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
@@ -159,8 +160,8 @@ class ParameterSet {
   int64_t ElementCount() const;
 
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }
-  /// None for a frozen parameter. That of a weight with factors is of the weight, before theirs are
-  /// made of it.
+  /// None for a frozen parameter, and while it has no place. That of a weight with factors is of
+  /// the weight, before theirs are made of it.
   TensorView gradient(int64_t index) const { return GradientView(index, 1, false); }
   /// With the padded rows.
   TensorView padded_value(int64_t index) const { return ValueView(index, 1, true); }
@@ -173,7 +174,7 @@ class ParameterSet {
     return GradientView(first, count, false);
   }
 
-  /// The whole buffer of gradients, [GradientCount()] f32.
+  /// The whole buffer of gradients, [GradientCount()] f32; none where they are placed.
   const Tensor& gradients() const { return gradients_; }
   int64_t GradientCount() const { return gradient_count_; }
   struct Range {
@@ -187,6 +188,9 @@ class ParameterSet {
   /// What a trainable parameter takes of gradients(), including the padding after it; the ranges of
   /// consecutive trainable parameters touch.
   Range GradientRange(int64_t index) const;
+
+  /// The gradients of `range`, whole parameters, stand at `data` from now on; nowhere for null.
+  void PlaceGradients(const Range& range, float* data);
 
   /// Whether the trained values stand as their gradients do, see ShareAmong.
   bool values_follow_gradients() const { return values_follow_gradients_; }
@@ -209,11 +213,13 @@ class ParameterSet {
   std::vector<Parameter> parameters_;
   Factoring factoring_ = Factoring::kNone;
   int64_t ranks_ = 1;
+  bool place_gradients_ = false;
   bool values_follow_gradients_ = false;
   int64_t gradient_count_ = 0;
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
   Tensor values_;                     ///< Bytes: parameters differ in type.
   Tensor gradients_;
+  std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
 };
 
 }  // namespace weft::engine

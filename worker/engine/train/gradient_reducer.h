@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "common/status.h"
 #include "kernels/tensor_view.h"
@@ -24,7 +25,17 @@ class GradientReducer {
 
   virtual int64_t world_size() const = 0;
 
-  /// A micro-batch starts; only the gradients of the last one are reduced.
+  /// Whether gradients have no memory of their own: then PlaceGradient gives them some in each
+  /// micro-batch, and those of each micro-batch are reduced.
+  virtual bool places_gradients() const { return false; }
+
+  /// Where the gradient of parameter `index` of this micro-batch is to be written.
+  virtual Result<TensorView> PlaceGradient(int64_t index) {
+    return InternalError("gradient " + std::to_string(index) + " has a place of its own");
+  }
+
+  /// A micro-batch starts; only the gradients of the last one are reduced, but for
+  /// places_gradients().
   virtual Status Begin(bool last_micro_batch) = 0;
 
   /// The gradient of parameter `index` (of the ParameterSet) is complete on this rank and nothing

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/comm/rank_threads.h"
@@ -49,21 +50,30 @@ void Collect(const std::vector<NamedTensor>& tensors, bool first_rank, Outcome& 
 
 using Start = std::function<void(Trainer&, Collective&)>;
 
+/// How to train.
+struct Way {
+  int ranks = 1;
+  int64_t stage = 0;
+  std::string precision = "fp32";
+  int64_t accumulation = 1;
+};
+
 /// `steps` steps, and an evaluation if there are any, after `start` on every rank.
-Outcome Train(const JobSpec& job, int ranks, int64_t stage, int steps,
-              const std::string& precision = "fp32", const Start& start = {}) {
+Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start = {}) {
+  const int ranks = way.ranks;
   Outcome outcome;
   outcome.parameters.resize(static_cast<size_t>(ranks));
   std::mutex mutex;
   RunRanks(ranks, std::chrono::milliseconds(20000), [&](Collective& group) {
     RandomTokens tokens(job.model.vocab_size, job.model.context);
-    Plan plan = TinyPlan(precision, 1, job.train.global_batch / ranks);
+    Plan plan = TinyPlan(way.precision, job.train.global_batch / ranks / way.accumulation,
+                         way.accumulation);
     plan.mesh.data = ranks;
-    plan.zero_stage = stage;
+    plan.zero_stage = way.stage;
     TinyRun run(job.model, ModelOptionsOf(plan, job.train));
     ParameterSet& parameters = run.model->parameters();
     std::unique_ptr<BucketReducer> reducer;
-    if (stage == 0) {
+    if (way.stage == 0) {
       reducer = std::make_unique<DataParallel>(&group, &parameters, kBucketBytes);
     } else {
       auto made = ShardedDataParallel::New(run.context, &group, &parameters, kBucketBytes);
@@ -175,14 +185,34 @@ TEST(ShardedTraining, LeavesTheSameBitsAsWithoutSharing) {
   for (const Case& c : Cases()) {
     for (const int ranks : c.ranks) {
       SCOPED_TRACE(std::string(c.name) + ", " + std::to_string(ranks) + " ranks");
-      const Outcome plain = Train(c.job, ranks, 0, kSteps, c.precision);
-      const Outcome shared = Train(c.job, ranks, 1, kSteps, c.precision);
-      ExpectSame(shared, plain);
-      int64_t cut = 0;
-      for (const auto& [name, parts] : shared.parts) cut += parts > 1;
-      EXPECT_GT(cut, 0) << "no tensor was cut";
+      const Outcome plain = Train(c.job, {ranks, 0, c.precision}, kSteps);
+      for (const int64_t stage : {1, 2}) {
+        const Outcome shared = Train(c.job, {ranks, stage, c.precision}, kSteps);
+        ExpectSame(shared, plain);
+        int64_t cut = 0;
+        for (const auto& [name, parts] : shared.parts) cut += parts > 1;
+        EXPECT_GT(cut, 0) << "no tensor was cut";
+      }
     }
   }
+}
+
+TEST(ShardedTraining, AccumulatesOverMicroBatches) {
+  constexpr int kSteps = 5;
+  JobSpec job = TinyJob(12);
+  job.optimizer.name = "sgd";
+  job.optimizer.learning_rate = 0.1;
+  job.train.gradient_noise_scale = true;
+  const Outcome plain = Train(job, {2, 0, "fp32", 3}, kSteps);
+  ExpectSame(Train(job, {2, 1, "fp32", 3}, kSteps), plain);
+  // Sums of ranks are added up here, there sums of micro-batches.
+  const Outcome shared = Train(job, {2, 2, "fp32", 3}, kSteps);
+  for (size_t i = 0; i < plain.parameters[0].size(); ++i) {
+    ASSERT_NEAR(shared.parameters[1][i], plain.parameters[0][i], 1e-6) << i;
+  }
+  EXPECT_EQ(shared.parameters[0], shared.parameters[1]);
+  EXPECT_NEAR(*shared.reports.back().noise_scale, *plain.reports.back().noise_scale, 1e-3);
+  EXPECT_EQ(shared.scattered.bytes, 3 * kSteps * 4.0 * static_cast<double>(shared.gradients));
 }
 
 TEST(ShardedTraining, SendsAsMuchAsAnAllReduceAndKeepsAShareOfTheState) {
@@ -191,8 +221,8 @@ TEST(ShardedTraining, SendsAsMuchAsAnAllReduceAndKeepsAShareOfTheState) {
   job.model.width = 128;
   job.model.vocab_size = 2500;
   job.train.eval_sequences = 4;
-  for (const int ranks : {2, 4}) {
-    const Outcome shared = Train(job, ranks, 1, kSteps);
+  for (const auto& [ranks, stage] : {std::pair(4, 1), std::pair(2, 2), std::pair(4, 2)}) {
+    const Outcome shared = Train(job, {ranks, stage}, kSteps);
     const double payload = 4.0 * static_cast<double>(shared.gradients);
     const double sent = payload * (ranks - 1) / ranks;
     EXPECT_EQ(shared.reduced.calls, 0);
@@ -206,7 +236,8 @@ TEST(ShardedTraining, SendsAsMuchAsAnAllReduceAndKeepsAShareOfTheState) {
     inputs.precision = &kFp32Precision;
     inputs.sequence_length = job.model.context;
     inputs.ranks = ranks;
-    inputs.zero_stage = 1;
+    inputs.zero_stage = stage;
+    inputs.open_gradients = OpenGradientBytes(job.model, kBucketBytes);
     inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kF32);
     const MemoryBreakdown predicted = PredictMemory(inputs);
     const MemoryBreakdown measured = shared.reports.back().peak_memory;
@@ -225,7 +256,7 @@ TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
   Env& env = Env::Posix();
   for (const auto& [job, precision] :
        {std::pair(TinyJob(12), "fp32"), std::pair(LlamaJob(), "bf16_pure")}) {
-    const Outcome saved = Train(job, 4, 1, 3, precision);
+    const Outcome saved = Train(job, {4, 2, precision}, 3);
     // The tensors of the ranks, cut as they have them.
     CheckpointManifest manifest;
     std::mutex mutex;
@@ -246,16 +277,16 @@ TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
       std::lock_guard lock(mutex);
       manifest.files.push_back(*file);
     };
-    EXPECT_EQ(Train(job, 4, 1, 0, precision, save).state, saved.state);
+    EXPECT_EQ(Train(job, {4, 1, precision}, 0, save).state, saved.state);
     ASSERT_EQ(manifest.files.size(), 4u);
 
     const auto load = [&](Trainer& trainer, Collective&) {
       const Status loaded = LoadTensors(env, folder, manifest, trainer.StateTensors());
       ASSERT_TRUE(loaded.ok()) << loaded.message();
     };
-    EXPECT_EQ(Train(job, 1, 0, 0, precision, load).state, saved.state);
-    EXPECT_EQ(Train(job, 2, 0, 0, precision, load).state, saved.state);
-    EXPECT_EQ(Train(job, 3, 1, 0, precision, load).state, saved.state);
+    EXPECT_EQ(Train(job, {1, 0, precision}, 0, load).state, saved.state);
+    EXPECT_EQ(Train(job, {2, 0, precision}, 0, load).state, saved.state);
+    EXPECT_EQ(Train(job, {3, 2, precision}, 0, load).state, saved.state);
 
     // Without one of the files something is missing.
     manifest.files.pop_back();
@@ -263,7 +294,7 @@ TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
       const Status loaded = LoadTensors(env, folder, manifest, trainer.StateTensors());
       EXPECT_NE(loaded.message().find("has no tensor"), std::string::npos) << loaded.message();
     };
-    (void)Train(job, 1, 0, 0, precision, fail);
+    (void)Train(job, {1, 0, precision}, 0, fail);
   }
   EXPECT_TRUE(env.RemoveTree(folder).ok());
 }

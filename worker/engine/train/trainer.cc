@@ -61,6 +61,20 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   return OkStatus();
 }
 
+/// Where the backward passes leave gradients.
+ParameterGradients GradientsOf(const TrainerParts& parts) {
+  const ParameterSet& parameters = parts.model->parameters();
+  GradientReducer* reducer = parts.reducer;
+  if (reducer == nullptr || !reducer->places_gradients()) {
+    return ParameterGradients(parameters.DifferentiatedGradients());
+  }
+  std::vector<bool> trainable;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    trainable.push_back(parameters[i].differentiated());
+  }
+  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); }};
+}
+
 /// A part of the step took `seconds`.
 void Charge(const Context& context, std::string_view phase, double seconds, double& total) {
   total += seconds;
@@ -74,15 +88,12 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .with_gradients = true,
           .block_memory_policy = plan.block_memory_policy,
           .fp8 = train.fp8,
-          .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1};
+          .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
+          .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1};
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
-    : job_(job),
-      plan_(plan),
-      parts_(parts),
-      batches_(job.train),
-      gradients_(parts.model->parameters().DifferentiatedGradients()) {
+    : job_(job), plan_(plan), parts_(parts), batches_(job.train), gradients_(GradientsOf(parts)) {
   if (parts.model->precision().loss_scaling) {
     counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
   }
@@ -216,11 +227,12 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targ
   gradients_.StartStep();
   for (size_t k = 0; k < batches.size(); ++k) {
     const bool last = k + 1 == batches.size();
+    const bool reduces = reducer != nullptr && (last || reducer->places_gradients());
     ParameterGradients::ReadyHook hook;
     if (reducer != nullptr) {
       WEFT_RETURN_IF_ERROR(reducer->Begin(last));
       const bool measure = noise_scale_ && k == 0;
-      if (last) {
+      if (reduces) {
         hook = [this, reducer, measure](int64_t index) {
           if (measure) {
             WEFT_RETURN_IF_ERROR(MeasureSmallBatch(parts_.model->parameters().gradient(index)));
@@ -237,7 +249,7 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targ
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "forward", &PhaseSeconds::forward));
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
-    if (noise_scale_ && k == 0 && !(last && reducer != nullptr)) {
+    if (noise_scale_ && k == 0 && !reduces) {
       WEFT_RETURN_IF_ERROR(
           MeasureSmallBatch(parts_.model->parameters().differentiated_gradients()));
     }

@@ -18,8 +18,8 @@ void BucketReducer::WaitForAll() {
 }
 
 Status BucketReducer::Begin(bool last_micro_batch) {
-  last_micro_batch_ = last_micro_batch;
-  if (last_micro_batch) {
+  reduces_ = last_micro_batch || places_gradients();
+  if (reduces_) {
     missing_.clear();
     for (const GradientBucket& bucket : layout_.buckets) missing_.push_back(bucket.parameters);
   }
@@ -27,7 +27,7 @@ Status BucketReducer::Begin(bool last_micro_batch) {
 }
 
 Status BucketReducer::OnGradientReady(int64_t index) {
-  WEFT_CHECK(last_micro_batch_, "gradients are complete in the last micro-batch only");
+  WEFT_CHECK(reduces_, "gradients are complete in the last micro-batch only");
   const int64_t bucket = layout_.bucket_of[static_cast<size_t>(index)];
   int64_t& missing = missing_[static_cast<size_t>(bucket)];
   WEFT_CHECK(missing > 0, "a gradient was reported twice");
@@ -38,10 +38,13 @@ Status BucketReducer::OnGradientReady(int64_t index) {
 
 Status BucketReducer::Finish() {
   for (int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
-  for (const Work& work : works_) {
-    const Status done = work.Wait(stream_);
-    if (status_.ok()) status_ = done;
-  }
+  for (int64_t bucket = 0; bucket < bucket_count(); ++bucket) (void)WaitFor(bucket);
+  return status_;
+}
+
+Status BucketReducer::WaitFor(int64_t bucket) {
+  const Status done = works_[static_cast<size_t>(bucket)].Wait(stream_);
+  if (status_.ok()) status_ = done;
   return status_;
 }
 

@@ -37,6 +37,9 @@ class BucketReducer : public GradientReducer {
   /// Enqueues the reduction of a bucket whose gradients are complete.
   virtual Result<Work> Reduce(int64_t bucket) = 0;
 
+  /// Waits for the reduction of a bucket of this step, whose first failure all later calls tell.
+  Status WaitFor(int64_t bucket);
+
   /// Waits until no reduction is under way: before the memory of one goes.
   void WaitForAll();
 
@@ -53,8 +56,8 @@ class BucketReducer : public GradientReducer {
   BucketLayout layout_;
   std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
   std::vector<Work> works_;       ///< By bucket, of this step.
-  bool last_micro_batch_ = false;
-  Status status_;  ///< First failure; the group is broken from then on.
+  bool reduces_ = false;          ///< In this micro-batch.
+  Status status_;                 ///< First failure; the group is broken from then on.
 };
 
 }  // namespace weft::engine

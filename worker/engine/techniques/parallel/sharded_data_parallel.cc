@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/elementwise/elementwise.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -17,13 +18,18 @@ size_t BytesOf(std::span<const ParameterPart> parts) {
 }  // namespace
 
 ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
-                                         const ParameterSet* parameters, int64_t bucket_bytes)
+                                         ParameterSet* parameters, int64_t bucket_bytes)
     : BucketReducer(group, parameters, bucket_bytes, context.stream),
+      context_(&context),
       parameters_(parameters),
+      memory_(static_cast<size_t>(bucket_count())),
+      summed_(static_cast<size_t>(bucket_count())),
       gathers_(static_cast<size_t>(bucket_count())) {}
 
-Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
-    Context& context, Collective* group, const ParameterSet* parameters, int64_t bucket_bytes) {
+Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(Context& context,
+                                                                      Collective* group,
+                                                                      ParameterSet* parameters,
+                                                                      int64_t bucket_bytes) {
   if (parameters->factoring() != Factoring::kNone) {
     return InvalidError(
         "plan.zero_stage does not go with model.over_parameterization, whose factors need the "
@@ -31,6 +37,11 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
   }
   std::unique_ptr<ShardedDataParallel> made(
       new ShardedDataParallel(context, group, parameters, bucket_bytes));
+  if (!parameters->gradients()) {
+    WEFT_ASSIGN_OR_RETURN(made->sums_, Tensor::New(context, Component::kGradients, DType::kF32,
+                                                   {parameters->GradientCount() / group->size()}));
+    WEFT_RETURN_IF_ERROR(Clear(context.stream, made->sums_));
+  }
   WEFT_RETURN_IF_ERROR(made->MakeParts());
   if (!parameters->values_follow_gradients()) WEFT_RETURN_IF_ERROR(made->MakeStaging(context));
   return made;
@@ -48,7 +59,8 @@ ParameterSet::Range ShardedDataParallel::PartOfBucket(int64_t bucket, int64_t ra
   return {all.begin + rank * length, all.begin + (rank + 1) * length};
 }
 
-std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Range& range) const {
+std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Range& range,
+                                                        float* gradients) const {
   std::vector<ParameterPart> parts;
   for (int64_t i = 0; i < parameters_->size(); ++i) {
     const Parameter& parameter = (*parameters_)[i];
@@ -57,15 +69,17 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
     const int64_t end = begin + parameter.shape.Elements();
     const int64_t first = std::clamp(range.begin, begin, end);
     const int64_t count = std::clamp(range.end, begin, end) - first;
+    const bool known = gradients != nullptr && count > 0;
     parts.push_back(PartOf(*parameters_, i, first - begin, count,
-                           parameters_->gradients().As<float>() + first));
+                           known ? gradients + (first - range.begin) : nullptr));
   }
   return parts;
 }
 
 Status ShardedDataParallel::MakeParts() {
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    const std::vector<ParameterPart> own = PartsIn(PartOfBucket(b, group()->rank()));
+    const std::vector<ParameterPart> own =
+        PartsIn(PartOfBucket(b, group()->rank()), Sums(b).As<float>());
     if (parts_.empty()) parts_.resize(own.size());
     for (size_t k = 0; k < own.size(); ++k) {
       if (layout().bucket_of[static_cast<size_t>(own[k].index)] == b) parts_[k] = own[k];
@@ -81,22 +95,79 @@ Status ShardedDataParallel::MakeParts() {
   return OkStatus();
 }
 
+TensorView ShardedDataParallel::Sums(int64_t bucket) const {
+  const ParameterSet::Range own = PartOfBucket(bucket, group()->rank());
+  const int64_t begin = sums_ ? this->bucket(bucket).begin / group()->size() : own.begin;
+  return (sums_ ? sums_ : parameters_->gradients()).Elements(begin, own.end - own.begin);
+}
+
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
-  const auto view = [&](int64_t begin, int64_t end) -> TensorView {
-    const Tensor& gradients = parameters_->gradients();
-    return {gradients.As<float>() + begin, DType::kF32, {end - begin}, gradients.view().device};
-  };
   const GradientBucket& all = this->bucket(bucket);
   const ParameterSet::Range own = PartOfBucket(bucket, group()->rank());
-  return group()->ReduceScatter(stream(), view(all.begin, all.end), view(own.begin, own.end),
+  if (!sums_) {
+    return group()->ReduceScatter(stream(),
+                                  parameters_->gradients().Elements(all.begin, all.end - all.begin),
+                                  Sums(bucket), Reduction::kSum, "reduce-scatter gradients");
+  }
+  // In place: the sums may be those of earlier micro-batches.
+  under_way_.push_back(bucket);
+  const Tensor& memory = memory_[static_cast<size_t>(bucket)];
+  return group()->ReduceScatter(stream(), memory,
+                                memory.Elements(own.begin - all.begin, own.end - own.begin),
                                 Reduction::kSum, "reduce-scatter gradients");
+}
+
+Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
+  // One reduction runs beside the backward pass of the next bucket; another may wait behind it.
+  constexpr size_t kMostUnderWay = 2;
+  const int64_t bucket = layout().bucket_of[static_cast<size_t>(index)];
+  Tensor& memory = memory_[static_cast<size_t>(bucket)];
+  // What is there of the micro-batch before has to go.
+  while (std::find(under_way_.begin(), under_way_.end(), bucket) != under_way_.end()) {
+    WEFT_RETURN_IF_ERROR(Settle());
+  }
+  if (!memory) {
+    while (under_way_.size() >= kMostUnderWay) WEFT_RETURN_IF_ERROR(Settle());
+    const GradientBucket& all = this->bucket(bucket);
+    WEFT_ASSIGN_OR_RETURN(
+        memory, Tensor::New(*context_, Component::kGradients, DType::kF32, {all.end - all.begin}));
+    parameters_->PlaceGradients({all.begin, all.end}, memory.As<float>());
+  }
+  return parameters_->gradient(index);
+}
+
+Status ShardedDataParallel::Settle() {
+  const int64_t bucket = under_way_.front();
+  under_way_.pop_front();
+  WEFT_RETURN_IF_ERROR(WaitFor(bucket));
+  const GradientBucket& all = this->bucket(bucket);
+  const ParameterSet::Range own = PartOfBucket(bucket, group()->rank());
+  const Tensor part =
+      memory_[static_cast<size_t>(bucket)].Elements(own.begin - all.begin, own.end - own.begin);
+  const TensorView sums = Sums(bucket);
+  if (summed_[static_cast<size_t>(bucket)]) {
+    WEFT_RETURN_IF_ERROR(kernels::Add(stream(), {sums, part, sums}));
+  } else {
+    WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {part, sums}));
+  }
+  summed_[static_cast<size_t>(bucket)] = true;
+  memory_[static_cast<size_t>(bucket)] = {};
+  parameters_->PlaceGradients({all.begin, all.end}, nullptr);
+  return OkStatus();
+}
+
+Status ShardedDataParallel::Finish() {
+  while (!under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
+  summed_.assign(summed_.size(), false);
+  return BucketReducer::Finish();
 }
 
 Status ShardedDataParallel::MakeStaging(Context& context) {
   constexpr size_t kAlign = 64;
   for (int64_t b = 0; b < bucket_count(); ++b) {
     for (int64_t rank = 0; rank < group()->size(); ++rank) {
-      const size_t bytes = (BytesOf(PartsIn(PartOfBucket(b, rank))) + kAlign - 1) / kAlign * kAlign;
+      const size_t bytes =
+          (BytesOf(PartsIn(PartOfBucket(b, rank), nullptr)) + kAlign - 1) / kAlign * kAlign;
       staged_bytes_ = std::max(staged_bytes_, static_cast<int64_t>(bytes));
     }
   }
@@ -109,7 +180,7 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
 Status ShardedDataParallel::GatherStaged(int64_t bucket) {
   const auto copy = [&](int64_t rank, bool to_staging) -> Status {
     int64_t offset = rank * staged_bytes_;
-    for (const ParameterPart& part : PartsIn(PartOfBucket(bucket, rank))) {
+    for (const ParameterPart& part : PartsIn(PartOfBucket(bucket, rank), nullptr)) {
       if (part.count() == 0) continue;
       TensorView packed = part.value;
       packed.data = staging_.As<uint8_t>() + offset;

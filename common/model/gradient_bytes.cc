@@ -1,0 +1,35 @@
+#include "common/model/gradient_bytes.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/model/parameter_list.h"
+
+namespace weft {
+
+int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes) {
+  constexpr int64_t kF32 = 4;
+  const std::vector<ParameterInfo> parameters = ParametersOf(model);
+  std::vector<int64_t> buckets;
+  bool open = false;
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    if (!IsTrained(model, *parameter)) continue;
+    if (!open) buckets.push_back(0);
+    buckets.back() += kF32 * parameter->StoredElements();
+    open = buckets.back() < bucket_bytes;
+  }
+  if (buckets.empty()) return 0;
+  // A token table that classifies has its gradient first and last.
+  const ParameterInfo& first = parameters.front();
+  int64_t throughout = 0;
+  if (IsClassifier(model, first) && IsTrained(model, first)) {
+    throughout = buckets.back();
+    buckets.pop_back();
+  }
+  // While one is filled, the one before is reduced.
+  int64_t most = buckets.empty() ? 0 : buckets[0];
+  for (size_t i = 1; i < buckets.size(); ++i) most = std::max(most, buckets[i - 1] + buckets[i]);
+  return throughout + most;
+}
+
+}  // namespace weft
