@@ -65,10 +65,11 @@ struct StreamOptions {
 };
 
 /// A stream of a CUDA device and what the operations on it share. Not thread-safe, like Stream.
+/// Kernels are enqueued by the thread that made it: its device is that thread's current one.
 class StreamState {
  public:
-  /// kUnavailable when there is no such device or no CUDA back end, kInvalid when WEFT_ATTENTION
-  /// says something else.
+  /// Makes `device` the current one of the calling thread, for good. kUnavailable when there is no
+  /// such device or no CUDA back end, kInvalid when WEFT_ATTENTION says something else.
   static Result<std::unique_ptr<StreamState>> Create(int device, StreamOptions options = {});
   ~StreamState();
   StreamState(const StreamState&) = delete;

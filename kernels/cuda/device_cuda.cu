@@ -88,8 +88,7 @@ Result<std::unique_ptr<StreamState>> StreamState::Create(int device, StreamOptio
     return UnavailableError(op + ": this machine has " + std::to_string(DeviceCount()) +
                             "; hint: nvidia-smi lists those that the driver sees");
   }
-  const ScopedDevice use(device);
-  WEFT_RETURN_IF_CUDA_ERROR(op, use.status());
+  WEFT_RETURN_IF_CUDA_ERROR(op, cudaSetDevice(device));
   std::unique_ptr<StreamState> state(new StreamState);
   state->device_ = device;
   state->options_ = options;

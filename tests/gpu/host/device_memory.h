@@ -5,16 +5,25 @@
 
 namespace weft::host_cuda {
 
-// The memory of the device: a mapping of its own that nothing can reach but kernels and copies
-// while they run, so that a host that follows a device pointer dies on the spot. AddressSanitizer
-// sees gaps between allocations and what was freed.
+// The devices and their memory: mappings that nothing can reach but kernels and copies while they
+// run, so that a host that follows a device pointer dies on the spot. AddressSanitizer sees gaps
+// between allocations and what was freed.
 
-/// Aligned to 256 bytes, all 0xff; null when the device is full.
+/// Devices of this process: 1, unless a test wants more.
+int DeviceCount();
+void SetDeviceCount(int count);
+
+/// That of the calling thread, 0 at first; false when there is none such.
+int CurrentDevice();
+bool SetCurrentDevice(int device);
+
+/// On the current device, as all that names none. Aligned to 256 bytes, all 0xff; null when the device is full.
 void* AllocateDeviceMemory(size_t bytes);
 void FreeDeviceMemory(void* memory);
 
-/// All `bytes` from `at` lie in the device's mapping.
+/// All `bytes` from `at` lie in the mapping of a device; which one, or -1.
 bool IsDeviceMemory(const void* at, size_t bytes);
+int DeviceHolding(const void* at, size_t bytes);
 
 /// Host memory that a device can reach: page-locked.
 void* AllocatePinnedMemory(size_t bytes);
@@ -27,10 +36,10 @@ void LimitDeviceMemory(size_t bytes);
 /// Free and total bytes of the device.
 void DeviceMemoryInfo(size_t* free, size_t* total);
 
-/// Calls of AllocateDeviceMemory since the start of the process.
+/// Calls of AllocateDeviceMemory on all devices since the start of the process.
 int64_t DeviceAllocations();
 
-/// Opens the device's memory for as long as it lives. From any thread; may be nested.
+/// Opens the memory of all devices for as long as it lives. From any thread; may be nested.
 class DeviceAccess {
  public:
   DeviceAccess();

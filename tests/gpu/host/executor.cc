@@ -559,6 +559,8 @@ std::string Run(const Launch& launch) {
     return "a grid of " + ToString(launch.grid) + " blocks";
   }
   static auto* workers = new Worker[kWorkers]{Worker(0), Worker(1)};
+  static auto* busy = new std::mutex;
+  const std::lock_guard one_launch(*busy);
   const uint64_t seed = NextSeed();
   const Order blocks(launch.grid.Count(), seed, 0);
   std::atomic<bool> stop{false};

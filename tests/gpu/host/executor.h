@@ -36,8 +36,8 @@ struct Launch {
 /// The message names block and thread. Each block's threads are fibers of one of two operating
 /// system threads; the order of blocks and threads differs from launch to launch, by a seed that
 /// WEFT_HOST_CUDA_SEED sets. ThreadSanitizer sees each fiber as a thread that only barriers and
-/// launches order; AddressSanitizer sees shared variables with gaps between them. One launch at a
-/// time.
+/// launches order; AddressSanitizer sees shared variables with gaps between them. From any thread;
+/// launches take turns.
 std::string Run(const Launch& launch);
 
 // All below: called by the threads of a block.

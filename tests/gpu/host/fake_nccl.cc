@@ -1,8 +1,10 @@
 #include "tests/gpu/host/fake_nccl.h"
 
-#include <chrono>
+#include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -11,84 +13,21 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "kernels/dtype.h"
 #include "tests/gpu/host/device_memory.h"
+#include "tests/gpu/host/streams.h"
 #include "worker/engine/comm/rank_order_reduce.h"
 
 namespace {
 
-/// One lock for everything; whoever waits, waits for one condition. Never destroyed: the threads of
-/// streams wait for it until the process has ended.
+/// One lock for everything; whoever waits, waits for one condition. Never destroyed: operations wait
+/// for it until the process has ended.
 std::mutex& mutex = *new std::mutex;
 std::condition_variable& changed = *new std::condition_variable;
-
-/// The work of a stream, done by a thread of its own.
-class FakeStream {
- public:
-  FakeStream() : thread_([this] { Run(); }) {}
-  ~FakeStream() {
-    {
-      std::lock_guard lock(mutex);
-      closing_ = true;
-      changed.notify_all();
-    }
-    thread_.join();
-  }
-  /// With the lock held; `work` runs with it held too.
-  void Enqueue(std::function<void(std::unique_lock<std::mutex>&)> work) {
-    queue_.push_back(std::move(work));
-    changed.notify_all();
-  }
-  void Synchronize(std::unique_lock<std::mutex>& lock) {
-    changed.wait(lock, [this] { return queue_.empty() && !running_; });
-  }
-
- private:
-  void Run() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      changed.wait(lock, [this] { return closing_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      const auto work = std::move(queue_.front());
-      queue_.pop_front();
-      running_ = true;
-      {
-        const weft::host_cuda::DeviceAccess access;
-        work(lock);
-      }
-      running_ = false;
-      changed.notify_all();
-    }
-  }
-
-  std::deque<std::function<void(std::unique_lock<std::mutex>&)>> queue_;
-  bool running_ = false;
-  bool closing_ = false;
-  std::thread thread_;
-};
-
-std::map<CUstream_st*, std::unique_ptr<FakeStream>>& Streams() {
-  static auto* streams = new std::map<CUstream_st*, std::unique_ptr<FakeStream>>;
-  return *streams;
-}
-
-FakeStream& StreamOf(CUstream_st* handle) {
-  std::unique_ptr<FakeStream>& stream = Streams()[handle];
-  if (stream == nullptr) stream = std::make_unique<FakeStream>();
-  return *stream;
-}
-
-struct FakeEvent {
-  uint64_t recorded = 0;
-  uint64_t passed = 0;
-  std::chrono::steady_clock::time_point time;
-};
-FakeEvent* EventOf(CUevent_st* handle) {
-  return reinterpret_cast<FakeEvent*>(handle);
-}
 
 /// What one rank brings to an operation of all.
 struct Arrival {
@@ -120,6 +59,7 @@ std::map<int, weft::engine::FakeFault> faults;
 struct ncclComm {
   std::shared_ptr<World> world;
   int rank = 0;
+  int device = 0;
   uint64_t meetings = 0;  ///< Called for.
   uint64_t splittings = 0;
   bool ready = false;
@@ -131,7 +71,13 @@ namespace weft::engine {
 namespace {
 
 using N = NcclLibrary;
+// Of CUDA and of NCCL.
+constexpr int kInvalidValue = 1;
+constexpr int kInvalidDevice = 101;
+constexpr int kInvalidHandle = 400;
+constexpr int kInvalidArgument = 4;
 using Lock = std::unique_lock<std::mutex>;
+namespace host = host_cuda;
 
 /// Communicators that are aborted stay, for what still waits for them.
 std::deque<ncclComm>& Comms() {
@@ -140,11 +86,11 @@ std::deque<ncclComm>& Comms() {
 }
 
 DType TypeOf(int type) {
-  return type == N::kFloat32    ? DType::kF32
-         : type == N::kBFloat16 ? DType::kBF16
-         : type == N::kFloat16  ? DType::kF16
-         : type == N::kInt32    ? DType::kI32
-                                : DType::kU8;
+  return type == N::kFloat32                       ? DType::kF32
+         : type == N::kBFloat16                    ? DType::kBF16
+         : type == N::kFloat16                     ? DType::kF16
+         : type == N::kInt32 || type == N::kUint32 ? DType::kI32
+                                                   : DType::kU8;
 }
 
 int GetUniqueId(N::UniqueId* id) {
@@ -170,23 +116,24 @@ void Join(ncclComm* comm) {
 int CommInitRankConfig(N::Comm* comm, int ranks, N::UniqueId id, int rank, N::Config* config) {
   static auto* worlds = new std::map<std::string, std::shared_ptr<World>>;
   std::lock_guard lock(mutex);
-  if (Wrong(*config) || rank < 0 || rank >= ranks) return 4;
+  if (Wrong(*config) || rank < 0 || rank >= ranks) return kInvalidArgument;
   std::shared_ptr<World>& world = (*worlds)[std::string(id.bytes, sizeof id.bytes)];
   if (world == nullptr) world = std::make_shared<World>();
   world->size = ranks;
   ++open_comms;
-  *comm = &Comms().emplace_back(ncclComm{world, rank});
+  *comm = &Comms().emplace_back(ncclComm{world, rank, host::CurrentDevice()});
   Join(*comm);
   return N::kInProgress;
 }
 
 int CommSplit(N::Comm comm, int color, int key, N::Comm* child, N::Config* config) {
   std::lock_guard lock(mutex);
-  if (Wrong(*config) || key != comm->rank) return 4;
+  if (Wrong(*config) || key != comm->rank) return kInvalidArgument;
   *child = nullptr;
   if (color != N::kNoColor) {
     ++open_comms;
     *child = &Comms().emplace_back();
+    (*child)->device = comm->device;
   }
   const uint64_t number = comm->splittings++;
   World::Splitting& splitting = comm->world->splittings[number];
@@ -254,12 +201,24 @@ bool WaitWithin(Lock& lock, ncclComm* comm, const std::function<bool()>& conditi
   return !comm->aborted;
 }
 
+void Enqueue(N::Stream stream, std::function<void(Lock&)> work) {
+  (void)host::Enqueue(stream, [work = std::move(work)]() -> std::string {
+    Lock lock(mutex);
+    work(lock);
+    return "";
+  });
+}
+
 /// Enqueues an operation at which all ranks meet; `finish` makes all outputs.
 int Meet(ncclComm* comm, N::Stream stream, const Arrival& own,
          std::function<void(std::map<int, Arrival>&)> finish) {
-  std::lock_guard lock(mutex);
-  const uint64_t number = comm->meetings++;
-  StreamOf(stream).Enqueue([=, finish = std::move(finish)](Lock& held) {
+  if (stream->device != comm->device) return kInvalidArgument;
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex);
+    number = comm->meetings++;
+  }
+  Enqueue(stream, [=, finish = std::move(finish)](Lock& held) {
     Meeting& meeting = comm->world->meetings[number];
     const auto arrive = [&] {
       meeting.arrivals[comm->rank] = own;
@@ -275,23 +234,51 @@ int Meet(ncclComm* comm, N::Stream stream, const Arrival& own,
   return N::kSuccess;
 }
 
-/// The reduction of elements [begin, begin + count) of all inputs.
-std::string Reduce(std::map<int, Arrival>& arrivals, DType type, int op, size_t begin,
-                   size_t count) {
+template <class T>
+void TakeLarger(char* result, const char* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    T a, b;
+    std::memcpy(&a, result + i * sizeof(T), sizeof(T));
+    std::memcpy(&b, values + i * sizeof(T), sizeof(T));
+    if constexpr (std::is_integral_v<T>) {
+      a = std::max(a, b);
+    } else {
+      a = FromFloat<T>(std::fmax(ToFloat(a), ToFloat(b)));
+    }
+    std::memcpy(result + i * sizeof(T), &a, sizeof(T));
+  }
+}
+
+/// The reduction of elements [begin, begin + count) of all inputs. A maximum of floating-point
+/// numbers leaves out what is none, as fmax does.
+std::string Reduce(std::map<int, Arrival>& arrivals, int type, int op, size_t begin, size_t count) {
+  const size_t width = DTypeSize(TypeOf(type));
   std::vector<const void*> inputs;
   for (auto arrival = arrivals.rbegin(); arrival != arrivals.rend(); ++arrival) {
-    inputs.push_back(static_cast<const char*>(arrival->second.in) + begin * DTypeSize(type));
+    inputs.push_back(static_cast<const char*>(arrival->second.in) + begin * width);
   }
-  std::string result(count * DTypeSize(type), '\0');
-  ReduceInRankOrder(type, op == N::kSum ? Reduction::kSum : Reduction::kMax, inputs, result.data(),
-                    static_cast<int64_t>(count));
+  std::string result(count * width, '\0');
+  if (op == N::kSum) {
+    ReduceInRankOrder(TypeOf(type), Reduction::kSum, inputs, result.data(),
+                      static_cast<int64_t>(count));
+    return result;
+  }
+  std::memcpy(result.data(), inputs[0], result.size());
+  for (const void* input : inputs) {
+    const auto* values = static_cast<const char*>(input);
+    if (type == N::kUint32) {
+      TakeLarger<uint32_t>(result.data(), values, count);
+    } else {
+      WithFloatType(TypeOf(type), [&]<class T>() { TakeLarger<T>(result.data(), values, count); });
+    }
+  }
   return result;
 }
 
 int AllReduce(const void* in, void* out, size_t count, int type, int op, N::Comm comm,
               N::Stream stream) {
   return Meet(comm, stream, {in, out}, [=](std::map<int, Arrival>& arrivals) {
-    const std::string result = Reduce(arrivals, TypeOf(type), op, 0, count);
+    const std::string result = Reduce(arrivals, type, op, 0, count);
     for (auto& [rank, arrival] : arrivals) {
       std::memcpy(arrival.out, result.data(), result.size());
     }
@@ -304,7 +291,7 @@ int ReduceScatter(const void* in, void* out, size_t count, int type, int op, N::
     std::vector<std::string> results;
     for (const auto& [rank, arrival] : arrivals) {
       results.push_back(
-          Reduce(arrivals, TypeOf(type), op, static_cast<size_t>(rank) * count, count));
+          Reduce(arrivals, type, op, static_cast<size_t>(rank) * count, count));
     }
     for (auto& [rank, arrival] : arrivals) {
       const std::string& result = results[static_cast<size_t>(rank)];
@@ -345,8 +332,7 @@ thread_local std::optional<std::vector<Message>> group;
 
 int Run(std::vector<Message> messages) {
   if (messages.empty()) return N::kSuccess;
-  std::lock_guard lock(mutex);
-  StreamOf(messages[0].stream).Enqueue([messages](Lock& held) {
+  Enqueue(messages[0].stream, [messages](Lock& held) {
     for (const Message& message : messages) {
       if (!message.sends) continue;
       const auto nothing = [] { return true; };
@@ -392,68 +378,52 @@ int GroupEnd() {
 }
 
 int SetDevice(int device) {
-  return device == 0 ? 0 : 101;
+  return host::SetCurrentDevice(device) ? 0 : kInvalidDevice;
+}
+
+int DeviceBusId(char* text, int length, int device) {
+  (void)std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0", device);
+  return 0;
 }
 
 int StreamCreate(N::Stream* stream, unsigned flags) {
-  std::lock_guard lock(mutex);
-  if (flags != N::kStreamNonBlocking) return 1;
-  static char handles[1 << 16];
-  static size_t next = 0;
-  *stream = reinterpret_cast<N::Stream>(&handles[next++]);
-  (void)StreamOf(*stream);
+  if (flags != N::kStreamNonBlocking) return kInvalidValue;
+  *stream = host::NewStream(true);
   return 0;
 }
 
 int StreamDestroy(N::Stream stream) {
-  std::unique_ptr<FakeStream> ended;  // after the lock is given back
-  const std::lock_guard lock(mutex);
-  ended = std::move(Streams()[stream]);
-  Streams().erase(stream);
+  host::EndStream(stream);
   return 0;
 }
 
 int StreamWaitEvent(N::Stream stream, N::Event event, unsigned) {
-  std::lock_guard lock(mutex);
-  FakeEvent* const point = EventOf(event);
-  const uint64_t number = point->recorded;
-  StreamOf(stream).Enqueue(
-      [=](Lock& held) { changed.wait(held, [&] { return point->passed >= number; }); });
+  (void)host::WaitForEvent(stream, event);
   return 0;
 }
 
 int EventCreate(N::Event* event, unsigned) {
-  *event = reinterpret_cast<N::Event>(new FakeEvent);
+  *event = host::NewEvent();
   return 0;
 }
 
 int EventDestroy(N::Event event) {
-  std::lock_guard lock(mutex);
-  FakeEvent* const point = EventOf(event);
-  if (point->passed == point->recorded) delete point;
+  delete event;
   return 0;
 }
 
 int EventRecord(N::Event event, N::Stream stream) {
-  std::lock_guard lock(mutex);
-  FakeEvent* const point = EventOf(event);
-  const uint64_t number = ++point->recorded;
-  StreamOf(stream).Enqueue([=](Lock&) {
-    point->passed = number;
-    point->time = std::chrono::steady_clock::now();
-  });
+  if (event->device != stream->device) return kInvalidHandle;
+  host::RecordEvent(event, stream);
   return 0;
 }
 
 int EventQuery(N::Event event) {
-  std::lock_guard lock(mutex);
-  return EventOf(event)->passed == EventOf(event)->recorded ? 0 : N::kCudaNotReady;
+  return host::HasPassed(event) ? 0 : N::kCudaNotReady;
 }
 
 int EventElapsed(float* milliseconds, N::Event from, N::Event to) {
-  std::lock_guard lock(mutex);
-  *milliseconds =
-      std::chrono::duration<float, std::milli>(EventOf(to)->time - EventOf(from)->time).count();
+  *milliseconds = host::MillisecondsBetween(from, to);
   return 0;
 }
 
@@ -477,6 +447,7 @@ const NcclLibrary& FakeNccl() {
                                       .group_start = GroupStart,
                                       .group_end = GroupEnd,
                                       .set_device = SetDevice,
+                                      .device_bus_id = DeviceBusId,
                                       .stream_create = StreamCreate,
                                       .stream_destroy = StreamDestroy,
                                       .stream_wait_event = StreamWaitEvent,
@@ -486,11 +457,6 @@ const NcclLibrary& FakeNccl() {
                                       .event_query = EventQuery,
                                       .event_elapsed = EventElapsed};
   return library;
-}
-
-void SynchronizeFakeStream(CUstream_st* stream) {
-  std::unique_lock lock(mutex);
-  StreamOf(stream).Synchronize(lock);
 }
 
 void BreakFakeRank(int rank, FakeFault fault) {

@@ -14,6 +14,7 @@
 #include "kernels/cuda/device.h"
 #include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/fake_nccl.h"
+#include "tests/gpu/host/streams.h"
 #include "worker/engine/comm/collective_cases.h"
 #include "worker/engine/comm/gloo_collective.h"
 #include "worker/engine/comm/hash_store.h"
@@ -33,18 +34,18 @@ class FakeDeviceRank : public TestRank {
       : TestRank(its_group, state.stream()), state_(state) {}
   TensorView NewTensor(DType dtype, int64_t count) override {
     Result<DeviceMemory> memory =
-        DeviceMemory::Allocate(0, static_cast<size_t>(count) * DTypeSize(dtype) + 1);
+        DeviceMemory::Allocate(stream.device.index, static_cast<size_t>(count) * DTypeSize(dtype) + 1);
     WEFT_CHECK(memory.ok(), memory.status().message());
     memory_.push_back(std::move(*memory));
     return {memory_.back().data(), dtype, {count}, stream.device};
   }
   void Write(const TensorView& tensor, const void* bytes) override {
-    SynchronizeFakeStream(state_.handle());
+    (void)state_.Synchronize();
     const host_cuda::DeviceAccess access;
     if (tensor.Bytes() > 0) std::memcpy(tensor.data, bytes, tensor.Bytes());
   }
   void Read(const TensorView& tensor, void* bytes) override {
-    SynchronizeFakeStream(state_.handle());
+    (void)state_.Synchronize();
     const host_cuda::DeviceAccess access;
     if (tensor.Bytes() > 0) std::memcpy(bytes, tensor.data, tensor.Bytes());
   }
@@ -64,8 +65,8 @@ void RunFakeRanks(int size, milliseconds timeout, const std::function<void(TestR
       options.size = size;
       options.connect_timeout = std::chrono::seconds(20);
       options.timeout = timeout;
-      options.device = {DeviceType::kCuda, 0};
-      auto state = StreamState::Create(0);
+      options.device = {DeviceType::kCuda, rank};
+      auto state = StreamState::Create(rank);
       WEFT_CHECK(state.ok(), state.status().message());
       Result<std::unique_ptr<Collective>> group = ConnectCollective(options, store);
       if (size > 1) {
@@ -79,7 +80,7 @@ void RunFakeRanks(int size, milliseconds timeout, const std::function<void(TestR
       {
         FakeDeviceRank test_rank(**group, **state);
         body(test_rank);
-        SynchronizeFakeStream((*state)->handle());
+        (void)(*state)->Synchronize();
         group->reset();
       }
     });
@@ -141,6 +142,8 @@ TEST(NcclCollective, TheHostGoesOnWhileTheStreamWaits) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  weft::host_cuda::SetDeviceCount(4);
+  weft::host_cuda::DeferWork(true);
   // Not there, so that the machine's own NCCL, if any, is not taken for the fake.
   setenv("WEFT_NCCL_LIBRARY", "/nonexistent/libnccl.so.2", 1);
   return RUN_ALL_TESTS();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace weft::host_cuda {
@@ -25,10 +26,14 @@ struct CUgraph_st {
 };
 
 /// A stream: work that waits to be run, in order. Under CUDA's name, so that its handle is one.
-struct CUstream_st {
+struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
+  int device = 0;
   std::deque<weft::host_cuda::Work> queue;
   uint64_t enqueued = 0;
   uint64_t done = 0;
+  bool running = false;                 ///< The work after `done`, on some thread.
+  bool closing = false;
+  std::thread thread;                   ///< Of one that runs by itself.
   std::string failure;                  ///< The first; stays.
   std::unique_ptr<CUgraph_st> capture;  ///< While one is under way.
   std::string capture_failure;
@@ -36,9 +41,11 @@ struct CUstream_st {
 
 /// A point in a stream's work.
 struct CUevent_st {
-  CUstream_st* stream = nullptr;
+  int device = 0;
+  std::shared_ptr<CUstream_st> stream;
   uint64_t position = 0;
-  std::chrono::steady_clock::time_point passed;
+  /// When the stream came to it; of each record anew.
+  std::shared_ptr<std::chrono::steady_clock::time_point> passed;
 };
 
 // NOLINTEND(readability-identifier-naming)
@@ -47,14 +54,18 @@ namespace weft::host_cuda {
 
 // Unless a test asks for more, work runs as soon as it is enqueued. Deferred work runs when
 // somebody waits for it, and no sooner: a host that reads a result without waiting, or writes over
-// what an asynchronous copy still has to read, gets other bits than it should. One lock guards all
-// streams.
+// what an asynchronous copy still has to read, gets other bits than it should. From any thread: the
+// work of a stream runs on whichever waits for it first, that of several streams at the same time.
 
-/// Streams are made and ended by these.
-CUstream_st* NewStream();
+/// On the current device; `by_itself`: on a thread of its own, as soon as it can, as work does that
+/// waits for others than this device's streams.
+CUstream_st* NewStream(bool by_itself = false);
 void EndStream(CUstream_st* stream);
 
-/// Runs everything enqueued on all streams, as calls that free memory do.
+/// On the current device.
+CUevent_st* NewEvent();
+
+/// Runs everything enqueued on all streams of the current device, as calls that free memory do.
 void SynchronizeAll();
 
 /// Whether work is deferred from now on.
@@ -78,8 +89,11 @@ std::string Synchronize(CUstream_st* stream);
 /// read at once, and written before the call returns.
 std::string CopyLater(CUstream_st* stream, void* to, const void* from, size_t bytes);
 
+/// Both of the same device.
 void RecordEvent(CUevent_st* event, CUstream_st* stream);
 bool HasPassed(const CUevent_st* event);
+/// Between two events that have passed.
+float MillisecondsBetween(const CUevent_st* from, const CUevent_st* to);
 /// Runs what was enqueued before the event was recorded.
 std::string Synchronize(CUevent_st* event);
 std::string WaitForEvent(CUstream_st* stream, CUevent_st* event);

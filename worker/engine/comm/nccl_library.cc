@@ -51,6 +51,7 @@ Result<const NcclLibrary*> Load() {
   // The runtime that this process has: streams are its own.
   void* const cuda = RTLD_DEFAULT;
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaSetDevice", l.set_device));
+  WEFT_RETURN_IF_ERROR(Find(cuda, "cudaDeviceGetPCIBusId", l.device_bus_id));
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaStreamCreateWithFlags", l.stream_create));
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaStreamDestroy", l.stream_destroy));
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaStreamWaitEvent", l.stream_wait_event));

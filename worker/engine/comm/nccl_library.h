@@ -32,7 +32,7 @@ struct NcclLibrary {
   static constexpr Config kNonBlocking = {sizeof(Config), 0xcafebeef, 21400, 0};
 
   enum Outcome : int { kSuccess = 0, kRemoteError = 6, kInProgress = 7 };
-  enum DataType : int { kUint8 = 1, kInt32 = 2, kFloat16 = 6, kFloat32 = 7, kBFloat16 = 9 };
+  enum DataType : int { kUint8 = 1, kInt32 = 2, kUint32 = 3, kFloat16 = 6, kFloat32 = 7, kBFloat16 = 9 };
   enum Operator : int { kSum = 0, kMax = 2 };
   static constexpr int kNoColor = -1;
 
@@ -59,6 +59,7 @@ struct NcclLibrary {
   static constexpr int kCudaNotReady = 600;
 
   int (*set_device)(int device);
+  int (*device_bus_id)(char* text, int length, int device);
   int (*stream_create)(Stream* stream, unsigned flags);
   int (*stream_destroy)(Stream stream);
   int (*stream_wait_event)(Stream stream, Event event, unsigned flags);

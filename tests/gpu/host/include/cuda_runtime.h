@@ -172,6 +172,8 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorLaunchFailure = 719,
 };
@@ -189,6 +191,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return WeftLaunchProblem().c_str();
     case cudaErrorMemoryAllocation:
       return "out of memory";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
     default:
       return "invalid argument";
   }
@@ -203,14 +207,14 @@ inline cudaError_t WeftOutcome(std::string problem) {
 }
 
 inline cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = weft::host_cuda::DeviceCount();
   return cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+  return weft::host_cuda::SetCurrentDevice(device) ? cudaSuccess : cudaErrorInvalidDevice;
 }
 inline cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = weft::host_cuda::CurrentDevice();
   return cudaSuccess;
 }
 
@@ -330,10 +334,11 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
 using cudaEvent_t = CUevent_st*;
 enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new CUevent_st;
+  *event = weft::host_cuda::NewEvent();
   return cudaSuccess;
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
   weft::host_cuda::RecordEvent(event, stream);
   return cudaSuccess;
 }
@@ -347,11 +352,10 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, u
   return WeftOutcome(weft::host_cuda::WaitForEvent(stream, event));
 }
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  *milliseconds = std::chrono::duration<float, std::milli>(to->passed - from->passed).count();
+  *milliseconds = weft::host_cuda::MillisecondsBetween(from, to);
   return cudaSuccess;
 }
 inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  (void)weft::host_cuda::Synchronize(event);
   delete event;
   return cudaSuccess;
 }
@@ -385,11 +389,12 @@ struct cudaLaunchConfig_t {
 
 namespace weft::host_cuda {
 
-/// A pointer among the arguments of a kernel leads where kernels can go.
+/// A pointer among the arguments of a kernel leads where kernels of the device can go.
 template <class T>
-bool KernelMayHave(const T& argument) {
+bool KernelMayHave(int device, const T& argument) {
   if constexpr (std::is_pointer_v<T>) {
-    return argument == nullptr || IsDeviceMemory(argument, 1) || IsPinnedMemory(argument, 1);
+    return argument == nullptr || DeviceHolding(argument, 1) == device ||
+           IsPinnedMemory(argument, 1);
   }
   return true;
 }
@@ -402,8 +407,12 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   static_assert((0 + ... + sizeof(Params)) <= 32764, "too many bytes of kernel arguments");
   const auto values =
       std::make_shared<std::tuple<std::remove_cvref_t<Params>...>>(std::forward<Args>(args)...);
+  const int device = config->stream->device;
+  if (device != weft::host_cuda::CurrentDevice()) return cudaErrorInvalidResourceHandle;
   const bool reachable = std::apply(
-      [](const auto&... each) { return (true && ... && weft::host_cuda::KernelMayHave(each)); },
+      [device](const auto&... each) {
+        return (true && ... && weft::host_cuda::KernelMayHave(device, each));
+      },
       *values);
   if (!reachable) return WeftOutcome("a kernel is given a pointer to memory of the host");
   const cudaLaunchConfig_t shape = *config;
