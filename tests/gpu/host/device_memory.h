@@ -17,7 +17,8 @@ void SetDeviceCount(int count);
 int CurrentDevice();
 bool SetCurrentDevice(int device);
 
-/// On the current device, as all that names none. Aligned to 256 bytes, all 0xff; null when the device is full.
+/// On the current device, as all that names none. Aligned to 256 bytes, all 0xff; null when the
+/// device is full.
 void* AllocateDeviceMemory(size_t bytes);
 void FreeDeviceMemory(void* memory);
 

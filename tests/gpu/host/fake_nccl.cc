@@ -24,8 +24,8 @@
 
 namespace {
 
-/// One lock for everything; whoever waits, waits for one condition. Never destroyed: operations wait
-/// for it until the process has ended.
+/// One lock for everything; whoever waits, waits for one condition. Never destroyed: operations
+/// wait for it until the process has ended.
 std::mutex& mutex = *new std::mutex;
 std::condition_variable& changed = *new std::condition_variable;
 
@@ -290,8 +290,7 @@ int ReduceScatter(const void* in, void* out, size_t count, int type, int op, N::
   return Meet(comm, stream, {in, out}, [=](std::map<int, Arrival>& arrivals) {
     std::vector<std::string> results;
     for (const auto& [rank, arrival] : arrivals) {
-      results.push_back(
-          Reduce(arrivals, type, op, static_cast<size_t>(rank) * count, count));
+      results.push_back(Reduce(arrivals, type, op, static_cast<size_t>(rank) * count, count));
     }
     for (auto& [rank, arrival] : arrivals) {
       const std::string& result = results[static_cast<size_t>(rank)];

@@ -33,8 +33,8 @@ class FakeDeviceRank : public TestRank {
   FakeDeviceRank(Collective& its_group, StreamState& state)
       : TestRank(its_group, state.stream()), state_(state) {}
   TensorView NewTensor(DType dtype, int64_t count) override {
-    Result<DeviceMemory> memory =
-        DeviceMemory::Allocate(stream.device.index, static_cast<size_t>(count) * DTypeSize(dtype) + 1);
+    Result<DeviceMemory> memory = DeviceMemory::Allocate(
+        stream.device.index, static_cast<size_t>(count) * DTypeSize(dtype) + 1);
     WEFT_CHECK(memory.ok(), memory.status().message());
     memory_.push_back(std::move(*memory));
     return {memory_.back().data(), dtype, {count}, stream.device};

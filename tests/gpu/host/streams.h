@@ -31,7 +31,7 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   std::deque<weft::host_cuda::Work> queue;
   uint64_t enqueued = 0;
   uint64_t done = 0;
-  bool running = false;                 ///< The work after `done`, on some thread.
+  bool running = false;  ///< The work after `done`, on some thread.
   bool closing = false;
   std::thread thread;                   ///< Of one that runs by itself.
   std::string failure;                  ///< The first; stays.

@@ -42,6 +42,9 @@ Work Collective::StartChecked(const Stream& stream, CollectiveCall call) {
       std::find(kFloatTypes.begin(), kFloatTypes.end(), call.input.dtype) == kFloatTypes.end()) {
     return refuse("no reduction of " + Describe(call.input));
   }
+  if (call.reduction == Reduction::kMaxMagnitude && call.input.dtype != DType::kF32) {
+    return refuse("no largest magnitude of " + Describe(call.input));
+  }
   if (call.input.dtype != call.output.dtype) {
     return refuse(Describe(call.input) + " into " + Describe(call.output));
   }

@@ -16,7 +16,11 @@
 namespace weft::engine {
 
 /// How the values of the ranks become one.
-enum class Reduction : uint8_t { kSum, kMax };
+enum class Reduction : uint8_t {
+  kSum,
+  kMax,
+  kMaxMagnitude,  ///< Of f32 numbers that are not negative: a NaN is larger than all.
+};
 
 /// Elements that go to, or come from, `peer`. A rank may send to itself.
 struct Transfer {
@@ -50,7 +54,8 @@ struct CollectiveCall {
 /// **Reductions** have the same bits on every rank, and the same each time. On a CPU they depend on
 /// the values alone: those of each element are added in the order of the ranks, in f32, and rounded
 /// once to the type of the tensor; a maximum is NaN when a rank has one. NCCL adds bf16 and f16 in
-/// f32 too, but in an order of its own, which the number of elements and the machines fix.
+/// f32 too, but in an order of its own, which the number of elements and the machines fix, and its
+/// maxima (kMax) leave out what is NaN.
 ///
 /// **Failures.** When a peer dies, falls silent for longer than the timeout, or aborts, the
 /// operation under way answers kUnavailable, and so do all later ones: the group is broken for good
@@ -163,8 +168,9 @@ struct CollectiveOptions {
 };
 
 /// Joins the group of `options.size` ranks that share `store`, which outlives the group: Gloo over
-/// TCP, or nothing at all for a single rank. kUnavailable when the peers do not come, kInvalid when
-/// the host is not ours.
+/// TCP on CPUs, NCCL on CUDA devices with Gloo beside it for the host, or nothing at all for a
+/// single rank. kUnavailable when the peers do not come or there is no NCCL, kInvalid when the host
+/// is not ours, or when some ranks have a GPU and others none, or two ranks the same one.
 Result<std::unique_ptr<Collective>> ConnectCollective(const CollectiveOptions& options,
                                                       Store& store);
 

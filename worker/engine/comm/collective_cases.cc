@@ -157,6 +157,16 @@ TEST_P(CollectiveCases, MaximaKeepWhatIsNotANumber) {
     }
     EXPECT_EQ(result[1], infinity);
     EXPECT_EQ(result[2], -1);
+    const TensorView magnitudes = rank.Put(
+        DType::kF32, {own == 1 ? nan : infinity, own == 2 ? 3e38f : 1, 0, own == 0 ? -nan : 7});
+    ASSERT_TRUE(rank.group.AllReduce(rank.stream, magnitudes, Reduction::kMaxMagnitude)
+                    .Wait(rank.stream)
+                    .ok());
+    const std::vector<float> largest = rank.Get(magnitudes);
+    EXPECT_TRUE(std::isnan(largest[0]));
+    EXPECT_EQ(largest[1], 3e38f);
+    EXPECT_EQ(largest[2], 0);
+    EXPECT_TRUE(std::isnan(largest[3]));
   });
 }
 
@@ -302,11 +312,12 @@ TEST_P(CollectiveCases, WrongArgumentsAreRefusedAndHarmNothing) {
     TensorView elsewhere = ten;
     elsewhere.device.index += 1;
     for (const Work& work :
-         {group.AllReduce(rank.stream, words), group.AllReduce(rank.stream, strided),
-          group.AllReduce(rank.stream, elsewhere), group.ReduceScatter(rank.stream, ten, ten),
-          group.ReduceScatter(rank.stream, words, five), group.AllGather(rank.stream, five, five),
-          group.Broadcast(rank.stream, ten, 2), group.Send(rank.stream, ten, -1),
-          group.Exchange(rank.stream, {{ten, group.rank()}}, {}),
+         {group.AllReduce(rank.stream, words),
+          group.AllReduce(rank.stream, rank.NewTensor(DType::kBF16, 4), Reduction::kMaxMagnitude),
+          group.AllReduce(rank.stream, strided), group.AllReduce(rank.stream, elsewhere),
+          group.ReduceScatter(rank.stream, ten, ten), group.ReduceScatter(rank.stream, words, five),
+          group.AllGather(rank.stream, five, five), group.Broadcast(rank.stream, ten, 2),
+          group.Send(rank.stream, ten, -1), group.Exchange(rank.stream, {{ten, group.rank()}}, {}),
           group.AllToAll(rank.stream, ten, five), group.AllToAll(rank.stream, ten, words),
           group.AllToAll(rank.stream, ten, std::vector<int64_t>{11, -1}, ten,
                          std::vector<int64_t>{5, 5})}) {

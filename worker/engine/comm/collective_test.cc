@@ -8,12 +8,14 @@
 
 #include "worker/engine/comm/collective_cases.h"
 #include "worker/engine/comm/hash_store.h"
+#include "worker/engine/comm/rank_place.h"
 #include "worker/engine/comm/rank_threads.h"
 
 namespace weft::engine {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class HostRank : public TestRank {
@@ -87,6 +89,22 @@ TEST(Collective, AVanishedRankIsNoticedAtOnce) {
     EXPECT_EQ(group.AllReduce(Stream{}, values).Wait(Stream{}).code(), StatusCode::kUnavailable);
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10000));
+}
+
+TEST(Collective, RanksOnDifferentKindsOfDevicesOrOnTheSameGpuAreRefused) {
+  RunRanks(3, milliseconds(20000), [](Collective& group) {
+    const auto check = [&](const std::vector<std::string>& places) {
+      return CheckPlaces(group, places[static_cast<size_t>(group.rank())]);
+    };
+    EXPECT_TRUE(check({"CPU", "CPU", "CPU"}).ok());
+    EXPECT_TRUE(check({"GPU 0 of machine a", "GPU 1 of machine a", "GPU 0 of machine b"}).ok());
+    const Status mixed = check({"CPU", "CPU", "GPU 1 of machine a"});
+    EXPECT_EQ(mixed.code(), StatusCode::kInvalid);
+    EXPECT_THAT(mixed.message(), AllOf(HasSubstr("rank 2 on GPU 1"), HasSubstr("hint:")));
+    const Status shared = check({"GPU 1 of machine a", "GPU 0 of machine a", "GPU 1 of machine a"});
+    EXPECT_EQ(shared.code(), StatusCode::kInvalid);
+    EXPECT_THAT(shared.message(), AllOf(HasSubstr("ranks 0 and 2"), HasSubstr("hint:")));
+  });
 }
 
 TEST(Collective, BadOptionsAreRefusedAndAbsentPeersTimeOut) {

@@ -1,4 +1,5 @@
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "worker/engine/comm/collective.h"
@@ -6,6 +7,7 @@
 #include "worker/engine/comm/local_collective.h"
 #include "worker/engine/comm/nccl_collective.h"
 #include "worker/engine/comm/nccl_library.h"
+#include "worker/engine/comm/rank_place.h"
 
 namespace weft::engine {
 
@@ -17,10 +19,16 @@ Result<std::unique_ptr<Collective>> ConnectCollective(const CollectiveOptions& o
   }
   if (options.host.empty()) return InvalidError("collectives need an address to listen on");
   if (options.size == 1) return NewLocalCollective(options.device, "world");
-  if (options.device.type == DeviceType::kCpu) return ConnectGloo(options, store);
+  const bool on_cpu = options.device.type == DeviceType::kCpu;
+  const NcclLibrary* nccl = nullptr;
   // Before anybody waits for anybody.
-  WEFT_ASSIGN_OR_RETURN(const NcclLibrary* nccl, LoadNccl());
+  if (!on_cpu) {
+    WEFT_ASSIGN_OR_RETURN(nccl, LoadNccl());
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::string place, PlaceOf(options.device, nccl));
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Collective> host, ConnectGloo(options, store));
+  WEFT_RETURN_IF_ERROR(CheckPlaces(*host, place));
+  if (on_cpu) return host;
   return ConnectNccl(*nccl, options, store, std::move(host));
 }
 

@@ -298,7 +298,9 @@ int NcclCollective::Call(const CollectiveCall& call) {
   const TensorView& in = call.input;
   const TensorView& out = call.output;
   const int op = call.reduction == Reduction::kSum ? N::kSum : N::kMax;
-  const int type = TypeOf(in.dtype);
+  // The bits of numbers that are not negative are ordered as they are, with NaN above all, which
+  // NCCL's maximum of floating-point numbers leaves out.
+  const int type = call.reduction == Reduction::kMaxMagnitude ? int{N::kUint32} : TypeOf(in.dtype);
   const bool empty = CountOf(in) == 0;
   switch (call.kind) {
     case CollectiveKind::kAllReduce:

@@ -32,7 +32,14 @@ struct NcclLibrary {
   static constexpr Config kNonBlocking = {sizeof(Config), 0xcafebeef, 21400, 0};
 
   enum Outcome : int { kSuccess = 0, kRemoteError = 6, kInProgress = 7 };
-  enum DataType : int { kUint8 = 1, kInt32 = 2, kUint32 = 3, kFloat16 = 6, kFloat32 = 7, kBFloat16 = 9 };
+  enum DataType : int {
+    kUint8 = 1,
+    kInt32 = 2,
+    kUint32 = 3,
+    kFloat16 = 6,
+    kFloat32 = 7,
+    kBFloat16 = 9
+  };
   enum Operator : int { kSum = 0, kMax = 2 };
   static constexpr int kNoColor = -1;
 

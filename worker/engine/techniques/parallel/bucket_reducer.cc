@@ -71,7 +71,8 @@ Status BucketReducer::SumScalars(std::span<double> values) {
 
 Status BucketReducer::Maximum(const TensorView& values) {
   WEFT_RETURN_IF_ERROR(status_);
-  return group_->AllReduce(stream_, values, Reduction::kMax, "largest magnitudes").Wait(stream_);
+  return group_->AllReduce(stream_, values, Reduction::kMaxMagnitude, "largest magnitudes")
+      .Wait(stream_);
 }
 
 }  // namespace weft::engine
