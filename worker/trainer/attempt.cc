@@ -58,6 +58,11 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
   spec_.job.model = ResolveModel(spec.job, data_);
 }
 
+Attempt::~Attempt() {
+  // The peers need not wait for what will never come, nor this device for them.
+  if (group_ != nullptr && !ended_) group_->Abort();
+}
+
 Status Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(ValidateJob(spec_.job));
   if (spec_.job.model.vocab_size < data_.vocab_size) {
@@ -114,6 +119,7 @@ Status Attempt::Join() {
   options.rank = static_cast<int>(spec_.rank);
   options.size = static_cast<int>(spec_.world_size);
   if (!spec_.host.empty()) options.host = spec_.host;
+  options.device = context_.stream.device;
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
   return OkStatus();
 }
@@ -173,6 +179,12 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
 }
 
 Result<AttemptOutcome> Attempt::Train() {
+  Result<AttemptOutcome> outcome = TrainToTheEnd();
+  ended_ = outcome.ok();
+  return outcome;
+}
+
+Result<AttemptOutcome> Attempt::TrainToTheEnd() {
   speed_.emplace(steady_clock::now());
   const JobSpec& job = spec_.job;
   while (!trainer_->finished()) {

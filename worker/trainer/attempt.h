@@ -25,6 +25,10 @@ class Attempt {
  public:
   Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter& reporter,
           engine::Store& store);
+  /// Leaves the peers; without waiting for them unless Train has ended well.
+  ~Attempt();
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
 
   /// Joins the peers, builds the model and restores the newest state.
   Status Prepare();
@@ -46,6 +50,7 @@ class Attempt {
   bool first_rank() const { return spec_.rank == 0; }
   /// Each rank holds a part of the state, and saves it.
   bool shares_state() const { return spec_.plan.zero_stage > 0 && spec_.world_size > 1; }
+  Result<AttemptOutcome> TrainToTheEnd();
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
   Status OpenDevice();
   Status Join();
@@ -85,8 +90,8 @@ class Attempt {
   engine::Store& store_;
   const std::chrono::steady_clock::time_point begin_;
 
-  std::unique_ptr<engine::Collective> group_;
   std::unique_ptr<engine::ComputeDevice> device_;
+  std::unique_ptr<engine::Collective> group_;
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.
@@ -96,6 +101,7 @@ class Attempt {
   std::optional<Speedometer> speed_;
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
+  bool ended_ = false;  ///< Well.
   int64_t first_step_ = 0;
   int64_t first_tokens_ = 0;
   int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.

@@ -16,12 +16,6 @@ Status CheckPlan(const AttemptSpec& spec) {
                         std::to_string(spec.world_size) + " does not fit a plan for " +
                         std::to_string(RankCount(spec.plan.mesh)) + " ranks");
   }
-  if (spec.plan.device != "cpu" && spec.world_size > 1) {
-    return UnavailableError("plan.device " + spec.plan.device + " for " +
-                            std::to_string(spec.world_size) +
-                            " ranks: ranks sum gradients on CPUs only; hint: resources.device: "
-                            "cpu, or one rank");
-  }
   return OkStatus();
 }
 

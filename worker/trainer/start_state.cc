@@ -89,6 +89,14 @@ Result<std::string> BroadcastText(engine::Collective& group, const std::string& 
   return all[0];
 }
 
+/// What rank 0 has, to all. Not all state is on the device: some the host alone computes with.
+Status BroadcastTensor(engine::Collective& group, const Stream& stream, const TensorView& view) {
+  if (view.device.type == DeviceType::kCpu) {
+    return group.Broadcast({static_cast<std::byte*>(view.data), view.Bytes()}, 0);
+  }
+  return group.Broadcast(stream, view, 0, "broadcast state").Wait(stream);
+}
+
 }  // namespace
 
 Status SaveRollback(Env& env, const std::string& run_dir, const engine::TrainCounters& counters) {
@@ -116,8 +124,7 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
         own.push_back(std::move(tensor));
         continue;
       }
-      WEFT_RETURN_IF_ERROR(
-          group.Broadcast({static_cast<std::byte*>(tensor.view.data), tensor.view.Bytes()}, 0));
+      WEFT_RETURN_IF_ERROR(BroadcastTensor(group, model.parameters().stream(), tensor.view));
     }
     if (group.rank() > 0 && !own.empty() && !start.checkpoint_path.empty()) {
       WEFT_RETURN_IF_ERROR(LoadParts(env, start.checkpoint_path, own, model.parameters().stream()));

@@ -7,6 +7,7 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/models/model.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/trainer.h"
@@ -30,9 +31,12 @@ struct DeviceRun {
   std::unique_ptr<ComputeDevice> device;
   Context context;
   std::unique_ptr<Model> model;
+  std::unique_ptr<DataParallel> reducer;  ///< With a group.
   std::unique_ptr<Trainer> trainer;
 
-  DeviceRun(const JobSpec& job, const Plan& plan, BatchSource& data, Device where) {
+  /// `group`: of the ranks that train together, on `where`.
+  DeviceRun(const JobSpec& job, const Plan& plan, BatchSource& data, Device where,
+            Collective* group = nullptr) {
     kernels::cpu::SetThreads(1);
     auto opened = ComputeDevice::Open({.device = where, .chunk_bytes = size_t{1} << 20});
     WEFT_CHECK(opened.ok(), opened.status().message());
@@ -43,9 +47,17 @@ struct DeviceRun {
     model = *std::move(made);
     const Status drawn = model->parameters().Initialize(1);
     WEFT_CHECK(drawn.ok(), drawn.message());
-    auto trains = Trainer::New(
-        job, plan,
-        {.context = &context, .model = model.get(), .train = &data, .validation = &data});
+    if (group != nullptr) {
+      reducer = std::make_unique<DataParallel>(group, &model->parameters(), plan.bucket_bytes,
+                                               context.stream);
+    }
+    auto trains = Trainer::New(job, plan,
+                               {.context = &context,
+                                .model = model.get(),
+                                .train = &data,
+                                .validation = &data,
+                                .reducer = reducer.get(),
+                                .rank = group != nullptr ? group->rank() : 0});
     WEFT_CHECK(trains.ok(), trains.status().message());
     trainer = *std::move(trains);
   }
