@@ -5,6 +5,26 @@
 #include "kernels/argument_check.h"
 
 namespace weft::kernels {
+namespace {
+
+// What both operations on a part share.
+void CheckPart(ArgumentCheck& check, const TensorView& logits, const TensorView& targets,
+               const LogitsPart& part, const TensorView& found) {
+  check.That(logits.shape.rank == 2, "logits must be a matrix")
+      .That(found.shape.rank == 2, "found must be a matrix");
+  if (!check.status().ok()) return;
+  const int64_t rows = logits.shape[0];
+  check.Tensor("logits", logits, logits.shape, kFloatTypes)
+      .ContiguousTensor("targets", targets, Shape{rows}, {DType::kI32})
+      .ContiguousTensor("found", found, {found.shape[0], rows}, {DType::kF32})
+      .That(part.columns >= 1 && part.columns <= logits.shape[1] && part.first >= 0 &&
+                part.first + part.columns <= part.vocabulary,
+            "tokens " + std::to_string(part.first) + " and " + std::to_string(part.columns - 1) +
+                " more are not in " + std::to_string(logits.shape[1]) +
+                " columns of logits of a vocabulary of " + std::to_string(part.vocabulary));
+}
+
+}  // namespace
 
 Status CheckCrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
   ArgumentCheck check(stream, "CrossEntropy");
@@ -20,6 +40,25 @@ Status CheckCrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
   if (args.predictions) {
     check.ContiguousTensor("predictions", args.predictions, Shape{rows}, {DType::kI32});
   }
+  return check.status();
+}
+
+Status CheckMeasureLogitsPart(const Stream& stream, const MeasureLogitsPartArgs& args) {
+  ArgumentCheck check(stream, "MeasureLogitsPart");
+  CheckPart(check, args.logits, args.targets, args.part, args.found);
+  check.That(args.found.shape[0] == kLogitsPartNumbers, "found is of one rank");
+  return check.status();
+}
+
+Status CheckCrossEntropyOfParts(const Stream& stream, const CrossEntropyOfPartsArgs& args) {
+  ArgumentCheck check(stream, "CrossEntropyOfParts");
+  CheckPart(check, args.logits, args.targets, args.part, args.found);
+  WEFT_RETURN_IF_ERROR(check.status());
+  check
+      .That(args.found.shape[0] >= kLogitsPartNumbers &&
+                args.found.shape[0] % kLogitsPartNumbers == 0,
+            "found is of whole ranks")
+      .ContiguousTensor("losses", args.losses, Shape{args.logits.shape[0]}, {DType::kF32});
   return check.status();
 }
 

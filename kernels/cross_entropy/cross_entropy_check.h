@@ -6,5 +6,7 @@ namespace weft::kernels {
 
 /// What all back ends demand of the arguments, but for the values of targets.
 Status CheckCrossEntropy(const Stream& stream, const CrossEntropyArgs& args);
+Status CheckMeasureLogitsPart(const Stream& stream, const MeasureLogitsPartArgs& args);
+Status CheckCrossEntropyOfParts(const Stream& stream, const CrossEntropyOfPartsArgs& args);
 
 }  // namespace weft::kernels

@@ -131,6 +131,126 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(Rows<T> a) {
   }
 }
 
+template <class T>
+struct PartRows {
+  T* logits;
+  int64_t row_stride;
+  const int32_t* targets;
+  int columns;     ///< In memory.
+  int vocabulary;  ///< Real ones here.
+  int first;
+  int whole;  ///< Vocabulary of all ranks.
+  float* found;
+  int64_t rows;
+  int ranks;
+  float grad_scale;
+  bool write_gradient;
+  float* losses;
+};
+
+// A block a row.
+template <class T, int kCount>
+__global__ void __launch_bounds__(kThreads) MeasureLogitsPartKernel(PartRows<T> a) {
+  const int64_t row = blockIdx.x;
+  const T* logits = a.logits + row * a.row_stride;
+  const int target = a.targets[row];
+  const bool inside = target >= 0 && target < a.whole;
+  const int thread = static_cast<int>(threadIdx.x);
+  Softmax own;
+  if (inside) {
+    for (int c = thread * kCount; c < a.vocabulary; c += kThreads * kCount) {
+      if (c + kCount <= a.vocabulary) {
+        const Packed<T, kCount> packed = LoadPacked<kCount>(logits + c);
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) own.Add(packed[k], c + k);
+      } else {
+        for (int k = c; k < a.vocabulary; ++k) own.Add(Widen(logits[k]), k);
+      }
+    }
+  }
+  own.MergeOverWarp();
+  WEFT_SHARED(maxima, float[kWarps]);
+  WEFT_SHARED(sums, float[kWarps]);
+  if (thread % kWarp == 0) {
+    maxima[thread / kWarp] = own.max;
+    sums[thread / kWarp] = own.sum;
+  }
+  __syncthreads();
+  if (thread != 0) return;
+  Softmax all;
+  for (int w = 0; w < kWarps; ++w) all.Merge(maxima[w], sums[w], 0);
+  const int column = target - a.first;
+  const bool here = inside && column >= 0 && column < a.vocabulary;
+  a.found[row] = inside ? all.max : 0.0f;
+  a.found[row + a.rows] = inside ? all.sum : 0.0f;
+  a.found[row + 2 * a.rows] = here ? Widen(logits[column]) : 0.0f;
+}
+
+// A block a row; each thread puts together what the ranks found.
+template <class T, int kCount>
+__global__ void __launch_bounds__(kThreads) CrossEntropyOfPartsKernel(PartRows<T> a) {
+  const int64_t row = blockIdx.x;
+  T* logits = a.logits + row * a.row_stride;
+  const int target = a.targets[row];
+  const bool inside = target >= 0 && target < a.whole;
+  const int column = target - a.first;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t rank_stride = kLogitsPartNumbers * a.rows;
+  const float* found = a.found + row;
+  float max = found[0];
+  for (int rank = 1; rank < a.ranks; ++rank) max = fmaxf(max, found[rank * rank_stride]);
+  float sum = 0, at_target = 0;
+  for (int rank = 0; rank < a.ranks; ++rank) {
+    const float* of_rank = found + rank * rank_stride;
+    sum += of_rank[a.rows] * expf(of_rank[0] - max);
+    at_target += of_rank[2 * a.rows];
+  }
+  if (thread == 0) {
+    a.losses[row] = inside ? logf(sum) + (max - at_target) : target == kIgnoreTarget ? 0.0f : NAN;
+  }
+  if (!a.write_gradient) return;
+  const float factor = inside ? a.grad_scale / sum : 0.0f;
+  const auto gradient = [&](float logit, int c) {
+    if (!inside || c >= a.vocabulary) return 0.0f;
+    const float p = expf(logit - max) * factor;
+    return c == column ? p - a.grad_scale : p;
+  };
+  for (int c = thread * kCount; c < a.columns; c += kThreads * kCount) {
+    if (c + kCount <= a.columns) {
+      float values[kCount];
+      LoadFloats(logits + c, values);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) values[k] = gradient(values[k], c + k);
+      StoreFloats(logits + c, values);
+    } else {
+      for (int k = c; k < a.columns; ++k) logits[k] = Narrow<T>(gradient(Widen(logits[k]), k));
+    }
+  }
+}
+
+template <class T>
+PartRows<T> RowsOf(const TensorView& logits, const TensorView& targets, const LogitsPart& part,
+                   const TensorView& found) {
+  return {.logits = logits.As<T>(),
+          .row_stride = logits.row_stride,
+          .targets = targets.As<int32_t>(),
+          .columns = static_cast<int>(logits.shape[1]),
+          .vocabulary = static_cast<int>(part.columns),
+          .first = static_cast<int>(part.first),
+          .whole = static_cast<int>(part.vocabulary),
+          .found = found.As<float>(),
+          .rows = logits.shape[0],
+          .ranks = static_cast<int>(found.shape[0] / kLogitsPartNumbers),
+          .grad_scale = 0,
+          .write_gradient = false,
+          .losses = nullptr};
+}
+
+template <class T>
+bool Wide(const PartRows<T>& rows) {
+  return Aligned16(rows.logits) && rows.row_stride % kWide<T> == 0;
+}
+
 }  // namespace
 
 Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
@@ -152,6 +272,32 @@ Status CrossEntropy(const Stream& stream, const CrossEntropyArgs& args) {
     return Launch(stream, "CrossEntropy",
                   {.grid = {static_cast<unsigned>(logits.shape[0])}, .block = {kThreads}},
                   wide ? CrossEntropyKernel<T, kWide<T>> : CrossEntropyKernel<T, 1>, rows);
+  });
+}
+
+Status MeasureLogitsPart(const Stream& stream, const MeasureLogitsPartArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckMeasureLogitsPart(stream, args));
+  return WithFloatType(args.logits.dtype, [&]<class T>() {
+    const PartRows<T> rows = RowsOf<T>(args.logits, args.targets, args.part, args.found);
+    return Launch(stream, "MeasureLogitsPart",
+                  {.grid = {static_cast<unsigned>(rows.rows)}, .block = {kThreads}},
+                  Wide(rows) ? MeasureLogitsPartKernel<T, kWide<T>> : MeasureLogitsPartKernel<T, 1>,
+                  rows);
+  });
+}
+
+Status CrossEntropyOfParts(const Stream& stream, const CrossEntropyOfPartsArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckCrossEntropyOfParts(stream, args));
+  return WithFloatType(args.logits.dtype, [&]<class T>() {
+    PartRows<T> rows = RowsOf<T>(args.logits, args.targets, args.part, args.found);
+    rows.grad_scale = args.grad_scale;
+    rows.write_gradient = args.write_gradient;
+    rows.losses = args.losses.As<float>();
+    return Launch(
+        stream, "CrossEntropyOfParts",
+        {.grid = {static_cast<unsigned>(rows.rows)}, .block = {kThreads}},
+        Wide(rows) ? CrossEntropyOfPartsKernel<T, kWide<T>> : CrossEntropyOfPartsKernel<T, 1>,
+        rows);
   });
 }
 

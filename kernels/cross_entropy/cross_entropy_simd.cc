@@ -61,12 +61,33 @@ float Row(T* logits, int64_t columns, int64_t vocabulary, int64_t target, float 
   return __builtin_logf(sum) + (max - at_target[0]);
 }
 
+template <class T>
+void Measure(const T* logits, int64_t count, float* largest, float* sum) {
+  *largest = RowMax(logits, count);
+  *sum = RowExpSum<false>(logits, count, *largest, nullptr);
+}
+
+template <class T>
+void Softmax(T* logits, int64_t columns, int64_t count, float largest, float factor) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Store(logits + i, Exp(Load(logits + i) - largest) * factor);
+  }
+  if (i < count) {
+    StorePart(logits + i, Exp(LoadPart(logits + i, count - i) - largest) * factor, count - i);
+  }
+  for (i = count; i < columns; i += kLanes) StoreUpTo(logits + i, VecF{}, columns - i);
+}
+
+template <class T>
+constexpr CrossEntropyRow<T> kRowOf = {Row<T>, Measure<T>, Softmax<T>};
+
 }  // namespace
 
 const CrossEntropyKernels kCrossEntropyKernels = {
-    .f32 = {Row<float>},
-    .bf16 = {Row<BFloat16>},
-    .f16 = {Row<Half>},
+    .f32 = kRowOf<float>,
+    .bf16 = kRowOf<BFloat16>,
+    .f16 = kRowOf<Half>,
 };
 
 }  // namespace weft::kernels::cpu::WEFT_ISA

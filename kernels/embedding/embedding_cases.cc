@@ -12,6 +12,12 @@ struct Geometry {
   int64_t vocabulary;
   int64_t context;  ///< 0: no positions.
   int64_t width;
+  int64_t first_row = 0;  ///< Of the token table, when it is a part ...
+  int64_t part_rows = 0;  ///< ... of so many rows; 0: it is the whole.
+
+  bool partial() const { return part_rows > 0; }
+  int64_t TokenRows() const { return partial() ? part_rows : vocabulary; }
+  EmbeddingPart Part() const { return {first_row, partial() ? vocabulary : 0}; }
 
   /// Rows of both tables that are touched, nearly: each once, however often its index comes.
   int64_t TableRows() const { return std::min(count, vocabulary) + std::min(count, context); }
@@ -19,13 +25,20 @@ struct Geometry {
 
 std::string NameOf(const char* op, const Geometry& g, DType dtype) {
   return std::string(op) + "/" + std::to_string(g.count) + "of" + std::to_string(g.vocabulary) +
-         "x" + std::to_string(g.width) + (g.context > 0 ? "+positions/" : "/") +
-         std::string(DTypeName(dtype));
+         "x" + std::to_string(g.width) + (g.partial() ? "+part" : "") +
+         (g.context > 0 ? "+positions/" : "/") + std::string(DTypeName(dtype));
 }
 
 std::vector<int32_t> Indices(const TestTensor& tensor) {
   std::vector<double> values = tensor.InitialValues();
   return {values.begin(), values.end()};
+}
+
+/// The whole table or its gradient, zero where another part has the rows.
+std::vector<double> Whole(const Geometry& g, const std::vector<double>& part) {
+  std::vector<double> whole(static_cast<size_t>(g.vocabulary * g.width));
+  std::copy(part.begin(), part.end(), whole.begin() + g.first_row * g.width);
+  return whole;
 }
 
 TestTensor& MakeIndices(OpRun& run, int64_t count, int64_t limit) {
@@ -38,18 +51,19 @@ OpCase ForwardCase(const Geometry& g, DType dtype, DType table_type, CaseUse use
             bool with_positions = g.context > 0;
             TestTensor& tokens = MakeIndices(run, g.count, g.vocabulary);
             TestTensor& positions = MakeIndices(run, g.count, std::max<int64_t>(g.context, 1));
-            TestTensor& table = run.Input(table_type, {g.vocabulary, g.width});
+            TestTensor& table = run.Input(table_type, {g.TokenRows(), g.width});
             TestTensor& position_table = run.Input(table_type, {g.context, g.width});
             TestTensor& out = run.Output(
                 "out", dtype, {g.count, g.width}, 0, 1,
                 [=, &tokens, &positions, &table, &position_table] {
                   return ref::Embedding(
                       Indices(tokens), with_positions ? Indices(positions) : std::vector<int32_t>(),
-                      table.InitialValues(), position_table.InitialValues(), g.width);
+                      Whole(g, table.InitialValues()), position_table.InitialValues(), g.width);
                 });
             EmbeddingForwardArgs args;
             args.tokens = tokens.view();
             args.token_table = table.view();
+            args.part = g.Part();
             if (with_positions) {
               args.positions = positions.view();
               args.position_table = position_table.view();
@@ -66,22 +80,26 @@ OpCase BackwardCase(const Geometry& g, DType dtype, CaseUse use) {
             TestTensor& tokens = MakeIndices(run, g.count, g.vocabulary);
             TestTensor& positions = MakeIndices(run, g.count, std::max<int64_t>(g.context, 1));
             TestTensor& dout = run.Input(dtype, {g.count, g.width});
-            TestTensor& dtable = run.Input(DType::kF32, {g.vocabulary, g.width});
-            auto add = [=, &dout](const TestTensor& indices, const TestTensor& gradient) {
-              std::vector<double> sum = gradient.InitialValues();
+            TestTensor& dtable = run.Input(DType::kF32, {g.TokenRows(), g.width});
+            auto add = [=, &dout](const TestTensor& indices, std::vector<double> sum) {
               ref::EmbeddingBackward(Indices(indices), dout.InitialValues(), g.width, sum);
               return sum;
             };
-            run.Check("dtoken_table", dtable, g.count,
-                      [=, &tokens, &dtable] { return add(tokens, dtable); });
+            run.Check("dtoken_table", dtable, g.count, [=, &tokens, &dtable] {
+              const std::vector<double> sum = add(tokens, Whole(g, dtable.InitialValues()));
+              const auto begin = sum.begin() + g.first_row * g.width;
+              return std::vector<double>(begin, begin + g.TokenRows() * g.width);
+            });
             EmbeddingBackwardArgs args;
             args.tokens = tokens.view();
             args.dout = dout.view();
             args.dtoken_table = dtable.view();
+            args.part = g.Part();
             if (g.context > 0) {
               TestTensor& dposition = run.Input(DType::kF32, {g.context, g.width});
-              run.Check("dposition_table", dposition, g.count,
-                        [=, &positions, &dposition] { return add(positions, dposition); });
+              run.Check("dposition_table", dposition, g.count, [=, &positions, &dposition] {
+                return add(positions, dposition.InitialValues());
+              });
               args.positions = positions.view();
               args.dposition_table = dposition.view();
             }
@@ -105,6 +123,8 @@ std::vector<OpCase> EmbeddingCases() {
     add({40, 7, 9, 33}, CaseUse::kTest);
     add({900, 50, 128, 70}, CaseUse::kTest);
     add({900, 3, 0, 70}, CaseUse::kTest);
+    add({40, 7, 9, 33, 2, 3}, CaseUse::kTest);
+    add({900, 50, 0, 24, 38, 12}, CaseUse::kTest);
     // More tokens than a CUDA kernel sorts at a time, and rows of whole 16 bytes.
     add({5000, 50, 0, 24}, CaseUse::kTest);
     add({2048, 50304, 1024, 384}, CaseUse::kSpeed);

@@ -34,6 +34,12 @@ void Check(ArgumentCheck& check, const TensorView& tokens, const TensorView& pos
   }
 }
 
+void CheckPart(ArgumentCheck& check, const TensorView& token_table, const EmbeddingPart& part) {
+  if (part.vocabulary == 0 || !token_table || !check.status().ok()) return;
+  check.That(part.first_row >= 0 && part.first_row + token_table.shape[0] <= part.vocabulary,
+             "the token table is no part of a vocabulary of " + std::to_string(part.vocabulary));
+}
+
 }  // namespace
 
 Status CheckEmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& args) {
@@ -41,6 +47,7 @@ Status CheckEmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& a
   check.That(static_cast<bool>(args.token_table), "the token table is missing");
   Check(check, args.tokens, args.positions, args.token_table, args.position_table, "out", args.out,
         kMatrixTypes);
+  CheckPart(check, args.token_table, args.part);
   return check.status();
 }
 
@@ -49,6 +56,7 @@ Status CheckEmbeddingBackward(const Stream& stream, const EmbeddingBackwardArgs&
   // Without a gradient table for them, positions do not matter.
   Check(check, args.tokens, args.dposition_table ? args.positions : TensorView(), args.dtoken_table,
         args.dposition_table, "dout", args.dout, {DType::kF32});
+  CheckPart(check, args.dtoken_table, args.part);
   return check.status();
 }
 

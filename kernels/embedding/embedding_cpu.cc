@@ -13,10 +13,11 @@ namespace {
 constexpr int64_t kGrain = 16384;
 
 Status CheckIndices(const char* op, const char* name, const TensorView& indices,
-                    const TensorView& table) {
+                    const TensorView& table, const EmbeddingPart& part = {}) {
   if (!table) return OkStatus();
   const int32_t* index = indices.As<int32_t>();
-  const int64_t count = indices.shape.Elements(), limit = table.shape[0];
+  const int64_t count = indices.shape.Elements();
+  const int64_t limit = part.vocabulary > 0 ? part.vocabulary : table.shape[0];
   for (int64_t i = 0; i < count; ++i) {
     if (index[i] >= 0 && index[i] < limit) continue;
     return InvalidError(std::string(op) + ": " + name + "[" + std::to_string(i) + "] is " +
@@ -32,16 +33,19 @@ int64_t Owner(int32_t row, int64_t parts) {
   return static_cast<int64_t>(static_cast<uint64_t>(hash) * static_cast<uint64_t>(parts) >> 32);
 }
 
-// Adds rows of `dout` to the rows of `dtable` that one part owns, in token order.
+// Adds rows of `dout` to the rows of `dtable` that one part owns, in token order. Row 0 is that of
+// index `first`.
 template <class T>
 void AccumulateOwned(const TensorView& indices, const TensorView& dout, const TensorView& dtable,
-                     int64_t part, int64_t parts) {
+                     int64_t first, int64_t part, int64_t parts) {
   const EmbeddingLoops<T>& loops = PickEmbeddingKernels().Of<T>();
   const int32_t* index = indices.As<int32_t>();
   int64_t count = indices.shape[0], width = dtable.shape[1];
   for (int64_t t = 0; t < count; ++t) {
     if (Owner(index[t], parts) != part) continue;
-    loops.accumulate(dout.As<T>() + t * width, dtable.As<float>() + index[t] * width, width);
+    const int64_t row = index[t] - first;
+    if (row < 0 || row >= dtable.shape[0]) continue;
+    loops.accumulate(dout.As<T>() + t * width, dtable.As<float>() + row * width, width);
   }
 }
 
@@ -54,11 +58,18 @@ void Forward(const EmbeddingForwardArgs& args) {
   ParallelFor(args.tokens.shape[0], kGrain / std::max<int64_t>(width, 1) + 1,
               [&](int64_t begin, int64_t end) {
                 for (int64_t t = begin; t < end; ++t) {
-                  const W* token = args.token_table.As<W>() + tokens[t] * width;
+                  T* out = args.out.As<T>() + t * width;
+                  const int64_t row = tokens[t] - args.part.first_row;
                   const W* position = positions == nullptr
                                           ? nullptr
                                           : args.position_table.As<W>() + positions[t] * width;
-                  loops.Add(token, position, args.out.As<T>() + t * width, width);
+                  if (row >= 0 && row < args.token_table.shape[0]) {
+                    loops.Add(args.token_table.As<W>() + row * width, position, out, width);
+                  } else if (position != nullptr) {
+                    loops.Add(position, static_cast<const W*>(nullptr), out, width);
+                  } else {
+                    std::fill_n(out, width, T{});
+                  }
                 }
               });
 }
@@ -67,7 +78,8 @@ void Forward(const EmbeddingForwardArgs& args) {
 
 Status EmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckEmbeddingForward(stream, args));
-  WEFT_RETURN_IF_ERROR(CheckIndices("EmbeddingForward", "tokens", args.tokens, args.token_table));
+  WEFT_RETURN_IF_ERROR(
+      CheckIndices("EmbeddingForward", "tokens", args.tokens, args.token_table, args.part));
   WEFT_RETURN_IF_ERROR(
       CheckIndices("EmbeddingForward", "positions", args.positions, args.position_table));
   WithFloatType(args.out.dtype, [&]<class T>() {
@@ -82,7 +94,8 @@ Status EmbeddingForward(const Stream& stream, const EmbeddingForwardArgs& args) 
 
 Status EmbeddingBackward(const Stream& stream, const EmbeddingBackwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckEmbeddingBackward(stream, args));
-  WEFT_RETURN_IF_ERROR(CheckIndices("EmbeddingBackward", "tokens", args.tokens, args.dtoken_table));
+  WEFT_RETURN_IF_ERROR(
+      CheckIndices("EmbeddingBackward", "tokens", args.tokens, args.dtoken_table, args.part));
   WEFT_RETURN_IF_ERROR(
       CheckIndices("EmbeddingBackward", "positions", args.positions, args.dposition_table));
   // Every thread walks all tokens and takes those of its own rows: no two write to one row, and
@@ -92,10 +105,11 @@ Status EmbeddingBackward(const Stream& stream, const EmbeddingBackwardArgs& args
     ParallelFor(parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
         if (args.dtoken_table) {
-          AccumulateOwned<T>(args.tokens, args.dout, args.dtoken_table, part, parts);
+          AccumulateOwned<T>(args.tokens, args.dout, args.dtoken_table, args.part.first_row, part,
+                             parts);
         }
         if (args.dposition_table) {
-          AccumulateOwned<T>(args.positions, args.dout, args.dposition_table, part, parts);
+          AccumulateOwned<T>(args.positions, args.dout, args.dposition_table, 0, part, parts);
         }
       }
     });

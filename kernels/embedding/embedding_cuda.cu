@@ -16,16 +16,20 @@ struct Table {
   const int32_t* indices;
   int64_t rows;
   int64_t width;
+  int64_t first = 0;  ///< Index of row 0.
+  int64_t whole = 0;  ///< Rows of the table that this is a part of.
 
-  // The elements from `column` on of the row that `token` has here; NaN when it has none.
+  // The elements from `column` on of the row that `token` has here: zero when another part of the
+  // table has it, NaN when none has.
   template <int kCount>
   __device__ void Load(int64_t token, int64_t column, float (&to)[kCount]) const {
-    const int64_t row = indices[token];
+    const int64_t index = indices[token], row = index - first;
     if (row >= 0 && row < rows) {
       LoadFloats(data + row * width + column, to);
     } else {
+      const bool elsewhere = index >= 0 && index < whole;
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) to[k] = NAN;
+      for (int k = 0; k < kCount; ++k) to[k] = elsewhere ? 0.0f : NAN;
     }
   }
 };
@@ -51,15 +55,17 @@ struct ForwardMap {
 };
 
 template <class W>
-Table<W> TableOf(const TensorView& table, const TensorView& indices) {
+Table<W> TableOf(const TensorView& table, const TensorView& indices,
+                 const EmbeddingPart& part = {}) {
   if (!table) return {nullptr, nullptr, 0, 0};
-  return {table.As<W>(), indices.As<int32_t>(), table.shape[0], table.shape[1]};
+  return {table.As<W>(),  indices.As<int32_t>(), table.shape[0],
+          table.shape[1], part.first_row,        part.vocabulary};
 }
 
 template <class W, class T>
 Status Forward(const Stream& stream, const EmbeddingForwardArgs& args) {
   constexpr int kCount = std::max(kWide<W>, kWide<T>);
-  const ForwardMap<W, T> map = {TableOf<W>(args.token_table, args.tokens),
+  const ForwardMap<W, T> map = {TableOf<W>(args.token_table, args.tokens, args.part),
                                 TableOf<W>(args.position_table, args.positions),
                                 RowsOf<T>(args.out)};
   return LaunchRowMap<kCount>(stream, "EmbeddingForward", map, args.out.shape[0], args.out.shape[1],
@@ -72,8 +78,9 @@ constexpr int kPart = 4096;
 constexpr int kSortThreads = 512;
 
 // Row (as unsigned: negative ones come last) and token within the part.
-__device__ uint64_t SortKey(int32_t row, int token) {
-  return uint64_t{static_cast<uint32_t>(row)} << 32 | static_cast<uint32_t>(token);
+__device__ uint64_t SortKey(int32_t index, int32_t first, int token) {
+  const uint32_t row = static_cast<uint32_t>(index) - static_cast<uint32_t>(first);
+  return uint64_t{row} << 32 | static_cast<uint32_t>(token);
 }
 __device__ uint32_t RowOf(uint64_t key) {
   return static_cast<uint32_t>(key >> 32);
@@ -84,12 +91,12 @@ __device__ uint32_t TokenOf(uint64_t key) {
 
 // A bitonic sort (Batcher 1968) of each part in shared memory, padded to `size`, a power of two.
 __global__ void __launch_bounds__(kSortThreads)
-    SortKernel(const int32_t* indices, int64_t count, int size, uint64_t* sorted) {
+    SortKernel(const int32_t* indices, int64_t count, int size, int32_t first, uint64_t* sorted) {
   WEFT_SHARED(keys, uint64_t[kPart]);
   const int64_t begin = int64_t{blockIdx.x} * kPart;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < size; i += kSortThreads) {
-    keys[i] = begin + i < count ? SortKey(indices[begin + i], i) : ~uint64_t{0};
+    keys[i] = begin + i < count ? SortKey(indices[begin + i], first, i) : ~uint64_t{0};
   }
   for (int length = 2; length <= size; length *= 2) {
     for (int distance = length / 2; distance > 0; distance /= 2) {
@@ -152,16 +159,17 @@ struct AccumulateMap {
   }
 };
 
+// Row 0 of `dtable` is that of index `first`.
 template <class T>
 Status Accumulate(const Stream& stream, const TensorView& indices, const TensorView& dout,
-                  const TensorView& dtable, uint64_t* sorted) {
+                  const TensorView& dtable, int64_t first, uint64_t* sorted) {
   const char* op = "EmbeddingBackward";
   const int64_t count = indices.shape[0], width = dout.shape[1];
   const auto size =
       static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(count, 1, kPart))));
-  WEFT_RETURN_IF_ERROR(Launch(stream, op,
-                              {.grid = {CeilDiv(count, kPart)}, .block = {kSortThreads}},
-                              SortKernel, indices.As<int32_t>(), count, size, sorted));
+  WEFT_RETURN_IF_ERROR(
+      Launch(stream, op, {.grid = {CeilDiv(count, kPart)}, .block = {kSortThreads}}, SortKernel,
+             indices.As<int32_t>(), count, size, static_cast<int32_t>(first), sorted));
   for (int64_t begin = 0; begin < count; begin += kPart) {
     const AccumulateMap<T> map = {.sorted = sorted + begin,
                                   .count = std::min<int64_t>(kPart, count - begin),
@@ -191,12 +199,12 @@ Status EmbeddingBackward(const Stream& stream, const EmbeddingBackwardArgs& args
                         ScratchOf<uint64_t>(stream, "EmbeddingBackward", args.tokens.shape[0]));
   return WithFloatType(args.dout.dtype, [&]<class T>() -> Status {
     if (args.dtoken_table) {
-      WEFT_RETURN_IF_ERROR(
-          Accumulate<T>(stream, args.tokens, args.dout, args.dtoken_table, sorted));
+      WEFT_RETURN_IF_ERROR(Accumulate<T>(stream, args.tokens, args.dout, args.dtoken_table,
+                                         args.part.first_row, sorted));
     }
     if (args.dposition_table) {
       WEFT_RETURN_IF_ERROR(
-          Accumulate<T>(stream, args.positions, args.dout, args.dposition_table, sorted));
+          Accumulate<T>(stream, args.positions, args.dout, args.dposition_table, 0, sorted));
     }
     return OkStatus();
   });
