@@ -8,9 +8,10 @@ namespace weft::engine {
 namespace {
 
 int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, const ModelSpec& spec,
-                           int64_t width, ParameterRole role) {
-  return parameters.Register(name, {spec.vocab_size, width}, role,
-                             PaddedVocabulary(spec.vocab_size));
+                           int64_t width, ParameterRole role, const TensorParallel* ranks) {
+  const Shard shard = ranks == nullptr ? Shard{} : ranks->Rows({spec.vocab_size});
+  const int64_t rows = ranks == nullptr ? spec.vocab_size : shard.size();
+  return parameters.Register(name, {rows, width}, role, PaddedVocabulary(rows), shard);
 }
 
 BlockStackOptions StackOptions(const ModelSpec& spec, const ModelOptions& options,
@@ -33,8 +34,9 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
     : LanguageModel(options),
       spec_(spec),
       precision_(*options.precision),
+      tensor_(options.tensor),
       tokens_(RegisterVocabulary(parameters_, family.token_embedding, spec, EmbeddingWidth(spec),
-                                 ParameterRole::kTokenEmbedding)),
+                                 ParameterRole::kTokenEmbedding, tensor_)),
       positions_(family.position_embedding.empty()
                      ? -1
                      : parameters_.Register(family.position_embedding,
@@ -45,7 +47,8 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                EmbeddingWidth(spec), spec.width, precision_.products)),
       embedding_dropout_(family.embedding_dropout, spec.dropout),
       rotary_(family.rotary),
-      blocks_(&parameters_, StackOptions(spec, options, family), {precision_.products, fp8()}),
+      blocks_(&parameters_, StackOptions(spec, options, family),
+              {precision_.products, fp8(), tensor_}),
       final_norm_(NormPositionOf(spec) == "pre"
                       ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
                       : std::nullopt),
@@ -55,12 +58,15 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       classifier_(&parameters_,
                   spec.untied_classifier
                       ? RegisterVocabulary(parameters_, family.classifier, spec, spec.width,
-                                           ParameterRole::kClassifier)
+                                           ParameterRole::kClassifier, tensor_)
                       : tokens_,
                   precision_.classifier),
-      head_(&parameters_, &classifier_, spec.vocab_size),
+      head_(&parameters_, &classifier_, spec.vocab_size, -1, false, tensor_),
       output_scale_(static_cast<float>(OutputScale(spec))) {
   SetStarts(spec, parameters_);
+  if (tensor_ == nullptr) return;
+  parameters_.SetTensorRank(tensor_->rank(), tensor_->sequence());
+  if (positions_ >= 0) parameters_.SetSeesAllRows(positions_);
 }
 
 Status Decoder::Pack(Context& context, Repack what) {
@@ -73,12 +79,17 @@ Status Decoder::Pack(Context& context, Repack what) {
 
 Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& batch,
                               std::vector<KeyValueCache>* caches) const {
+  if (tensor_ != nullptr && tensor_->sequence()) {
+    WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
+  }
   WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens, batch.positions));
+  WEFT_ASSIGN_OR_RETURN(x, LeaveShards(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
-  WEFT_ASSIGN_OR_RETURN(x,
-                        embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token));
+  const int64_t first_row = tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0;
+  WEFT_ASSIGN_OR_RETURN(
+      x, embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token + first_row));
   WEFT_ASSIGN_OR_RETURN(Residual stream,
                         blocks_.Forward(context, tape, std::move(x), batch, caches));
   Value hidden;
@@ -91,8 +102,10 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   if (embedding_out_) {
     WEFT_ASSIGN_OR_RETURN(hidden, embedding_out_->Forward(context, tape, hidden));
   }
-  if (output_scale_ == 1) return hidden;
-  return Scale(context, tape, std::move(hidden), output_scale_);
+  if (output_scale_ != 1) {
+    WEFT_ASSIGN_OR_RETURN(hidden, Scale(context, tape, std::move(hidden), output_scale_));
+  }
+  return EnterShards(context, tape, tensor_, std::move(hidden));
 }
 
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
@@ -103,6 +116,9 @@ Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch, floa
 
 Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
                                std::vector<KeyValueCache>* caches) const {
+  if (tensor_ != nullptr) {
+    return InvalidError("logits are for models that are not shared by ranks");
+  }
   Tape tape(nullptr);
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, caches));
   return head_.Logits(context, hidden.tensor);

@@ -52,6 +52,7 @@ class Decoder : public LanguageModel {
 
   ModelSpec spec_;
   const PrecisionRecipe& precision_;
+  const TensorParallel* tensor_;  ///< Ranks that share the matrices, or none.
   ParameterSet parameters_;
   int64_t tokens_;
   int64_t positions_;

@@ -2,6 +2,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/spec/model_family.h"
+#include "common/spec/tensor_parallel.h"
 #include "worker/engine/models/bert.h"
 #include "worker/engine/models/decoder.h"
 #include "worker/engine/models/gpt2.h"
@@ -97,6 +98,12 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
   WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));
+  if (options.tensor != nullptr) {
+    WEFT_RETURN_IF_ERROR(CheckTensorParallel(spec, options.tensor->degree()));
+    if (options.precision->fp8_blocks) {
+      return InvalidError("precision fp8 does not go with tensor parallelism; hint: bf16");
+    }
+  }
   return ValidatePrecision(*options.precision);
 }
 

@@ -26,6 +26,9 @@ struct ModelOptions {
   /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
   bool place_gradients = false;  ///< They have no memory of their own.
+
+  /// Ranks that share each matrix, or none; outlives the model.
+  const TensorParallel* tensor = nullptr;
 };
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence
@@ -62,7 +65,7 @@ class Model {
 };
 
 /// The model of `spec`, its parameters allocated and zero. kInvalid when sizes do not agree or
-/// spec.freeze names no parameter.
+/// spec.freeze names no parameter, or when options.tensor cannot share it.
 Result<std::unique_ptr<Model>> NewModel(Context& context, const ModelSpec& spec,
                                         const ModelOptions& options);
 

@@ -8,7 +8,7 @@ ProductOptions OfBlock(const ProductOptions& products, int64_t block, int64_t bl
   if (products.fp8 == nullptr) return products;
   const Fp8Spec& spec = products.fp8->spec();
   const bool edge = block < spec.bf16_first_blocks || block >= blocks - spec.bf16_last_blocks;
-  return edge ? ProductOptions(products.compute) : products;
+  return edge ? ProductOptions(products.compute, nullptr, products.tensor) : products;
 }
 
 }  // namespace

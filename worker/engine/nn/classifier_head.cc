@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/model/model_counts.h"
-#include "kernels/cross_entropy/cross_entropy.h"
+#include "common/model/model_sizes.h"
 #include "kernels/step_totals/step_totals.h"
 
 namespace weft::engine {
@@ -25,6 +25,28 @@ Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Ten
                                     : OkStatus();
 }
 
+Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
+                                    const Tensor& found) const {
+  if (tensor_ == nullptr) return kernels::CrossEntropy(context.stream, args);
+  const Shard::Range rows = tensor_->Part(vocabulary_);
+  const kernels::LogitsPart part{rows.begin, rows.size(), vocabulary_};
+  const int64_t count = args.logits.shape[0], numbers = kernels::kLogitsPartNumbers;
+  const Tensor all = found.Part(0, DType::kF32, {tensor_->degree() * numbers, count});
+  const Tensor own = all.Rows(tensor_->rank() * numbers, numbers);
+  WEFT_RETURN_IF_ERROR(
+      kernels::MeasureLogitsPart(context.stream, {args.logits, args.targets, part, own}));
+  WEFT_RETURN_IF_ERROR(tensor_->group()
+                           .AllGather(context.stream, own, all, "softmax of shards")
+                           .Wait(context.stream));
+  return kernels::CrossEntropyOfParts(context.stream, {.logits = args.logits,
+                                                       .targets = args.targets,
+                                                       .part = part,
+                                                       .found = all,
+                                                       .grad_scale = args.grad_scale,
+                                                       .write_gradient = args.write_gradient,
+                                                       .losses = args.losses});
+}
+
 Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                             const Tensor& targets, float gradient_scale, BatchLoss* total) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
@@ -36,7 +58,12 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   const int64_t width = hidden.tensor.shape()[-1];
   const DType dtype = hidden.tensor.dtype();
   const int64_t columns = weight_->packed()->out_features();
-  const int64_t chunk = LogitsChunkRows(columns, rows, static_cast<int64_t>(DTypeSize(dtype)));
+  // Ranks take the same chunks, whatever the size of their shards.
+  const int64_t widest =
+      tensor_ == nullptr
+          ? columns
+          : PaddedVocabulary((vocabulary_ + tensor_->degree() - 1) / tensor_->degree());
+  const int64_t chunk = LogitsChunkRows(widest, rows, static_cast<int64_t>(DTypeSize(dtype)));
 
   WEFT_ASSIGN_OR_RETURN(Tensor logits_space, Tensor::New(context, Component::kWorkspace, dtype,
                                                          {std::min(chunk, rows), columns}));
@@ -46,6 +73,12 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   if (counts_) {
     WEFT_ASSIGN_OR_RETURN(predictions,
                           Tensor::New(context, Component::kWorkspace, DType::kI32, {rows}));
+  }
+  Tensor found;
+  if (tensor_ != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(found, Tensor::New(context, Component::kWorkspace, DType::kF32,
+                                             {tensor_->degree() * kernels::kLogitsPartNumbers,
+                                              std::min(chunk, rows)}));
   }
   Tensor dhidden;
   if (differentiate) {
@@ -69,10 +102,12 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
     }
     {
       ProfileScope loss(context.profiler, "head: cross entropy");
-      WEFT_RETURN_IF_ERROR(kernels::CrossEntropy(
-          context.stream, {logits, targets.Elements(begin, count), vocabulary_, gradient_scale,
-                           differentiate, losses.Elements(begin, count),
-                           counts_ ? predictions.Elements(begin, count).view() : TensorView()}));
+      WEFT_RETURN_IF_ERROR(
+          CrossEntropy(context,
+                       {logits, targets.Elements(begin, count), vocabulary_, gradient_scale,
+                        differentiate, losses.Elements(begin, count),
+                        counts_ ? predictions.Elements(begin, count).view() : TensorView()},
+                       found));
     }
     if (dhidden) {
       ProfileScope gemm(context.profiler, "head: input gradient");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/linear.h"
 
@@ -15,19 +16,22 @@ struct BatchLoss {
 
 /// Logits and their softmax cross-entropy, over a vocabulary padded to whole tiles. The logits of
 /// all tokens never exist: chunk after chunk they are computed, turned into their gradient in place
-/// and, while in cache, multiplied into the gradients of the weight and of the input.
+/// and, while in cache, multiplied into the gradients of the weight and of the input. Where ranks
+/// have some rows of the weight each, they tell each other three numbers a token, and the gradient
+/// of the input is a summand.
 class ClassifierHead {
  public:
   /// `weight` [padded vocabulary, width] may be shared with an embedding; the caller packs it.
   /// `bias` is the index of a vector, padded alike, or -1. `counts` right answers, which is for
-  /// few columns.
+  /// few columns. `ranks` share the weight, which then is a shard and has no bias, or null.
   ClassifierHead(const ParameterSet* parameters, const PackedParameter* weight, int64_t vocabulary,
-                 int64_t bias = -1, bool counts = false)
+                 int64_t bias = -1, bool counts = false, const TensorParallel* ranks = nullptr)
       : parameters_(parameters),
         weight_(weight),
         vocabulary_(vocabulary),
         bias_(bias),
-        counts_(counts) {}
+        counts_(counts),
+        tensor_(ranks) {}
 
   /// Adds -log softmax at the targets that are not ignored to *total, in memory of the stream's
   /// device. When the tape records, the gradient of gradient_scale * sum is computed here, not in
@@ -40,6 +44,9 @@ class ClassifierHead {
 
  private:
   TensorView Bias() const { return bias_ < 0 ? TensorView() : parameters_->padded_value(bias_); }
+  /// Losses, and the gradients of logits in their place; `found` is memory for it, of tensor_.
+  Status CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
+                      const Tensor& found) const;
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
                            const Tensor& dlogits) const;
 
@@ -48,6 +55,7 @@ class ClassifierHead {
   int64_t vocabulary_;
   int64_t bias_;
   bool counts_;
+  const TensorParallel* tensor_;
 };
 
 }  // namespace weft::engine

@@ -7,7 +7,8 @@
 
 namespace weft::engine {
 
-/// Token plus learned position embedding: two parameters that others may share.
+/// Token plus learned position embedding: two parameters that others may share. Where several ranks
+/// have some tokens each, their results are summands of the embedding.
 class Embedding {
  public:
   /// `position_table` is -1 where positions enter elsewhere.

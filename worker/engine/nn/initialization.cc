@@ -126,10 +126,11 @@ double Deviation(Size size, const ModelSpec& spec, double outputs, double in) {
 
 Initializer Draw(const Start& start, const ModelSpec& spec, const Parameter& parameter) {
   const bool stacked = parameter.role == ParameterRole::kQueriesKeysValues;
-  const int64_t outputs = stacked ? spec.width : parameter.shape[0];
-  const double deviation = Deviation(start.size, spec, static_cast<double>(outputs),
-                                     static_cast<double>(parameter.shape[-1])) *
-                           DepthFactor(start.depth, spec);
+  const Shape shape = parameter.logical_shape();
+  const int64_t outputs = stacked ? spec.width : shape[0];
+  const double deviation =
+      Deviation(start.size, spec, static_cast<double>(outputs), static_cast<double>(shape[-1])) *
+      DepthFactor(start.depth, spec);
   return {.mean = 0, .deviation = deviation, .distribution = start.distribution};
 }
 

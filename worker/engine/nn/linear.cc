@@ -9,8 +9,12 @@
 namespace weft::engine {
 namespace {
 
-std::vector<ParameterSet::StackedPart> Weights(std::vector<ParameterSet::StackedPart> parts) {
-  for (ParameterSet::StackedPart& part : parts) part.name += ".weight";
+std::vector<ParameterSet::StackedPart> Weights(const LinearOptions& options) {
+  std::vector<ParameterSet::StackedPart> parts = options.outputs;
+  for (ParameterSet::StackedPart& part : parts) {
+    part.name += ".weight";
+    if (!options.inputs.whole()) part.shard = options.inputs;
+  }
   return parts;
 }
 
@@ -60,13 +64,15 @@ Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
     : parameters_(parameters),
       fp8_(products.fp8),
       fp8_layer_(products.fp8 == nullptr ? 0 : products.fp8->AddLayer()),
+      adds_bias_(options.inputs.whole() || options.inputs.ranges.front().begin == 0),
       rows_(RowsOf(options)),
-      weight_(parameters,
-              parameters->RegisterStack(Weights(options.outputs), {options.in_features}), products,
-              static_cast<int64_t>(options.outputs.size())),
+      weight_(parameters, parameters->RegisterStack(Weights(options), {options.in_features}),
+              products, static_cast<int64_t>(options.outputs.size())),
       bias_(options.bias ? parameters->RegisterStack(Biases(options.outputs), {}) : -1),
       in_features_(options.in_features),
-      out_features_(std::accumulate(rows_.begin(), rows_.end(), int64_t{0})) {}
+      out_features_(std::accumulate(rows_.begin(), rows_.end(), int64_t{0})) {
+  if (bias_ >= 0 && !options.inputs.whole()) parameters->SetSeesAllRows(bias_);
+}
 
 TensorView Linear::Bias() const {
   return bias_ < 0 ? TensorView() : parameters_->stacked_value(bias_, weight_.count());
@@ -86,7 +92,8 @@ Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x
   WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, tape.component(), weight_.compute(),
                                               {x.shape().Rows(), out_features_}));
   if (fp8_ == nullptr) {
-    WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight_.packed(), Bias(), y}));
+    const TensorView bias = adds_bias_ ? Bias() : TensorView();
+    WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight_.packed(), bias, y}));
   } else {
     WEFT_ASSIGN_OR_RETURN(Fp8Tensor x8, fp8_->QuantizeInput(context, fp8_layer_, x, {.codes = true},
                                                             tape.differentiable()));

@@ -9,6 +9,7 @@
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/fp8_scaling.h"
 #include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/tensor_parallel.h"
 
 namespace weft::engine {
 
@@ -20,11 +21,13 @@ enum class Repack : uint8_t {
 
 /// How products with weights are computed.
 struct ProductOptions {
-  ProductOptions(DType type, Fp8Scaling* scaling = nullptr)  // NOLINT(google-explicit-constructor)
-      : compute(type), fp8(scaling) {}
+  ProductOptions(DType type, Fp8Scaling* scaling = nullptr,  // NOLINT(google-explicit-constructor)
+                 const TensorParallel* ranks = nullptr)
+      : compute(type), fp8(scaling), tensor(ranks) {}
 
   DType compute;    ///< Type of inputs and results.
   Fp8Scaling* fp8;  ///< Makes the operands of products, or none: they are of type `compute`.
+  const TensorParallel* tensor;  ///< The ranks that share the matrices of blocks, or none.
 };
 
 /// A weight matrix of a ParameterSet, or several stacked ones as one, with its compute copies.
@@ -66,9 +69,13 @@ struct LinearOptions {
   std::vector<ParameterSet::StackedPart> outputs;
   int64_t in_features = 0;
   bool bias = true;
+  /// Which columns of W and x stand here, when other ranks have the rest: then y is a summand of
+  /// the result, and the first rank's one has the bias.
+  Shard inputs = {};
 };
 
-/// y = x Wᵀ + b with W [out, in].
+/// y = x Wᵀ + b with W [out, in]. Of a layer that several ranks share, `outputs` and `inputs` say
+/// which rows or columns of W are here (Shoeybi et al. 2019, arXiv 1909.08053).
 class Linear {
  public:
   Linear(ParameterSet* parameters, const LinearOptions& options, const ProductOptions& products);
@@ -114,6 +121,7 @@ class Linear {
   const Fp8Scaling* fp8_;
   int64_t fp8_layer_ = 0;
   Tensor fp8_bias_;            ///< As bf16, or none.
+  bool adds_bias_;             ///< In the forward pass: not where another rank does.
   std::vector<int64_t> rows_;  ///< By output.
   PackedParameter weight_;
   int64_t bias_;  ///< Of the first output, or -1.

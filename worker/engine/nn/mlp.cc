@@ -1,17 +1,33 @@
 #include "worker/engine/nn/mlp.h"
 
+#include <utility>
+
 #include "kernels/activation/activation.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace weft::engine {
 namespace {
 
-LinearOptions UpOptions(const MlpOptions& o) {
+LinearOptions UpOptions(const MlpOptions& o, const TensorParallel* ranks) {
   WEFT_CHECK(o.up.size() == (o.activation == MlpActivation::kSwiGlu ? 2 : 1),
              "a layer for each input of the activation");
   LinearOptions options{{}, o.width, o.bias};
-  for (const std::string& name : o.up)
-    options.outputs.push_back({name, o.inner, ParameterRole::kMlpUp});
+  for (const std::string& name : o.up) {
+    ParameterSet::StackedPart part{name, o.inner, ParameterRole::kMlpUp, {}};
+    if (ranks != nullptr) {
+      part.shard = ranks->Rows({o.inner});
+      part.rows = part.shard.size();
+    }
+    options.outputs.push_back(std::move(part));
+  }
+  return options;
+}
+
+LinearOptions DownOptions(const MlpOptions& o, const TensorParallel* ranks) {
+  LinearOptions options{{{o.down, o.width, ParameterRole::kMlpDown}}, o.inner, o.bias};
+  if (ranks == nullptr) return options;
+  options.inputs = ranks->Columns(o.inner);
+  options.in_features = options.inputs.size();
   return options;
 }
 
@@ -23,9 +39,10 @@ kernels::GeluForm FormOf(MlpActivation activation) {
 
 Mlp::Mlp(ParameterSet* parameters, const MlpOptions& o, const ProductOptions& products)
     : activation_(o.activation),
-      up_(parameters, UpOptions(o), products),
-      down_(parameters, {{{o.down, o.width, ParameterRole::kMlpDown}}, o.inner, o.bias}, products),
-      inner_(o.inner) {}
+      tensor_(products.tensor),
+      up_(parameters, UpOptions(o, tensor_), products),
+      down_(parameters, DownOptions(o, tensor_), products),
+      inner_(up_.out_features() / static_cast<int64_t>(o.up.size())) {}
 
 Status Mlp::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(up_.Pack(context, what));
@@ -33,8 +50,10 @@ Status Mlp::Pack(Context& context, Repack what) {
 }
 
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
-  WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, x));
-  return ActivateAndProject(context, tape, inner);
+  WEFT_ASSIGN_OR_RETURN(const Value in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in));
+  WEFT_ASSIGN_OR_RETURN(Value out, ActivateAndProject(context, tape, inner));
+  return LeaveShards(context, tape, tensor_, std::move(out));
 }
 
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {

@@ -24,7 +24,8 @@ struct MlpOptions {
   bool bias = true;
 };
 
-/// Two linear layers with an activation between them; gate and up are one product.
+/// Two linear layers with an activation between them; gate and up are one product. Ranks of
+/// products.tensor have some of the inner columns each.
 class Mlp {
  public:
   Mlp(ParameterSet* parameters, const MlpOptions& options, const ProductOptions& products);
@@ -43,9 +44,10 @@ class Mlp {
   Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), inner_}; }
 
   MlpActivation activation_;
+  const TensorParallel* tensor_;  ///< Ranks that share the inner columns, or none.
   Linear up_;
   Linear down_;
-  int64_t inner_;
+  int64_t inner_;  ///< That are here.
 };
 
 }  // namespace weft::engine

@@ -64,28 +64,55 @@ void Draw(Distribution distribution, const PhiloxKey& key, uint64_t block, float
   }
 }
 
-// `tail` is the first element of the rows with another deviation.
+// Elements [begin, end) of the logical tensor. `tail` is the first element of the rows with another
+// deviation.
 template <class T>
-void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t tail, T* data,
-                int64_t count) {
+void FillRange(const Initializer& initializer, const PhiloxKey& key, int64_t tail, int64_t begin,
+               int64_t end, T* data) {
   const auto mean = static_cast<float>(initializer.mean);
   const auto deviation = static_cast<float>(initializer.deviation);
   const auto tail_deviation = static_cast<float>(initializer.deviation * initializer.tail_factor);
-  if (deviation == 0) {
-    std::fill(data, data + count, FromFloat<T>(mean));
+  for (int64_t block = begin / 4; 4 * block < end; ++block) {
+    float drawn[4];
+    Draw(initializer.distribution, key, static_cast<uint64_t>(block), drawn);
+    const int64_t last = std::min(4 * block + 4, end);
+    for (int64_t i = std::max(4 * block, begin); i < last; ++i) {
+      const float d = i < tail ? deviation : tail_deviation;
+      data[i - begin] = FromFloat<T>(mean + d * drawn[i - 4 * block]);
+    }
+  }
+}
+
+// The part `shard`, of this shape, of a logical tensor.
+template <class T>
+void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t tail,
+                const Shard& shard, const Shape& shape, T* data) {
+  if (initializer.deviation == 0) {
+    std::fill(data, data + shape.Elements(), FromFloat<T>(static_cast<float>(initializer.mean)));
     return;
   }
-  kernels::cpu::ParallelFor((count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      float drawn[4];
-      Draw(initializer.distribution, key, static_cast<uint64_t>(block), drawn);
-      const int64_t left = std::min<int64_t>(4, count - 4 * block);
-      for (int64_t i = 0; i < left; ++i) {
-        const float d = 4 * block + i < tail ? deviation : tail_deviation;
-        data[4 * block + i] = FromFloat<T>(mean + d * drawn[i]);
-      }
+  struct Run {
+    int64_t part, logical, count;
+  };
+  constexpr int64_t kBlocks = 4096;  // for a thread
+  std::vector<Run> short_runs;       // columns of a matrix
+  shard.ForEachRun(shape, [&](int64_t part, int64_t logical, int64_t count) {
+    if (count < 4 * kBlocks) {
+      short_runs.push_back({part, logical, count});
+      return;
     }
+    kernels::cpu::ParallelFor((count + 3) / 4, kBlocks, [&](int64_t first, int64_t last) {
+      FillRange(initializer, key, tail, logical + 4 * first, logical + std::min(4 * last, count),
+                data + part + 4 * first);
+    });
   });
+  kernels::cpu::ParallelFor(
+      static_cast<int64_t>(short_runs.size()), 16, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const Run& run = short_runs[static_cast<size_t>(i)];
+          FillRange(initializer, key, tail, run.logical, run.logical + run.count, data + run.part);
+        }
+      });
 }
 
 }  // namespace
@@ -105,11 +132,12 @@ bool IsBlockMatrix(ParameterRole role) {
 }
 
 int64_t ParameterSet::Register(std::string name, Shape shape, ParameterRole role,
-                               int64_t padded_rows) {
+                               int64_t padded_rows, Shard shard) {
   Parameter parameter;
   parameter.name = std::move(name);
   parameter.padded_rows = std::max(padded_rows, shape[0]);
   parameter.shape = shape;
+  parameter.shard = std::move(shard);
   parameter.role = role;
   return Add(std::move(parameter));
 }
@@ -123,6 +151,7 @@ int64_t ParameterSet::RegisterStack(const std::vector<StackedPart>& parts, const
     std::copy_backward(row.dims.begin(), row.dims.end() - 1, parameter.shape.dims.end());
     parameter.shape.dims[0] = part.rows;
     ++parameter.shape.rank;
+    parameter.shard = part.shard;
     parameter.padded_rows = part.rows;
     parameter.role = part.role;
     parameter.stacked = size() > first;
@@ -289,11 +318,13 @@ Status ParameterSet::Initialize(uint64_t seed) {
     const PhiloxKey key{seed, 0, SiteHash(parameters_[i].name.c_str())};
     const Initializer& initializer = parameters_[i].initializer;
     const TensorView view = value(i);
-    const int64_t count = view.shape.Elements();
-    const int64_t tail = count - initializer.tail_rows * (count / view.shape[0]);
+    const Shape whole = parameters_[i].logical_shape();
+    const int64_t count = whole.Elements();
+    const int64_t tail = count - initializer.tail_rows * (count / whole[0]);
     WEFT_RETURN_IF_ERROR(FillOnHost(stream_, view, [&](const TensorView& host) {
-      kernels::cpu::WithFloatType(
-          view.dtype, [&]<class T>() { FillRandom(initializer, key, tail, host.As<T>(), count); });
+      kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
+        FillRandom(initializer, key, tail, parameters_[i].shard, view.shape, host.As<T>());
+      });
     }));
   }
   Context context;
@@ -311,7 +342,7 @@ Result<int64_t> ParameterSet::Find(std::string_view name) const {
 int64_t ParameterSet::ElementCount() const {
   int64_t count = 0;
   for (const Parameter& parameter : parameters_) {
-    if (parameter.factor_of < 0) count += parameter.shape.Elements();
+    if (parameter.factor_of < 0) count += parameter.logical_shape().Elements();
   }
   return count;
 }

@@ -59,8 +59,10 @@ enum class Factoring : uint8_t {
 /// One tensor of a model, trained unless it was frozen.
 struct Parameter {
   std::string name;
-  Shape shape;
-  int64_t padded_rows = 0;  ///< Rows of storage, >= shape[0]; the rest stays zero.
+  Shape shape;                 ///< Of what stands here.
+  Shard shard;                 ///< What of the logical tensor that is.
+  bool sees_all_rows = false;  ///< See ParameterSet::Partial.
+  int64_t padded_rows = 0;     ///< Rows of storage, >= shape[0]; the rest stays zero.
   ParameterRole role = ParameterRole::kMatrix;
   Initializer initializer;
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
@@ -82,6 +84,8 @@ struct Parameter {
   /// The optimizer changes it.
   bool updated() const { return trainable() && factoring == Factoring::kNone; }
 
+  Shape logical_shape() const { return shard.LogicalShape(shape); }
+
   /// Weight decay applies: matrices, not biases and norms.
   bool decay() const { return shape.rank >= 2; }
 };
@@ -97,18 +101,43 @@ class ParameterSet {
   ParameterSet& operator=(const ParameterSet&) = delete;
 
   /// Registers a parameter before Allocate and returns its index. `padded_rows` of storage when
-  /// more than shape[0].
-  int64_t Register(std::string name, Shape shape, ParameterRole role, int64_t padded_rows = 0);
+  /// more than shape[0]. `shape` is that of the part that `shard` is.
+  int64_t Register(std::string name, Shape shape, ParameterRole role, int64_t padded_rows = 0,
+                   Shard shard = {});
 
   /// One of several parameters that are used as one matrix.
   struct StackedPart {
     std::string name;
     int64_t rows = 0;
     ParameterRole role = ParameterRole::kMatrix;
+    Shard shard = {};  ///< Which rows these are.
   };
   /// Registers parameters that differ in their number of rows, one under the other without a gap,
   /// and returns the index of the first. `row` is the shape of a row: {} for vectors.
   int64_t RegisterStack(const std::vector<StackedPart>& parts, const Shape& row);
+
+  /// Some parameters are shards: several ranks, of which this one has number `rank`, have one each,
+  /// and all of them the other parameters. `deals_out_rows`: of a batch, between the shards.
+  void SetTensorRank(int64_t rank, bool deals_out_rows) {
+    tensor_rank_ = rank;
+    deals_out_rows_ = deals_out_rows;
+  }
+  bool sharded() const { return tensor_rank_ >= 0; }
+
+  /// Whether this rank counts `index` in sums over those ranks, so that each logical number counts
+  /// once.
+  bool Counts(int64_t index) const {
+    return tensor_rank_ <= 0 || !parameters_[index].shard.whole();
+  }
+
+  /// Whether the gradient of `index`, which all ranks have, is the sum of theirs, because each
+  /// deals with some rows of a batch only.
+  bool Partial(int64_t index) const {
+    const Parameter& parameter = parameters_[index];
+    return deals_out_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
+  }
+  /// Says that the gradients of all rows come to `index` on each rank.
+  void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
 
   /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
   void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
@@ -143,8 +172,9 @@ class ParameterSet {
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
 
   /// Draws every parameter from the Philox stream of (seed, its name): the same numbers whatever
-  /// the rank, the number of threads and the other parameters. Factors then start as
-  /// nn/over_parameterization.h says. On the host, parameter by parameter, wherever they are.
+  /// the rank, the number of threads and the other parameters; a shard starts as that part of the
+  /// whole. Factors then start as nn/over_parameterization.h says. On the host, parameter by
+  /// parameter, wherever they are.
   Status Initialize(uint64_t seed);
 
   /// In whose order the parameters are read and written; since Allocate.
@@ -156,7 +186,8 @@ class ParameterSet {
   /// Index of `name`; kNotFound when the model has no such parameter.
   Result<int64_t> Find(std::string_view name) const;
 
-  /// Numbers in all parameters of the network, frozen ones too; padding and factors not counted.
+  /// Numbers in all parameters of the network, frozen ones too, of all ranks that share them;
+  /// padding and factors not counted.
   int64_t ElementCount() const;
 
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }
@@ -215,6 +246,8 @@ class ParameterSet {
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool values_follow_gradients_ = false;
+  int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
+  bool deals_out_rows_ = false;
   int64_t gradient_count_ = 0;
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
   Tensor values_;                     ///< Bytes: parameters differ in type.

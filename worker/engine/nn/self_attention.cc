@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention/attention.h"
@@ -20,17 +22,35 @@ struct Projections {
         v(qkv.Columns(q_width + kv_width, kv_width)) {}
 };
 
-LinearOptions QkvOptions(const SelfAttentionOptions& o) {
+// Heads that are here, of `heads` in all.
+int64_t OwnHeads(int64_t heads, const TensorParallel* ranks) {
+  if (ranks == nullptr) return heads;
+  WEFT_CHECK(heads % ranks->degree() == 0, "each rank has as many heads");
+  return heads / ranks->degree();
+}
+
+LinearOptions QkvOptions(const SelfAttentionOptions& o, const TensorParallel* ranks) {
   const int64_t q_width = o.heads * o.head_dim;
   const int64_t kv_width = o.kv_heads * o.head_dim;
+  const auto output = [&](const std::string& name, const std::vector<int64_t>& blocks,
+                          ParameterRole role) {
+    ParameterSet::StackedPart part{
+        name, std::accumulate(blocks.begin(), blocks.end(), int64_t{0}), role, {}};
+    if (ranks != nullptr) {
+      part.shard = ranks->Rows(blocks, o.head_dim);
+      part.rows = part.shard.size();
+    }
+    return part;
+  };
   LinearOptions options{{}, o.width, o.qkv_bias};
   if (o.qkv.size() == 1) {
-    options.outputs = {{o.qkv[0], q_width + 2 * kv_width, ParameterRole::kQueriesKeysValues}};
+    options.outputs = {
+        output(o.qkv[0], {q_width, kv_width, kv_width}, ParameterRole::kQueriesKeysValues)};
   } else {
     WEFT_CHECK(o.qkv.size() == 3, "one name for queries, keys and values together, or three");
-    options.outputs = {{o.qkv[0], q_width, ParameterRole::kQueriesKeys},
-                       {o.qkv[1], kv_width, ParameterRole::kQueriesKeys},
-                       {o.qkv[2], kv_width, ParameterRole::kValues}};
+    options.outputs = {output(o.qkv[0], {q_width}, ParameterRole::kQueriesKeys),
+                       output(o.qkv[1], {kv_width}, ParameterRole::kQueriesKeys),
+                       output(o.qkv[2], {kv_width}, ParameterRole::kValues)};
   }
   return options;
 }
@@ -43,6 +63,15 @@ int64_t CommonLength(const std::vector<int32_t>* starts) {
     if ((*starts)[s + 1] - (*starts)[s] != length) return 0;
   }
   return length;
+}
+
+LinearOptions OutputOptions(const SelfAttentionOptions& o, const TensorParallel* ranks) {
+  LinearOptions options{
+      {{o.output, o.width, ParameterRole::kAttentionOutput}}, o.heads * o.head_dim, o.output_bias};
+  if (ranks == nullptr) return options;
+  options.inputs = ranks->Columns(options.in_features, o.head_dim);
+  options.in_features = options.inputs.size();
+  return options;
 }
 
 /// Multiplications and additions of one product over all pairs of a query and a key, for the
@@ -66,21 +95,18 @@ double ProductFlops(const std::vector<int32_t>& starts, bool causal, int64_t win
 
 SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& o,
                              const ProductOptions& products)
-    : qkv_(parameters, QkvOptions(o), products),
-      output_(parameters,
-              {{{o.output, o.width, ParameterRole::kAttentionOutput}},
-               o.heads * o.head_dim,
-               o.output_bias},
-              products),
-      heads_(o.heads),
-      kv_heads_(o.kv_heads),
+    : tensor_(products.tensor),
+      qkv_(parameters, QkvOptions(o, tensor_), products),
+      output_(parameters, OutputOptions(o, tensor_), products),
+      heads_(OwnHeads(o.heads, tensor_)),
+      kv_heads_(OwnHeads(o.kv_heads, tensor_)),
       head_dim_(o.head_dim),
       logit_scale_(static_cast<float>(o.logit_scale) / std::sqrt(static_cast<float>(o.head_dim))),
       causal_(o.causal),
       window_(o.window),
       rotary_(o.rotary) {
   if (o.qkv.size() > 1) return;
-  const int64_t q_width = o.heads * o.head_dim, kv_width = o.kv_heads * o.head_dim;
+  const int64_t q_width = heads_ * o.head_dim, kv_width = kv_heads_ * o.head_dim;
   parameters->SetParts(parameters->Find(o.qkv[0] + ".weight").value(),
                        {q_width, kv_width, kv_width});
 }
@@ -92,7 +118,8 @@ Status SelfAttention::Pack(Context& context, Repack what) {
 
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,
                                      const TokenBatch& batch, KeyValueCache* cache) const {
-  WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, x));
+  WEFT_ASSIGN_OR_RETURN(const Value in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in));
   WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
   if (cache != nullptr) {
     const bool first = cache->length == 0;
@@ -105,7 +132,8 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
     }
   }
   WEFT_ASSIGN_OR_RETURN(Value attended, Attend(context, tape, qkv, batch));
-  return output_.Forward(context, tape, attended);
+  WEFT_ASSIGN_OR_RETURN(Value out, output_.Forward(context, tape, attended));
+  return LeaveShards(context, tape, tensor_, std::move(out));
 }
 
 Status SelfAttention::Rotate(Context& context, const Tensor& qkv, const Tensor& positions,

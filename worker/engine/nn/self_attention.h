@@ -39,7 +39,8 @@ struct SelfAttentionOptions {
 
 /// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762), with grouped queries when
 /// there are fewer heads of keys and values (Ainslie et al. 2023, arXiv 2305.13245). Queries, keys
-/// and values are one product, whatever their names.
+/// and values are one product, whatever their names. Ranks of products.tensor have equal numbers of
+/// heads of queries, and those of keys and values that belong to them.
 class SelfAttention {
  public:
   SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& options,
@@ -58,9 +59,10 @@ class SelfAttention {
   Result<Value> Attend(Context& context, Tape& tape, const Value& qkv,
                        const TokenBatch& batch) const;
 
+  const TensorParallel* tensor_;  ///< Ranks that share the heads, or none.
   Linear qkv_;
   Linear output_;
-  int64_t heads_;
+  int64_t heads_;  ///< That are here.
   int64_t kv_heads_;
   int64_t head_dim_;
   float logit_scale_;  ///< In all.

@@ -4,7 +4,8 @@ namespace weft::engine {
 
 TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
                                    const ProductOptions& products)
-    : attention_branch_(
+    : tensor_(products.tensor),
+      attention_branch_(
           parameters, options.attention_norm, options.norm_position,
           {options.branch_scaling, options.attention.output, options.attention.width}),
       attention_(parameters, options.attention, products),
@@ -21,7 +22,8 @@ Status TransformerBlock::Pack(Context& context, Repack what) {
 
 Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const Residual& x,
                                            const BlockUse& use) const {
-  const int64_t first_token = use.batch.first_token;
+  const int64_t first_token =
+      use.batch.first_token + (tensor_ != nullptr ? tensor_->FirstRow(use.batch.count) : 0);
   const auto attend = [&](const Value& in) -> Result<Value> {
     WEFT_ASSIGN_OR_RETURN(Value out, attention_.Forward(context, tape, in, use.batch, use.cache));
     return attention_dropout_.Forward(context, tape, std::move(out), first_token, use.use);

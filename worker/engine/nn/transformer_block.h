@@ -40,6 +40,7 @@ class TransformerBlock {
                            const BlockUse& use) const;
 
  private:
+  const TensorParallel* tensor_;  ///< Ranks that share the matrices, or none.
   ResidualBranch attention_branch_;
   SelfAttention attention_;
   Dropout attention_dropout_;

@@ -20,12 +20,13 @@ Status MeasureGradients(Context& context, std::span<const ParameterPart> parts, 
 
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums) {
   // Without factors everything in the buffer counts, the padding being zero.
-  if (parameters.factoring() == Factoring::kNone) {
+  if (parameters.factoring() == Factoring::kNone && !parameters.sharded()) {
     return Measure(context, {NormTensorOf(parameters.gradients())}, sums);
   }
   std::vector<kernels::NormTensor> tensors;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].updated()) tensors.push_back(NormTensorOf(parameters.gradient(i)));
+    if (!parameters[i].updated() || !parameters.Counts(i)) continue;
+    tensors.push_back(NormTensorOf(parameters.gradient(i)));
   }
   return Measure(context, tensors, sums);
 }

@@ -28,7 +28,8 @@ kernels::NormTensor NormTensorOf(const TensorView& view);
 /// Enqueues the sums over the gradients of parts.
 Status MeasureGradients(Context& context, std::span<const ParameterPart> parts, NormSums* sums);
 
-/// Enqueues the sums over the gradients that the optimizer will see.
+/// Enqueues the sums over the gradients that the optimizer will see; of parameters that ranks share
+/// over those that this rank counts.
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums);
 
 }  // namespace weft::engine

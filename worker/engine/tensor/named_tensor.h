@@ -5,19 +5,30 @@
 #include <string>
 
 #include "kernels/tensor_view.h"
+#include "worker/engine/tensor/shard.h"
 
 namespace weft::engine {
 
 /// A tensor of the training state under the name it has in checkpoints, or this rank's part of one.
 struct NamedTensor {
-  /// Where a part belongs.
+  /// Where a part belongs: successive elements, or some rows or columns.
   struct Place {
     Shape whole;        ///< Of the tensor.
     int64_t first = 0;  ///< Its element with which the part begins.
+    Shard shard = {};   ///< Instead of that, where not whole.
+
+    /// As Shard::ForEachRun, of a part of this shape.
+    template <class Run>
+    void ForEachRun(const Shape& shape, Run&& run) const {
+      shard.ForEachRun(shape, [&](int64_t part, int64_t logical, int64_t count) {
+        run(part, first + logical, count);
+      });
+    }
   };
 
   std::string name;
-  TensorView view;  ///< Contiguous; valid as long as its owner lives. Of a part [count], maybe 0.
+  TensorView view;  ///< Contiguous; valid as long as its owner lives. Of successive elements
+                    ///< [count], maybe 0.
   std::optional<Place> part = std::nullopt;  ///< None: all of the tensor, the same on all ranks.
 };
 

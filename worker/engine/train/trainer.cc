@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/failpoint.h"
+#include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/step_totals/step_totals.h"
 #include "worker/engine/nn/over_parameterization.h"
@@ -20,10 +21,20 @@ namespace {
 
 Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
   const int64_t ranks = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
-  if (RankCount(plan.mesh) != ranks || plan.mesh.data != ranks) {
+  const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
+  if (RankCount(plan.mesh) != ranks * tensor || plan.mesh.data != ranks) {
     return InvalidError("a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
                         std::to_string(plan.mesh.data) + " of them data-parallel, cannot run on " +
-                        std::to_string(ranks));
+                        std::to_string(ranks) +
+                        (tensor > 1 ? " times " + std::to_string(tensor) : ""));
+  }
+  if (tensor > 1 && plan.zero_stage > 0) {
+    return InvalidError("plan.zero_stage does not go with tensor parallelism yet; hint: 0");
+  }
+  WEFT_RETURN_IF_ERROR(
+      CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
+  if (parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
+    return InvalidError("the model was made for another mesh than the trainer");
   }
   if (plan.micro_batch * plan.accumulation_steps * ranks != job.train.global_batch) {
     return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
@@ -183,9 +194,13 @@ Status Trainer::SumScalars(std::span<double> values, PhaseSeconds& seconds) {
 }
 
 Status Trainer::FinishReduction(PhaseSeconds& seconds) {
-  if (parts_.reducer == nullptr) return OkStatus();
+  if (parts_.reducer == nullptr && parts_.tensor == nullptr) return OkStatus();
   Stopwatch watch;
-  WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
+  if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
+  if (parts_.tensor != nullptr) {
+    WEFT_RETURN_IF_ERROR(
+        SumPartialGradients(*parts_.context, *parts_.tensor, parts_.model->parameters()));
+  }
   Charge(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
 }
@@ -304,6 +319,33 @@ Status Trainer::GatherParameters(PhaseSeconds& seconds) {
   return OkStatus();
 }
 
+Status Trainer::SumOverShards(PhaseSeconds& seconds) {
+  if (parts_.tensor == nullptr) return OkStatus();
+  Context& context = *parts_.context;
+  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
+  WEFT_RETURN_IF_ERROR(totals_.Wait().status());
+  std::vector<NormSums*> norms = {&totals_.host()->gradients};
+  if (MeasuresGroups()) {
+    for (GroupSums& group : totals_.host()->groups) {
+      norms.push_back(&group.gradients);
+      norms.push_back(&group.values);
+    }
+  }
+  std::vector<double> sums;
+  for (const NormSums* norm : norms) {
+    sums.push_back(norm->squares);
+    sums.push_back(static_cast<double>(norm->non_finite));
+  }
+  Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(sums));
+  Charge(context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
+  for (size_t i = 0; i < norms.size(); ++i) {
+    *norms[i] = {sums[2 * i], static_cast<int64_t>(sums[2 * i + 1])};
+  }
+  WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::gradients));
+  return totals_.Store(context, &StepTotals::groups);
+}
+
 // Every rank sees the same gradients, hence the same scale.
 void Trainer::UpdateLossScale(StepReport& report) {
   if (!parts_.model->precision().loss_scaling) return;
@@ -347,21 +389,22 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
     if (parts().empty()) {
       WEFT_RETURN_IF_ERROR(MeasureGradients(context, parameters, &totals->gradients));
     }
-    WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
-        context.stream, {.loss_sum = &totals->loss.sum,
-                         .square_sum = &totals->gradients.squares,
-                         .non_finite = &totals->gradients.non_finite,
-                         .targets = static_cast<double>(report.targets),
-                         .loss_scale = report.loss_scale,
-                         .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
-                         .clip_norm = job_.train.gradient_clip_norm,
-                         .factor = &totals->factor,
-                         .made = &totals->made}));
   }
   if (MeasuresGroups()) {
     ProfileScope scope(context.profiler, "norms by group");
     WEFT_RETURN_IF_ERROR(MeasureGroups(context, parameters, totals->groups, parts()));
   }
+  WEFT_RETURN_IF_ERROR(SumOverShards(report.seconds));
+  WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
+      context.stream, {.loss_sum = &totals->loss.sum,
+                       .square_sum = &totals->gradients.squares,
+                       .non_finite = &totals->gradients.non_finite,
+                       .targets = static_cast<double>(report.targets),
+                       .loss_scale = report.loss_scale,
+                       .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
+                       .clip_norm = job_.train.gradient_clip_norm,
+                       .factor = &totals->factor,
+                       .made = &totals->made}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   {

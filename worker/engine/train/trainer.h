@@ -36,6 +36,9 @@ struct TrainerParts {
   BatchSource* validation = nullptr;   ///< Or none.
   GradientReducer* reducer = nullptr;  ///< None for one rank.
   int64_t rank = 0;                    ///< Among reducer->world_size().
+  /// The ranks that share the matrices of the model, which was made with it, or none. They train on
+  /// the same sequences.
+  const TensorParallel* tensor = nullptr;
 };
 
 /// Trains a model as the job says what and the plan says how. Its whole state is StateTensors() and
@@ -113,6 +116,8 @@ class Trainer {
   std::span<const ParameterPart> parts() const {
     return parts_.reducer ? parts_.reducer->parts() : std::span<const ParameterPart>();
   }
+  /// Of norms that the ranks of parts_.tensor have measured, each of its own shards.
+  Status SumOverShards(PhaseSeconds& seconds);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
   /// Waits for what was measured, and draws the conclusions.

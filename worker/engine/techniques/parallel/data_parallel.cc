@@ -1,6 +1,7 @@
 #include "worker/engine/techniques/parallel/data_parallel.h"
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/comm/sum_scalars.h"
 
 namespace weft::engine {
 namespace {

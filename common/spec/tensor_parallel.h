@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// Whether `degree` ranks can share each matrix of `model`. kInvalid names the size that does not
+/// divide, and what would do. Sizes that are still open (vocab_size 0) are taken to fit.
+Status CheckTensorParallel(const ModelSpec& model, int64_t degree);
+
+/// The same of all that the job says: precision and optimizer too, and with `sequence_parallel` the
+/// length of its sequences. Sizes of an imported model are those of its folder, and not looked at.
+Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_parallel);
+
+}  // namespace weft

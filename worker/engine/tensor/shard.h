@@ -1,0 +1,59 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/tensor_view.h"
+
+namespace weft::engine {
+
+/// Which part of a logical tensor stands here, where several ranks have a part each: some of its
+/// rows, or of the columns of a matrix. The default is all of it.
+struct Shard {
+  struct Range {
+    int64_t begin = 0;
+    int64_t end = 0;
+    int64_t size() const { return end - begin; }
+  };
+  int axis = 0;               ///< 0: rows, 1: columns.
+  int64_t extent = 0;         ///< Of the logical tensor along the axis.
+  std::vector<Range> ranges;  ///< Of it, in the order in which they stand here; not empty ones.
+
+  bool whole() const { return ranges.empty(); }
+
+  int64_t size() const {
+    int64_t count = 0;
+    for (const Range& range : ranges) count += range.size();
+    return count;
+  }
+
+  /// Of the logical tensor, when the part here has the shape `part`.
+  Shape LogicalShape(Shape part) const {
+    if (!whole()) part.dims[static_cast<size_t>(axis)] = extent;
+    return part;
+  }
+
+  /// Calls run(part, logical, count) for each run of elements that stand one behind the other both
+  /// in the part, of this shape, from element `part` on and in the logical tensor from `logical`
+  /// on.
+  template <class Run>
+  void ForEachRun(const Shape& shape, Run&& run) const {
+    if (whole()) {
+      run(int64_t{0}, int64_t{0}, shape.Elements());
+      return;
+    }
+    const int64_t rows = axis == 0 ? 1 : shape[0];
+    const int64_t unit = axis == 0 ? shape.Elements() / std::max<int64_t>(shape[0], 1) : 1;
+    int64_t part = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (const Range& range : ranges) {
+        const int64_t count = range.size() * unit;
+        run(part, (row * extent + range.begin) * unit, count);
+        part += count;
+      }
+    }
+  }
+};
+
+}  // namespace weft::engine
