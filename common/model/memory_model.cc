@@ -44,9 +44,10 @@ struct Sizes {
     const ModelSpec& model = inputs.shape.spec;
     const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
     const int64_t element = tokens * ElementOf(inputs);
+    const int64_t ranks = inputs.shape.tensor;
     row = element * model.width;
-    qkv = element * (model.width + 2 * KvWidth(model));
-    inner = element * MlpWidth(model);
+    qkv = element * (model.width + 2 * KvWidth(model)) / ranks;
+    inner = element * MlpWidth(model) / ranks;
     before = MlpInputs(model) * inner;
     narrow = element * model.embedding_width;
     block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs));
@@ -244,24 +245,25 @@ int64_t KernelScratch(const MemoryInputs& inputs) {
 
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const ModelSpec& model = shape.spec;
-  const int64_t c = model.width;
+  const int64_t c = model.width, ranks = shape.tensor;
+  const int64_t rows = shape.sequence_parallel ? ranks : 1;  // that share those of the stream
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
                             std::string_view result) {
-    slots.push_back({residual, c, true});
+    slots.push_back({residual, c / rows, true});
     if (!norms) return;
     slots.push_back({statistics, NormStatistics(model), false});
-    slots.push_back({result, c, true});
+    slots.push_back({result, c / rows, true});
   };
   add_norm("residual_1", "norm_1_statistics", "norm_1");
-  slots.push_back({"qkv", c + 2 * KvWidth(model), true});
-  slots.push_back({"attention", c, true});
-  slots.push_back({"log_sum_exp", model.heads, false});
+  slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true});
+  slots.push_back({"attention", c / ranks, true});
+  slots.push_back({"log_sum_exp", model.heads / ranks, false});
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});
   add_norm("residual_2", "norm_2_statistics", "norm_2");
-  slots.push_back({"mlp_before_activation", MlpInputs(model) * MlpWidth(model), true});
+  slots.push_back({"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true});
   if (scaled) slots.push_back({"branch_2", c, true});
   return slots;
 }
@@ -300,8 +302,12 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
                            KernelScratch(inputs);
-  // A ring all-reduce stages about two buckets.
+  // A ring all-reduce stages about two buckets, and one of activations as much of these.
   memory.communication_bytes = inputs.ranks > 1 ? 2 * inputs.bucket_bytes : 0;
+  if (shape.tensor > 1) {
+    memory.communication_bytes +=
+        2 * ElementOf(inputs) * inputs.micro_batch * inputs.sequence_length * shape.spec.width;
+  }
   if (OnCuda(inputs)) {
     memory.runtime_bytes = TotalBytes(memory) / kUncutShare;
   } else {

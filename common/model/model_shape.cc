@@ -31,14 +31,32 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
   return counts.norms;
 }
 
+// Makes `parameter` what one of `ranks` ranks has of it.
+void TakePart(int64_t ranks, ParameterInfo& parameter) {
+  const bool block =
+      parameter.kind == ParameterKind::kAttention || parameter.kind == ParameterKind::kMlp;
+  const bool table = parameter.kind == ParameterKind::kTokenEmbedding ||
+                     parameter.kind == ParameterKind::kClassifier;
+  if (!block && !table) return;
+  if (block && IsOutputProjection(parameter)) {
+    parameter.shape[1] /= ranks;
+    return;
+  }
+  // The bias of such a product is whole on each rank.
+  if (parameter.name.ends_with("c_proj.bias")) return;
+  parameter.shape[0] = (parameter.shape[0] + ranks - 1) / ranks;
+}
+
 }  // namespace
 
-ModelShape::ModelShape(const ModelSpec& model) : spec(model) {
+ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence)
+    : spec(model), tensor(ranks), sequence_parallel(sequence) {
   const int64_t uses_of_block = spec.layers / DistinctBlocks(spec);
   bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
-  for (const ParameterInfo& parameter : ParametersOf(spec)) {
+  for (ParameterInfo& parameter : ParametersOf(spec)) {
+    if (tensor > 1) TakePart(tensor, parameter);
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);
     const int64_t elements = parameter.Elements();

@@ -36,10 +36,14 @@ struct ParameterUses {
 /// (parameter_list.h): summed once, because a planner asks often.
 struct ModelShape {
   ModelShape() = default;
-  /// `model` with vocab_size resolved.
-  explicit ModelShape(const ModelSpec& model);
+  /// `model` with vocab_size resolved. With `tensor` above 1 numbers are of one of so many ranks
+  /// that share each matrix, the one with most; `spec` is of all. `sequence`: they share the tokens
+  /// between these, too.
+  explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false);
 
   ModelSpec spec;
+  int64_t tensor = 1;              ///< Ranks that share each matrix ...
+  bool sequence_parallel = false;  ///< ... and the tokens between them.
   ParameterCounts counts;
   int64_t trained = 0;           ///< Numbers that model.freeze leaves to be trained.
   int64_t stored = 0;            ///< All numbers in memory, with factors and padded vocabulary.
@@ -64,9 +68,10 @@ struct ModelShape {
   /// Of the tokens that a masked language model reads, those it has to predict.
   double masked_share = MaskingSpec().probability;
 
-  /// Columns of the logits in memory.
+  /// Columns of the logits in the memory of a rank.
   int64_t PaddedClasses() const {
-    return PaddedVocabulary(HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size);
+    const int64_t columns = HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size;
+    return PaddedVocabulary((columns + tensor - 1) / tensor);
   }
 
   /// Numbers that the optimizer updates.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/spec/model_family.h"
+#include "common/spec/tensor_parallel.h"
 
 namespace weft {
 namespace {
@@ -228,7 +229,15 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
   const ResourceSpec& resources = job.resources;
-  int64_t ranks = resources.ranks > 0 ? resources.ranks : 1;
+  WEFT_RETURN_IF_ERROR(
+      CheckTensorParallel(job, resources.tensor_parallel, resources.sequence_parallel));
+  if (resources.ranks % resources.tensor_parallel != 0) {
+    return InvalidError("resources.ranks " + std::to_string(resources.ranks) +
+                        " must be a multiple of resources.tensor_parallel " +
+                        std::to_string(resources.tensor_parallel));
+  }
+  // Those that see different sequences.
+  const int64_t ranks = resources.ranks > 0 ? resources.ranks / resources.tensor_parallel : 1;
   const TrainSpec& train = job.train;
   const bool grows = train.batch_warmup_steps > 0;
   if (grows && (train.batch_warmup_start == 0 || train.batch_warmup_steps > train.steps ||
@@ -243,13 +252,18 @@ Status ValidateJob(const JobSpec& job) {
   const char* field = grows ? "train.batch_warmup_start " : "train.global_batch ";
   const int64_t batch = grows ? train.batch_warmup_start : train.global_batch;
   if (batch % ranks != 0) {
-    return InvalidError(field + std::to_string(batch) + " must be a multiple of resources.ranks " +
-                        std::to_string(ranks));
+    return InvalidError(
+        field + std::to_string(batch) + " must be a multiple of resources.ranks " +
+        std::to_string(resources.ranks) +
+        (resources.tensor_parallel > 1
+             ? " over resources.tensor_parallel " + std::to_string(resources.tensor_parallel)
+             : ""));
   }
   if (resources.micro_batch > 0 && batch % (ranks * resources.micro_batch) != 0) {
-    return InvalidError(field + std::to_string(batch) +
-                        " must be a multiple of resources.ranks x resources.micro_batch = " +
-                        std::to_string(ranks * resources.micro_batch));
+    return InvalidError(
+        field + std::to_string(batch) + " must be a multiple of resources.ranks " +
+        (resources.tensor_parallel > 1 ? "/ resources.tensor_parallel " : "") +
+        "x resources.micro_batch = " + std::to_string(ranks * resources.micro_batch));
   }
   if (train.gradient_noise_scale &&
       (train.global_batch == 1 || (resources.ranks == 1 && resources.micro_batch > 0 &&

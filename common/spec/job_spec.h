@@ -36,6 +36,8 @@ struct ResourceSpec {
   std::string recompute = "auto";
   std::string device = "auto";
   int64_t zero_stage = 0;
+  int64_t tensor_parallel = 1;
+  bool sequence_parallel = false;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -64,6 +66,15 @@ struct ResourceSpec {
                 "the optimizer's state and updates; 2: also the gradients; 3: also the parameters.")
               .Range(0, 3),
           self.zero_stage);
+    visit(Field("tensor_parallel",
+                "Ranks that share each matrix: attention by heads, MLPs by inner columns, the "
+                "vocabulary by tokens. Divides the number of ranks; the rest is data parallelism.")
+              .Range(1, 1 << 10),
+          self.tensor_parallel);
+    visit(Field("sequence_parallel",
+                "Ranks that share matrices share the tokens between them, too: less memory for as "
+                "many bytes on the wire."),
+          self.sequence_parallel);
   }
 };
 

@@ -256,6 +256,58 @@ TEST(ValidateJob, RefusesToShareOutWhatEveryRankNeedsWhole) {
   }
 }
 
+TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {
+  const auto shared = [](JobSpec& job) {
+    job.model.family = "llama";
+    job.model.width = 64;
+    job.model.heads = 8;
+    job.model.kv_heads = 4;
+    job.model.mlp_width = 96;
+    job.train.global_batch = 8;
+    job.resources.ranks = 8;
+    job.resources.tensor_parallel = 4;
+  };
+  const auto error = [&](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      shared(job);
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    shared(job);
+    job.resources.sequence_parallel = true;
+  }));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.kv_heads = 2; }),
+              HasSubstr("model.kv_heads in equal parts, and it is 2; hint: a degree of 2"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.mlp_width = 90; }),
+              HasSubstr("the width of the MLP in equal parts, and it is 90; hint: a degree of 3"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.heads = job.model.kv_heads = 2; }),
+              HasSubstr("model.heads in equal parts"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.vocab_size = 3; }), HasSubstr("a token for each"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.ranks = 6; }),
+              HasSubstr("must be a multiple of resources.tensor_parallel 4"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.global_batch = 7; }),
+              HasSubstr("over resources.tensor_parallel 4"));
+  EXPECT_THAT(error([](JobSpec& job) { job.optimizer.name = "muon"; }),
+              HasSubstr("optimizer.name muon looks at whole matrices"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.precision = "bf16_pure"; }),
+              HasSubstr("not available in train.precision bf16_pure"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 1; }),
+              HasSubstr("does not go with resources.zero_stage"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.gradient_noise_scale = true; }),
+              HasSubstr("train.gradient_noise_scale"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
+      HasSubstr("model.over_parameterization"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.sequence_parallel = true;
+                job.train.sequence_length = 30;
+              }),
+              HasSubstr("a length that is a multiple of 4"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.sequence_parallel = true; }),
+              HasSubstr("hint: resources.tensor_parallel"));
+}
+
 TEST(ValidateJob, LeavesSizesOfAnImportedModelToTheImport) {
   JobSpec job = GoodJob();
   job.model.import_path = "gpt2";

@@ -120,6 +120,7 @@ struct Prediction {
 struct Plan {
   Mesh mesh;
   int64_t zero_stage = 0;
+  bool sequence_parallel = false;
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
   int64_t threads_per_rank = 1;
@@ -136,6 +137,9 @@ struct Plan {
     visit(Field("mesh", "Degrees of parallelism."), self.mesh);
     visit(Field("zero_stage", "What data-parallel ranks shard: 0 nothing.").Range(0, 3),
           self.zero_stage);
+    visit(
+        Field("sequence_parallel", "Ranks that share matrices share the tokens between them, too."),
+        self.sequence_parallel);
     visit(Field("micro_batch", "Sequences per forward and backward pass of a rank.")
               .Unit("sequences")
               .Range(1, 1 << 24),

@@ -49,7 +49,9 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   const ModelShape shape = ShapeOf(job);
   PlanCandidate candidate;
   Plan& plan = candidate.plan;
-  plan.mesh.data = option.ranks;
+  plan.mesh.data = option.data_ranks();
+  plan.mesh.tensor = option.tensor;
+  plan.sequence_parallel = job.resources.sequence_parallel;
   plan.zero_stage = option.ranks > 1 ? job.resources.zero_stage : 0;
   plan.micro_batch = option.micro_batch;
   plan.accumulation_steps = option.accumulation_steps;

@@ -235,6 +235,33 @@ TEST(PlanJob, RanksShareOutWhatTheJobSays) {
   EXPECT_LT(shared.prediction.time.optimizer_seconds, plain.prediction.time.optimizer_seconds);
 }
 
+TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  const auto plan = [&](int64_t tensor, bool sequence) {
+    job.resources.tensor_parallel = tensor;
+    job.resources.sequence_parallel = sequence;
+    return Best(job, Cluster(1, 4, 8 * kGiB));
+  };
+  const Plan whole = plan(1, false), shared = plan(2, false), rows = plan(2, true);
+  EXPECT_EQ(shared.mesh.data, 2);
+  EXPECT_EQ(shared.mesh.tensor, 2);
+  EXPECT_TRUE(rows.sequence_parallel);
+  EXPECT_EQ(shared.accumulation_steps, 2 * whole.accumulation_steps);
+  EXPECT_EQ(shared.rank_workers.size(), 4u);
+  const MemoryBreakdown &all = whole.prediction.memory_per_rank,
+                        &half = shared.prediction.memory_per_rank,
+                        &least = rows.prediction.memory_per_rank;
+  EXPECT_LT(half.parameters_bytes, 0.6 * static_cast<double>(all.parameters_bytes));
+  EXPECT_GT(half.parameters_bytes, 0.5 * static_cast<double>(all.parameters_bytes));
+  EXPECT_LT(half.activations_bytes, all.activations_bytes);
+  EXPECT_LT(least.activations_bytes, half.activations_bytes);
+  EXPECT_GT(shared.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+}
+
 TEST(PlanJob, PrecisionDecidesMemoryAndTime) {
   const auto plan = [](const char* precision) {
     JobSpec job = Gpt2Job();

@@ -45,7 +45,8 @@ class Searcher {
   Searcher(const JobSpec& job, const ClusterProfile& cluster)
       : job_(job),
         on_devices_(WantsDevices(job, cluster)),
-        shape_(ShapeOf(job)),
+        tensor_(job.resources.tensor_parallel),
+        shape_(ShapeOfRank(job)),
         precision_(PrecisionOf(job.train.precision)),
         optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)),
         open_gradients_(job.resources.zero_stage > 1 ? OpenGradientBytes(shape_.spec, kBucketBytes)
@@ -67,7 +68,8 @@ class Searcher {
     for (int64_t threads : ThreadChoices()) {
       for (int64_t ranks : RankChoices(threads)) {
         for (int64_t spread : SpreadChoices(ranks, threads)) {
-          for (int64_t micro : MicroBatchChoices(ranks)) Try(threads, ranks, spread, micro);
+          for (int64_t micro : MicroBatchChoices(ranks / tensor_))
+            Try(threads, ranks, spread, micro);
         }
       }
     }
@@ -88,6 +90,16 @@ class Searcher {
   }
 
  private:
+  static ModelShape ShapeOfRank(const JobSpec& job) {
+    const int64_t tensor = job.resources.tensor_parallel;
+    ModelShape shape = ShapeOf(job);
+    if (tensor == 1) return shape;
+    const double masked_share = shape.masked_share;
+    shape = ModelShape(shape.spec, tensor, job.resources.sequence_parallel);
+    shape.masked_share = masked_share;
+    return shape;
+  }
+
   /// GPUs that count; 0 on CPUs.
   int64_t Devices(const WorkerProfile& worker) const {
     return on_devices_ ? UsableDevices(worker.devices) : 0;
@@ -157,7 +169,8 @@ class Searcher {
   std::vector<int64_t> RankChoices(int64_t threads) const {
     if (job_.resources.ranks > 0) return {job_.resources.ranks};
     std::vector<int64_t> choices;
-    for (int64_t ranks : Divisors(BatchSchedule(job_.train).unit())) {
+    for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
+      const int64_t ranks = data * tensor_;
       if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
     }
     return choices;
@@ -196,7 +209,7 @@ class Searcher {
     inputs.micro_batch = option.micro_batch;
     inputs.sequence_length = SequenceLength(job_);
     inputs.accumulation_steps = option.accumulation_steps;
-    inputs.ranks = option.ranks;
+    inputs.ranks = option.data_ranks();
     inputs.zero_stage = job_.resources.zero_stage;
     inputs.threads = option.threads;
     inputs.bucket_bytes = kBucketBytes;
@@ -229,9 +242,10 @@ class Searcher {
     option.on_devices = on_devices_;
     option.threads = threads;
     option.ranks = ranks;
+    option.tensor = tensor_;
     option.ranks_per_worker = spread;
     option.micro_batch = micro;
-    option.accumulation_steps = job_.train.global_batch / (ranks * micro);
+    option.accumulation_steps = job_.train.global_batch / (option.data_ranks() * micro);
     if (!HasCores(option)) {
       ReportFewCores(std::move(option));
       return;
@@ -332,11 +346,12 @@ class Searcher {
                         option.accumulation_steps,
                         option.recomputed_blocks,
                         option.threads,
-                        option.ranks,
+                        option.data_ranks(),
                         count,
                         kBucketBytes,
                         &precision_,
-                        job_.resources.zero_stage};
+                        job_.resources.zero_stage,
+                        option.micro_batch * SequenceLength(job_)};
       TimeBreakdown time = PredictStep(inputs, Pass(kind_[w], option), rates);
       if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
     }
@@ -354,7 +369,8 @@ class Searcher {
 
   const JobSpec& job_;
   const bool on_devices_;
-  const ModelShape shape_;
+  const int64_t tensor_;
+  const ModelShape shape_;  ///< What a rank has of it.
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
   const int64_t open_gradients_;

@@ -15,6 +15,7 @@ namespace weft::planner {
 struct Option {
   bool on_devices = false;  ///< Each rank has a GPU of its own.
   int64_t ranks = 1;
+  int64_t tensor = 1;            ///< Of them share each matrix.
   int64_t ranks_per_worker = 1;  ///< At most so many on each.
   int64_t threads = 1;
   int64_t micro_batch = 1;
@@ -23,6 +24,9 @@ struct Option {
   TimeBreakdown time;
   MemoryBreakdown memory;
   std::string misfit;  ///< Why it cannot run; empty when it can.
+
+  /// Those that see different sequences.
+  int64_t data_ranks() const { return ranks / tensor; }
 };
 
 struct SearchResult {

@@ -52,6 +52,8 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
           D(gemm.count) * rates.device()->ProductSeconds("fp8", D(gemm.m), D(gemm.n), D(gemm.k));
       seconds += cost.fp8_share * (codes - seconds);
     }
+    // The classifier's columns are already those of a rank.
+    if (gemm.name != "classifier") seconds /= D(shape.tensor);
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -62,7 +64,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   // Attention: 2 products forward, 5 backward (flash attention computes the scores again).
   const ModelSpec& model = shape.spec;
   const double product = TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) /
-                         rates.AttentionFlopsPerSecond(threads);
+                         D(shape.tensor) / rates.AttentionFlopsPerSecond(threads);
   const double backward_layers = D(model.layers - shape.first_trained_layer);
   cost.gemm_seconds += (2 * D(model.layers) + 5 * backward_layers) * product;
   cost.backward_gemm_seconds += 5 * backward_layers * product;
@@ -71,7 +73,8 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
   // and writes two, an activation reads its one or two inputs and writes one; backward, a norm
   // moves four and an activation twice as much, and the bias gradients read what the products read.
-  const double c = D(model.width) * D(element), f = D(MlpWidth(model)) * D(element);
+  const double c = D(model.width) * D(element);
+  const double f = D(MlpWidth(model)) * D(element) / D(shape.tensor);
   const double activation = D(MlpInputs(model) + 1) * f;
   const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
   double block_forward = 2 * 4 * c + activation + mask;
@@ -143,9 +146,10 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   if (inputs.ranks > 1) {
     const double bytes = 4 * trained, neighbours = D(inputs.ranks - 1);
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
-    const double seconds = 2 * neighbours / D(inputs.ranks) * bytes /
-                               rates.LinkBytesPerSecond(inputs.ranks == inputs.ranks_on_worker) +
-                           std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;
+    const double seconds =
+        2 * neighbours / D(inputs.ranks) * bytes /
+            rates.LinkBytesPerSecond(inputs.ranks * inputs.shape.tensor == inputs.ranks_on_worker) +
+        std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
     const double hidden = kOverlap * pass.backward_gemm_seconds;
     // Half of it are parameters that come back after a shared update, with nothing beside them.
@@ -155,6 +159,19 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
     const double reductions = inputs.zero_stage > 1 ? passes : 1;
     time.exposed_communication_seconds =
         reductions * std::max(reducing - hidden, reducing / buckets) + gathering;
+  }
+  if (const int64_t tensor = inputs.shape.tensor; tensor > 1) {
+    // Each layer sums the residual stream twice forward and twice backward, and twice more when it
+    // is recomputed; embedding and classifier once. Nothing runs beside it.
+    const ModelSpec& model = inputs.shape.spec;
+    const double sums = 4 * D(model.layers) + 2 * D(inputs.recomputed_blocks) + 2;
+    const double bytes =
+        D(inputs.tokens * model.width * ElementBytes(inputs.precision->activations));
+    const double others = D(tensor - 1);
+    const double seconds = 2 * others / D(tensor) * bytes /
+                               rates.LinkBytesPerSecond(tensor <= inputs.ranks_on_worker) +
+                           2 * others * kSecondsPerMessage;
+    time.exposed_communication_seconds += passes * sums * seconds;
   }
   return time;
 }

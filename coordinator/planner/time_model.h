@@ -35,11 +35,12 @@ struct StepInputs {
   int64_t accumulation_steps = 1;
   int64_t recomputed_blocks = 0;
   int64_t threads = 1;
-  int64_t ranks = 1;
+  int64_t ranks = 1;  ///< That see different sequences, each of shape.tensor ranks.
   int64_t ranks_on_worker = 1;
   int64_t bucket_bytes = 1;
   const PrecisionRecipe* precision = &kBf16Precision;
   int64_t zero_stage = 0;
+  int64_t tokens = 0;  ///< Of a micro-batch.
 };
 
 /// Where the time of one optimizer step goes on this worker.

@@ -14,6 +14,7 @@
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/transfer.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/techniques/parallel/sharded_data_parallel.h"
 #include "worker/engine/train/guard.h"
@@ -23,6 +24,9 @@ namespace weft::trainer {
 namespace {
 
 using engine::CheckpointProgress;
+
+constexpr engine::AxisSet kTensorAxis = {engine::MeshAxis::kTensor};
+
 using std::chrono::steady_clock;
 
 /// Sizes that the job leaves open.
@@ -73,13 +77,13 @@ Status Attempt::Prepare() {
   }
   kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
   WEFT_RETURN_IF_ERROR(OpenDevice());
-  if (first_rank() || shares_state()) {
+  if (spec_.rank < saving_ranks()) {
     engine::CheckpointWriterOptions options;
     options.env = &env_;
     options.run_dir = spec_.run_dir;
     options.epoch = spec_.epoch;
     options.keep_last = spec_.job.checkpoint.keep_last;
-    if (shares_state()) options.peers.emplace(&store_, spec_.rank, spec_.world_size);
+    if (saving_ranks() > 1) options.peers.emplace(&store_, spec_.rank, saving_ranks());
     if (first_rank()) options.report = [this](const auto& p) { ReportCheckpoint(p); };
     WEFT_ASSIGN_OR_RETURN(checkpoints_, engine::CheckpointWriter::Open(std::move(options)));
   }
@@ -121,6 +125,12 @@ Status Attempt::Join() {
   if (!spec_.host.empty()) options.host = spec_.host;
   options.device = context_.stream.device;
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
+  WEFT_ASSIGN_OR_RETURN(groups_,
+                        engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
+                                                 {kTensorAxis, engine::kGradientAxes}));
+  if (engine::Collective* ranks = groups_.Along(kTensorAxis)) {
+    tensor_.emplace(ranks, spec_.plan.sequence_parallel);
+  }
   return OkStatus();
 }
 
@@ -137,25 +147,30 @@ Status Attempt::AgreeOnData() {
 }
 
 Status Attempt::BuildModel() {
-  WEFT_ASSIGN_OR_RETURN(model_,
-                        engine::NewModel(context_, spec_.job.model,
-                                         engine::ModelOptionsOf(spec_.plan, spec_.job.train)));
+  engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
+  if (tensor_) options.tensor = &*tensor_;
+  WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
-  if (shares_state()) {
+  engine::Collective* replicas = groups_.Along(engine::kGradientAxes);
+  if (shares_updates()) {
     WEFT_ASSIGN_OR_RETURN(
-        reducer_, engine::ShardedDataParallel::New(context_, group_.get(), &model_->parameters(),
+        reducer_, engine::ShardedDataParallel::New(context_, replicas, &model_->parameters(),
                                                    spec_.plan.bucket_bytes));
-  } else if (group_->size() > 1) {
-    reducer_ = std::make_unique<engine::DataParallel>(group_.get(), &model_->parameters(),
+  } else if (replicas != nullptr) {
+    reducer_ = std::make_unique<engine::DataParallel>(replicas, &model_->parameters(),
                                                       spec_.plan.bucket_bytes, context_.stream);
   }
-  WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
-                                                       {.context = &context_,
-                                                        .model = model_.get(),
-                                                        .train = data_.train.get(),
-                                                        .validation = data_.validation.get(),
-                                                        .reducer = reducer_.get(),
-                                                        .rank = spec_.rank}));
+  const engine::MeshLayout layout(spec_.plan.mesh);
+  WEFT_ASSIGN_OR_RETURN(
+      trainer_,
+      engine::Trainer::New(spec_.job, spec_.plan,
+                           {.context = &context_,
+                            .model = model_.get(),
+                            .train = data_.train.get(),
+                            .validation = data_.validation.get(),
+                            .reducer = reducer_.get(),
+                            .rank = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData),
+                            .tensor = options.tensor}));
   return OkStatus();
 }
 
@@ -363,13 +378,17 @@ Result<Attempt::Votes> Attempt::CollectVotes() {
   std::array<double, 3> votes = {
       reporter_.StopRequested() ? 1.0 : 0.0, checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0,
       may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0};
-  if (reducer_) WEFT_RETURN_IF_ERROR(reducer_->SumScalars(votes));
+  if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, votes));
   return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2])};
 }
 
 Result<bool> Attempt::OnAnyRank(bool own) {
   std::array<double, 1> sum = {own ? 1.0 : 0.0};
-  if (shares_state()) WEFT_RETURN_IF_ERROR(reducer_->SumScalars(sum));
+  if (shares_updates()) {
+    WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, sum));
+  } else if (tensor_) {
+    WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
+  }
   return sum[0] > 0;
 }
 

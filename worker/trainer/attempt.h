@@ -9,7 +9,9 @@
 #include "common/spec/model_family.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
+#include "worker/engine/nn/tensor_parallel.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
+#include "worker/engine/techniques/parallel/mesh_groups.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
 #include "worker/trainer/loss_curve.h"
@@ -48,8 +50,13 @@ class Attempt {
   };
 
   bool first_rank() const { return spec_.rank == 0; }
-  /// Each rank holds a part of the state, and saves it.
-  bool shares_state() const { return spec_.plan.zero_stage > 0 && spec_.world_size > 1; }
+  /// The data-parallel ranks share the updates.
+  bool shares_updates() const { return spec_.plan.zero_stage > 0 && spec_.world_size > 1; }
+  /// Ranks 0 to this one hold a part of the state each, which they save; the others hold the same
+  /// parts as they.
+  int64_t saving_ranks() const {
+    return shares_updates() ? spec_.world_size : spec_.plan.mesh.tensor;
+  }
   Result<AttemptOutcome> TrainToTheEnd();
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
   Status OpenDevice();
@@ -64,7 +71,7 @@ class Attempt {
   /// then.
   Status RollBack();
   Result<Votes> CollectVotes();
-  /// Where all ranks save: whether `own` is so on one of them.
+  /// Of the ranks that save: whether `own` is so on one of them.
   Result<bool> OnAnyRank(bool own);
   /// Ends the recording under way, if any, on all ranks.
   Status FinishProfile();
@@ -92,6 +99,8 @@ class Attempt {
 
   std::unique_ptr<engine::ComputeDevice> device_;
   std::unique_ptr<engine::Collective> group_;
+  engine::MeshGroups groups_;
+  std::optional<engine::TensorParallel> tensor_;  ///< None where this rank has whole matrices.
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "common/json.h"
@@ -65,7 +66,8 @@ class RollbackTest : public testing::Test {
 
   /// Trains on two ranks, or goes on; gives what rank 0 told.
   std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit,
-                                  int64_t zero_stage = 0, int64_t steps = kSteps) {
+                                  int64_t zero_stage = 0, int64_t steps = kSteps,
+                                  int64_t tensor = 1) {
     engine::HashStore store;
     auto listener = std::make_unique<Listener>();
     Listener other;
@@ -90,7 +92,9 @@ class RollbackTest : public testing::Test {
         spec.job.train.guard.window = 16;
         spec.job.checkpoint.every_steps = 32;
         spec.plan = engine::TinyPlan("fp32", 2);
-        spec.plan.mesh.data = 2;
+        spec.plan.mesh.data = 2 / tensor;
+        spec.plan.mesh.tensor = tensor;
+        spec.plan.accumulation_steps = tensor;
         spec.plan.zero_stage = zero_stage;
         TrainingData data;
         data.train = std::make_unique<EditedTokens>(edit);
@@ -105,6 +109,14 @@ class RollbackTest : public testing::Test {
     return listener;
   }
   std::string Read(const std::string& path) { return *ReadFile(Env::Posix(), root_ + "/" + path); }
+  std::vector<double> Losses(const std::string& run) {
+    std::vector<double> losses;
+    std::istringstream lines(Read(run + "/loss.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      losses.push_back(ParseJson(line)->at("loss").get<double>());
+    }
+    return losses;
+  }
   std::string FinalState(const std::string& run) {
     return *ReadFile(Env::Posix(), engine::CheckpointPath(root_ + "/" + run, kSteps) +
                                        "/state-00000-of-00001.safetensors");
@@ -145,6 +157,26 @@ TEST_F(RollbackTest, RanksThatShareUpdatesGoBackAndOnAlike) {
   (void)Train("changes", edit, 1, 32);
   (void)Train("changes", edit, 0);
   EXPECT_EQ(Read("changes/loss.jsonl"), Read("plain/loss.jsonl"));
+}
+
+TEST_F(RollbackTest, RanksThatShareMatricesGoBackAndOnAlike) {
+  const auto edit = [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; };
+  (void)Train("plain", edit);
+  const std::vector<double> plain = Losses("plain");
+  auto shared = Train("shared", edit, 0, kSteps, 2);
+  EXPECT_EQ(shared->last.rollbacks, 1);
+  EXPECT_THAT(Losses("shared"), testing::Pointwise(testing::DoubleNear(1e-3), plain));
+  const std::string folder = engine::CheckpointPath(root_ + "/shared", kSteps);
+  EXPECT_TRUE(engine::VerifyCheckpoint(Env::Posix(), folder).ok());
+  EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
+
+  // Ranks that share matrices go on where others stopped, and the other way round.
+  for (const int64_t tensor : {1, 2}) {
+    const std::string run = "changes-from-" + std::to_string(tensor);
+    (void)Train(run, edit, 0, 32, tensor);
+    (void)Train(run, edit, 0, kSteps, 3 - tensor);
+    EXPECT_THAT(Losses(run), testing::Pointwise(testing::DoubleNear(1e-3), plain));
+  }
 }
 
 TEST_F(RollbackTest, AShortSpikeOnlySkipsItsUpdate) {

@@ -14,6 +14,7 @@
 #include "worker/engine/data/loader.h"
 #include "worker/engine/data/prefetcher.h"
 #include "worker/engine/data/prepare.h"
+#include "worker/engine/techniques/parallel/mesh_layout.h"
 
 namespace weft::trainer {
 namespace {
@@ -23,8 +24,10 @@ using engine::BatchSource;
 /// What this rank asks for in each step; the order of engine::Trainer.
 engine::RangesOfStep RangesOfRank(const AttemptSpec& spec) {
   const int64_t size = spec.plan.micro_batch;
-  return [schedule = BatchSchedule(spec.job.train), rank = spec.rank, size,
-          ranks = RankCount(spec.plan.mesh)](int64_t step) {
+  const engine::MeshLayout layout(spec.plan.mesh);
+  return [schedule = BatchSchedule(spec.job.train),
+          rank = layout.CoordinateOf(spec.rank, engine::MeshAxis::kData), size,
+          ranks = spec.plan.mesh.data](int64_t step) {
     const int64_t micro_batches = schedule.At(step) / (size * ranks);
     std::vector<engine::SequenceRange> ranges;
     for (int64_t k = 0; k < micro_batches; ++k) {

@@ -25,13 +25,22 @@ struct Value {
 /// happens in between is not their affair.
 class SavedTensor {
  public:
+  /// Makes what an operation wants of what was kept for it.
+  using Remake = std::function<Result<Tensor>(Context& context, const Tensor& kept)>;
+
+  SavedTensor() = default;
+
   /// The saved content. Called once, in the backward pass.
-  Result<Tensor> Restore(Context&) const { return tensor_; }
+  Result<Tensor> Restore(Context& context) const {
+    return remake_ ? remake_(context, tensor_) : Result<Tensor>(tensor_);
+  }
 
  private:
   friend class Tape;
-  explicit SavedTensor(Tensor tensor) : tensor_(std::move(tensor)) {}
+  explicit SavedTensor(Tensor tensor, Remake remake = {})
+      : tensor_(std::move(tensor)), remake_(std::move(remake)) {}
   Tensor tensor_;
+  Remake remake_;
 };
 
 /// Records what a forward pass does and plays it backwards. Not thread-safe.
@@ -78,6 +87,10 @@ class Tape {
   ParameterGradients& parameters() const { return *parameters_; }
 
   static SavedTensor Save(Tensor tensor) { return SavedTensor(std::move(tensor)); }
+  /// Keeps `kept`, of which the content is made again when it is wanted.
+  static SavedTensor Save(Tensor kept, SavedTensor::Remake remake) {
+    return SavedTensor(std::move(kept), std::move(remake));
+  }
 
   /// Appends an operation; only when Records its result. `name` is a string literal, for the
   /// profiler.

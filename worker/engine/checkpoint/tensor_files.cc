@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "common/formats/safetensors.h"
 #include "common/json.h"
@@ -41,25 +43,102 @@ std::vector<uint64_t> SizesOf(const Shape& shape) {
   return sizes;
 }
 
-/// Metadata of a file: by name of a part the tensor's sizes and the part's first element.
+/// Metadata of a file: by name of a part the tensor's sizes and the part's first element, or the
+/// axis along which it is cut and the ranges that are there.
 constexpr char kPartsKey[] = "weft_parts";
 constexpr char kShapeKey[] = "shape", kFirstKey[] = "first";
+constexpr char kAxisKey[] = "axis", kRangesKey[] = "ranges";
+
+/// Elements that stand one behind the other in a part and in its tensor.
+struct Run {
+  int64_t part = 0;
+  int64_t logical = 0;
+  int64_t count = 0;
+};
+
+std::vector<Run> RunsOf(const NamedTensor::Place& place, const Shape& shape) {
+  std::vector<Run> runs;
+  place.ForEachRun(shape, [&](int64_t part, int64_t logical, int64_t count) {
+    if (count > 0) runs.push_back({part, logical, count});
+  });
+  return runs;
+}
 
 /// Where a stored tensor belongs.
 struct StoredPlace {
   std::vector<uint64_t> whole;
-  uint64_t first = 0;
+  std::vector<Run> runs;  ///< Ascending in the tensor.
 };
 
 /// A tensor to fill.
 struct Target {
   TensorView view;
-  NamedTensor::Place place;
-  int64_t missing = 0;  ///< Elements that no file had yet.
+  std::vector<uint64_t> whole;
+  std::vector<Run> runs;  ///< Likewise.
+  int64_t missing = 0;    ///< Elements that no file had yet.
 };
 
-NamedTensor::Place PlaceOf(const NamedTensor& tensor) {
-  return tensor.part.value_or(NamedTensor::Place{tensor.view.shape, 0});
+Json JsonOf(const NamedTensor::Place& place) {
+  Json json = {{kShapeKey, SizesOf(place.whole)}};
+  if (place.shard.whole()) {
+    json[kFirstKey] = static_cast<uint64_t>(place.first);
+    return json;
+  }
+  json[kAxisKey] = static_cast<uint64_t>(place.shard.axis);
+  json[kRangesKey] = Json::array();
+  for (const Shard::Range& range : place.shard.ranges) {
+    json[kRangesKey].push_back(
+        {static_cast<uint64_t>(range.begin), static_cast<uint64_t>(range.end)});
+  }
+  return json;
+}
+
+bool IsSize(const Json& value) {
+  return value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 62;
+}
+
+/// The ranges of a shard that fits a tensor of these sizes; none when something is wrong.
+std::optional<Shard> ShardOf(const Json& place, const std::vector<uint64_t>& whole,
+                             const std::vector<uint64_t>& shape) {
+  if (!place.contains(kAxisKey) || !IsSize(place[kAxisKey]) || !place[kRangesKey].is_array()) {
+    return std::nullopt;
+  }
+  const auto axis = place[kAxisKey].get<uint64_t>();
+  if (axis > 1 || axis >= whole.size() || shape.size() != whole.size()) return std::nullopt;
+  // Columns are those of matrices.
+  if (axis == 1 && whole.size() != 2) return std::nullopt;
+  Shard shard{static_cast<int>(axis), static_cast<int64_t>(whole[axis]), {}};
+  int64_t end = 0;
+  for (const Json& range : place[kRangesKey]) {
+    if (!range.is_array() || range.size() != 2 || !IsSize(range[0]) || !IsSize(range[1])) {
+      return std::nullopt;
+    }
+    const auto begin = range[0].get<int64_t>();
+    if (begin < end || range[1].get<int64_t>() <= begin) return std::nullopt;
+    end = range[1].get<int64_t>();
+    shard.ranges.push_back({begin, end});
+  }
+  std::vector<uint64_t> own = whole;
+  own[axis] = static_cast<uint64_t>(shard.size());
+  if (shard.whole() || end > shard.extent || own != shape) return std::nullopt;
+  return shard;
+}
+
+/// The sizes that `place` gives its tensor; none when something is wrong.
+std::optional<std::vector<uint64_t>> WholeOf(const Json& place) {
+  if (!place.is_object() || !place.contains(kShapeKey) || !place[kShapeKey].is_array() ||
+      place[kShapeKey].size() > static_cast<size_t>(kMaxRank)) {
+    return std::nullopt;
+  }
+  std::vector<uint64_t> whole;
+  uint64_t left = uint64_t{1} << 62;
+  for (const Json& size : place[kShapeKey]) {
+    if (!IsSize(size) || size.get<uint64_t>() == 0) return std::nullopt;
+    whole.push_back(size.get<uint64_t>());
+    left /= whole.back();
+  }
+  if (left == 0) return std::nullopt;
+  return whole;
 }
 
 Result<Json> PartsOf(const SafetensorsFile& file, const std::string& path) {
@@ -74,29 +153,27 @@ Result<Json> PartsOf(const SafetensorsFile& file, const std::string& path) {
 
 Result<StoredPlace> PlaceOf(const SafetensorsView& tensor, const Json& parts,
                             const std::string& path) {
+  const auto elements = static_cast<int64_t>(tensor.bytes.size() * 8 /
+                                             static_cast<size_t>(SafetensorsTypeBits(tensor.type)));
   const auto it = parts.find(tensor.name);
-  if (it == parts.end()) return StoredPlace{tensor.shape, 0};
-  // Its sizes are those of a tensor of this program, or the caller will find that they are not.
-  const auto is_size = [](const Json& value) { return value.is_number_unsigned(); };
-  StoredPlace place;
-  bool sound = it->is_object() && it->contains(kShapeKey) && (*it)[kShapeKey].is_array() &&
-               it->contains(kFirstKey) && is_size((*it)[kFirstKey]) && tensor.shape.size() == 1;
-  if (sound) {
-    uint64_t left = uint64_t{1} << 62;
-    for (const Json& size : (*it)[kShapeKey]) {
-      sound = sound && is_size(size) && size.get<uint64_t>() > 0;
-      if (!sound) break;
-      place.whole.push_back(size.get<uint64_t>());
-      left /= place.whole.back();
-    }
-    place.first = (*it)[kFirstKey].get<uint64_t>();
-    uint64_t elements = 1;
-    if (left == 0) sound = false;
-    for (uint64_t size : place.whole) elements *= sound ? size : 1;
-    sound = sound && tensor.shape[0] <= elements && place.first <= elements - tensor.shape[0];
+  if (it == parts.end()) return StoredPlace{tensor.shape, {{0, 0, elements}}};
+  const Status unsound = CorruptError(path + ": '" + tensor.name + "' is no part of a tensor");
+  const std::optional<std::vector<uint64_t>> whole = WholeOf(*it);
+  if (!whole) return unsound;
+  if (it->contains(kRangesKey)) {
+    const std::optional<Shard> shard = ShardOf(*it, *whole, tensor.shape);
+    if (!shard) return unsound;
+    Shape shape;
+    for (uint64_t size : tensor.shape) shape.dims[shape.rank++] = static_cast<int64_t>(size);
+    return StoredPlace{*whole, RunsOf({.whole = {}, .first = 0, .shard = *shard}, shape)};
   }
-  if (!sound) return CorruptError(path + ": '" + tensor.name + "' is no part of a tensor");
-  return place;
+  uint64_t count = 1;
+  for (uint64_t size : *whole) count *= size;
+  if (!it->contains(kFirstKey) || !IsSize((*it)[kFirstKey]) || tensor.shape.size() != 1 ||
+      tensor.shape[0] > count || (*it)[kFirstKey].get<uint64_t>() > count - tensor.shape[0]) {
+    return unsound;
+  }
+  return StoredPlace{*whole, {{0, (*it)[kFirstKey].get<int64_t>(), elements}}};
 }
 
 void Widen(std::span<const std::byte> bytes, float* to) {
@@ -111,23 +188,32 @@ void Widen(std::span<const std::byte> bytes, float* to) {
 Status Fill(const Stream& stream, const SafetensorsView& tensor, const StoredPlace& stored,
             Target& target) {
   const int64_t size = SafetensorsTypeBits(tensor.type) / 8;
-  const auto stored_first = static_cast<int64_t>(stored.first);
-  const int64_t stored_end = stored_first + static_cast<int64_t>(tensor.bytes.size()) / size;
-  const int64_t target_first = target.place.first;
-  const int64_t begin = std::max(stored_first, target_first);
-  const int64_t end = std::min(stored_end, target_first + target.view.shape.Elements());
-  if (end <= begin) return OkStatus();
-  if (end - begin > target.missing) {
-    return InvalidError("the checkpoint holds '" + tensor.name + "' more than once");
+  const auto copy = [&](int64_t from, int64_t to, int64_t count) -> Status {
+    if (count > target.missing) {
+      return InvalidError("the checkpoint holds '" + tensor.name + "' more than once");
+    }
+    target.missing -= count;
+    char* data = static_cast<char*>(target.view.data) +
+                 static_cast<size_t>(to) * DTypeSize(target.view.dtype);
+    const TensorView view(data, target.view.dtype, {count}, target.view.device);
+    const auto bytes =
+        tensor.bytes.subspan(static_cast<size_t>(from * size), static_cast<size_t>(count * size));
+    if (tensor.type == TypeOf(view.dtype)) return Upload(stream, bytes.data(), view);
+    return FillOnHost(stream, view,
+                      [&](const TensorView& host) { Widen(bytes, host.As<float>()); });
+  };
+  for (size_t s = 0, t = 0; s < stored.runs.size() && t < target.runs.size();) {
+    const Run &from = stored.runs[s], &to = target.runs[t];
+    const int64_t begin = std::max(from.logical, to.logical);
+    const int64_t from_end = from.logical + from.count, to_end = to.logical + to.count;
+    const int64_t count = std::min(from_end, to_end) - begin;
+    if (count > 0) {
+      WEFT_RETURN_IF_ERROR(
+          copy(from.part + begin - from.logical, to.part + begin - to.logical, count));
+    }
+    ++(from_end < to_end ? s : t);
   }
-  target.missing -= end - begin;
-  char* data = static_cast<char*>(target.view.data) +
-               static_cast<size_t>(begin - target_first) * DTypeSize(target.view.dtype);
-  const TensorView to(data, target.view.dtype, {end - begin}, target.view.device);
-  const auto from = tensor.bytes.subspan(static_cast<size_t>((begin - stored_first) * size),
-                                         static_cast<size_t>((end - begin) * size));
-  if (tensor.type == TypeOf(to.dtype)) return Upload(stream, from.data(), to);
-  return FillOnHost(stream, to, [&](const TensorView& host) { Widen(from, host.As<float>()); });
+  return OkStatus();
 }
 
 }  // namespace
@@ -144,8 +230,7 @@ Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int6
     WEFT_CHECK(tensor.view.Contiguous(), tensor.name);
     if (tensor.part) {
       if (tensor.view.shape.Elements() == 0) continue;
-      parts[tensor.name] = {{kShapeKey, SizesOf(tensor.part->whole)},
-                            {kFirstKey, static_cast<uint64_t>(tensor.part->first)}};
+      parts[tensor.name] = JsonOf(*tensor.part);
     }
     contents.push_back({tensor.name,
                         TypeOf(tensor.view.dtype),
@@ -167,7 +252,10 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
   std::map<std::string, Target> wanted;
   for (const NamedTensor& target : targets) {
     WEFT_CHECK(target.view.Contiguous(), target.name);
-    wanted[target.name] = {target.view, PlaceOf(target), target.view.shape.Elements()};
+    const Shape& shape = target.view.shape;
+    const NamedTensor::Place place = target.part.value_or(NamedTensor::Place{.whole = shape});
+    wanted[target.name] = {target.view, SizesOf(place.whole), RunsOf(place, shape),
+                           shape.Elements()};
   }
   for (const CheckpointFile& file : manifest.files) {
     const std::string path = JoinPath(folder, file.name);
@@ -185,7 +273,7 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
       const DType dtype = target.view.dtype;
       const bool widens = extra == ExtraTensors::kIgnore && dtype == DType::kF32 &&
                           tensor.type == SafetensorsType::kBF16;
-      const std::vector<uint64_t> shape = SizesOf(target.place.whole);
+      const std::vector<uint64_t>& shape = target.whole;
       if ((tensor.type != TypeOf(dtype) && !widens) || stored.whole != shape) {
         return InvalidError(path + ": '" + tensor.name + "' is " +
                             DescribeTensor(tensor.type, stored.whole) + ", the model wants " +

@@ -105,7 +105,8 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   if (output_scale_ != 1) {
     WEFT_ASSIGN_OR_RETURN(hidden, Scale(context, tape, std::move(hidden), output_scale_));
   }
-  return EnterShards(context, tape, tensor_, std::move(hidden));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, std::move(hidden)));
+  return std::move(in.value);
 }
 
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,

@@ -1,5 +1,6 @@
 #include "worker/engine/models/weights.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,16 @@ namespace {
 Result<TensorView> ViewOf(ParameterSet& parameters, const HuggingFaceTensor& tensor) {
   WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find(tensor.parameter));
   return parameters.value(index);
+}
+
+// The part of `floats` that `shard`, of this shape, is.
+std::vector<float> PartOf(const std::vector<float>& floats, const Shard& shard,
+                          const Shape& shape) {
+  std::vector<float> part(static_cast<size_t>(shape.Elements()));
+  shard.ForEachRun(shape, [&](int64_t to, int64_t from, int64_t count) {
+    std::copy_n(floats.begin() + from, count, part.begin() + to);
+  });
+  return part;
 }
 
 size_t Count(const TensorView& view) {
@@ -55,12 +66,14 @@ void ScaleRows(std::span<const float> factors, std::vector<float>& values, int64
 }  // namespace
 
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
-  // Weights of another type, or on a device, pass through floats, one at a time: rounded and
-  // brought there when the next is asked for.
+  // Weights of another type, on a device, or of which only a part is wanted, pass through floats,
+  // one at a time: cut, rounded and brought there when the next is asked for.
   std::vector<float> floats;
   TensorView waiting;
+  Shard shard;
   const auto round_waiting = [&]() -> Status {
     if (!waiting) return OkStatus();
+    if (!shard.whole()) floats = PartOf(floats, shard, waiting.shape);
     Status rounded;
     WEFT_RETURN_IF_ERROR(FillOnHost(model.parameters().stream(), Flat(std::exchange(waiting, {})),
                                     [&](const TensorView& host) {
@@ -71,11 +84,14 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
     WEFT_RETURN_IF_ERROR(round_waiting());
     WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
-    if (view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu) {
+    const Parameter& parameter =
+        model.parameters()[model.parameters().Find(tensor.parameter).value()];
+    shard = parameter.shard;
+    if (view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu && shard.whole()) {
       return std::span(view.As<float>(), Count(view));
     }
     waiting = view;
-    floats.resize(Count(view));
+    floats.resize(static_cast<size_t>(parameter.logical_shape().Elements()));
     return std::span(floats);
   };
   WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer, head));
@@ -87,6 +103,11 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
 
 Status ExportWeights(Env& env, const std::string& folder, Model& model,
                      const ExportOptions& options) {
+  if (model.parameters().sharded()) {
+    return InvalidError(
+        "a rank that shares the weights with others cannot export them; hint: "
+        "export a checkpoint");
+  }
   std::vector<float> floats;
   HostCopy copy;
   return ExportModel(

@@ -221,7 +221,8 @@ bool Linear::Trains(const Tape& tape) const {
   return false;
 }
 
-Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) const {
+Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x,
+                              SavedTensor saved) const {
   ProfileScope scope(context.profiler, "linear forward");
   WEFT_ASSIGN_OR_RETURN(Tensor result, Apply(context, tape, x.tensor));
   Use(tape);
@@ -230,7 +231,7 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) cons
   if (!tape.Records(y)) return y;
   tape.Record("linear backward",
               [this, trains, x_node = x.node, y_node = y.node,
-               saved = Tape::Save(trains ? x.tensor : Tensor())](Context& ctx, Tape& t) -> Status {
+               saved = trains ? std::move(saved) : SavedTensor()](Context& ctx, Tape& t) -> Status {
                 const bool for_input = x_node != Value::kNoNode;
                 WEFT_ASSIGN_OR_RETURN(const OutputGradient dy,
                                       Prepare(ctx, t, t.TakeGradient(y_node), for_input, trains));

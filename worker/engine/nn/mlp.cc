@@ -50,8 +50,9 @@ Status Mlp::Pack(Context& context, Repack what) {
 }
 
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
-  WEFT_ASSIGN_OR_RETURN(const Value in, EnterShards(context, tape, tensor_, x));
-  WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved)));
+  in = {};
   WEFT_ASSIGN_OR_RETURN(Value out, ActivateAndProject(context, tape, inner));
   return LeaveShards(context, tape, tensor_, std::move(out));
 }

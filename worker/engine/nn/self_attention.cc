@@ -118,8 +118,9 @@ Status SelfAttention::Pack(Context& context, Repack what) {
 
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,
                                      const TokenBatch& batch, KeyValueCache* cache) const {
-  WEFT_ASSIGN_OR_RETURN(const Value in, EnterShards(context, tape, tensor_, x));
-  WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in.value, std::move(in.saved)));
+  in = {};
   WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
   if (cache != nullptr) {
     const bool first = cache->length == 0;

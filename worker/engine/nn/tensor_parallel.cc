@@ -79,15 +79,21 @@ Status TensorParallel::SumScalars(std::span<double> values) const {
   return engine::SumScalars(*group_, values);
 }
 
-Result<Value> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x) {
-  if (ranks == nullptr) return x;
+Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks,
+                                Value x) {
+  if (ranks == nullptr) return ShardsInput{x, Tape::Save(x.tensor)};
   const bool needs_gradient = x.needs_gradient();
   Tensor all = x.tensor;
+  SavedTensor saved = Tape::Save(x.tensor);
   if (ranks->sequence()) {
-    WEFT_ASSIGN_OR_RETURN(all, AllGathered(context, tape.component(), *ranks, x.tensor));
+    // All rows are there for the product alone.
+    WEFT_ASSIGN_OR_RETURN(all, AllGathered(context, Component::kWorkspace, *ranks, x.tensor));
+    saved = Tape::Save(x.tensor, [ranks](Context& ctx, const Tensor& own) {
+      return AllGathered(ctx, Component::kWorkspace, *ranks, own);
+    });
   }
   Value y = tape.NewValue(std::move(all), needs_gradient);
-  if (!tape.Records(y)) return y;
+  if (!tape.Records(y)) return ShardsInput{std::move(y), std::move(saved)};
   tape.Record("enter shards", [ranks, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) {
     Tensor dy = t.TakeGradient(y_node);
     Result<Tensor> dx = ranks->sequence()
@@ -96,7 +102,7 @@ Result<Value> EnterShards(Context& context, Tape& tape, const TensorParallel* ra
     WEFT_RETURN_IF_ERROR(dx.status());
     return t.AddGradient(ctx, x_node, *std::move(dx));
   });
-  return y;
+  return ShardsInput{std::move(y), std::move(saved)};
 }
 
 Result<Value> LeaveShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x) {

@@ -50,10 +50,16 @@ class TensorParallel {
   bool sequence_;
 };
 
-/// `x`, which all ranks have, as the input of a product of which each computes its own columns: its
-/// gradient is the sum over the ranks. With sequence(), the rows of all ranks, and gradients are of
-/// the own rows again. Nothing at all when `ranks` is null, as below.
-Result<Value> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
+/// The input of a product of which each rank computes its own columns.
+struct ShardsInput {
+  Value value;
+  SavedTensor saved;  ///< For the backward pass of the product: keeps the own rows alone.
+};
+
+/// `x`, which all ranks have, as the input of such a product: its gradient is the sum over the
+/// ranks. With sequence(), the rows of all ranks, and gradients are of the own rows again. Nothing
+/// at all when `ranks` is null, as below.
+Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
 
 /// The sum over the ranks of `x`, of which each has computed a summand; with sequence() the own
 /// rows of it. In place where that is possible.

@@ -92,6 +92,24 @@ void Charge(const Context& context, std::string_view phase, double seconds, doub
   if (context.profiler != nullptr) context.profiler->AddPhase(phase, seconds);
 }
 
+// Says of the state of sharded parameters, whose names hold theirs between slashes, what part it
+// is.
+void PlaceShards(const ParameterSet& parameters, std::vector<NamedTensor>& tensors) {
+  if (!parameters.sharded()) return;
+  for (NamedTensor& tensor : tensors) {
+    const std::string name = "/" + tensor.name + "/";
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& parameter = parameters[i];
+      if (parameter.shard.whole() || name.find("/" + parameter.name + "/") == std::string::npos) {
+        continue;
+      }
+      WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
+      tensor.part = {.whole = parameter.logical_shape(), .shard = parameter.shard};
+      break;
+    }
+  }
+}
+
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
@@ -547,7 +565,9 @@ Result<bool> Trainer::WeightsAreFinite() {
   WEFT_RETURN_IF_ERROR(Measure(*parts_.context, all, sums.device()));
   WEFT_RETURN_IF_ERROR(sums.Fetch(*parts_.context));
   WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
-  return measured->non_finite == 0;
+  std::array<double, 1> non_finite = {static_cast<double>(measured->non_finite)};
+  if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(non_finite));
+  return non_finite[0] == 0;
 }
 
 std::vector<NamedTensor> Trainer::StateTensors() {
@@ -556,6 +576,7 @@ std::vector<NamedTensor> Trainer::StateTensors() {
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
     for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
   }
+  PlaceShards(parts_.model->parameters(), tensors);
   if (!noise_scale_) return tensors;
   for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
   return tensors;

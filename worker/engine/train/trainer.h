@@ -60,8 +60,9 @@ class Trainer {
   /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
 
-  /// Whether no weight of this rank is NaN or infinite, which an update can make it although loss
-  /// and gradients were finite. Reads every weight once.
+  /// Whether no weight of this rank, and of those that share its matrices, who all ask, is NaN or
+  /// infinite, which an update can make it although loss and gradients were finite. Reads every
+  /// weight once.
   Result<bool> WeightsAreFinite();
 
   const TrainCounters& counters() const { return counters_; }

@@ -63,6 +63,9 @@ class MeshLayout {
 
   using Coordinates = std::array<int64_t, kMeshAxes>;
   Coordinates CoordinatesOf(int64_t rank) const;
+  int64_t CoordinateOf(int64_t rank, MeshAxis axis) const {
+    return CoordinatesOf(rank)[static_cast<size_t>(axis)];
+  }
   int64_t RankAt(const Coordinates& coordinates) const;
 
   /// The group of `rank` along `axes`: the ranks that differ from it in these coordinates only, in
