@@ -159,6 +159,15 @@ def engine(run, detail):
     read_tests(status, text, detail)
 
 
+def ranks(run, detail):
+    """Data-parallel training over NCCL, a rank for each device, against ranks on the CPU."""
+    detail["devices"] = len(run.machine["devices"])
+    if detail["devices"] < 2:
+        raise Skipped("one device: ranks over NCCL need one each")
+    status, text = run.command([program(run, "engine_ranks_cuda_test")], environment=run.native)
+    read_tests(status, text, detail)
+
+
 # Of the loss after each of 20 steps: how far those of CPU and GPU may be apart, by precision.
 PARITY = {"fp32": 1e-4, "bf16": 2e-3}
 PARITY_MODELS = {
@@ -300,6 +309,7 @@ STAGES = [
     Stage("build", build, 240, 240, needs_device=False),
     Stage("kernels", kernels, 60, 60, targets=["kernels_cuda_test"]),
     Stage("engine", engine, 60, 60, targets=["engine_cuda_test"]),
+    Stage("ranks", ranks, 60, 60, targets=["engine_ranks_cuda_test"]),
     Stage("parity", parity, 40, 40, targets=["engine_bench"]),
     Stage("sanitizer", sanitizer, 110, 60, targets=["kernels_cuda_test"]),
     Stage("pytorch", pytorch, 60, 60),

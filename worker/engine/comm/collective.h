@@ -59,7 +59,8 @@ struct CollectiveCall {
 ///
 /// **Failures.** When a peer dies, falls silent for longer than the timeout, or aborts, the
 /// operation under way answers kUnavailable, and so do all later ones: the group is broken for good
-/// and the attempt has to be started again. Nothing waits forever.
+/// and the attempt has to be started again. Nothing waits forever. A peer that dies or aborts is
+/// noticed at once, by its connections, and named; one whose machine is gone, by the timeout.
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -124,6 +125,10 @@ class Collective {
   /// caller's one. All ranks call it. A group of one costs nothing. Neither group uses the other
   /// afterwards, but the Store must outlive both.
   virtual Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) = 0;
+
+  /// kUnavailable once the group is known to be broken, which a lost peer's connection tells at any
+  /// time. Asks nobody; from any thread.
+  virtual Status Health() { return OkStatus(); }
 
   /// Leaves the group: cuts the connections, so that the peers fail at once instead of waiting.
   /// Operations under way here fail. From any thread.

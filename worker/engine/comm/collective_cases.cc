@@ -407,6 +407,7 @@ TEST_P(CollectiveCases, SurvivorsOfALostPeerGetAnErrorSoon) {
     const Status lost = Finished(rank, values);
     EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
     EXPECT_THAT(lost.message(), HasSubstr("rank " + std::to_string(rank.group.rank()) + " of 3"));
+    EXPECT_THAT(lost.message(), HasSubstr("rank 1 is lost"));
     EXPECT_EQ(rank.group.Barrier().code(), StatusCode::kUnavailable) << "broken for good";
     EXPECT_EQ(rank.group.AllGather("x").status().code(), StatusCode::kUnavailable);
     EXPECT_EQ(rank.group.Send(rank.stream, values, 1).Wait(rank.stream).code(),

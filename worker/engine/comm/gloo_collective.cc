@@ -17,6 +17,7 @@
 #include "worker/engine/comm/gloo_link.h"
 #include "worker/engine/comm/gloo_operations.h"
 #include "worker/engine/comm/local_collective.h"
+#include "worker/engine/comm/peer_watch.h"
 
 namespace weft::engine {
 namespace {
@@ -115,6 +116,7 @@ class GlooCollective : public Collective {
         prefix_(std::move(prefix)),
         link_(std::move(context)),
         operations_(link_),
+        watch_(link_.context(), [this] { GiveUp(""); }),
         thread_([this] { Communicate(); }) {}
 
   ~GlooCollective() override {
@@ -124,6 +126,7 @@ class GlooCollective : public Collective {
     }
     changed_.notify_all();
     thread_.join();
+    if (!link_.aborted()) watch_.Farewell(true);
   }
 
   Result<std::vector<std::string>> AllGather(std::string_view bytes) override {
@@ -149,7 +152,12 @@ class GlooCollective : public Collective {
 
   Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) override;
 
-  void Abort() override { link_.Abort(); }
+  Status Health() override {
+    const std::lock_guard lock(health_mutex_);
+    return health_;
+  }
+
+  void Abort() override { GiveUp("the group was aborted here"); }
 
   static Result<std::unique_ptr<Collective>> Connect(GlooMeans means, int rank, int size,
                                                      std::string prefix, std::string name);
@@ -192,14 +200,28 @@ class GlooCollective : public Collective {
     }
   }
 
-  std::string Where(const QueuedWork& work) const {
-    return "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + " (" + name() +
-           "), " + work.Describe();
+  std::string Who() const {
+    return "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + " (" + name() + ")";
+  }
+  std::string Where(const QueuedWork& work) const { return Who() + ", " + work.Describe(); }
+
+  /// The group is broken from now on; `why` counts the first time; empty: what the watch knows.
+  void GiveUp(std::string why) {
+    if (why.empty()) why = watch_.Lost();
+    if (why.empty()) why = "a peer is lost";
+    {
+      const std::lock_guard lock(health_mutex_);
+      if (health_.ok()) health_ = UnavailableError(Who() + ": " + why);
+    }
+    watch_.Farewell(false);
+    link_.Abort();
   }
 
   void RunOne(QueuedWork& work) {
     if (link_.aborted()) {
-      work.Finish(UnavailableError(Where(work) + ": the group of ranks is broken"), 0, 0);
+      work.Finish(
+          UnavailableError(Where(work) + ": the group of ranks is broken: " + Health().message()),
+          0, 0);
       return;
     }
     const double sent = link_.sent_bytes();
@@ -208,8 +230,13 @@ class GlooCollective : public Collective {
       work.run()();
       work.Finish(OkStatus(), watch.Lap(), link_.sent_bytes() - sent);
     } catch (const std::exception& error) {
-      link_.Abort();
-      work.Finish(UnavailableError(Where(work) + ": a peer is lost: " + error.what()), 0, 0);
+      const bool silent = PeerWatch::IsTimeout(error.what());
+      std::string why = silent ? "a peer is silent" : watch_.Lost();
+      if (why.empty()) why = "a peer is lost";
+      why += std::string(": ") + error.what();
+      if (silent) link_.Abort();  // There is no connection left to say more over.
+      GiveUp(why);
+      work.Finish(UnavailableError(Where(work) + ": " + why), 0, 0);
     }
   }
 
@@ -218,6 +245,9 @@ class GlooCollective : public Collective {
   GlooLink link_;
   GlooOperations operations_;  ///< Of thread_ alone.
   int64_t splits_ = 0;
+  std::mutex health_mutex_;
+  Status health_;  ///< What broke the group.
+  PeerWatch watch_;
 
   std::mutex mutex_;  ///< Guards what follows.
   std::condition_variable changed_;

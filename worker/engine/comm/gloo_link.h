@@ -20,6 +20,7 @@ class GlooLink {
 
   int rank() const { return context_->rank; }
   int size() const { return context_->size; }
+  const std::shared_ptr<gloo::Context>& context() const { return context_; }
 
   /// Messages with the same tag arrive in the order in which they are sent. Every rank makes the
   /// same tags in the same order; `what` is one of few numbers for what the messages are, `bytes` a

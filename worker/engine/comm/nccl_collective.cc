@@ -23,6 +23,8 @@ using N = NcclLibrary;
 
 constexpr auto kPoll = milliseconds(1);    ///< While somebody waits for NCCL.
 constexpr auto kWatch = milliseconds(20);  ///< While operations are under way.
+constexpr auto kNaming =
+    milliseconds(300);  ///< How long NCCL's error waits for the lost one's name.
 
 int TypeOf(DType dtype) {
   switch (dtype) {
@@ -118,6 +120,11 @@ class NcclCollective : public Collective {
 
   Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) override;
 
+  Status Health() override {
+    std::unique_lock lock(mutex_);
+    return failure_.ok() ? host_->Health() : failure_;
+  }
+
   void Abort() override {
     aborting_ = true;
     std::unique_lock lock(mutex_);
@@ -164,6 +171,10 @@ class NcclCollective : public Collective {
         outcome = polled;
       }
       if (outcome != N::kInProgress) break;
+      if (Status health = host_->Health(); !health.ok()) {
+        Fail(UnavailableError(Where(what) + ": " + health.message()));
+        return failure_;
+      }
       if (aborting_ || steady_clock::now() >= deadline) {
         Fail(UnavailableError(Where(what) + ": not done within " + std::to_string(timeout.count()) +
                               " ms"));
@@ -403,6 +414,7 @@ void NcclCollective::Harvest() {
 void NcclCollective::Watch() {
   std::unique_lock lock(mutex_);
   (void)library_.set_device(device().index);
+  std::optional<steady_clock::time_point> failing_since;
   while (failure_.ok()) {
     changed_.wait(lock, [this] { return closing_ || !failure_.ok() || !operations_.empty(); });
     if (!failure_.ok()) return;
@@ -410,9 +422,19 @@ void NcclCollective::Watch() {
     const auto under_way = std::find_if(operations_.begin(), operations_.end(),
                                         [](const Operation& each) { return !each->ended; });
     if (under_way == operations_.end() && closing_) return;
+    // NCCL may not notice that a peer on the same machine is gone, and does not say which one is.
+    if (Status health = host_->Health(); under_way != operations_.end() && !health.ok()) {
+      Fail(UnavailableError(Where((*under_way)->label) + ": " + health.message()));
+      return;
+    }
     int error = N::kSuccess;
     if (library_.comm_get_async_error(comm_, &error) == 0 && error != N::kSuccess &&
         error != N::kInProgress) {
+      if (!failing_since) failing_since = steady_clock::now();
+      if (steady_clock::now() - *failing_since < kNaming) {
+        changed_.wait_for(lock, kWatch, [this] { return !failure_.ok(); });
+        continue;
+      }
       Fail(UnavailableError(Where("any operation") +
                             ": a peer is lost: " + library_.get_error_string(error)));
       return;

@@ -1,0 +1,199 @@
+// Ranks that train together on a device each, over NCCL, as threads of one process: against the
+// same ranks on CPUs over Gloo, and against one rank that trains on the whole batch.
+
+#include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/comm/hash_store.h"
+#include "worker/engine/testing/device_run.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+// The host execution is slow under a sanitizer, which learns little from more steps.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kManySteps = 2;
+#else
+constexpr int64_t kManySteps = 10;
+#endif
+
+class RanksOnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kernels::cuda::DeviceCount() < 2) GTEST_SKIP() << "ranks need a CUDA device each";
+  }
+};
+
+using State = std::vector<std::vector<float>>;
+
+struct Outcome {
+  std::vector<StepReport> reports;
+  State state;
+  EvaluationReport evaluation;
+  CollectiveTotals reductions;
+};
+
+// What rank 0 comes to; all ranks must come to the same, bit for bit.
+Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type, int ranks,
+              int64_t steps) {
+  plan.mesh.data = ranks;
+  plan.micro_batch = 1;
+  plan.accumulation_steps = job.train.global_batch / ranks;
+  HashStore store;
+  std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const Device where{type, type == DeviceType::kCuda ? rank : 0};
+      CollectiveOptions options;
+      options.rank = rank;
+      options.size = ranks;
+      options.device = where;
+      std::unique_ptr<Collective> group;
+      if (ranks > 1) {
+        auto connected = ConnectCollective(options, store);
+        WEFT_CHECK(connected.ok(), connected.status().message());
+        group = *std::move(connected);
+      }
+      DeviceRun run(job, plan, data, where, group.get());
+      Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+      for (int64_t step = 0; step < steps; ++step) outcome.reports.push_back(run.Step());
+      auto evaluation = run.trainer->Evaluate();
+      WEFT_CHECK(evaluation.ok(), evaluation.status().message());
+      outcome.evaluation = *evaluation;
+      outcome.state = run.State();
+      if (group != nullptr) {
+        WEFT_CHECK(group->Barrier().ok(), "barrier");
+        outcome.reductions = group->account().totals(CollectiveKind::kAllReduce);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Outcome& each : outcomes) {
+    EXPECT_EQ(each.state, outcomes[0].state);
+    EXPECT_EQ(each.evaluation.loss, outcomes[0].evaluation.loss);
+    for (size_t step = 0; step < each.reports.size(); ++step) {
+      EXPECT_EQ(each.reports[step].loss, outcomes[0].reports[step].loss) << step;
+      if (each.reports[step].overflow) continue;  // Then the norm is no number.
+      EXPECT_EQ(each.reports[step].gradient_norm, outcomes[0].reports[step].gradient_norm) << step;
+    }
+  }
+  return std::move(outcomes[0]);
+}
+
+// |a - b| / |b| over all tensors of a state.
+double Distance(const State& a, const State& b) {
+  double difference = 0, norm = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t k = 0; k < a[i].size(); ++k) {
+      difference += std::pow(double{a[i][k]} - b[i][k], 2);
+      norm += std::pow(double{b[i][k]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+void ExpectClose(const Outcome& got, const Outcome& want, double tolerance) {
+  ASSERT_EQ(got.reports.size(), want.reports.size());
+  for (size_t step = 0; step < want.reports.size(); ++step) {
+    const StepReport &a = got.reports[step], &b = want.reports[step];
+    ASSERT_NEAR(a.loss / b.loss, 1, tolerance) << step;
+    ASSERT_EQ(a.targets, b.targets);
+    ASSERT_EQ(a.tokens, b.tokens);
+    ASSERT_EQ(a.skipped, b.skipped) << step;
+    ASSERT_EQ(a.overflow, b.overflow) << step;
+    ASSERT_EQ(a.loss_scale, b.loss_scale) << step;
+    if (!b.skipped) {
+      ASSERT_NEAR(a.gradient_norm / b.gradient_norm, 1, 10 * tolerance) << step;
+    }
+  }
+  EXPECT_LT(Distance(got.state, want.state), 30 * tolerance);
+  EXPECT_NEAR(got.evaluation.loss / want.evaluation.loss, 1, tolerance);
+  EXPECT_EQ(got.evaluation.targets, want.evaluation.targets);
+}
+
+// Ranks on devices, ranks on CPUs, one rank on a device.
+Outcome Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t steps,
+                double tolerance) {
+  const int count = kernels::cuda::DeviceCount();
+  const Outcome ranks = Train(job, plan, data, DeviceType::kCuda, count, steps);
+  {
+    SCOPED_TRACE("against ranks on CPUs");
+    ExpectClose(ranks, Train(job, plan, data, DeviceType::kCpu, count, steps), tolerance);
+  }
+  {
+    SCOPED_TRACE("against one rank");
+    ExpectClose(ranks, Train(job, plan, data, DeviceType::kCuda, 1, steps), tolerance);
+  }
+  return ranks;
+}
+
+JobSpec Job(int64_t sequences_per_rank = 2) {
+  JobSpec job = TinyJob(sequences_per_rank * kernels::cuda::DeviceCount());
+  job.model.layers = 1;
+  job.train.eval_sequences = 3;
+  job.train.log_every_steps = 2;
+  return job;
+}
+
+Plan SmallBuckets(const std::string& precision) {
+  Plan plan = TinyPlan(precision);
+  plan.bucket_bytes = 16 << 10;
+  return plan;
+}
+
+TEST_F(RanksOnCuda, TrainAsRanksOnCpusAndAsOneRank) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job();
+  job.model.dropout = 0.1;
+  job.train.gradient_clip_norm = 0.5;
+  const Outcome fp32 = Compare(job, SmallBuckets("fp32"), data, kManySteps, 1e-4);
+  EXPECT_GT(fp32.reductions.calls, 2 * kManySteps) << "more than one bucket a step";
+  EXPECT_GT(fp32.reports[0].gradient_norm, job.train.gradient_clip_norm);
+  Compare(job, SmallBuckets("bf16"), data, kManySteps, 1e-2);
+}
+
+/// In the first steps only the sequences from `first` on have targets.
+class LateTargets : public BatchSource {
+ public:
+  explicit LateTargets(int64_t first) : first_(first) {}
+  int64_t Sequences() const override { return tokens_.Sequences(); }
+  Result<Batch> Get(int64_t step, int64_t first, int64_t count) override {
+    WEFT_ASSIGN_OR_RETURN(Batch batch, tokens_.Get(step, first, count));
+    constexpr int64_t kLate = 3;
+    if (step < kLate && first < first_) {
+      for (int32_t& target : batch.targets) target = kernels::kIgnoreTarget;
+      batch.target_count = 0;
+    }
+    return batch;
+  }
+
+ private:
+  int64_t first_;
+  RandomTokens tokens_{50, 16};
+};
+
+TEST_F(RanksOnCuda, AnOverflowOnOneRankLowersTheLossScaleOfAll) {
+  JobSpec job = Job();
+  LateTargets data(job.train.global_batch - 2);
+  job.train.loss_scaling.initial = 0x1p24;
+  const Outcome fp16 = Compare(job, SmallBuckets("fp16"), data, 6, 3e-3);
+  EXPECT_TRUE(fp16.reports[0].overflow) << "of the last rank alone: the others have no gradients";
+  EXPECT_FALSE(fp16.reports.back().overflow);
+}
+
+TEST_F(RanksOnCuda, TheScalesOfFp8AreThoseOfTheLargestMagnitudesOfAllRanks) {
+  RandomTokens data(50, 16);
+  const JobSpec job = Job(1);
+  Compare(job, SmallBuckets("fp8"), data, 3, 1e-2);
+}
+
+}  // namespace
+}  // namespace weft::engine
