@@ -341,6 +341,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.sequence_length = SequenceLength(job);
   inputs.accumulation_steps = plan.accumulation_steps;
   inputs.ranks = RankCount(plan.mesh);
+  inputs.zero_stage = plan.zero_stage;
   inputs.threads = plan.threads_per_rank;
   inputs.bucket_bytes = plan.bucket_bytes;
   inputs.precision = &PrecisionOf(plan.precision);

@@ -55,7 +55,8 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
-  time.optimizer_seconds = (D(inputs.shape.Updated()) * (5 * 4 + 2 * stored + 4) +
+  const double sharing = inputs.zero_stage > 0 ? D(inputs.ranks) : 1;
+  time.optimizer_seconds = (D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
                             matrices * (copies + codes) + mixed * (4 * 4 + stored)) /
                                bandwidth +
                            pass.factor_gemm_seconds;
@@ -67,8 +68,12 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         device.AllReduceSeconds(inputs.ranks, nodes, network_bytes_per_second, bytes);
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
-    const double hidden = std::min(stack.overlap * seconds, pass.backward_gemm_seconds);
-    time.exposed_communication_seconds = std::max(seconds - hidden, seconds / buckets);
+    // Half of it are parameters that come back after a shared update, with nothing beside them.
+    const double gathering = inputs.zero_stage > 0 ? seconds / 2 : 0;
+    const double reducing = seconds - gathering;
+    const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
+    time.exposed_communication_seconds =
+        std::max(reducing - hidden, reducing / buckets) + gathering;
   }
   return time;
 }

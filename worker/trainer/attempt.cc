@@ -108,9 +108,11 @@ Status Attempt::OpenDevice() {
   options.limit_bytes = spec_.job.resources.memory_per_rank_bytes;
   if (spec_.plan.device == "cuda") {
     options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
-    // A little more than needed where the device is newer.
-    options.expected_bytes = TotalBytes(spec_.plan.prediction.memory_per_rank) -
-                             BytesOutsideArena(CudaMemoryInputs(spec_.job, spec_.plan, "8.0"));
+    // A little more than needed where the device is newer; nothing where the plan predicts nothing.
+    options.expected_bytes =
+        std::max<int64_t>(TotalBytes(spec_.plan.prediction.memory_per_rank) -
+                              BytesOutsideArena(CudaMemoryInputs(spec_.job, spec_.plan, "8.0")),
+                          0);
   }
   WEFT_ASSIGN_OR_RETURN(device_, engine::ComputeDevice::Open(options));
   context_ = device_->NewContext();
