@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/step_value.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels {
@@ -13,10 +14,10 @@ inline constexpr int32_t kIgnoreTarget = -1;
 /// A target outside the vocabulary is kInvalid on the CPU; on CUDA, where that would mean to wait
 /// for the device, it makes the loss of its row NaN and the gradient zero.
 struct CrossEntropyArgs {
-  TensorView logits;        ///< [rows, columns] f32, bf16 or f16; overwritten when write_gradient
-  TensorView targets;       ///< [rows] i32 in [0, vocabulary) or kIgnoreTarget
-  int64_t vocabulary = 0;   ///< Real columns; the rest up to `columns` is padding.
-  float grad_scale = 1.0f;  ///< usually 1 / number of targets of the global batch
+  TensorView logits;       ///< [rows, columns] f32, bf16 or f16; overwritten when write_gradient
+  TensorView targets;      ///< [rows] i32 in [0, vocabulary) or kIgnoreTarget
+  int64_t vocabulary = 0;  ///< Real columns; the rest up to `columns` is padding.
+  StepValue<float> grad_scale = 1.0f;  ///< usually 1 / number of targets of the global batch
   bool write_gradient = true;
   TensorView losses;  ///< [rows] f32: -log softmax at the target, 0 for ignored rows
   /// [rows] i32: the column of the largest logit, the first of equal ones; or none. Meant for few

@@ -19,7 +19,7 @@ struct Rows {
   const int32_t* targets;
   int columns;
   int vocabulary;
-  float grad_scale;
+  StepValue<float> grad_scale;
   bool write_gradient;
   float* losses;
   int32_t* predictions;  ///< or nullptr
@@ -112,11 +112,12 @@ __global__ void __launch_bounds__(kThreads) CrossEntropyKernel(Rows<T> a) {
     }
   }
   if (!a.write_gradient) return;
-  const float factor = inside ? a.grad_scale / all.sum : 0.0f;
+  const float grad_scale = a.grad_scale.Get();
+  const float factor = inside ? grad_scale / all.sum : 0.0f;
   const auto gradient = [&](float logit, int column) {
     if (!inside || column >= a.vocabulary) return 0.0f;
     const float p = expf(logit - all.max) * factor;
-    return column == target ? p - a.grad_scale : p;
+    return column == target ? p - grad_scale : p;
   };
   for (int c = thread * kCount; c < a.columns; c += kStep) {
     if (c + kCount <= a.columns) {

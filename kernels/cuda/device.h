@@ -86,6 +86,9 @@ class StreamState {
   /// than any before, which ends with the first step; so it fails while a graph is captured.
   Result<void*> Scratch(std::string_view op, size_t bytes);
 
+  /// Where that is, which changes when it grows.
+  const void* scratch() const { return scratch_.data(); }
+
   /// What Gemm() of kernels/cuda/gemm.h keeps; nullptr until its first call.
   std::shared_ptr<GemmPlans>& gemm_plans() { return gemm_plans_; }
 

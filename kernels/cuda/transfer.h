@@ -51,7 +51,8 @@ class Event {
 
   explicit operator bool() const { return handle_ != nullptr; }
 
-  /// The point is after everything enqueued on `stream` so far.
+  /// The point is after everything enqueued on `stream` so far; placed while a graph is recorded,
+  /// after that part of the latest run.
   Status Place(const Stream& stream);
   /// What is enqueued on `stream` from now on waits for the recorded point; nobody else does.
   Status Block(const Stream& stream) const;

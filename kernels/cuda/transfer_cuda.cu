@@ -35,7 +35,15 @@ Result<Event> Event::Create(const Stream& stream, bool timed) {
 }
 
 Status Event::Place(const Stream& stream) {
-  WEFT_RETURN_IF_CUDA_ERROR("recording an event", cudaEventRecord(handle_, stream.cuda->handle()));
+  constexpr const char* kOp = "recording an event";
+  CUstream_st* const handle = stream.cuda->handle();
+  cudaStreamCaptureStatus capture;
+  WEFT_RETURN_IF_CUDA_ERROR(kOp, cudaStreamIsCapturing(handle, &capture));
+  // Within a graph it is a point of every run of it, for whoever waits outside.
+  WEFT_RETURN_IF_CUDA_ERROR(
+      kOp, capture == cudaStreamCaptureStatusNone
+               ? cudaEventRecord(handle_, handle)
+               : cudaEventRecordWithFlags(handle_, handle, cudaEventRecordExternal));
   return OkStatus();
 }
 

@@ -13,7 +13,8 @@ struct DropoutArgs {
   TensorView y;  ///< same shape and type; may be x
   float probability = 0.0f;
   PhiloxKey key;
-  uint64_t first_element = 0;  ///< Global index of element 0; a multiple of 4.
+  const uint32_t* step = nullptr;  ///< Where key.step lies (kernels/step_value.h), or none.
+  uint64_t first_element = 0;      ///< Global index of element 0; a multiple of 4.
 };
 
 WEFT_DEVICE_OP(Dropout, DropoutArgs)

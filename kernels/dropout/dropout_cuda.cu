@@ -2,6 +2,7 @@
 #include "kernels/cuda/random_words.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/dropout/dropout_check.h"
+#include "kernels/step_value.h"
 
 namespace weft::kernels::cuda {
 namespace {
@@ -11,6 +12,7 @@ struct DropoutMap {
   const T* x;
   T* y;
   DropoutDraw draw;
+  StepValue<uint32_t> step;
   uint64_t first_element;
 
   template <int kCount>
@@ -20,7 +22,8 @@ struct DropoutMap {
   template <int kCount>
   __device__ void Store(int64_t i, const Packed<T, kCount>& loaded) const {
     uint32_t words[kCount];
-    RandomWords(draw.key, first_element + static_cast<uint64_t>(i), words);
+    RandomWords({draw.key.seed, step.Get(), draw.key.site},
+                first_element + static_cast<uint64_t>(i), words);
     float values[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
@@ -36,7 +39,11 @@ struct DropoutMap {
 Status Dropout(const Stream& stream, const DropoutArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckDropout(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
-    const DropoutMap<T> map = {args.x.As<T>(), args.y.As<T>(), DrawOf(args), args.first_element};
+    const DropoutMap<T> map = {args.x.As<T>(),
+                               args.y.As<T>(),
+                               DrawOf(args),
+                               {args.key.step, args.step},
+                               args.first_element};
     return LaunchMap<kWide<T>>(stream, "Dropout", map, args.x.shape.Elements(),
                                Aligned16(map.x, map.y));
   });

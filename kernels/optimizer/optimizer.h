@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 
+#include "kernels/step_value.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels {
@@ -38,11 +39,11 @@ struct UpdateGate {
 /// lr is learning_rate * learning_rate_scale, and wd the tensor's weight_decay.
 struct UpdateInputs {
   std::span<const UpdateTensor> tensors = {};
-  float learning_rate = 0;
+  StepValue<float> learning_rate = 0.0f;
   float gradient_scale = 1.0f;  ///< Clipping factor and averaging, applied on the fly.
   float gradient_limit = std::numeric_limits<float>::infinity();
-  uint64_t seed = 0;  ///< Of the rounding of bf16 parameters.
-  uint32_t step = 0;  ///< Likewise.
+  uint64_t seed = 0;              ///< Of the rounding of bf16 parameters.
+  StepValue<uint32_t> step = 0u;  ///< Likewise.
   UpdateGate gate = {};
 };
 
@@ -78,7 +79,7 @@ struct AdamArgs {
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
-  int64_t step = 1;  ///< 1 for the first update.
+  StepValue<int64_t> step = int64_t{1};  ///< 1 for the first update.
   bool decoupled_decay = true;
 };
 
@@ -91,7 +92,7 @@ struct LambArgs {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float epsilon = 1e-6f;
-  int64_t step = 1;
+  StepValue<int64_t> step = int64_t{1};
 };
 
 /// Lion (Chen et al. 2023, arXiv 2302.06675), Algorithm 2; keeps m:
@@ -113,7 +114,7 @@ struct ScheduleFreeArgs {
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
-  int64_t step = 1;
+  StepValue<int64_t> step = int64_t{1};
   float average_weight = 1;  ///< Of the newest z, in [0, 1]: 1 for the first update.
 };
 

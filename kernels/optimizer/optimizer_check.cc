@@ -55,14 +55,14 @@ Status CheckLars(const Stream& stream, const LarsArgs& args) {
 
 Status CheckAdam(const Stream& stream, const AdamArgs& args) {
   ArgumentCheck check = CheckUpdate(stream, "Adam", args.update, 2);
-  CheckStep(check, args.step);
+  CheckStep(check, args.step.value);
   CheckDecays(check, args.beta1, args.beta2);
   return check.status();
 }
 
 Status CheckLamb(const Stream& stream, const LambArgs& args) {
   ArgumentCheck check = CheckUpdate(stream, "Lamb", args.update, 2);
-  CheckStep(check, args.step);
+  CheckStep(check, args.step.value);
   CheckDecays(check, args.beta1, args.beta2);
   return check.status();
 }
@@ -75,7 +75,7 @@ Status CheckLion(const Stream& stream, const LionArgs& args) {
 
 Status CheckScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
   ArgumentCheck check = CheckUpdate(stream, "ScheduleFreeAdamW", args.update, 3);
-  CheckStep(check, args.step);
+  CheckStep(check, args.step.value);
   CheckDecays(check, args.beta1, args.beta2);
   check.That(args.average_weight >= 0 && args.average_weight <= 1,
              "average_weight must be in [0, 1]");

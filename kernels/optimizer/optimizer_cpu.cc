@@ -29,7 +29,7 @@ bool IsMade(const UpdateInputs& update) {
 }
 
 float RateOf(const UpdateInputs& update, const UpdateTensor& tensor) {
-  return update.learning_rate * tensor.learning_rate_scale;
+  return update.learning_rate.Get() * tensor.learning_rate_scale;
 }
 
 /// 1 - beta^step
@@ -63,7 +63,7 @@ void ForEachBlock(const UpdateInputs& update, const std::vector<Block>& blocks, 
       }
       fn(b, block, tensor, span);
       if (narrow != nullptr) {
-        const PhiloxKey key = {update.seed, update.step, tensor.rounding_site};
+        const PhiloxKey key = {update.seed, update.step.Get(), tensor.rounding_site};
         const auto first = static_cast<uint64_t>(tensor.first_element + block.begin);
         PickStochasticRoundKernels().run(key, first / 4, wide.data(), narrow, block.count);
       }
@@ -156,8 +156,8 @@ Status Lars(const Stream& stream, const LarsArgs& args) {
 Status Adam(const Stream& stream, const AdamArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAdam(stream, args));
   if (!IsMade(args.update)) return OkStatus();
-  const double correction1 = Correction(args.beta1, args.step);
-  const double correction2 = Correction(args.beta2, args.step);
+  const double correction1 = Correction(args.beta1, args.step.Get());
+  const double correction2 = Correction(args.beta2, args.step.Get());
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {
@@ -185,8 +185,8 @@ Status Lamb(const Stream& stream, const LambArgs& args) {
       .beta2 = args.beta2,
       .l2 = 0,
       .decay = 1,
-      .mean_scale = static_cast<float>(1 / Correction(args.beta1, args.step)),
-      .variance_scale = static_cast<float>(1 / std::sqrt(Correction(args.beta2, args.step))),
+      .mean_scale = static_cast<float>(1 / Correction(args.beta1, args.step.Get())),
+      .variance_scale = static_cast<float>(1 / std::sqrt(Correction(args.beta2, args.step.Get()))),
       .epsilon = args.epsilon};
   const auto factors_of = [&shared](const UpdateTensor& tensor) {
     AdamFactors factors = shared;
@@ -237,7 +237,7 @@ Status Lion(const Stream& stream, const LionArgs& args) {
 Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckScheduleFreeAdamW(stream, args));
   if (!IsMade(args.update)) return OkStatus();
-  const double correction = std::sqrt(Correction(args.beta2, args.step));
+  const double correction = std::sqrt(Correction(args.beta2, args.step.Get()));
   const OptimizerKernels& kernels = PickOptimizerKernels();
   ForEachBlock(args.update, SplitIntoBlocks(args.update.tensors, kBlock),
                [&](int64_t, const Block&, const UpdateTensor& tensor, const UpdateSpan& span) {

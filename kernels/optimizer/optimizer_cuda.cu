@@ -29,7 +29,7 @@ struct TensorEntry {
   int64_t count;
   int64_t first_element;
   int first_chunk;
-  float rate;
+  float rate_scale;
   float weight_decay;
   uint32_t rounding_site;
   bool layer_rate;
@@ -39,8 +39,14 @@ struct TensorEntry {
 struct UpdateTable : TensorTable<TensorEntry> {
   float gradient_scale;
   float gradient_limit;
-  PhiloxKey rounding;
+  StepValue<float> learning_rate;
+  uint64_t seed;
+  StepValue<uint32_t> step;
   UpdateGate gate;
+
+  __device__ float RateOf(const TensorEntry& tensor) const {
+    return learning_rate.Get() * tensor.rate_scale;
+  }
 };
 
 // What a rule sees of an element, and may change but for the gradient.
@@ -63,18 +69,21 @@ struct Access {
 //   static constexpr Access kAccess;
 //   __device__ void operator()(Element& e, float rate, float weight_decay) const;
 // where one that measures returns a float, and gets its squares and the parameter's summed up by
-// chunk in `squares`. Rates are the table's where `rates` is nullptr.
+// chunk in `squares`. Begin(), where it has that, is called before. Rates are the table's where
+// `rates` is nullptr.
 template <class Rule>
 __global__ void __launch_bounds__(kBlockThreads)
-    UpdateKernel(const __grid_constant__ UpdateTable table, const Rule rule, const float* rates,
+    UpdateKernel(const __grid_constant__ UpdateTable table, Rule rule, const float* rates,
                  double* squares) {
   constexpr Access kAccess = Rule::kAccess;
   if (table.gate.made != nullptr && *table.gate.made == 0) return;
   float gradient_scale = table.gradient_scale;
   if (table.gate.factor != nullptr) gradient_scale *= *table.gate.factor;
+  if constexpr (requires { rule.Begin(); }) rule.Begin();
+  const uint32_t step = table.step.Get();
   const int index = table.Find(static_cast<int>(blockIdx.x));
   const TensorEntry& t = table.tensors[index];
-  const float rate = rates != nullptr ? rates[index] : t.rate;
+  const float rate = rates != nullptr ? rates[index] : table.RateOf(t);
   const int64_t begin = (static_cast<int64_t>(blockIdx.x) - t.first_chunk) * kChunk;
   const int64_t end = begin + kChunk < t.count ? begin + kChunk : t.count;
   [[maybe_unused]] double sums[2] = {0, 0};
@@ -120,7 +129,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     }
     if constexpr (kAccess.changes_parameter) {
       if (t.bf16_parameter != nullptr) {
-        const PhiloxKey key = {table.rounding.seed, table.rounding.step, t.rounding_site};
+        const PhiloxKey key = {table.seed, step, t.rounding_site};
         RoundFour(t.bf16_parameter + i, count, wide, p, key, t.first_element + i);
       } else {
         StoreFour(t.parameter + i, count, wide, p);
@@ -142,7 +151,9 @@ Status ForEachTable(const UpdateInputs& update, Fn&& launch) {
   UpdateTable table;
   table.gradient_scale = update.gradient_scale;
   table.gradient_limit = update.gradient_limit;
-  table.rounding = {.seed = update.seed, .step = update.step, .site = 0};
+  table.learning_rate = update.learning_rate;
+  table.seed = update.seed;
+  table.step = update.step;
   table.gate = update.gate;
   int chunks = 0;
   for (const UpdateTensor& tensor : update.tensors) {
@@ -159,7 +170,7 @@ Status ForEachTable(const UpdateInputs& update, Fn&& launch) {
         .count = tensor.count,
         .first_element = tensor.first_element,
         .first_chunk = chunks,
-        .rate = update.learning_rate * tensor.learning_rate_scale,
+        .rate_scale = tensor.learning_rate_scale,
         .weight_decay = tensor.weight_decay,
         .rounding_site = tensor.rounding_site,
         .layer_rate = tensor.layer_rate,
@@ -205,7 +216,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   const double parameter = sqrt(sums[0]), direction = sqrt(sums[1]);
   const bool adapts = t.layer_rate && parameter > 0 && direction > 0;
   const double layer_rate = adapts ? factor(parameter, direction, t.weight_decay) : 1.0;
-  rates[index] = static_cast<float>(t.rate * layer_rate);
+  rates[index] = static_cast<float>(table.RateOf(t) * layer_rate);
 }
 
 // An update whose rates depend on norms: `measure` finds them, in a pass of its own.
@@ -269,14 +280,42 @@ struct LarsRule {
   }
 };
 
+// 1 - beta^step, as accurate as f32 where it is near 0.
+struct Correction {
+  float log_beta;
+  StepValue<int64_t> step;
+
+  static Correction Of(float beta, const StepValue<int64_t>& step) {
+    return {static_cast<float>(std::log(static_cast<double>(beta))), step};
+  }
+  __device__ float Get() const { return -expm1f(static_cast<float>(step.Get()) * log_beta); }
+};
+
+// What makes means of moments.
+struct MomentScales {
+  Correction of_mean;
+  Correction of_variance;
+  float mean;      ///< 1 / (1 - beta1^step)
+  float variance;  ///< 1 / sqrt(1 - beta2^step)
+
+  static MomentScales Of(float beta1, float beta2, const StepValue<int64_t>& step) {
+    return {Correction::Of(beta1, step), Correction::Of(beta2, step), 0, 0};
+  }
+  __device__ void Begin() {
+    mean = 1.0f / of_mean.Get();
+    variance = 1.0f / sqrtf(of_variance.Get());
+  }
+};
+
 struct AdamRule {
   static constexpr Access kAccess = {.states = 2};
   float beta1;
   float beta2;
-  float mean_scale;      ///< 1 / (1 - beta1^step)
-  float variance_scale;  ///< 1 / sqrt(1 - beta2^step)
   float epsilon;
   bool decoupled;
+  MomentScales scales;
+
+  __device__ void Begin() { scales.Begin(); }
 
   __device__ void operator()(Element& e, float rate, float weight_decay) const {
     const float g = decoupled ? e.gradient : e.gradient + e.parameter * weight_decay;
@@ -284,16 +323,15 @@ struct AdamRule {
     m = (m - g) * beta1 + g;
     v = (v - g * g) * beta2 + g * g;
     if (decoupled) e.parameter *= 1.0f - rate * weight_decay;
-    e.parameter -= m * (rate * mean_scale) / (sqrtf(v) * variance_scale + epsilon);
+    e.parameter -= m * (rate * scales.mean) / (sqrtf(v) * scales.variance + epsilon);
   }
 };
 
 struct LambMoments {
   float beta1;
   float beta2;
-  float mean_scale;
-  float variance_scale;
   float epsilon;
+  MomentScales scales;
 
   __device__ void Update(Element& e) const {
     const float g = e.gradient;
@@ -302,7 +340,7 @@ struct LambMoments {
     v = (v - g * g) * beta2 + g * g;
   }
   __device__ float Direction(const Element& e, float weight_decay) const {
-    return e.state[0] * mean_scale / (sqrtf(e.state[1]) * variance_scale + epsilon) +
+    return e.state[0] * scales.mean / (sqrtf(e.state[1]) * scales.variance + epsilon) +
            weight_decay * e.parameter;
   }
 };
@@ -311,6 +349,8 @@ struct LambMoments {
 struct LambMeasure {
   static constexpr Access kAccess = {.states = 2, .changes_parameter = false, .measures = true};
   LambMoments moments;
+
+  __device__ void Begin() { moments.scales.Begin(); }
 
   __device__ float operator()(Element& e, float, float weight_decay) const {
     moments.Update(e);
@@ -328,6 +368,8 @@ struct LambFactor {
 struct LambRule {
   static constexpr Access kAccess = {.states = 2, .gradient = false, .changes_states = false};
   LambMoments moments;
+
+  __device__ void Begin() { moments.scales.Begin(); }
 
   __device__ void operator()(Element& e, float rate, float weight_decay) const {
     e.parameter -= moments.Direction(e, weight_decay) * rate;
@@ -354,8 +396,11 @@ struct ScheduleFreeRule {
   float beta1;
   float beta2;
   float epsilon;
-  float correction;  ///< sqrt(1 - beta2^step)
   float average_weight;
+  Correction of_variance;
+  float correction;  ///< sqrt(1 - beta2^step)
+
+  __device__ void Begin() { correction = sqrtf(of_variance.Get()); }
 
   __device__ void operator()(Element& e, float rate, float weight_decay) const {
     const float g = e.gradient, step = rate * correction;
@@ -379,11 +424,6 @@ struct MomentumRule {
   }
 };
 
-/// 1 - beta^step
-double Correction(float beta, int64_t step) {
-  return 1 - std::pow(static_cast<double>(beta), static_cast<double>(step));
-}
-
 }  // namespace
 
 Status Sgd(const Stream& stream, const SgdArgs& args) {
@@ -403,21 +443,17 @@ Status Adam(const Stream& stream, const AdamArgs& args) {
   return Update(stream, "Adam", args.update,
                 AdamRule{.beta1 = args.beta1,
                          .beta2 = args.beta2,
-                         .mean_scale = static_cast<float>(1 / Correction(args.beta1, args.step)),
-                         .variance_scale =
-                             static_cast<float>(1 / std::sqrt(Correction(args.beta2, args.step))),
                          .epsilon = args.epsilon,
-                         .decoupled = args.decoupled_decay});
+                         .decoupled = args.decoupled_decay,
+                         .scales = MomentScales::Of(args.beta1, args.beta2, args.step)});
 }
 
 Status Lamb(const Stream& stream, const LambArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckLamb(stream, args));
-  const LambMoments moments = {
-      .beta1 = args.beta1,
-      .beta2 = args.beta2,
-      .mean_scale = static_cast<float>(1 / Correction(args.beta1, args.step)),
-      .variance_scale = static_cast<float>(1 / std::sqrt(Correction(args.beta2, args.step))),
-      .epsilon = args.epsilon};
+  const LambMoments moments = {.beta1 = args.beta1,
+                               .beta2 = args.beta2,
+                               .epsilon = args.epsilon,
+                               .scales = MomentScales::Of(args.beta1, args.beta2, args.step)};
   return UpdateByLayer(stream, "Lamb", args.update, LambMeasure{moments}, LambFactor{},
                        LambRule{moments});
 }
@@ -430,12 +466,12 @@ Status Lion(const Stream& stream, const LionArgs& args) {
 Status ScheduleFreeAdamW(const Stream& stream, const ScheduleFreeArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckScheduleFreeAdamW(stream, args));
   return Update(stream, "ScheduleFreeAdamW", args.update,
-                ScheduleFreeRule{
-                    .beta1 = args.beta1,
-                    .beta2 = args.beta2,
-                    .epsilon = args.epsilon,
-                    .correction = static_cast<float>(std::sqrt(Correction(args.beta2, args.step))),
-                    .average_weight = args.average_weight});
+                ScheduleFreeRule{.beta1 = args.beta1,
+                                 .beta2 = args.beta2,
+                                 .epsilon = args.epsilon,
+                                 .average_weight = args.average_weight,
+                                 .of_variance = Correction::Of(args.beta2, args.step),
+                                 .correction = 0});
 }
 
 Status Momentum(const Stream& stream, const MomentumArgs& args) {

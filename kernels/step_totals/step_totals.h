@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/step_value.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels {
@@ -30,9 +31,9 @@ struct DecideUpdateArgs {
   const double* loss_sum = nullptr;
   const double* square_sum = nullptr;   ///< Of the gradients, as NormStat gives it,
   const int64_t* non_finite = nullptr;  ///< and this.
-  double targets = 1;
-  double loss_scale = 1;
-  double loss_limit = std::numeric_limits<double>::infinity();
+  StepValue<double> targets = 1.0;
+  StepValue<double> loss_scale = 1.0;
+  StepValue<double> loss_limit = std::numeric_limits<double>::infinity();
   double clip_norm = 0;  ///< 0: no clipping.
   float* factor = nullptr;
   int32_t* made = nullptr;

@@ -20,8 +20,8 @@ Status CheckDecideUpdate(const Stream& stream, const DecideUpdateArgs& args) {
       .That(args.loss_sum != nullptr && args.square_sum != nullptr && args.non_finite != nullptr,
             "there is no memory of what decides")
       .That(args.factor != nullptr && args.made != nullptr, "there is no memory for the results")
-      .That(args.targets > 0, "targets must be more than 0")
-      .That(args.loss_scale > 0, "loss_scale must be more than 0")
+      .That(args.targets.value > 0, "targets must be more than 0")
+      .That(args.loss_scale.value > 0, "loss_scale must be more than 0")
       .status();
 }
 

@@ -24,12 +24,14 @@ Status AddLosses(const Stream& stream, const AddLossesArgs& args) {
 Status DecideUpdate(const Stream& stream, const DecideUpdateArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckDecideUpdate(stream, args));
   constexpr double kTiny = 1e-6;
-  const double loss = *args.loss_sum / args.targets;
-  const double norm = std::sqrt(*args.square_sum) / args.loss_scale;
+  const double loss_scale = args.loss_scale.Get();
+  const double loss = *args.loss_sum / args.targets.Get();
+  const double norm = std::sqrt(*args.square_sum) / loss_scale;
   const double clipping =
       args.clip_norm > 0 && norm > args.clip_norm ? args.clip_norm / (norm + kTiny) : 1.0;
-  *args.factor = static_cast<float>(clipping / args.loss_scale);
-  *args.made = *args.non_finite == 0 && std::isfinite(loss) && !(loss > args.loss_limit) ? 1 : 0;
+  *args.factor = static_cast<float>(clipping / loss_scale);
+  *args.made =
+      *args.non_finite == 0 && std::isfinite(loss) && !(loss > args.loss_limit.Get()) ? 1 : 0;
   return OkStatus();
 }
 

@@ -29,13 +29,14 @@ __global__ void __launch_bounds__(kBlockThreads)
 __global__ void __launch_bounds__(kWarp) DecideKernel(const DecideUpdateArgs args) {
   if (threadIdx.x != 0) return;
   constexpr double kTiny = 1e-6, kInfinity = INFINITY;
-  const double loss = *args.loss_sum / args.targets;
-  const double norm = sqrt(*args.square_sum) / args.loss_scale;
+  const double loss_scale = args.loss_scale.Get();
+  const double loss = *args.loss_sum / args.targets.Get();
+  const double norm = sqrt(*args.square_sum) / loss_scale;
   double clipping = 1;
   if (args.clip_norm > 0 && norm > args.clip_norm) clipping = args.clip_norm / (norm + kTiny);
   const bool finite = loss < kInfinity && loss > -kInfinity;
-  *args.factor = static_cast<float>(clipping / args.loss_scale);
-  *args.made = *args.non_finite == 0 && finite && !(loss > args.loss_limit) ? 1 : 0;
+  *args.factor = static_cast<float>(clipping / loss_scale);
+  *args.made = *args.non_finite == 0 && finite && !(loss > args.loss_limit.Get()) ? 1 : 0;
 }
 
 }  // namespace

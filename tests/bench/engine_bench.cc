@@ -43,6 +43,7 @@ struct BenchOptions {
   bool recompute = false;
   bool by_operation = false;
   bool alternate = false;
+  bool graphs = true;
 };
 
 Json Phases(const PhaseSeconds& total, double steps) {
@@ -223,7 +224,9 @@ Result<Json> RunBench(BenchOptions options) {
   RandomTokens tokens(job.model.vocab_size, job.model.context);
   WEFT_ASSIGN_OR_RETURN(
       std::unique_ptr<Trainer> trainer,
-      Trainer::New(job, plan, {.context = &context, .model = model.get(), .train = &tokens}));
+      Trainer::New(
+          job, plan,
+          {.context = &context, .model = model.get(), .train = &tokens, .graphs = options.graphs}));
 
   Measured warmup, measured;
   WEFT_RETURN_IF_ERROR(Run(*trainer, context, options.warmup_steps, warmup));
@@ -268,7 +271,10 @@ Result<Json> RunBench(BenchOptions options) {
       {"memory_before_bytes", memory_before_bytes},
       {"peak_memory_bytes", measured.peak_memory_bytes},
       {"peak_memory", ToJson(report.peak_memory)}};
-  if (OnDevice(context)) result["device_memory_bytes"] = measured.device_memory_bytes;
+  if (OnDevice(context)) {
+    result["device_memory_bytes"] = measured.device_memory_bytes;
+    result["graph_steps"] = trainer->graph_steps();
+  }
   if (options.by_operation) {
     result["operations"] = Operations(profiler, steps);
   }
@@ -300,6 +306,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--recompute", options.recompute);
   app.add_flag("--by-operation", options.by_operation);
+  app.add_flag("!--no-graphs", options.graphs, "On a device: enqueue every operation of a step");
   app.add_flag("--alternate", options.alternate);
   CLI11_PARSE(app, argc, argv);
   auto result = weft::engine::RunBench(options);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -105,6 +106,28 @@ TEST(EngineOnHostExecution, AFullDeviceIsExhaustedAndSaysWhatHoldsItsMemory) {
   EXPECT_THAT(block.status().message(),
               AllOf(HasSubstr("67108864 bytes for activations"), HasSubstr("the device has"),
                     HasSubstr("parameters "), HasSubstr("optimizer "), HasSubstr("micro_batch")));
+}
+
+TEST(EngineOnHostExecution, AnArenaKnowsWhetherMemoryIsFree) {
+  auto device = ComputeDevice::Open({.device = kCuda, .chunk_bytes = 1 << 20});
+  ASSERT_TRUE(device.ok());
+  Allocator& allocator = (*device)->allocator();
+  const auto take = [&](size_t bytes) {
+    auto block = allocator.Allocate(Component::kWorkspace, bytes);
+    EXPECT_TRUE(block.ok());
+    return *block;
+  };
+  const BlockRef before = take(4096);
+  allocator.StartNoting();
+  BlockRef a = take(4096), b = take(8192);
+  a = {};
+  a = take(2048);
+  const std::vector<MemoryPiece> noted = allocator.TakeNoted();
+  EXPECT_FALSE(allocator.AreFree(noted));
+  a = b = {};
+  EXPECT_TRUE(allocator.AreFree(noted));
+  const BlockRef small = take(256);
+  EXPECT_FALSE(allocator.AreFree(noted));
 }
 
 TEST(EngineOnHostExecution, AnArenaGivesFreedNeighboursAsOne) {

@@ -51,7 +51,7 @@ TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
       options.device = where;
       auto group = ConnectCollective(options, store);
       ASSERT_TRUE(group.ok()) << group.status().message();
-      DeviceRun run(TinyJob(4), plan, data, where, group->get());
+      DeviceRun run(TinyJob(4), plan, data, where, {.group = group->get()});
       run.Step();
       if (rank == 1) {
         // Its first all-reduce never ends, and it is gone before long.

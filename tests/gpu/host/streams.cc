@@ -34,6 +34,9 @@ std::set<std::shared_ptr<CUstream_st>>& Streams() {
 std::atomic<int64_t> waits{0};
 std::atomic<bool> skipped{false};
 
+// What the calling thread captures.
+thread_local CUstream_st* captured = nullptr;
+
 std::string Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return "";
@@ -73,7 +76,7 @@ std::string RunUntil(Lock& lock, CUstream_st& stream, uint64_t position) {
 std::string Enqueue(Lock& lock, CUstream_st& stream, Work work) {
   if (skipped) work = [] { return std::string(); };
   if (stream.capture != nullptr) {
-    stream.capture->nodes.push_back(std::move(work));
+    stream.capture->nodes.push_back({std::move(work), nullptr});
     return "";
   }
   stream.queue.push_back(std::move(work));
@@ -83,12 +86,27 @@ std::string Enqueue(Lock& lock, CUstream_st& stream, Work work) {
   return RunUntil(lock, stream, stream.enqueued);
 }
 
+// While the calling thread captures: why it may not do that, which the end of the capture tells.
+std::string Refuse(const std::string& what) {
+  if (captured == nullptr) return "";
+  std::string failure = what + " while the thread captures a stream";
+  if (captured->capture_failure.empty()) captured->capture_failure = failure;
+  return failure;
+}
+
+std::string Record(Lock& lock, CUevent_st& event, CUstream_st& stream) {
+  event.stream = stream.shared_from_this();
+  event.position = stream.enqueued + 1;
+  event.passed = std::make_shared<std::chrono::steady_clock::time_point>();
+  return Enqueue(lock, stream, [passed = event.passed]() -> std::string {
+    *passed = std::chrono::steady_clock::now();
+    return "";
+  });
+}
+
 std::string Synchronize(Lock& lock, CUstream_st& stream) {
+  if (std::string refused = Refuse("a stream is waited for"); !refused.empty()) return refused;
   if (stream.done < stream.enqueued) ++waits;
-  if (stream.capture != nullptr) {
-    stream.capture_failure = "a stream was waited for while it was captured";
-    return stream.capture_failure;
-  }
   return RunUntil(lock, stream, stream.enqueued);
 }
 
@@ -161,6 +179,45 @@ std::string RunUntil(CUstream_st* stream, uint64_t position) {
   return RunUntil(lock, *stream, position);
 }
 
+std::string BeginCapture(CUstream_st* stream) {
+  const Lock lock(Mutex());
+  if (captured != nullptr) return "this thread captures another stream";
+  if (stream->capture != nullptr) return "another thread captures this stream";
+  captured = stream;
+  stream->capture = std::make_unique<CUgraph_st>();
+  stream->capture_failure.clear();
+  return "";
+}
+
+std::unique_ptr<CUgraph_st> EndCapture(CUstream_st* stream, std::string* failure) {
+  const Lock lock(Mutex());
+  if (captured != stream) {
+    *failure = "the thread does not capture this stream";
+    return nullptr;
+  }
+  captured = nullptr;
+  std::unique_ptr<CUgraph_st> graph = std::move(stream->capture);
+  *failure = std::move(stream->capture_failure);
+  return failure->empty() ? std::move(graph) : nullptr;
+}
+
+std::string LaunchGraph(const CUgraph_st& graph, CUstream_st* stream) {
+  Lock lock(Mutex());
+  if (stream->capture != nullptr) return Refuse("a graph is launched");
+  std::string failure;
+  for (const CUgraph_st::Node& node : graph.nodes) {
+    std::string of_node = node.event != nullptr ? Record(lock, *node.event, *stream)
+                                                : Enqueue(lock, *stream, node.work);
+    if (failure.empty()) failure = std::move(of_node);
+  }
+  return failure;
+}
+
+std::string RefuseInCapture(const std::string& what) {
+  const Lock lock(Mutex());
+  return Refuse(what);
+}
+
 std::string Synchronize(CUstream_st* stream) {
   Lock lock(Mutex());
   return Synchronize(lock, *stream);
@@ -169,28 +226,29 @@ std::string Synchronize(CUstream_st* stream) {
 std::string CopyLater(CUstream_st* stream, void* to, const void* from, size_t bytes) {
   Lock lock(Mutex());
   if (!Reachable(from, bytes)) {
-    if (stream->capture != nullptr) {
-      return stream->capture_failure = "a copy from pageable memory cannot be captured";
-    }
+    if (stream->capture != nullptr) return Refuse("pageable memory is copied");
     const auto* first = static_cast<const std::byte*>(from);
     return Enqueue(lock, *stream, [to, staged = std::vector<std::byte>(first, first + bytes)] {
       return Copy(to, staged.data(), staged.size());
     });
+  }
+  if (stream->capture != nullptr && !Reachable(to, bytes)) {
+    return Refuse("pageable memory is copied to");
   }
   std::string failure = Enqueue(lock, *stream, [=] { return Copy(to, from, bytes); });
   if (failure.empty() && !Reachable(to, bytes)) return Synchronize(lock, *stream);
   return failure;
 }
 
-void RecordEvent(CUevent_st* event, CUstream_st* stream) {
+std::string RecordEvent(CUevent_st* event, CUstream_st* stream, bool external) {
   Lock lock(Mutex());
-  event->stream = stream->shared_from_this();
-  event->position = stream->enqueued + 1;
-  event->passed = std::make_shared<std::chrono::steady_clock::time_point>();
-  (void)Enqueue(lock, *stream, [passed = event->passed]() -> std::string {
-    *passed = std::chrono::steady_clock::now();
+  if (stream->capture != nullptr) {
+    if (!external) return Refuse("an event is recorded for nobody outside");
+    stream->capture->nodes.push_back({{}, event});
     return "";
-  });
+  }
+  if (external) return "an event is recorded for a graph and none is captured";
+  return Record(lock, *event, *stream);
 }
 
 bool HasPassed(const CUevent_st* event) {
@@ -205,6 +263,7 @@ float MillisecondsBetween(const CUevent_st* from, const CUevent_st* to) {
 
 std::string Synchronize(CUevent_st* event) {
   Lock lock(Mutex());
+  if (std::string refused = Refuse("an event is waited for"); !refused.empty()) return refused;
   const std::shared_ptr<CUstream_st> stream = event->stream;
   if (stream == nullptr) return "";
   const uint64_t position = event->position;
@@ -215,6 +274,8 @@ std::string Synchronize(CUevent_st* event) {
 std::string WaitForEvent(CUstream_st* stream, CUevent_st* event) {
   Lock lock(Mutex());
   if (event->stream == nullptr) return "";
+  if (stream->capture != nullptr) return Refuse("an event from outside is waited for");
+  if (event->stream->capture != nullptr) return Refuse("another stream joins");
   return Enqueue(lock, *stream, [other = event->stream, position = event->position] {
     Lock held(Mutex());
     return RunUntil(held, *other, position);

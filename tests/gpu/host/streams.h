@@ -20,10 +20,17 @@ using Work = std::function<std::string()>;
 
 // NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
 
-/// A captured sequence of work.
+struct CUevent_st;
+
+/// A captured sequence of work, and what is made of it to be launched.
 struct CUgraph_st {
-  std::vector<weft::host_cuda::Work> nodes;
+  struct Node {
+    weft::host_cuda::Work work;
+    CUevent_st* event = nullptr;  ///< Or a point that each launch passes.
+  };
+  std::vector<Node> nodes;
 };
+struct CUgraphExec_st : CUgraph_st {};
 
 /// A stream: work that waits to be run, in order. Under CUDA's name, so that its handle is one.
 struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
@@ -36,7 +43,7 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   std::thread thread;                   ///< Of one that runs by itself.
   std::string failure;                  ///< The first; stays.
   std::unique_ptr<CUgraph_st> capture;  ///< While one is under way.
-  std::string capture_failure;
+  std::string capture_failure;          ///< The first.
 };
 
 /// A point in a stream's work.
@@ -85,12 +92,24 @@ std::string RunUntil(CUstream_st* stream, uint64_t position);
 /// Runs everything enqueued; an error within a capture.
 std::string Synchronize(CUstream_st* stream);
 
+/// From now on what the calling thread enqueues on `stream` is captured. As in the mode
+/// cudaStreamCaptureModeThreadLocal, what would wait or take memory is refused to this thread, and
+/// the capture has failed.
+std::string BeginCapture(CUstream_st* stream);
+/// Ends that. Null, with the first thing that cannot be captured, when there was one.
+std::unique_ptr<CUgraph_st> EndCapture(CUstream_st* stream, std::string* failure);
+/// Enqueues all of it.
+std::string LaunchGraph(const CUgraph_st& graph, CUstream_st* stream);
+/// While the calling thread captures, fails the capture and returns why; otherwise empty.
+std::string RefuseInCapture(const std::string& what);
+
 /// Copies as cudaMemcpyAsync does, with what that means for memory that is not page-locked: it is
 /// read at once, and written before the call returns.
 std::string CopyLater(CUstream_st* stream, void* to, const void* from, size_t bytes);
 
-/// Both of the same device.
-void RecordEvent(CUevent_st* event, CUstream_st* stream);
+/// Both of the same device. `external`: within a capture the event is passed by each launch of the
+/// graph. One that is not would order work within the graph alone, and is refused.
+std::string RecordEvent(CUevent_st* event, CUstream_st* stream, bool external);
 bool HasPassed(const CUevent_st* event);
 /// Between two events that have passed.
 float MillisecondsBetween(const CUevent_st* from, const CUevent_st* to);

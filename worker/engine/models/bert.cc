@@ -160,8 +160,8 @@ Result<Value> Bert::Features(Context& context, Tape& tape, const TokenBatch& bat
   return Pool(context, tape, hidden, batch);
 }
 
-Status Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
-                  BatchLoss* total) const {
+Status Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                  kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   const Tensor& targets = masked_ ? batch.row_targets : batch.labels;
   if (!targets) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));

@@ -20,8 +20,8 @@ class Bert : public Model {
   const PrecisionRecipe& precision() const override { return precision_; }
   ParameterSet& parameters() override { return parameters_; }
   Status Pack(Context& context, Repack what) override;
-  Status Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
-              BatchLoss* total) const override;
+  Status Loss(Context& context, Tape& tape, const TokenBatch& batch,
+              kernels::StepValue<float> gradient_scale, BatchLoss* total) const override;
   Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override;
 
  private:

@@ -109,8 +109,8 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   return std::move(in.value);
 }
 
-Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
-                     BatchLoss* total) const {
+Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                     kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
   return head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total);
 }

@@ -38,8 +38,8 @@ class Decoder : public LanguageModel {
   const PrecisionRecipe& precision() const override { return precision_; }
   ParameterSet& parameters() override { return parameters_; }
   Status Pack(Context& context, Repack what) override;
-  Status Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
-              BatchLoss* total) const override;
+  Status Loss(Context& context, Tape& tape, const TokenBatch& batch,
+              kernels::StepValue<float> gradient_scale, BatchLoss* total) const override;
   Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override {
     return Logits(context, batch, nullptr);
   }

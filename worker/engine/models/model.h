@@ -6,6 +6,7 @@
 
 #include "common/model/precision.h"
 #include "common/spec/job_spec.h"
+#include "kernels/step_value.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/parameter_set.h"
@@ -52,8 +53,8 @@ class Model {
 
   /// Adds the loss at all targets of `batch` to *total, which is in memory of the stream's device.
   /// On a differentiable tape, RunBackward then adds the gradient of gradient_scale * sum.
-  virtual Status Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
-                      BatchLoss* total) const = 0;
+  virtual Status Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const = 0;
 
   /// [rows, columns] in the compute type; the first columns (vocab_size or classes) are the logits.
   /// A row for each token (causal_lm), for each of batch.target_rows or without these each token

@@ -123,8 +123,8 @@ Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batc
   return std::move(last.normalized);
 }
 
-Status Vit::Loss(Context& context, Tape& tape, const TokenBatch& batch, float gradient_scale,
-                 BatchLoss* total) const {
+Status Vit::Loss(Context& context, Tape& tape, const TokenBatch& batch,
+                 kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   if (!batch.labels) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
   return head_.Loss(context, tape, features, batch.labels, gradient_scale, total);

@@ -48,7 +48,8 @@ Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntrop
 }
 
 Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
-                            const Tensor& targets, float gradient_scale, BatchLoss* total) const {
+                            const Tensor& targets, kernels::StepValue<float> gradient_scale,
+                            BatchLoss* total) const {
   WEFT_CHECK(tape.recording() || !tape.differentiable(), "the head runs once a pass");
   ProfileScope scope(context.profiler, "head");
   const bool trains = tape.Trains(weight_->index()) || (bias_ >= 0 && tape.Trains(bias_));

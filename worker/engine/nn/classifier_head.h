@@ -37,7 +37,7 @@ class ClassifierHead {
   /// device. When the tape records, the gradient of gradient_scale * sum is computed here, not in
   /// the backward pass.
   Status Loss(Context& context, Tape& tape, const Value& hidden, const Tensor& targets,
-              float gradient_scale, BatchLoss* total) const;
+              kernels::StepValue<float> gradient_scale, BatchLoss* total) const;
 
   /// [rows, padded vocabulary], compute type; columns from the vocabulary on mean nothing.
   Result<Tensor> Logits(Context& context, const Tensor& hidden) const;

@@ -30,6 +30,7 @@ Result<Value> Dropout::Forward(Context& context, Tape& tape, Value x, int64_t fi
   // The golden ratio spreads the uses over the sites of other names.
   args.key = {context.seed, static_cast<uint32_t>(context.step),
               site_ + static_cast<uint32_t>(use) * 0x9e3779b9u};
+  args.step = context.Number(args.key.step, &StepNumbers::step).at;
   args.first_element = static_cast<uint64_t>(first_token * x.tensor.shape()[-1]);
   WEFT_ASSIGN_OR_RETURN(Tensor dropped,
                         Apply(context, tape.component(), std::move(x.tensor), args));

@@ -47,14 +47,14 @@ Status Adafactor::Update(Context& context, const UpdateArgs& args) {
   const kernels::UpdateInputs inputs = InputsOf(context, args, {});
   return kernels::Adafactor(context.stream,
                             {.tensors = tensors_,
-                             .learning_rate = inputs.learning_rate,
+                             .learning_rate = inputs.learning_rate.value,
                              .gradient_scale = inputs.gradient_scale,
                              .gradient_limit = inputs.gradient_limit,
                              .decay_exponent = static_cast<float>(spec_.decay_exponent),
                              .clip = static_cast<float>(spec_.update_clip),
                              .step = args.update,
                              .seed = inputs.seed,
-                             .rounding_step = inputs.step,
+                             .rounding_step = inputs.step.value,
                              .gate = inputs.gate});
 }
 

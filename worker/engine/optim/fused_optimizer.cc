@@ -7,6 +7,7 @@
 namespace weft::engine {
 namespace {
 
+using kernels::StepValue;
 using kernels::UpdateInputs;
 
 float F32(double value) {
@@ -14,19 +15,19 @@ float F32(double value) {
 }
 
 Status RunSgd(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-              int64_t) {
+              const StepValue<int64_t>&) {
   return kernels::Sgd(stream, {inputs, F32(spec.momentum), spec.nesterov});
 }
 
 Status RunLars(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               int64_t) {
+               const StepValue<int64_t>&) {
   return kernels::Lars(
       stream, {inputs, F32(spec.momentum), F32(spec.trust_coefficient), F32(spec.epsilon)});
 }
 
 template <bool kDecoupled>
 Status RunAdam(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               int64_t update) {
+               const StepValue<int64_t>& update) {
   return kernels::Adam(stream, {.update = inputs,
                                 .beta1 = F32(spec.beta1),
                                 .beta2 = F32(spec.beta2),
@@ -36,13 +37,13 @@ Status RunAdam(const Stream& stream, const OptimizerSpec& spec, const UpdateInpu
 }
 
 Status RunLamb(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               int64_t update) {
+               const StepValue<int64_t>& update) {
   return kernels::Lamb(stream,
                        {inputs, F32(spec.beta1), F32(spec.beta2), F32(spec.epsilon), update});
 }
 
 Status RunLion(const Stream& stream, const OptimizerSpec& spec, const UpdateInputs& inputs,
-               int64_t) {
+               const StepValue<int64_t>&) {
   return kernels::Lion(stream, {inputs, F32(spec.beta1), F32(spec.beta2)});
 }
 
@@ -84,12 +85,12 @@ kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const Param
 UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                       const std::vector<kernels::UpdateTensor>& tensors) {
   return {.tensors = tensors,
-          .learning_rate = F32(args.learning_rate),
+          .learning_rate = context.Number(F32(args.learning_rate), &StepNumbers::learning_rate),
           .gradient_scale = F32(args.gradient_scale),
           .gradient_limit = args.gradient_limit > 0 ? F32(args.gradient_limit)
                                                     : std::numeric_limits<float>::infinity(),
           .seed = context.seed,
-          .step = static_cast<uint32_t>(context.step),
+          .step = context.Number(static_cast<uint32_t>(context.step), &StepNumbers::step),
           .gate = args.gate};
 }
 
@@ -118,7 +119,8 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
 }
 
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
-  return rule_.run(context.stream, spec_, InputsOf(context, args, tensors_), args.update);
+  return rule_.run(context.stream, spec_, InputsOf(context, args, tensors_),
+                   context.Number(args.update, &StepNumbers::update));
 }
 
 }  // namespace weft::engine

@@ -20,7 +20,7 @@ struct FusedRule {
   std::string_view name;
   std::vector<const char*> state;
   Status (*run)(const Stream& stream, const OptimizerSpec& spec,
-                const kernels::UpdateInputs& inputs, int64_t update);
+                const kernels::UpdateInputs& inputs, const kernels::StepValue<int64_t>& update);
 };
 
 /// The rule of spec.name, or null: sgd, lars, adam, adamw, lamb, lion.
@@ -44,6 +44,7 @@ class FusedOptimizer : public Optimizer {
                                                 std::span<const ParameterPart> parts);
 
   Status Update(Context& context, const UpdateArgs& args) override;
+  bool repeats() const override { return true; }
   std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }
 
  private:

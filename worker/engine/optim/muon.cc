@@ -43,6 +43,10 @@ Result<std::unique_ptr<Optimizer>> Muon::New(Context& context, const OptimizerSp
                      parameter.shape[1], parameter.parts};
     if (matrix.parts.empty()) matrix.parts = {parameter.shape[0]};
     matrix.tensor.state[0] = muon->state_[k];
+    if (spec.muon_learning_rate > 0 && spec.learning_rate > 0) {
+      matrix.tensor.learning_rate_scale *=
+          static_cast<float>(spec.muon_learning_rate / spec.learning_rate);
+    }
     muon->matrices_.push_back(matrix);
   }
   OptimizerSpec adamw = spec;
@@ -53,12 +57,8 @@ Result<std::unique_ptr<Optimizer>> Muon::New(Context& context, const OptimizerSp
 }
 
 Status Muon::Update(Context& context, const UpdateArgs& args) {
-  UpdateArgs of_matrices = args;
-  if (spec_.muon_learning_rate > 0 && spec_.learning_rate > 0) {
-    of_matrices.learning_rate *= spec_.muon_learning_rate / spec_.learning_rate;
-  }
   for (const Matrix& matrix : matrices_) {
-    WEFT_RETURN_IF_ERROR(UpdateMatrix(context, of_matrices, matrix));
+    WEFT_RETURN_IF_ERROR(UpdateMatrix(context, args, matrix));
   }
   return rest_->Update(context, args);
 }

@@ -25,6 +25,7 @@ class Muon : public Optimizer {
                                                 DType compute);
 
   Status Update(Context& context, const UpdateArgs& args) override;
+  bool repeats() const override { return rest_->repeats(); }
   void Made() override { rest_->Made(); }
   std::vector<NamedTensor> StateTensors() const override;
 

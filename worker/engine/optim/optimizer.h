@@ -38,6 +38,10 @@ class Optimizer {
   /// Enqueues the update. What its gate decides is not known yet.
   virtual Status Update(Context& context, const UpdateArgs& args) = 0;
 
+  /// Whether Update enqueues the same work for each step, where Context::numbers says all that
+  /// changes: so that it can be recorded.
+  virtual bool repeats() const { return false; }
+
   /// The update that was enqueued last has been made.
   virtual void Made() {}
 

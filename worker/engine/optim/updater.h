@@ -32,6 +32,9 @@ class Updater {
   /// Enqueues the optimizer's update.
   Status Update(Context& context, const StepArgs& args);
 
+  /// As Optimizer has it.
+  bool repeats() const { return optimizer_->repeats(); }
+
   /// The update enqueued last, number `update`, has been made.
   Status Made(Context& context, int64_t update);
 

@@ -74,6 +74,7 @@ Result<BlockRef> Allocator::Allocate(Component component, size_t bytes) {
     block = new Block{data, rounded, component, this};
   }
   block->component = component;
+  if (noting_) noted_.push_back({static_cast<std::byte*>(block->data), block->bytes});
   Count(component, static_cast<int64_t>(block->bytes));
   return BlockRef(block);
 }
@@ -119,6 +120,48 @@ MemoryBreakdown Allocator::Peaks() const {
 MemoryBreakdown Allocator::TakeRecentPeaks() {
   std::lock_guard lock(mutex_);
   return Breakdown(std::exchange(recent_peak_, live_));
+}
+
+void Allocator::RaisePeaks(const MemoryBreakdown& peaks) {
+  const std::array<int64_t, kComponents> raised = {
+      peaks.parameters_bytes,  peaks.gradients_bytes, peaks.optimizer_bytes,
+      peaks.activations_bytes, peaks.workspace_bytes, peaks.communication_bytes};
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < raised.size(); ++i) {
+    peak_[i] = std::max(peak_[i], raised[i]);
+    recent_peak_[i] = std::max(recent_peak_[i], raised[i]);
+  }
+}
+
+void Allocator::StartNoting() {
+  std::lock_guard lock(mutex_);
+  noting_ = true;
+  noted_.clear();
+}
+
+std::vector<MemoryPiece> Allocator::TakeNoted() {
+  std::lock_guard lock(mutex_);
+  noting_ = false;
+  std::sort(noted_.begin(), noted_.end(),
+            [](const MemoryPiece& a, const MemoryPiece& b) { return a.at < b.at; });
+  std::vector<MemoryPiece> pieces;
+  for (const MemoryPiece& next : std::exchange(noted_, {})) {
+    // Neighbours that are not one piece to the source stay two.
+    if (!pieces.empty() && next.at < pieces.back().at + pieces.back().bytes) {
+      const auto end = std::max(pieces.back().at + pieces.back().bytes, next.at + next.bytes);
+      pieces.back().bytes = static_cast<size_t>(end - pieces.back().at);
+    } else {
+      pieces.push_back(next);
+    }
+  }
+  return pieces;
+}
+
+bool Allocator::AreFree(const std::vector<MemoryPiece>& pieces) const {
+  std::lock_guard lock(mutex_);
+  return std::all_of(pieces.begin(), pieces.end(), [&](const MemoryPiece& piece) {
+    return source_->IsFree(piece.at, piece.bytes);
+  });
 }
 
 MemoryBreakdown Allocator::Live() const {

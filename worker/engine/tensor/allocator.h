@@ -33,6 +33,11 @@ std::string_view ComponentName(Component component);
 
 class Allocator;
 
+struct MemoryPiece {
+  std::byte* at = nullptr;
+  size_t bytes = 0;
+};
+
 /// A piece of memory, shared by reference counting; the last reference gives it back.
 class BlockRef {
  public:
@@ -102,6 +107,16 @@ class Allocator {
   /// Peak of each component since the last call of this, whatever ResetPeaks does.
   MemoryBreakdown TakeRecentPeaks();
 
+  /// Counts `peaks`, of work that uses memory without asking for it again.
+  void RaisePeaks(const MemoryBreakdown& peaks);
+
+  /// Notes the memory of all blocks from now on.
+  void StartNoting();
+  /// Ends that: what was noted, in few pieces.
+  std::vector<MemoryPiece> TakeNoted();
+  /// Whether nobody holds anything of `pieces` and the next Allocate may give it.
+  bool AreFree(const std::vector<MemoryPiece>& pieces) const;
+
   /// What each component holds now.
   MemoryBreakdown Live() const;
 
@@ -133,6 +148,8 @@ class Allocator {
   std::array<int64_t, kComponents> peak_{};
   std::array<int64_t, kComponents> recent_peak_{};
   int64_t external_bytes_ = 0;
+  bool noting_ = false;
+  std::vector<MemoryPiece> noted_;
   std::multimap<size_t, Block*> cached_;  ///< By size.
 };
 

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 
+#include "kernels/step_value.h"
 #include "kernels/stream.h"
 #include "worker/engine/tensor/allocator.h"
 #include "worker/engine/tensor/profiler.h"
+#include "worker/engine/tensor/step_numbers.h"
 
 namespace weft::engine {
 
@@ -12,9 +14,16 @@ namespace weft::engine {
 struct Context {
   Stream stream;
   Allocator* allocator = nullptr;
-  Profiler* profiler = nullptr;  ///< May be null.
-  uint64_t seed = 0;             ///< Of the job: initial weights, dropout.
-  int64_t step = 0;              ///< Optimizer step under way; part of every dropout key.
+  Profiler* profiler = nullptr;          ///< May be null.
+  uint64_t seed = 0;                     ///< Of the job: initial weights, dropout.
+  int64_t step = 0;                      ///< Optimizer step under way; part of every dropout key.
+  const StepNumbers* numbers = nullptr;  ///< Of the step under way, on the device; or none.
+
+  /// One of these for an operation, `now` being what it is in the step under way.
+  template <class T>
+  kernels::StepValue<T> Number(T now, T StepNumbers::*which) const {
+    return {now, numbers == nullptr ? nullptr : &(numbers->*which)};
+  }
 };
 
 }  // namespace weft::engine

@@ -52,6 +52,14 @@ void DeviceArena::Give(void* memory, size_t bytes) {
   AddFree(static_cast<char*>(memory), bytes);
 }
 
+bool DeviceArena::IsFree(const void* at, size_t bytes) const {
+  const auto* begin = static_cast<const char*>(at);
+  auto piece = free_.upper_bound(const_cast<char*>(begin));
+  if (piece == free_.begin()) return false;
+  --piece;
+  return begin + bytes <= piece->first + piece->second;
+}
+
 void DeviceArena::AddFree(char* at, size_t bytes) {
   const auto next = free_.find(at + bytes);
   if (next != free_.end() && !chunk_starts_.contains(at + bytes)) {

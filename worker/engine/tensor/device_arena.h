@@ -33,6 +33,7 @@ class DeviceArena : public MemorySource {
   void* Take(size_t bytes, int64_t limit_bytes) override;
   void Give(void* memory, size_t bytes) override;
   bool reuses() const override { return true; }
+  bool IsFree(const void* at, size_t bytes) const override;
   int64_t held_bytes() const override { return held_bytes_; }
   int64_t system_allocations() const override { return static_cast<int64_t>(chunks_.size()); }
 

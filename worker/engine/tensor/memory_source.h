@@ -24,6 +24,9 @@ class MemorySource {
   /// Whether what is given back is at hand at once, whatever its size, so that nobody need keep it.
   virtual bool reuses() const = 0;
 
+  /// Whether all of these bytes have been given back.
+  virtual bool IsFree(const void*, size_t) const { return false; }
+
   /// Bytes held from the system, those at hand included.
   virtual int64_t held_bytes() const = 0;
 

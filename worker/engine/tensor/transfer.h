@@ -101,6 +101,11 @@ class ReadbackOf {
     WEFT_ASSIGN_OR_RETURN(const void* host, memory_.Wait());
     return static_cast<const T*>(host);
   }
+  /// Brings `value` to device(); no sooner than the last one has arrived.
+  Status Store(Context& context, const T& value) {
+    *host() = value;
+    return memory_.Store(context, 0, sizeof(T));
+  }
   /// Brings member `member` of host() to device().
   template <class Member>
   Status Store(Context& context, Member T::*member) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,13 @@ inline std::vector<float> FetchValues(const Stream& stream, const TensorView& vi
   return values;
 }
 
+struct DeviceRunOptions {
+  Collective* group = nullptr;  ///< Of the ranks that train together, each with a run of its own.
+  bool graphs = true;
+  /// Makes the model; NewModel where there is none.
+  std::function<Result<std::unique_ptr<Model>>(Context&)> make;
+};
+
 /// A model with its trainer on a device of its own, initialized from seed 1.
 struct DeviceRun {
   std::unique_ptr<ComputeDevice> device;
@@ -34,22 +42,22 @@ struct DeviceRun {
   std::unique_ptr<DataParallel> reducer;  ///< With a group.
   std::unique_ptr<Trainer> trainer;
 
-  /// `group`: of the ranks that train together, on `where`.
   DeviceRun(const JobSpec& job, const Plan& plan, BatchSource& data, Device where,
-            Collective* group = nullptr) {
+            const DeviceRunOptions& options = {}) {
     kernels::cpu::SetThreads(1);
     auto opened = ComputeDevice::Open({.device = where, .chunk_bytes = size_t{1} << 20});
     WEFT_CHECK(opened.ok(), opened.status().message());
     device = *std::move(opened);
     context = device->NewContext();
-    auto made = NewModel(context, job.model, ModelOptionsOf(plan, job.train));
+    auto made = options.make ? options.make(context)
+                             : NewModel(context, job.model, ModelOptionsOf(plan, job.train));
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);
     const Status drawn = model->parameters().Initialize(1);
     WEFT_CHECK(drawn.ok(), drawn.message());
-    if (group != nullptr) {
-      reducer = std::make_unique<DataParallel>(group, &model->parameters(), plan.bucket_bytes,
-                                               context.stream);
+    if (options.group != nullptr) {
+      reducer = std::make_unique<DataParallel>(options.group, &model->parameters(),
+                                               plan.bucket_bytes, context.stream);
     }
     auto trains = Trainer::New(job, plan,
                                {.context = &context,
@@ -57,7 +65,8 @@ struct DeviceRun {
                                 .train = &data,
                                 .validation = &data,
                                 .reducer = reducer.get(),
-                                .rank = group != nullptr ? group->rank() : 0});
+                                .rank = options.group != nullptr ? options.group->rank() : 0,
+                                .graphs = options.graphs});
     WEFT_CHECK(trains.ok(), trains.status().message());
     trainer = *std::move(trains);
   }

@@ -61,7 +61,7 @@ Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type,
         WEFT_CHECK(connected.ok(), connected.status().message());
         group = *std::move(connected);
       }
-      DeviceRun run(job, plan, data, where, group.get());
+      DeviceRun run(job, plan, data, where, {.group = group.get()});
       Outcome& outcome = outcomes[static_cast<size_t>(rank)];
       for (int64_t step = 0; step < steps; ++step) outcome.reports.push_back(run.Step());
       auto evaluation = run.trainer->Evaluate();

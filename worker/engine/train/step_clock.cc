@@ -26,26 +26,44 @@ Status StepClock::Mark(Context& context, std::string_view name, double PhaseSeco
 }
 
 Status StepClock::Record(Context& context, std::string_view name, double PhaseSeconds::*phase) {
-  Point point{{}, name, phase, std::chrono::steady_clock::now()};
+  Point point{{}, name, phase, std::chrono::steady_clock::now(), recording_};
   if (unused_.empty()) {
-    WEFT_ASSIGN_OR_RETURN(point.event, kernels::cuda::Event::Create(context.stream, true));
+    WEFT_ASSIGN_OR_RETURN(auto event, kernels::cuda::Event::Create(context.stream, true));
+    point.event = std::make_shared<kernels::cuda::Event>(std::move(event));
   } else {
     point.event = std::move(unused_.back());
     unused_.pop_back();
   }
-  WEFT_RETURN_IF_ERROR(point.event.Place(context.stream));
-  points_.push_back(std::move(point));
+  WEFT_RETURN_IF_ERROR(point.event->Place(context.stream));
+  if (recording_) {
+    recorded_.push_back(std::move(point));
+  } else {
+    points_.push_back(std::move(point));
+  }
   return OkStatus();
+}
+
+std::vector<StepClock::Point> StepClock::TakeRecorded() {
+  recording_ = false;
+  return std::exchange(recorded_, {});
+}
+
+void StepClock::Repeat(const std::vector<Point>& points) {
+  const Profiler::Time now = std::chrono::steady_clock::now();
+  for (Point point : points) {
+    point.enqueued = now;
+    points_.push_back(std::move(point));
+  }
 }
 
 Status StepClock::Collect(Context& context, PhaseSeconds& seconds) {
   while (points_.size() > 1) {
-    WEFT_ASSIGN_OR_RETURN(const bool passed, points_[1].event.Passed());
+    WEFT_ASSIGN_OR_RETURN(const bool passed, points_[1].event->Passed());
     if (!passed) break;
     Point first = std::move(points_.front());
     points_.pop_front();
     const Point& next = points_.front();
-    WEFT_ASSIGN_OR_RETURN(const double between, next.event.SecondsSince(first.event));
+    WEFT_ASSIGN_OR_RETURN(const double between, next.event->SecondsSince(*first.event));
     if (next.phase != nullptr) {
       // The device is never ahead of what was enqueued.
       begin_ = std::max(begin_, first.enqueued);
@@ -54,7 +72,7 @@ Status StepClock::Collect(Context& context, PhaseSeconds& seconds) {
       begin_ += std::chrono::duration_cast<Profiler::Time::duration>(
           std::chrono::duration<double>(between));
     }
-    unused_.push_back(std::move(first.event));
+    if (!first.repeats) unused_.push_back(std::move(first.event));
   }
   const PhaseSeconds done = std::exchange(done_, {});
   for (auto part : {&PhaseSeconds::data, &PhaseSeconds::forward, &PhaseSeconds::backward,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,15 @@ namespace weft::engine {
 /// whose work the host only enqueues. Not thread-safe.
 class StepClock {
  public:
+  /// A start or an end of something.
+  struct Point {
+    std::shared_ptr<kernels::cuda::Event> event;
+    std::string_view name;
+    double PhaseSeconds::*phase = nullptr;  ///< None: a start.
+    Profiler::Time enqueued;
+    bool repeats = false;  ///< Of a graph, which passes it anew each time.
+  };
+
   /// The time before does not count.
   Status Start(Context& context);
 
@@ -21,25 +31,27 @@ class StepClock {
   /// profiles.
   Status Mark(Context& context, std::string_view name, double PhaseSeconds::*phase);
 
+  /// What is marked from now on belongs to a graph that is being recorded.
+  void StartRecording() { recording_ = true; }
+  /// Ends that; the points are the graph's.
+  std::vector<Point> TakeRecorded();
+  /// A graph with these points has been enqueued. Before it is again they must have been collected.
+  void Repeat(const std::vector<Point>& points);
+
   /// Adds to `seconds` what has been done of what was marked. On a device the end of a step, which
   /// runs while the host goes on, comes with the next one.
   Status Collect(Context& context, PhaseSeconds& seconds);
 
  private:
-  struct Point {
-    kernels::cuda::Event event;
-    std::string_view name;
-    double PhaseSeconds::*phase = nullptr;  ///< None: a start.
-    Profiler::Time enqueued;
-  };
-
   Status Record(Context& context, std::string_view name, double PhaseSeconds::*phase);
 
   Stopwatch watch_;
   PhaseSeconds done_;
-  std::deque<Point> points_;                  ///< The first has been passed.
-  std::vector<kernels::cuda::Event> unused_;  ///< To be recorded again.
-  Profiler::Time begin_;                      ///< Of points_.front().
+  std::deque<Point> points_;                                   ///< The first has been passed.
+  std::vector<std::shared_ptr<kernels::cuda::Event>> unused_;  ///< To be recorded again.
+  bool recording_ = false;
+  std::vector<Point> recorded_;
+  Profiler::Time begin_;  ///< Of points_.front().
 };
 
 }  // namespace weft::engine

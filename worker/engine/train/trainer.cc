@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/failpoint.h"
+#include "common/log.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/step_totals/step_totals.h"
@@ -148,8 +149,24 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   }
   if (context.stream.device.type == DeviceType::kCuda) {
     WEFT_ASSIGN_OR_RETURN(trainer->stage_, CopyStage::New(context));
+    WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
+    if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
+      if (parts.graphs) trainer->graphs_ = std::make_unique<StepGraphs>();
+    } else {
+      WEFT_LOG_INFO << "training steps are enqueued one operation after the other: " << why;
+    }
   }
   return trainer;
+}
+
+std::string_view Trainer::WhyNoGraphs() const {
+  if (parts_.reducer != nullptr) return "ranks exchange gradients on the way";
+  if (parts_.tensor != nullptr) return "ranks share matrices";
+  if (!updater_->repeats()) return "the optimizer has numbers of its own";
+  if (parts_.model->parameters().factoring() == Factoring::kMixture) {
+    return "mixtures of weights are drawn on the host";
+  }
+  return "";
 }
 
 Status Trainer::Pack(std::optional<int64_t> step) {
@@ -250,11 +267,61 @@ Status Trainer::EstimateNoiseScale(int64_t targets, StepReport& report) {
   return OkStatus();
 }
 
-Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets) {
+StepGraphs::Key Trainer::GraphKey(const std::vector<MicroBatch>& batches) const {
+  StepGraphs::Key key = {MeasuresGroups() ? 1 : 0};
+  for (const MicroBatch& batch : batches) {
+    const TokenBatch& b = batch.tokens;
+    key.insert(key.end(), {b.sequences, b.length, b.first_sequence, b.first_token});
+    for (const Tensor* tensor :
+         {&b.tokens, &b.targets, &b.positions, &b.sequence_starts, &b.token_types, &b.labels,
+          &b.target_rows, &b.row_targets, &b.pixels, &b.first_rows, &b.other_rows}) {
+      key.push_back(*tensor ? reinterpret_cast<int64_t>(tensor->view().data) : 0);
+      key.push_back(*tensor ? tensor->shape().Elements() : 0);
+    }
+  }
+  return key;
+}
+
+float Trainer::GradientScale(const StepReport& report) const {
+  return static_cast<float>(report.loss_scale / static_cast<double>(report.targets));
+}
+
+Status Trainer::SendNumbers(const StepReport& report) {
+  if (stage_ == nullptr) return OkStatus();
+  return numbers_.Store(*parts_.context,
+                        {.targets = static_cast<double>(report.targets),
+                         .loss_scale = report.loss_scale,
+                         .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
+                         .update = counters_.updates + 1,
+                         .gradient_scale = GradientScale(report),
+                         .learning_rate = static_cast<float>(report.learning_rate),
+                         .step = static_cast<uint32_t>(counters_.step)});
+}
+
+Status Trainer::RunStep(std::vector<MicroBatch> batches, StepReport& report) {
+  Context& context = *parts_.context;
+  const bool loss_fails = !Failpoint("trainer.loss").ok();
+  if (graphs_ == nullptr || context.profiler != nullptr || loss_fails) {
+    return EnqueueStep(std::move(batches), loss_fails, report);
+  }
+  return graphs_->Run(context, clock_, GraphKey(batches),
+                      [&] { return EnqueueStep(batches, loss_fails, report); });
+}
+
+Status Trainer::EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report) {
+  Context& context = *parts_.context;
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
+  WEFT_RETURN_IF_ERROR(ForwardAndBackward(std::move(batches), report));
+  WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
+  WEFT_RETURN_IF_ERROR(SumLosses(loss_fails, report.seconds));
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
+  return EnqueueUpdate(report);
+}
+
+Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, const StepReport& report) {
   Context& context = *parts_.context;
   GradientReducer* reducer = parts_.reducer;
-  const auto gradient_scale =
-      static_cast<float>(counters_.loss_scale.scale / static_cast<double>(targets));
+  const auto gradient_scale = context.Number(GradientScale(report), &StepNumbers::gradient_scale);
   WEFT_RETURN_IF_ERROR(totals_.Clear(context));
   small_parts_ = 0;
   gradients_.StartStep();
@@ -292,9 +359,8 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targ
 }
 
 // Only ranks that must ask each other wait for the device here.
-Status Trainer::SumLosses(PhaseSeconds& seconds) {
+Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   Context& context = *parts_.context;
-  const bool fails = !Failpoint("trainer.loss").ok();
   if (parts_.reducer == nullptr && !fails) return OkStatus();
   const bool shares = !parts().empty();
   if (shares) {
@@ -414,15 +480,17 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   }
   WEFT_RETURN_IF_ERROR(SumOverShards(report.seconds));
   WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
-      context.stream, {.loss_sum = &totals->loss.sum,
-                       .square_sum = &totals->gradients.squares,
-                       .non_finite = &totals->gradients.non_finite,
-                       .targets = static_cast<double>(report.targets),
-                       .loss_scale = report.loss_scale,
-                       .loss_limit = SpikeLimit(job_.train.guard, counters_.recent_losses),
-                       .clip_norm = job_.train.gradient_clip_norm,
-                       .factor = &totals->factor,
-                       .made = &totals->made}));
+      context.stream,
+      {.loss_sum = &totals->loss.sum,
+       .square_sum = &totals->gradients.squares,
+       .non_finite = &totals->gradients.non_finite,
+       .targets = context.Number(static_cast<double>(report.targets), &StepNumbers::targets),
+       .loss_scale = context.Number(report.loss_scale, &StepNumbers::loss_scale),
+       .loss_limit = context.Number(SpikeLimit(job_.train.guard, counters_.recent_losses),
+                                    &StepNumbers::loss_limit),
+       .clip_norm = job_.train.gradient_clip_norm,
+       .factor = &totals->factor,
+       .made = &totals->made}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   {
@@ -487,12 +555,11 @@ Result<StepReport> Trainer::Step() {
   }
 
   const int64_t first_targets = batches.micro_batches.front().targets;
-  WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  WEFT_RETURN_IF_ERROR(ForwardAndBackward(std::move(batches.micro_batches), report.targets));
-  WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
-  WEFT_RETURN_IF_ERROR(SumLosses(report.seconds));
-  WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  WEFT_RETURN_IF_ERROR(EnqueueUpdate(report));
+  WEFT_RETURN_IF_ERROR(SendNumbers(report));
+  context.numbers = stage_ == nullptr ? nullptr : numbers_.device();
+  const Status enqueued = RunStep(std::move(batches.micro_batches), report);
+  context.numbers = nullptr;
+  WEFT_RETURN_IF_ERROR(enqueued);
   Prefetch();
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
@@ -585,6 +652,8 @@ std::vector<NamedTensor> Trainer::StateTensors() {
 void Trainer::Restored(const TrainCounters& counters) {
   counters_ = counters;
   stale_ = Repack::kAll;
+  // What the first steps do may be different, as their scales are in FP8.
+  if (graphs_ != nullptr) graphs_->Clear();
   if (parts_.model->fp8() != nullptr) parts_.model->fp8()->Restored(counters.step);
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/spec/batch_schedule.h"
@@ -21,6 +22,7 @@
 #include "worker/engine/train/gradient_reducer.h"
 #include "worker/engine/train/group_norms.h"
 #include "worker/engine/train/step_clock.h"
+#include "worker/engine/train/step_graphs.h"
 #include "worker/engine/train/step_report.h"
 
 namespace weft::engine {
@@ -39,6 +41,7 @@ struct TrainerParts {
   /// The ranks that share the matrices of the model, which was made with it, or none. They train on
   /// the same sequences.
   const TensorParallel* tensor = nullptr;
+  bool graphs = true;  ///< On a device, steps that repeat are launched as one graph.
 };
 
 /// Trains a model as the job says what and the plan says how. Its whole state is StateTensors() and
@@ -64,6 +67,9 @@ class Trainer {
   /// infinite, which an update can make it although loss and gradients were finite. Reads every
   /// weight once.
   Result<bool> WeightsAreFinite();
+
+  /// Steps so far that were launched as a graph.
+  int64_t graph_steps() const { return graphs_ == nullptr ? 0 : graphs_->launched(); }
 
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
@@ -109,8 +115,18 @@ class Trainer {
   Result<StepBatches> TakeBatches();
   /// Starts to bring the batches of the next step to the device.
   void Prefetch();
-  Status ForwardAndBackward(std::vector<MicroBatch> batches, int64_t targets);
-  Status SumLosses(PhaseSeconds& seconds);
+  /// Why steps are enqueued operation by operation, or "".
+  std::string_view WhyNoGraphs() const;
+  StepGraphs::Key GraphKey(const std::vector<MicroBatch>& batches) const;
+  /// Brings the numbers of the step to where its operations read them.
+  Status SendNumbers(const StepReport& report);
+  /// Enqueues the step, or its graph.
+  Status RunStep(std::vector<MicroBatch> batches, StepReport& report);
+  /// `loss_fails`: the loss is to be infinite.
+  Status EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report);
+  float GradientScale(const StepReport& report) const;
+  Status ForwardAndBackward(std::vector<MicroBatch> batches, const StepReport& report);
+  Status SumLosses(bool fails, PhaseSeconds& seconds);
   Status SumGroups(StepReport& report);
   Status GatherParameters(PhaseSeconds& seconds);
   /// What this rank updates, where that is not everything.
@@ -146,7 +162,9 @@ class Trainer {
   ReadbackOf<NormSums> small_;  ///< Of the gradients of the first micro-batch, in parts.
   size_t small_parts_ = 0;
   ReadbackOf<StepTotals> totals_;
+  ReadbackOf<StepNumbers> numbers_;  ///< On a device.
   StepClock clock_;
+  std::unique_ptr<StepGraphs> graphs_;             ///< On a device, where steps can repeat.
   std::unique_ptr<CopyStage> stage_;               ///< On a device.
   std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
   TrainCounters counters_;

@@ -244,10 +244,17 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 }
 
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (auto refused = weft::host_cuda::RefuseInCapture("device memory is taken"); !refused.empty()) {
+    return WeftOutcome(std::move(refused));
+  }
   *memory = weft::host_cuda::AllocateDeviceMemory(bytes);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaFree(void* memory) {
+  if (auto refused = weft::host_cuda::RefuseInCapture("device memory is given back");
+      !refused.empty()) {
+    return WeftOutcome(std::move(refused));
+  }
   weft::host_cuda::SynchronizeAll();
   weft::host_cuda::FreeDeviceMemory(memory);
   return cudaSuccess;
@@ -257,10 +264,17 @@ inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 inline cudaError_t cudaMallocHost(void** memory, size_t bytes) {
+  if (auto refused = weft::host_cuda::RefuseInCapture("pinned memory is taken"); !refused.empty()) {
+    return WeftOutcome(std::move(refused));
+  }
   *memory = weft::host_cuda::AllocatePinnedMemory(bytes);
   return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaFreeHost(void* memory) {
+  if (auto refused = weft::host_cuda::RefuseInCapture("pinned memory is given back");
+      !refused.empty()) {
+    return WeftOutcome(std::move(refused));
+  }
   weft::host_cuda::SynchronizeAll();
   weft::host_cuda::FreePinnedMemory(memory);
   return cudaSuccess;
@@ -286,6 +300,10 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cud
 }
 /// Waits for no stream that was made with cudaStreamNonBlocking.
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (auto refused = weft::host_cuda::RefuseInCapture("the default stream is used");
+      !refused.empty()) {
+    return WeftOutcome(std::move(refused));
+  }
   if (!WeftCopyFits(to, from, bytes, kind)) return cudaErrorInvalidValue;
   const weft::host_cuda::DeviceAccess open;
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -331,6 +349,34 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
   return cudaSuccess;
 }
 
+using cudaGraph_t = CUgraph_st*;
+using cudaGraphExec_t = CUgraphExec_st*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return WeftOutcome(weft::host_cuda::BeginCapture(stream));
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  std::string failure;
+  *graph = weft::host_cuda::EndCapture(stream, &failure).release();
+  return WeftOutcome(std::move(failure));
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                        unsigned long long) {
+  *exec = new CUgraphExec_st{*graph};
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  return WeftOutcome(weft::host_cuda::LaunchGraph(*exec, stream));
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
+
 using cudaEvent_t = CUevent_st*;
 enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -339,8 +385,13 @@ inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
-  weft::host_cuda::RecordEvent(event, stream);
-  return cudaSuccess;
+  return WeftOutcome(weft::host_cuda::RecordEvent(event, stream, false));
+}
+enum { cudaEventRecordDefault = 0, cudaEventRecordExternal = 1 };
+inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                            unsigned flags) {
+  if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
+  return WeftOutcome(weft::host_cuda::RecordEvent(event, stream, flags == cudaEventRecordExternal));
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t event) {
   return weft::host_cuda::HasPassed(event) ? cudaSuccess : cudaErrorNotReady;
