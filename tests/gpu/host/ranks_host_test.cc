@@ -66,7 +66,7 @@ TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
       }
       const auto lost = run.trainer->Step();
       EXPECT_EQ(lost.status().code(), StatusCode::kUnavailable);
-      EXPECT_THAT(lost.status().message(), ::testing::HasSubstr("rank 1 is lost"));
+      EXPECT_THAT(lost.status().message(), ::testing::HasSubstr(" is lost"));
     });
   }
   for (std::thread& thread : threads) thread.join();
