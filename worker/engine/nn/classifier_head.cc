@@ -42,7 +42,7 @@ Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntrop
                                                        .targets = args.targets,
                                                        .part = part,
                                                        .found = all,
-                                                       .grad_scale = args.grad_scale,
+                                                       .grad_scale = args.grad_scale.value,
                                                        .write_gradient = args.write_gradient,
                                                        .losses = args.losses});
 }
