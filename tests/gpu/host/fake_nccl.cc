@@ -413,8 +413,7 @@ int EventDestroy(N::Event event) {
 
 int EventRecord(N::Event event, N::Stream stream) {
   if (event->device != stream->device) return kInvalidHandle;
-  host::RecordEvent(event, stream);
-  return 0;
+  return host::RecordEvent(event, stream, false).empty() ? 0 : kInvalidHandle;
 }
 
 int EventQuery(N::Event event) {

@@ -31,7 +31,7 @@ struct DeviceRunOptions {
   Collective* group = nullptr;  ///< Of the ranks that train together, each with a run of its own.
   bool graphs = true;
   /// Makes the model; NewModel where there is none.
-  std::function<Result<std::unique_ptr<Model>>(Context&)> make;
+  std::function<Result<std::unique_ptr<Model>>(Context&)> make = {};
 };
 
 /// A model with its trainer on a device of its own, initialized from seed 1.
