@@ -15,8 +15,7 @@ class Encoders(unittest.TestCase):
     def setUp(self):
         self.cluster = Cluster()
         self.addCleanup(self.cluster.close)
-        for path in EXAMPLES.iterdir():
-            shutil.copy(path, self.cluster.folder)
+        shutil.copytree(EXAMPLES, self.cluster.folder, dirs_exist_ok=True)
 
     def job(self, name, model, data, steps=30, **train):
         """A job file of a small network."""

@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
+from weft_cluster import Cluster
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WEFT = pathlib.Path(os.environ["WEFT_BIN"]) / "weft"
 STEPS = 12
@@ -58,6 +60,27 @@ class Examples(unittest.TestCase):
                     self.weft("generate", run, "--prompt", "The", "--tokens", 4)
                 else:
                     self.weft("export", run, "--output", self.folder / "hf")
+
+    def test_ranks_of_a_cluster_share_updates_and_matrices(self):
+        cluster = Cluster()
+        self.addCleanup(cluster.close)
+        shutil.copytree(ROOT / "docs/examples", cluster.folder, dirs_exist_ok=True)
+        self.assertEqual(cluster.up().code, 0)
+        for path in ("shared_updates.yaml", "cluster/tensor_parallel.yaml"):
+            with self.subTest(path):
+                job = cluster.folder / path
+                text = re.sub(r"\bsteps: \d+", f"steps: {STEPS}", job.read_text())
+                text = re.sub(r"warmup_steps: \d+", "warmup_steps: 2", text)
+                if "ranks:" not in text:
+                    text = text.replace("resources: { ", "resources: { ranks: 2, ")
+                job.write_text(text)
+                name = cluster.submit(job)
+                waited = cluster.weft("job", "wait", name)
+                described = cluster.weft("job", "describe", name).out
+                self.assertEqual(waited.code, 0, waited.out + waited.err + described)
+                self.assertIn("2 ranks", described)
+                generated = cluster.weft("generate", name, "--prompt", "The", "--tokens", 4)
+                self.assertEqual(generated.code, 0, generated.out + generated.err)
 
 
 if __name__ == "__main__":
