@@ -116,7 +116,7 @@ class GlooCollective : public Collective {
         prefix_(std::move(prefix)),
         link_(std::move(context)),
         operations_(link_),
-        watch_(link_.context(), [this] { GiveUp(""); }),
+        watch_(link_.context(), [this] { SetHealth(""); }),
         thread_([this] { Communicate(); }) {}
 
   ~GlooCollective() override {
@@ -205,14 +205,18 @@ class GlooCollective : public Collective {
   }
   std::string Where(const QueuedWork& work) const { return Who() + ", " + work.Describe(); }
 
-  /// The group is broken from now on; `why` counts the first time; empty: what the watch knows.
-  void GiveUp(std::string why) {
+  /// `why` counts the first time; empty: what the watch knows. An operation under way may still
+  /// have all it needs, or fails by itself.
+  void SetHealth(std::string why) {
     if (why.empty()) why = watch_.Lost();
     if (why.empty()) why = "a peer is lost";
-    {
-      const std::lock_guard lock(health_mutex_);
-      if (health_.ok()) health_ = UnavailableError(Who() + ": " + why);
-    }
+    const std::lock_guard lock(health_mutex_);
+    if (health_.ok()) health_ = UnavailableError(Who() + ": " + why);
+  }
+
+  /// The group is broken from now on.
+  void GiveUp(const std::string& why) {
+    SetHealth(why);
     watch_.Farewell(false);
     link_.Abort();
   }
