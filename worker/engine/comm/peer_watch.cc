@@ -40,6 +40,8 @@ PeerWatch::~PeerWatch() {
   thread_.join();
 }
 
+// Also of a note that is about to arrive: to wait until the watch has taken note of it would let a
+// connection that is cut behind it speak first.
 int32_t PeerWatch::NoteOf(int rank) const {
   return __atomic_load_n(&notes_[static_cast<size_t>(rank)], __ATOMIC_ACQUIRE);
 }

@@ -20,8 +20,8 @@ struct NamedTensor {
     /// As Shard::ForEachRun, of a part of this shape.
     template <class Run>
     void ForEachRun(const Shape& shape, Run&& run) const {
-      shard.ForEachRun(shape, [&](int64_t part, int64_t logical, int64_t count) {
-        run(part, first + logical, count);
+      shard.ForEachRun(shape, [&](int64_t own, int64_t logical, int64_t count) {
+        run(own, first + logical, count);
       });
     }
   };
