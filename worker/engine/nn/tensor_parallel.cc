@@ -81,10 +81,10 @@ Status TensorParallel::SumScalars(std::span<double> values) const {
 
 Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks,
                                 Value x) {
-  if (ranks == nullptr) return ShardsInput{x, Tape::Save(x.tensor)};
+  SavedTensor saved = Tape::Save(x.tensor);
+  if (ranks == nullptr) return ShardsInput{std::move(x), std::move(saved)};
   const bool needs_gradient = x.needs_gradient();
   Tensor all = x.tensor;
-  SavedTensor saved = Tape::Save(x.tensor);
   if (ranks->sequence()) {
     // All rows are there for the product alone.
     WEFT_ASSIGN_OR_RETURN(all, AllGathered(context, Component::kWorkspace, *ranks, x.tensor));
