@@ -139,6 +139,36 @@ Status CheckOptimization(const JobSpec& job) {
   return OkStatus();
 }
 
+// What a job may already say and no engine does yet: each line goes with the commit that brings it.
+Status CheckBuilt(const ResourceSpec& resources) {
+  const ResourceSpec built;
+  const std::pair<const char*, bool> fields[] = {
+      {"zero_shard_ranks", resources.zero_shard_ranks != built.zero_shard_ranks},
+      {"pipeline_parallel", resources.pipeline_parallel != built.pipeline_parallel},
+      {"pipeline_schedule", resources.pipeline_schedule != built.pipeline_schedule},
+      {"pipeline_chunks", resources.pipeline_chunks != built.pipeline_chunks},
+      {"context_parallel", resources.context_parallel != built.context_parallel},
+      {"context_method", resources.context_method != built.context_method},
+      {"recompute attention", resources.recompute == "attention"},
+      {"recompute optimal", resources.recompute == "optimal"},
+      {"recompute_segment", resources.recompute_segment != built.recompute_segment},
+      {"offload_optimizer", resources.offload_optimizer != built.offload_optimizer},
+      {"offload_directory", resources.offload_directory != built.offload_directory},
+      {"delayed_update", resources.delayed_update != built.delayed_update},
+      {"offload_activations", resources.offload_activations != built.offload_activations},
+      {"device_memory_bytes", resources.device_memory_bytes != built.device_memory_bytes},
+      {"host_link_bytes_per_second",
+       resources.host_link_bytes_per_second != built.host_link_bytes_per_second},
+      {"activation_bits", resources.activation_bits != built.activation_bits},
+  };
+  for (const auto& [field, asked] : fields) {
+    if (!asked) continue;
+    return InvalidError(std::string("resources.") + field +
+                        " is not implemented; hint: leave it out");
+  }
+  return OkStatus();
+}
+
 // What every rank must hold as a whole cannot be shared out.
 Status CheckSharing(const JobSpec& job) {
   const int64_t stage = job.resources.zero_stage;
@@ -227,6 +257,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckInitialization(job));
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
+  WEFT_RETURN_IF_ERROR(CheckBuilt(job.resources));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(

@@ -38,6 +38,20 @@ struct ResourceSpec {
   int64_t zero_stage = 0;
   int64_t tensor_parallel = 1;
   bool sequence_parallel = false;
+  int64_t zero_shard_ranks = 0;
+  int64_t pipeline_parallel = 1;
+  std::string pipeline_schedule = "1f1b";
+  int64_t pipeline_chunks = 1;
+  int64_t context_parallel = 1;
+  std::string context_method = "ring";
+  int64_t recompute_segment = 1;
+  std::string offload_optimizer = "none";
+  std::string offload_directory;
+  bool delayed_update = false;
+  std::string offload_activations = "none";
+  int64_t device_memory_bytes = 0;
+  int64_t host_link_bytes_per_second = 0;
+  int64_t activation_bits = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -53,11 +67,13 @@ struct ResourceSpec {
               .Unit("sequences")
               .Range(0, 1 << 24),
           self.micro_batch);
-    visit(Field("recompute",
-                "Activations recomputed in the backward pass: none, block (each block keeps its "
-                "input only), or auto.")
-              .OneOf({"auto", "none", "block"}),
-          self.recompute);
+    visit(
+        Field("recompute",
+              "Activations recomputed in the backward pass: none, attention (what its products of "
+              "scores need), block (each block keeps its input only), optimal (the least time "
+              "within the memory of a rank), or auto.")
+            .OneOf({"auto", "none", "attention", "block", "optimal"}),
+        self.recompute);
     visit(Field("device", "What ranks compute on; auto: GPUs where there are some.")
               .OneOf({"auto", "cpu", "cuda"}),
           self.device);
@@ -75,6 +91,60 @@ struct ResourceSpec {
                 "Ranks that share matrices share the tokens between them, too: less memory for as "
                 "many bytes on the wire."),
           self.sequence_parallel);
+    visit(Field("zero_shard_ranks",
+                "Data-parallel ranks that share out among them what zero_stage says; groups of so "
+                "many hold the same. 0: all of them.")
+              .Range(0, 1 << 20),
+          self.zero_shard_ranks);
+    visit(Field("pipeline_parallel",
+                "Stages of blocks, each on ranks of its own that hand micro-batches on.")
+              .Range(1, 1 << 10),
+          self.pipeline_parallel);
+    visit(Field("pipeline_schedule", "Order of a stage's forward and backward passes.")
+              .OneOf({"gpipe", "1f1b", "interleaved", "zero_bubble"}),
+          self.pipeline_schedule);
+    visit(Field("pipeline_chunks",
+                "Pieces of the model that each rank of an interleaved pipeline holds.")
+              .Range(1, 1 << 10),
+          self.pipeline_chunks);
+    visit(Field("context_parallel", "Ranks that share each sequence.").Range(1, 1 << 10),
+          self.context_parallel);
+    visit(Field("context_method",
+                "How ranks that share sequences attend: keys and values go round, or heads are "
+                "exchanged for tokens.")
+              .OneOf({"ring", "ulysses"}),
+          self.context_method);
+    visit(Field("recompute_segment",
+                "Blocks recomputed at once with recompute block: the input of the first is kept.")
+              .Range(1, 1 << 20),
+          self.recompute_segment);
+    visit(Field("offload_optimizer",
+                "Where the optimizer's state and update live when not on the device.")
+              .OneOf({"none", "host", "nvme"}),
+          self.offload_optimizer);
+    visit(Field("offload_directory", "Folder of offload_optimizer nvme on every worker."),
+          self.offload_directory);
+    visit(Field("delayed_update",
+                "The update of offload_optimizer runs beside the next step, which sees weights one "
+                "step old."),
+          self.delayed_update);
+    visit(Field("offload_activations", "Where tensors saved for the backward pass wait for it.")
+              .OneOf({"none", "host"}),
+          self.offload_activations);
+    visit(Field("device_memory_bytes",
+                "Device memory of a rank on CPUs, beyond which an allocation fails; 0: no limit.")
+              .Unit("bytes")
+              .Range(0, 9e15),
+          self.device_memory_bytes);
+    visit(Field("host_link_bytes_per_second",
+                "Rate of copies between device and host on CPUs; 0: as fast as they go.")
+              .Unit("bytes/s")
+              .Range(0, 9e15),
+          self.host_link_bytes_per_second);
+    visit(Field("activation_bits",
+                "Bits of each value saved for the backward pass: 8, 4 or 2; 0: as computed.")
+              .Range(0, 8),
+          self.activation_bits);
   }
 };
 

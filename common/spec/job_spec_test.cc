@@ -256,6 +256,13 @@ TEST(ValidateJob, RefusesToShareOutWhatEveryRankNeedsWhole) {
   }
 }
 
+TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.activation_bits = 8; }),
+              HasSubstr("resources.activation_bits is not implemented"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.recompute = "optimal"; }),
+              HasSubstr("resources.recompute optimal is not implemented"));
+}
+
 TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {
   const auto shared = [](JobSpec& job) {
     job.model.family = "llama";

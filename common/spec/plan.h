@@ -121,6 +121,19 @@ struct Plan {
   Mesh mesh;
   int64_t zero_stage = 0;
   bool sequence_parallel = false;
+  int64_t zero_shard_ranks = 0;
+  std::string pipeline_schedule = "1f1b";
+  int64_t pipeline_chunks = 1;
+  std::vector<int64_t> stage_blocks;
+  std::string context_method = "ring";
+  int64_t recompute_segment = 1;
+  std::vector<std::string> recompute_schedule;
+  std::string offload_optimizer = "none";
+  std::string offload_directory;
+  bool delayed_update = false;
+  int64_t device_memory_bytes = 0;
+  int64_t host_link_bytes_per_second = 0;
+  int64_t activation_bits = 0;
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
   int64_t threads_per_rank = 1;
@@ -140,6 +153,40 @@ struct Plan {
     visit(
         Field("sequence_parallel", "Ranks that share matrices share the tokens between them, too."),
         self.sequence_parallel);
+    visit(Field("zero_shard_ranks",
+                "Data-parallel ranks that share out what zero_stage says; 0: all.")
+              .Range(0, 1 << 20),
+          self.zero_shard_ranks);
+    visit(Field("pipeline_schedule", "Order of a stage's passes.")
+              .OneOf({"gpipe", "1f1b", "interleaved", "zero_bubble"}),
+          self.pipeline_schedule);
+    visit(Field("pipeline_chunks", "Pieces of the model a rank holds.").Range(1, 1 << 10),
+          self.pipeline_chunks);
+    visit(Field("stage_blocks", "Blocks of each stage, in the model's order; empty: one stage."),
+          self.stage_blocks);
+    visit(Field("context_method", "How ranks that share sequences attend.")
+              .OneOf({"ring", "ulysses"}),
+          self.context_method);
+    visit(Field("recompute_segment", "Blocks recomputed at once.").Range(1, 1 << 20),
+          self.recompute_segment);
+    visit(Field("recompute_schedule", "Operations of an optimal plan, in order."),
+          self.recompute_schedule);
+    visit(Field("offload_optimizer", "Where the optimizer's state and update live.")
+              .OneOf({"none", "host", "nvme"}),
+          self.offload_optimizer);
+    visit(Field("offload_directory", "Folder of offload_optimizer nvme."), self.offload_directory);
+    visit(Field("delayed_update", "The update runs beside the next step."), self.delayed_update);
+    visit(Field("device_memory_bytes", "Hard limit of device memory on CPUs; 0: none.")
+              .Unit("bytes")
+              .Range(0, 9e15),
+          self.device_memory_bytes);
+    visit(Field("host_link_bytes_per_second",
+                "Rate of copies between device and host on CPUs; 0: as they go.")
+              .Unit("bytes/s")
+              .Range(0, 9e15),
+          self.host_link_bytes_per_second);
+    visit(Field("activation_bits", "Bits of each saved value; 0: as computed.").Range(0, 8),
+          self.activation_bits);
     visit(Field("micro_batch", "Sequences per forward and backward pass of a rank.")
               .Unit("sequences")
               .Range(1, 1 << 24),
@@ -157,7 +204,7 @@ struct Plan {
           self.precision);
     visit(Field("device", "What every rank computes on.").OneOf({"cpu", "cuda"}), self.device);
     visit(Field("block_memory_policy", "What each block does with its saved tensors.")
-              .OneOf({"keep", "recompute"}),
+              .OneOf({"keep", "recompute", "attention", "offload"}),
           self.block_memory_policy);
     visit(Field("rank_workers", "Worker of each rank, by rank."), self.rank_workers);
     visit(Field("rank_devices", "GPU of each rank on its worker, by rank; empty on CPUs."),
