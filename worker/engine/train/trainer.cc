@@ -9,9 +9,6 @@
 #include <utility>
 
 #include "common/failpoint.h"
-#include "common/log.h"
-#include "common/spec/tensor_parallel.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/step_totals/step_totals.h"
 #include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/schedule.h"
@@ -20,154 +17,13 @@
 namespace weft::engine {
 namespace {
 
-Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
-  const int64_t ranks = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
-  const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
-  if (RankCount(plan.mesh) != ranks * tensor || plan.mesh.data != ranks) {
-    return InvalidError("a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
-                        std::to_string(plan.mesh.data) + " of them data-parallel, cannot run on " +
-                        std::to_string(ranks) +
-                        (tensor > 1 ? " times " + std::to_string(tensor) : ""));
-  }
-  if (tensor > 1 && plan.zero_stage > 0) {
-    return InvalidError("plan.zero_stage does not go with tensor parallelism yet; hint: 0");
-  }
-  WEFT_RETURN_IF_ERROR(
-      CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
-  if (parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
-    return InvalidError("the model was made for another mesh than the trainer");
-  }
-  if (plan.micro_batch * plan.accumulation_steps * ranks != job.train.global_batch) {
-    return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
-                        " x accumulation_steps " + std::to_string(plan.accumulation_steps) + " x " +
-                        std::to_string(ranks) + " ranks is not train.global_batch " +
-                        std::to_string(job.train.global_batch));
-  }
-  const int64_t unit = BatchSchedule(job.train).unit();
-  if (unit % (plan.micro_batch * ranks) != 0) {
-    return InvalidError("train.batch_warmup_start " + std::to_string(unit) +
-                        " is not a multiple of micro_batch " + std::to_string(plan.micro_batch) +
-                        " x " + std::to_string(ranks) + " ranks");
-  }
-  if (job.train.gradient_noise_scale && plan.accumulation_steps * ranks == 1) {
-    return InvalidError(
-        "train.gradient_noise_scale compares a part of the batch with the whole, and this plan has "
-        "one micro-batch on one rank; hint: resources.micro_batch");
-  }
-  if (parts.rank < 0 || parts.rank >= ranks) {
-    return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
-  }
-  const bool shares = ranks > 1 && !parts.reducer->parts().empty();
-  if (shares != (ranks > 1 && plan.zero_stage > 0)) {
-    return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) + ", but the ranks " +
-                        (shares ? "share" : "do not share") + " the updates");
-  }
-  const PrecisionRecipe& precision = parts.model->precision();
-  if (&precision != ModelOptionsOf(plan).precision) {
-    return InvalidError("the model was made for precision " + std::string(precision.name) +
-                        ", the plan's precision is " + plan.precision);
-  }
-  if (parts.model->fp8() != nullptr && parts.model->fp8()->spec() != job.train.fp8) {
-    return InvalidError("the model was made for another train.fp8 than the job has");
-  }
-  return OkStatus();
-}
-
-/// Where the backward passes leave gradients.
-ParameterGradients GradientsOf(const TrainerParts& parts) {
-  const ParameterSet& parameters = parts.model->parameters();
-  GradientReducer* reducer = parts.reducer;
-  if (reducer == nullptr || !reducer->places_gradients()) {
-    return ParameterGradients(parameters.DifferentiatedGradients());
-  }
-  std::vector<bool> trainable;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    trainable.push_back(parameters[i].differentiated());
-  }
-  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); }};
-}
-
 /// A part of the step took `seconds`.
 void Charge(const Context& context, std::string_view phase, double seconds, double& total) {
   total += seconds;
   if (context.profiler != nullptr) context.profiler->AddPhase(phase, seconds);
 }
 
-// Says of the state of sharded parameters, whose names hold theirs between slashes, what part it
-// is.
-void PlaceShards(const ParameterSet& parameters, std::vector<NamedTensor>& tensors) {
-  if (!parameters.sharded()) return;
-  for (NamedTensor& tensor : tensors) {
-    const std::string name = "/" + tensor.name + "/";
-    for (int64_t i = 0; i < parameters.size(); ++i) {
-      const Parameter& parameter = parameters[i];
-      if (parameter.shard.whole() || name.find("/" + parameter.name + "/") == std::string::npos) {
-        continue;
-      }
-      WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
-      tensor.part = {.whole = parameter.logical_shape(), .shard = parameter.shard};
-      break;
-    }
-  }
-}
-
 }  // namespace
-
-ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
-  return {.precision = &PrecisionOf(plan.precision),
-          .with_gradients = true,
-          .block_memory_policy = plan.block_memory_policy,
-          .fp8 = train.fp8,
-          .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
-          .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1};
-}
-
-Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
-    : job_(job), plan_(plan), parts_(parts), batches_(job.train), gradients_(GradientsOf(parts)) {
-  if (parts.model->precision().loss_scaling) {
-    counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
-  }
-}
-
-Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& plan,
-                                              const TrainerParts& parts) {
-  WEFT_RETURN_IF_ERROR(Validate(job, plan, parts));
-  kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
-  parts.context->seed = static_cast<uint64_t>(job.train.seed);
-  std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
-  WEFT_ASSIGN_OR_RETURN(
-      trainer->updater_,
-      Updater::New(*parts.context, job, parts.model->parameters(),
-                   parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16,
-                   trainer->parts()));
-  Context& context = *parts.context;
-  WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
-  if (job.train.gradient_noise_scale) {
-    trainer->noise_scale_.emplace();
-    const auto parts_at_most = static_cast<size_t>(parts.model->parameters().size());
-    WEFT_ASSIGN_OR_RETURN(trainer->small_, ReadbackOf<NormSums>::New(context, parts_at_most));
-  }
-  if (context.stream.device.type == DeviceType::kCuda) {
-    WEFT_ASSIGN_OR_RETURN(trainer->stage_, CopyStage::New(context));
-    WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
-    if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
-      if (parts.graphs) trainer->graphs_ = std::make_unique<StepGraphs>();
-    } else {
-      WEFT_LOG_INFO << "training steps are enqueued one operation after the other: " << why;
-    }
-  }
-  return trainer;
-}
-
-std::string_view Trainer::WhyNoGraphs() const {
-  if (parts_.reducer != nullptr) return "ranks exchange gradients on the way";
-  if (parts_.tensor != nullptr) return "ranks share matrices";
-  if (!updater_->repeats()) return "the optimizer has numbers of its own";
-  if (parts_.model->parameters().factoring() == Factoring::kMixture) {
-    return "mixtures of weights are drawn on the host";
-  }
-  return "";
-}
 
 Status Trainer::Pack(std::optional<int64_t> step) {
   Context& context = *parts_.context;
@@ -574,87 +430,6 @@ Result<StepReport> Trainer::Step() {
   report.peak_memory = context.allocator->Peaks();
   report.step_memory = context.allocator->TakeRecentPeaks();
   return report;
-}
-
-Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
-  if (averages.empty()) return OkStatus();
-  WEFT_RETURN_IF_ERROR(Exchange(*parts_.context, averages));
-  PhaseSeconds ignored;
-  WEFT_RETURN_IF_ERROR(GatherParameters(ignored));
-  stale_ = stale_.value_or(Repack::kTrained);
-  return OkStatus();
-}
-
-Result<EvaluationReport> Trainer::Evaluate() {
-  if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
-  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages,
-                        updater_->Averages(*parts_.context, counters_.updates));
-  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
-  Result<EvaluationReport> report = EvaluateWeights();
-  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
-  return report;
-}
-
-Result<EvaluationReport> Trainer::EvaluateWeights() {
-  WEFT_RETURN_IF_ERROR(Pack(std::nullopt));
-  Stopwatch watch;
-  Context& context = *parts_.context;
-  int64_t count = parts_.validation->Sequences();
-  if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
-  const int64_t end = count * (parts_.rank + 1) / world_size();
-  WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
-  int64_t targets = 0;
-  for (int64_t first = count * parts_.rank / world_size(); first < end;) {
-    const int64_t sequences = std::min(plan_.micro_batch, end - first);
-    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
-    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
-    Tape tape(nullptr);
-    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, tokens, 1.0f, total.device()));
-    targets += batch.target_count;
-    first += sequences;
-  }
-  WEFT_RETURN_IF_ERROR(total.Fetch(context));
-  WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
-  std::array<double, 3> sums = {own->sum, static_cast<double>(targets),
-                                static_cast<double>(own->right)};
-  PhaseSeconds ignored;
-  WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
-  if (sums[1] == 0) return InvalidError("the validation data has no targets");
-  return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
-                          static_cast<int64_t>(sums[2]), watch.Lap()};
-}
-
-Result<bool> Trainer::WeightsAreFinite() {
-  const ParameterSet& parameters = parts_.model->parameters();
-  std::vector<kernels::NormTensor> all;
-  for (int64_t i = 0; i < parameters.size(); ++i) all.push_back(NormTensorOf(parameters.value(i)));
-  WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(*parts_.context));
-  WEFT_RETURN_IF_ERROR(Measure(*parts_.context, all, sums.device()));
-  WEFT_RETURN_IF_ERROR(sums.Fetch(*parts_.context));
-  WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
-  std::array<double, 1> non_finite = {static_cast<double>(measured->non_finite)};
-  if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(non_finite));
-  return non_finite[0] == 0;
-}
-
-std::vector<NamedTensor> Trainer::StateTensors() {
-  std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
-  for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
-  if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
-    for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
-  }
-  PlaceShards(parts_.model->parameters(), tensors);
-  if (!noise_scale_) return tensors;
-  for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
-  return tensors;
-}
-
-void Trainer::Restored(const TrainCounters& counters) {
-  counters_ = counters;
-  stale_ = Repack::kAll;
-  // What the first steps do may be different, as their scales are in FP8.
-  if (graphs_ != nullptr) graphs_->Clear();
-  if (parts_.model->fp8() != nullptr) parts_.model->fp8()->Restored(counters.step);
 }
 
 }  // namespace weft::engine

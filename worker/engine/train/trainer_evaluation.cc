@@ -1,0 +1,70 @@
+#include "worker/engine/train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace weft::engine {
+
+Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
+  if (averages.empty()) return OkStatus();
+  WEFT_RETURN_IF_ERROR(Exchange(*parts_.context, averages));
+  PhaseSeconds ignored;
+  WEFT_RETURN_IF_ERROR(GatherParameters(ignored));
+  stale_ = stale_.value_or(Repack::kTrained);
+  return OkStatus();
+}
+
+Result<EvaluationReport> Trainer::Evaluate() {
+  if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
+  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages,
+                        updater_->Averages(*parts_.context, counters_.updates));
+  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
+  Result<EvaluationReport> report = EvaluateWeights();
+  WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
+  return report;
+}
+
+Result<EvaluationReport> Trainer::EvaluateWeights() {
+  WEFT_RETURN_IF_ERROR(Pack(std::nullopt));
+  Stopwatch watch;
+  Context& context = *parts_.context;
+  int64_t count = parts_.validation->Sequences();
+  if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
+  const int64_t end = count * (parts_.rank + 1) / world_size();
+  WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
+  int64_t targets = 0;
+  for (int64_t first = count * parts_.rank / world_size(); first < end;) {
+    const int64_t sequences = std::min(plan_.micro_batch, end - first);
+    WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
+    WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
+    Tape tape(nullptr);
+    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, tokens, 1.0f, total.device()));
+    targets += batch.target_count;
+    first += sequences;
+  }
+  WEFT_RETURN_IF_ERROR(total.Fetch(context));
+  WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
+  std::array<double, 3> sums = {own->sum, static_cast<double>(targets),
+                                static_cast<double>(own->right)};
+  PhaseSeconds ignored;
+  WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
+  if (sums[1] == 0) return InvalidError("the validation data has no targets");
+  return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
+                          static_cast<int64_t>(sums[2]), watch.Lap()};
+}
+
+Result<bool> Trainer::WeightsAreFinite() {
+  const ParameterSet& parameters = parts_.model->parameters();
+  std::vector<kernels::NormTensor> all;
+  for (int64_t i = 0; i < parameters.size(); ++i) all.push_back(NormTensorOf(parameters.value(i)));
+  WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(*parts_.context));
+  WEFT_RETURN_IF_ERROR(Measure(*parts_.context, all, sums.device()));
+  WEFT_RETURN_IF_ERROR(sums.Fetch(*parts_.context));
+  WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
+  std::array<double, 1> non_finite = {static_cast<double>(measured->non_finite)};
+  if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(non_finite));
+  return non_finite[0] == 0;
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,139 @@
+#include "worker/engine/train/trainer.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/log.h"
+#include "common/spec/tensor_parallel.h"
+#include "kernels/cpu/parallel.h"
+
+namespace weft::engine {
+namespace {
+
+Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
+  const int64_t ranks = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
+  const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
+  if (RankCount(plan.mesh) != ranks * tensor || plan.mesh.data != ranks) {
+    return InvalidError("a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
+                        std::to_string(plan.mesh.data) + " of them data-parallel, cannot run on " +
+                        std::to_string(ranks) +
+                        (tensor > 1 ? " times " + std::to_string(tensor) : ""));
+  }
+  if (tensor > 1 && plan.zero_stage > 0) {
+    return InvalidError("plan.zero_stage does not go with tensor parallelism yet; hint: 0");
+  }
+  WEFT_RETURN_IF_ERROR(
+      CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
+  if (parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
+    return InvalidError("the model was made for another mesh than the trainer");
+  }
+  if (plan.micro_batch * plan.accumulation_steps * ranks != job.train.global_batch) {
+    return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
+                        " x accumulation_steps " + std::to_string(plan.accumulation_steps) + " x " +
+                        std::to_string(ranks) + " ranks is not train.global_batch " +
+                        std::to_string(job.train.global_batch));
+  }
+  const int64_t unit = BatchSchedule(job.train).unit();
+  if (unit % (plan.micro_batch * ranks) != 0) {
+    return InvalidError("train.batch_warmup_start " + std::to_string(unit) +
+                        " is not a multiple of micro_batch " + std::to_string(plan.micro_batch) +
+                        " x " + std::to_string(ranks) + " ranks");
+  }
+  if (job.train.gradient_noise_scale && plan.accumulation_steps * ranks == 1) {
+    return InvalidError(
+        "train.gradient_noise_scale compares a part of the batch with the whole, and this plan has "
+        "one micro-batch on one rank; hint: resources.micro_batch");
+  }
+  if (parts.rank < 0 || parts.rank >= ranks) {
+    return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
+  }
+  const bool shares = ranks > 1 && !parts.reducer->parts().empty();
+  if (shares != (ranks > 1 && plan.zero_stage > 0)) {
+    return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) + ", but the ranks " +
+                        (shares ? "share" : "do not share") + " the updates");
+  }
+  const PrecisionRecipe& precision = parts.model->precision();
+  if (&precision != ModelOptionsOf(plan).precision) {
+    return InvalidError("the model was made for precision " + std::string(precision.name) +
+                        ", the plan's precision is " + plan.precision);
+  }
+  if (parts.model->fp8() != nullptr && parts.model->fp8()->spec() != job.train.fp8) {
+    return InvalidError("the model was made for another train.fp8 than the job has");
+  }
+  return OkStatus();
+}
+
+/// Where the backward passes leave gradients.
+ParameterGradients GradientsOf(const TrainerParts& parts) {
+  const ParameterSet& parameters = parts.model->parameters();
+  GradientReducer* reducer = parts.reducer;
+  if (reducer == nullptr || !reducer->places_gradients()) {
+    return ParameterGradients(parameters.DifferentiatedGradients());
+  }
+  std::vector<bool> trainable;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    trainable.push_back(parameters[i].differentiated());
+  }
+  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); }};
+}
+
+}  // namespace
+
+ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
+  return {.precision = &PrecisionOf(plan.precision),
+          .with_gradients = true,
+          .block_memory_policy = plan.block_memory_policy,
+          .fp8 = train.fp8,
+          .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
+          .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1};
+}
+
+Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
+    : job_(job), plan_(plan), parts_(parts), batches_(job.train), gradients_(GradientsOf(parts)) {
+  if (parts.model->precision().loss_scaling) {
+    counters_.loss_scale = FirstLossScale(job.train.loss_scaling);
+  }
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& plan,
+                                              const TrainerParts& parts) {
+  WEFT_RETURN_IF_ERROR(Validate(job, plan, parts));
+  kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
+  parts.context->seed = static_cast<uint64_t>(job.train.seed);
+  std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
+  WEFT_ASSIGN_OR_RETURN(
+      trainer->updater_,
+      Updater::New(*parts.context, job, parts.model->parameters(),
+                   parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16,
+                   trainer->parts()));
+  Context& context = *parts.context;
+  WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
+  if (job.train.gradient_noise_scale) {
+    trainer->noise_scale_.emplace();
+    const auto parts_at_most = static_cast<size_t>(parts.model->parameters().size());
+    WEFT_ASSIGN_OR_RETURN(trainer->small_, ReadbackOf<NormSums>::New(context, parts_at_most));
+  }
+  if (context.stream.device.type == DeviceType::kCuda) {
+    WEFT_ASSIGN_OR_RETURN(trainer->stage_, CopyStage::New(context));
+    WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
+    if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
+      if (parts.graphs) trainer->graphs_ = std::make_unique<StepGraphs>();
+    } else {
+      WEFT_LOG_INFO << "training steps are enqueued one operation after the other: " << why;
+    }
+  }
+  return trainer;
+}
+
+std::string_view Trainer::WhyNoGraphs() const {
+  if (parts_.reducer != nullptr) return "ranks exchange gradients on the way";
+  if (parts_.tensor != nullptr) return "ranks share matrices";
+  if (!updater_->repeats()) return "the optimizer has numbers of its own";
+  if (parts_.model->parameters().factoring() == Factoring::kMixture) {
+    return "mixtures of weights are drawn on the host";
+  }
+  return "";
+}
+
+}  // namespace weft::engine
