@@ -17,14 +17,15 @@ inline constexpr int kTensorThreads = kTensorWarps * kWarp;
 
 /// Minus infinity in place of the scores whose row and column `seen` denies.
 template <int kM, int kN, class Seen>
-__device__ __forceinline__ void HideUnseen(Accumulators<kM, kN>& scores, const Seen& seen) {
+__device__ __forceinline__ void HideUnseen(Accumulators<kM, kN>& scores, const Seen& seen,
+                                           int lane = static_cast<int>(threadIdx.x) % kWarp) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (!seen(16 * m + AccumulatorRow(i), 8 * n + AccumulatorColumn(i))) {
+        if (!seen(16 * m + AccumulatorRow(i, lane), 8 * n + AccumulatorColumn(i, lane))) {
           scores[m][n][i] = -INFINITY;
         }
       }
@@ -136,9 +137,14 @@ __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(Attenti
 
     const int query = first + warp_row;
     if (key + kKeys > part.length || !a.AllSee(query, 16 * kM, key, kKeys)) {
-      HideUnseen(scores, [&](int row, int column) {
-        return (key + column < part.length) & a.Sees(query + row, key + column);
-      });
+      // Few tiles come here: where the lane's elements are takes no registers meanwhile.
+      const int lane = ptx::Anew(static_cast<int>(threadIdx.x) % kWarp);
+      HideUnseen(
+          scores,
+          [&](int row, int column) {
+            return (key + column < part.length) & a.Sees(query + row, key + column);
+          },
+          lane);
     }
     float factors[kM][2];
     softmax.Add(scores, a.log2_scale, factors);

@@ -119,7 +119,7 @@ struct HopperBackward {
   /// Runs `copy` on the copying warp, and `multiply(group)` on the warpgroups.
   template <class Copy, class Work>
   __device__ __forceinline__ void Share(const Copy& copy, const Work& multiply) {
-    const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+    const int group = WarpgroupIndex();
     if (group == kGroups) {
       ptx::LowerRegisters<kCopierRegisters>();
       if (static_cast<int>(threadIdx.x) / kWarp == 4 * kGroups) copy();

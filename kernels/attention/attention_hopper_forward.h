@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(HopperForward<T, kDim>::kThreads, 1)
       ptx::FenceBarrierInit();
     }
     __syncthreads();
-    const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+    const int group = WarpgroupIndex();
     if (group == Work::kGroups) {
       ptx::LowerRegisters<Work::kCopierRegisters>();
       if (static_cast<int>(threadIdx.x) / kWarp == 4 * Work::kGroups) work.Produce();

@@ -180,9 +180,10 @@ __global__ void __launch_bounds__(kRowThreads)
     group.Sum(sums);
     const float mean_gx = sums[0] / static_cast<float>(a.width);
     const float mean_g = kCentered ? sums[1] / static_cast<float>(a.width) : 0.0f;
+    const int again = ptx::Anew(first);
 #pragma unroll kUnroll
     for (int i = 0; i < kVectors; ++i) {
-      const int c = first + i * step;
+      const int c = again + i * step;
       if (c >= end) continue;
       const Elements x = element(a.x, kept[0], i), dy = element(a.dy, kept[1], i);
       float weight[kCount], dx[kCount], beside[kCount] = {};

@@ -16,6 +16,12 @@ namespace weft::kernels::cuda {
 
 inline constexpr int kWarpgroup = 4 * kWarp;
 
+/// Of the calling thread. Taken from the first lane, so that the compiler knows that all have the
+/// same, and computes descriptors once a warp.
+__device__ __forceinline__ int WarpgroupIndex() {
+  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+}
+
 /// The launch's dynamic shared memory from the first multiple of 1024 bytes on, where tiles begin;
 /// the launch asks for kTileAlignment more for it.
 inline constexpr int kTileAlignment = 1024;

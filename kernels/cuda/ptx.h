@@ -71,6 +71,13 @@ __device__ __forceinline__ float Exp2(float x) {
   return value;
 }
 
+/// The same number, of which the compiler does not know that: what follows from it is computed anew
+/// instead of being kept in registers from an earlier use or from before a loop.
+__device__ __forceinline__ int Anew(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }

@@ -123,11 +123,17 @@ struct SwizzledTile {
 template <int kM, int kN>
 using Accumulators = float[kM][kN][4];
 
+__device__ __forceinline__ int AccumulatorRow(int i, int lane) {
+  return lane / 4 + 8 * (i / 2);
+}
+__device__ __forceinline__ int AccumulatorColumn(int i, int lane) {
+  return 2 * (lane % 4) + i % 2;
+}
 __device__ __forceinline__ int AccumulatorRow(int i) {
-  return static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * (i / 2);
+  return AccumulatorRow(i, static_cast<int>(threadIdx.x) % kWarp);
 }
 __device__ __forceinline__ int AccumulatorColumn(int i) {
-  return 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2;
+  return AccumulatorColumn(i, static_cast<int>(threadIdx.x) % kWarp);
 }
 
 /// left[m][k]: rows [16 m, 16 m + 16) of columns [16 k, 16 k + 16) of a left operand.

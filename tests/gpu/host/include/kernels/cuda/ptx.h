@@ -69,6 +69,10 @@ inline float Exp2(float x) {
   return value < std::numeric_limits<float>::min() ? 0.0f : value;
 }
 
+inline int Anew(int value) {
+  return value;
+}
+
 inline uint32_t SharedAddress(const void* shared) {
   return host_cuda::CurrentHopper().SharedAddress(shared);
 }
