@@ -13,6 +13,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cuda/cudnn_library.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/testing/all_cases.h"
@@ -71,6 +72,79 @@ TEST_F(KernelsOnCuda, AttentionByCudnnAlone) {
   });
   EXPECT_EQ(cases.size(), 4);
   EXPECT_EQ(Failures(cases), "");
+}
+// Its plans are made before: the library may do what cannot be recorded.
+TEST_F(KernelsOnCuda, AttentionByCudnnIsRecordedInGraphs) {
+  const auto library = cuda::LoadCudnn();
+  if (!library.ok()) GTEST_SKIP() << library.status().ToString();
+  // Scratch memory of streams for tests is never where it was.
+  auto state =
+      cuda::StreamState::Create(0, {.newest = 9, .attention = cuda::AttentionChoice::kCudnnOnly});
+  ASSERT_TRUE(state.ok());
+  state_ = *std::move(state);
+  constexpr int64_t kLength = 64, kTokens = 2 * kLength, kWidth = 2 * 64;
+  const testing::ScopedTestDevice device(stream().device, true);
+  PhiloxStream rng({.seed = 12});
+  std::deque<testing::TestTensor> tensors;
+  const auto add = [&](DType dtype, Shape shape, bool input) {
+    testing::TestTensor& tensor = tensors.emplace_back(dtype, shape, 0);
+    if (input) tensor.Random(rng);
+    tensor.Reset();
+    return tensor.view();
+  };
+  AttentionBackwardArgs args;
+  AttentionForwardArgs& forward = args.forward;
+  for (TensorView* input : {&forward.q, &forward.k, &forward.v, &args.dout}) {
+    *input = add(DType::kBF16, {kTokens, kWidth}, true);
+  }
+  for (TensorView* output : {&forward.out, &args.dq, &args.dk, &args.dv}) {
+    *output = add(DType::kBF16, {kTokens, kWidth}, false);
+  }
+  forward.log_sum_exp = add(DType::kF32, {2, kTokens}, false);
+  testing::TestTensor& starts = tensors.emplace_back(DType::kI32, Shape{3}, 0);
+  starts.Assign({0, kLength, kTokens}).Reset();
+  forward.sequence_starts = starts.view();
+  forward.heads = forward.kv_heads = 2;
+  forward.scale = 0.125f;
+  forward.length = kLength;
+  const auto enqueue = [&] {
+    const Status status = AttentionForward(stream(), forward);
+    return status.ok() ? AttentionBackward(stream(), args) : status;
+  };
+  const auto results = [&] {
+    std::vector<std::vector<double>> values;
+    EXPECT_EQ(state_->Synchronize().ToString(), "OK");
+    for (size_t i = 4; i < 9; ++i) {
+      tensors[i].Fetch();
+      values.push_back(tensors[i].Values());
+      tensors[i].Reset();
+    }
+    return values;
+  };
+  ASSERT_EQ(enqueue().ToString(), "OK");
+  const auto first = results();
+  ASSERT_TRUE(cuda::Graph::Begin(stream()).ok());
+  ASSERT_EQ(enqueue().ToString(), "OK");
+  const auto graph = cuda::Graph::End(stream());
+  ASSERT_EQ(graph.status().ToString(), "OK");
+  // cuDNN adds to dQ in no fixed order.
+  const auto expect_near = [](const std::vector<std::vector<double>>& got,
+                              const std::vector<std::vector<double>>& want) {
+    for (size_t i = 0; i < got.size(); ++i) {
+      for (size_t k = 0; k < got[i].size(); ++k) {
+        ASSERT_NEAR(got[i][k], want[i][k], 0x1p-6) << i << " " << k;
+      }
+    }
+  };
+  ASSERT_TRUE(graph->Launch(stream()).ok());
+  expect_near(results(), first);
+  // What a graph reads is what is there when it is launched.
+  tensors[0].Random(rng).Reset();
+  ASSERT_TRUE(graph->Launch(stream()).ok());
+  const auto launched = results();
+  ASSERT_EQ(enqueue().ToString(), "OK");
+  expect_near(launched, results());
+  EXPECT_NE(launched, first);
 }
 TEST_F(KernelsOnCuda, CrossEntropy) {
   EXPECT_EQ(Failures(testing::CrossEntropyCases()), "");

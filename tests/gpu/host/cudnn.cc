@@ -256,6 +256,10 @@ int EndGraph(Descriptor& d) {
 }
 
 int EndPlan(Descriptor& d) {
+  // It compiles kernels and loads them, and may take memory.
+  if (std::string refused = RefuseInCapture("cuDNN makes a plan"); !refused.empty()) {
+    return Bad(std::move(refused));
+  }
   const Descriptor* config = Named(d, C::kPlanEngineConfig, C::kEngineConfigDescriptor);
   if (config == nullptr) return Bad("a plan of no configuration");
   d.handle = ValueOf<C::Handle>(d, C::kPlanHandle);

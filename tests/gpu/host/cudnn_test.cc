@@ -14,6 +14,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/testing/all_cases.h"
 #include "kernels/testing/test_device.h"
@@ -132,6 +133,15 @@ TEST_F(HostCudnn, AStepAllocatesNoDeviceMemoryAndAsksForNoPlan) {
   EXPECT_EQ(host_cuda::DeviceAllocations(), allocations);
   EXPECT_EQ(host_cuda::CountCudnnCalls().plans, calls.plans);
   EXPECT_EQ(host_cuda::CountCudnnCalls().runs, calls.runs + 1);
+}
+
+TEST_F(HostCudnn, APlanIsNotMadeWhileAGraphIsRecorded) {
+  Open(9, AttentionChoice::kCudnnOnly);
+  const testing::ScopedTestDevice device(stream().device, true);
+  Problem problem(DType::kF16, 48);
+  ASSERT_TRUE(cuda::Graph::Begin(stream()).ok());
+  EXPECT_THAT(AttentionForward(stream(), problem.args).message(), HasSubstr("cuDNN makes a plan"));
+  EXPECT_FALSE(cuda::Graph::End(stream()).ok());
 }
 
 TEST_F(HostCudnn, TheEnvironmentChooses) {

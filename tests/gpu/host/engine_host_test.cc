@@ -75,6 +75,28 @@ TEST(EngineOnHostExecution, TrainsWithAttentionByCudnn) {
   EXPECT_NEAR(losses[0], losses[1], 0.01);
 }
 
+TEST(EngineOnHostExecution, GraphsHoldAttentionByCudnn) {
+  JobSpec job = TinyJob(2);
+  job.model.layers = 1;
+  job.train.log_every_steps = 100;
+  RandomTokens data(50, 16);
+  setenv("WEFT_ATTENTION", "cudnn-only", 1);
+  const Plan plan = TinyPlan("bf16", 2);
+  DeviceRun graphs(job, plan, data, kCuda), eager(job, plan, data, kCuda, {.graphs = false});
+  unsetenv("WEFT_ATTENTION");
+  for (int step = 0; step < 5; ++step) {
+    const int64_t before = host_cuda::CountCudnnCalls().runs;
+    const int64_t launched = graphs.trainer->graph_steps();
+    const double loss = graphs.Step().loss;
+    // What a graph holds is not enqueued again, unless it is recorded.
+    const bool calls = host_cuda::CountCudnnCalls().runs > before;
+    EXPECT_EQ(calls, step < 4) << step;
+    EXPECT_EQ(graphs.trainer->graph_steps(), launched + (step < 2 ? 0 : 1));
+    EXPECT_EQ(loss, eager.Step().loss) << step;
+  }
+  EXPECT_EQ(graphs.State(), eager.State());
+}
+
 TEST(EngineOnHostExecution, AResultIsNotThereBeforeItIsWaitedFor) {
   auto device = ComputeDevice::Open({.device = kCuda});
   ASSERT_TRUE(device.ok());
