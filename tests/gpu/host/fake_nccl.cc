@@ -52,6 +52,7 @@ struct World {
 };
 
 int open_comms = 0;
+bool ranks_elsewhere = false;
 std::map<int, weft::engine::FakeFault> faults;
 
 }  // namespace
@@ -108,6 +109,7 @@ bool Wrong(const N::Config& config) {
 void Join(ncclComm* comm) {
   World& world = *comm->world;
   world.members.push_back(comm);
+  comm->ready = ranks_elsewhere;
   if (++world.joined == world.size) {
     for (ncclComm* member : world.members) member->ready = true;
   }
@@ -460,6 +462,11 @@ const NcclLibrary& FakeNccl() {
 void BreakFakeRank(int rank, FakeFault fault) {
   std::lock_guard lock(mutex);
   faults[rank] = fault;
+}
+
+void ExpectFakeRanksElsewhere(bool elsewhere) {
+  std::lock_guard lock(mutex);
+  ranks_elsewhere = elsewhere;
 }
 
 int OpenFakeComms() {

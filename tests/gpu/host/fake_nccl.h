@@ -16,6 +16,11 @@ const NcclLibrary& FakeNccl();
 enum class FakeFault { kHang, kError };
 void BreakFakeRank(int rank, FakeFault fault);
 
+/// From now on the other ranks of new communicators are in other processes, which the fake does not
+/// reach: the communicators are ready at once, and operations on them end only when they are
+/// aborted, as those of ranks whose peer is gone.
+void ExpectFakeRanksElsewhere(bool elsewhere);
+
 /// Communicators that were made and neither destroyed nor aborted.
 int OpenFakeComms();
 

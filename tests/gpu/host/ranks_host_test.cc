@@ -1,7 +1,14 @@
 // What ranks on devices do only where their NCCL can be broken, and in whole attempts.
 
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -14,6 +21,7 @@
 #include "tests/gpu/host/fake_nccl.h"
 #include "tests/gpu/host/streams.h"
 #include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/comm/file_store.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/testing/device_run.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -71,6 +79,69 @@ TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+constexpr const char* kStoreVariable = "WEFT_TEST_RANK_STORE";
+
+// Rank `rank` of two in processes of their own, whose NCCL never ends: what its step comes to.
+Status StepBesideAnotherProcess(int rank, const std::string& folder,
+                                const std::function<void()>& before) {
+  ExpectFakeRanksElsewhere(true);
+  RandomTokens data(50, 16);
+  FileStore store(Env::Posix(), folder);
+  Plan plan = TinyPlan("fp32", 2);
+  plan.mesh.data = kRanks;
+  CollectiveOptions options;
+  options.rank = rank;
+  options.size = kRanks;
+  options.connect_timeout = std::chrono::seconds(60);
+  options.device = {DeviceType::kCuda, rank};
+  auto group = ConnectCollective(options, store);
+  ExpectFakeRanksElsewhere(false);
+  if (!group.ok()) return group.status();
+  DeviceRun run(TinyJob(4), plan, data, options.device, {.group = group->get()});
+  before();
+  return run.trainer->Step().status();
+}
+
+// Not run by itself: the process that the next test kills while it is in its first all-reduce.
+TEST(RanksOnHostExecution, DISABLED_ARankThatIsKilled) {
+  std::thread killer;
+  (void)StepBesideAnotherProcess(1, std::getenv(kStoreVariable), [&] {
+    killer = std::thread([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      (void)kill(getpid(), SIGKILL);
+    });
+  });
+  killer.join();
+}
+
+TEST(RanksOnHostExecution, AProcessThatIsKilledIsNamedByTheOthers) {
+  std::string folder = ::testing::TempDir() + "weft_killed_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string variable = std::string(kStoreVariable) + "=" + folder;
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+  environment.push_back(const_cast<char*>(variable.c_str()));
+  environment.push_back(nullptr);
+  const std::array<const char*, 4> arguments = {"rank",
+                                                "--gtest_filter=*.DISABLED_ARankThatIsKilled",
+                                                "--gtest_also_run_disabled_tests", nullptr};
+  pid_t peer = 0;
+  ASSERT_EQ(posix_spawn(&peer, "/proc/self/exe", nullptr, nullptr,
+                        const_cast<char* const*>(arguments.data()), environment.data()),
+            0);
+  std::chrono::steady_clock::time_point start;
+  const Status lost =
+      StepBesideAnotherProcess(0, folder, [&] { start = std::chrono::steady_clock::now(); });
+  EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(lost.message(), ::testing::HasSubstr("rank 1 is lost"));
+  // Long before the two minutes that an operation may take.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  int status = 0;
+  ASSERT_EQ(waitpid(peer, &status, 0), peer);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
 }
 
 }  // namespace
