@@ -135,11 +135,16 @@ class RunTest(unittest.TestCase):
     def test_tests_that_were_skipped_do_not_pass(self):
         detail = {}
         with self.assertRaisesRegex(stages.Failed, "sees no CUDA device"):
-            stages.read_tests(0, "[ RUN      ] A.B\n[  SKIPPED ] A.B (0 ms)\n", detail)
+            stages.read_tests(0, "[ RUN      ] A.B\na.cc:9: Skipped\nno CUDA device\n"
+                              "[  SKIPPED ] A.B (0 ms)\n", detail)
         with self.assertRaisesRegex(stages.Failed, "1 tests: A.C"):
             stages.read_tests(1, "[       OK ] A.B (0 ms)\n[  FAILED  ] A.C (0 ms)\n", detail)
         self.assertEqual((detail["passed"], detail["failed"]), (1, ["A.C"]))
         stages.read_tests(0, "[       OK ] A.B (0 ms)\n", detail)
+        # Another reason is told, and costs nothing.
+        stages.read_tests(0, "[       OK ] A.B (0 ms)\n[ RUN      ] A.C\na.cc:9: Skipped\n"
+                          "no Hopper\n[  SKIPPED ] A.C (0 ms)\n", detail)
+        self.assertEqual((detail["skipped"], detail["skipped_because"]), (["A.C"], ["no Hopper"]))
 
     def parity_with(self, cuda):
         """The parity stage where engine_bench reports these losses from the GPU."""
