@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -23,17 +24,19 @@ constexpr int64_t kSummedRows = 4096;
 constexpr int64_t kPackedRows = 4096;
 
 // Uses of scratch memory.
-struct Left;
-struct Sums;
+struct Working;
 struct Right;
 
 void MultiplyPart(const avx512_bf16::Product& product, int64_t row_begin, int64_t row_end,
                   int64_t begin, int64_t end) {
   const avx512_bf16::ScratchSize size =
       avx512_bf16::ScratchOf(product.k, row_end - row_begin, end - begin);
-  avx512_bf16::Multiply(
-      product, row_begin, row_end, begin, end,
-      {ThreadScratch<Left, BFloat16>(size.a), ThreadScratch<Sums, float>(size.sums)});
+  // At least a huge page: on small ones rows of a cost a look into the page table every other step.
+  const int64_t bytes = size.a * int64_t{sizeof(BFloat16)} + size.sums * int64_t{sizeof(float)};
+  auto* a = reinterpret_cast<BFloat16*>(
+      ThreadScratch<Working, std::byte>(std::max(bytes, static_cast<int64_t>(kHugePageBytes))));
+  avx512_bf16::Multiply(product, row_begin, row_end, begin, end,
+                        {a, reinterpret_cast<float*>(a + size.a)});
 }
 
 // c [rows, 32 * panels] spread over the threads: by rows, or by panels when rows are few.

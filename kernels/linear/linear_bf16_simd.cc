@@ -13,9 +13,12 @@ constexpr int64_t kCutDepth = 512;
 constexpr int64_t kNearDepth = 576;
 
 // What of a stays in the second-level cache while panels of b pass by: so many rows of it over so
-// much of k, all of it unless k is longer. In that case sums wait for so many panels.
-constexpr int64_t kResidentBytes = 1 << 20;
-constexpr int64_t kResidentDepth = 4096;
+// much of k. Longer sums are cut: b then passes by more rows at a time, hence fewer times, but sums
+// wait, for so many panels. Where there are more panels than that a would be put into tiles again
+// for each group of them, and only sums that are longer still are cut.
+constexpr int64_t kResidentBytes = 768 << 10;
+constexpr int64_t kResidentDepth = 1536;
+constexpr int64_t kLongestDepth = 4096;
 constexpr int64_t kWaitingPanels = 24;
 
 constexpr int64_t kBlockSize = kBlock * kBlock;
@@ -193,7 +196,7 @@ struct Cut {
 };
 
 WEFT_INLINE Cut CutOf(int64_t k, int64_t rows, int64_t panels) {
-  const int64_t depth = EvenPart(k, kResidentDepth);
+  const int64_t depth = EvenPart(k, panels > kWaitingPanels ? kLongestDepth : kResidentDepth);
   const int64_t most = kResidentBytes / (2 * depth) / kBlock * kBlock;
   return {EvenPart(rows, most), depth, depth <= kWholeDepth ? depth : EvenPart(depth, kCutDepth),
           depth == k || panels < kWaitingPanels ? panels : kWaitingPanels};
@@ -307,11 +310,12 @@ void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_
       for (int64_t r = 0; r < 16; ++r, to += kBlock) {
         __m512i low, high;
         LoadPairs(from + column, stride, i + 2 * r, k, &low, &high);
-        _mm512_storeu_si512(to, low);
-        _mm512_storeu_si512(to + kTile, high);
+        StoreLine<true>(to, low);
+        StoreLine<true>(to + kTile, high);
       }
     }
   }
+  _mm_sfence();
 }
 
 void PackTransposed(const BFloat16* b, int64_t k, int64_t n, int64_t begin, int64_t end,

@@ -20,7 +20,7 @@ __attribute__((always_inline)) inline int64_t EvenPart(int64_t count, int64_t mo
 }
 
 /// Packs rows [32 * begin, 32 * end) of all n columns of b, b[i, j] at from[i * stride + j], k rows
-/// in all; rows up to the next multiple of 32 become zero. The product should follow at once.
+/// in all; rows up to the next multiple of 32 become zero. Written past the cache.
 void PackRows(const BFloat16* from, int64_t stride, int64_t k, int64_t n, int64_t begin,
               int64_t end, BFloat16* packed);
 
