@@ -151,28 +151,27 @@ Status Attempt::AgreeOnData() {
 Status Attempt::BuildModel() {
   engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
   if (tensor_) options.tensor = &*tensor_;
+  const engine::MeshLayout layout(spec_.plan.mesh);
+  options.update_rank = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
   WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
   engine::Collective* replicas = groups_.Along(engine::kGradientAxes);
   if (shares_updates()) {
-    WEFT_ASSIGN_OR_RETURN(
-        reducer_, engine::ShardedDataParallel::New(context_, replicas, &model_->parameters(),
-                                                   spec_.plan.bucket_bytes));
+    WEFT_ASSIGN_OR_RETURN(reducer_, engine::ShardedDataParallel::New(
+                                        context_, replicas, &model_->parameters(),
+                                        spec_.plan.bucket_bytes, options.precision->products));
   } else if (replicas != nullptr) {
     reducer_ = std::make_unique<engine::DataParallel>(replicas, &model_->parameters(),
                                                       spec_.plan.bucket_bytes, context_.stream);
   }
-  const engine::MeshLayout layout(spec_.plan.mesh);
-  WEFT_ASSIGN_OR_RETURN(
-      trainer_,
-      engine::Trainer::New(spec_.job, spec_.plan,
-                           {.context = &context_,
-                            .model = model_.get(),
-                            .train = data_.train.get(),
-                            .validation = data_.validation.get(),
-                            .reducer = reducer_.get(),
-                            .rank = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData),
-                            .tensor = options.tensor}));
+  WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
+                                                       {.context = &context_,
+                                                        .model = model_.get(),
+                                                        .train = data_.train.get(),
+                                                        .validation = data_.validation.get(),
+                                                        .reducer = reducer_.get(),
+                                                        .rank = options.update_rank,
+                                                        .tensor = options.tensor}));
   return OkStatus();
 }
 

@@ -119,8 +119,8 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
     const std::string& import_path = spec.job.model.import_path;
-    if (group.rank() > 0 && model.parameters().sharded() && start.checkpoint_path.empty() &&
-        !import_path.empty()) {
+    const bool sharded = model.parameters().sharded() || model.parameters().values_sharded();
+    if (group.rank() > 0 && sharded && start.checkpoint_path.empty() && !import_path.empty()) {
       WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, import_path, model));
     }
     std::vector<NamedTensor> own;

@@ -106,6 +106,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                   precision_.classifier),
       head_(Head(parameters_, spec, masked_, &classifier_)) {
   SetStarts(spec, parameters_);
+  if (masked_ && !spec.untied_classifier) parameters_.UseInLastUnit(tokens_);
 }
 
 Status Bert::Pack(Context& context, Repack what) {
@@ -119,12 +120,14 @@ Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch)
   if (!types) {
     WEFT_ASSIGN_OR_RETURN(types, ZeroIndices(context, batch.count));
   }
+  WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
   WEFT_ASSIGN_OR_RETURN(Value tokens,
                         embedding_.Forward(context, tape, batch.tokens, batch.positions));
   WEFT_ASSIGN_OR_RETURN(Value segments, types_.Forward(context, tape, types));
   WEFT_ASSIGN_OR_RETURN(
       Norm::Output x,
       embedding_norm_.Forward(context, tape, {std::move(tokens), std::move(segments)}));
+  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.normalized.needs_gradient()));
   return embedding_dropout_.Forward(context, tape, std::move(x.normalized), batch.first_token);
 }
 
@@ -156,6 +159,7 @@ Result<Value> Bert::Pool(Context& context, Tape& tape, const Value& hidden,
 
 Result<Value> Bert::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
   WEFT_ASSIGN_OR_RETURN(Value hidden, Encode(context, tape, batch));
+  WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
   if (masked_) return Predict(context, tape, std::move(hidden), batch);
   return Pool(context, tape, hidden, batch);
 }
@@ -165,10 +169,14 @@ Status Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch,
   const Tensor& targets = masked_ ? batch.row_targets : batch.labels;
   if (!targets) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
-  return head_.Loss(context, tape, features, targets, gradient_scale, total);
+  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, features, targets, gradient_scale, total));
+  return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 
 Result<Tensor> Bert::Logits(Context& context, const TokenBatch& batch) const {
+  if (parameters_.values_sharded()) {
+    return InvalidError("logits are for models that are not shared by ranks");
+  }
   Tape tape(nullptr);
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
   return head_.Logits(context, features.tensor);

@@ -64,6 +64,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       head_(&parameters_, &classifier_, spec.vocab_size, -1, false, tensor_),
       output_scale_(static_cast<float>(OutputScale(spec))) {
   SetStarts(spec, parameters_);
+  if (!spec.untied_classifier) parameters_.UseInLastUnit(tokens_);
   if (tensor_ == nullptr) return;
   parameters_.SetTensorRank(tensor_->rank(), tensor_->sequence());
   if (positions_ >= 0) parameters_.SetSeesAllRows(positions_);
@@ -82,16 +83,19 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   if (tensor_ != nullptr && tensor_->sequence()) {
     WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
   }
+  WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
   WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens, batch.positions));
   WEFT_ASSIGN_OR_RETURN(x, LeaveShards(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
+  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.needs_gradient()));
   const int64_t first_row = tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0;
   WEFT_ASSIGN_OR_RETURN(
       x, embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token + first_row));
   WEFT_ASSIGN_OR_RETURN(Residual stream,
                         blocks_.Forward(context, tape, std::move(x), batch, caches));
+  WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
   Value hidden;
   if (final_norm_) {
     WEFT_ASSIGN_OR_RETURN(Norm::Output last, final_norm_->Forward(context, tape, stream));
@@ -112,12 +116,13 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
-  return head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total);
+  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total));
+  return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 
 Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
                                std::vector<KeyValueCache>* caches) const {
-  if (tensor_ != nullptr) {
+  if (tensor_ != nullptr || parameters_.values_sharded()) {
     return InvalidError("logits are for models that are not shared by ranks");
   }
   Tape tape(nullptr);

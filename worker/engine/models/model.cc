@@ -71,7 +71,11 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   ParameterSet& parameters = model->parameters();
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
   WEFT_RETURN_IF_ERROR(OverParameterize(model->spec().over_parameterization, parameters));
+  if (options.shard_values && parameters.factoring() != Factoring::kNone) {
+    return InvalidError("plan.zero_stage 3 does not go with model.over_parameterization; hint: 0");
+  }
   parameters.ShareAmong(options.update_ranks, options.place_gradients);
+  if (options.shard_values) parameters.ShardValues(options.update_rank);
   WEFT_RETURN_IF_ERROR(
       parameters.Allocate(context, options.with_gradients, options.precision->matrices));
   if (model->fp8() != nullptr) WEFT_RETURN_IF_ERROR(model->fp8()->Allocate(context));
@@ -95,6 +99,9 @@ Status ValidateFp8(const ModelSpec& spec, const ModelOptions& options) {
 }
 
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
+  if (options.shard_values && options.precision->fp8_blocks) {
+    return InvalidError("plan.zero_stage 3 does not go with precision fp8; hint: bf16");
+  }
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
   WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));

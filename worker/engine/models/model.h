@@ -27,6 +27,8 @@ struct ModelOptions {
   /// Ranks that share the updates of the parameters (ParameterSet::ShareAmong).
   int64_t update_ranks = 1;
   bool place_gradients = false;  ///< They have no memory of their own.
+  bool shard_values = false;     ///< Ranks hold a part of each (ParameterSet::ShardValues).
+  int64_t update_rank = 0;       ///< Which of them this is; read with shard_values.
 
   /// Ranks that share each matrix, or none; outlives the model.
   const TensorParallel* tensor = nullptr;

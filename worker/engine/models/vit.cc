@@ -96,6 +96,7 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
                                     {batch.sequences * patches, PatchPixels(spec_)}));
   WEFT_RETURN_IF_ERROR(kernels::UnfoldPatches(
       context.stream, {batch.pixels, spec_.image_channels, spec_.patch_size, unfolded}));
+  WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
   WEFT_ASSIGN_OR_RETURN(Value projected,
                         projection_.Forward(context, tape, {std::move(unfolded), Value::kNoNode}));
 
@@ -104,7 +105,9 @@ Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) 
   WEFT_ASSIGN_OR_RETURN(Value tokens, MergeRows(context, tape, class_tokens, batch.first_rows,
                                                 projected, batch.other_rows));
   WEFT_ASSIGN_OR_RETURN(Value positions, positions_.Forward(context, tape, batch.positions));
-  return Add(context, tape, tokens, positions);
+  WEFT_ASSIGN_OR_RETURN(Value sum, Add(context, tape, tokens, positions));
+  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, sum.needs_gradient()));
+  return sum;
 }
 
 Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
@@ -119,6 +122,7 @@ Result<Value> Vit::Features(Context& context, Tape& tape, const TokenBatch& batc
   WEFT_ASSIGN_OR_RETURN(x, Sum(context, tape, stream));
   stream = {};
   WEFT_ASSIGN_OR_RETURN(x, GatherRows(context, tape, x, batch.first_rows));
+  WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
   WEFT_ASSIGN_OR_RETURN(Norm::Output last, final_norm_.Forward(context, tape, {x, {}}));
   return std::move(last.normalized);
 }
@@ -127,10 +131,14 @@ Status Vit::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                  kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   if (!batch.labels) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
-  return head_.Loss(context, tape, features, batch.labels, gradient_scale, total);
+  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, features, batch.labels, gradient_scale, total));
+  return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 
 Result<Tensor> Vit::Logits(Context& context, const TokenBatch& batch) const {
+  if (parameters_.values_sharded()) {
+    return InvalidError("logits are for models that are not shared by ranks");
+  }
   Tape tape(nullptr);
   WEFT_ASSIGN_OR_RETURN(Value features, Features(context, tape, batch));
   return head_.Logits(context, features.tensor);

@@ -15,7 +15,7 @@ namespace {
 
 Result<TensorView> ViewOf(ParameterSet& parameters, const HuggingFaceTensor& tensor) {
   WEFT_ASSIGN_OR_RETURN(int64_t index, parameters.Find(tensor.parameter));
-  return parameters.value(index);
+  return parameters.held_value(index).view;
 }
 
 // The part of `floats` that `shard`, of this shape, is.
@@ -87,6 +87,12 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
     const Parameter& parameter =
         model.parameters()[model.parameters().Find(tensor.parameter).value()];
     shard = parameter.shard;
+    if (model.parameters().values_sharded()) {
+      const ParameterSet::HeldValue held =
+          model.parameters().held_value(model.parameters().Find(tensor.parameter).value());
+      const int64_t count = held.view.shape.Elements();
+      shard = {0, parameter.shape.Elements(), {{held.first, held.first + count}}};
+    }
     if (view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu && shard.whole()) {
       return std::span(view.As<float>(), Count(view));
     }
@@ -103,7 +109,7 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
 
 Status ExportWeights(Env& env, const std::string& folder, Model& model,
                      const ExportOptions& options) {
-  if (model.parameters().sharded()) {
+  if (model.parameters().sharded() || model.parameters().values_sharded()) {
     return InvalidError(
         "a rank that shares the weights with others cannot export them; hint: "
         "export a checkpoint");

@@ -15,11 +15,16 @@ ProductOptions OfBlock(const ProductOptions& products, int64_t block, int64_t bl
 
 BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& options,
                        const ProductOptions& products)
-    : layers_(options.layers), memory_policy_(options.memory_policy) {
+    : parameters_(parameters),
+      first_unit_(parameters->units()),
+      layers_(options.layers),
+      memory_policy_(options.memory_policy) {
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
+    parameters->StartUnit();
     blocks_.emplace_back(parameters, options.block(i), OfBlock(products, i, options.distinct));
   }
+  parameters->StartUnit();
 }
 
 Status BlockStack::Pack(Context& context, Repack what) {
@@ -33,6 +38,10 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
   for (int64_t layer = 0; layer < layers_; ++layer) {
     const TransformerBlock& block = blocks_[layer / uses];
+    const int64_t unit = first_unit_ + layer / uses;
+    if (layer % uses == 0) {
+      WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, unit));
+    }
     const auto index = static_cast<size_t>(layer);
     const bool recompute = index < memory_policy_.size() && memory_policy_[index] != "keep";
     if (recompute && tape.recording()) {
@@ -41,6 +50,11 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
       KeyValueCache* cache = caches == nullptr ? nullptr : &(*caches)[index];
       WEFT_ASSIGN_OR_RETURN(stream,
                             block.Forward(context, tape, stream, {batch, layer % uses, cache}));
+    }
+    if (layer % uses == uses - 1) {
+      const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
+      WEFT_RETURN_IF_ERROR(
+          LeaveUnit(context, tape, *parameters_, unit, differentiated, layer + 1 == layers_));
     }
   }
   return stream;

@@ -36,6 +36,8 @@ class BlockStack {
   Result<Residual> Recomputed(Context& context, Tape& tape, const TransformerBlock& block,
                               const Residual& x, const TokenBatch& batch, int64_t use) const;
 
+  const ParameterSet* parameters_;
+  int64_t first_unit_;  ///< That of the first block; each has one.
   int64_t layers_;
   std::vector<std::string> memory_policy_;
   std::vector<TransformerBlock> blocks_;

@@ -39,24 +39,37 @@ void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
 
 }  // namespace
 
+PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index,
+                                 const ProductOptions& products, int64_t count)
+    : copies_(std::make_shared<Copies>()) {
+  copies_->parameters = parameters;
+  copies_->index = index;
+  copies_->count = count;
+  copies_->products = products;
+  copies_->spare = &parameters->spare_copies();
+  parameters->AddCopies(index, copies_);
+}
+
 Status PackedParameter::Pack(Context& context, Repack what) {
+  const ParameterSet& parameters = *copies_->parameters;
+  if (parameters.values_sharded()) return OkStatus();
   bool trained = false;
-  for (int64_t i = index_; i < index_ + count_; ++i) trained |= (*parameters_)[i].trainable();
-  if (version_ > 0 && what == Repack::kTrained && !trained) return OkStatus();
+  for (int64_t i = index(); i < index() + count(); ++i) trained |= parameters[i].trainable();
+  if (version() > 0 && what == Repack::kTrained && !trained) return OkStatus();
+  return copies_->Make(context);
+}
+
+Status PackedParameter::Copies::Make(Context& context) {
   const TensorView master =
-      count_ == 1 ? parameters_->padded_value(index_) : parameters_->stacked_value(index_, count_);
-  if (products_.fp8 != nullptr) {
-    WEFT_RETURN_IF_ERROR(products_.fp8->QuantizeWeight(context, master, fp8_));
-    ++version_;
-    return OkStatus();
+      count == 1 ? parameters->padded_value(index) : parameters->stacked_value(index, count);
+  ++version;
+  if (products.fp8 != nullptr) return products.fp8->QuantizeWeight(context, master, fp8);
+  if (packed.weight == nullptr) {
+    WEFT_ASSIGN_OR_RETURN(packed,
+                          spare->Take(context, master.shape[0], master.shape[1], products.compute));
   }
-  if (packed_ == nullptr) {
-    WEFT_ASSIGN_OR_RETURN(packed_, kernels::NewPackedWeight(context.stream.device, master.shape[0],
-                                                            master.shape[1], products_.compute));
-  }
-  WEFT_RETURN_IF_ERROR(packed_->Pack(context.stream, master));
-  ++version_;
-  return held_.Set(context.allocator, Component::kParameters, packed_->Bytes());
+  WEFT_RETURN_IF_ERROR(packed.weight->Pack(context.stream, master));
+  return packed.held.Set(context.allocator, Component::kParameters, packed.weight->Bytes());
 }
 
 Linear::Linear(ParameterSet* parameters, const LinearOptions& options,

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/linear/linear.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/fp8_scaling.h"
+#include "worker/engine/nn/packed_copies.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/tensor_parallel.h"
 
@@ -34,32 +36,38 @@ struct ProductOptions {
 class PackedParameter {
  public:
   /// Parameters [index, index + count). `parameters` outlives this.
-  PackedParameter(const ParameterSet* parameters, int64_t index, const ProductOptions& products,
-                  int64_t count = 1)
-      : parameters_(parameters), index_(index), count_(count), products_(products) {}
+  PackedParameter(ParameterSet* parameters, int64_t index, const ProductOptions& products,
+                  int64_t count = 1);
 
-  /// Renews the copies from the master, padded rows included, where it may have changed.
+  /// Renews the copies from the master, padded rows included, where it may have changed. Of sharded
+  /// values their residence does that.
   Status Pack(Context& context, Repack what);
 
-  int64_t index() const { return index_; }
-  int64_t count() const { return count_; }
-  DType compute() const { return products_.compute; }
+  int64_t index() const { return copies_->index; }
+  int64_t count() const { return copies_->count; }
+  DType compute() const { return copies_->products.compute; }
   /// After Pack, unless products have FP8 operands.
-  const kernels::PackedWeight* packed() const { return packed_.get(); }
+  const kernels::PackedWeight* packed() const { return copies_->packed.weight.get(); }
   /// After Pack where they have.
-  const Fp8Tensor& fp8() const { return fp8_; }
+  const Fp8Tensor& fp8() const { return copies_->fp8; }
   /// How often the copies have been made.
-  int64_t version() const { return version_; }
+  int64_t version() const { return copies_->version; }
 
  private:
-  const ParameterSet* parameters_;
-  int64_t index_;
-  int64_t count_;
-  ProductOptions products_;
-  std::unique_ptr<kernels::PackedWeight> packed_;
-  Fp8Tensor fp8_;
-  int64_t version_ = 0;
-  ExternalBytes held_;
+  struct Copies : DerivedCopies {
+    const ParameterSet* parameters = nullptr;
+    int64_t index = 0;
+    int64_t count = 1;
+    ProductOptions products{DType::kF32};
+    PackedCopies* spare = nullptr;
+    PackedCopy packed;
+    Fp8Tensor fp8;
+    int64_t version = 0;
+
+    Status Make(Context& context) override;
+    void Drop() override { spare->Give(std::move(packed)); }
+  };
+  std::shared_ptr<Copies> copies_;
 };
 
 struct LinearOptions {

@@ -4,8 +4,10 @@ namespace weft::engine {
 
 ParameterPart PartOf(const ParameterSet& parameters, int64_t index, int64_t first, int64_t count,
                      float* gradient) {
-  const TensorView all = parameters.value(index);
-  auto* begin = static_cast<char*>(all.data) + static_cast<size_t>(first) * DTypeSize(all.dtype);
+  const ParameterSet::HeldValue held = parameters.held_value(index);
+  const TensorView& all = held.view;
+  auto* begin = static_cast<char*>(all.data) +
+                static_cast<size_t>(count > 0 ? first - held.first : 0) * DTypeSize(all.dtype);
   return {.index = index,
           .whole = false,
           .first = first,

@@ -19,7 +19,8 @@ struct ParameterPart {
   int64_t count() const { return value.shape.Elements(); }
 };
 
-/// Elements [first, first + count) of a parameter whose gradients stand at `gradient`.
+/// Elements [first, first + count) of a parameter whose gradients stand at `gradient`; this rank
+/// holds their values.
 ParameterPart PartOf(const ParameterSet& parameters, int64_t index, int64_t first, int64_t count,
                      float* gradient);
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "common/glob.h"
@@ -168,6 +170,7 @@ void ParameterSet::SetStart(int64_t index, const Initializer& initializer,
 
 int64_t ParameterSet::Add(Parameter parameter) {
   WEFT_CHECK(!values_, "parameters are registered before they are allocated");
+  parameter.unit = unit_;
   parameters_.push_back(std::move(parameter));
   return size() - 1;
 }
@@ -298,14 +301,82 @@ void ParameterSet::PlaceGradients(const Range& range, float* data) {
   }
 }
 
+// Stacks are in one region, trained as far as a part of them is.
+void ParameterSet::LayOutRegions(DType matrices) {
+  using Kind = std::tuple<bool, int64_t, int64_t, bool, bool>;
+  std::map<Kind, size_t> found;
+  for (int64_t first = 0; first < size();) {
+    int64_t end = first + 1;
+    while (end < size() && parameters_[end].stacked) ++end;
+    const Parameter& parameter = parameters_[first];
+    const bool trained = std::any_of(parameters_.begin() + first, parameters_.begin() + end,
+                                     [](const Parameter& p) { return p.trainable(); });
+    const int64_t last_unit = first == used_last_ ? unit_ : parameter.unit;
+    const bool is_matrix = parameter.shape.rank >= 2;
+    const bool looked_up = parameter.role == ParameterRole::kTokenEmbedding ||
+                           parameter.role == ParameterRole::kPositionEmbedding;
+    const auto [it, is_new] = found.try_emplace(
+        Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up), regions_.size());
+    if (is_new) {
+      regions_.push_back({.trained = trained,
+                          .matrices = is_matrix,
+                          .dtype = is_matrix ? matrices : DType::kF32,
+                          .first_unit = parameter.unit,
+                          .last_unit = last_unit,
+                          .looked_up = looked_up});
+    }
+    for (; first < end; ++first) regions_[it->second].parameters.push_back(first);
+  }
+  std::stable_partition(regions_.begin(), regions_.end(),
+                        [](const Region& region) { return region.trained; });
+  int64_t offset = 0;
+  gradient_count_ = 0;
+  for (Region& region : regions_) {
+    region.elements.begin = offset;
+    for (int64_t index : region.parameters) {
+      Parameter& parameter = parameters_[index];
+      if (!parameter.stacked) offset = Aligned(offset, 1);
+      parameter.dtype = region.dtype;
+      parameter.value_offset = static_cast<size_t>(offset);
+      if (parameter.trainable()) parameter.gradient_offset = offset;
+      offset += StoredElements(parameter);
+    }
+    region.elements.end = offset = Aligned(offset, ranks_);
+    if (region.trained) gradient_count_ = offset;
+  }
+  differentiated_count_ = gradient_count_;
+}
+
+Status ParameterSet::AllocateShards(Context& context) {
+  placed_.resize(parameters_.size());
+  size_t bytes = 0;
+  for (const Region& region : regions_) {
+    bytes += static_cast<size_t>(region.elements.size() / ranks_) * DTypeSize(region.dtype);
+  }
+  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
+                                             Shape{static_cast<int64_t>(bytes)}));
+  size_t offset = 0;
+  for (Region& region : regions_) {
+    region.held = values_.Part(offset, region.dtype, {region.elements.size() / ranks_});
+    offset += region.held.Bytes();
+  }
+  return Clear(stream_, values_);
+}
+
 Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
   stream_ = context.stream;
+  gradient_data_.assign(parameters_.size(), nullptr);
+  if (values_sharded()) {
+    WEFT_CHECK(place_gradients_ && factoring_ == Factoring::kNone,
+               "gradients of sharded values are placed");
+    LayOutRegions(matrices);
+    return AllocateShards(context);
+  }
   LayOutGradients();
   const size_t bytes = LayOutValues(matrices);
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
-  gradient_data_.assign(parameters_.size(), nullptr);
   if (!with_gradients || place_gradients_) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(
       gradients_, Tensor::New(context, Component::kGradients, DType::kF32, Shape{gradient_count_}));
@@ -317,13 +388,19 @@ Status ParameterSet::Initialize(uint64_t seed) {
   for (int64_t i = 0; i < size(); ++i) {
     const PhiloxKey key{seed, 0, SiteHash(parameters_[i].name.c_str())};
     const Initializer& initializer = parameters_[i].initializer;
-    const TensorView view = value(i);
+    const HeldValue held = held_value(i);
+    const TensorView& view = held.view;
     const Shape whole = parameters_[i].logical_shape();
     const int64_t count = whole.Elements();
+    Shard shard = parameters_[i].shard;
+    if (values_sharded()) {
+      if (view.shape.Elements() == 0) continue;
+      shard = {0, count, {{held.first, held.first + view.shape.Elements()}}};
+    }
     const int64_t tail = count - initializer.tail_rows * (count / whole[0]);
     WEFT_RETURN_IF_ERROR(FillOnHost(stream_, view, [&](const TensorView& host) {
       kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
-        FillRandom(initializer, key, tail, parameters_[i].shard, view.shape, host.As<T>());
+        FillRandom(initializer, key, tail, shard, view.shape, host.As<T>());
       });
     }));
   }
@@ -367,9 +444,40 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
   for (int64_t i = 0; i < size(); ++i) {
     if (parameters_[i].factoring != Factoring::kNone) continue;
-    tensors.push_back({parameters_[i].name, value(i)});
+    const HeldValue held = held_value(i);
+    tensors.push_back({parameters_[i].name, held.view});
+    if (values_sharded()) {
+      tensors.back().part = {.whole = parameters_[i].shape, .first = held.first};
+    }
   }
   return tensors;
+}
+
+ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
+  if (!values_sharded()) return {0, value(index)};
+  const auto begin = static_cast<int64_t>(parameters_[index].value_offset);
+  const int64_t end = begin + parameters_[index].shape.Elements();
+  const Region& region = *std::find_if(regions_.begin(), regions_.end(), [&](const Region& r) {
+    return begin >= r.elements.begin && begin < r.elements.end;
+  });
+  const int64_t length = region.elements.size() / ranks_;
+  const int64_t own = region.elements.begin + shard_rank_ * length;
+  const int64_t first = std::clamp(own, begin, end);
+  const int64_t count = std::clamp(own + length, begin, end) - first;
+  auto* data = static_cast<char*>(region.held.data);
+  if (count > 0) data += static_cast<size_t>(first - own) * DTypeSize(region.dtype);
+  return {first - begin, {data, region.dtype, {count}, region.held.device}};
+}
+
+void ParameterSet::PlaceRegion(const Region& region, const TensorView& values) {
+  for (int64_t index : region.parameters) {
+    placed_[index] = values;
+    if (!values) continue;
+    placed_[index].data =
+        static_cast<char*>(values.data) +
+        (parameters_[index].value_offset - static_cast<size_t>(region.elements.begin)) *
+            DTypeSize(values.dtype);
+  }
 }
 
 std::vector<TensorView> ParameterSet::DifferentiatedGradients() const {
@@ -393,6 +501,11 @@ Shape ParameterSet::ShapeOf(int64_t index, int64_t count, bool padded) const {
 
 TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) const {
   const Parameter& parameter = parameters_[index];
+  if (values_sharded()) {
+    WEFT_CHECK(placed_[index], "read before it was brought: " + parameter.name);
+    return {placed_[index].data, placed_[index].dtype, ShapeOf(index, count, padded),
+            placed_[index].device};
+  }
   return {values_.As<uint8_t>() + parameter.value_offset, parameter.dtype,
           ShapeOf(index, count, padded), values_.view().device};
 }

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "worker/engine/nn/packed_copies.h"
+#include "worker/engine/nn/parameter_residence.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/tensor.h"
 
@@ -73,7 +76,8 @@ struct Parameter {
   int64_t factors = 0;
   int64_t factor_of = -1;       ///< Of a factor: the weight.
   DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
-  size_t value_offset = 0;      ///< First byte in the buffer of values.
+  int64_t unit = 0;             ///< See ParameterSet::StartUnit.
+  size_t value_offset = 0;      ///< First byte in the buffer of values; of sharded ones element.
   int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
 
   bool trainable() const { return gradient_offset >= 0; }
@@ -168,6 +172,22 @@ class ParameterSet {
   /// says where they are. Before Allocate.
   void ShareAmong(int64_t ranks, bool place_gradients = false);
 
+  /// Parameters registered from now on belong to the next unit: those that one part of the network
+  /// computes with. Units follow each other as these parts do; unit 0, which is there from the
+  /// start, is what the blocks of a transformer read from.
+  void StartUnit() { ++unit_; }
+  int64_t units() const { return unit_ + 1; }
+  /// The last unit computes with `index`, which an earlier one has, too: a token table that
+  /// classifies.
+  void UseInLastUnit(int64_t index) { used_last_ = index; }
+
+  /// With ShareAmong: rank `rank` holds a part of each value only. A residence
+  /// (parameter_residence.h) brings whole ones, unit by unit, and says where they are; until then
+  /// they have no value(). Before Allocate.
+  void ShardValues(int64_t rank) { shard_rank_ = rank; }
+  bool values_sharded() const { return shard_rank_ >= 0; }
+  int64_t shard_rank() const { return shard_rank_; }
+
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
 
@@ -211,6 +231,7 @@ class ParameterSet {
   struct Range {
     int64_t begin = 0;
     int64_t end = 0;
+    int64_t size() const { return end - begin; }
   };
   /// Gradients that the backward pass computes, by parameter: none of frozen ones and factors.
   std::vector<TensorView> DifferentiatedGradients() const;
@@ -228,14 +249,59 @@ class ParameterSet {
   /// Then the values, f32, where `range` of gradients() has their gradients.
   TensorView ValuesAlong(const Range& range) const;
 
-  /// The values that are to be kept, for checkpoints: all but those made of factors.
+  /// The values that are to be kept, for checkpoints: all but those made of factors. Of sharded
+  /// ones this rank's parts.
   std::vector<NamedTensor> NamedValues() const;
+
+  /// What this rank holds of a value for good: successive elements, maybe none, of sharded ones,
+  /// else all.
+  struct HeldValue {
+    int64_t first = 0;
+    TensorView view;  ///< [count] of sharded ones.
+  };
+  HeldValue held_value(int64_t index) const;
+
+  /// Values that are sharded together: of one type, used by the same units, trained or not. Ranks
+  /// have equal parts of the region, multiples of 64 bytes, cut anywhere in a tensor. The parts of
+  /// a rank stand one behind the other, and gradients of trained regions as their values do.
+  struct Region {
+    Range elements = {};                   ///< As offsets of gradients; not trained ones follow.
+    bool trained = false;                  ///< Some of it.
+    bool matrices = false;                 ///< Not vectors, which stay f32.
+    DType dtype = DType::kF32;             ///< As they are held.
+    int64_t first_unit = 0;                ///< That uses it.
+    int64_t last_unit = 0;                 ///< Likewise; others between the two do not.
+    bool looked_up = false;                ///< Tables: unit 0 reads them in the forward pass alone.
+    std::vector<int64_t> parameters = {};  ///< Rising.
+    TensorView held = {};  ///< [elements / ranks], this rank's part, since Allocate.
+  };
+  const std::vector<Region>& regions() const { return regions_; }
+
+  /// The values of a region stand in `values`, in any float type, from now on; nowhere for null.
+  void PlaceRegion(const Region& region, const TensorView& values);
+
+  /// Who brings sharded values; none where all values are here.
+  void SetResidence(ParameterResidence* residence) { residence_ = residence; }
+  ParameterResidence* residence() const { return residence_; }
+
+  /// `copies` are made of parameters `first` on: made anew whenever these have been placed.
+  void AddCopies(int64_t first, std::shared_ptr<DerivedCopies> copies) {
+    copies_.push_back({first, std::move(copies)});
+  }
+  struct CopiesOf {
+    int64_t first = 0;
+    std::shared_ptr<DerivedCopies> copies;
+  };
+  const std::vector<CopiesOf>& copies() const { return copies_; }
+  PackedCopies& spare_copies() { return spare_copies_; }
 
  private:
   int64_t Add(Parameter parameter);
   size_t LayOutValues(DType matrices);
   bool ValuesCanFollowGradients() const;
   void LayOutGradients();
+  void LayOutRegions(DType matrices);
+  Status AllocateShards(Context& context);
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
   Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
@@ -246,6 +312,14 @@ class ParameterSet {
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool values_follow_gradients_ = false;
+  int64_t unit_ = 0;        ///< Of what is registered next.
+  int64_t used_last_ = -1;  ///< See UseInLastUnit.
+  int64_t shard_rank_ = -1;
+  std::vector<Region> regions_;     ///< Of sharded values.
+  std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its region.
+  std::vector<CopiesOf> copies_;
+  PackedCopies spare_copies_;
+  ParameterResidence* residence_ = nullptr;
   int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
   bool deals_out_rows_ = false;
   int64_t gradient_count_ = 0;

@@ -59,7 +59,7 @@ Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums
     std::vector<kernels::NormTensor> values;
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (!BelongsTo(parameters, i, kGroups[g]) || !parameters.Counts(i)) continue;
-      values.push_back(NormTensorOf(parameters.value(i)));
+      values.push_back(NormTensorOf(parameters.held_value(i).view));
       if (parameters[i].trainable() && parts.empty()) {
         gradients.push_back(NormTensorOf(parameters.gradient(i)));
       }

@@ -28,8 +28,8 @@ constexpr int64_t kBucketBytes = 16384;  // several buckets, also of the tiny mo
 struct Outcome {
   std::map<std::string, std::vector<float>> state;  ///< Put together from the ranks' parts.
   std::map<std::string, int64_t> parts;             ///< How many parts each tensor came in.
-  std::vector<std::vector<float>> parameters;       ///< By rank.
-  std::vector<StepReport> reports;                  ///< Of rank 0.
+  std::vector<std::vector<float>> parameters;  ///< By rank; not of stage 3, of which none has all.
+  std::vector<StepReport> reports;             ///< Of rank 0.
   double evaluation = 0;
   CollectiveTotals reduced, scattered, gathered;  ///< Of rank 0.
   int64_t gradients = 0;                          ///< Numbers in their buffer.
@@ -56,6 +56,7 @@ struct Way {
   int64_t stage = 0;
   std::string precision = "fp32";
   int64_t accumulation = 1;
+  bool recompute = false;  ///< Of three blocks two.
 };
 
 /// `steps` steps, and an evaluation if there are any, after `start` on every rank.
@@ -70,13 +71,17 @@ Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start 
                          way.accumulation);
     plan.mesh.data = ranks;
     plan.zero_stage = way.stage;
-    TinyRun run(job.model, ModelOptionsOf(plan, job.train));
+    if (way.recompute) plan.block_memory_policy = {"recompute", "recompute"};
+    ModelOptions options = ModelOptionsOf(plan, job.train);
+    options.update_rank = group.rank();
+    TinyRun run(job.model, options);
     ParameterSet& parameters = run.model->parameters();
     std::unique_ptr<BucketReducer> reducer;
     if (way.stage == 0) {
       reducer = std::make_unique<DataParallel>(&group, &parameters, kBucketBytes);
     } else {
-      auto made = ShardedDataParallel::New(run.context, &group, &parameters, kBucketBytes);
+      auto made = ShardedDataParallel::New(run.context, &group, &parameters, kBucketBytes,
+                                           options.precision->products);
       ASSERT_TRUE(made.ok()) << made.status().message();
       reducer = *std::move(made);
     }
@@ -101,7 +106,7 @@ Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start 
     ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
     std::lock_guard lock(mutex);
     Collect(trainer.StateTensors(), group.rank() == 0, outcome);
-    outcome.parameters[static_cast<size_t>(group.rank())] = run.Parameters();
+    if (way.stage < 3) outcome.parameters[static_cast<size_t>(group.rank())] = run.Parameters();
     if (group.rank() > 0) return;
     outcome.reports = reports;
     outcome.evaluation = evaluation->loss;
@@ -116,6 +121,7 @@ Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start 
 void ExpectSame(const Outcome& shared, const Outcome& plain) {
   EXPECT_EQ(shared.state, plain.state);
   for (const std::vector<float>& values : shared.parameters) {
+    if (values.empty()) continue;
     EXPECT_EQ(values, plain.parameters[0]);
   }
   // Sums of squares over shards are added in another order, in f64.
@@ -186,7 +192,8 @@ TEST(ShardedTraining, LeavesTheSameBitsAsWithoutSharing) {
     for (const int ranks : c.ranks) {
       SCOPED_TRACE(std::string(c.name) + ", " + std::to_string(ranks) + " ranks");
       const Outcome plain = Train(c.job, {ranks, 0, c.precision}, kSteps);
-      for (const int64_t stage : {1, 2}) {
+      for (const int64_t stage : {1, 2, 3}) {
+        SCOPED_TRACE("stage " + std::to_string(stage));
         const Outcome shared = Train(c.job, {ranks, stage, c.precision}, kSteps);
         ExpectSame(shared, plain);
         int64_t cut = 0;
@@ -194,6 +201,37 @@ TEST(ShardedTraining, LeavesTheSameBitsAsWithoutSharing) {
         EXPECT_GT(cut, 0) << "no tensor was cut";
       }
     }
+  }
+}
+
+// Blocks that several layers use, that are run twice, or that nothing differentiates; a projected
+// embedding; ranks that evaluate unlike numbers of sequences.
+TEST(ShardedTraining, BringsParametersToAllPartsOfANetwork) {
+  JobSpec recomputed = TinyJob(8);
+  recomputed.model.layers = 3;
+  recomputed.train.eval_sequences = 5;
+  JobSpec shared = LlamaJob();
+  shared.model.width = 32;
+  shared.model.heads = 4;
+  shared.model.layers = 4;
+  shared.model.distinct_blocks = 2;
+  shared.model.embedding_width = 16;
+  JobSpec frozen = recomputed;
+  frozen.model.freeze = {"transformer.w*", "*.h.0.*", "*.h.1.attn.*"};
+  struct {
+    const JobSpec& job;
+    const char* precision;
+    bool recompute;
+  } const cases[] = {{recomputed, "bf16", true},
+                     {recomputed, "fp32", false},
+                     {shared, "bf16_pure", false},
+                     {shared, "fp32", true},
+                     {frozen, "bf16", false}};
+  for (const auto& [job, precision, recompute] : cases) {
+    SCOPED_TRACE(job.model.family + " " + precision);
+    const Way plain = {2, 0, precision, 1, recompute};
+    const Way sharded = {2, 3, precision, 1, recompute};
+    ExpectSame(Train(job, sharded, 2), Train(job, plain, 2));
   }
 }
 
@@ -212,6 +250,7 @@ TEST(ShardedTraining, AccumulatesOverMicroBatches) {
   }
   EXPECT_EQ(shared.parameters[0], shared.parameters[1]);
   EXPECT_NEAR(*shared.reports.back().noise_scale, *plain.reports.back().noise_scale, 1e-3);
+  ExpectSame(Train(job, {2, 3, "fp32", 3}, kSteps), shared);
   EXPECT_EQ(shared.scattered.bytes, 3 * kSteps * 4.0 * static_cast<double>(shared.gradients));
 }
 
@@ -277,7 +316,7 @@ TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
       std::lock_guard lock(mutex);
       manifest.files.push_back(*file);
     };
-    EXPECT_EQ(Train(job, {4, 1, precision}, 0, save).state, saved.state);
+    EXPECT_EQ(Train(job, {4, 3, precision}, 0, save).state, saved.state);
     ASSERT_EQ(manifest.files.size(), 4u);
 
     const auto load = [&](Trainer& trainer, Collective&) {
@@ -287,6 +326,12 @@ TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
     EXPECT_EQ(Train(job, {1, 0, precision}, 0, load).state, saved.state);
     EXPECT_EQ(Train(job, {2, 0, precision}, 0, load).state, saved.state);
     EXPECT_EQ(Train(job, {3, 2, precision}, 0, load).state, saved.state);
+    EXPECT_EQ(Train(job, {3, 3, precision}, 0, load).state, saved.state);
+
+    // The other way round: cut as parts of updates, read as parts of values.
+    manifest.files.clear();
+    EXPECT_EQ(Train(job, {4, 1, precision}, 0, save).state, saved.state);
+    EXPECT_EQ(Train(job, {2, 3, precision}, 0, load).state, saved.state);
 
     // Without one of the files something is missing.
     manifest.files.pop_back();

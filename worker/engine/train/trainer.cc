@@ -240,14 +240,22 @@ Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   return totals_.Store(context, &StepTotals::weights);
 }
 
-// Norms of gradients, of which each rank has measured its own part.
+// Norms of gradients, and of sharded values, of which each rank has measured its own part.
 Status Trainer::SumGroups(StepReport& report) {
   if (parts().empty()) return OkStatus();
-  std::array<double, kParameterGroups> squares;
+  const size_t sums = parts_.model->parameters().values_sharded() ? 2 : 1;
+  std::array<double, 2 * kParameterGroups> squares;
   GroupSums* groups = totals_.host()->groups;
-  for (size_t g = 0; g < kParameterGroups; ++g) squares[g] = groups[g].gradients.squares;
-  WEFT_RETURN_IF_ERROR(SumScalars(squares, report.seconds));
-  for (size_t g = 0; g < kParameterGroups; ++g) groups[g].gradients.squares = squares[g];
+  for (size_t g = 0; g < kParameterGroups; ++g) {
+    squares[g] = groups[g].gradients.squares;
+    squares[kParameterGroups + g] = groups[g].values.squares;
+  }
+  WEFT_RETURN_IF_ERROR(
+      SumScalars(std::span(squares).first(sums * kParameterGroups), report.seconds));
+  for (size_t g = 0; g < kParameterGroups; ++g) {
+    groups[g].gradients.squares = squares[g];
+    groups[g].values.squares = squares[kParameterGroups + g];
+  }
   return OkStatus();
 }
 

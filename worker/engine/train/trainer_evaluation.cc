@@ -33,15 +33,27 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
   const int64_t end = count * (parts_.rank + 1) / world_size();
   WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
-  int64_t targets = 0;
-  for (int64_t first = count * parts_.rank / world_size(); first < end;) {
-    const int64_t sequences = std::min(plan_.micro_batch, end - first);
+  const auto evaluate = [&](int64_t first, int64_t sequences, BatchLoss* sum) -> Result<int64_t> {
     WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
     Tape tape(nullptr);
-    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, tokens, 1.0f, total.device()));
-    targets += batch.target_count;
+    WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, tokens, 1.0f, sum));
+    return batch.target_count;
+  };
+  int64_t targets = 0, passes = 0;
+  for (int64_t first = count * parts_.rank / world_size(); first < end; ++passes) {
+    const int64_t sequences = std::min(plan_.micro_batch, end - first);
+    WEFT_ASSIGN_OR_RETURN(const int64_t found, evaluate(first, sequences, total.device()));
+    targets += found;
     first += sequences;
+  }
+  if (parts_.model->parameters().values_sharded()) {
+    // Ranks with fewer sequences take part in what the others gather.
+    const int64_t most = (count + world_size() - 1) / world_size();
+    WEFT_ASSIGN_OR_RETURN(auto unused, ReadbackOf<BatchLoss>::New(context));
+    for (; passes < (most + plan_.micro_batch - 1) / plan_.micro_batch; ++passes) {
+      WEFT_RETURN_IF_ERROR(evaluate(0, 1, unused.device()).status());
+    }
   }
   WEFT_RETURN_IF_ERROR(total.Fetch(context));
   WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
@@ -57,13 +69,18 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
 Result<bool> Trainer::WeightsAreFinite() {
   const ParameterSet& parameters = parts_.model->parameters();
   std::vector<kernels::NormTensor> all;
-  for (int64_t i = 0; i < parameters.size(); ++i) all.push_back(NormTensorOf(parameters.value(i)));
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    all.push_back(NormTensorOf(parameters.held_value(i).view));
+  }
   WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(*parts_.context));
   WEFT_RETURN_IF_ERROR(Measure(*parts_.context, all, sums.device()));
   WEFT_RETURN_IF_ERROR(sums.Fetch(*parts_.context));
   WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
   std::array<double, 1> non_finite = {static_cast<double>(measured->non_finite)};
   if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(non_finite));
+  if (parameters.values_sharded()) {
+    WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(non_finite));
+  }
   return non_finite[0] == 0;
 }
 

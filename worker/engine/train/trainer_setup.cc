@@ -86,7 +86,8 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .block_memory_policy = plan.block_memory_policy,
           .fp8 = train.fp8,
           .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
-          .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1};
+          .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1,
+          .shard_values = plan.zero_stage > 2 && plan.mesh.data > 1};
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)

@@ -1,8 +1,28 @@
 #include "worker/engine/techniques/parallel/gradient_buckets.h"
 
 namespace weft::engine {
+namespace {
+
+BucketLayout CutRegions(const ParameterSet& parameters) {
+  BucketLayout layout;
+  layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
+  for (const ParameterSet::Region& region : parameters.regions()) {
+    if (!region.trained) continue;
+    GradientBucket bucket{region.elements.begin, region.elements.end, 0};
+    for (int64_t index : region.parameters) {
+      if (!parameters[index].differentiated()) continue;
+      ++bucket.parameters;
+      layout.bucket_of[static_cast<size_t>(index)] = static_cast<int64_t>(layout.buckets.size());
+    }
+    layout.buckets.push_back(bucket);
+  }
+  return layout;
+}
+
+}  // namespace
 
 BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
+  if (parameters.values_sharded()) return CutRegions(parameters);
   BucketLayout layout;
   layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
   bool open = false;

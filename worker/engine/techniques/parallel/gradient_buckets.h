@@ -17,7 +17,7 @@ struct GradientBucket {
 /// How the flat gradient buffer is cut: from its end, since the backward pass completes the last
 /// parameters first, into slices of whole parameters and stacks of at least `bucket_bytes` (the
 /// last slice, at the front of the buffer, may be smaller). Li et al. 2020, "PyTorch Distributed",
-/// section 3.2.
+/// section 3.2. Of sharded values (ParameterSet::ShardValues) each trained region is a bucket.
 struct BucketLayout {
   std::vector<GradientBucket> buckets;  ///< In the order they are filled.
   std::vector<int64_t> bucket_of;       ///< By parameter; -1 for a frozen one and for factors.

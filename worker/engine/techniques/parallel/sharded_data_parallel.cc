@@ -29,11 +29,16 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
 Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(Context& context,
                                                                       Collective* group,
                                                                       ParameterSet* parameters,
-                                                                      int64_t bucket_bytes) {
+                                                                      int64_t bucket_bytes,
+                                                                      DType products) {
   if (parameters->factoring() != Factoring::kNone) {
     return InvalidError(
         "plan.zero_stage does not go with model.over_parameterization, whose factors need the "
         "whole gradient of a weight; hint: resources.zero_stage 0");
+  }
+  if (parameters->values_sharded() && parameters->shard_rank() != group->rank()) {
+    return InvalidError("rank " + std::to_string(group->rank()) + " has the parameters of rank " +
+                        std::to_string(parameters->shard_rank()));
   }
   std::unique_ptr<ShardedDataParallel> made(
       new ShardedDataParallel(context, group, parameters, bucket_bytes));
@@ -43,6 +48,10 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(Context& c
     WEFT_RETURN_IF_ERROR(Clear(context.stream, made->sums_));
   }
   WEFT_RETURN_IF_ERROR(made->MakeParts());
+  if (parameters->values_sharded()) {
+    made->gatherer_ = std::make_unique<ParameterGatherer>(context, group, parameters, products);
+    return made;
+  }
   if (!parameters->values_follow_gradients()) WEFT_RETURN_IF_ERROR(made->MakeStaging(context));
   return made;
 }
@@ -118,8 +127,9 @@ Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
 }
 
 Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
-  // One reduction runs beside the backward pass of the next bucket; another may wait behind it.
-  constexpr size_t kMostUnderWay = 2;
+  // One reduction runs beside the backward pass of the next bucket; another may wait behind it. Of
+  // sharded values the matrices and the vectors of a block are a bucket each.
+  const size_t most_under_way = gatherer_ ? 3 : 2;
   const int64_t bucket = layout().bucket_of[static_cast<size_t>(index)];
   Tensor& memory = memory_[static_cast<size_t>(bucket)];
   // What is there of the micro-batch before has to go.
@@ -127,7 +137,7 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
     WEFT_RETURN_IF_ERROR(Settle());
   }
   if (!memory) {
-    while (under_way_.size() >= kMostUnderWay) WEFT_RETURN_IF_ERROR(Settle());
+    while (under_way_.size() >= most_under_way) WEFT_RETURN_IF_ERROR(Settle());
     const GradientBucket& all = this->bucket(bucket);
     WEFT_ASSIGN_OR_RETURN(
         memory, Tensor::New(*context_, Component::kGradients, DType::kF32, {all.end - all.begin}));
@@ -204,6 +214,7 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
 }
 
 Status ShardedDataParallel::GatherParameters() {
+  if (gatherer_) return OkStatus();
   if (staging_) {
     for (int64_t b = 0; b < bucket_count(); ++b) WEFT_RETURN_IF_ERROR(GatherStaged(b));
     return OkStatus();

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/linear/linear.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::engine {
+
+/// The compute copy of a weight matrix, with what it holds on the books.
+struct PackedCopy {
+  std::unique_ptr<kernels::PackedWeight> weight;
+  ExternalBytes held;
+};
+
+/// Copies that nobody uses, for matrices of the same size: where parameters come and go, those of
+/// one block serve the next.
+class PackedCopies {
+ public:
+  /// Of any content: a spare one, or a new one.
+  Result<PackedCopy> Take(Context& context, int64_t out, int64_t in, DType compute);
+
+  void Give(PackedCopy copy) {
+    if (copy.weight != nullptr) spare_.push_back(std::move(copy));
+  }
+
+ private:
+  std::vector<PackedCopy> spare_;
+};
+
+}  // namespace weft::engine

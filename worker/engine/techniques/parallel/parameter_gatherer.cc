@@ -1,0 +1,112 @@
+#include "worker/engine/techniques/parallel/parameter_gatherer.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise/elementwise.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+
+ParameterGatherer::ParameterGatherer(Context& context, Collective* group, ParameterSet* parameters,
+                                     DType products)
+    : group_(group),
+      parameters_(parameters),
+      products_(products),
+      stream_(context.stream),
+      first_differentiated_(parameters->units()),
+      gathered_(parameters->regions().size()) {
+  const std::vector<ParameterSet::Region>& regions = parameters->regions();
+  for (const ParameterSet::Region& region : regions) {
+    if (region.trained) first_differentiated_ = std::min(first_differentiated_, region.first_unit);
+  }
+  for (const ParameterSet::CopiesOf& copies : parameters->copies()) {
+    size_t at = 0;
+    while (std::find(regions[at].parameters.begin(), regions[at].parameters.end(), copies.first) ==
+           regions[at].parameters.end()) {
+      ++at;
+    }
+    region_of_copies_.push_back(at);
+  }
+  parameters->SetResidence(this);
+}
+
+ParameterGatherer::~ParameterGatherer() {
+  for (const Gathered& gathered : gathered_) (void)gathered.work.Wait(stream_);
+  parameters_->SetResidence(nullptr);
+}
+
+std::vector<size_t> ParameterGatherer::Wanted(int64_t unit, Pass pass) const {
+  std::vector<size_t> wanted;
+  for (size_t r = 0; r < gathered_.size(); ++r) {
+    const ParameterSet::Region& region = parameters_->regions()[r];
+    if (region.first_unit != unit && region.last_unit != unit) continue;
+    if (pass == Pass::kBackward && unit == 0 && region.looked_up) continue;
+    wanted.push_back(r);
+  }
+  return wanted;
+}
+
+DType ParameterGatherer::TypeOf(const ParameterSet::Region& region, int64_t unit) const {
+  const bool rounds = region.matrices && products_ == DType::kBF16 && unit > 0;
+  return rounds ? DType::kBF16 : region.dtype;
+}
+
+Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
+  Gathered& gathered = gathered_[region];
+  const TensorView& held = parameters_->regions()[region].held;
+  const int64_t count = held.shape.Elements();
+  WEFT_ASSIGN_OR_RETURN(gathered.values, Tensor::New(context, Component::kParameters, dtype,
+                                                     {count * group_->size()}));
+  const Tensor own = gathered.values.Elements(group_->rank() * count, count);
+  WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {held, own}));
+  gathered.work = group_->AllGather(stream_, own, gathered.values, "all-gather parameters");
+  return OkStatus();
+}
+
+Status ParameterGatherer::StartUnit(Context& context, int64_t unit, Pass pass) {
+  for (size_t r : Wanted(unit, pass)) {
+    if (gathered_[r].values) continue;
+    WEFT_RETURN_IF_ERROR(Start(context, r, TypeOf(parameters_->regions()[r], unit)));
+  }
+  return OkStatus();
+}
+
+Status ParameterGatherer::Place(Context& context, size_t region, int64_t unit) {
+  Gathered& gathered = gathered_[region];
+  if (gathered.placed) return OkStatus();
+  WEFT_RETURN_IF_ERROR(gathered.work.Wait(stream_));
+  parameters_->PlaceRegion(parameters_->regions()[region], gathered.values);
+  gathered.placed = true;
+  // A table that classifies is first looked up.
+  if (unit != parameters_->regions()[region].last_unit) return OkStatus();
+  ProfileScope scope(context.profiler, "pack weights");
+  for (size_t c = 0; c < region_of_copies_.size(); ++c) {
+    if (region_of_copies_[c] == region) {
+      WEFT_RETURN_IF_ERROR(parameters_->copies()[c].copies->Make(context));
+    }
+  }
+  return OkStatus();
+}
+
+Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
+  WEFT_RETURN_IF_ERROR(StartUnit(context, unit, pass));
+  for (size_t r : Wanted(unit, pass)) WEFT_RETURN_IF_ERROR(Place(context, r, unit));
+  const int64_t next = pass == Pass::kForward ? unit + 1 : unit - 1;
+  const int64_t lowest = pass == Pass::kForward ? 0 : first_differentiated_;
+  if (next < lowest || next >= parameters_->units()) return OkStatus();
+  return StartUnit(context, next, pass);
+}
+
+Status ParameterGatherer::Release(int64_t unit) {
+  for (size_t r : Wanted(unit, Pass::kForward)) {
+    if (!gathered_[r].placed) continue;
+    for (size_t c = 0; c < region_of_copies_.size(); ++c) {
+      if (region_of_copies_[c] == r) parameters_->copies()[c].copies->Drop();
+    }
+    parameters_->PlaceRegion(parameters_->regions()[r], {});
+    gathered_[r] = {};
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::engine
