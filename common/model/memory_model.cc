@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/model/gradient_bytes.h"
 #include "common/model/model_counts.h"
 
 namespace weft {
@@ -203,24 +204,34 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
+/// Ranks hold parts of the parameters.
+bool SharesParameters(const MemoryInputs& inputs) {
+  return inputs.zero_stage > 2 && inputs.ranks > 1;
+}
+
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
+  const bool shares = SharesParameters(inputs);
+  const int64_t packed = shares ? inputs.sharded.packed : shape.packed;
+  const int64_t in_tiles = shares ? inputs.sharded.packed_in_tiles : shape.packed_in_tiles;
   switch (inputs.products) {
     case ProductKind::kSplit:
-      return kF32 * (shape.packed - shape.packed_in_tiles);
+      return kF32 * (packed - in_tiles);
     case ProductKind::kNative:
-      return ElementBytes(inputs.precision->products) * shape.packed;
+      return ElementBytes(inputs.precision->products) * packed;
     case ProductKind::kStored: {
-      // Weights that are made of factors are f32, whatever is stored.
-      const bool stored = inputs.precision->matrices == inputs.precision->products;
+      // Weights that are made of factors are f32, whatever is stored. What is gathered for products
+      // in bf16 comes in that type.
+      const bool stored = inputs.precision->matrices == inputs.precision->products ||
+                          (shares && inputs.precision->products == DType::kBF16);
       if (inputs.precision->products == DType::kF32) return 0;
-      return ElementBytes(inputs.precision->products) * (stored ? shape.factored : shape.packed);
+      return ElementBytes(inputs.precision->products) * (stored ? shape.factored : packed);
     }
     case ProductKind::kWidened:
       break;
   }
-  return kF32 * shape.packed;
+  return kF32 * packed;
 }
 
 /// Room for carrying the gradient of a weight to the factors of its product: a packed copy of the
@@ -282,9 +293,11 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
 
   MemoryBreakdown memory;
   // Vectors are f32 whatever the recipe.
-  memory.parameters_bytes = ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
-                            kF32 * (shape.stored - shape.stored_matrices) + PackedBytes(inputs) +
-                            Fp8State(inputs);
+  const int64_t values = SharesParameters(inputs)
+                             ? inputs.sharded.held + inputs.sharded.gathered
+                             : ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
+                                   kF32 * (shape.stored - shape.stored_matrices);
+  memory.parameters_bytes = values + PackedBytes(inputs) + Fp8State(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
@@ -293,7 +306,9 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.optimizer_bytes = inputs.optimizer.state;
   if (inputs.zero_stage > 0 && inputs.ranks > 1) {
     memory.optimizer_bytes = (memory.optimizer_bytes + inputs.ranks - 1) / inputs.ranks;
-    if (inputs.zero_stage > 1) {
+    if (SharesParameters(inputs)) {
+      memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients;
+    } else if (inputs.zero_stage > 1) {
       memory.gradients_bytes =
           (memory.gradients_bytes + inputs.ranks - 1) / inputs.ranks + inputs.open_gradients;
     }
@@ -349,6 +364,11 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.product_workspace_bytes = ProductWorkspaceBytes(compute_capability);
   inputs.fp8 = job.train.fp8;
   inputs.optimizer = OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products);
+  if (plan.zero_stage == 2) {
+    inputs.open_gradients = OpenGradientBytes(inputs.shape.spec, plan.bucket_bytes);
+  } else if (plan.zero_stage > 2) {
+    inputs.sharded = ShardParameters(inputs.shape.spec, *inputs.precision, plan.mesh.data);
+  }
   inputs.recomputed_blocks =
       std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
   return inputs;

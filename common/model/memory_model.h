@@ -8,6 +8,7 @@
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
+#include "common/model/sharded_parameters.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/spec/train_spec.h"
@@ -56,6 +57,7 @@ struct MemoryInputs {
   Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
   int64_t open_gradients = 0;     ///< OpenGradientBytes, with zero_stage 2.
+  ShardedParameters sharded;      ///< ShardParameters, with zero_stage 3.
   int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
 };
 

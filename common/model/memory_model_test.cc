@@ -1,6 +1,7 @@
 #include "common/model/memory_model.h"
 
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include "common/model/gradient_bytes.h"
 
@@ -115,6 +116,25 @@ TEST(PredictMemory, RanksThatShareHoldTheirPart) {
             whole.gradients_bytes / 4 + inputs.open_gradients);
   EXPECT_EQ(PredictMemory(inputs).optimizer_bytes, whole.optimizer_bytes / 4);
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, whole.parameters_bytes);
+  // Parameters: parts, and at most the head's table with the last block beside it.
+  inputs.zero_stage = 3;
+  inputs.sharded = ShardParameters(Gpt2Model(), kBf16Precision, 4);
+  const int64_t matrices = 12 * 768 * 768, vectors = 13 * 768, norm = 2 * 768;
+  EXPECT_EQ(inputs.sharded.held, 4 * (tables + 12 * block) / 4);
+  EXPECT_EQ(inputs.sharded.gathered,
+            std::max(2 * 50304 * 768 + 4 * norm + 2 * matrices + 4 * vectors,
+                     4 * (tables - norm) + 2 * matrices + 4 * vectors));
+  EXPECT_EQ(inputs.sharded.forward_payload,
+            4 * (tables - norm) + 2 * 50304 * 768 + 4 * norm + 12 * (2 * matrices + 4 * vectors));
+  EXPECT_EQ(inputs.sharded.backward_payload, 11 * (2 * matrices + 4 * vectors));
+  EXPECT_EQ(inputs.sharded.reduced_payload, 4 * (tables + 12 * block));
+  EXPECT_EQ(inputs.sharded.packed, matrices + 50304 * 768);
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
+            inputs.sharded.held + inputs.sharded.gathered + 2 * inputs.sharded.packed);
+  EXPECT_EQ(PredictMemory(inputs).gradients_bytes,
+            whole.gradients_bytes / 4 + 4 * (50304 * 768 + 2 * block));
+
+  inputs.zero_stage = 2;
   inputs.ranks = 1;
   EXPECT_EQ(PredictMemory(inputs).gradients_bytes, whole.gradients_bytes);
 

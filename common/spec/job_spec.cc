@@ -174,8 +174,10 @@ Status CheckSharing(const JobSpec& job) {
   const int64_t stage = job.resources.zero_stage;
   if (stage == 0) return OkStatus();
   const std::string field = "resources.zero_stage " + std::to_string(stage);
-  if (stage > 2) {
-    return InvalidError(field + " is not implemented; hint: resources.zero_stage 2");
+  if (stage > 2 && job.train.precision == "fp8") {
+    return InvalidError(field +
+                        " does not go with train.precision fp8, whose codes are made of whole "
+                        "weights; hint: resources.zero_stage 2, or bf16");
   }
   if (!UpdatesElementwise(job.optimizer)) {
     return InvalidError(field + " does not go with optimizer.name " + job.optimizer.name +

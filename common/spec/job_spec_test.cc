@@ -254,6 +254,11 @@ TEST(ValidateJob, RefusesToShareOutWhatEveryRankNeedsWhole) {
     job.schedule.kind = "constant";
     EXPECT_TRUE(ValidateJob(job).ok()) << name;
   }
+  job.resources.zero_stage = 3;
+  EXPECT_TRUE(ValidateJob(job).ok());
+  job.train.precision = "fp8";
+  EXPECT_THAT(ValidateJob(job).message(),
+              HasSubstr("zero_stage 3 does not go with train.precision"));
 }
 
 TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {

@@ -61,7 +61,27 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
                                bandwidth +
                            pass.factor_gemm_seconds;
 
-  if (inputs.ranks > 1) {
+  if (inputs.SharesParameters()) {
+    const int64_t nodes = (inputs.ranks + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+    // Gathering or reducing a payload takes half of what an all-reduce of it does.
+    const auto seconds = [&](int64_t payload, int64_t collectives) {
+      const double each = D(payload) / std::max(1.0, D(collectives));
+      return D(collectives) / 2 *
+             device.AllReduceSeconds(inputs.ranks, nodes, network_bytes_per_second, each);
+    };
+    const ShardedParameters& shared = inputs.sharded;
+    const double forward = seconds(shared.forward_payload, shared.forward_gathers);
+    const double backward = seconds(shared.backward_payload, shared.backward_gathers) +
+                            seconds(shared.reduced_payload, shared.reductions);
+    const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
+    const auto exposed = [&](double communicating, double multiplying) {
+      return std::max(communicating - std::min(stack.overlap * communicating, multiplying),
+                      communicating / units);
+    };
+    time.exposed_communication_seconds =
+        passes * (exposed(forward, pass.gemm_seconds - pass.backward_gemm_seconds) +
+                  exposed(backward, pass.backward_gemm_seconds));
+  } else if (inputs.ranks > 1) {
     const int64_t nodes = (inputs.ranks + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
     const double bytes = stack.gradient_bytes * D(inputs.shape.trained);
     const double seconds =

@@ -233,6 +233,15 @@ TEST(PlanJob, RanksShareOutWhatTheJobSays) {
   EXPECT_EQ(less.optimizer_bytes, (more.optimizer_bytes + 1) / 2);
   EXPECT_LT(TotalBytes(less), TotalBytes(more));
   EXPECT_LT(shared.prediction.time.optimizer_seconds, plain.prediction.time.optimizer_seconds);
+
+  // Parameters are gathered, and packed, in every pass.
+  job.resources.zero_stage = 3;
+  const Plan whole = Best(job, cluster);
+  EXPECT_EQ(whole.zero_stage, 3);
+  EXPECT_LT(whole.prediction.memory_per_rank.parameters_bytes, more.parameters_bytes);
+  EXPECT_GT(whole.prediction.time.memory_bound_seconds,
+            shared.prediction.time.memory_bound_seconds);
+  EXPECT_GT(whole.prediction.time.exposed_communication_seconds, 0);
 }
 
 TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {

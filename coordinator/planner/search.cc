@@ -49,8 +49,8 @@ class Searcher {
         shape_(ShapeOfRank(job)),
         precision_(PrecisionOf(job.train.precision)),
         optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)),
-        open_gradients_(job.resources.zero_stage > 1 ? OpenGradientBytes(shape_.spec, kBucketBytes)
-                                                     : 0) {
+        open_gradients_(job.resources.zero_stage == 2 ? OpenGradientBytes(shape_.spec, kBucketBytes)
+                                                      : 0) {
     for (const WorkerProfile& worker : cluster.workers) {
       if (!on_devices_ || UsableDevices(worker.devices) > 0) workers_.push_back(&worker);
     }
@@ -203,7 +203,16 @@ class Searcher {
     return choices;
   }
 
-  MemoryInputs MemoryOf(const Option& option, int64_t recomputed) const {
+  /// Of so many ranks; nothing where they do not share out parameters.
+  const ShardedParameters& Sharded(int64_t ranks) {
+    auto [it, added] = sharded_.try_emplace(ranks);
+    if (added && job_.resources.zero_stage > 2 && ranks > 1) {
+      it->second = ShardParameters(shape_.spec, precision_, ranks);
+    }
+    return it->second;
+  }
+
+  MemoryInputs MemoryOf(const Option& option, int64_t recomputed) {
     MemoryInputs inputs;
     inputs.shape = shape_;
     inputs.micro_batch = option.micro_batch;
@@ -219,6 +228,7 @@ class Searcher {
     inputs.fp8 = job_.train.fp8;
     inputs.optimizer = optimizer_;
     inputs.open_gradients = open_gradients_;
+    inputs.sharded = Sharded(option.data_ranks());
     inputs.recomputed_blocks = recomputed;
     return inputs;
   }
@@ -351,7 +361,8 @@ class Searcher {
                         kBucketBytes,
                         &precision_,
                         job_.resources.zero_stage,
-                        option.micro_batch * SequenceLength(job_)};
+                        option.micro_batch * SequenceLength(job_),
+                        Sharded(option.data_ranks())};
       TimeBreakdown time = PredictStep(inputs, Pass(kind_[w], option), rates);
       if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
     }
@@ -374,6 +385,7 @@ class Searcher {
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
   const int64_t open_gradients_;
+  std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks.
   ProductKind products_ = ProductKind::kSplit;
   int64_t product_workspace_ = 0;  ///< Of the GPU that wants most.
   std::vector<const WorkerProfile*> workers_;

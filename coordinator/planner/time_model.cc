@@ -139,11 +139,33 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                            ? D(inputs.shape.factors)
                            : 0;
   const double sharing = inputs.zero_stage > 0 ? D(inputs.ranks) : 1;
+  // Gathered parameters are packed in every pass, twice, and not after the update.
+  const double packing = matrices * (stored + packed);
+  if (inputs.SharesParameters()) time.memory_bound_seconds += 2 * passes * packing / bandwidth;
   const double optimizer_bytes = D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
-                                 matrices * (stored + packed) + mixed * (4 * 4 + stored);
+                                 (inputs.SharesParameters() ? 0 : packing) +
+                                 mixed * (4 * 4 + stored);
   time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
 
-  if (inputs.ranks > 1) {
+  if (inputs.SharesParameters()) {
+    const ShardedParameters& shared = inputs.sharded;
+    const double others = D(inputs.ranks - 1);
+    const double link = rates.LinkBytesPerSecond(inputs.ranks == inputs.ranks_on_worker);
+    const auto seconds = [&](int64_t payload, int64_t collectives) {
+      return others / D(inputs.ranks) * D(payload) / link +
+             D(collectives) * others * kSecondsPerMessage;
+    };
+    // Each unit is gathered beside the one before it, and reduced beside the one after it; the
+    // first has nothing to hide behind.
+    const double forward = seconds(shared.forward_payload, shared.forward_gathers);
+    const double backward = seconds(shared.backward_payload + shared.reduced_payload,
+                                    shared.backward_gathers + shared.reductions);
+    const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
+    const double forward_gemm = pass.gemm_seconds - pass.backward_gemm_seconds;
+    time.exposed_communication_seconds =
+        passes * (std::max(forward - kOverlap * forward_gemm, forward / units) +
+                  std::max(backward - kOverlap * pass.backward_gemm_seconds, backward / units));
+  } else if (inputs.ranks > 1) {
     const double bytes = 4 * trained, neighbours = D(inputs.ranks - 1);
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     const double seconds =

@@ -40,7 +40,11 @@ struct StepInputs {
   int64_t bucket_bytes = 1;
   const PrecisionRecipe* precision = &kBf16Precision;
   int64_t zero_stage = 0;
-  int64_t tokens = 0;  ///< Of a micro-batch.
+  int64_t tokens = 0;              ///< Of a micro-batch.
+  ShardedParameters sharded = {};  ///< With zero_stage 3.
+
+  /// Ranks hold parts of the parameters, and gather whole ones in every pass.
+  bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
 };
 
 /// Where the time of one optimizer step goes on this worker.

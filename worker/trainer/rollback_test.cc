@@ -146,17 +146,23 @@ TEST_F(RollbackTest, ARunThatMetBadDataEndsAsOneThatNeverSawIt) {
 TEST_F(RollbackTest, RanksThatShareUpdatesGoBackAndOnAlike) {
   const auto edit = [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; };
   (void)Train("plain", edit);
-  auto shared = Train("shared", edit, 2);
-  EXPECT_EQ(shared->last.rollbacks, 1);
-  EXPECT_EQ(Read("shared/loss.jsonl"), Read("plain/loss.jsonl"));
-  const std::string folder = engine::CheckpointPath(root_ + "/shared", kSteps);
-  EXPECT_TRUE(engine::VerifyCheckpoint(Env::Posix(), folder).ok());
-  EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
+  for (const int64_t stage : {2, 3}) {
+    const std::string run = "shared-" + std::to_string(stage);
+    auto shared = Train(run, edit, stage);
+    EXPECT_EQ(shared->last.rollbacks, 1);
+    EXPECT_EQ(Read(run + "/loss.jsonl"), Read("plain/loss.jsonl"));
+    const std::string folder = engine::CheckpointPath(root_ + "/" + run, kSteps);
+    EXPECT_TRUE(engine::VerifyCheckpoint(Env::Posix(), folder).ok());
+    EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
+  }
 
-  // Ranks that do not share updates go on where these stopped.
-  (void)Train("changes", edit, 1, 32);
-  (void)Train("changes", edit, 0);
-  EXPECT_EQ(Read("changes/loss.jsonl"), Read("plain/loss.jsonl"));
+  // Ranks that share nothing, or parameters, go on where these stopped.
+  for (const auto& [first, then] : {std::pair(3, 0), std::pair(1, 3)}) {
+    const std::string run = "changes-from-" + std::to_string(first);
+    (void)Train(run, edit, first, 32);
+    (void)Train(run, edit, then);
+    EXPECT_EQ(Read(run + "/loss.jsonl"), Read("plain/loss.jsonl"));
+  }
 }
 
 TEST_F(RollbackTest, RanksThatShareMatricesGoBackAndOnAlike) {

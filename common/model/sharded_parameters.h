@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/precision.h"
+#include "common/spec/model_spec.h"
+
+namespace weft {
+
+/// Bytes of a rank where ranks share out parameters (zero_stage 3): each holds an equal part of
+/// every region (what one block, the embeddings or the head have of matrices, of vectors), and
+/// whole ones are gathered while they are computed with. Gathering and reducing the payload n over
+/// g ranks sends n (g-1)/g.
+struct ShardedParameters {
+  int64_t held = 0;              ///< Parts of values.
+  int64_t gathered = 0;          ///< Whole values, at most: of a unit and of the one that is next.
+  int64_t packed = 0;            ///< Numbers of matrices that have a copy for products at once ...
+  int64_t packed_in_tiles = 0;   ///< ... and of those whose sizes are both multiples of 32.
+  int64_t forward_payload = 0;   ///< Gathered in the forward pass of a micro-batch ...
+  int64_t backward_payload = 0;  ///< ... and in its backward pass: all but the last block again.
+  int64_t forward_gathers = 0;   ///< Collectives of these.
+  int64_t backward_gathers = 0;
+  int64_t reduced_payload = 0;  ///< Gradients that are reduced in a micro-batch.
+  int64_t reductions = 0;       ///< Collectives of these.
+  int64_t gradients = 0;        ///< Parts of gradients.
+  int64_t open_gradients = 0;   ///< Whole gradients, at most: of two units under way.
+};
+
+/// `model` with vocab_size resolved.
+ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
+                                  int64_t ranks);
+
+}  // namespace weft
