@@ -1,55 +1,14 @@
 #include "kernels/activation/activation.h"
 #include "kernels/activation/activation_check.h"
-#include "kernels/activation/gelu_constants.h"
+#include "kernels/activation/gelu_device.h"
 #include "kernels/cuda/map.h"
 
 namespace weft::kernels::cuda {
 namespace {
 
-// What activation_simd.cc says of its functions of the same names holds here too.
-struct Sigmoid {
-  float above, near, e, s;
-
-  __device__ explicit Sigmoid(float x) {
-    // Comparisons keep a NaN, which fminf would lose.
-    above = x < -10.0f ? -10.0f : x;
-    near = above > 10.0f ? 10.0f : above;
-    e = expf((near * near * kGeluCubic + 1.0f) * near * -kTwoSqrtTwoOverPi);
-    s = __fdividef(1.0f, 1.0f + e);
-  }
-  __device__ float Gelu() const { return above * s; }
-  __device__ float Derivative() const {
-    const float slope = (near * near * (3 * kGeluCubic) + 1.0f) * kTwoSqrtTwoOverPi;
-    return near * slope * (e * s * s) + s;
-  }
-};
-
-struct Normal {
-  float above, near, e, below;
-
-  __device__ explicit Normal(float x) {
-    above = x < -14.0f ? -14.0f : x;
-    near = above > 14.0f ? 14.0f : above;
-    const float t = __fdividef(1.0f, fabsf(near) * kNormalTailScale + 1.0f);
-    e = expf(near * near * -0.5f);
-    float p = kNormalTail7;
-    p = p * t + kNormalTail6;
-    p = p * t + kNormalTail5;
-    p = p * t + kNormalTail4;
-    p = p * t + kNormalTail3;
-    p = p * t + kNormalTail2;
-    p = p * t + kNormalTail1;
-    p = p * t + kNormalTail0;
-    const float tail = p * t * e;
-    below = near < 0.0f ? tail : 1.0f - tail;
-  }
-  __device__ float Gelu() const { return above * below; }
-  __device__ float Derivative() const { return near * e * kInverseSqrtTwoPi + below; }
-};
-
 template <class Form>
 struct GeluOf {
-  __device__ float operator()(float x) const { return Form(x).Gelu(); }
+  __device__ float operator()(float x) const { return Form(x).Value(); }
 };
 
 struct Tanh {
@@ -79,7 +38,7 @@ struct GeluBackwardMap {
     for (int k = 0; k < kCount; ++k) {
       const Function at(loaded.b[k]);
       gradient[k] = loaded.a[k] * at.Derivative();
-      again[k] = at.Gelu();
+      again[k] = at.Value();
     }
     StoreFloats(dx + i, gradient);
     if (y != nullptr) StoreFloats(y + i, again);
@@ -89,8 +48,8 @@ struct GeluBackwardMap {
 // Calls fn.operator()<Function>() with the struct of `form`.
 template <class Fn>
 Status WithGelu(GeluForm form, Fn&& fn) {
-  if (form == GeluForm::kErf) return fn.template operator()<Normal>();
-  return fn.template operator()<Sigmoid>();
+  if (form == GeluForm::kErf) return fn.template operator()<ErfGelu>();
+  return fn.template operator()<TanhGelu>();
 }
 
 }  // namespace

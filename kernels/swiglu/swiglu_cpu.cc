@@ -30,7 +30,7 @@ Status SwiGluForward(const Stream& stream, const SwiGluForwardArgs& args) {
   const TensorView& gate = args.gate;
   WEFT_RETURN_IF_ERROR(CheckSwiGluForward(stream, args));
   WithFloatType(gate.dtype, [&]<class T>() {
-    const SwiGluLoops<T>& loops = PickSwiGluKernels().Of<T>();
+    const GatedLoops<T>& loops = PickSwiGluKernels().Of<T>().Of(args.function);
     ForRows(gate, [&](int64_t row) {
       loops.forward(Row<T>(gate, row), Row<T>(args.up, row), Row<T>(args.y, row), gate.shape[1]);
     });
@@ -42,7 +42,7 @@ Status SwiGluBackward(const Stream& stream, const SwiGluBackwardArgs& args) {
   const TensorView& gate = args.gate;
   WEFT_RETURN_IF_ERROR(CheckSwiGluBackward(stream, args));
   WithFloatType(gate.dtype, [&]<class T>() {
-    const SwiGluLoops<T>& loops = PickSwiGluKernels().Of<T>();
+    const GatedLoops<T>& loops = PickSwiGluKernels().Of<T>().Of(args.function);
     ForRows(gate, [&](int64_t row) {
       loops.backward(Row<T>(args.dy, row), Row<T>(gate, row), Row<T>(args.up, row),
                      Row<T>(args.dgate, row), Row<T>(args.dup, row), Row<T>(args.y, row),

@@ -1,3 +1,4 @@
+#include "kernels/activation/gelu_device.h"
 #include "kernels/cuda/row_map.h"
 #include "kernels/swiglu/swiglu.h"
 #include "kernels/swiglu/swiglu_check.h"
@@ -6,21 +7,21 @@ namespace weft::kernels::cuda {
 namespace {
 
 // What swiglu_simd.cc says of its struct of the same name holds here too.
-struct Sigmoid {
+struct Silu {
   float above, near, e, s;
 
-  __device__ explicit Sigmoid(float x) {
+  __device__ explicit Silu(float x) {
     // Comparisons keep a NaN, which fminf and fmaxf would lose.
     above = x < -80.0f ? -80.0f : x;
     near = above > 80.0f ? 80.0f : above;
     e = expf(-near);
     s = __fdividef(1.0f, 1.0f + e);
   }
-  __device__ float Silu() const { return above * s; }
+  __device__ float Value() const { return above * s; }
   __device__ float Derivative() const { return near * (e * s * s) + s; }
 };
 
-template <class T>
+template <class Function, class T>
 struct SwiGluForwardMap {
   StridedRows<const T> gate;
   StridedRows<const T> up;
@@ -32,12 +33,12 @@ struct SwiGluForwardMap {
     const Packed<T, kCount> factor = LoadPacked<kCount>(up.At(row, column));
     float values[kCount];
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = Sigmoid(g[k]).Silu() * factor[k];
+    for (int k = 0; k < kCount; ++k) values[k] = Function(g[k]).Value() * factor[k];
     StoreFloats(y.At(row, column), values);
   }
 };
 
-template <class T>
+template <class Function, class T>
 struct SwiGluBackwardMap {
   StridedRows<const T> dy;
   StridedRows<const T> gate;
@@ -54,10 +55,10 @@ struct SwiGluBackwardMap {
     float of_gate[kCount], of_up[kCount], again[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const Sigmoid sigmoid(g[k]);
-      of_gate[k] = d[k] * factor[k] * sigmoid.Derivative();
-      of_up[k] = d[k] * sigmoid.Silu();
-      again[k] = sigmoid.Silu() * factor[k];
+      const Function at(g[k]);
+      of_gate[k] = d[k] * factor[k] * at.Derivative();
+      of_up[k] = d[k] * at.Value();
+      again[k] = at.Value() * factor[k];
     }
     StoreFloats(dgate.At(row, column), of_gate);
     StoreFloats(dup.At(row, column), of_up);
@@ -65,16 +66,31 @@ struct SwiGluBackwardMap {
   }
 };
 
+// Calls fn.operator()<Function>() with the struct of `function`.
+template <class Fn>
+Status WithGate(GateFunction function, Fn&& fn) {
+  switch (function) {
+    case GateFunction::kGelu:
+      return fn.template operator()<TanhGelu>();
+    case GateFunction::kErfGelu:
+      return fn.template operator()<ErfGelu>();
+    default:
+      return fn.template operator()<Silu>();
+  }
+}
+
 }  // namespace
 
 Status SwiGluForward(const Stream& stream, const SwiGluForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckSwiGluForward(stream, args));
   const TensorView& gate = args.gate;
   return WithFloatType(gate.dtype, [&]<class T>() {
-    const SwiGluForwardMap<T> map = {RowsOf<const T>(gate), RowsOf<const T>(args.up),
-                                     RowsOf<T>(args.y)};
-    return LaunchRowMap<kWide<T>>(stream, "SwiGluForward", map, gate.shape[0], gate.shape[1],
-                                  RowsAligned16(gate, args.up, args.y));
+    return WithGate(args.function, [&]<class Function>() {
+      const SwiGluForwardMap<Function, T> map = {RowsOf<const T>(gate), RowsOf<const T>(args.up),
+                                                 RowsOf<T>(args.y)};
+      return LaunchRowMap<kWide<T>>(stream, "SwiGluForward", map, gate.shape[0], gate.shape[1],
+                                    RowsAligned16(gate, args.up, args.y));
+    });
   });
 }
 
@@ -82,12 +98,14 @@ Status SwiGluBackward(const Stream& stream, const SwiGluBackwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckSwiGluBackward(stream, args));
   const TensorView& gate = args.gate;
   return WithFloatType(gate.dtype, [&]<class T>() {
-    const SwiGluBackwardMap<T> map = {RowsOf<const T>(args.dy), RowsOf<const T>(gate),
-                                      RowsOf<const T>(args.up), RowsOf<T>(args.dgate),
-                                      RowsOf<T>(args.dup),      RowsOf<T>(args.y)};
-    return LaunchRowMap<kWide<T>>(
-        stream, "SwiGluBackward", map, gate.shape[0], gate.shape[1],
-        RowsAligned16(args.dy, gate, args.up, args.dgate, args.dup, args.y));
+    return WithGate(args.function, [&]<class Function>() {
+      const SwiGluBackwardMap<Function, T> map = {RowsOf<const T>(args.dy), RowsOf<const T>(gate),
+                                                  RowsOf<const T>(args.up), RowsOf<T>(args.dgate),
+                                                  RowsOf<T>(args.dup),      RowsOf<T>(args.y)};
+      return LaunchRowMap<kWide<T>>(
+          stream, "SwiGluBackward", map, gate.shape[0], gate.shape[1],
+          RowsAligned16(args.dy, gate, args.up, args.dgate, args.dup, args.y));
+    });
   });
 }
 

@@ -59,6 +59,23 @@ TEST(SwiGlu, ExtremeInputsGiveTheirLimits) {
   }
 }
 
+TEST(SwiGlu, ExtremeGatesOfGeluGiveTheirLimits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const GateFunction function : {GateFunction::kGelu, GateFunction::kErfGelu}) {
+    std::array<float, 6> gate = {-1e20f, 1e20f, kInfinity, 0.0f, -100.0f, std::nanf("")};
+    std::array<float, 6> up, y;
+    up.fill(3.0f);
+    const auto view = [](std::array<float, 6>& values) {
+      return TensorView(values.data(), DType::kF32, {1, 6});
+    };
+    ASSERT_TRUE(
+        SwiGluForward({}, {.gate = view(gate), .up = view(up), .y = view(y), .function = function})
+            .ok());
+    EXPECT_THAT(y, ::testing::Pointwise(::testing::NanSensitiveFloatNear(1e-30f),
+                                        std::array<float, 6>{0, 3e20f, kInfinity, 0, 0, gate[5]}));
+  }
+}
+
 TEST(SwiGlu, RefusesArgumentsThatDoNotFit) {
   std::array<float, 8> memory{};
   TensorView four(memory.data(), DType::kF32, {2, 4});
