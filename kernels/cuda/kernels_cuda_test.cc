@@ -188,6 +188,9 @@ TEST_F(KernelsOnCuda, Patches) {
 TEST_F(KernelsOnCuda, QuantizeFp8) {
   EXPECT_EQ(Failures(testing::QuantizeFp8Cases()), "");
 }
+TEST_F(KernelsOnCuda, QuantizeInt8) {
+  EXPECT_EQ(Failures(testing::QuantizeInt8Cases()), "");
+}
 TEST_F(KernelsOnCuda, RmsNorm) {
   EXPECT_EQ(Failures(testing::RmsNormCases()), "");
 }

@@ -24,6 +24,7 @@ std::vector<OpCase> OptimizerCases();
 std::vector<OpCase> OrthogonalizeCases();
 std::vector<OpCase> PatchesCases();
 std::vector<OpCase> QuantizeFp8Cases();
+std::vector<OpCase> QuantizeInt8Cases();
 std::vector<OpCase> RmsNormCases();
 std::vector<OpCase> RopeCases();
 std::vector<OpCase> StepTotalsCases();
@@ -34,12 +35,12 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),      AdafactorCases(), AffineCases(),        AttentionCases(),
-           CrossEntropyCases(),    DropoutCases(),   ElementwiseCases(),   EmbeddingCases(),
-           GatherRowsCases(),      LayerNormCases(), LinearCases(),        LinearFp8Cases(),
-           NormStatCases(),        OptimizerCases(), OrthogonalizeCases(), PatchesCases(),
-           QuantizeFp8Cases(),     RmsNormCases(),   RopeCases(),          StepTotalsCases(),
-           StochasticRoundCases(), SwiGluCases(),
+           ActivationCases(),   AdafactorCases(),       AffineCases(),        AttentionCases(),
+           CrossEntropyCases(), DropoutCases(),         ElementwiseCases(),   EmbeddingCases(),
+           GatherRowsCases(),   LayerNormCases(),       LinearCases(),        LinearFp8Cases(),
+           NormStatCases(),     OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),
+           QuantizeFp8Cases(),  QuantizeInt8Cases(),    RmsNormCases(),       RopeCases(),
+           StepTotalsCases(),   StochasticRoundCases(), SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

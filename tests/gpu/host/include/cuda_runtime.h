@@ -157,6 +157,9 @@ inline float __uint_as_float(unsigned x) {
 inline unsigned __float_as_uint(float x) {
   return std::bit_cast<unsigned>(x);
 }
+inline int __float2int_rn(float x) {
+  return static_cast<int>(std::nearbyint(x));
+}
 inline float rsqrtf(float x) {
   return 1.0f / std::sqrt(x);
 }
