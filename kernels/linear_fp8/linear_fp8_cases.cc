@@ -46,6 +46,8 @@ OpCase Case(const Problem& p, CaseUse use) {
                                         .c = c.view(),
                                         .accumulate = p.accumulate});
             };
+            run.bytes = static_cast<double>(a.view().Bytes() + b.view().Bytes() +
+                                            (p.accumulate ? 2 : 1) * c.view().Bytes());
             run.flops = 2.0 * static_cast<double>(p.m * p.n * p.k);
             run.compute = DType::kBF16;
           }};

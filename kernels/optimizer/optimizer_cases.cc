@@ -21,6 +21,7 @@ struct Rule {
   std::function<UpdateRefState(UpdateRefState, const UpdateRefInputs&)> reference;
   int second_moment = -1;  ///< The state that is never negative.
   float gradient_limit = 0.4f;
+  double passes = 0;  ///< Over an f32 tensor of the parameter's size; 0: as for most rules.
 };
 
 std::vector<Rule> Rules() {
@@ -96,7 +97,8 @@ std::vector<Rule> Rules() {
                      .reference =
                          [=](const UpdateRefState& s, const UpdateRefInputs& in) {
                            return MomentumRef(s, in, 0.95f, nesterov);
-                         }});
+                         },
+                     .passes = 4});  // The momentum is read and written, the direction written.
   }
   rules.push_back({.name = "schedule_free_adamw",
                    .states = 3,
@@ -150,7 +152,8 @@ UpdateTensor AddTensor(OpRun& run, const Rule& rule, int64_t count, bool even) {
               [reference, k] { return reference().state[k]; });
   }
   // Reads everything, writes all but the gradient.
-  run.bytes += (3.0 + 2.0 * rule.states) * static_cast<double>(p.view().Bytes());
+  const double passes = rule.passes > 0 ? rule.passes : 3.0 + 2.0 * rule.states;
+  run.bytes += passes * static_cast<double>(p.view().Bytes());
   return tensor;
 }
 

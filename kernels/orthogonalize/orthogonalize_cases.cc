@@ -26,6 +26,7 @@ OpCase OrthogonalizeCase(int64_t rows, int64_t columns, DType compute, CaseUse u
             const double longer = static_cast<double>(std::max(rows, columns));
             const double shorter = static_cast<double>(std::min(rows, columns));
             run.flops = kIterations * 2 * shorter * shorter * (2 * longer + shorter);
+            run.bytes = 2.0 * static_cast<double>(m.view().Bytes());
             run.compute = compute;
             run.run = [=, &m, &workspace](const Stream& stream) {
               return Orthogonalize(stream, {.matrix = m.view(),

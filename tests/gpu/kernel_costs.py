@@ -3,8 +3,8 @@
 
   tests/gpu/kernel_costs.py --bench FOLDER/kernels_bench [--write]
 
-Checks the formulae against what kernels_bench counts of its cases, and the table against the
-formulae; --write makes the table anew.
+Checks the formulae against what kernels_bench counts of its cases, the table against the formulae,
+and that each operation of kernels/ has a row; --write makes the table anew.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import tempfile
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/kernels.md"
 BEGIN, END = "<!-- costs -->", "<!-- /costs -->"
-BANDWIDTH, PRODUCTS = 3.35e12, 989e12  # H100 SXM: bytes/s, dense bf16 FLOP/s, by its datasheet
+# H100 SXM by its datasheet: bytes/s, dense FLOP/s in bf16 and in FP8.
+BANDWIDTH, PRODUCTS, FP8_PRODUCTS = 3.35e12, 989e12, 1979e12
 
 # A case that kernels_bench counts on a CPU: 2048 tokens.
 SMALL = {"T": 2048, "C": 768, "M": 3072, "V": 50304, "P": 1024, "B": 4, "S": 512, "H": 12, "K": 12,
@@ -27,60 +28,109 @@ LARGE = {"T": 65536, "C": 768, "M": 3072, "V": 50304, "P": 1024, "B": 64, "S": 1
          "K": 12, "D": 64, "N": 124_475_904}
 PAIRS = "B*H*S*(S+1)/2"
 
-# (operation, name of a case of size SMALL, bytes, FLOPs, what differs in SMALL)
+# (operations of kernels/, what they do, name of a case of size SMALL or None where there is none,
+# bytes, FLOPs, what differs in SMALL)
 ROWS = [
-    ("linear, forward (C to M, bias)", "linear_forward/2048x768x3072/bf16/bias",
+    ("LinearForward", "linear, forward (C to M, bias)", "linear_forward/2048x768x3072/bf16/bias",
      "2*(T*C + C*M + T*M)", "2*T*C*M", {}),
-    ("linear, gradient of its input", "linear_backward_input/2048x768x3072/bf16",
-     "2*(T*C + C*M + T*M)", "2*T*C*M", {}),
-    ("linear, gradient of its weight, added", "linear_backward_weight/2048x768x3072/bf16/accumulate"
-     "/bias", "2*(T*C + T*M) + 8*C*M", "2*T*C*M", {}),
-    ("attention, forward, causal", "attention_forward/4x512/h12k12d64/causal/bf16",
-     "4*T*D*(H + K) + 4*T*H", f"4*D*{PAIRS}", {}),
-    ("attention, backward, causal", "attention_backward/4x512/h12k12d64/causal/bf16",
-     "8*T*D*(H + K) + 4*T*H", f"10*D*{PAIRS}", {}),
-    ("layer norm, forward", "layer_norm_forward/2048x768/bf16", "4*T*C", "0", {}),
-    ("layer norm of a sum, which it stores", "layer_norm_forward_add/2048x768/bf16", "8*T*C", "0",
+    ("LinearBackwardInput", "linear, gradient of its input",
+     "linear_backward_input/2048x768x3072/bf16", "2*(T*C + C*M + T*M)", "2*T*C*M", {}),
+    ("LinearBackwardWeight", "linear, gradient of its weight (and bias), added",
+     "linear_backward_weight/2048x768x3072/bf16/accumulate/bias",
+     "2*(T*C + T*M) + 8*C*M", "2*T*C*M", {}),
+    ("MatmulFp8", "FP8 product, forward (C to M, bias)",
+     "linear_fp8/2048x768x3072/f8_e4m3*f8_e4m3-bf16/bias", "T*C + C*M + 2*T*M", "2*T*C*M", {}),
+    ("MatmulFp8", "FP8 product, gradient of a weight, added",
+     "linear_fp8/3072x2048x768/f8_e5m2*f8_e4m3-f32/accumulate", "T*C + T*M + 8*C*M", "2*T*C*M",
      {}),
-    ("layer norm, backward", "layer_norm_backward/2048x768/bf16", "6*T*C", "0", {}),
-    ("layer norm, backward, added to the residual's gradient",
+    ("AttentionForward", "attention, forward, causal",
+     "attention_forward/4x512/h12k12d64/causal/bf16", "4*T*D*(H + K) + 4*T*H", f"4*D*{PAIRS}", {}),
+    ("AttentionBackward", "attention, backward, causal",
+     "attention_backward/4x512/h12k12d64/causal/bf16", "8*T*D*(H + K) + 4*T*H", f"10*D*{PAIRS}",
+     {}),
+    ("LayerNormForward", "layer norm, forward", "layer_norm_forward/2048x768/bf16", "4*T*C", "0",
+     {}),
+    ("LayerNormForward", "layer norm of a sum, which it stores",
+     "layer_norm_forward_add/2048x768/bf16", "8*T*C", "0", {}),
+    ("LayerNormBackward", "layer norm, backward", "layer_norm_backward/2048x768/bf16", "6*T*C", "0",
+     {}),
+    ("LayerNormBackward", "layer norm, backward, added to the residual's gradient",
      "layer_norm_backward_add/2048x768/bf16", "8*T*C", "0", {}),
-    ("RMS norm, forward", "rms_norm_forward/2048x768/bf16", "4*T*C", "0", {}),
-    ("RMS norm of a sum, which it stores", "rms_norm_forward_add/2048x768/bf16", "8*T*C", "0", {}),
-    ("RMS norm, backward", "rms_norm_backward/2048x768/bf16", "6*T*C", "0", {}),
-    ("RMS norm, backward, added to the residual's gradient",
+    ("RmsNormForward", "RMS norm, forward", "rms_norm_forward/2048x768/bf16", "4*T*C", "0", {}),
+    ("RmsNormForward", "RMS norm of a sum, which it stores", "rms_norm_forward_add/2048x768/bf16",
+     "8*T*C", "0", {}),
+    ("RmsNormBackward", "RMS norm, backward", "rms_norm_backward/2048x768/bf16", "6*T*C", "0", {}),
+    ("RmsNormBackward", "RMS norm, backward, added to the residual's gradient",
      "rms_norm_backward_add/2048x768/bf16", "8*T*C", "0", {}),
-    ("GELU, forward", "gelu_forward/6291456/bf16", "4*T*M", "0", {}),
-    ("GELU, backward", "gelu_backward/6291456/bf16", "6*T*M", "0", {}),
-    ("GELU, backward with the forward result again", "gelu_backward_recompute/6291456/bf16",
-     "8*T*M", "0", {}),
-    ("SwiGLU, forward", "swiglu_forward/2048x2048/bf16", "6*T*M", "0", {"M": 2048}),
-    ("SwiGLU, backward", "swiglu_backward/2048x2048/bf16", "10*T*M", "0", {"M": 2048}),
-    ("SwiGLU, backward with the forward result again", "swiglu_backward_recompute/2048x2048/bf16",
-     "12*T*M", "0", {"M": 2048}),
-    ("rotary positions, in place", "rope/2048x8x64/bf16", "4*T*H*D", "0", {"H": 8}),
-    ("cross entropy, gradient over the logits", "cross_entropy/256x50304/bf16/spread4", "4*T*V",
-     "0", {"T": 256}),
-    ("cross entropy, losses alone", "cross_entropy_loss/256x50304/bf16/spread4", "2*T*V", "0",
-     {"T": 256}),
-    ("embedding of tokens and P positions, forward",
+    ("GeluForward", "GELU of either form, forward", "gelu_forward/6291456/bf16", "4*T*M", "0", {}),
+    ("GeluBackward", "GELU, backward", "gelu_backward/6291456/bf16", "6*T*M", "0", {}),
+    ("GeluBackward", "GELU, backward with the forward result again",
+     "gelu_backward_recompute/6291456/bf16", "8*T*M", "0", {}),
+    ("TanhForward", "tanh, forward", None, "4*T*C", "0", {}),
+    ("TanhBackward", "tanh, backward", None, "6*T*C", "0", {}),
+    ("SwiGluForward", "SwiGLU and GEGLU, forward", "swiglu_forward/2048x2048/bf16", "6*T*M", "0",
+     {"M": 2048}),
+    ("SwiGluBackward", "SwiGLU and GEGLU, backward", "swiglu_backward/2048x2048/bf16", "10*T*M",
+     "0", {"M": 2048}),
+    ("SwiGluBackward", "SwiGLU and GEGLU, backward with the forward result again",
+     "geglu_backward_recompute/2048x2048/bf16", "12*T*M", "0", {"M": 2048}),
+    ("Rope", "rotary positions, in place", "rope/2048x8x64/bf16", "4*T*H*D", "0", {"H": 8}),
+    ("CrossEntropy", "cross entropy, gradient over the logits",
+     "cross_entropy/256x50304/bf16/spread4", "4*T*V", "0", {"T": 256}),
+    ("CrossEntropy", "cross entropy, losses alone", "cross_entropy_loss/256x50304/bf16/spread4",
+     "2*T*V", "0", {"T": 256}),
+    ("MeasureLogitsPart", "cross entropy of parts: largest logit and sum of a part", None, "2*T*V",
+     "0", {}),
+    ("CrossEntropyOfParts", "cross entropy of parts: gradient over a part", None, "4*T*V", "0", {}),
+    ("EmbeddingForward", "embedding of tokens and P positions, forward",
      "embedding_forward/2048of50304x768+positions/bf16/from_f32",
      "2*T*C + 4*C*(min(T, V) + min(T, P))", "0", {}),
-    ("embedding of tokens and P positions, backward",
+    ("EmbeddingBackward", "embedding of tokens and P positions, backward",
      "embedding_backward/2048of50304x768+positions/bf16",
      "2*T*C + 8*C*(min(T, V) + min(T, P))", "0", {}),
-    ("dropout, in place", "dropout_in_place/1572864from0p10/bf16", "4*T*C", "0", {}),
-    ("affine by column, forward", "affine_forward_by_column/2048x768/bf16", "4*T*C", "0", {}),
-    ("affine by column, backward", "affine_backward_by_column/2048x768/bf16", "6*T*C", "0", {}),
-    ("add", "add/1572864/bf16", "6*T*C", "0", {}),
-    ("scale, in place", "scale/1572864/bf16", "4*T*C", "0", {}),
-    ("cast f32 to bf16", "cast/1572864/f32-bf16", "6*T*C", "0", {}),
-    ("sum of squares of gradients", "norm_stat/16777216/1048576/f32", "4*N", "0", {}),
-    ("SGD with momentum", "momentum/16777216/1048576", "20*N", "0", {}),
-    ("AdamW", "adamw/step1000/16777216/1048576", "28*N", "0", {}),
-    ("Lion", "lion/16777216/1048576", "20*N", "0", {}),
-    ("stochastic rounding of f32 to bf16", "stochastic_round/4194304from0x1.000000", "6*N", "0", {"N": 2**22}),
+    ("GatherRows ScatterRows", "rows gathered or scattered, all T of them", None, "4*T*C", "0", {}),
+    ("UnfoldPatches", "patches of pictures, T C pixels", None, "6*T*C", "0", {}),
+    ("Dropout", "dropout, in place", "dropout_in_place/1572864from0p10/bf16", "4*T*C", "0", {}),
+    ("AffineForward", "affine by column, forward", "affine_forward_by_column/2048x768/bf16",
+     "4*T*C", "0", {}),
+    ("AffineBackward", "affine by column, backward", "affine_backward_by_column/2048x768/bf16",
+     "6*T*C", "0", {}),
+    ("Add", "add", "add/1572864/bf16", "6*T*C", "0", {}),
+    ("Scale", "scale, in place", "scale/1572864/bf16", "4*T*C", "0", {}),
+    ("AddScaled", "add a multiple, to f32", "add_scaled/1572864/bf16", "10*T*C", "0", {}),
+    ("Fill", "fill", "fill/1572864/bf16", "2*T*C", "0", {}),
+    ("Cast", "cast f32 to bf16", "cast/1572864/f32-bf16", "6*T*C", "0", {}),
+    ("QuantizeFp8", "FP8 codes, also transposed, and the largest magnitude",
+     "quantize_fp8/2048x3072/bf16-f8_e4m3/to700.000000/q/transposed", "4*T*M", "0", {}),
+    ("QuantizeInt8", "INT8 codes by groups of 128", "quantize_int8/2048x768by128/bf16",
+     "3*T*C + T*C/32", "0", {}),
+    ("DequantizeInt8", "INT8 codes by groups of 128, back", "dequantize_int8/2048x768by128/bf16",
+     "3*T*C + T*C/32", "0", {}),
+    ("NormStat", "sum of squares of gradients", "norm_stat/16777216/1048576/f32", "4*N", "0", {}),
+    ("Sgd", "SGD", "sgd/16777216/1048576", "12*N", "0", {}),
+    ("Sgd", "SGD with momentum", "momentum/16777216/1048576", "20*N", "0", {}),
+    ("Lars", "LARS", "lars/16777216/1048576", "20*N", "0", {}),
+    ("Adam", "Adam and AdamW", "adamw/step1000/16777216/1048576", "28*N", "0", {}),
+    ("Lamb", "LAMB", "lamb/16777216/1048576", "28*N", "0", {}),
+    ("Lion", "Lion", "lion/16777216/1048576", "20*N", "0", {}),
+    ("ScheduleFreeAdamW", "AdamW without a schedule", "schedule_free_adamw/16777216/1048576",
+     "36*N", "0", {}),
+    ("Adafactor", "Adafactor: gradients three times, parameters twice",
+     "adafactor/step10/4096x4096/1x4096", "24*N", "0", {"N": 4096 * 4097}),
+    ("Momentum", "Muon's direction", "muon_nesterov/16777216/1048576", "16*N", "0", {}),
+    ("Orthogonalize", "Muon's iterations, 5 on a matrix of C by M",
+     "orthogonalize/768x3072/bf16", "8*C*M", "5*(4*C*C*M + 2*C*C*C)", {}),
+    ("StochasticRound", "stochastic rounding of f32 to bf16",
+     "stochastic_round/4194304from0x1.000000", "6*N", "0", {"N": 2**22}),
 ]
+# What works on a few numbers, and costs a launch.
+LAUNCHES = ["UpdateFp8Scales", "AddLosses", "DecideUpdate"]
+
+
+def declared():
+    """The operations of kernels/: what WEFT_DEVICE_OP makes in their headers."""
+    return {name for header in PAGE.parents[1].glob("kernels/*/*.h")
+            for name in re.findall(r"^WEFT_DEVICE_OP\((\w+),", header.read_text(), re.M)}
 
 
 def value(formula, sizes):
@@ -90,9 +140,10 @@ def value(formula, sizes):
 def table():
     lines = [BEGIN, "| operation | bytes | FLOPs | GB | GFLOP | least time, us |",
              "|---|---|---|---|---|---|"]
-    for operation, _, bytes_, flops, _ in ROWS:
+    for functions, operation, _, bytes_, flops, _ in ROWS:
         moved, computed = value(bytes_, LARGE), value(flops, LARGE)
-        least = max(moved / BANDWIDTH, computed / PRODUCTS)
+        products = FP8_PRODUCTS if "Fp8" in functions else PRODUCTS
+        least = max(moved / BANDWIDTH, computed / products)
         lines.append(f"| {operation} | {bytes_} | {'' if flops == '0' else flops} "
                      f"| {moved / 1e9:.3f} | {f'{computed / 1e9:.0f}' if computed else ''} "
                      f"| {least * 1e6:.0f} |")
@@ -100,7 +151,7 @@ def table():
 
 
 def counted(bench):
-    names = "|".join(re.escape(case) for _, case, *_ in ROWS)
+    names = "|".join(re.escape(case) for _, _, case, *_ in ROWS if case)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "counts.json"
         subprocess.run([bench, "--count", "--filter", f"^({names})$", "--json", path], check=True)
@@ -115,7 +166,13 @@ def main():
     options = parser.parse_args()
     problems = []
     cases = counted(options.bench)
-    for operation, name, bytes_, flops, different in ROWS:
+    there = declared()
+    told = {name for functions, *_ in ROWS for name in functions.split()} | set(LAUNCHES)
+    problems += [f"{name} has no row in the table" for name in sorted(there - told)]
+    problems += [f"{name}, which has a row, is no operation" for name in sorted(told - there)]
+    for _, operation, name, bytes_, flops, different in ROWS:
+        if name is None:
+            continue
         sizes = {**SMALL, **different}
         case = cases.get(name)
         want = {"bytes": value(bytes_, sizes), "flops": value(flops, sizes)}
@@ -133,7 +190,7 @@ def main():
         problems.append("the table in docs/kernels.md is not that of the formulae; hint: --write")
     for problem in problems:
         print(f"kernel_costs: {problem}", file=sys.stderr)
-    print(f"kernel_costs: {len(ROWS)} kernels, {len(problems)} problems")
+    print(f"kernel_costs: {len(there)} operations in {len(ROWS)} rows, {len(problems)} problems")
     return 1 if problems else 0
 
 
