@@ -17,6 +17,26 @@ void ParameterGradients::StartPass(ReadyHook on_ready) {
   }
 }
 
+void ParameterGradients::StartPasses(ReadyHook on_ready) {
+  StartPass(std::move(on_ready));
+  // A use that is over when no pass can follow.
+  for (size_t i = 0; i < state_.size(); ++i) AddUse(static_cast<int64_t>(i));
+}
+
+Status ParameterGradients::EndForward() {
+  for (size_t i = 0; i < state_.size(); ++i) {
+    State& state = state_[i];
+    if (!state.trainable) continue;
+    // What no pass has used is FinishPass's affair.
+    if (state.open_uses == 1 && !state.written) {
+      state.open_uses = 0;
+      continue;
+    }
+    WEFT_RETURN_IF_ERROR(Done(static_cast<int64_t>(i)));
+  }
+  return OkStatus();
+}
+
 Result<ParameterGradients::Target> ParameterGradients::Write(int64_t index) {
   WEFT_CHECK(trainable(index), "a frozen parameter has no gradient");
   WEFT_CHECK(!state_[index].reported, "gradient written after it was reported complete");

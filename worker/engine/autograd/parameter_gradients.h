@@ -41,6 +41,13 @@ class ParameterGradients {
   /// trainable parameter, as soon as its gradient is complete.
   void StartPass(ReadyHook on_ready);
 
+  /// Several forward passes start, with their backward passes between them: a gradient is complete
+  /// when those of all passes are. After the last forward pass comes EndForward.
+  void StartPasses(ReadyHook on_ready);
+
+  /// No forward pass of StartPasses follows.
+  Status EndForward();
+
   /// An operation of this pass will add to the gradient of `index` and call Done once it has.
   void AddUse(int64_t index) {
     if (trainable(index)) ++state_[index].open_uses;

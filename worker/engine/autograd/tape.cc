@@ -33,6 +33,16 @@ Status Tape::RunBackward(Context& context) {
   return OkStatus();
 }
 
+Status Tape::RunDeferred(Context& context) {
+  while (!deferred_.empty()) {
+    Entry entry = std::move(deferred_.front());
+    deferred_.pop_front();
+    ProfileScope scope(context.profiler, entry.name);
+    WEFT_RETURN_IF_ERROR(entry.backward(context, *this));
+  }
+  return OkStatus();
+}
+
 Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
                                      const std::vector<Value>& inputs) {
   if (!tape.recording()) return segment(context, tape, inputs);
@@ -78,6 +88,7 @@ Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segme
           WEFT_RETURN_IF_ERROR(
               outer.AddGradient(ctx, input_nodes[i], replay.TakeGradient(again[i].node)));
         }
+        if (outer.defers()) outer.TakeDeferred(std::move(replay));
         return OkStatus();
       });
   return outputs;

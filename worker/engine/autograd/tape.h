@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string_view>
 #include <utility>
@@ -108,10 +109,28 @@ class Tape {
   /// Runs the recorded operations, last first, freeing each after it ran.
   Status RunBackward(Context& context);
 
+  /// From now on the gradients of weights wait until RunDeferred (Qi et al. 2023, arXiv
+  /// 2401.10241).
+  void DeferWeightGradients() { defers_ = true; }
+  bool defers() const { return defers_; }
+  /// Where the tape defers(): puts off the part of an operation's Backward that nobody waits for.
+  void Defer(std::string_view name, Backward work) { deferred_.push_back({name, std::move(work)}); }
+  /// Runs what was put off, in the order of the backward pass, freeing each after it ran: the
+  /// gradients are bit for bit what they would have been.
+  Status RunDeferred(Context& context);
+
   /// A tape for running a part of the forward pass without recording it, to be replayed later.
   Tape Preview() const { return Tape(parameters_, Mode::kPreview); }
   /// A tape for that replay.
-  Tape Replay() const { return Tape(parameters_, Mode::kReplay); }
+  Tape Replay() const {
+    Tape replay(parameters_, Mode::kReplay);
+    replay.defers_ = defers_;
+    return replay;
+  }
+  /// The replay is over: what it deferred is put off here.
+  void TakeDeferred(Tape replay) {
+    for (Entry& entry : replay.deferred_) deferred_.push_back(std::move(entry));
+  }
 
  private:
   enum class Mode { kRecord, kPreview, kReplay };
@@ -126,6 +145,8 @@ class Tape {
   Mode mode_;
   std::vector<Entry> entries_;
   std::vector<Tensor> gradients_;  ///< By node.
+  bool defers_ = false;
+  std::deque<Entry> deferred_;
 };
 
 /// A part of a forward pass: the same inputs give bit for bit the same outputs each time.

@@ -80,6 +80,11 @@ class QueuedWork : public Work::State {
     return status_;
   }
 
+  bool Done() override {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+
   const std::function<void()>& run() const { return run_; }
   std::string Describe() const {
     return std::string(label_) +

@@ -17,6 +17,8 @@ class Work {
    public:
     virtual ~State() = default;
     virtual Status Wait(const Stream& stream) = 0;
+    /// Whether Wait would return at once, as far as that is known.
+    virtual bool Done() { return false; }
   };
 
   /// Nothing to wait for: done, or refused for `status`.
@@ -28,6 +30,10 @@ class Work {
   /// until it is; on a CUDA device the stream waits and the host goes on, so that an error may come
   /// to light only in a later call. Any number of times, from any thread.
   Status Wait(const Stream& stream) const { return state_ ? state_->Wait(stream) : status_; }
+
+  /// The operation is known to be over, well or not. False may mean that nobody knows: on a CUDA
+  /// device.
+  bool Done() const { return !state_ || state_->Done(); }
 
  private:
   Status status_;

@@ -14,12 +14,26 @@ int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, co
   return parameters.Register(name, {rows, width}, role, PaddedVocabulary(rows), shard);
 }
 
-BlockStackOptions StackOptions(const ModelSpec& spec, const ModelOptions& options,
-                               const DecoderOptions& family) {
-  return {.layers = spec.layers,
-          .distinct = DistinctBlocks(spec),
-          .block = family.block,
-          .memory_policy = options.block_memory_policy};
+// All blocks in one stage where there is no pipeline.
+PipelinePart PartOf(const ModelSpec& spec, const ModelOptions& options) {
+  return options.pipeline.value_or(PipelinePart{{{0, spec.layers}}, true, true});
+}
+
+std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
+                               const ModelOptions& options, const DecoderOptions& family,
+                               const ProductOptions& products) {
+  std::vector<BlockStack> stacks;
+  for (const PipelinePart::Stage& stage : PartOf(spec, options).stages) {
+    stacks.emplace_back(
+        parameters,
+        BlockStackOptions{.first = stage.first_block,
+                          .layers = stage.blocks,
+                          .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
+                          .block = family.block,
+                          .memory_policy = options.block_memory_policy},
+        products);
+  }
+  return stacks;
 }
 
 std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const std::string& name,
@@ -33,30 +47,34 @@ std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const st
 Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const DecoderOptions& family)
     : LanguageModel(options),
       spec_(spec),
+      part_(PartOf(spec, options)),
       precision_(*options.precision),
       tensor_(options.tensor),
-      tokens_(RegisterVocabulary(parameters_, family.token_embedding, spec, EmbeddingWidth(spec),
-                                 ParameterRole::kTokenEmbedding, tensor_)),
-      positions_(family.position_embedding.empty()
+      tokens_(part_.first || (part_.last && !spec.untied_classifier)
+                  ? RegisterVocabulary(parameters_, family.token_embedding, spec,
+                                       EmbeddingWidth(spec), ParameterRole::kTokenEmbedding,
+                                       tensor_)
+                  : -1),
+      positions_(family.position_embedding.empty() || !part_.first
                      ? -1
                      : parameters_.Register(family.position_embedding,
                                             {spec.context, EmbeddingWidth(spec)},
                                             ParameterRole::kPositionEmbedding)),
       embedding_(&parameters_, tokens_, positions_, precision_.activations),
-      embedding_in_(Projection(FactorisedEmbedding(spec), &parameters_, "embedding_in",
-                               EmbeddingWidth(spec), spec.width, precision_.products)),
+      embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
+                               "embedding_in", EmbeddingWidth(spec), spec.width,
+                               precision_.products)),
       embedding_dropout_(family.embedding_dropout, spec.dropout),
       rotary_(family.rotary),
-      blocks_(&parameters_, StackOptions(spec, options, family),
-              {precision_.products, fp8(), tensor_}),
-      final_norm_(NormPositionOf(spec) == "pre"
+      stages_(Stacks(&parameters_, spec, options, family, {precision_.products, fp8(), tensor_})),
+      final_norm_(NormPositionOf(spec) == "pre" && part_.last
                       ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
                       : std::nullopt),
-      embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier, &parameters_,
-                                "embedding_out", spec.width, EmbeddingWidth(spec),
+      embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier && part_.last,
+                                &parameters_, "embedding_out", spec.width, EmbeddingWidth(spec),
                                 precision_.products)),
       classifier_(&parameters_,
-                  spec.untied_classifier
+                  spec.untied_classifier && part_.last
                       ? RegisterVocabulary(parameters_, family.classifier, spec, spec.width,
                                            ParameterRole::kClassifier, tensor_)
                       : tokens_,
@@ -64,7 +82,13 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       head_(&parameters_, &classifier_, spec.vocab_size, -1, false, tensor_),
       output_scale_(static_cast<float>(OutputScale(spec))) {
   SetStarts(spec, parameters_);
-  if (!spec.untied_classifier) parameters_.UseInLastUnit(tokens_);
+  if (!spec.untied_classifier && tokens_ >= 0) parameters_.UseInLastUnit(tokens_);
+  if (options.pipeline) {
+    parameters_.SetStage();
+    if (tokens_ >= 0 && !spec.untied_classifier) {
+      parameters_.SetSharedByStages(tokens_, part_.first);
+    }
+  }
   if (tensor_ == nullptr) return;
   parameters_.SetTensorRank(tensor_->rank(), tensor_->sequence());
   if (positions_ >= 0) parameters_.SetSeesAllRows(positions_);
@@ -73,16 +97,12 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
 Status Decoder::Pack(Context& context, Repack what) {
   if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
-  WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
+  for (BlockStack& stage : stages_) WEFT_RETURN_IF_ERROR(stage.Pack(context, what));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));
-  return classifier_.Pack(context, what);
+  return part_.last ? classifier_.Pack(context, what) : OkStatus();
 }
 
-Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& batch,
-                              std::vector<KeyValueCache>* caches) const {
-  if (tensor_ != nullptr && tensor_->sequence()) {
-    WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
-  }
+Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
   WEFT_ASSIGN_OR_RETURN(Value x, embedding_.Forward(context, tape, batch.tokens, batch.positions));
   WEFT_ASSIGN_OR_RETURN(x, LeaveShards(context, tape, tensor_, std::move(x)));
@@ -91,10 +111,10 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   }
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, x.needs_gradient()));
   const int64_t first_row = tensor_ != nullptr ? tensor_->FirstRow(batch.count) : 0;
-  WEFT_ASSIGN_OR_RETURN(
-      x, embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token + first_row));
-  WEFT_ASSIGN_OR_RETURN(Residual stream,
-                        blocks_.Forward(context, tape, std::move(x), batch, caches));
+  return embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token + first_row);
+}
+
+Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual stream) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
   Value hidden;
   if (final_norm_) {
@@ -113,6 +133,38 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
   return std::move(in.value);
 }
 
+Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& batch,
+                              std::vector<KeyValueCache>* caches) const {
+  if (tensor_ != nullptr && tensor_->sequence()) {
+    WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
+  }
+  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
+  WEFT_ASSIGN_OR_RETURN(Residual stream,
+                        stages_.front().Forward(context, tape, std::move(x), batch, caches));
+  return ClassifierInput(context, tape, std::move(stream));
+}
+
+Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value x,
+                             const TokenBatch& batch, kernels::StepValue<float> gradient_scale,
+                             BatchLoss* total) const {
+  if (tensor_ != nullptr && tensor_->sequence()) {
+    WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
+  }
+  const auto index = static_cast<size_t>(stage);
+  if (part_.first && index == 0) {
+    WEFT_ASSIGN_OR_RETURN(x, Embed(context, tape, batch));
+  }
+  WEFT_ASSIGN_OR_RETURN(Residual stream,
+                        stages_[index].Forward(context, tape, std::move(x), batch, nullptr));
+  // One tensor goes to the next stage: the sum, not its two terms.
+  if (!part_.last || index + 1 < stages_.size()) return Sum(context, tape, stream);
+  WEFT_ASSIGN_OR_RETURN(const Value hidden, ClassifierInput(context, tape, std::move(stream)));
+  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(
+      LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true));
+  return Value();
+}
+
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
@@ -122,7 +174,7 @@ Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
 
 Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
                                std::vector<KeyValueCache>* caches) const {
-  if (tensor_ != nullptr || parameters_.values_sharded()) {
+  if (tensor_ != nullptr || parameters_.values_sharded() || parameters_.of_stage()) {
     return InvalidError("logits are for models that are not shared by ranks");
   }
   Tape tape(nullptr);

@@ -40,6 +40,8 @@ class Decoder : public LanguageModel {
   Status Pack(Context& context, Repack what) override;
   Status Loss(Context& context, Tape& tape, const TokenBatch& batch,
               kernels::StepValue<float> gradient_scale, BatchLoss* total) const override;
+  Result<Value> Stage(Context& context, Tape& tape, int64_t stage, Value x, const TokenBatch& batch,
+                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const override;
   Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override {
     return Logits(context, batch, nullptr);
   }
@@ -47,20 +49,25 @@ class Decoder : public LanguageModel {
                         std::vector<KeyValueCache>* caches) const override;
 
  private:
+  /// What the first block reads.
+  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch) const;
+  /// What the classifier reads, of what the last block left.
+  Result<Value> ClassifierInput(Context& context, Tape& tape, Residual stream) const;
   Result<Value> Hidden(Context& context, Tape& tape, const TokenBatch& batch,
                        std::vector<KeyValueCache>* caches) const;
 
   ModelSpec spec_;
+  PipelinePart part_;
   const PrecisionRecipe& precision_;
   const TensorParallel* tensor_;  ///< Ranks that share the matrices, or none.
   ParameterSet parameters_;
-  int64_t tokens_;
+  int64_t tokens_;  ///< -1 where a pipeline has it elsewhere, as are those below.
   int64_t positions_;
   Embedding embedding_;
   std::optional<Linear> embedding_in_;
   Dropout embedding_dropout_;
   std::shared_ptr<RotaryTable> rotary_;
-  BlockStack blocks_;
+  std::vector<BlockStack> stages_;  ///< One, but in a pipeline.
   std::optional<Norm> final_norm_;
   std::optional<Linear> embedding_out_;
   PackedParameter classifier_;

@@ -98,6 +98,21 @@ Status ValidateFp8(const ModelSpec& spec, const ModelOptions& options) {
                       Text(DistinctBlocks(spec)) + "; hint: train.precision bf16");
 }
 
+Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
+  int64_t end = 0;
+  for (const PipelinePart::Stage& stage : part.stages) {
+    if (stage.blocks < 1 || stage.first_block < end ||
+        stage.blocks > spec.layers - stage.first_block) {
+      return InvalidError("a pipeline has a stage of " + Text(stage.blocks) +
+                          " blocks that begins with block " + Text(stage.first_block) +
+                          ", and the model has " + Text(spec.layers));
+    }
+    end = stage.first_block + stage.blocks;
+  }
+  if (part.stages.empty()) return InvalidError("a rank of a pipeline has no stage");
+  return OkStatus();
+}
+
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   if (options.shard_values && options.precision->fp8_blocks) {
     return InvalidError("plan.zero_stage 3 does not go with precision fp8; hint: bf16");
@@ -121,6 +136,11 @@ Model::Model(const ModelOptions& options)
                ? std::make_unique<Fp8Scaling>(options.fp8, options.with_gradients)
                : nullptr) {}
 
+Result<Value> Model::Stage(Context&, Tape&, int64_t, Value, const TokenBatch&,
+                           kernels::StepValue<float>, BatchLoss*) const {
+  return InvalidError("a model of family " + spec().family + " has no stages of a pipeline");
+}
+
 Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
                                                         const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
@@ -136,6 +156,7 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
 Result<std::unique_ptr<Model>> NewModel(Context& context, const ModelSpec& spec,
                                         const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
+  if (options.pipeline) WEFT_RETURN_IF_ERROR(ValidateStages(spec, *options.pipeline));
   if (spec.family == "bert") {
     return Ready<Model>(context, options, std::make_unique<Bert>(spec, options));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/pipeline_part.h"
 #include "worker/engine/nn/token_batch.h"
 
 namespace weft::engine {
@@ -32,6 +34,9 @@ struct ModelOptions {
 
   /// Ranks that share each matrix, or none; outlives the model.
   const TensorParallel* tensor = nullptr;
+
+  /// What of the network is here, where other ranks of a pipeline have the rest.
+  std::optional<PipelinePart> pipeline = std::nullopt;
 };
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence
@@ -57,6 +62,13 @@ class Model {
   /// On a differentiable tape, RunBackward then adds the gradient of gradient_scale * sum.
   virtual Status Loss(Context& context, Tape& tape, const TokenBatch& batch,
                       kernels::StepValue<float> gradient_scale, BatchLoss* total) const = 0;
+
+  /// Runs one of the stages that are here (ModelOptions::pipeline) and returns what the next one
+  /// reads. `x`, what the stage before returned, is empty for the first one of all; the last one
+  /// returns nothing and adds the loss as above.
+  virtual Result<Value> Stage(Context& context, Tape& tape, int64_t stage, Value x,
+                              const TokenBatch& batch, kernels::StepValue<float> gradient_scale,
+                              BatchLoss* total) const;
 
   /// [rows, columns] in the compute type; the first columns (vocab_size or classes) are the logits.
   /// A row for each token (causal_lm), for each of batch.target_rows or without these each token

@@ -17,12 +17,14 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
                        const ProductOptions& products)
     : parameters_(parameters),
       first_unit_(parameters->units()),
+      first_(options.first),
       layers_(options.layers),
       memory_policy_(options.memory_policy) {
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
     parameters->StartUnit();
-    blocks_.emplace_back(parameters, options.block(i), OfBlock(products, i, options.distinct));
+    blocks_.emplace_back(parameters, options.block(options.first + i),
+                         OfBlock(products, i, options.distinct));
   }
   parameters->StartUnit();
 }
@@ -42,7 +44,7 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
     if (layer % uses == 0) {
       WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, unit));
     }
-    const auto index = static_cast<size_t>(layer);
+    const auto index = static_cast<size_t>(first_ + layer);
     const bool recompute = index < memory_policy_.size() && memory_policy_[index] != "keep";
     if (recompute && tape.recording()) {
       WEFT_ASSIGN_OR_RETURN(stream, Recomputed(context, tape, block, stream, batch, layer % uses));

@@ -10,6 +10,7 @@
 namespace weft::engine {
 
 struct BlockStackOptions {
+  int64_t first = 0;  ///< Layer of the model that is the first here, where others are elsewhere.
   int64_t layers = 1;
   /// Blocks with parameters of their own; each serves layers / distinct successive layers, and its
   /// gradients are the sums over them (Lan et al. 2020, arXiv 1909.11942).
@@ -38,6 +39,7 @@ class BlockStack {
 
   const ParameterSet* parameters_;
   int64_t first_unit_;  ///< That of the first block; each has one.
+  int64_t first_;
   int64_t layers_;
   std::vector<std::string> memory_policy_;
   std::vector<TransformerBlock> blocks_;

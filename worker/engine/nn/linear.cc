@@ -248,7 +248,12 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x,
                 const bool for_input = x_node != Value::kNoNode;
                 WEFT_ASSIGN_OR_RETURN(const OutputGradient dy,
                                       Prepare(ctx, t, t.TakeGradient(y_node), for_input, trains));
-                if (trains) {
+                if (trains && t.defers()) {
+                  t.Defer("linear backward", [this, saved, dy](Context& c, Tape& later) -> Status {
+                    WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(c));
+                    return AddWeightGradient(c, later, input, dy);
+                  });
+                } else if (trains) {
                   WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
                   WEFT_RETURN_IF_ERROR(AddWeightGradient(ctx, t, input, dy));
                 }

@@ -115,7 +115,13 @@ Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value&
                 }
                 WEFT_ASSIGN_OR_RETURN(Tensor dactive, down_.InputGradient(ctx, dy));
                 WEFT_ASSIGN_OR_RETURN(Tensor dx, Differentiate(ctx, dactive, input, again));
-                if (trains) WEFT_RETURN_IF_ERROR(down_.AddWeightGradient(ctx, t, again, dy));
+                if (trains && t.defers()) {
+                  t.Defer("mlp backward", [this, again, dy](Context& c, Tape& later) {
+                    return down_.AddWeightGradient(c, later, again, dy);
+                  });
+                } else if (trains) {
+                  WEFT_RETURN_IF_ERROR(down_.AddWeightGradient(ctx, t, again, dy));
+                }
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });
   return y;

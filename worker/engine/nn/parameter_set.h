@@ -65,7 +65,9 @@ struct Parameter {
   Shape shape;                 ///< Of what stands here.
   Shard shard;                 ///< What of the logical tensor that is.
   bool sees_all_rows = false;  ///< See ParameterSet::Partial.
-  int64_t padded_rows = 0;     ///< Rows of storage, >= shape[0]; the rest stays zero.
+  bool shared_by_stages = false;
+  bool counted = true;      ///< Not by another stage of a pipeline.
+  int64_t padded_rows = 0;  ///< Rows of storage, >= shape[0]; the rest stays zero.
   ParameterRole role = ParameterRole::kMatrix;
   Initializer initializer;
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
@@ -128,10 +130,11 @@ class ParameterSet {
   }
   bool sharded() const { return tensor_rank_ >= 0; }
 
-  /// Whether this rank counts `index` in sums over those ranks, so that each logical number counts
-  /// once.
+  /// Whether this rank counts `index` in sums over those ranks, and those of a pipeline, so that
+  /// each logical number counts once.
   bool Counts(int64_t index) const {
-    return tensor_rank_ <= 0 || !parameters_[index].shard.whole();
+    const Parameter& parameter = parameters_[index];
+    return parameter.counted && (tensor_rank_ <= 0 || !parameter.shard.whole());
   }
 
   /// Whether the gradient of `index`, which all ranks have, is the sum of theirs, because each
@@ -142,6 +145,16 @@ class ParameterSet {
   }
   /// Says that the gradients of all rows come to `index` on each rank.
   void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
+
+  /// Says that these parameters are those of one stage of a pipeline: other ranks have others.
+  void SetStage() { of_stage_ = true; }
+  bool of_stage() const { return of_stage_; }
+  /// Says that another stage has `index`, too: its gradient is the sum of theirs. `counts`: this
+  /// one counts it, in sums over the stages, and saves it.
+  void SetSharedByStages(int64_t index, bool counts) {
+    parameters_[index].shared_by_stages = true;
+    parameters_[index].counted = counts;
+  }
 
   /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
   void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
@@ -320,6 +333,7 @@ class ParameterSet {
   std::vector<CopiesOf> copies_;
   PackedCopies spare_copies_;
   ParameterResidence* residence_ = nullptr;
+  bool of_stage_ = false;
   int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
   bool deals_out_rows_ = false;
   int64_t gradient_count_ = 0;

@@ -20,7 +20,8 @@ Status MeasureGradients(Context& context, std::span<const ParameterPart> parts, 
 
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums) {
   // Without factors everything in the buffer counts, the padding being zero.
-  if (parameters.factoring() == Factoring::kNone && !parameters.sharded()) {
+  if (parameters.factoring() == Factoring::kNone && !parameters.sharded() &&
+      !parameters.of_stage()) {
     return Measure(context, {NormTensorOf(parameters.gradients())}, sums);
   }
   std::vector<kernels::NormTensor> tensors;

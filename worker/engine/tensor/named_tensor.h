@@ -26,10 +26,18 @@ struct NamedTensor {
     }
   };
 
+  /// Which ranks of a pipeline have the tensor.
+  enum class Holder : uint8_t {
+    kAll,
+    kStage,       ///< Those of this stage, which save it.
+    kOtherStage,  ///< Others too, of which one saves it.
+  };
+
   std::string name;
   TensorView view;  ///< Contiguous; valid as long as its owner lives. Of successive elements
                     ///< [count], maybe 0.
   std::optional<Place> part = std::nullopt;  ///< None: all of the tensor, the same on all ranks.
+  Holder holder = Holder::kAll;
 };
 
 }  // namespace weft::engine

@@ -81,6 +81,8 @@ std::vector<GroupNorm> GroupNorms(const ParameterSet& parameters, const GroupSum
   for (size_t g = 0; g < kGroups.size(); ++g) {
     bool any = false;
     for (int64_t i = 0; i < parameters.size(); ++i) any |= BelongsTo(parameters, i, kGroups[g]);
+    // Of a pipeline another stage may have them all.
+    any = any || (parameters.of_stage() && sums[g].values.squares > 0);
     if (!any) continue;
     norms.push_back(
         {std::string(kGroups[g]), sums[g].gradients.Norm() / loss_scale, sums[g].values.Norm()});

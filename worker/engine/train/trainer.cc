@@ -13,6 +13,7 @@
 #include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/train/guard.h"
+#include "worker/engine/train/pipeline_run.h"
 
 namespace weft::engine {
 namespace {
@@ -84,13 +85,27 @@ Status Trainer::SumScalars(std::span<double> values, PhaseSeconds& seconds) {
   return OkStatus();
 }
 
+Status Trainer::SumOverReplica(std::span<double> values, PhaseSeconds& seconds) {
+  Stopwatch watch;
+  if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(values));
+  if (parts_.pipeline != nullptr) WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(values));
+  Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
+  return OkStatus();
+}
+
 Status Trainer::FinishReduction(PhaseSeconds& seconds) {
-  if (parts_.reducer == nullptr && parts_.tensor == nullptr) return OkStatus();
+  if (parts_.reducer == nullptr && parts_.tensor == nullptr && parts_.pipeline == nullptr) {
+    return OkStatus();
+  }
   Stopwatch watch;
   if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
   if (parts_.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(
         SumPartialGradients(*parts_.context, *parts_.tensor, parts_.model->parameters()));
+  }
+  if (parts_.pipeline != nullptr) {
+    WEFT_RETURN_IF_ERROR(
+        parts_.pipeline->SumSharedGradients(parts_.context->stream, parts_.model->parameters()));
   }
   Charge(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
@@ -167,7 +182,8 @@ Status Trainer::RunStep(std::vector<MicroBatch> batches, StepReport& report) {
 Status Trainer::EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report) {
   Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  WEFT_RETURN_IF_ERROR(ForwardAndBackward(std::move(batches), report));
+  WEFT_RETURN_IF_ERROR(parts_.pipeline == nullptr ? ForwardAndBackward(std::move(batches), report)
+                                                  : RunPipeline(std::move(batches), report));
   WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
   WEFT_RETURN_IF_ERROR(SumLosses(loss_fails, report.seconds));
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
@@ -214,10 +230,37 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, const StepRe
   return OkStatus();
 }
 
+Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report) {
+  Context& context = *parts_.context;
+  GradientReducer* reducer = parts_.reducer;
+  WEFT_RETURN_IF_ERROR(totals_.Clear(context));
+  gradients_.StartStep();
+  ParameterGradients::ReadyHook hook;
+  if (reducer != nullptr) {
+    WEFT_RETURN_IF_ERROR(reducer->Begin(true));
+    hook = [reducer](int64_t index) { return reducer->OnGradientReady(index); };
+  }
+  gradients_.StartPasses(std::move(hook));
+  std::vector<TokenBatch> tokens;
+  for (MicroBatch& batch : batches) tokens.push_back(std::move(batch.tokens));
+  PipelineRun run({.context = &context,
+                   .model = parts_.model,
+                   .tensor = parts_.tensor,
+                   .pipeline = parts_.pipeline,
+                   .clock = &clock_,
+                   .seconds = &report.seconds});
+  WEFT_RETURN_IF_ERROR(
+      run.Train(std::move(tokens), gradients_,
+                context.Number(GradientScale(report), &StepNumbers::gradient_scale),
+                &totals_.device()->loss));
+  peak_in_flight_ = run.peak_in_flight();
+  return gradients_.FinishPass(context);
+}
+
 // Only ranks that must ask each other wait for the device here.
 Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   Context& context = *parts_.context;
-  if (parts_.reducer == nullptr && !fails) return OkStatus();
+  if (parts_.reducer == nullptr && parts_.pipeline == nullptr && !fails) return OkStatus();
   const bool shares = !parts().empty();
   if (shares) {
     ProfileScope scope(context.profiler, "gradient norm");
@@ -231,6 +274,10 @@ Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   std::array<double, 4> sums = {loss.sum, static_cast<double>(loss.right), gradients.squares,
                                 static_cast<double>(gradients.non_finite)};
   WEFT_RETURN_IF_ERROR(SumScalars(std::span(sums).first(shares ? 4 : 2), seconds));
+  // The last stage alone has computed it.
+  if (parts_.pipeline != nullptr) {
+    WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(std::span(sums).first(2)));
+  }
   loss = {sums[0], static_cast<int64_t>(sums[1])};
   WEFT_RETURN_IF_ERROR(totals_.Store(context, &StepTotals::loss));
   if (!shares) return OkStatus();
@@ -268,7 +315,7 @@ Status Trainer::GatherParameters(PhaseSeconds& seconds) {
 }
 
 Status Trainer::SumOverShards(PhaseSeconds& seconds) {
-  if (parts_.tensor == nullptr) return OkStatus();
+  if (parts_.tensor == nullptr && parts_.pipeline == nullptr) return OkStatus();
   Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(totals_.Wait().status());
@@ -284,9 +331,7 @@ Status Trainer::SumOverShards(PhaseSeconds& seconds) {
     sums.push_back(norm->squares);
     sums.push_back(static_cast<double>(norm->non_finite));
   }
-  Stopwatch watch;
-  WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(sums));
-  Charge(context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
+  WEFT_RETURN_IF_ERROR(SumOverReplica(sums, seconds));
   for (size_t i = 0; i < norms.size(); ++i) {
     *norms[i] = {sums[2 * i], static_cast<int64_t>(sums[2 * i + 1])};
   }

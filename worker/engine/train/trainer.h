@@ -16,6 +16,7 @@
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/noise_scale.h"
 #include "worker/engine/optim/updater.h"
+#include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/copy_stage.h"
@@ -41,6 +42,8 @@ struct TrainerParts {
   /// The ranks that share the matrices of the model, which was made with it, or none. They train on
   /// the same sequences.
   const TensorParallel* tensor = nullptr;
+  /// The ranks that have the other stages of the model, or none. They train on the same sequences.
+  PipelineParallel* pipeline = nullptr;
   bool graphs = true;  ///< On a device, steps that repeat are launched as one graph.
 };
 
@@ -70,6 +73,9 @@ class Trainer {
 
   /// Steps so far that were launched as a graph.
   int64_t graph_steps() const { return graphs_ == nullptr ? 0 : graphs_->launched(); }
+
+  /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
+  int64_t peak_in_flight() const { return peak_in_flight_; }
 
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
@@ -126,6 +132,8 @@ class Trainer {
   Status EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report);
   float GradientScale(const StepReport& report) const;
   Status ForwardAndBackward(std::vector<MicroBatch> batches, const StepReport& report);
+  /// The same as a rank of a pipeline.
+  Status RunPipeline(std::vector<MicroBatch> batches, StepReport& report);
   Status SumLosses(bool fails, PhaseSeconds& seconds);
   Status SumGroups(StepReport& report);
   Status GatherParameters(PhaseSeconds& seconds);
@@ -133,7 +141,8 @@ class Trainer {
   std::span<const ParameterPart> parts() const {
     return parts_.reducer ? parts_.reducer->parts() : std::span<const ParameterPart>();
   }
-  /// Of norms that the ranks of parts_.tensor have measured, each of its own shards.
+  /// Of norms that the ranks of parts_.tensor and parts_.pipeline have measured, each of what it
+  /// counts.
   Status SumOverShards(PhaseSeconds& seconds);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
@@ -147,6 +156,8 @@ class Trainer {
   Status ExchangeWeights(const std::vector<AveragedParameter>& averages);
   Result<EvaluationReport> EvaluateWeights();
   Status SumScalars(std::span<double> values, PhaseSeconds& seconds);
+  /// Over the ranks that have other parts of the same replica.
+  Status SumOverReplica(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
@@ -168,6 +179,7 @@ class Trainer {
   std::unique_ptr<CopyStage> stage_;               ///< On a device.
   std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
   TrainCounters counters_;
+  int64_t peak_in_flight_ = 0;
   std::optional<Repack> stale_ = Repack::kAll;  ///< What has changed since Pack.
   std::optional<int64_t> packed_step_;          ///< Pack's last argument, where it matters.
 };

@@ -4,6 +4,8 @@
 #include <array>
 #include <vector>
 
+#include "worker/engine/train/pipeline_run.h"
+
 namespace weft::engine {
 
 Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
@@ -33,9 +35,20 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
   const int64_t end = count * (parts_.rank + 1) / world_size();
   WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
+  PhaseSeconds ignored;
+  PipelineRun pipeline({.context = &context,
+                        .model = parts_.model,
+                        .tensor = parts_.tensor,
+                        .pipeline = parts_.pipeline,
+                        .clock = &clock_,
+                        .seconds = &ignored});
   const auto evaluate = [&](int64_t first, int64_t sequences, BatchLoss* sum) -> Result<int64_t> {
     WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));
+    if (parts_.pipeline != nullptr) {
+      WEFT_RETURN_IF_ERROR(pipeline.Evaluate(tokens, sum));
+      return batch.target_count;
+    }
     Tape tape(nullptr);
     WEFT_RETURN_IF_ERROR(parts_.model->Loss(context, tape, tokens, 1.0f, sum));
     return batch.target_count;
@@ -55,11 +68,17 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
       WEFT_RETURN_IF_ERROR(evaluate(0, 1, unused.device()).status());
     }
   }
+  WEFT_RETURN_IF_ERROR(pipeline.Finish());
   WEFT_RETURN_IF_ERROR(total.Fetch(context));
   WEFT_ASSIGN_OR_RETURN(const BatchLoss* own, total.Wait());
   std::array<double, 3> sums = {own->sum, static_cast<double>(targets),
                                 static_cast<double>(own->right)};
-  PhaseSeconds ignored;
+  if (parts_.pipeline != nullptr) {
+    // The last stage alone has computed the loss; all know the targets.
+    std::array<double, 2> losses = {sums[0], sums[2]};
+    WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(losses));
+    sums = {losses[0], sums[1], losses[1]};
+  }
   WEFT_RETURN_IF_ERROR(SumScalars(sums, ignored));
   if (sums[1] == 0) return InvalidError("the validation data has no targets");
   return EvaluationReport{sums[0] / sums[1], static_cast<int64_t>(sums[1]),
@@ -77,7 +96,8 @@ Result<bool> Trainer::WeightsAreFinite() {
   WEFT_RETURN_IF_ERROR(sums.Fetch(*parts_.context));
   WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
   std::array<double, 1> non_finite = {static_cast<double>(measured->non_finite)};
-  if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(non_finite));
+  PhaseSeconds ignored;
+  WEFT_RETURN_IF_ERROR(SumOverReplica(non_finite, ignored));
   if (parameters.values_sharded()) {
     WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(non_finite));
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/spec/pipeline_parallel.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
 
@@ -14,18 +15,24 @@ namespace {
 Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
   const int64_t ranks = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
   const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
-  if (RankCount(plan.mesh) != ranks * tensor || plan.mesh.data != ranks) {
+  const int64_t pipeline = parts.pipeline != nullptr ? parts.pipeline->degree() : 1;
+  if (RankCount(plan.mesh) != ranks * tensor * pipeline || plan.mesh.data != ranks ||
+      plan.mesh.pipeline != pipeline) {
     return InvalidError("a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
                         std::to_string(plan.mesh.data) + " of them data-parallel, cannot run on " +
                         std::to_string(ranks) +
-                        (tensor > 1 ? " times " + std::to_string(tensor) : ""));
+                        (tensor > 1 ? " times " + std::to_string(tensor) : "") +
+                        (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
   }
   if (tensor > 1 && plan.zero_stage > 0) {
     return InvalidError("plan.zero_stage does not go with tensor parallelism yet; hint: 0");
   }
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
-  if (parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
+  WEFT_RETURN_IF_ERROR(CheckPipelineParallel(job, pipeline, plan.pipeline_schedule,
+                                             plan.pipeline_chunks, plan.accumulation_steps));
+  if (parts.model->parameters().of_stage() != (parts.pipeline != nullptr) ||
+      parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
     return InvalidError("the model was made for another mesh than the trainer");
   }
   if (plan.micro_batch * plan.accumulation_steps * ranks != job.train.global_batch) {
@@ -130,6 +137,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
 std::string_view Trainer::WhyNoGraphs() const {
   if (parts_.reducer != nullptr) return "ranks exchange gradients on the way";
   if (parts_.tensor != nullptr) return "ranks share matrices";
+  if (parts_.pipeline != nullptr) return "other ranks have the other stages";
   if (!updater_->repeats()) return "the optimizer has numbers of its own";
   if (parts_.model->parameters().factoring() == Factoring::kMixture) {
     return "mixtures of weights are drawn on the host";

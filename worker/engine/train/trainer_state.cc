@@ -6,17 +6,20 @@
 namespace weft::engine {
 namespace {
 
-// Says of the state of sharded parameters, whose names hold theirs between slashes, what part it
-// is.
-void PlaceShards(const ParameterSet& parameters, std::vector<NamedTensor>& tensors) {
-  if (!parameters.sharded()) return;
+// Says of the state of parameters that ranks share or stages have, whose names hold theirs between
+// slashes, what part it is and who has it.
+void MarkPlaces(const ParameterSet& parameters, std::vector<NamedTensor>& tensors) {
+  if (!parameters.sharded() && !parameters.of_stage()) return;
   for (NamedTensor& tensor : tensors) {
     const std::string name = "/" + tensor.name + "/";
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
-      if (parameter.shard.whole() || name.find("/" + parameter.name + "/") == std::string::npos) {
-        continue;
+      if (name.find("/" + parameter.name + "/") == std::string::npos) continue;
+      if (parameters.of_stage()) {
+        tensor.holder =
+            parameters.Counts(i) ? NamedTensor::Holder::kStage : NamedTensor::Holder::kOtherStage;
       }
+      if (parameter.shard.whole()) break;
       WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
       tensor.part = {.whole = parameter.logical_shape(), .shard = parameter.shard};
       break;
@@ -32,7 +35,7 @@ std::vector<NamedTensor> Trainer::StateTensors() {
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
     for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
   }
-  PlaceShards(parts_.model->parameters(), tensors);
+  MarkPlaces(parts_.model->parameters(), tensors);
   if (!noise_scale_) return tensors;
   for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
   return tensors;

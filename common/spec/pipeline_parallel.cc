@@ -1,0 +1,83 @@
+#include "common/spec/pipeline_parallel.h"
+
+#include "common/spec/batch_schedule.h"
+
+namespace weft {
+namespace {
+
+std::string Text(int64_t value) {
+  return std::to_string(value);
+}
+
+Status CheckModel(const ModelSpec& model, const std::string& what, int64_t stages) {
+  if (model.family != "gpt2" && model.family != "llama") {
+    return InvalidError(what + " is not available with model.family " + model.family +
+                        "; hint: gpt2, llama, or data parallelism alone");
+  }
+  if (model.over_parameterization.kind != "none") {
+    return InvalidError(what + " does not go with model.over_parameterization");
+  }
+  if (!model.freeze.empty()) {
+    return InvalidError(what +
+                        " does not go with model.freeze, whose patterns name parameters of "
+                        "all stages; hint: data parallelism alone");
+  }
+  if (model.distinct_blocks > 0 && model.distinct_blocks != model.layers) {
+    return InvalidError(what +
+                        " does not go with model.distinct_blocks, blocks that serve layers "
+                        "of several stages; hint: 0");
+  }
+  if (model.layers < stages) {
+    return InvalidError(what + " makes " + Text(stages) +
+                        " stages, and each needs a block: model.layers is " + Text(model.layers) +
+                        "; hint: a smaller resources.pipeline_parallel or "
+                        "resources.pipeline_chunks");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::string& schedule,
+                             int64_t chunks, int64_t micro_batches) {
+  const bool interleaved = schedule == "interleaved";
+  if (degree == 1) {
+    if (chunks == 1) return OkStatus();
+    return InvalidError("resources.pipeline_chunks " + Text(chunks) +
+                        " are stages of the ranks of a pipeline, and there is one; hint: "
+                        "resources.pipeline_parallel");
+  }
+  const std::string what = "pipeline parallelism of degree " + Text(degree);
+  if ((chunks > 1) != interleaved) {
+    return InvalidError("resources.pipeline_chunks " + Text(chunks) +
+                        " does not go with resources.pipeline_schedule " + schedule +
+                        "; hint: interleaved with 2 chunks or more, the others with 1");
+  }
+  if (job.model.import_path.empty()) {
+    WEFT_RETURN_IF_ERROR(CheckModel(job.model, what, degree * chunks));
+  }
+  if (job.train.precision == "fp8") {
+    return InvalidError(what + " is not available in train.precision fp8; hint: bf16");
+  }
+  if (job.resources.zero_stage > 0) {
+    return InvalidError(what + " does not go with resources.zero_stage yet; hint: 0");
+  }
+  if (job.train.gradient_noise_scale) {
+    return InvalidError(what +
+                        " does not go with train.gradient_noise_scale; hint: measure it with data "
+                        "parallelism alone");
+  }
+  if (!interleaved || micro_batches == 0) return OkStatus();
+  // Every step of a growing batch has a multiple of these.
+  const int64_t fewest = micro_batches * BatchSchedule(job.train).unit() / job.train.global_batch;
+  if (fewest % degree != 0) {
+    return InvalidError("an interleaved pipeline of " + Text(degree) +
+                        " ranks needs a multiple of " + Text(degree) +
+                        " micro-batches in every step, not " + Text(fewest) +
+                        "; hint: a smaller resources.micro_batch, or another "
+                        "resources.pipeline_schedule");
+  }
+  return OkStatus();
+}
+
+}  // namespace weft

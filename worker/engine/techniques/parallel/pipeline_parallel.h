@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/pipeline/schedule.h"
+#include "common/spec/plan.h"
+#include "worker/engine/comm/collective.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/pipeline_part.h"
+
+namespace weft::engine {
+
+/// The ranks of a pipeline, each of which has one stage of the model or several
+/// (common/pipeline/schedule.h), and how they talk. Messages of a kind between two ranks have a
+/// group of their own, in which nothing else waits: whoever sends goes on at once, and a schedule
+/// that CheckSchedule and CheckMessageOrder let pass cannot come to a stop.
+class PipelineParallel {
+ public:
+  struct Options {
+    std::string schedule = "1f1b";  ///< As common/pipeline/named_schedule.h has it.
+    int64_t chunks = 1;
+    bool tied = false;  ///< The first and the last stage share parameters.
+  };
+
+  /// All ranks of `stages`, two or more in the order of the pipeline, call it. `stages` outlives
+  /// this. kInvalid when the schedule cannot be.
+  static Result<std::unique_ptr<PipelineParallel>> New(Collective* stages, const Options& options);
+
+  int64_t rank() const { return stages_->rank(); }
+  int64_t degree() const { return stages_->size(); }
+  int64_t chunks() const { return options_.chunks; }
+
+  /// The steps of all ranks, for so many micro-batches; lives as long as this.
+  Result<const PipelineSchedule*> ScheduleOf(int64_t micro_batches);
+
+  /// Whether stage `chunk` of this rank is the first or the last one of all.
+  bool first(int64_t chunk) const { return rank() == 0 && chunk == 0; }
+  bool last(int64_t chunk) const { return rank() + 1 == degree() && chunk + 1 == chunks(); }
+
+  /// One of the ways that messages take from this rank or to it.
+  enum class Way : uint8_t {
+    kToNext,        ///< What a stage computes, to the stage after it.
+    kFromPrevious,  ///< The same, where it arrives.
+    kToPrevious,    ///< Gradients of what a stage reads, to the stage before it.
+    kFromNext,
+  };
+  Work Send(const Stream& stream, Way way, const TensorView& values);
+  Work Receive(const Stream& stream, Way way, const TensorView& values);
+  /// Bytes that have gone a way so far, by the books of its group.
+  double BytesOn(Way way) const;
+
+  /// Replaces each value by its sum over the ranks, added in rank order.
+  Status SumScalars(std::span<double> values) const;
+
+  /// Replaces the gradients of parameters that the first and the last stage share by their sums,
+  /// the same bits on both.
+  Status SumSharedGradients(const Stream& stream, const ParameterSet& parameters) const;
+
+  /// Tells `profiler` (null: nobody) of each message from now on. Between steps.
+  void SetProfiler(Profiler* profiler);
+
+  /// Leaves all groups but `stages`: the peers fail at once. From any thread.
+  void Abort();
+
+ private:
+  struct End {
+    std::unique_ptr<Collective> group;  ///< Of two ranks, or none.
+    int peer = 0;
+  };
+
+  PipelineParallel(Collective* stages, const Options& options)
+      : stages_(stages), options_(options) {}
+  Status Connect();
+  End& On(Way way) { return ends_[static_cast<size_t>(way)]; }
+
+  Collective* stages_;
+  Options options_;
+  End ends_[4];                         ///< By Way.
+  std::unique_ptr<Collective> shared_;  ///< The first and the last rank, where they share.
+  std::map<int64_t, PipelineSchedule> schedules_;  ///< By number of micro-batches.
+};
+
+/// What `plan` deals out to `rank` of the pipeline. kInvalid when plan.stage_blocks are not those
+/// of a model of so many layers.
+Result<PipelinePart> PipelinePartOf(const Plan& plan, int64_t rank, int64_t layers);
+
+}  // namespace weft::engine

@@ -1,0 +1,326 @@
+// Pipelines against one rank that has the whole model.
+#include "worker/engine/techniques/parallel/pipeline_parallel.h"
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/pipeline/named_schedule.h"
+#include "common/pipeline/simulate.h"
+#include "worker/engine/comm/rank_threads.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/mesh_groups.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr AxisSet kTensor = {MeshAxis::kTensor};
+constexpr AxisSet kPipeline = {MeshAxis::kPipeline};
+constexpr int64_t kSteps = 10;
+constexpr int64_t kLength = 16;
+constexpr int64_t kBatch = 8;
+
+ModelSpec Gpt2Model() {
+  ModelSpec spec = TinyModel();
+  spec.layers = 5;
+  spec.dropout = 0.1;
+  return spec;
+}
+
+ModelSpec LlamaModel(bool untied) {
+  ModelSpec spec = TinyModel();
+  spec.family = "llama";
+  spec.layers = 5;
+  spec.kv_heads = 1;
+  spec.mlp_width = 48;
+  spec.untied_classifier = untied;
+  return spec;
+}
+
+struct Case {
+  std::string name;
+  ModelSpec model;
+  std::string schedule = "1f1b";
+  std::vector<int64_t> cut = {3, 2};  ///< Blocks of each stage.
+  int64_t chunks = 1;
+  int64_t data = 1;
+  int64_t tensor = 1;
+  std::string policy = "keep";
+  std::string precision = "fp32";
+
+  int64_t stages() const { return static_cast<int64_t>(cut.size()); }
+  int64_t pipeline() const { return stages() / chunks; }
+  int64_t ranks() const { return pipeline() * data * tensor; }
+
+  JobSpec Job() const {
+    JobSpec job = TinyJob(kBatch);
+    job.model = model;
+    job.train.steps = kSteps;
+    job.train.precision = precision;
+    job.train.log_every_steps = 3;
+    job.train.eval_sequences = 10;
+    job.train.gradient_clip_norm = 0.5;
+    job.optimizer.learning_rate = 1e-2;
+    return job;
+  }
+  /// The same training on one rank.
+  Case Whole() const {
+    Case one = *this;
+    one.cut = {model.layers};
+    one.chunks = one.data = one.tensor = 1;
+    one.schedule = "1f1b";
+    return one;
+  }
+  Plan ThePlan() const {
+    Plan plan = TinyPlan(precision, 1, kBatch / data);
+    plan.mesh.data = data;
+    plan.mesh.tensor = tensor;
+    plan.mesh.pipeline = pipeline();
+    plan.pipeline_schedule = schedule;
+    plan.pipeline_chunks = chunks;
+    plan.stage_blocks = cut;
+    plan.bucket_bytes = 4000;
+    plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
+    return plan;
+  }
+};
+
+/// What a rank's training came to.
+struct Outcome {
+  std::vector<StepReport> reports;
+  double evaluation = 0;
+  std::map<std::string, std::vector<float>> values;
+  std::map<std::string, Shard> shards;
+  std::map<std::string, Shape> shapes;
+  int64_t stage_rank = 0;
+  int64_t peak_in_flight = 0;
+  double to_next = 0, to_previous = 0, from_previous = 0, from_next = 0;
+};
+
+/// A rank of a training, or all of it.
+struct Rank {
+  MeshGroups groups;
+  std::optional<TensorParallel> tensor;
+  std::unique_ptr<PipelineParallel> pipeline;
+  RandomTokens tokens;
+  std::optional<TinyRun> run;
+  std::unique_ptr<DataParallel> reducer;
+  std::unique_ptr<Trainer> trainer;
+
+  Rank(const Case& c, Collective& world) : tokens(c.model.vocab_size, kLength) {
+    const Plan plan = c.ThePlan();
+    const MeshLayout layout(plan.mesh);
+    auto made = MeshGroups::Make(&world, layout, {kTensor, kGradientAxes, kPipeline});
+    WEFT_CHECK(made.ok(), made.status().message());
+    groups = *std::move(made);
+    ModelOptions options = ModelOptionsOf(plan);
+    if (Collective* group = groups.Along(kTensor)) {
+      tensor.emplace(group);
+      options.tensor = &*tensor;
+    }
+    if (Collective* group = groups.Along(kPipeline)) {
+      auto connected =
+          PipelineParallel::New(group, {c.schedule, c.chunks, !c.model.untied_classifier});
+      WEFT_CHECK(connected.ok(), connected.status().message());
+      pipeline = *std::move(connected);
+      auto part = PipelinePartOf(plan, pipeline->rank(), c.model.layers);
+      WEFT_CHECK(part.ok(), part.status().message());
+      options.pipeline = *part;
+    }
+    run.emplace(c.model, options);
+    if (Collective* group = groups.Along(kGradientAxes)) {
+      reducer = std::make_unique<DataParallel>(group, &run->model->parameters(), plan.bucket_bytes);
+    }
+    auto trains = Trainer::New(c.Job(), plan,
+                               {.context = &run->context,
+                                .model = run->model.get(),
+                                .train = &tokens,
+                                .validation = &tokens,
+                                .reducer = reducer.get(),
+                                .rank = layout.CoordinateOf(world.rank(), MeshAxis::kData),
+                                .tensor = options.tensor,
+                                .pipeline = pipeline.get()});
+    WEFT_CHECK(trains.ok(), trains.status().message());
+    trainer = *std::move(trains);
+  }
+};
+
+Outcome Train(const Case& c, Collective& world) {
+  Rank rank(c, world);
+  Outcome outcome;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    auto report = rank.trainer->Step();
+    WEFT_CHECK(report.ok(), report.status().message());
+    outcome.reports.push_back(*report);
+  }
+  if (rank.pipeline != nullptr) {
+    using Way = PipelineParallel::Way;
+    outcome.stage_rank = rank.pipeline->rank();
+    outcome.peak_in_flight = rank.trainer->peak_in_flight();
+    outcome.to_next = rank.pipeline->BytesOn(Way::kToNext);
+    outcome.to_previous = rank.pipeline->BytesOn(Way::kToPrevious);
+    outcome.from_previous = rank.pipeline->BytesOn(Way::kFromPrevious);
+    outcome.from_next = rank.pipeline->BytesOn(Way::kFromNext);
+  }
+  auto evaluation = rank.trainer->Evaluate();
+  WEFT_CHECK(evaluation.ok(), evaluation.status().message());
+  outcome.evaluation = evaluation->loss;
+  const ParameterSet& parameters = rank.run->model->parameters();
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    outcome.values[name] = ValuesOf(parameters.value(i));
+    outcome.shards[name] = parameters[i].shard;
+    outcome.shapes[name] = parameters[i].shape;
+  }
+  return outcome;
+}
+
+std::vector<Outcome> TrainOn(const Case& c) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(c.ranks()));
+  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(20), [&](Collective& world) {
+    outcomes[static_cast<size_t>(world.rank())] = Train(c, world);
+  });
+  return outcomes;
+}
+
+std::vector<float> Part(const std::vector<float>& whole, const Shard& shard, const Shape& shape) {
+  std::vector<float> part(static_cast<size_t>(shape.Elements()));
+  shard.ForEachRun(shape, [&](int64_t to, int64_t from, int64_t count) {
+    std::copy_n(whole.begin() + from, count, part.begin() + to);
+  });
+  return part;
+}
+
+/// Largest difference, in units of the largest magnitude of `truth`.
+double Distance(const std::vector<float>& values, const std::vector<float>& truth) {
+  double largest = 0, difference = 0;
+  EXPECT_EQ(values.size(), truth.size());
+  for (size_t i = 0; i < std::min(values.size(), truth.size()); ++i) {
+    largest = std::max<double>(largest, std::fabs(truth[i]));
+    difference = std::max<double>(difference, std::fabs(values[i] - truth[i]));
+  }
+  return largest == 0 ? difference : difference / largest;
+}
+
+void ExpectFollows(const Case& c, const std::vector<Outcome>& ranks, const Outcome& whole) {
+  std::map<std::string, std::vector<float>> seen;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    SCOPED_TRACE(rank);
+    const Outcome& own = ranks[rank];
+    for (size_t step = 0; step < kSteps; ++step) {
+      const StepReport &report = own.reports[step], &truth = whole.reports[step];
+      EXPECT_NEAR(report.loss, truth.loss, 1e-5 * truth.loss) << step;
+      EXPECT_NEAR(report.gradient_norm, truth.gradient_norm, 1e-4 * truth.gradient_norm);
+      EXPECT_EQ(report.loss, ranks[0].reports[step].loss) << "the same on all ranks";
+      EXPECT_EQ(report.gradient_norm, ranks[0].reports[step].gradient_norm);
+      EXPECT_EQ(report.targets, truth.targets);
+      ASSERT_EQ(report.norms.size(), truth.norms.size());
+      for (size_t g = 0; g < truth.norms.size(); ++g) {
+        EXPECT_EQ(report.norms[g].group, truth.norms[g].group);
+        EXPECT_NEAR(report.norms[g].parameter, truth.norms[g].parameter,
+                    1e-4 * truth.norms[g].parameter);
+      }
+    }
+    EXPECT_NEAR(own.evaluation, whole.evaluation, 1e-5 * whole.evaluation);
+    for (const auto& [name, values] : own.values) {
+      SCOPED_TRACE(name);
+      const std::vector<float> truth =
+          Part(whole.values.at(name), own.shards.at(name), own.shapes.at(name));
+      EXPECT_LT(Distance(values, truth), 2e-3);
+      if (!own.shards.at(name).whole()) continue;
+      const auto [it, added] = seen.emplace(name, values);
+      EXPECT_EQ(values, it->second) << "bit for bit wherever it is, tied tables too";
+    }
+  }
+  EXPECT_EQ(c.tensor > 1 || seen.size() == whole.values.size(), true)
+      << "every parameter somewhere";
+}
+
+/// What the stages tell each other in the ten steps, and how many micro-batches they keep.
+void ExpectAsPlanned(const Case& c, const std::vector<Outcome>& ranks) {
+  auto schedule = NamedSchedule(c.schedule, c.pipeline(), c.chunks, kBatch / c.data);
+  ASSERT_TRUE(schedule.ok());
+  const PipelineCosts alike{std::vector<StageCost>(c.cut.size(), StageCost{1, 1, 1, 1}), 0};
+  const auto timeline = SimulatePipeline(*schedule, alike);
+  ASSERT_TRUE(timeline.ok());
+  const double tensor = static_cast<double>(kLength * c.model.width) *
+                        static_cast<double>(c.precision == "fp32" ? 4 : 2);
+  const double once = tensor * static_cast<double>(kSteps * kBatch / c.data);
+  for (const Outcome& own : ranks) {
+    const int64_t rank = own.stage_rank;
+    const auto chunks = static_cast<double>(c.chunks);
+    EXPECT_EQ(static_cast<double>(own.peak_in_flight),
+              timeline->ranks[static_cast<size_t>(rank)].peak_activations);
+    const double not_first = chunks - (rank == 0 ? 1 : 0);
+    const double not_last = chunks - (rank + 1 == c.pipeline() ? 1 : 0);
+    EXPECT_EQ(own.to_next, not_last * once);
+    EXPECT_EQ(own.from_next, not_last * once);
+    EXPECT_EQ(own.to_previous, not_first * once);
+    EXPECT_EQ(own.from_previous, not_first * once);
+  }
+}
+
+TEST(Pipeline, TrainingFollowsThatOfOneRank) {
+  const ModelSpec gpt2 = Gpt2Model(), llama = LlamaModel(true), tied = LlamaModel(false);
+  const std::vector<Case> cases = {
+      {"gpt2, gpipe", gpt2, "gpipe", {2, 3}},
+      {"gpt2, four ranks", gpt2, "1f1b", {2, 1, 1, 1}},
+      {"gpt2, interleaved", gpt2, "interleaved", {1, 1, 2, 1}, 2},
+      {"gpt2, replicas, recomputed", gpt2, "1f1b", {3, 2}, 1, 2, 1, "recompute"},
+      {"llama, 1f1b", llama, "1f1b", {2, 3}},
+      {"llama, zero bubble, four ranks", tied, "zero_bubble", {1, 1, 2, 1}},
+      {"llama, interleaved, shared matrices", tied, "interleaved", {1, 1, 2, 1}, 2, 1, 2}};
+  std::map<std::string, Outcome> wholes;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    Case one = c.Whole();
+    if (c.tensor > 1) one.model.kv_heads = 2;
+    Case many = c;
+    many.model = one.model;
+    const std::string key = one.model.family + std::to_string(one.model.untied_classifier) +
+                            std::to_string(one.model.kv_heads);
+    if (!wholes.contains(key)) wholes[key] = TrainOn(one).front();
+    const std::vector<Outcome> ranks = TrainOn(many);
+    ExpectFollows(many, ranks, wholes[key]);
+    ExpectAsPlanned(many, ranks);
+  }
+}
+
+TEST(Pipeline, WeightGradientsThatWaitAreTheSameBits) {
+  for (const std::string policy : {"keep", "recompute"}) {
+    Case c{"zero bubble", Gpt2Model(), "1f1b"};
+    c.policy = policy;
+    const std::vector<Outcome> at_once = TrainOn(c);
+    c.schedule = "zero_bubble";
+    const std::vector<Outcome> later = TrainOn(c);
+    for (size_t rank = 0; rank < later.size(); ++rank) {
+      EXPECT_EQ(later[rank].values, at_once[rank].values);
+    }
+  }
+}
+
+TEST(Pipeline, InHalfPrecisionFollowsThatOfOneRank) {
+  for (const std::string precision : {"bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    Case c{"mixed", LlamaModel(false), "1f1b", {3, 2}};
+    c.precision = precision;
+    const Outcome whole = TrainOn(c.Whole()).front();
+    const std::vector<Outcome> ranks = TrainOn(c);
+    for (size_t step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(ranks[0].reports[step].loss, whole.reports[step].loss, 2e-2);
+      EXPECT_EQ(ranks[0].reports[step].loss, ranks[1].reports[step].loss);
+      EXPECT_EQ(ranks[0].reports[step].loss_scale, whole.reports[step].loss_scale);
+    }
+    ExpectAsPlanned(c, ranks);
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine

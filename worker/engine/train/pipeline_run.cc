@@ -1,0 +1,191 @@
+#include "worker/engine/train/pipeline_run.h"
+
+#include <algorithm>
+#include <string>
+
+namespace weft::engine {
+
+PipelineRun::~PipelineRun() {
+  if (!failed_) return;
+  // The peers may wait for what will never come, and we for them.
+  parts_.pipeline->Abort();
+  WaitForAll();
+}
+
+void PipelineRun::WaitForAll() {
+  const Stream& stream = parts_.context->stream;
+  for (const Inbox* inbox : {&activations_, &output_gradients_}) {
+    for (const Message& message : inbox->asked) (void)message.work.Wait(stream);
+  }
+  for (const Message& message : sent_) (void)message.work.Wait(stream);
+}
+
+int64_t PipelineRun::RowsOf(const TokenBatch& batch) const {
+  const bool shares = parts_.tensor != nullptr && parts_.tensor->sequence();
+  return shares ? batch.count / parts_.tensor->degree() : batch.count;
+}
+
+// Memory for the next message, and word that it may come.
+Status PipelineRun::Ask(Inbox& inbox) {
+  if (inbox.expected.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(
+      Tensor values,
+      Tensor::New(*parts_.context, inbox.component, parts_.model->precision().activations,
+                  {inbox.expected.front(), parts_.model->spec().width}));
+  inbox.expected.pop_front();
+  const Work work = parts_.pipeline->Receive(parts_.context->stream, inbox.way, values);
+  inbox.asked.push_back({std::move(values), work});
+  return OkStatus();
+}
+
+Result<Tensor> PipelineRun::Take(Inbox& inbox) {
+  Context& context = *parts_.context;
+  Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(inbox.asked.front().work.Wait(context.stream));
+  const double seconds = watch.Lap();
+  parts_.seconds->communication_exposed += seconds;
+  if (context.profiler != nullptr) context.profiler->AddPhase("wait for stages", seconds);
+  Tensor values = std::move(inbox.asked.front().values);
+  inbox.asked.pop_front();
+  WEFT_RETURN_IF_ERROR(Ask(inbox));
+  WEFT_RETURN_IF_ERROR(parts_.clock->Start(context));
+  return values;
+}
+
+Status PipelineRun::Post(Way way, Tensor values) {
+  const Work work = parts_.pipeline->Send(parts_.context->stream, way, values);
+  sent_.push_back({std::move(values), work});
+  std::erase_if(sent_, [](const Message& message) { return message.work.Done(); });
+  return OkStatus();
+}
+
+Status PipelineRun::Forward(const PipelineStep& step) {
+  Context& context = *parts_.context;
+  const bool first = parts_.pipeline->first(step.chunk), last = parts_.pipeline->last(step.chunk);
+  auto& batch = batches_[static_cast<size_t>(step.micro_batch)];
+  Flight& flight =
+      flights_.emplace(std::pair(step.chunk, step.micro_batch), Flight{Tape(gradients_)})
+          .first->second;
+  peak_in_flight_ = std::max(peak_in_flight_, static_cast<int64_t>(flights_.size()));
+  if (split_) flight.tape.DeferWeightGradients();
+  Value in;
+  if (!first) {
+    WEFT_ASSIGN_OR_RETURN(Tensor values, Take(activations_));
+    in = flight.tape.NewValue(std::move(values), true);
+    flight.input = in.node;
+  }
+  WEFT_ASSIGN_OR_RETURN(Value out,
+                        parts_.model->Stage(context, flight.tape, step.chunk, std::move(in), batch,
+                                            gradient_scale_, total_));
+  if (step.chunk + 1 == parts_.pipeline->chunks()) batch = {};
+  WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "forward", &PhaseSeconds::forward));
+  if (!last) {
+    flight.output = out.node;
+    WEFT_RETURN_IF_ERROR(Post(Way::kToNext, std::move(out.tensor)));
+  }
+  return --forwards_left_ > 0 ? OkStatus() : gradients_->EndForward();
+}
+
+Status PipelineRun::Backward(const PipelineStep& step) {
+  Context& context = *parts_.context;
+  const auto found = flights_.find({step.chunk, step.micro_batch});
+  Flight& flight = found->second;
+  if (!parts_.pipeline->last(step.chunk)) {
+    WEFT_ASSIGN_OR_RETURN(Tensor gradient, Take(output_gradients_));
+    WEFT_RETURN_IF_ERROR(flight.tape.AddGradient(context, flight.output, std::move(gradient)));
+  }
+  WEFT_RETURN_IF_ERROR(flight.tape.RunBackward(context));
+  Tensor gradient;
+  if (flight.input != Value::kNoNode) gradient = flight.tape.TakeGradient(flight.input);
+  if (!split_) flights_.erase(found);
+  WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "backward", &PhaseSeconds::backward));
+  return gradient ? Post(Way::kToPrevious, std::move(gradient)) : OkStatus();
+}
+
+Status PipelineRun::Weights(const PipelineStep& step) {
+  const auto found = flights_.find({step.chunk, step.micro_batch});
+  WEFT_RETURN_IF_ERROR(found->second.tape.RunDeferred(*parts_.context));
+  flights_.erase(found);
+  return parts_.clock->Mark(*parts_.context, "backward", &PhaseSeconds::backward);
+}
+
+Status PipelineRun::RunStep(const PipelineStep& step) {
+  switch (step.op) {
+    case PipelineOp::kForward:
+      return Forward(step);
+    case PipelineOp::kBackward:
+    case PipelineOp::kBackwardInput:
+      return Backward(step);
+    case PipelineOp::kBackwardWeight:
+      return Weights(step);
+  }
+  return OkStatus();
+}
+
+Status PipelineRun::RunSteps(const std::vector<PipelineStep>& steps) {
+  for (const PipelineStep& step : steps) {
+    const int64_t rows = RowsOf(batches_[static_cast<size_t>(step.micro_batch)]);
+    if (step.op == PipelineOp::kForward) {
+      ++forwards_left_;
+      if (!parts_.pipeline->first(step.chunk)) activations_.expected.push_back(rows);
+    } else if (step.op != PipelineOp::kBackwardWeight && !parts_.pipeline->last(step.chunk)) {
+      output_gradients_.expected.push_back(rows);
+    }
+  }
+  WEFT_RETURN_IF_ERROR(Ask(activations_));
+  WEFT_RETURN_IF_ERROR(Ask(output_gradients_));
+  for (const PipelineStep& step : steps) WEFT_RETURN_IF_ERROR(RunStep(step));
+  return Finish();
+}
+
+Status PipelineRun::Train(std::vector<TokenBatch> batches, ParameterGradients& gradients,
+                          kernels::StepValue<float> gradient_scale, BatchLoss* total) {
+  WEFT_ASSIGN_OR_RETURN(const PipelineSchedule* schedule,
+                        parts_.pipeline->ScheduleOf(static_cast<int64_t>(batches.size())));
+  batches_ = std::move(batches);
+  gradients_ = &gradients;
+  gradient_scale_ = gradient_scale;
+  total_ = total;
+  split_ = schedule->split_backward;
+  const Status status = RunSteps(schedule->steps[static_cast<size_t>(parts_.pipeline->rank())]);
+  failed_ = !status.ok();
+  return status;
+}
+
+Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
+  // Ranks early in the pipeline run ahead of the others, but not far.
+  constexpr size_t kMostSent = 2;
+  Context& context = *parts_.context;
+  const auto run = [&]() -> Status {
+    for (int64_t chunk = 0; chunk < parts_.pipeline->chunks(); ++chunk) {
+      Tape tape(nullptr);
+      Value in;
+      if (!parts_.pipeline->first(chunk)) {
+        activations_.expected.push_back(RowsOf(batch));
+        WEFT_RETURN_IF_ERROR(Ask(activations_));
+        WEFT_ASSIGN_OR_RETURN(in.tensor, Take(activations_));
+      }
+      WEFT_ASSIGN_OR_RETURN(
+          Value out, parts_.model->Stage(context, tape, chunk, std::move(in), batch, 1.0f, total));
+      if (parts_.pipeline->last(chunk)) continue;
+      WEFT_RETURN_IF_ERROR(Post(Way::kToNext, std::move(out.tensor)));
+      if (sent_.size() <= kMostSent) continue;
+      WEFT_RETURN_IF_ERROR(sent_.front().work.Wait(context.stream));
+      sent_.pop_front();
+    }
+    return OkStatus();
+  };
+  const Status status = run();
+  failed_ = !status.ok();
+  return status;
+}
+
+Status PipelineRun::Finish() {
+  while (!sent_.empty()) {
+    WEFT_RETURN_IF_ERROR(sent_.front().work.Wait(parts_.context->stream));
+    sent_.pop_front();
+  }
+  return OkStatus();
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "common/pipeline/schedule.h"
+#include "worker/engine/models/model.h"
+#include "worker/engine/techniques/parallel/pipeline_parallel.h"
+#include "worker/engine/train/step_clock.h"
+
+namespace weft::engine {
+
+/// The forward and backward passes of one training step, or of an evaluation, on one rank of a
+/// pipeline: exactly the steps of its schedule, one after the other. What another stage sends is
+/// asked for one message ahead, and what goes out is let go at once, so that both travel while the
+/// rank computes. Not thread-safe.
+class PipelineRun {
+ public:
+  /// With whom, and where the times go; all outlive this.
+  struct Parts {
+    Context* context = nullptr;
+    const Model* model = nullptr;
+    const TensorParallel* tensor = nullptr;  ///< Or none.
+    PipelineParallel* pipeline = nullptr;
+    StepClock* clock = nullptr;
+    PhaseSeconds* seconds = nullptr;
+  };
+
+  explicit PipelineRun(const Parts& parts) : parts_(parts) {}
+
+  /// After an error leaves the groups of the pipeline, so that nothing is under way any more.
+  ~PipelineRun();
+  PipelineRun(const PipelineRun&) = delete;
+  PipelineRun& operator=(const PipelineRun&) = delete;
+
+  /// Trains on the micro-batches: as Model::Loss and Tape::RunBackward with each of them.
+  /// `gradients` is between StartPasses and FinishPass.
+  Status Train(std::vector<TokenBatch> batches, ParameterGradients& gradients,
+               kernels::StepValue<float> gradient_scale, BatchLoss* total);
+
+  /// Adds the loss of a batch to *total, on the last rank; nothing is recorded. All ranks bring the
+  /// same batches in the same order, and call Finish after the last one.
+  Status Evaluate(const TokenBatch& batch, BatchLoss* total);
+  Status Finish();
+
+  /// Most forward passes at a time of which the backward pass, with the gradients of weights, was
+  /// still to come.
+  int64_t peak_in_flight() const { return peak_in_flight_; }
+
+ private:
+  using Way = PipelineParallel::Way;
+
+  /// A micro-batch in a stage, between its forward pass and the end of its backward pass.
+  struct Flight {
+    Tape tape;
+    int32_t input = Value::kNoNode;
+    int32_t output = Value::kNoNode;
+  };
+  struct Message {
+    Tensor values;
+    Work work;
+  };
+  /// What comes on a way.
+  struct Inbox {
+    Way way;
+    Component component;           ///< What it is here.
+    std::deque<int64_t> expected;  ///< Rows of each message, in order.
+    std::deque<Message> asked;     ///< For the first of them.
+  };
+
+  Status RunSteps(const std::vector<PipelineStep>& steps);
+  Status RunStep(const PipelineStep& step);
+  int64_t RowsOf(const TokenBatch& batch) const;
+  Status Ask(Inbox& inbox);
+  Result<Tensor> Take(Inbox& inbox);
+  Status Post(Way way, Tensor values);
+  Status Forward(const PipelineStep& step);
+  Status Backward(const PipelineStep& step);
+  Status Weights(const PipelineStep& step);
+  void WaitForAll();
+
+  Parts parts_;
+  bool failed_ = false;
+  std::vector<TokenBatch> batches_;
+  ParameterGradients* gradients_ = nullptr;
+  kernels::StepValue<float> gradient_scale_ = 1.0f;
+  BatchLoss* total_ = nullptr;
+  bool split_ = false;  ///< Gradients of weights have steps of their own.
+  int64_t forwards_left_ = 0;
+  std::map<std::pair<int32_t, int32_t>, Flight> flights_;  ///< By chunk and micro-batch.
+  int64_t peak_in_flight_ = 0;
+  Inbox activations_{Way::kFromPrevious, Component::kActivations, {}, {}};
+  Inbox output_gradients_{Way::kFromNext, Component::kWorkspace, {}, {}};
+  std::deque<Message> sent_;
+};
+
+}  // namespace weft::engine
