@@ -38,6 +38,22 @@ class KernelsOnCuda : public OnCuda {
   }
 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Kernels for f16 are those for bf16 but for conversions: accesses and barriers, which are all that
+// a sanitizer tells more of, are the same.
+std::vector<testing::OpCase> AttentionCases() {
+  std::vector<testing::OpCase> cases = testing::AttentionCases();
+  std::erase_if(cases, [](const testing::OpCase& op_case) {
+    return kSanitized && op_case.name.ends_with("/f16");
+  });
+  return cases;
+}
+
 TEST_F(KernelsOnCuda, Activation) {
   EXPECT_EQ(Failures(testing::ActivationCases()), "");
 }
@@ -48,12 +64,12 @@ TEST_F(KernelsOnCuda, Affine) {
   EXPECT_EQ(Failures(testing::AffineCases()), "");
 }
 TEST_F(KernelsOnCuda, Attention) {
-  EXPECT_EQ(Failures(testing::AttentionCases()), "");
+  EXPECT_EQ(Failures(AttentionCases()), "");
 }
 TEST_F(KernelsOnCuda, AttentionOnHopper) {
   Open(9);
   if (state_->limits().major != 9) GTEST_SKIP() << "no Hopper";
-  std::vector<testing::OpCase> cases = testing::AttentionCases();
+  std::vector<testing::OpCase> cases = AttentionCases();
   std::erase_if(cases,
                 [](const testing::OpCase& op_case) { return op_case.name.ends_with("/f32"); });
   EXPECT_EQ(Failures(cases), "");
@@ -261,6 +277,7 @@ constexpr std::pair<int, DType> kGenerations[] = {
 
 TEST_F(KernelsOnCuda, ADocumentAttendsWithTheSameBitsPackedWithOthersAndAlone) {
   for (const auto& [newest, dtype] : kGenerations) {
+    if (kSanitized && dtype == DType::kF16) continue;
     Open(newest);
     const auto packed = AttentionResults(*state_, dtype, 0, 300, {0, 37, 236, 236, 300});
     const auto alone = AttentionResults(*state_, dtype, 37, 236, {0, 199});
@@ -275,6 +292,7 @@ TEST_F(KernelsOnCuda, ADocumentAttendsWithTheSameBitsPackedWithOthersAndAlone) {
 // They are on the device, where only the kernel sees them.
 TEST_F(KernelsOnCuda, SequencesOutsideTheTokensMakeAttentionTouchNothingElse) {
   for (const auto& [newest, dtype] : kGenerations) {
+    if (kSanitized && dtype == DType::kF16) continue;
     Open(newest);
     const auto want = AttentionResults(*state_, dtype, 0, 300, {0, 40, 300});
     EXPECT_EQ(AttentionResults(*state_, dtype, 0, 300, {-5, 40, 9000}), want);
