@@ -100,7 +100,8 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
   // Fixup saves the shifted stream, so that the stream itself is alive beside it.
   const bool shifted = BranchScalingOf(shape.spec) == BranchScaling::kFixup;
 
-  int64_t saved = shape.first_trained_layer == 0 ? SavedByEmbeddings(inputs, size) : 0;
+  const bool embeddings = shape.embeds && shape.first_trained_layer == 0;
+  int64_t saved = embeddings ? SavedByEmbeddings(inputs, size) : 0;
   int64_t stream = size.row;  // the embedding; as soon as a block saves it, it counts there
   int64_t delta = 0;
   // Those of a bert or vit are sums of several tables.
@@ -126,7 +127,8 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
     delta = norms == "post" ? 0 : size.row;
     if (norms == "post") stream = size.row;
   }
-  peak = std::max(peak, saved + stream + delta + HeadActivations(inputs, size));
+  const int64_t last = shape.has_head ? HeadActivations(inputs, size) : size.row;
+  peak = std::max(peak, saved + stream + delta + last);
   if (inputs.recomputed_blocks > shape.first_trained_layer) {
     // The replay of the last recomputed block; its input is among the saved ones.
     const int64_t streams = shifted ? 2 * size.row : 0;
@@ -180,7 +182,9 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
                           (inputs.accumulation_steps - 1) * PixelBytes(inputs);
   // Losses and, where they are counted, right answers.
   const int64_t verdicts = (HeadOf(model) == "classification" ? 2 : 1) * kF32 * head_rows;
-  const int64_t head = chunk * columns * element + verdicts + (narrow ? size.narrow : size.head);
+  const int64_t head =
+      !shape.has_head ? 0
+                      : chunk * columns * element + verdicts + (narrow ? size.narrow : size.head);
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
   int64_t attention_backward = 2 * size.row + size.qkv;

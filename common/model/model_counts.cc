@@ -120,7 +120,9 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   const bool lowest_ends =
       backward > 0 && !shape.trains_embeddings && NormPositionOf(model) != "pre";
   const int64_t once = shape.first_trained_layer == 0 ? 1 : 0;
-  if (FactorisedEmbedding(model)) add("embedding in", tokens, e, c, 1, once, once);
+  if (FactorisedEmbedding(model) && shape.embeds) {
+    add("embedding in", tokens, e, c, 1, once, once);
+  }
   if (model.family == "vit") {
     // Not of the class token, which is no patch. Pictures have no gradient.
     const auto weight = Find(shape, "vit.embeddings.patch_embeddings.projection.weight");
@@ -132,6 +134,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   add_in_blocks("attention output", c, c, ParameterKind::kAttention, true);
   add_in_blocks("mlp up", c, MlpInputs(model) * f, ParameterKind::kMlp, false);
   add_in_blocks("mlp down", f, c, ParameterKind::kMlp, true);
+  if (!shape.has_head) return gemms;
   const bool narrow = FactorisedEmbedding(model) && !model.untied_classifier;
   if (narrow) add("embedding out", tokens, c, e, 1, 1, 1);
   const int64_t rows = HeadRows(shape, tokens, sequence_length);

@@ -47,15 +47,41 @@ void TakePart(int64_t ranks, ParameterInfo& parameter) {
   parameter.shape[0] = (parameter.shape[0] + ranks - 1) / ranks;
 }
 
+bool IsHere(const ModelSpec& model, const StageShape& stage, const ParameterInfo& parameter) {
+  if (parameter.block >= 0 || (stage.first && stage.last)) return true;
+  switch (parameter.kind) {
+    case ParameterKind::kTokenEmbedding:
+      return stage.first || (stage.last && !model.untied_classifier);
+    case ParameterKind::kPositionEmbedding:
+      return stage.first;
+    case ParameterKind::kEmbeddingProjection:
+      return parameter.name.starts_with("embedding_in") ? stage.first : stage.last;
+    default:
+      return stage.last;
+  }
+}
+
 }  // namespace
 
 ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence)
-    : spec(model), tensor(ranks), sequence_parallel(sequence) {
+    : ModelShape(model, {model.layers, true, true}, ranks, sequence) {}
+
+ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t ranks,
+                       bool sequence)
+    : spec(model),
+      tensor(ranks),
+      sequence_parallel(sequence),
+      embeds(stage.first),
+      has_head(stage.last) {
+  spec.layers = stage.blocks;
+  // A table that the last stage shares is only looked up here.
+  if (!has_head) spec.untied_classifier = true;
   const int64_t uses_of_block = spec.layers / DistinctBlocks(spec);
   bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
   for (ParameterInfo& parameter : ParametersOf(spec)) {
+    if (!IsHere(spec, stage, parameter)) continue;
     if (tensor > 1) TakePart(tensor, parameter);
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);

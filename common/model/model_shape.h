@@ -24,6 +24,14 @@ struct ParameterCounts {
   }
 };
 
+/// What stands on a rank of a pipeline: so many successive blocks and, on the first stage, what
+/// comes before them, on the last one what comes after.
+struct StageShape {
+  int64_t blocks = 0;
+  bool first = true;
+  bool last = true;
+};
+
 /// Numbers as often as they are met: those of shared blocks once a layer, and those of a token
 /// table only where it classifies.
 struct ParameterUses {
@@ -40,10 +48,14 @@ struct ModelShape {
   /// that share each matrix, the one with most; `spec` is of all. `sequence`: they share the tokens
   /// between these, too.
   explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false);
+  /// The same of one stage of a pipeline, whose blocks are those of `spec`.
+  ModelShape(const ModelSpec& model, const StageShape& stage, int64_t tensor, bool sequence);
 
   ModelSpec spec;
   int64_t tensor = 1;              ///< Ranks that share each matrix ...
   bool sequence_parallel = false;  ///< ... and the tokens between them.
+  bool embeds = true;              ///< What stands before the blocks is here ...
+  bool has_head = true;            ///< ... and what stands after them.
   ParameterCounts counts;
   int64_t trained = 0;           ///< Numbers that model.freeze leaves to be trained.
   int64_t stored = 0;            ///< All numbers in memory, with factors and padded vocabulary.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/spec/model_family.h"
+#include "common/spec/pipeline_parallel.h"
 #include "common/spec/tensor_parallel.h"
 
 namespace weft {
@@ -144,9 +145,6 @@ Status CheckBuilt(const ResourceSpec& resources) {
   const ResourceSpec built;
   const std::pair<const char*, bool> fields[] = {
       {"zero_shard_ranks", resources.zero_shard_ranks != built.zero_shard_ranks},
-      {"pipeline_parallel", resources.pipeline_parallel != built.pipeline_parallel},
-      {"pipeline_schedule", resources.pipeline_schedule != built.pipeline_schedule},
-      {"pipeline_chunks", resources.pipeline_chunks != built.pipeline_chunks},
       {"context_parallel", resources.context_parallel != built.context_parallel},
       {"context_method", resources.context_method != built.context_method},
       {"recompute attention", resources.recompute == "attention"},
@@ -264,13 +262,18 @@ Status ValidateJob(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, resources.tensor_parallel, resources.sequence_parallel));
-  if (resources.ranks % resources.tensor_parallel != 0) {
+  // Ranks of a replica.
+  const int64_t replica = resources.tensor_parallel * resources.pipeline_parallel;
+  const std::string replica_name = resources.pipeline_parallel == 1 ? "resources.tensor_parallel"
+                                   : resources.tensor_parallel == 1
+                                       ? "resources.pipeline_parallel"
+                                       : "resources.tensor_parallel x resources.pipeline_parallel";
+  if (resources.ranks % replica != 0) {
     return InvalidError("resources.ranks " + std::to_string(resources.ranks) +
-                        " must be a multiple of resources.tensor_parallel " +
-                        std::to_string(resources.tensor_parallel));
+                        " must be a multiple of " + replica_name + " " + std::to_string(replica));
   }
   // Those that see different sequences.
-  const int64_t ranks = resources.ranks > 0 ? resources.ranks / resources.tensor_parallel : 1;
+  const int64_t ranks = resources.ranks > 0 ? resources.ranks / replica : 1;
   const TrainSpec& train = job.train;
   const bool grows = train.batch_warmup_steps > 0;
   if (grows && (train.batch_warmup_start == 0 || train.batch_warmup_steps > train.steps ||
@@ -288,16 +291,19 @@ Status ValidateJob(const JobSpec& job) {
     return InvalidError(
         field + std::to_string(batch) + " must be a multiple of resources.ranks " +
         std::to_string(resources.ranks) +
-        (resources.tensor_parallel > 1
-             ? " over resources.tensor_parallel " + std::to_string(resources.tensor_parallel)
-             : ""));
+        (replica > 1 ? " over " + replica_name + " " + std::to_string(replica) : ""));
   }
   if (resources.micro_batch > 0 && batch % (ranks * resources.micro_batch) != 0) {
     return InvalidError(
         field + std::to_string(batch) + " must be a multiple of resources.ranks " +
-        (resources.tensor_parallel > 1 ? "/ resources.tensor_parallel " : "") +
+        (replica > 1 ? "/ " + replica_name + " " : "") +
         "x resources.micro_batch = " + std::to_string(ranks * resources.micro_batch));
   }
+  WEFT_RETURN_IF_ERROR(CheckPipelineParallel(
+      job, resources.pipeline_parallel, resources.pipeline_schedule, resources.pipeline_chunks,
+      resources.ranks > 0 && resources.micro_batch > 0
+          ? train.global_batch / (ranks * resources.micro_batch)
+          : 0));
   if (train.gradient_noise_scale &&
       (train.global_batch == 1 || (resources.ranks == 1 && resources.micro_batch > 0 &&
                                    resources.micro_batch == train.global_batch))) {

@@ -1,5 +1,7 @@
 #include "common/spec/pipeline_parallel.h"
 
+#include <utility>
+
 #include "common/spec/batch_schedule.h"
 
 namespace weft {
@@ -36,13 +38,37 @@ Status CheckModel(const ModelSpec& model, const std::string& what, int64_t stage
   return OkStatus();
 }
 
+Status CheckResources(const ResourceSpec& resources, const std::string& what) {
+  const ResourceSpec plain;
+  const std::pair<const char*, bool> fields[] = {
+      {"device cuda", resources.device == "cuda"},
+      {"zero_stage", resources.zero_stage != plain.zero_stage},
+      {"context_parallel", resources.context_parallel != plain.context_parallel},
+      {"recompute optimal", resources.recompute == "optimal"},
+      {"recompute_segment", resources.recompute_segment != plain.recompute_segment},
+      {"offload_optimizer", resources.offload_optimizer != plain.offload_optimizer},
+      {"offload_activations", resources.offload_activations != plain.offload_activations},
+      {"activation_bits", resources.activation_bits != plain.activation_bits},
+  };
+  for (const auto& [field, asked] : fields) {
+    if (!asked) continue;
+    return InvalidError(what + " does not go with resources." + field + " yet; hint: leave it out");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::string& schedule,
                              int64_t chunks, int64_t micro_batches) {
   const bool interleaved = schedule == "interleaved";
   if (degree == 1) {
-    if (chunks == 1) return OkStatus();
+    if (chunks == 1 && schedule == "1f1b") return OkStatus();
+    if (chunks == 1) {
+      return InvalidError("resources.pipeline_schedule " + schedule +
+                          " is of the ranks of a pipeline, and there is one; hint: "
+                          "resources.pipeline_parallel");
+    }
     return InvalidError("resources.pipeline_chunks " + Text(chunks) +
                         " are stages of the ranks of a pipeline, and there is one; hint: "
                         "resources.pipeline_parallel");
@@ -59,9 +85,7 @@ Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::stri
   if (job.train.precision == "fp8") {
     return InvalidError(what + " is not available in train.precision fp8; hint: bf16");
   }
-  if (job.resources.zero_stage > 0) {
-    return InvalidError(what + " does not go with resources.zero_stage yet; hint: 0");
-  }
+  WEFT_RETURN_IF_ERROR(CheckResources(job.resources, what));
   if (job.train.gradient_noise_scale) {
     return InvalidError(what +
                         " does not go with train.gradient_noise_scale; hint: measure it with data "

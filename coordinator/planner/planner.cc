@@ -5,6 +5,7 @@
 
 #include "common/model/device_order.h"
 #include "common/model/model_counts.h"
+#include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
 #include "coordinator/planner/device_model.h"
 #include "coordinator/planner/search.h"
@@ -51,6 +52,12 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   Plan& plan = candidate.plan;
   plan.mesh.data = option.data_ranks();
   plan.mesh.tensor = option.tensor;
+  plan.mesh.pipeline = option.pipeline;
+  if (option.pipeline > 1) {
+    plan.pipeline_schedule = job.resources.pipeline_schedule;
+    plan.pipeline_chunks = job.resources.pipeline_chunks;
+    plan.stage_blocks = CutModel(job).value();
+  }
   plan.sequence_parallel = job.resources.sequence_parallel;
   plan.zero_stage = option.ranks > 1 ? job.resources.zero_stage : 0;
   plan.micro_batch = option.micro_batch;
@@ -144,6 +151,7 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& given) {
   if (given.workers.empty()) {
     return UnavailableError("there are no workers to plan for; hint: start weft-worker");
   }
+  WEFT_RETURN_IF_ERROR(CutModel(job).status());
   const ClusterProfile cluster = WithoutUnfit(job, given);
   const SearchResult result = Search(job, cluster);
   if (result.workers.empty()) return NoDevices(cluster);

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/model_counts.h"
+#include "common/model/pipeline_shape.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/rate_model.h"
 
@@ -269,6 +270,36 @@ TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {
   EXPECT_LT(least.activations_bytes, half.activations_bytes);
   EXPECT_GT(shared.prediction.time.exposed_communication_seconds,
             whole.prediction.time.exposed_communication_seconds);
+}
+
+TEST(PlanJob, StagesAreCutPlacedAndPricedWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  const auto plan = [&](int64_t pipeline, const char* schedule) {
+    job.resources.pipeline_parallel = pipeline;
+    job.resources.pipeline_schedule = schedule;
+    return Best(job, Cluster(1, 4, 8 * kGiB));
+  };
+  const Plan whole = plan(1, "1f1b"), staged = plan(2, "1f1b"), all_first = plan(2, "gpipe"),
+             split = plan(2, "zero_bubble");
+  EXPECT_EQ(staged.mesh.pipeline, 2);
+  EXPECT_EQ(staged.mesh.data, 2);
+  EXPECT_EQ(staged.rank_workers.size(), 4u);
+  EXPECT_EQ(staged.accumulation_steps, 2 * whole.accumulation_steps);
+  EXPECT_EQ(staged.stage_blocks, *CutModel(job));
+  EXPECT_EQ(all_first.pipeline_schedule, "gpipe");
+  const auto bytes = [](const Plan& p) { return p.prediction.memory_per_rank; };
+  EXPECT_LT(bytes(staged).parameters_bytes, bytes(whole).parameters_bytes);
+  EXPECT_LT(bytes(staged).optimizer_bytes, bytes(whole).optimizer_bytes);
+  EXPECT_LT(bytes(staged).activations_bytes, bytes(all_first).activations_bytes);
+  EXPECT_LE(split.prediction.step_seconds, staged.prediction.step_seconds * (1 + 1e-9));
+  EXPECT_GT(staged.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+  job.model.layers = 1;
+  EXPECT_THAT(PlanJob(job, Cluster(1, 4, 8 * kGiB)).status().message(),
+              HasSubstr("each needs a block"));
 }
 
 TEST(PlanJob, PrecisionDecidesMemoryAndTime) {

@@ -9,8 +9,12 @@
 
 #include "common/model/device_order.h"
 #include "common/model/gradient_bytes.h"
+#include "common/model/pipeline_shape.h"
+#include "common/pipeline/named_schedule.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/pipeline_parallel.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/time_model.h"
 #include "coordinator/planner/units.h"
 
@@ -46,6 +50,8 @@ class Searcher {
       : job_(job),
         on_devices_(WantsDevices(job, cluster)),
         tensor_(job.resources.tensor_parallel),
+        pipeline_(job.resources.pipeline_parallel),
+        cut_(CutOf(job)),
         shape_(ShapeOfRank(job)),
         precision_(PrecisionOf(job.train.precision)),
         optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)),
@@ -68,8 +74,9 @@ class Searcher {
     for (int64_t threads : ThreadChoices()) {
       for (int64_t ranks : RankChoices(threads)) {
         for (int64_t spread : SpreadChoices(ranks, threads)) {
-          for (int64_t micro : MicroBatchChoices(ranks / tensor_))
+          for (int64_t micro : MicroBatchChoices(ranks / (tensor_ * pipeline_))) {
             Try(threads, ranks, spread, micro);
+          }
         }
       }
     }
@@ -90,6 +97,28 @@ class Searcher {
   }
 
  private:
+  /// Of a job that CutModel accepts.
+  static std::vector<int64_t> CutOf(const JobSpec& job) {
+    const Result<std::vector<int64_t>> cut = CutModel(job);
+    WEFT_CHECK(cut.ok(), cut.status().message());
+    return *cut;
+  }
+
+  /// The steps of the pipeline with so many micro-batches; null where there can be none.
+  const PipelineSchedule* ScheduleOf(int64_t micro_batches) {
+    auto [it, added] = schedules_.try_emplace(micro_batches);
+    if (added) {
+      const ResourceSpec& resources = job_.resources;
+      Result<PipelineSchedule> schedule = NamedSchedule(resources.pipeline_schedule, pipeline_,
+                                                        resources.pipeline_chunks, micro_batches);
+      const bool every_step = CheckPipelineParallel(job_, pipeline_, resources.pipeline_schedule,
+                                                    resources.pipeline_chunks, micro_batches)
+                                  .ok();
+      if (schedule.ok() && every_step) it->second = *std::move(schedule);
+    }
+    return it->second.steps.empty() ? nullptr : &it->second;
+  }
+
   static ModelShape ShapeOfRank(const JobSpec& job) {
     const int64_t tensor = job.resources.tensor_parallel;
     ModelShape shape = ShapeOf(job);
@@ -170,7 +199,7 @@ class Searcher {
     if (job_.resources.ranks > 0) return {job_.resources.ranks};
     std::vector<int64_t> choices;
     for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
-      const int64_t ranks = data * tensor_;
+      const int64_t ranks = data * tensor_ * pipeline_;
       if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
     }
     return choices;
@@ -233,6 +262,12 @@ class Searcher {
     return inputs;
   }
 
+  MemoryBreakdown Memory(const Option& option, int64_t recomputed) {
+    const MemoryInputs inputs = MemoryOf(option, recomputed);
+    if (pipeline_ == 1) return PredictMemory(inputs);
+    return PredictPipelineMemory(inputs, cut_, *ScheduleOf(option.accumulation_steps));
+  }
+
   /// Whether the option as it stands has room, within the job's own limit and
   /// the workers'.
   bool Fits(const Option& option) const {
@@ -253,9 +288,16 @@ class Searcher {
     option.threads = threads;
     option.ranks = ranks;
     option.tensor = tensor_;
+    option.pipeline = pipeline_;
     option.ranks_per_worker = spread;
     option.micro_batch = micro;
     option.accumulation_steps = job_.train.global_batch / (option.data_ranks() * micro);
+    // Past so many micro-batches a pipeline has no bubble to speak of.
+    constexpr int64_t kMostMicroBatches = 1024;
+    if (pipeline_ > 1 && (option.accumulation_steps > kMostMicroBatches ||
+                          ScheduleOf(option.accumulation_steps) == nullptr)) {
+      return;
+    }
     if (!HasCores(option)) {
       ReportFewCores(std::move(option));
       return;
@@ -267,7 +309,7 @@ class Searcher {
     // Memory falls with every recomputed block: the least number that fits is
     // the fastest.
     auto fits = [&](int64_t recomputed) {
-      option.memory = PredictMemory(MemoryOf(option, recomputed));
+      option.memory = Memory(option, recomputed);
       return Fits(option);
     };
     int64_t low = least, high = most;
@@ -303,7 +345,7 @@ class Searcher {
   void ReportFewCores(Option option) {
     if (Slots(option.threads) >= option.ranks || !result_.misfitting.empty()) return;
     ++result_.considered;
-    option.memory = PredictMemory(MemoryOf(option, 0));
+    option.memory = Memory(option, 0);
     option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
                     " threads need more " + (on_devices_ ? "GPUs or cores" : "cores") +
                     " than the workers offer: they have room for " +
@@ -363,7 +405,17 @@ class Searcher {
                         job_.resources.zero_stage,
                         option.micro_batch * SequenceLength(job_),
                         Sharded(option.data_ranks())};
-      TimeBreakdown time = PredictStep(inputs, Pass(kind_[w], option), rates);
+      const TimeBreakdown time =
+          pipeline_ == 1 ? PredictStep(inputs, Pass(kind_[w], option), rates)
+                         : PredictPipelineStep(inputs,
+                                               {.cut = cut_,
+                                                .schedule = *ScheduleOf(option.accumulation_steps),
+                                                .micro_batch = option.micro_batch,
+                                                .sequence_length = SequenceLength(job_),
+                                                .fp8 = job_.train.fp8,
+                                                .dropout = job_.model.dropout,
+                                                .within_worker = count == option.ranks},
+                                               rates);
       if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
     }
     return slowest;
@@ -381,7 +433,10 @@ class Searcher {
   const JobSpec& job_;
   const bool on_devices_;
   const int64_t tensor_;
-  const ModelShape shape_;  ///< What a rank has of it.
+  const int64_t pipeline_;
+  const std::vector<int64_t> cut_;                 ///< Blocks of each stage.
+  std::map<int64_t, PipelineSchedule> schedules_;  ///< By number of micro-batches.
+  const ModelShape shape_;                         ///< What a rank has of it.
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
   const int64_t open_gradients_;
@@ -410,6 +465,8 @@ std::vector<int64_t> PlaceRanks(const Option& option,
 
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
   if (job.resources.device != "auto") return job.resources.device == "cuda";
+  // No pipeline has run on GPUs yet.
+  if (job.resources.pipeline_parallel > 1) return false;
   return std::any_of(cluster.workers.begin(), cluster.workers.end(),
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }

@@ -16,6 +16,7 @@ struct Option {
   bool on_devices = false;  ///< Each rank has a GPU of its own.
   int64_t ranks = 1;
   int64_t tensor = 1;            ///< Of them share each matrix.
+  int64_t pipeline = 1;          ///< Stages that so many ranks have each.
   int64_t ranks_per_worker = 1;  ///< At most so many on each.
   int64_t threads = 1;
   int64_t micro_batch = 1;
@@ -26,7 +27,7 @@ struct Option {
   std::string misfit;  ///< Why it cannot run; empty when it can.
 
   /// Those that see different sequences.
-  int64_t data_ranks() const { return ranks / tensor; }
+  int64_t data_ranks() const { return ranks / (tensor * pipeline); }
 };
 
 struct SearchResult {
@@ -49,8 +50,8 @@ inline constexpr size_t kSorted = 32;
 /// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-/// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice and some
-/// worker has them.
+/// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, has no
+/// pipeline, and some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);
 
 /// Tries everything. `cluster` outlives the result.

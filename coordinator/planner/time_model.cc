@@ -87,9 +87,10 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
                                            D(MlpInputs(model) * MlpWidth(model)));
   block_forward += 3 * inputs;
   block_backward += 3 * inputs + 4 * outputs;
-  const double embedding = 3 * 4 * D(EmbeddingWidth(model)) + c;
-  const double classifier =
-      D(HeadRows(shape, tokens, sequence_length)) * (3 * D(shape.PaddedClasses()) * D(element));
+  const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + c : 0;
+  const double classifier = !shape.has_head ? 0
+                                            : D(HeadRows(shape, tokens, sequence_length)) *
+                                                  (3 * D(shape.PaddedClasses()) * D(element));
   cost.block_forward_memory_bytes = D(tokens) * block_forward;
   cost.memory_bytes = D(tokens) * (D(model.layers) * block_forward +
                                    backward_layers * block_backward + 2 * embedding + 8 * c) +

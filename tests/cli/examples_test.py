@@ -67,7 +67,7 @@ class Examples(unittest.TestCase):
         shutil.copytree(ROOT / "docs/examples", cluster.folder, dirs_exist_ok=True)
         self.assertEqual(cluster.up().code, 0)
         for path in ("shared_updates.yaml", "cluster/shared_parameters.yaml",
-                     "cluster/tensor_parallel.yaml"):
+                     "cluster/tensor_parallel.yaml", "cluster/pipeline_parallel.yaml"):
             with self.subTest(path):
                 job = cluster.folder / path
                 text = re.sub(r"\bsteps: \d+", f"steps: {STEPS}", job.read_text())

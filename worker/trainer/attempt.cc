@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "common/clock.h"
@@ -26,6 +27,7 @@ namespace {
 using engine::CheckpointProgress;
 
 constexpr engine::AxisSet kTensorAxis = {engine::MeshAxis::kTensor};
+constexpr engine::AxisSet kPipelineAxis = {engine::MeshAxis::kPipeline};
 
 using std::chrono::steady_clock;
 
@@ -65,6 +67,7 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
 Attempt::~Attempt() {
   // The peers need not wait for what will never come, nor this device for them.
   if (group_ != nullptr && !ended_) group_->Abort();
+  if (pipeline_ != nullptr && !ended_) pipeline_->Abort();
 }
 
 Status Attempt::Prepare() {
@@ -77,13 +80,13 @@ Status Attempt::Prepare() {
   }
   kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
   WEFT_RETURN_IF_ERROR(OpenDevice());
-  if (spec_.rank < saving_ranks()) {
+  if (saving_rank() < saving_ranks()) {
     engine::CheckpointWriterOptions options;
     options.env = &env_;
     options.run_dir = spec_.run_dir;
     options.epoch = spec_.epoch;
     options.keep_last = spec_.job.checkpoint.keep_last;
-    if (saving_ranks() > 1) options.peers.emplace(&store_, spec_.rank, saving_ranks());
+    if (saving_ranks() > 1) options.peers.emplace(&store_, saving_rank(), saving_ranks());
     if (first_rank()) options.report = [this](const auto& p) { ReportCheckpoint(p); };
     WEFT_ASSIGN_OR_RETURN(checkpoints_, engine::CheckpointWriter::Open(std::move(options)));
   }
@@ -97,9 +100,9 @@ Status Attempt::Prepare() {
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
+  WEFT_ASSIGN_OR_RETURN(parameters_, CountParameters());
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
-  reporter_.Report(StartedMessage{first_step_, start.checkpoint_path,
-                                  model_->parameters().ElementCount(), seconds});
+  reporter_.Report(StartedMessage{first_step_, start.checkpoint_path, parameters_, seconds});
   return OkStatus();
 }
 
@@ -127,13 +130,35 @@ Status Attempt::Join() {
   if (!spec_.host.empty()) options.host = spec_.host;
   options.device = context_.stream.device;
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
-  WEFT_ASSIGN_OR_RETURN(groups_,
-                        engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
-                                                 {kTensorAxis, engine::kGradientAxes}));
+  WEFT_ASSIGN_OR_RETURN(
+      groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
+                                        {kTensorAxis, engine::kGradientAxes, kPipelineAxis}));
   if (engine::Collective* ranks = groups_.Along(kTensorAxis)) {
     tensor_.emplace(ranks, spec_.plan.sequence_parallel);
   }
+  if (engine::Collective* stages = groups_.Along(kPipelineAxis)) {
+    WEFT_ASSIGN_OR_RETURN(pipeline_,
+                          engine::PipelineParallel::New(
+                              stages, {spec_.plan.pipeline_schedule, spec_.plan.pipeline_chunks,
+                                       !spec_.job.model.untied_classifier}));
+  }
   return OkStatus();
+}
+
+int64_t Attempt::saving_rank() const {
+  if (spec_.plan.mesh.pipeline == 1) return spec_.rank;
+  const engine::MeshLayout layout(spec_.plan.mesh);
+  if (layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData) > 0) return saving_ranks();
+  return layout.CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline) * spec_.plan.mesh.tensor +
+         layout.CoordinateOf(spec_.rank, engine::MeshAxis::kTensor);
+}
+
+Result<int64_t> Attempt::CountParameters() {
+  const engine::ParameterSet& parameters = model_->parameters();
+  if (pipeline_ == nullptr) return parameters.ElementCount();
+  std::array<double, 1> count = {static_cast<double>(parameters.ElementCount())};
+  WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(count));
+  return static_cast<int64_t>(count[0]);
 }
 
 Status Attempt::AgreeOnData() {
@@ -151,6 +176,10 @@ Status Attempt::AgreeOnData() {
 Status Attempt::BuildModel() {
   engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
   if (tensor_) options.tensor = &*tensor_;
+  if (pipeline_ != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(options.pipeline, engine::PipelinePartOf(spec_.plan, pipeline_->rank(),
+                                                                   spec_.job.model.layers));
+  }
   const engine::MeshLayout layout(spec_.plan.mesh);
   options.update_rank = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
   WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
@@ -171,7 +200,8 @@ Status Attempt::BuildModel() {
                                                         .validation = data_.validation.get(),
                                                         .reducer = reducer_.get(),
                                                         .rank = options.update_rank,
-                                                        .tensor = options.tensor}));
+                                                        .tensor = options.tensor,
+                                                        .pipeline = pipeline_.get()}));
   return OkStatus();
 }
 
@@ -197,6 +227,14 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
 Result<AttemptOutcome> Attempt::Train() {
   Result<AttemptOutcome> outcome = TrainToTheEnd();
   ended_ = outcome.ok();
+  if (outcome.status().code() != StatusCode::kUnavailable || pipeline_ == nullptr) return outcome;
+  // A stage sees its neighbours alone; the group of all ranks knows whom it has lost.
+  for (int wait = 0; wait < 50 && group_->Health().ok(); ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  if (const Status lost = group_->Health(); !lost.ok()) {
+    return UnavailableError(lost.message() + ": " + outcome.status().message());
+  }
   return outcome;
 }
 
@@ -229,7 +267,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
     }
     if (votes.profile_steps > 0) {
-      profile_.emplace(context_, reducer_.get(), step + 1, votes.profile_steps);
+      profile_.emplace(context_, reducer_.get(), pipeline_.get(), step + 1, votes.profile_steps);
     }
     const int64_t eval_every = job.train.eval_every_steps;
     if (eval_every > 0 && step % eval_every == 0) WEFT_RETURN_IF_ERROR(EvaluateNow());
@@ -387,8 +425,9 @@ Result<bool> Attempt::OnAnyRank(bool own) {
   std::array<double, 1> sum = {own ? 1.0 : 0.0};
   if (shares_updates()) {
     WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, sum));
-  } else if (tensor_) {
-    WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
+  } else {
+    if (tensor_) WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
+    if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(sum));
   }
   return sum[0] > 0;
 }
@@ -453,7 +492,11 @@ engine::CheckpointManifest Attempt::Manifest() const {
 
 std::vector<engine::NamedTensor> Attempt::StateToSave() {
   std::vector<engine::NamedTensor> tensors = trainer_->StateTensors();
-  if (!first_rank()) std::erase_if(tensors, [](const auto& tensor) { return !tensor.part; });
+  using Holder = engine::NamedTensor::Holder;
+  std::erase_if(tensors, [&](const engine::NamedTensor& tensor) {
+    if (tensor.holder == Holder::kAll) return !first_rank() && !tensor.part;
+    return tensor.holder == Holder::kOtherStage;
+  });
   return tensors;
 }
 
@@ -520,7 +563,7 @@ RunSummary Attempt::Summarize() const {
   summary.epoch = spec_.epoch;
   summary.steps = counters.step;
   summary.skipped_steps = counters.skipped_steps;
-  summary.parameters = model_->parameters().ElementCount();
+  summary.parameters = parameters_;
   summary.tokens = counters.tokens;
   if (curve_) summary.train_loss_nats = curve_->RecentMean();
   summary.validation_loss_nats = validation_loss_;

@@ -12,6 +12,7 @@
 #include "worker/engine/nn/tensor_parallel.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
+#include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
 #include "worker/trainer/loss_curve.h"
@@ -52,17 +53,21 @@ class Attempt {
   bool first_rank() const { return spec_.rank == 0; }
   /// The data-parallel ranks share the updates.
   bool shares_updates() const { return spec_.plan.zero_stage > 0 && spec_.world_size > 1; }
-  /// Ranks 0 to this one hold a part of the state each, which they save; the others hold the same
-  /// parts as they.
+  /// So many ranks hold a part of the state each, which they save; the others hold the same parts
+  /// as they.
   int64_t saving_ranks() const {
-    return shares_updates() ? spec_.world_size : spec_.plan.mesh.tensor;
+    return shares_updates() ? spec_.world_size : spec_.plan.mesh.tensor * spec_.plan.mesh.pipeline;
   }
+  /// The number of this rank among them, the first stage first; that of no rank for others.
+  int64_t saving_rank() const;
   Result<AttemptOutcome> TrainToTheEnd();
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
   Status OpenDevice();
   Status Join();
   Status AgreeOnData();
   Status BuildModel();
+  /// Of the whole network, of which stages have parts.
+  Result<int64_t> CountParameters();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
   /// What follows from the last step's verdict; true: the training went back.
@@ -101,6 +106,7 @@ class Attempt {
   std::unique_ptr<engine::Collective> group_;
   engine::MeshGroups groups_;
   std::optional<engine::TensorParallel> tensor_;  ///< None where this rank has whole matrices.
+  std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.
@@ -111,6 +117,7 @@ class Attempt {
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
   bool ended_ = false;  ///< Well.
+  int64_t parameters_ = 0;
   int64_t first_step_ = 0;
   int64_t first_tokens_ = 0;
   int64_t saved_step_ = -1;  ///< Newest step given to the checkpoint writer.

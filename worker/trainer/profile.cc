@@ -38,9 +38,11 @@ Json Metadata(const char* what, int rank, int track, const std::string& name) {
 }  // namespace
 
 ProfileRecording::ProfileRecording(engine::Context& context, engine::BucketReducer* reducer,
-                                   int64_t first_step, int64_t steps)
+                                   engine::PipelineParallel* pipeline, int64_t first_step,
+                                   int64_t steps)
     : context_(context),
       reducer_(reducer),
+      pipeline_(pipeline),
       first_step_(first_step),
       wanted_(steps),
       unix_seconds_(Clock::System().UnixSeconds()),
@@ -48,6 +50,7 @@ ProfileRecording::ProfileRecording(engine::Context& context, engine::BucketReduc
   profiler_.StartTrace(context.allocator);
   context_.profiler = &profiler_;
   if (reducer_ != nullptr) reducer_->SetProfiler(&profiler_);
+  if (pipeline_ != nullptr) pipeline_->SetProfiler(&profiler_);
 }
 
 ProfileRecording::~ProfileRecording() {
@@ -57,6 +60,7 @@ ProfileRecording::~ProfileRecording() {
 void ProfileRecording::Detach() {
   if (context_.profiler == &profiler_) context_.profiler = nullptr;
   if (reducer_ != nullptr) reducer_->SetProfiler(nullptr);
+  if (pipeline_ != nullptr) pipeline_->SetProfiler(nullptr);
 }
 
 void ProfileRecording::OnStep(double seconds) {

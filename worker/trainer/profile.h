@@ -8,6 +8,7 @@
 #include "common/status.h"
 #include "worker/engine/comm/collective.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
+#include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/trainer/profile_report.h"
 
@@ -17,9 +18,9 @@ namespace weft::trainer {
 /// to context and reducer for as long as it lives. Not thread-safe.
 class ProfileRecording {
  public:
-  /// `first_step` counts from 1. `reducer` is null for one rank.
-  ProfileRecording(engine::Context& context, engine::BucketReducer* reducer, int64_t first_step,
-                   int64_t steps);
+  /// `first_step` counts from 1. `reducer` is null for one rank, `pipeline` without one.
+  ProfileRecording(engine::Context& context, engine::BucketReducer* reducer,
+                   engine::PipelineParallel* pipeline, int64_t first_step, int64_t steps);
   ~ProfileRecording();
   ProfileRecording(const ProfileRecording&) = delete;
   ProfileRecording& operator=(const ProfileRecording&) = delete;
@@ -43,6 +44,7 @@ class ProfileRecording {
 
   engine::Context& context_;
   engine::BucketReducer* reducer_;
+  engine::PipelineParallel* pipeline_;
   const int64_t first_step_;
   const int64_t wanted_;
   int64_t steps_ = 0;

@@ -46,7 +46,7 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    ProfileRecording recording(context, nullptr, 12, 2);
+    ProfileRecording recording(context, nullptr, nullptr, 12, 2);
     TakeSteps(context, recording);
     auto events = recording.GatherEvents(group);
     ASSERT_TRUE(events.ok()) << events.status().message();
@@ -106,7 +106,7 @@ TEST(ProfileRecording, AFullDiskLeavesNoHalfTrace) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    ProfileRecording recording(context, nullptr, 1, 2);
+    ProfileRecording recording(context, nullptr, nullptr, 1, 2);
     TakeSteps(context, recording);
     EXPECT_FALSE(recording.Write(env, "/run", *recording.GatherEvents(group)).ok());
   });

@@ -67,7 +67,7 @@ class RollbackTest : public testing::Test {
   /// Trains on two ranks, or goes on; gives what rank 0 told.
   std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit,
                                   int64_t zero_stage = 0, int64_t steps = kSteps,
-                                  int64_t tensor = 1) {
+                                  int64_t tensor = 1, int64_t pipeline = 1) {
     engine::HashStore store;
     auto listener = std::make_unique<Listener>();
     Listener other;
@@ -92,9 +92,11 @@ class RollbackTest : public testing::Test {
         spec.job.train.guard.window = 16;
         spec.job.checkpoint.every_steps = 32;
         spec.plan = engine::TinyPlan("fp32", 2);
-        spec.plan.mesh.data = 2 / tensor;
+        spec.plan.mesh.data = 2 / (tensor * pipeline);
         spec.plan.mesh.tensor = tensor;
-        spec.plan.accumulation_steps = tensor;
+        spec.plan.mesh.pipeline = pipeline;
+        if (pipeline > 1) spec.plan.stage_blocks = {1, 1};
+        spec.plan.accumulation_steps = tensor * pipeline;
         spec.plan.zero_stage = zero_stage;
         TrainingData data;
         data.train = std::make_unique<EditedTokens>(edit);
@@ -181,6 +183,26 @@ TEST_F(RollbackTest, RanksThatShareMatricesGoBackAndOnAlike) {
     const std::string run = "changes-from-" + std::to_string(tensor);
     (void)Train(run, edit, 0, 32, tensor);
     (void)Train(run, edit, 0, kSteps, 3 - tensor);
+    EXPECT_THAT(Losses(run), testing::Pointwise(testing::DoubleNear(1e-3), plain));
+  }
+}
+
+TEST_F(RollbackTest, StagesOfAPipelineGoBackAndOnAlike) {
+  const auto edit = [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; };
+  (void)Train("plain", edit);
+  const std::vector<double> plain = Losses("plain");
+  auto stages = Train("stages", edit, 0, kSteps, 1, 2);
+  EXPECT_EQ(stages->last.rollbacks, 1);
+  EXPECT_THAT(Losses("stages"), testing::Pointwise(testing::DoubleNear(1e-3), plain));
+  const std::string folder = engine::CheckpointPath(root_ + "/stages", kSteps);
+  EXPECT_TRUE(engine::VerifyCheckpoint(Env::Posix(), folder).ok());
+  EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
+
+  // Stages go on where replicas stopped, and the other way round.
+  for (const int64_t pipeline : {1, 2}) {
+    const std::string run = "changes-from-stages-" + std::to_string(pipeline);
+    (void)Train(run, edit, 0, 32, 1, pipeline);
+    (void)Train(run, edit, 0, kSteps, 1, 3 - pipeline);
     EXPECT_THAT(Losses(run), testing::Pointwise(testing::DoubleNear(1e-3), plain));
   }
 }

@@ -65,8 +65,11 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                         manifest.data_fingerprint + ", the job's data is now " + data_fingerprint +
                         "; hint: restore the files, or submit a new job");
   }
+  // Of a pipeline this is one stage: there is more.
+  const auto extra =
+      model.parameters().of_stage() ? engine::ExtraTensors::kIgnore : engine::ExtraTensors::kRefuse;
   WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, search.latest->path, manifest,
-                                           trainer.StateTensors(), engine::ExtraTensors::kRefuse,
+                                           trainer.StateTensors(), extra,
                                            model.parameters().stream()));
   start.counters = {manifest.step,         manifest.updates,     manifest.skipped_steps,
                     manifest.tokens,       manifest.overflows,   manifest.loss_scale,
@@ -119,13 +122,15 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
     const std::string& import_path = spec.job.model.import_path;
-    const bool sharded = model.parameters().sharded() || model.parameters().values_sharded();
-    if (group.rank() > 0 && sharded && start.checkpoint_path.empty() && !import_path.empty()) {
+    const engine::ParameterSet& parameters = model.parameters();
+    const bool has_part =
+        parameters.sharded() || parameters.values_sharded() || parameters.of_stage();
+    if (group.rank() > 0 && has_part && start.checkpoint_path.empty() && !import_path.empty()) {
       WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, import_path, model));
     }
     std::vector<NamedTensor> own;
     for (NamedTensor& tensor : trainer.StateTensors()) {
-      if (tensor.part) {
+      if (tensor.part || tensor.holder != NamedTensor::Holder::kAll) {
         own.push_back(std::move(tensor));
         continue;
       }

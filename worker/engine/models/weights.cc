@@ -83,6 +83,13 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   };
   const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
     WEFT_RETURN_IF_ERROR(round_waiting());
+    if (model.parameters().of_stage() && !model.parameters().Find(tensor.parameter).ok()) {
+      // Another stage's: read and forgotten.
+      int64_t count = 1;
+      for (const int64_t extent : tensor.shape) count *= extent;
+      floats.resize(static_cast<size_t>(count));
+      return std::span(floats);
+    }
     WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
     const Parameter& parameter =
         model.parameters()[model.parameters().Find(tensor.parameter).value()];
@@ -109,7 +116,8 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
 
 Status ExportWeights(Env& env, const std::string& folder, Model& model,
                      const ExportOptions& options) {
-  if (model.parameters().sharded() || model.parameters().values_sharded()) {
+  const ParameterSet& parameters = model.parameters();
+  if (parameters.sharded() || parameters.values_sharded() || parameters.of_stage()) {
     return InvalidError(
         "a rank that shares the weights with others cannot export them; hint: "
         "export a checkpoint");

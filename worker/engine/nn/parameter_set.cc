@@ -419,7 +419,9 @@ Result<int64_t> ParameterSet::Find(std::string_view name) const {
 int64_t ParameterSet::ElementCount() const {
   int64_t count = 0;
   for (const Parameter& parameter : parameters_) {
-    if (parameter.factor_of < 0) count += parameter.logical_shape().Elements();
+    if (parameter.factor_of < 0 && parameter.counted) {
+      count += parameter.logical_shape().Elements();
+    }
   }
   return count;
 }

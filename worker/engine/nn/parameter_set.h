@@ -220,7 +220,7 @@ class ParameterSet {
   Result<int64_t> Find(std::string_view name) const;
 
   /// Numbers in all parameters of the network, frozen ones too, of all ranks that share them;
-  /// padding and factors not counted.
+  /// padding and factors not counted. In a pipeline those that this stage counts.
   int64_t ElementCount() const;
 
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }

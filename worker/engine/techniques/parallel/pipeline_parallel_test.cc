@@ -3,15 +3,20 @@
 
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/env_fault.h"
+#include "common/model/pipeline_shape.h"
 #include "common/pipeline/named_schedule.h"
 #include "common/pipeline/simulate.h"
+#include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
@@ -54,6 +59,7 @@ struct Case {
   int64_t tensor = 1;
   std::string policy = "keep";
   std::string precision = "fp32";
+  int64_t length = kLength;
 
   int64_t stages() const { return static_cast<int64_t>(cut.size()); }
   int64_t pipeline() const { return stages() / chunks; }
@@ -114,7 +120,7 @@ struct Rank {
   std::unique_ptr<DataParallel> reducer;
   std::unique_ptr<Trainer> trainer;
 
-  Rank(const Case& c, Collective& world) : tokens(c.model.vocab_size, kLength) {
+  Rank(const Case& c, Collective& world) : tokens(c.model.vocab_size, c.length) {
     const Plan plan = c.ThePlan();
     const MeshLayout layout(plan.mesh);
     auto made = MeshGroups::Make(&world, layout, {kTensor, kGradientAxes, kPipeline});
@@ -302,6 +308,126 @@ TEST(Pipeline, WeightGradientsThatWaitAreTheSameBits) {
     const std::vector<Outcome> later = TrainOn(c);
     for (size_t rank = 0; rank < later.size(); ++rank) {
       EXPECT_EQ(later[rank].values, at_once[rank].values);
+    }
+  }
+}
+
+/// Values by name of the state that `trainer` is to save.
+std::map<std::string, std::vector<float>> SavedValues(Trainer& trainer) {
+  std::map<std::string, std::vector<float>> values;
+  for (const NamedTensor& tensor : trainer.StateTensors()) {
+    if (tensor.holder == NamedTensor::Holder::kOtherStage) continue;
+    values[tensor.name] = ValuesOf(tensor.view);
+  }
+  return values;
+}
+
+TEST(Pipeline, StateIsReadByOtherMeshesBitForBit) {
+  const Case stages{"stages", Gpt2Model(), "1f1b", {3, 2}};
+  FaultEnv env;
+  ASSERT_TRUE(env.CreateDirs("/stages").ok());
+  ASSERT_TRUE(env.CreateDirs("/whole").ok());
+  CheckpointManifest of_stages, of_whole;
+  of_stages.files.resize(2);
+  std::vector<std::map<std::string, std::vector<float>>> saved(2);
+  RunRanks(2, std::chrono::seconds(20), [&](Collective& world) {
+    Rank rank(stages, world);
+    for (int step = 0; step < 2; ++step) ASSERT_TRUE(rank.trainer->Step().ok());
+    const auto own = static_cast<size_t>(world.rank());
+    saved[own] = SavedValues(*rank.trainer);
+    std::vector<NamedTensor> tensors = rank.trainer->StateTensors();
+    std::erase_if(tensors, [](const NamedTensor& tensor) {
+      return tensor.holder == NamedTensor::Holder::kOtherStage;
+    });
+    auto file = WriteTensorFile(env, "/stages", world.rank(), 2, tensors);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    of_stages.files[own] = *file;
+  });
+  std::map<std::string, std::vector<float>> all = saved[0];
+  all.insert(saved[1].begin(), saved[1].end());
+  EXPECT_EQ(all.size(), saved[0].size() + saved[1].size()) << "each tensor is saved once";
+  // Replicas, as one rank, have the whole state.
+  RunRanks(1, std::chrono::seconds(20), [&](Collective& world) {
+    Rank rank(stages.Whole(), world);
+    const std::vector<NamedTensor> tensors = rank.trainer->StateTensors();
+    const Status loaded = LoadTensors(env, "/stages", of_stages, tensors);
+    ASSERT_TRUE(loaded.ok()) << loaded.message();
+    EXPECT_EQ(SavedValues(*rank.trainer), all);
+    auto file = WriteTensorFile(env, "/whole", 0, 1, tensors);
+    ASSERT_TRUE(file.ok());
+    of_whole.files = {*file};
+  });
+  RunRanks(2, std::chrono::seconds(20), [&](Collective& world) {
+    Rank rank(stages, world);
+    const Status loaded =
+        LoadTensors(env, "/whole", of_whole, rank.trainer->StateTensors(), ExtraTensors::kIgnore);
+    ASSERT_TRUE(loaded.ok()) << loaded.message();
+    EXPECT_EQ(SavedValues(*rank.trainer), saved[static_cast<size_t>(world.rank())]);
+    for (const NamedTensor& tensor : rank.trainer->StateTensors()) {
+      EXPECT_EQ(ValuesOf(tensor.view), all.at(tensor.name)) << "the tied table, too";
+    }
+  });
+}
+
+TEST(Pipeline, ARankThatIsLostStopsAllOthersWhichCanNameIt) {
+  const Case stages{"stages", Gpt2Model(), "1f1b", {2, 1, 1, 1}};
+  RunRanks(4, std::chrono::seconds(20), [&](Collective& world) {
+    Rank rank(stages, world);
+    ASSERT_TRUE(rank.trainer->Step().ok());
+    if (world.rank() == 2) {
+      // As when its process ends: all connections go.
+      rank.pipeline->Abort();
+      rank.groups.Abort();
+      return;
+    }
+    EXPECT_EQ(rank.trainer->Step().status().code(), StatusCode::kUnavailable);
+    for (int wait = 0; wait < 500 && world.Health().ok(); ++wait) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_THAT(world.Health().message(), testing::HasSubstr("rank 2 "));
+  });
+}
+
+TEST(Pipeline, TakesTheMemoryThatIsPredicted) {
+  for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"}) {
+    for (const std::string policy : {"keep", "recompute"}) {
+      SCOPED_TRACE(schedule + policy);
+      Case c{"memory", Gpt2Model(), schedule, {3, 2}};
+      c.model.layers = 5;
+      c.model.width = 128;
+      c.model.context = 128;
+      c.model.dropout = 0;
+      c.policy = policy;
+      c.length = 128;
+      MemoryBreakdown fullest;
+      std::mutex mutex;
+      RunRanks(2, std::chrono::seconds(20), [&](Collective& world) {
+        Rank rank(c, world);
+        ASSERT_TRUE(rank.trainer->Step().ok());
+        auto report = rank.trainer->Step();
+        ASSERT_TRUE(report.ok());
+        const std::lock_guard lock(mutex);
+        if (TotalBytes(report->peak_memory) > TotalBytes(fullest)) fullest = report->peak_memory;
+      });
+      MemoryInputs inputs;
+      inputs.shape = ModelShape(c.model);
+      inputs.sequence_length = c.length;
+      inputs.accumulation_steps = kBatch;
+      inputs.precision = &PrecisionOf("fp32");
+      inputs.optimizer = OptimizerBytesOf(c.model, c.Job(), DType::kF32);
+      inputs.recomputed_blocks = policy == "keep" ? 0 : c.model.layers;
+      auto steps = NamedSchedule(schedule, 2, 1, kBatch);
+      ASSERT_TRUE(steps.ok());
+      const MemoryBreakdown predicted = PredictPipelineMemory(inputs, c.cut, *steps);
+      const double ratio = static_cast<double>(predicted.activations_bytes) /
+                           static_cast<double>(fullest.activations_bytes);
+      EXPECT_GT(ratio, 0.9);
+      // Passes that wait do not all have what is made again at the peak.
+      EXPECT_LT(ratio, schedule == std::string("zero_bubble") && policy != "keep" ? 1.6 : 1.1);
+      EXPECT_NEAR(static_cast<double>(predicted.gradients_bytes),
+                  static_cast<double>(fullest.gradients_bytes), 1e5);
+      EXPECT_NEAR(static_cast<double>(predicted.optimizer_bytes),
+                  static_cast<double>(fullest.optimizer_bytes), 1e5);
     }
   }
 }

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/pipeline_shape.h"
+#include "common/pipeline/schedule.h"
+#include "coordinator/planner/time_model.h"
+
+namespace weft::planner {
+
+/// What beside StepInputs the step of a pipeline depends on.
+struct PipelineTimeInputs {
+  const std::vector<int64_t>& cut;  ///< Blocks of each stage.
+  const PipelineSchedule& schedule;
+  int64_t micro_batch = 1;
+  int64_t sequence_length = 1;
+  const Fp8Spec& fp8;
+  double dropout = 0;
+  bool within_worker = false;  ///< Neighbours in the pipeline are on one machine.
+};
+
+/// PredictStep of a pipeline (common/pipeline/simulate.h with the times of each stage): the parts
+/// of the rank that computes most and, as exposed communication, what the steps of the schedule
+/// take beyond them. `inputs` are those of one rank with the whole network.
+TimeBreakdown PredictPipelineStep(const StepInputs& inputs, const PipelineTimeInputs& pipeline,
+                                  const RateModel& rates);
+
+}  // namespace weft::planner
