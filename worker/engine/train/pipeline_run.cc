@@ -147,7 +147,7 @@ Status PipelineRun::Train(std::vector<TokenBatch> batches, ParameterGradients& g
   gradient_scale_ = gradient_scale;
   total_ = total;
   split_ = schedule->split_backward;
-  const Status status = RunSteps(schedule->steps[static_cast<size_t>(parts_.pipeline->rank())]);
+  Status status = RunSteps(schedule->steps[static_cast<size_t>(parts_.pipeline->rank())]);
   failed_ = !status.ok();
   return status;
 }
@@ -175,7 +175,7 @@ Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
     }
     return OkStatus();
   };
-  const Status status = run();
+  Status status = run();
   failed_ = !status.ok();
   return status;
 }
