@@ -60,6 +60,17 @@ struct MemoryBreakdown {
   bool operator==(const MemoryBreakdown&) const = default;
 };
 
+/// Component by component.
+inline void AddTo(MemoryBreakdown& sum, const MemoryBreakdown& m) {
+  sum.parameters_bytes += m.parameters_bytes;
+  sum.gradients_bytes += m.gradients_bytes;
+  sum.optimizer_bytes += m.optimizer_bytes;
+  sum.activations_bytes += m.activations_bytes;
+  sum.workspace_bytes += m.workspace_bytes;
+  sum.communication_bytes += m.communication_bytes;
+  sum.runtime_bytes += m.runtime_bytes;
+}
+
 inline int64_t TotalBytes(const MemoryBreakdown& m) {
   return m.parameters_bytes + m.gradients_bytes + m.optimizer_bytes + m.activations_bytes +
          m.workspace_bytes + m.communication_bytes + m.runtime_bytes;

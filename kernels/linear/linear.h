@@ -19,6 +19,9 @@ class PackedWeight {
   /// stays where it is, unchanged, until the next Pack() or the last product.
   virtual Status Pack(const Stream& stream, const TensorView& master) = 0;
 
+  /// Whether products read the stored matrix, too, and not the packed copy alone.
+  virtual bool reads_master() const { return true; }
+
   /// Bytes held by the packed copy.
   virtual int64_t Bytes() const = 0;
 

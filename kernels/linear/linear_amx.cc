@@ -84,6 +84,8 @@ class AmxWeight final : public CpuWeight {
     return OkStatus();
   }
 
+  bool reads_master() const override { return false; }
+
   int64_t Bytes() const override {
     return out_features() * in_features() * int64_t{sizeof(BFloat16)};
   }

@@ -13,7 +13,8 @@ void ParameterGradients::StartPass(ReadyHook on_ready) {
   for (State& state : state_) {
     state.open_uses = 0;
     state.reported = false;
-    if (place_) state.written = false;
+    state.placed = false;
+    if (place_ && !carries_sums_) state.written = false;
   }
 }
 
@@ -40,8 +41,9 @@ Status ParameterGradients::EndForward() {
 Result<ParameterGradients::Target> ParameterGradients::Write(int64_t index) {
   WEFT_CHECK(trainable(index), "a frozen parameter has no gradient");
   WEFT_CHECK(!state_[index].reported, "gradient written after it was reported complete");
-  if (place_ && !state_[index].written) {
+  if (place_ && !state_[index].placed) {
     WEFT_ASSIGN_OR_RETURN(gradients_[index], place_(index));
+    state_[index].placed = true;
   }
   Target target{gradients_[index], state_[index].written};
   state_[index].written = true;

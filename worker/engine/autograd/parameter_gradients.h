@@ -25,10 +25,14 @@ class ParameterGradients {
       state_[i].trainable = static_cast<bool>(gradients_[i]);
   }
 
-  /// Gradients without memory of their own: each pass writes them anew, where `place` says when it
-  /// writes the first of a parameter. `trainable`: by parameter.
-  ParameterGradients(const std::vector<bool>& trainable, Placer place)
-      : gradients_(trainable.size()), state_(trainable.size()), place_(std::move(place)) {
+  /// Gradients without memory of their own: each pass writes them anew, or with `carries_sums` adds
+  /// to those of the passes before, where `place` says when it first touches one. `trainable`: by
+  /// parameter.
+  ParameterGradients(const std::vector<bool>& trainable, Placer place, bool carries_sums = false)
+      : gradients_(trainable.size()),
+        state_(trainable.size()),
+        place_(std::move(place)),
+        carries_sums_(carries_sums) {
     for (size_t i = 0; i < state_.size(); ++i) state_[i].trainable = trainable[i];
   }
 
@@ -77,10 +81,12 @@ class ParameterGradients {
     int32_t open_uses = 0;
     bool written = false;   ///< In this step.
     bool reported = false;  ///< In this pass.
+    bool placed = false;    ///< In this pass.
   };
   std::vector<TensorView> gradients_;
   std::vector<State> state_;
   Placer place_;  ///< Or none.
+  bool carries_sums_ = false;
   ReadyHook on_ready_;
 };
 

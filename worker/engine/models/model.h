@@ -31,6 +31,7 @@ struct ModelOptions {
   bool place_gradients = false;  ///< They have no memory of their own.
   bool shard_values = false;     ///< Ranks hold a part of each (ParameterSet::ShardValues).
   int64_t update_rank = 0;       ///< Which of them this is; read with shard_values.
+  bool offload = false;          ///< Parameters stand in the host tier (ParameterSet::Offload).
 
   /// Ranks that share each matrix, or none; outlives the model.
   const TensorParallel* tensor = nullptr;

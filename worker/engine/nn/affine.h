@@ -18,8 +18,8 @@ class Affine {
   Result<Value> Forward(Context& context, Tape& tape, Value x) const;
 
  private:
-  TensorView scale() const { return scale_ < 0 ? TensorView() : parameters_->value(scale_); }
-  TensorView shift() const { return shift_ < 0 ? TensorView() : parameters_->value(shift_); }
+  TensorView scale() const { return scale_ < 0 ? TensorView() : parameters_->operand(scale_); }
+  TensorView shift() const { return shift_ < 0 ? TensorView() : parameters_->operand(shift_); }
   Status Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& x,
                        const Tensor& dx) const;
 

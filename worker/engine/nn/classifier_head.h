@@ -43,7 +43,7 @@ class ClassifierHead {
   Result<Tensor> Logits(Context& context, const Tensor& hidden) const;
 
  private:
-  TensorView Bias() const { return bias_ < 0 ? TensorView() : parameters_->padded_value(bias_); }
+  TensorView Bias() const { return bias_ < 0 ? TensorView() : parameters_->padded_operand(bias_); }
   /// Losses, and the gradients of logits in their place; `found` is memory for it, of tensor_.
   Status CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
                       const Tensor& found) const;

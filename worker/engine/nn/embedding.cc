@@ -15,7 +15,7 @@ kernels::EmbeddingPart PartOf(const Parameter& table) {
 Result<Value> Embedding::Forward(Context& context, Tape& tape, const Tensor& tokens,
                                  const Tensor& positions) const {
   ProfileScope scope(context.profiler, "embedding forward");
-  const TensorView table = parameters_->value(token_table_);
+  const TensorView table = parameters_->operand(token_table_);
   const bool positioned = position_table_ >= 0;
   const kernels::EmbeddingPart part = PartOf((*parameters_)[token_table_]);
   // One summand has the positions.
@@ -27,7 +27,7 @@ Result<Value> Embedding::Forward(Context& context, Tape& tape, const Tensor& tok
       {.tokens = tokens,
        .positions = adds_positions ? positions.view() : TensorView(),
        .token_table = table,
-       .position_table = adds_positions ? parameters_->value(position_table_) : TensorView(),
+       .position_table = adds_positions ? parameters_->operand(position_table_) : TensorView(),
        .out = out,
        .part = part}));
   tape.UseParameter(token_table_);

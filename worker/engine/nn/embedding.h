@@ -11,13 +11,16 @@ namespace weft::engine {
 /// have some tokens each, their results are summands of the embedding.
 class Embedding {
  public:
-  /// `position_table` is -1 where positions enter elsewhere.
-  Embedding(const ParameterSet* parameters, int64_t token_table, int64_t position_table,
-            DType compute)
+  /// `position_table` is -1 where positions enter elsewhere, `token_table` where another stage has
+  /// the embedding.
+  Embedding(ParameterSet* parameters, int64_t token_table, int64_t position_table, DType compute)
       : parameters_(parameters),
         token_table_(token_table),
         position_table_(position_table),
-        compute_(compute) {}
+        compute_(compute) {
+    if (token_table >= 0) parameters->SetReadDirectly(token_table);
+    if (position_table >= 0) parameters->SetReadDirectly(position_table);
+  }
 
   /// Of [count] indices, in the compute type [count, width].
   Result<Value> Forward(Context& context, Tape& tape, const Tensor& tokens,

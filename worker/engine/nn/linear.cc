@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear_fp8/linear_fp8.h"
+#include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
 namespace {
@@ -68,8 +69,27 @@ Status PackedParameter::Copies::Make(Context& context) {
     WEFT_ASSIGN_OR_RETURN(packed,
                           spare->Take(context, master.shape[0], master.shape[1], products.compute));
   }
+  if (parameters->offloaded()) return MakeOffloaded(context, master);
   WEFT_RETURN_IF_ERROR(packed.weight->Pack(context.stream, master));
   return packed.held.Set(context.allocator, Component::kParameters, packed.weight->Bytes());
+}
+
+// The packed copy alone is on the device, or the stored matrix where products read that.
+Status PackedParameter::Copies::MakeOffloaded(Context& context, const TensorView& master) {
+  HostTier& host = *context.host;
+  kernels::PackedWeight& weight = *packed.weight;
+  for (int64_t i = index; i < index + count; ++i) host.updated().WaitFor(i);
+  WEFT_RETURN_IF_ERROR(packed.held.Set(context.allocator, Component::kParameters, weight.Bytes()));
+  if (!weight.reads_master()) {
+    return host.up().Move(static_cast<size_t>(weight.Bytes()),
+                          [&] { return weight.Pack(context.stream, master); });
+  }
+  if (!stored) {
+    WEFT_ASSIGN_OR_RETURN(stored,
+                          Tensor::New(context, Component::kParameters, master.dtype, master.shape));
+  }
+  host.up().Copy(stored.view().data, master.data, master.Bytes());
+  return weight.Pack(context.stream, stored);
 }
 
 Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
@@ -88,7 +108,7 @@ Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
 }
 
 TensorView Linear::Bias() const {
-  return bias_ < 0 ? TensorView() : parameters_->stacked_value(bias_, weight_.count());
+  return bias_ < 0 ? TensorView() : parameters_->stacked_operand(bias_, weight_.count());
 }
 
 Status Linear::Pack(Context& context, Repack what) {

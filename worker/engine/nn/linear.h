@@ -64,7 +64,10 @@ class PackedParameter {
     Fp8Tensor fp8;
     int64_t version = 0;
 
+    Tensor stored;  ///< Copy on the device of an offloaded matrix that products read.
+
     Status Make(Context& context) override;
+    Status MakeOffloaded(Context& context, const TensorView& master);
     void Drop() override { spare->Give(std::move(packed)); }
   };
   std::shared_ptr<Copies> copies_;

@@ -13,6 +13,7 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -374,14 +375,44 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   }
   LayOutGradients();
   const size_t bytes = LayOutValues(matrices);
-  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
+  Context below = context;
+  if (offloaded_) {
+    WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host tier");
+    below.allocator = &context.host->allocator();
+    WEFT_RETURN_IF_ERROR(AllocateOperands(context));
+  }
+  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(below, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
   if (!with_gradients || place_gradients_) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(
-      gradients_, Tensor::New(context, Component::kGradients, DType::kF32, Shape{gradient_count_}));
+      gradients_, Tensor::New(below, Component::kGradients, DType::kF32, Shape{gradient_count_}));
   PlaceGradients({0, gradient_count_}, gradients_.As<float>());
   return Clear(stream_, gradients_);
+}
+
+Status ParameterSet::AllocateOperands(Context& context) {
+  size_t bytes = 0;
+  for (Parameter& parameter : parameters_) {
+    if (parameter.shape.rank >= 2 && !parameter.read_directly) continue;
+    if (!parameter.stacked) bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    parameter.operand_offset = static_cast<int64_t>(bytes);
+    bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
+  }
+  WEFT_ASSIGN_OR_RETURN(operands_, Tensor::New(context, Component::kParameters, DType::kU8,
+                                               Shape{static_cast<int64_t>(bytes)}));
+  return Clear(stream_, operands_);
+}
+
+Status ParameterSet::UploadOperands(Context& context, bool matrices) const {
+  if (!offloaded_) return OkStatus();
+  for (int64_t i = 0; i < size(); ++i) {
+    if (parameters_[i].operand_offset < 0 || (parameters_[i].shape.rank >= 2) != matrices) continue;
+    context.host->updated().WaitFor(i);
+    const TensorView from = value(i);
+    context.host->up().Copy(operand(i).data, from.data, from.Bytes());
+  }
+  return OkStatus();
 }
 
 Status ParameterSet::Initialize(uint64_t seed) {
@@ -510,6 +541,14 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
   }
   return {values_.As<uint8_t>() + parameter.value_offset, parameter.dtype,
           ShapeOf(index, count, padded), values_.view().device};
+}
+
+TensorView ParameterSet::OperandView(int64_t index, int64_t count, bool padded) const {
+  TensorView view = ValueView(index, count, padded);
+  if (!offloaded_) return view;
+  WEFT_CHECK(parameters_[index].operand_offset >= 0, "only packed copies of it are on the device");
+  view.data = operands_.As<uint8_t>() + parameters_[index].operand_offset;
+  return view;
 }
 
 TensorView ParameterSet::GradientView(int64_t index, int64_t count, bool padded) const {

@@ -80,6 +80,8 @@ struct Parameter {
   DType dtype = DType::kF32;    ///< Of its value, from Allocate on.
   int64_t unit = 0;             ///< See ParameterSet::StartUnit.
   size_t value_offset = 0;      ///< First byte in the buffer of values; of sharded ones element.
+  bool read_directly = false;   ///< See ParameterSet::SetReadDirectly.
+  int64_t operand_offset = -1;  ///< First byte in that of operands, where it has a place there.
   int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
 
   bool trainable() const { return gradient_offset >= 0; }
@@ -201,6 +203,15 @@ class ParameterSet {
   bool values_sharded() const { return shard_rank_ >= 0; }
   int64_t shard_rank() const { return shard_rank_; }
 
+  /// Operations read this matrix itself; others they read packed. So they do vectors.
+  void SetReadDirectly(int64_t index) { parameters_[index].read_directly = true; }
+
+  /// Values and gradients stand in the host tier of the context; gradients have places on the
+  /// device meanwhile, by PlaceGradients. The device has a copy of what operations read directly:
+  /// operand(). Before Allocate.
+  void Offload() { offloaded_ = true; }
+  bool offloaded() const { return offloaded_; }
+
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
 
@@ -224,6 +235,16 @@ class ParameterSet {
   int64_t ElementCount() const;
 
   TensorView value(int64_t index) const { return ValueView(index, 1, false); }
+  /// What operations read on the device: the value itself, or its copy.
+  TensorView operand(int64_t index) const { return OperandView(index, 1, false); }
+  TensorView padded_operand(int64_t index) const { return OperandView(index, 1, true); }
+  TensorView stacked_operand(int64_t first, int64_t count) const {
+    return OperandView(first, count, false);
+  }
+  /// Renews the copies of offloaded values, of matrices or of vectors, each as soon as an update
+  /// under way is done with it.
+  Status UploadOperands(Context& context, bool matrices) const;
+
   /// None for a frozen parameter, and while it has no place. That of a weight with factors is of
   /// the weight, before theirs are made of it.
   TensorView gradient(int64_t index) const { return GradientView(index, 1, false); }
@@ -315,7 +336,9 @@ class ParameterSet {
   void LayOutGradients();
   void LayOutRegions(DType matrices);
   Status AllocateShards(Context& context);
+  Status AllocateOperands(Context& context);
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
+  TensorView OperandView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
   Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
 
@@ -324,6 +347,7 @@ class ParameterSet {
   Factoring factoring_ = Factoring::kNone;
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
+  bool offloaded_ = false;
   bool values_follow_gradients_ = false;
   int64_t unit_ = 0;        ///< Of what is registered next.
   int64_t used_last_ = -1;  ///< See UseInLastUnit.
@@ -339,6 +363,7 @@ class ParameterSet {
   int64_t gradient_count_ = 0;
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
   Tensor values_;                     ///< Bytes: parameters differ in type.
+  Tensor operands_;                   ///< Bytes; none where values are not offloaded.
   Tensor gradients_;
   std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
 };

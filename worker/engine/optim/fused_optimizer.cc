@@ -3,12 +3,16 @@
 #include <limits>
 
 #include "common/rng.h"
+#include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
 namespace {
 
 using kernels::StepValue;
 using kernels::UpdateInputs;
+
+// Of a tile of an offloaded update: long enough for all threads, short beside a block's weights.
+constexpr int64_t kTileElements = int64_t{1} << 20;
 
 float F32(double value) {
   return static_cast<float>(value);
@@ -114,13 +118,27 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
         UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]);
     for (size_t k = 0; k < rule.state.size(); ++k) tensor.state[k] = optimizer->state_[next++];
     optimizer->tensors_.push_back(tensor);
+    optimizer->parameters_.push_back(part.index);
   }
   return std::unique_ptr<Optimizer>(std::move(optimizer));
 }
 
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
-  return rule_.run(context.stream, spec_, InputsOf(context, args, tensors_),
-                   context.Number(args.update, &StepNumbers::update));
+  UpdateInputs inputs = InputsOf(context, args, tensors_);
+  const auto update = context.Number(args.update, &StepNumbers::update);
+  if (context.host == nullptr) return rule_.run(context.stream, spec_, inputs, update);
+  const std::span<const kernels::UpdateTensor> all = inputs.tensors;
+  for (size_t begin = 0; begin < all.size();) {
+    size_t end = begin;
+    for (int64_t elements = 0; end < all.size() && elements < kTileElements; ++end) {
+      elements += all[end].count;
+    }
+    inputs.tensors = all.subspan(begin, end - begin);
+    WEFT_RETURN_IF_ERROR(rule_.run(context.stream, spec_, inputs, update));
+    context.host->updated().Reach(parameters_[end - 1] + 1);
+    begin = end;
+  }
+  return OkStatus();
 }
 
 }  // namespace weft::engine

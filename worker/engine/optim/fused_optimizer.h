@@ -43,6 +43,8 @@ class FusedOptimizer : public Optimizer {
                                                 const std::vector<ParameterRule>& rules,
                                                 std::span<const ParameterPart> parts);
 
+  /// With a host tier it runs tile by tile, in the order of the parameters, and tells of each
+  /// (UpdateProgress): the bits are the same.
   Status Update(Context& context, const UpdateArgs& args) override;
   bool repeats() const override { return true; }
   std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }
@@ -54,6 +56,7 @@ class FusedOptimizer : public Optimizer {
   const FusedRule& rule_;
   OptimizerState state_;
   std::vector<kernels::UpdateTensor> tensors_;
+  std::vector<int64_t> parameters_;  ///< Index of each.
 };
 
 }  // namespace weft::engine

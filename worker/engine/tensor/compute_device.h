@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/device.h"
 #include "worker/engine/tensor/allocator.h"
 #include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
 
@@ -16,6 +18,8 @@ class ComputeDevice {
  public:
   struct Options {
     Device device;
+    /// Memory of the host as a tier of its own below the device's; none without offload.
+    std::optional<HostTier::Options> host = std::nullopt;
     int64_t limit_bytes = 0;     ///< Most that the allocator holds; 0: no limit.
     int64_t expected_bytes = 0;  ///< Of a CUDA device, taken at once; 0: as they are needed.
     size_t chunk_bytes = size_t{256} << 20;  ///< Of a CUDA device, when they are.
@@ -26,10 +30,14 @@ class ComputeDevice {
   static Result<std::unique_ptr<ComputeDevice>> Open(const Options& options);
 
   Allocator& allocator() { return *allocator_; }
+  /// None without offload.
+  HostTier* host() { return host_.get(); }
   Stream stream() { return stream_ == nullptr ? Stream() : stream_->stream(); }
 
   /// The seed is the caller's.
-  Context NewContext() { return {.stream = stream(), .allocator = allocator_.get()}; }
+  Context NewContext() {
+    return {.stream = stream(), .allocator = allocator_.get(), .host = host_.get()};
+  }
 
   /// Waits for everything enqueued, and returns what went wrong in it.
   Status Synchronize() { return stream_ == nullptr ? OkStatus() : stream_->Synchronize(); }
@@ -38,6 +46,7 @@ class ComputeDevice {
   ComputeDevice() = default;
 
   std::unique_ptr<Allocator> allocator_;
+  std::unique_ptr<HostTier> host_;  ///< Or none; its jobs end before the device's memory goes.
   std::unique_ptr<kernels::cuda::StreamState> stream_;  ///< None on a CPU.
 };
 

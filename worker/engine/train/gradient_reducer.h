@@ -29,6 +29,10 @@ class GradientReducer {
   /// micro-batch, and those of each micro-batch are reduced.
   virtual bool places_gradients() const { return false; }
 
+  /// Then: whether what PlaceGradient gives holds the sums of the earlier micro-batches of the
+  /// step, to which this one adds.
+  virtual bool carries_sums() const { return false; }
+
   /// Where the gradient of parameter `index` of this micro-batch is to be written.
   virtual Result<TensorView> PlaceGradient(int64_t index) {
     return InternalError("gradient " + std::to_string(index) + " has a place of its own");

@@ -34,7 +34,7 @@ Status Trainer::Pack(std::optional<int64_t> step) {
   const MixtureKey key{context.seed, step.value_or(0)};
   WEFT_RETURN_IF_ERROR(MergeWeights(context, parameters, step ? &key : nullptr));
   ProfileScope scope(context.profiler, "pack weights");
-  WEFT_RETURN_IF_ERROR(parts_.model->Pack(context, stale_.value_or(Repack::kTrained)));
+  WEFT_RETURN_IF_ERROR(UploadWeights(context));
   stale_.reset();
   packed_step_ = step;
   return OkStatus();
@@ -402,13 +402,8 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
        .made = &totals->made}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
-  {
-    ProfileScope scope(context.profiler, "update");
-    WEFT_RETURN_IF_ERROR(
-        updater_->Update(context, {.learning_rate = report.learning_rate,
-                                   .update = counters_.updates + 1,
-                                   .gate = {.factor = &totals->factor, .made = &totals->made}}));
-  }
+  if (context.host != nullptr) return UpdateOffloaded(report);
+  WEFT_RETURN_IF_ERROR(UpdateParameters(report));
   if (!parts().empty()) {
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
     WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
@@ -416,6 +411,15 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   }
   stale_ = stale_.value_or(Repack::kTrained);
   return Pack(counters_.step + 1);
+}
+
+Status Trainer::UpdateParameters(const StepReport& report) {
+  Context& context = *parts_.context;
+  const StepTotals* totals = totals_.device();
+  ProfileScope scope(context.profiler, "update");
+  return updater_->Update(context, {.learning_rate = report.learning_rate,
+                                    .update = counters_.updates + 1,
+                                    .gate = {.factor = &totals->factor, .made = &totals->made}});
 }
 
 Status Trainer::FinishUpdate(StepReport& report) {
@@ -482,6 +486,7 @@ Result<StepReport> Trainer::Step() {
   if (report.overflow) ++counters_.overflows;
   report.peak_memory = context.allocator->Peaks();
   report.step_memory = context.allocator->TakeRecentPeaks();
+  ReportTiers(report);
   return report;
 }
 

@@ -115,6 +115,8 @@ class Trainer {
 
   /// Packs the weights of step `step`, or with none those of evaluation, where that is not done.
   Status Pack(std::optional<int64_t> step);
+  /// Renews what is on the device of offloaded weights, or the packed copies alone.
+  Status UploadWeights(Context& context);
 
   /// Those of this rank; `data_step` counts as DataStep() does.
   Result<StepBatches> LoadBatches(int64_t data_step);
@@ -146,6 +148,11 @@ class Trainer {
   Status SumOverShards(PhaseSeconds& seconds);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
+  Status UpdateParameters(const StepReport& report);
+  /// Where the parameters are in the host tier.
+  Status UpdateOffloaded(StepReport& report);
+  /// Adds what the host tier holds to the report.
+  void ReportTiers(StepReport& report) const;
   /// Waits for what was measured, and draws the conclusions.
   Status FinishUpdate(StepReport& report);
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }

@@ -8,6 +8,7 @@
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
 namespace {
@@ -31,6 +32,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
       CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
   WEFT_RETURN_IF_ERROR(CheckPipelineParallel(job, pipeline, plan.pipeline_schedule,
                                              plan.pipeline_chunks, plan.accumulation_steps));
+  if (plan.offload_optimizer != "none" &&
+      (parts.context->host == nullptr || parts.reducer == nullptr ||
+       !parts.model->parameters().offloaded())) {
+    return InvalidError("plan.offload_optimizer " + plan.offload_optimizer +
+                        ", but the model stands on the device");
+  }
   if (parts.model->parameters().of_stage() != (parts.pipeline != nullptr) ||
       parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
     return InvalidError("the model was made for another mesh than the trainer");
@@ -82,7 +89,8 @@ ParameterGradients GradientsOf(const TrainerParts& parts) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     trainable.push_back(parameters[i].differentiated());
   }
-  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); }};
+  return {trainable, [reducer](int64_t index) { return reducer->PlaceGradient(index); },
+          reducer->carries_sums()};
 }
 
 }  // namespace
@@ -94,7 +102,8 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .fp8 = train.fp8,
           .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
           .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1,
-          .shard_values = plan.zero_stage > 2 && plan.mesh.data > 1};
+          .shard_values = plan.zero_stage > 2 && plan.mesh.data > 1,
+          .offload = plan.offload_optimizer != "none"};
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
@@ -110,9 +119,11 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
+  Context state = *parts.context;
+  if (state.host != nullptr) state.allocator = &state.host->allocator();
   WEFT_ASSIGN_OR_RETURN(
       trainer->updater_,
-      Updater::New(*parts.context, job, parts.model->parameters(),
+      Updater::New(state, job, parts.model->parameters(),
                    parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16,
                    trainer->parts()));
   Context& context = *parts.context;

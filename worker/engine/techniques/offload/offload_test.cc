@@ -1,0 +1,270 @@
+// Training with state in the host tier against plain training: the same bits.
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/model/gradient_bytes.h"
+#include "common/model/memory_model.h"
+#include "common/model/model_counts.h"
+#include "kernels/cpu/isa.h"
+#include "worker/engine/techniques/offload/offloaded_gradients.h"
+#include "worker/engine/tensor/compute_device.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kBucketBytes = 16384;  // several buckets, also of tiny models
+
+/// A model and its trainer on a device with a host tier below it, or without.
+struct Training {
+  std::unique_ptr<ComputeDevice> device;
+  Context context;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<OffloadedGradients> offload;
+  std::unique_ptr<RandomTokens> tokens;
+  std::unique_ptr<Trainer> trainer;
+
+  Training() = default;
+  Training(const JobSpec& job, const Plan& plan, bool offloads) {
+    const Status made = Make(job, plan, offloads);
+    WEFT_CHECK(made.ok(), made.message());
+  }
+
+  Status Make(const JobSpec& job, Plan plan, bool offloads) {
+    kernels::cpu::SetThreads(1);
+    tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
+    plan.offload_optimizer = offloads ? "host" : "none";
+    ComputeDevice::Options options;
+    options.limit_bytes = plan.device_memory_bytes;
+    if (offloads) options.host = {{.link_bytes_per_second = plan.host_link_bytes_per_second}};
+    WEFT_ASSIGN_OR_RETURN(device, ComputeDevice::Open(options));
+    context = device->NewContext();
+    WEFT_ASSIGN_OR_RETURN(model, NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
+    WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
+    if (offloads) {
+      offload = std::make_unique<OffloadedGradients>(context, &model->parameters(), kBucketBytes);
+    }
+    WEFT_ASSIGN_OR_RETURN(trainer, Trainer::New(job, plan,
+                                                {.context = &context,
+                                                 .model = model.get(),
+                                                 .train = tokens.get(),
+                                                 .validation = tokens.get(),
+                                                 .reducer = offload.get()}));
+    return OkStatus();
+  }
+
+  std::map<std::string, std::vector<float>> State() {
+    std::map<std::string, std::vector<float>> state;
+    for (const NamedTensor& tensor : trainer->StateTensors()) {
+      state[tensor.name] = ValuesOf(tensor.view);
+    }
+    return state;
+  }
+};
+
+using State = std::map<std::string, std::vector<float>>;
+
+/// The names of tensors that are not the same in both.
+std::string Differing(const State& a, const State& b) {
+  std::string names;
+  for (const auto& [name, values] : a) {
+    if (!b.contains(name) || b.at(name) != values) names += name + " ";
+  }
+  return names + (a.size() == b.size() ? "" : "and others");
+}
+
+/// Trains both ways and compares all that is left and told.
+void ExpectSame(const JobSpec& job, const Plan& plan, int steps = 4) {
+  Training plain(job, plan, false), offloaded(job, plan, true);
+  for (int i = 0; i < steps; ++i) {
+    const auto a = plain.trainer->Step(), b = offloaded.trainer->Step();
+    ASSERT_TRUE(a.ok() && b.ok()) << a.status().message() << b.status().message();
+    EXPECT_EQ(a->loss, b->loss) << i;
+    EXPECT_EQ(a->gradient_norm, b->gradient_norm) << i;
+    EXPECT_EQ(a->skipped, b->skipped);
+    EXPECT_EQ(a->loss_scale, b->loss_scale);
+    ASSERT_EQ(a->norms.size(), b->norms.size());
+    for (size_t g = 0; g < a->norms.size(); ++g) {
+      EXPECT_EQ(a->norms[g].gradient, b->norms[g].gradient);
+      EXPECT_EQ(a->norms[g].parameter, b->norms[g].parameter);
+    }
+  }
+  EXPECT_EQ(Differing(plain.State(), offloaded.State()), "");
+  const auto a = plain.trainer->Evaluate(), b = offloaded.trainer->Evaluate();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->loss, b->loss);
+}
+
+JobSpec LlamaJob() {
+  JobSpec job = TinyJob(4);
+  job.model.family = "llama";
+  job.model.kv_heads = 1;
+  job.model.untied_classifier = true;
+  return job;
+}
+
+TEST(OffloadTest, HasTheBitsOfPlainTrainingInEveryPrecision) {
+  for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
+    for (const int64_t accumulation : {1, 2}) {
+      SCOPED_TRACE(std::string(precision) + " " + std::to_string(accumulation));
+      ExpectSame(TinyJob(4), TinyPlan(precision, 4 / accumulation, accumulation));
+    }
+    SCOPED_TRACE(std::string(precision) + " llama");
+    ExpectSame(LlamaJob(), TinyPlan(precision));
+  }
+}
+
+TEST(OffloadTest, HasThemWithFrozenAndSharedParametersAveragesRecomputationAndTightClipping) {
+  JobSpec job = TinyJob(4);
+  job.model.layers = 4;
+  job.model.distinct_blocks = 2;
+  job.model.freeze = {"*.h.0.attn.*", "*ln_f*"};
+  job.model.dropout = 0.1;
+  job.train.averaging.kind = "ema";
+  job.train.averaging.every_steps = 1;
+  job.train.gradient_clip_norm = 0.01;
+  job.train.log_every_steps = 2;
+  Plan plan = TinyPlan("bf16", 2, 2);
+  plan.block_memory_policy = {"recompute", "keep", "recompute", "keep"};
+  ExpectSame(job, plan);
+}
+
+TEST(OffloadTest, ANonFiniteGradientLeavesParametersAndStateAsTheyWere) {
+  Training training(TinyJob(4), TinyPlan("bf16"), true);
+  ASSERT_TRUE(training.trainer->Step().ok());
+  const auto before = training.State();
+  // A weight that is not finite makes the loss so.
+  float* value = training.model->parameters().value(0).As<float>();
+  const float kept = value[0];
+  value[0] = std::numeric_limits<float>::infinity();
+  training.trainer->Restored(training.trainer->counters());
+  const auto report = training.trainer->Step();
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report->skipped);
+  value[0] = kept;
+  EXPECT_EQ(Differing(training.State(), before), "");
+}
+
+TEST(OffloadTest, TheDeviceHoldsNoOptimizerStateAndFewGradients) {
+  const Plan plan = TinyPlan("bf16");
+  Training plain(TinyJob(4), plan, false), offloaded(TinyJob(4), plan, true);
+  ASSERT_TRUE(plain.trainer->Step().ok() && offloaded.trainer->Step().ok());
+  const MemoryBreakdown all = plain.context.allocator->Peaks();
+  const MemoryBreakdown device = offloaded.context.allocator->Peaks();
+  const MemoryBreakdown host = offloaded.context.host->allocator().Peaks();
+  EXPECT_EQ(device.optimizer_bytes, 0);
+  EXPECT_EQ(host.optimizer_bytes, all.optimizer_bytes);
+  EXPECT_EQ(host.gradients_bytes, all.gradients_bytes);
+  EXPECT_LT(device.gradients_bytes, all.gradients_bytes);
+  EXPECT_EQ(device.activations_bytes, all.activations_bytes);
+}
+
+TEST(OffloadTest, BytesOverTheLinkAreThoseOfTheFormula) {
+  for (const int64_t accumulation : {1, 3}) {
+    Training training(TinyJob(6), TinyPlan("bf16", 6 / accumulation, accumulation), true);
+    ASSERT_TRUE(training.trainer->Step().ok());  // packs twice
+    HostTier& host = *training.context.host;
+    const LinkTotals down = host.down().totals(), up = host.up().totals();
+    ASSERT_TRUE(training.trainer->Step().ok());
+    const ParameterSet& parameters = training.model->parameters();
+    int64_t gradients = 0, operands = 0, packed = 0;
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const Parameter& p = parameters[i];
+      gradients += 4 * p.shape.Elements();
+      if (p.operand_offset >= 0) operands += 4 * p.shape.Elements();
+      // The table of tokens is the classifier's weight, too.
+      if (p.shape.rank > 1 && (p.operand_offset < 0 || i == 0))
+        packed += p.padded_rows * p.shape[1];
+    }
+    EXPECT_EQ(host.down().totals().bytes - down.bytes, accumulation * gradients);
+    const int64_t weights = host.up().totals().bytes - up.bytes - (accumulation - 1) * gradients;
+    // Packed for AMX a number has two bytes; where there is none, products read four.
+    EXPECT_TRUE(weights == operands + 2 * packed || weights == operands + 4 * packed)
+        << weights << " " << operands << " " << packed;
+  }
+}
+
+TEST(OffloadTest, EitherWayGoesOnFromTheStateOfTheOther) {
+  const JobSpec job = TinyJob(4);
+  const Plan plan = TinyPlan("bf16");
+  Training undisturbed(job, plan, false);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(undisturbed.trainer->Step().ok());
+  for (const bool first : {false, true}) {
+    Training from(job, plan, first), to(job, plan, !first);
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(from.trainer->Step().ok());
+    const std::vector<NamedTensor> saved = from.trainer->StateTensors();
+    const std::vector<NamedTensor> restored = to.trainer->StateTensors();
+    ASSERT_EQ(saved.size(), restored.size());
+    for (size_t i = 0; i < saved.size(); ++i) {
+      ASSERT_EQ(saved[i].name, restored[i].name);
+      std::memcpy(restored[i].view.data, saved[i].view.data, saved[i].view.Bytes());
+    }
+    to.trainer->Restored(from.trainer->counters());
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(to.trainer->Step().ok());
+    EXPECT_EQ(Differing(to.State(), undisturbed.State()), "");
+  }
+}
+
+TEST(OffloadTest, TakesOfEachTierWhatThePlannerPredicts) {
+  JobSpec job = TinyJob(2);
+  job.model.layers = 6;
+  job.model.width = 128;
+  job.model.vocab_size = 3000;
+  job.model.context = 64;
+  if (kernels::cpu::ActiveIsa() < kernels::cpu::Isa::kAvx512) GTEST_SKIP() << "no bf16 products";
+  Training training(job, TinyPlan("bf16", 2), true);
+  ASSERT_TRUE(training.trainer->Step().ok() && training.trainer->Step().ok());
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  inputs.micro_batch = 2;
+  inputs.sequence_length = 64;
+  inputs.optimizer = OptimizerBytesOf(job.model, job, DType::kBF16);
+  inputs.offload_optimizer = true;
+  inputs.open_gradients = OpenGradientBytes(job.model, kBucketBytes);
+  const MemoryBreakdown predicted = PredictDeviceTier(inputs);
+  const MemoryBreakdown device = training.context.allocator->Peaks();
+  const auto near = [](int64_t promised, int64_t taken) {
+    EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.03);
+  };
+  if (kernels::cpu::ActiveIsa() >= kernels::cpu::Isa::kAmx) {
+    near(predicted.parameters_bytes, device.parameters_bytes);
+  }
+  EXPECT_LE(device.gradients_bytes, predicted.gradients_bytes * 103 / 100);
+  near(predicted.activations_bytes, device.activations_bytes);
+  const MemoryBreakdown all = PredictMemory(inputs);
+  const MemoryBreakdown host = training.context.host->allocator().Peaks();
+  near(all.parameters_bytes - predicted.parameters_bytes, host.parameters_bytes);
+  near(all.gradients_bytes - predicted.gradients_bytes, host.gradients_bytes);
+  near(all.optimizer_bytes, host.optimizer_bytes);
+}
+
+TEST(OffloadTest, AModelWhoseStateIsTooLargeForTheDeviceTrainsWhereItStandsInTheHostTier) {
+  JobSpec job = TinyJob(1);
+  job.model.width = 128;
+  job.model.layers = 6;
+  Plan plan = TinyPlan("bf16", 1);
+  plan.device_memory_bytes = 8 << 20;  // 1.2 million numbers, of 18 bytes each
+  Training run;
+  const Status plain = run.Make(job, plan, false);
+  EXPECT_EQ(plain.code(), StatusCode::kExhausted);
+  EXPECT_THAT(plain.message(), HasSubstr("goes past the limit of 8388608 bytes"));
+  Training offloaded(job, plan, true);
+  const auto report = offloaded.trainer->Step();
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_LE(offloaded.context.allocator->held_bytes(), plan.device_memory_bytes);
+  EXPECT_GT(TotalBytes(report->peak_memory), 2 * plan.device_memory_bytes);
+  EXPECT_EQ(TotalBytes(report->device_memory), TotalBytes(offloaded.context.allocator->Peaks()));
+}
+
+}  // namespace
+}  // namespace weft::engine

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "common/status.h"
+#include "worker/engine/tensor/allocator.h"
+#include "worker/engine/tensor/link_lane.h"
+
+namespace weft::engine {
+
+/// How far an update of parameters has come that runs tile by tile, in the order of the parameters,
+/// while those that are done already go to the device. Thread-safe.
+class UpdateProgress {
+ public:
+  /// An update begins: no parameter is done. Without one all are.
+  void Start();
+  /// Parameters below `index` are done.
+  void Reach(int64_t index);
+  /// The update is over.
+  void Finish();
+  /// Returns when parameter `index` is done.
+  void WaitFor(int64_t index);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t done_ = INT64_MAX;
+};
+
+/// The memory of the host as a tier below that of the device, with the link between them: where
+/// what is offloaded stands (docs/techniques/offload.md). Outlives all tensors in it.
+class HostTier {
+ public:
+  struct Options {
+    int64_t limit_bytes = 0;            ///< Most that it holds; 0: no limit.
+    int64_t link_bytes_per_second = 0;  ///< In each direction, emulated; 0: as fast as it goes.
+  };
+  explicit HostTier(const Options& options)
+      : allocator_(options.limit_bytes),
+        down_(options.link_bytes_per_second),
+        up_(options.link_bytes_per_second) {}
+
+  Allocator& allocator() { return allocator_; }
+  LinkLane& down() { return down_; }  ///< From the device.
+  LinkLane& up() { return up_; }      ///< To the device.
+  UpdateProgress& updated() { return updated_; }
+
+ private:
+  Allocator allocator_;
+  UpdateProgress updated_;
+  LinkLane down_;
+  LinkLane up_;
+};
+
+}  // namespace weft::engine
