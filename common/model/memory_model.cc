@@ -238,6 +238,20 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
   return kF32 * packed;
 }
 
+/// What the device has of offloaded weights beside packed copies: what operations read as it is,
+/// and matrices that products read beside the packed copy, which those for AMX do not.
+int64_t OperandBytes(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const bool tied = HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
+  const int64_t table = tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) : 0;
+  const int64_t direct = shape.stored - shape.packed + table;
+  const int64_t vectors = shape.stored - shape.stored_matrices;
+  const bool amx =
+      inputs.products == ProductKind::kNative && inputs.precision->products == DType::kBF16;
+  const int64_t stored = shape.packed - (amx ? shape.packed_in_tiles : 0);
+  return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
+}
+
 /// Room for carrying the gradient of a weight to the factors of its product: a packed copy of the
 /// gradient, and f32 copies of factors that are not.
 int64_t FactorWorkspace(const MemoryInputs& inputs) {
@@ -317,6 +331,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
           (memory.gradients_bytes + inputs.ranks - 1) / inputs.ranks + inputs.open_gradients;
     }
   }
+  if (inputs.offload_optimizer) {
+    memory.parameters_bytes += OperandBytes(inputs);
+    memory.gradients_bytes += inputs.open_gradients;
+  }
   memory.activations_bytes = ActivationPeak(inputs);
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
@@ -333,6 +351,22 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     memory.runtime_bytes = 96 * kMiB + 8 * kMiB * inputs.threads;
   }
   return memory;
+}
+
+MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs) {
+  MemoryBreakdown memory = PredictMemory(inputs);
+  memory.runtime_bytes = 0;
+  if (!inputs.offload_optimizer) return memory;
+  const int64_t values = ElementBytes(inputs.precision->matrices) * inputs.shape.stored_matrices +
+                         kF32 * (inputs.shape.stored - inputs.shape.stored_matrices);
+  memory.parameters_bytes -= values;
+  memory.gradients_bytes = inputs.open_gradients;
+  memory.optimizer_bytes = 0;
+  return memory;
+}
+
+int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
+  return PackedBytes(inputs) + OperandBytes(inputs);
 }
 
 int64_t ProductWorkspaceBytes(std::string_view compute_capability) {

@@ -56,9 +56,10 @@ struct MemoryInputs {
   int64_t product_workspace_bytes = 0;          ///< On a CUDA device: ProductWorkspaceBytes.
   Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
-  int64_t open_gradients = 0;     ///< OpenGradientBytes, with zero_stage 2.
-  ShardedParameters sharded;      ///< ShardParameters, with zero_stage 3.
-  int64_t recomputed_blocks = 0;  ///< The first ones, which are the best ones to recompute.
+  int64_t open_gradients = 0;      ///< OpenGradientBytes, with zero_stage 2.
+  ShardedParameters sharded;       ///< ShardParameters, with zero_stage 3.
+  int64_t recomputed_blocks = 0;   ///< The first ones, which are the best ones to recompute.
+  bool offload_optimizer = false;  ///< Values, gradients and state in the host tier (CPUs).
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training
@@ -66,7 +67,14 @@ struct MemoryInputs {
 /// CUDA device all is the device's memory: workspace includes the scratch memory of kernels, and
 /// runtime_bytes is what cutting memory to size leaves unused; the CUDA context is no part of what
 /// a device offers.
+/// With offload it is the sum of both tiers.
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs);
+
+/// Of PredictMemory what stands on the device, without runtime_bytes: all of it without offload.
+MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs);
+
+/// Bytes of weights that go up to the device after an update, with offload_optimizer.
+int64_t UploadedWeightBytes(const MemoryInputs& inputs);
 
 /// Of PredictMemory on a CUDA device, what kernels allocate themselves, beside the arena of the
 /// engine (worker/engine/tensor/device_arena.h): copies of weights, and scratch memory.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/spec/model_family.h"
+#include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/tensor_parallel.h"
 
@@ -150,13 +151,9 @@ Status CheckBuilt(const ResourceSpec& resources) {
       {"recompute attention", resources.recompute == "attention"},
       {"recompute optimal", resources.recompute == "optimal"},
       {"recompute_segment", resources.recompute_segment != built.recompute_segment},
-      {"offload_optimizer", resources.offload_optimizer != built.offload_optimizer},
       {"offload_directory", resources.offload_directory != built.offload_directory},
       {"delayed_update", resources.delayed_update != built.delayed_update},
       {"offload_activations", resources.offload_activations != built.offload_activations},
-      {"device_memory_bytes", resources.device_memory_bytes != built.device_memory_bytes},
-      {"host_link_bytes_per_second",
-       resources.host_link_bytes_per_second != built.host_link_bytes_per_second},
       {"activation_bits", resources.activation_bits != built.activation_bits},
   };
   for (const auto& [field, asked] : fields) {
@@ -259,6 +256,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
   WEFT_RETURN_IF_ERROR(CheckBuilt(job.resources));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
+  WEFT_RETURN_IF_ERROR(CheckOffload(job));
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, resources.tensor_parallel, resources.sequence_parallel));

@@ -261,6 +261,36 @@ TEST(ValidateJob, RefusesToShareOutWhatEveryRankNeedsWhole) {
               HasSubstr("zero_stage 3 does not go with train.precision"));
 }
 
+TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
+  const auto error = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.offload_optimizer = "host";
+      change(job);
+    });
+  };
+  EXPECT_THAT(error([](JobSpec& job) { job.optimizer.name = "lion"; }),
+              HasSubstr("updates with optimizer.name adamw, not lion"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.device = "cuda"; }),
+              HasSubstr("not of resources.device cuda"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 1; }),
+              HasSubstr("does not go with resources.zero_stage"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
+      HasSubstr("does not go with model.over_parameterization"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.host_link_bytes_per_second = 1000; }),
+              HasSubstr("nothing is; hint: resources.offload_optimizer host"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.device = "cuda";
+                job.resources.device_memory_bytes = 1000;
+              }),
+              HasSubstr("are of CPUs"));
+  JobSpec job = GoodJob();
+  job.resources.offload_optimizer = "host";
+  job.resources.device_memory_bytes = 1 << 20;
+  job.resources.host_link_bytes_per_second = 1 << 30;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+}
+
 TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.activation_bits = 8; }),
               HasSubstr("resources.activation_bits is not implemented"));

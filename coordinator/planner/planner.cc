@@ -66,6 +66,11 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   plan.bucket_bytes = kBucketBytes;
   plan.precision = job.train.precision;
   plan.device = option.on_devices ? "cuda" : "cpu";
+  plan.offload_optimizer = job.resources.offload_optimizer;
+  plan.offload_directory = job.resources.offload_directory;
+  plan.delayed_update = job.resources.delayed_update;
+  plan.device_memory_bytes = job.resources.device_memory_bytes;
+  plan.host_link_bytes_per_second = job.resources.host_link_bytes_per_second;
   plan.block_memory_policy = BlockPolicies(shape.spec.layers, option.recomputed_blocks);
   candidate.feasible = option.misfit.empty();
   candidate.reason = option.misfit;
@@ -110,6 +115,9 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   text += "offer more memory per rank";
   if (job.resources.memory_per_rank_bytes > 0) text += " (resources.memory_per_rank_bytes)";
   if (job.resources.ranks != 1) text += ", or ask for fewer resources.ranks";
+  if (job.resources.device_memory_bytes > 0 && job.resources.offload_optimizer == "none") {
+    text += ", or keep the optimizer off the device (resources.offload_optimizer host)";
+  }
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
   if (job.resources.recompute == "none") text += ", or allow resources.recompute";
   if (least.ranks > 1 && job.resources.zero_stage == 0 && UpdatesElementwise(job.optimizer)) {

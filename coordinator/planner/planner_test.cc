@@ -217,6 +217,33 @@ TEST(PlanJob, ObeysWhatTheJobAsksFor) {
   EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).precision, "fp32");
 }
 
+TEST(PlanJob, WhatDoesNotFitTheDeviceFitsWithTheOptimizerOnTheHost) {
+  JobSpec job = SmallJob();
+  job.resources.micro_batch = 1;
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  job.resources.offload_optimizer = "host";
+  const Plan roomy = Best(job, cluster);
+  EXPECT_EQ(roomy.offload_optimizer, "host");
+  EXPECT_EQ(RankCount(roomy.mesh), 1);
+  const MemoryBreakdown all = roomy.prediction.memory_per_rank;
+  EXPECT_GT(all.optimizer_bytes, 0) << "both tiers count on the worker";
+  // Room for half of the state that moves away.
+  job.resources.device_memory_bytes =
+      TotalBytes(all) - all.runtime_bytes - all.optimizer_bytes - all.gradients_bytes / 2;
+  const Plan fits = Best(job, cluster);
+  EXPECT_EQ(fits.device_memory_bytes, job.resources.device_memory_bytes);
+  job.resources.offload_optimizer = "none";
+  const auto refused = PlanJob(job, cluster);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("more than resources.device_memory_bytes"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("resources.offload_optimizer host"));
+  // A slow link is not hidden.
+  job.resources.offload_optimizer = "host";
+  job.resources.host_link_bytes_per_second = 10 << 20;
+  EXPECT_GT(Best(job, cluster).prediction.time.exposed_communication_seconds,
+            10 * fits.prediction.time.exposed_communication_seconds + 0.1);
+}
+
 TEST(PlanJob, RanksShareOutWhatTheJobSays) {
   JobSpec job = SmallJob();
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);

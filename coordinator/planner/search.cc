@@ -12,6 +12,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/named_schedule.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/pipeline_time.h"
@@ -55,8 +56,9 @@ class Searcher {
         shape_(ShapeOfRank(job)),
         precision_(PrecisionOf(job.train.precision)),
         optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)),
-        open_gradients_(job.resources.zero_stage == 2 ? OpenGradientBytes(shape_.spec, kBucketBytes)
-                                                      : 0) {
+        open_gradients_(job.resources.zero_stage == 2 || offloads()
+                            ? OpenGradientBytes(shape_.spec, kBucketBytes)
+                            : 0) {
     for (const WorkerProfile& worker : cluster.workers) {
       if (!on_devices_ || UsableDevices(worker.devices) > 0) workers_.push_back(&worker);
     }
@@ -97,6 +99,8 @@ class Searcher {
   }
 
  private:
+  bool offloads() const { return job_.resources.offload_optimizer != "none"; }
+
   /// Of a job that CutModel accepts.
   static std::vector<int64_t> CutOf(const JobSpec& job) {
     const Result<std::vector<int64_t>> cut = CutModel(job);
@@ -197,6 +201,7 @@ class Searcher {
 
   std::vector<int64_t> RankChoices(int64_t threads) const {
     if (job_.resources.ranks > 0) return {job_.resources.ranks};
+    if (offloads()) return {1};
     std::vector<int64_t> choices;
     for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
       const int64_t ranks = data * tensor_ * pipeline_;
@@ -258,6 +263,7 @@ class Searcher {
     inputs.optimizer = optimizer_;
     inputs.open_gradients = open_gradients_;
     inputs.sharded = Sharded(option.data_ranks());
+    inputs.offload_optimizer = offloads();
     inputs.recomputed_blocks = recomputed;
     return inputs;
   }
@@ -274,11 +280,18 @@ class Searcher {
     const int64_t bytes = TotalBytes(option.memory);
     const int64_t limit = job_.resources.memory_per_rank_bytes;
     if (limit > 0 && bytes > limit) return false;
+    if (OverDevice(option) > 0) return false;
     int64_t left = option.ranks;
     for (size_t w = 0; w < workers_.size() && left > 0; ++w) {
       left -= RanksOn(*workers_[w], option, bytes, left);
     }
     return left == 0;
+  }
+
+  /// Bytes too many for the device tier.
+  int64_t OverDevice(const Option& option) const {
+    const int64_t limit = job_.resources.device_memory_bytes;
+    return limit == 0 ? 0 : std::max<int64_t>(option.device_bytes - limit, 0);
   }
 
   void Try(int64_t threads, int64_t ranks, int64_t spread, int64_t micro) {
@@ -310,6 +323,11 @@ class Searcher {
     // the fastest.
     auto fits = [&](int64_t recomputed) {
       option.memory = Memory(option, recomputed);
+      if (job_.resources.device_memory_bytes > 0) {
+        option.device_bytes = offloads()
+                                  ? TotalBytes(PredictDeviceTier(MemoryOf(option, recomputed)))
+                                  : TotalBytes(option.memory) - option.memory.runtime_bytes;
+      }
       return Fits(option);
     };
     int64_t low = least, high = most;
@@ -362,6 +380,10 @@ class Searcher {
   }
 
   std::string MemoryReason(const Option& option) const {
+    if (const int64_t over = OverDevice(option); over > 0) {
+      return "needs " + HumanBytes(option.device_bytes) + " on the device, " + HumanBytes(over) +
+             " more than resources.device_memory_bytes allows";
+    }
     const int64_t need = TotalBytes(option.memory);
     int64_t limit = 0;
     for (const WorkerProfile* worker : workers_) {
@@ -404,7 +426,9 @@ class Searcher {
                         &precision_,
                         job_.resources.zero_stage,
                         option.micro_batch * SequenceLength(job_),
-                        Sharded(option.data_ranks())};
+                        Sharded(option.data_ranks()),
+                        job_.resources.host_link_bytes_per_second,
+                        offloads() ? UploadedWeightBytes(MemoryOf(option, 0)) : 0};
       const TimeBreakdown time =
           pipeline_ == 1 ? PredictStep(inputs, Pass(kind_[w], option), rates)
                          : PredictPipelineStep(inputs,
@@ -464,6 +488,7 @@ std::vector<int64_t> PlaceRanks(const Option& option,
 }
 
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
+  if (HasTiers(job.resources)) return false;
   if (job.resources.device != "auto") return job.resources.device == "cuda";
   // No pipeline has run on GPUs yet.
   if (job.resources.pipeline_parallel > 1) return false;

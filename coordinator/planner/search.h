@@ -24,7 +24,8 @@ struct Option {
   int64_t recomputed_blocks = 0;
   TimeBreakdown time;
   MemoryBreakdown memory;
-  std::string misfit;  ///< Why it cannot run; empty when it can.
+  int64_t device_bytes = 0;  ///< Of it on the device, where that has a limit.
+  std::string misfit;        ///< Why it cannot run; empty when it can.
 
   /// Those that see different sequences.
   int64_t data_ranks() const { return ranks / (tensor * pipeline); }

@@ -148,6 +148,17 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                  mixed * (4 * 4 + stored);
   time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
 
+  if (inputs.uploaded_weight_bytes > 0) {
+    const double link = inputs.host_link_bytes_per_second > 0 ? D(inputs.host_link_bytes_per_second)
+                                                              : bandwidth / 2;
+    // Gradients go down beside the backward pass, and sums of earlier passes come up before they
+    // are added to; weights go up beside the update.
+    const double down = passes * std::max(0.0, 4 * trained / link - pass.backward_gemm_seconds);
+    const double sums = (passes - 1) * 4 * trained / link;
+    const double up =
+        std::max(0.0, D(inputs.uploaded_weight_bytes) / link - time.optimizer_seconds);
+    time.exposed_communication_seconds = down + sums + up;
+  }
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
     const double others = D(inputs.ranks - 1);

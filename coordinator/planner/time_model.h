@@ -40,8 +40,10 @@ struct StepInputs {
   int64_t bucket_bytes = 1;
   const PrecisionRecipe* precision = &kBf16Precision;
   int64_t zero_stage = 0;
-  int64_t tokens = 0;              ///< Of a micro-batch.
-  ShardedParameters sharded = {};  ///< With zero_stage 3.
+  int64_t tokens = 0;                      ///< Of a micro-batch.
+  ShardedParameters sharded = {};          ///< With zero_stage 3.
+  int64_t host_link_bytes_per_second = 0;  ///< 0: as fast as memory.
+  int64_t uploaded_weight_bytes = 0;       ///< After an update, with offload; 0: without.
 
   /// Ranks hold parts of the parameters, and gather whole ones in every pass.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }

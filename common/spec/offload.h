@@ -1,0 +1,15 @@
+#pragma once
+
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// Whether the job has anything stand outside the device, or limits what the device holds: it then
+/// runs on CPUs (docs/techniques/offload.md).
+bool HasTiers(const ResourceSpec& resources);
+
+/// kInvalid when what `job` offloads cannot be, or not with what else it asks for.
+Status CheckOffload(const JobSpec& job);
+
+}  // namespace weft
