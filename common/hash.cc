@@ -28,6 +28,10 @@ std::string ContentHash::Hex() const {
   return text;
 }
 
+uint64_t Hash64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
 std::string HashHex(std::span<const std::byte> bytes) {
   ContentHash hash;
   hash.Update(bytes);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,9 @@ class ContentHash {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// XXH3-64 of a piece of memory: for what does not outlive the process.
+uint64_t Hash64(std::span<const std::byte> bytes);
 
 /// Hash of one piece of memory.
 std::string HashHex(std::span<const std::byte> bytes);

@@ -333,6 +333,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   }
   if (inputs.offload_optimizer) {
     memory.parameters_bytes += OperandBytes(inputs);
+    if (inputs.delayed_update) memory.gradients_bytes *= 2;
     memory.gradients_bytes += inputs.open_gradients;
   }
   memory.activations_bytes = ActivationPeak(inputs);

@@ -59,6 +59,7 @@ struct MemoryInputs {
   int64_t open_gradients = 0;      ///< OpenGradientBytes, with zero_stage 2.
   ShardedParameters sharded;       ///< ShardParameters, with zero_stage 3.
   int64_t recomputed_blocks = 0;   ///< The first ones, which are the best ones to recompute.
+  bool delayed_update = false;     ///< Then gradients twice in the host tier.
   bool offload_optimizer = false;  ///< Values, gradients and state in the host tier (CPUs).
 };
 

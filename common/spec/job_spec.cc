@@ -151,8 +151,6 @@ Status CheckBuilt(const ResourceSpec& resources) {
       {"recompute attention", resources.recompute == "attention"},
       {"recompute optimal", resources.recompute == "optimal"},
       {"recompute_segment", resources.recompute_segment != built.recompute_segment},
-      {"offload_directory", resources.offload_directory != built.offload_directory},
-      {"delayed_update", resources.delayed_update != built.delayed_update},
       {"offload_activations", resources.offload_activations != built.offload_activations},
       {"activation_bits", resources.activation_bits != built.activation_bits},
   };

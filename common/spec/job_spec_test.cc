@@ -277,6 +277,17 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
   EXPECT_THAT(
       error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
       HasSubstr("does not go with model.over_parameterization"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_optimizer = "nvme"; }),
+              HasSubstr("needs a resources.offload_directory"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_directory = "/x"; }),
+              HasSubstr("/x is for resources.offload_optimizer nvme"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.delayed_update = true;
+                job.train.averaging.kind = "ema";
+              }),
+              HasSubstr("delayed_update does not go with train.averaging"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("nothing is"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.host_link_bytes_per_second = 1000; }),
               HasSubstr("nothing is; hint: resources.offload_optimizer host"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
@@ -288,6 +299,7 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
   job.resources.offload_optimizer = "host";
   job.resources.device_memory_bytes = 1 << 20;
   job.resources.host_link_bytes_per_second = 1 << 30;
+  job.resources.delayed_update = true;
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 

@@ -16,18 +16,34 @@ Status CheckOffload(const JobSpec& job) {
         "resources.offload_optimizer and device_memory_bytes are of CPUs, not of resources.device "
         "cuda; hint: resources.device cpu");
   }
+  const bool nvme = resources.offload_optimizer == "nvme";
+  if (nvme != !resources.offload_directory.empty()) {
+    return InvalidError(nvme ? "resources.offload_optimizer nvme needs a "
+                               "resources.offload_directory; hint: a folder "
+                               "on a fast disk of every worker"
+                             : "resources.offload_directory " + resources.offload_directory +
+                                   " is for resources.offload_optimizer nvme, not " +
+                                   resources.offload_optimizer);
+  }
   if (resources.offload_optimizer == "none") {
+    if (resources.delayed_update) {
+      return InvalidError(
+          "resources.delayed_update delays the update of what is offloaded, and nothing is; hint: "
+          "resources.offload_optimizer host");
+    }
     if (resources.host_link_bytes_per_second == 0) return OkStatus();
     return InvalidError(
         "resources.host_link_bytes_per_second is the rate of what is offloaded, and nothing is; "
         "hint: resources.offload_optimizer host");
   }
   const std::string field = "resources.offload_optimizer " + resources.offload_optimizer;
-  if (resources.offload_optimizer == "nvme") {
-    return InvalidError(field + " is not implemented; hint: host");
-  }
   if (job.optimizer.name != "adamw") {
     return InvalidError(field + " updates with optimizer.name adamw, not " + job.optimizer.name);
+  }
+  if (resources.delayed_update && job.train.averaging.kind != "none") {
+    return InvalidError(
+        "resources.delayed_update does not go with train.averaging, which would see weights that "
+        "are being updated");
   }
   const std::pair<const char*, bool> others[] = {
       {"resources.ranks above 1", resources.ranks > 1},

@@ -264,6 +264,7 @@ class Searcher {
     inputs.open_gradients = open_gradients_;
     inputs.sharded = Sharded(option.data_ranks());
     inputs.offload_optimizer = offloads();
+    inputs.delayed_update = job_.resources.delayed_update;
     inputs.recomputed_blocks = recomputed;
     return inputs;
   }

@@ -93,6 +93,7 @@ Status Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(AgreeOnData());
   WEFT_RETURN_IF_ERROR(BuildModel());
+  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   for (const std::string& warning : start.warnings) Event("warning", warning);
@@ -112,7 +113,8 @@ Status Attempt::OpenDevice() {
   if (spec_.plan.device_memory_bytes > 0) options.limit_bytes = spec_.plan.device_memory_bytes;
   if (offloads()) {
     options.host = {{.limit_bytes = spec_.job.resources.memory_per_rank_bytes,
-                     .link_bytes_per_second = spec_.plan.host_link_bytes_per_second}};
+                     .link_bytes_per_second = spec_.plan.host_link_bytes_per_second,
+                     .directory = spec_.plan.offload_directory}};
   }
   if (spec_.plan.device == "cuda") {
     options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
@@ -408,6 +410,7 @@ Status Attempt::RollBack() {
   offload_.reset();
   model_.reset();
   WEFT_RETURN_IF_ERROR(BuildModel());
+  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   start.counters = engine::AfterRollback(bad, start.counters);
@@ -527,6 +530,8 @@ Status Attempt::CheckState(int64_t dropped_allowed) {
 Status Attempt::SaveInBackground() {
   if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
+  // Whether or not anything is saved: a run that resumes here goes on as this one.
+  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
   WEFT_ASSIGN_OR_RETURN(const bool busy, OnAnyRank(checkpoints_->busy()));
   if (busy || skipped_in_a_row_ > 0) {
     if (!first_rank()) return OkStatus();
@@ -548,6 +553,7 @@ Status Attempt::SaveInBackground() {
 Status Attempt::SaveAndWait() {
   if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
+  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
   const bool saved = saved_step_ == step && checkpoints_->Wait().ok();
   WEFT_ASSIGN_OR_RETURN(const bool wanted, OnAnyRank(!saved));
   if (!wanted) return OkStatus();

@@ -391,6 +391,12 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   return Clear(stream_, gradients_);
 }
 
+Tensor ParameterSet::MoveGradients(Tensor memory) {
+  std::swap(gradients_, memory);
+  PlaceGradients({0, gradient_count_}, gradients_.As<float>());
+  return memory;
+}
+
 Status ParameterSet::AllocateOperands(Context& context) {
   size_t bytes = 0;
   for (Parameter& parameter : parameters_) {

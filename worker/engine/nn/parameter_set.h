@@ -261,6 +261,9 @@ class ParameterSet {
 
   /// The whole buffer of gradients, [GradientCount()] f32; none where they are placed.
   const Tensor& gradients() const { return gradients_; }
+  /// Offloaded gradients stand in `memory`, as large and zero, from now on; returns where they
+  /// were.
+  Tensor MoveGradients(Tensor memory);
   int64_t GradientCount() const { return gradient_count_; }
   struct Range {
     int64_t begin = 0;

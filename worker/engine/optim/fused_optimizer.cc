@@ -86,6 +86,10 @@ kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const Param
           .layer_rate = parameters[index].decay()};
 }
 
+void MoveGradient(const float* from, const float* to, kernels::UpdateTensor& tensor) {
+  if (to != nullptr) tensor.gradient = to + (tensor.gradient - from);
+}
+
 UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                       const std::vector<kernels::UpdateTensor>& tensors) {
   return {.tensors = tensors,
@@ -112,6 +116,7 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
     }
   }
   WEFT_RETURN_IF_ERROR(optimizer->state_.Allocate(context));
+  if (parameters.gradients()) optimizer->gradients_ = parameters.gradients().As<float>();
   size_t next = 0;
   for (const ParameterPart& part : parts) {
     kernels::UpdateTensor tensor =
@@ -133,7 +138,10 @@ Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
     for (int64_t elements = 0; end < all.size() && elements < kTileElements; ++end) {
       elements += all[end].count;
     }
-    inputs.tensors = all.subspan(begin, end - begin);
+    const auto tile = all.subspan(begin, end - begin);
+    std::vector<kernels::UpdateTensor> tensors(tile.begin(), tile.end());
+    for (kernels::UpdateTensor& tensor : tensors) MoveGradient(gradients_, args.gradients, tensor);
+    inputs.tensors = tensors;
     WEFT_RETURN_IF_ERROR(rule_.run(context.stream, spec_, inputs, update));
     context.host->updated().Reach(parameters_[end - 1] + 1);
     begin = end;

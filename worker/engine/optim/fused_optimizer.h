@@ -34,6 +34,10 @@ kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const Param
 kernels::UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                                const std::vector<kernels::UpdateTensor>& tensors);
 
+/// Moves the gradient of `tensor`, which was in the buffer `from`, to the same place in `to`; not
+/// where that is none.
+void MoveGradient(const float* from, const float* to, kernels::UpdateTensor& tensor);
+
 /// An optimizer that is a fused rule, for `parts` of the parameters.
 class FusedOptimizer : public Optimizer {
  public:
@@ -56,7 +60,8 @@ class FusedOptimizer : public Optimizer {
   const FusedRule& rule_;
   OptimizerState state_;
   std::vector<kernels::UpdateTensor> tensors_;
-  std::vector<int64_t> parameters_;  ///< Index of each.
+  std::vector<int64_t> parameters_;   ///< Index of each.
+  const float* gradients_ = nullptr;  ///< The buffer that theirs are in.
 };
 
 }  // namespace weft::engine

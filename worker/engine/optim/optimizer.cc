@@ -1,9 +1,11 @@
 #include "worker/engine/optim/optimizer.h"
 
 #include "worker/engine/optim/adafactor.h"
+#include "worker/engine/optim/disk_adamw.h"
 #include "worker/engine/optim/fused_optimizer.h"
 #include "worker/engine/optim/muon.h"
 #include "worker/engine/optim/schedule_free.h"
+#include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
 
@@ -20,6 +22,9 @@ Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const Optimize
   const std::vector<ParameterPart> whole =
       parts.empty() ? TrainedParts(*parameters) : std::vector<ParameterPart>();
   if (parts.empty()) parts = whole;
+  if (context.host != nullptr && !context.host->directory().empty()) {
+    return DiskAdamW::New(context, spec, *parameters, rules, parts);
+  }
   if (const FusedRule* rule = FindFusedRule(spec); rule != nullptr) {
     return FusedOptimizer::New(context, spec, *rule, *parameters, rules, parts);
   }

@@ -27,6 +27,9 @@ struct UpdateArgs {
   double gradient_limit = 0;      ///< Largest absolute value of a gradient after that; 0: none.
   int64_t update = 1;             ///< How many updates this one makes, counted from 1.
   kernels::UpdateGate gate = {};  ///< A further factor, and whether it is made at all.
+  /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
+  /// Read by what runs with a host tier.
+  const float* gradients = nullptr;
 };
 
 /// A rule that moves the parameters of one ParameterSet by their gradients. All it remembers
@@ -44,6 +47,9 @@ class Optimizer {
 
   /// The update that was enqueued last has been made.
   virtual void Made() {}
+
+  /// Brings the state to where StateTensors says, until the next update.
+  virtual Status Gather(Context&) { return OkStatus(); }
 
   /// For checkpoints: writing into the views restores the optimizer. Names are the rule's, the
   /// parameter's and what it is: "adamw/transformer.wte.weight/first_moment".

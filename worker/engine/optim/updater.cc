@@ -17,7 +17,8 @@ Status Updater::Update(Context& context, const StepArgs& args) {
   return optimizer_->Update(context, {.learning_rate = args.learning_rate,
                                       .gradient_limit = train_.gradient_clip_value,
                                       .update = args.update,
-                                      .gate = args.gate});
+                                      .gate = args.gate,
+                                      .gradients = args.gradients});
 }
 
 Status Updater::Made(Context& context, int64_t update) {

@@ -15,8 +15,9 @@ namespace weft::engine {
 /// What is known of the gradients of a step when its update is enqueued.
 struct StepArgs {
   double learning_rate = 0;
-  int64_t update = 1;             ///< How many updates this one makes, counted from 1.
-  kernels::UpdateGate gate = {};  ///< Clipping and loss scale as one factor; whether it is made.
+  int64_t update = 1;                ///< How many updates this one makes, counted from 1.
+  kernels::UpdateGate gate = {};     ///< Clipping and loss scale as one factor; whether it is made.
+  const float* gradients = nullptr;  ///< As UpdateArgs has it.
 };
 
 /// What happens to the parameters once the gradients of a step stand: the optimizer's rule,
@@ -43,6 +44,8 @@ class Updater {
   /// Overwrites the gradients.
   Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates);
 
+  /// Before StateTensors: brings the state to where these say, until the next update.
+  Status Gather(Context& context) { return optimizer_->Gather(context); }
   std::vector<NamedTensor> StateTensors() const;
 
  private:

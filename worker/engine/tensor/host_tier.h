@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 #include "common/status.h"
 #include "worker/engine/tensor/allocator.h"
@@ -36,18 +37,22 @@ class HostTier {
   struct Options {
     int64_t limit_bytes = 0;            ///< Most that it holds; 0: no limit.
     int64_t link_bytes_per_second = 0;  ///< In each direction, emulated; 0: as fast as it goes.
+    std::string directory = {};         ///< The optimizer keeps its state in a file there; or none.
   };
   explicit HostTier(const Options& options)
-      : allocator_(options.limit_bytes),
+      : directory_(options.directory),
+        allocator_(options.limit_bytes),
         down_(options.link_bytes_per_second),
         up_(options.link_bytes_per_second) {}
 
+  const std::string& directory() const { return directory_; }
   Allocator& allocator() { return allocator_; }
   LinkLane& down() { return down_; }  ///< From the device.
   LinkLane& up() { return up_; }      ///< To the device.
   UpdateProgress& updated() { return updated_; }
 
  private:
+  const std::string directory_;
   Allocator allocator_;
   UpdateProgress updated_;
   LinkLane down_;

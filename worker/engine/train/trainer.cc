@@ -367,6 +367,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
   StepTotals* totals = totals_.device();
+  WEFT_RETURN_IF_ERROR(FinishDelayed());
   if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
     if (parts().empty()) {
@@ -417,9 +418,11 @@ Status Trainer::UpdateParameters(const StepReport& report) {
   Context& context = *parts_.context;
   const StepTotals* totals = totals_.device();
   ProfileScope scope(context.profiler, "update");
-  return updater_->Update(context, {.learning_rate = report.learning_rate,
-                                    .update = counters_.updates + 1,
-                                    .gate = {.factor = &totals->factor, .made = &totals->made}});
+  return updater_->Update(context,
+                          {.learning_rate = report.learning_rate,
+                           .update = counters_.updates + 1,
+                           .gate = {.factor = &totals->factor, .made = &totals->made},
+                           .gradients = parts_.model->parameters().gradients().As<float>()});
 }
 
 Status Trainer::FinishUpdate(StepReport& report) {

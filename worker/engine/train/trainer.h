@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -80,6 +81,10 @@ class Trainer {
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
 
+  /// Before StateTensors: waits for an update that is delayed, and brings the state to where they
+  /// say, until the next step.
+  Status GatherState();
+
   /// Parameters under their own names, then the state of optimizer and averages.
   std::vector<NamedTensor> StateTensors();
 
@@ -148,7 +153,22 @@ class Trainer {
   Status SumOverShards(PhaseSeconds& seconds);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
+  /// An update that runs beside the next step.
+  struct DelayedUpdate {
+    Context context;
+    StepArgs args;
+    float factor = 0;
+    int32_t made = 1;
+    std::future<Status> running;
+  };
+
   Status UpdateParameters(const StepReport& report);
+  /// Begins the update and has the next step write its gradients elsewhere.
+  Status DelayUpdate(const StepReport& report);
+  /// Waits for a delayed update and brings its weights to the device.
+  Status FinishDelayed();
+  /// Of the step under way.
+  bool Delays() const;
   /// Where the parameters are in the host tier.
   Status UpdateOffloaded(StepReport& report);
   /// Adds what the host tier holds to the report.
@@ -185,6 +205,8 @@ class Trainer {
   std::unique_ptr<StepGraphs> graphs_;             ///< On a device, where steps can repeat.
   std::unique_ptr<CopyStage> stage_;               ///< On a device.
   std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
+  Tensor other_gradients_;                  ///< Those of a delayed update, or room for the next.
+  std::unique_ptr<DelayedUpdate> delayed_;  ///< Or none; ends before the parameters do.
   TrainCounters counters_;
   int64_t peak_in_flight_ = 0;
   std::optional<Repack> stale_ = Repack::kAll;  ///< What has changed since Pack.

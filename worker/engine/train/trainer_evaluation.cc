@@ -86,6 +86,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
 }
 
 Result<bool> Trainer::WeightsAreFinite() {
+  WEFT_RETURN_IF_ERROR(FinishDelayed());
   const ParameterSet& parameters = parts_.model->parameters();
   std::vector<kernels::NormTensor> all;
   for (int64_t i = 0; i < parameters.size(); ++i) {

@@ -1,5 +1,9 @@
 // What a training step does otherwise where parameters and the optimizer's state stand in the host
 // tier.
+#include <memory>
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/train/trainer.h"
 
@@ -17,6 +21,7 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   Context& context = *parts_.context;
   HostTier& host = *context.host;
   if (totals_.host()->made == 0) return OkStatus();
+  if (Delays()) return DelayUpdate(report);
   stale_ = stale_.value_or(Repack::kTrained);
   Context uploads = context;
   uploads.profiler = nullptr;  // another thread's
@@ -32,6 +37,54 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   WEFT_RETURN_IF_ERROR(done);
   stale_.reset();
   return OkStatus();
+}
+
+// Early gradients change fast: the first steps are not delayed, as in section 5.2 of the paper. The
+// last one makes its update itself.
+bool Trainer::Delays() const {
+  constexpr int64_t kFirstDelayed = 40;
+  return plan_.delayed_update && counters_.step >= kFirstDelayed &&
+         counters_.step + 1 < job_.train.steps;
+}
+
+Status Trainer::DelayUpdate(const StepReport& report) {
+  Context& context = *parts_.context;
+  ParameterSet& parameters = parts_.model->parameters();
+  delayed_ = std::make_unique<DelayedUpdate>();
+  DelayedUpdate& d = *delayed_;
+  d.context = context;
+  d.context.profiler = nullptr;  // another thread's
+  d.factor = totals_.host()->factor;
+  d.args = {.learning_rate = report.learning_rate,
+            .update = counters_.updates + 1,
+            .gate = {.factor = &d.factor, .made = &d.made},
+            .gradients = parameters.gradients().As<float>()};
+  other_gradients_ = parameters.MoveGradients(std::move(other_gradients_));
+  d.running = std::async(std::launch::async, [this, &d, threads = kernels::cpu::Threads()] {
+    kernels::cpu::SetThreads(threads);
+    return updater_->Update(d.context, d.args);
+  });
+  return OkStatus();
+}
+
+Status Trainer::FinishDelayed() {
+  if (delayed_ == nullptr) return OkStatus();
+  Context& context = *parts_.context;
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
+  const Status updated = delayed_->running.get();
+  delayed_.reset();
+  context.host->updated().Finish();
+  WEFT_RETURN_IF_ERROR(updated);
+  stale_ = stale_.value_or(Repack::kTrained);
+  WEFT_RETURN_IF_ERROR(UploadWeights(context));
+  stale_.reset();
+  return clock_.Mark(context, "wait for weights", &PhaseSeconds::communication_exposed);
+}
+
+Status Trainer::GatherState() {
+  if (parts_.context->host == nullptr) return OkStatus();
+  WEFT_RETURN_IF_ERROR(FinishDelayed());
+  return updater_->Gather(*parts_.context);
 }
 
 void Trainer::ReportTiers(StepReport& report) const {

@@ -128,6 +128,12 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                    trainer->parts()));
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
+  if (plan.delayed_update) {
+    WEFT_ASSIGN_OR_RETURN(trainer->other_gradients_,
+                          Tensor::New(state, Component::kGradients, DType::kF32,
+                                      {parts.model->parameters().GradientCount()}));
+    WEFT_RETURN_IF_ERROR(Clear(context.stream, trainer->other_gradients_));
+  }
   if (job.train.gradient_noise_scale) {
     trainer->noise_scale_.emplace();
     const auto parts_at_most = static_cast<size_t>(parts.model->parameters().size());

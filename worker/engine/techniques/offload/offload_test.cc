@@ -13,6 +13,8 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
 #include "kernels/cpu/isa.h"
+#include "worker/engine/optim/fused_optimizer.h"
+#include "worker/engine/optim/schedule.h"
 #include "worker/engine/techniques/offload/offloaded_gradients.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -43,10 +45,18 @@ struct Training {
   Status Make(const JobSpec& job, Plan plan, bool offloads) {
     kernels::cpu::SetThreads(1);
     tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
-    plan.offload_optimizer = offloads ? "host" : "none";
+    if (!offloads) {
+      plan.offload_optimizer = "none";
+    } else if (plan.offload_optimizer == "none") {
+      plan.offload_optimizer = "host";
+    }
+    const bool disk = plan.offload_optimizer == "nvme";
     ComputeDevice::Options options;
     options.limit_bytes = plan.device_memory_bytes;
-    if (offloads) options.host = {{.link_bytes_per_second = plan.host_link_bytes_per_second}};
+    if (offloads) {
+      options.host = {{.link_bytes_per_second = plan.host_link_bytes_per_second,
+                       .directory = disk ? ::testing::TempDir() : ""}};
+    }
     WEFT_ASSIGN_OR_RETURN(device, ComputeDevice::Open(options));
     context = device->NewContext();
     WEFT_ASSIGN_OR_RETURN(model, NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
@@ -65,6 +75,8 @@ struct Training {
 
   std::map<std::string, std::vector<float>> State() {
     std::map<std::string, std::vector<float>> state;
+    const Status gathered = trainer->GatherState();
+    WEFT_CHECK(gathered.ok(), gathered.message());
     for (const NamedTensor& tensor : trainer->StateTensors()) {
       state[tensor.name] = ValuesOf(tensor.view);
     }
@@ -119,6 +131,9 @@ TEST(OffloadTest, HasTheBitsOfPlainTrainingInEveryPrecision) {
       SCOPED_TRACE(std::string(precision) + " " + std::to_string(accumulation));
       ExpectSame(TinyJob(4), TinyPlan(precision, 4 / accumulation, accumulation));
     }
+    Plan disk = TinyPlan(precision, 2, 2);
+    disk.offload_optimizer = "nvme";
+    ExpectSame(TinyJob(4), disk);
     SCOPED_TRACE(std::string(precision) + " llama");
     ExpectSame(LlamaJob(), TinyPlan(precision));
   }
@@ -200,8 +215,11 @@ TEST(OffloadTest, EitherWayGoesOnFromTheStateOfTheOther) {
   Training undisturbed(job, plan, false);
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(undisturbed.trainer->Step().ok());
   for (const bool first : {false, true}) {
-    Training from(job, plan, first), to(job, plan, !first);
+    Plan disk = plan;
+    disk.offload_optimizer = "nvme";
+    Training from(job, disk, first), to(job, disk, !first);
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(from.trainer->Step().ok());
+    ASSERT_TRUE(from.trainer->GatherState().ok() && to.trainer->GatherState().ok());
     const std::vector<NamedTensor> saved = from.trainer->StateTensors();
     const std::vector<NamedTensor> restored = to.trainer->StateTensors();
     ASSERT_EQ(saved.size(), restored.size());
@@ -212,6 +230,99 @@ TEST(OffloadTest, EitherWayGoesOnFromTheStateOfTheOther) {
     to.trainer->Restored(from.trainer->counters());
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(to.trainer->Step().ok());
     EXPECT_EQ(Differing(to.State(), undisturbed.State()), "");
+  }
+}
+
+// Adam one step late: the update of the gradients of step i is made beside step i + 1, which
+// computes with weights that lack it. The first forty steps and the last one are not late.
+std::vector<std::vector<float>> StaleAdam(const JobSpec& job, const Plan& plan, int64_t steps) {
+  RandomTokens tokens(job.model.vocab_size, job.model.context);
+  TinyRun run(job.model, ModelOptionsOf(plan, job.train));
+  ParameterSet& parameters = run.model->parameters();
+  const auto rules = ResolveParameterRules(job.optimizer, parameters);
+  WEFT_CHECK(rules.ok(), "rules");
+  const std::vector<ParameterPart> parts = TrainedParts(parameters);
+  // Masters, gradients and moments of each parameter.
+  std::vector<std::vector<float>> masters, gradients, means, squares;
+  for (const ParameterPart& part : parts) {
+    masters.push_back(ValuesOf(part.value));
+    gradients.emplace_back(masters.back().size());
+    means.emplace_back(masters.back().size());
+    squares.emplace_back(masters.back().size());
+  }
+  const auto update = [&](int64_t t, float rate) {
+    std::vector<kernels::UpdateTensor> tensors;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      kernels::UpdateTensor tensor =
+          UpdateTensorOf(parameters, parts[i], (*rules)[static_cast<size_t>(parts[i].index)]);
+      tensor.parameter = masters[i].data();
+      tensor.gradient = gradients[i].data();
+      tensor.state = {means[i].data(), squares[i].data()};
+      tensors.push_back(tensor);
+    }
+    const auto beta = [](double value) { return static_cast<float>(value); };
+    const Status made = kernels::Adam({}, {.update = {.tensors = tensors, .learning_rate = rate},
+                                           .beta1 = beta(job.optimizer.beta1),
+                                           .beta2 = beta(job.optimizer.beta2),
+                                           .epsilon = beta(job.optimizer.epsilon),
+                                           .step = t});
+    WEFT_CHECK(made.ok(), made.message());
+  };
+  const auto show = [&] {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      std::copy(masters[i].begin(), masters[i].end(), parts[i].value.As<float>());
+    }
+    WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
+  };
+  const auto rate = [&](int64_t step) {
+    return static_cast<float>(
+        ScheduledLearningRate(job.schedule, PeakLearningRate(job), step, job.train.steps));
+  };
+  int64_t waiting = -1;  // the step whose gradients wait for their update
+  for (int64_t step = 0; step < steps; ++step) {
+    const Batch batch = *tokens.Get(step, 0, plan.micro_batch);
+    run.context.step = step;
+    run.Differentiate(batch, 1.0f / static_cast<float>(batch.target_count));
+    if (waiting >= 0) {
+      update(waiting + 1, rate(waiting));
+      show();
+      waiting = -1;
+    }
+    for (size_t i = 0; i < parts.size(); ++i) gradients[i] = ValuesOf(parts[i].gradient);
+    if (step >= 40 && step + 1 < job.train.steps) {
+      waiting = step;
+      continue;
+    }
+    update(step + 1, rate(step));
+    show();
+  }
+  return masters;
+}
+
+TEST(OffloadTest, ADelayedUpdateIsAdamOneStepLateBitForBit) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    JobSpec job = TinyJob(4);
+    job.train.steps = 50;
+    job.train.gradient_clip_norm = 0;
+    job.schedule.kind = "cosine";
+    job.optimizer.learning_rate = 3e-3;
+    Plan plan = TinyPlan(precision);
+    const auto expected = StaleAdam(job, plan, 50);
+    for (const char* tier : {"host", "nvme"}) {
+      plan.delayed_update = true;
+      plan.offload_optimizer = tier;
+      Training delayed(job, plan, true);
+      for (int i = 0; i < 50; ++i) {
+        const auto report = delayed.trainer->Step();
+        ASSERT_TRUE(report.ok()) << report.status().message();
+      }
+      const std::vector<std::vector<float>> got = ValuesOf(delayed.model->parameters());
+      EXPECT_TRUE(got == expected) << precision << " " << tier;
+    }
+    plan.delayed_update = false;
+    Training on_time(job, plan, true);
+    for (int i = 0; i < 50; ++i) ASSERT_TRUE(on_time.trainer->Step().ok());
+    EXPECT_FALSE(ValuesOf(on_time.model->parameters()) == expected) << "the delay shows";
   }
 }
 

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/optimizer/optimizer.h"
+#include "worker/engine/nn/parameter_part.h"
+#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/optim/parameter_rules.h"
+#include "worker/engine/tensor/async_file.h"
+#include "worker/engine/tensor/tensor.h"
+
+namespace weft::engine {
+
+/// AdamW whose moments stand in a file (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
+/// 2104.07857). They pass through three buffers, tile by tile: while one tile is updated the next
+/// one is read and the one before is written. Each tile read is checked against the hash of what
+/// was written. The bits are those of the fused rule.
+class DiskAdamW : public Optimizer {
+ public:
+  /// `context`: of the host tier, which has a directory. `parts` are whole parameters.
+  static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
+                                                const ParameterSet& parameters,
+                                                const std::vector<ParameterRule>& rules,
+                                                std::span<const ParameterPart> parts,
+                                                AsyncFile::Queue queue = AsyncFile::Queue::kBest);
+
+  /// kCorrupt when the file is not what was written to it.
+  Status Update(Context& context, const UpdateArgs& args) override;
+
+  /// Reads all of the state into memory, where it stands for checkpoints until the next update,
+  /// which writes back what has changed of it.
+  Status Gather(Context& context) override;
+  /// After Gather.
+  std::vector<NamedTensor> StateTensors() const override;
+
+  AsyncFile& file() { return *file_; }
+
+ private:
+  static constexpr size_t kBuffers = 3;
+
+  /// Successive elements of a parameter, with their moments in a tile.
+  struct Piece {
+    size_t tensor = 0;
+    int64_t first = 0;
+    int64_t count = 0;
+    int64_t offset = 0;  ///< Of the first moments in the tile, in elements; the second follow.
+  };
+  struct Tile {
+    std::vector<Piece> pieces;
+    int64_t elements = 0;  ///< With what fills it up to whole blocks.
+    uint64_t offset = 0;   ///< In the file.
+    uint64_t hash = 0;     ///< Of what stands there.
+    size_t Bytes() const { return static_cast<size_t>(elements) * sizeof(float); }
+  };
+  struct Entry {
+    std::string name;
+    Shape shape;
+    int64_t parameter = 0;
+  };
+
+  explicit DiskAdamW(const OptimizerSpec& spec) : spec_(spec) {}
+
+  void CutTiles();
+  Status Allocate(Context& context, AsyncFile::Queue queue);
+  Status StartRead(size_t tile);
+  Status FinishRead(size_t tile);
+  Status StartWrite(size_t tile);
+  Status FinishWrite(size_t tile);
+  Status UpdateTile(Context& context, const UpdateArgs& args, size_t tile);
+  /// Copies the moments of a tile between its buffer and gathered_.
+  void CopyTile(size_t tile, bool to_buffer);
+  Status WriteBack();
+  Status RunTiles(Context& context, const UpdateArgs& args);
+  float* Buffer(size_t tile) const { return buffers_[tile % kBuffers].As<float>(); }
+
+  OptimizerSpec spec_;
+  std::vector<kernels::UpdateTensor> tensors_;  ///< Without state.
+  std::vector<Entry> entries_;                  ///< By tensor.
+  std::vector<int64_t> gathered_at_;            ///< By tensor: where it is in gathered_.
+  std::vector<Tile> tiles_;
+  std::vector<Tensor> buffers_;
+  std::vector<int64_t> pending_;  ///< By tile: number of what is under way, or 0.
+  Tensor gathered_;               ///< All state, between Gather and the next update.
+  int64_t gathered_elements_ = 0;
+  const float* gradients_ = nullptr;  ///< The buffer that those of tensors_ are in.
+  std::unique_ptr<AsyncFile> file_;
+};
+
+}  // namespace weft::engine
