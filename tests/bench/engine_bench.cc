@@ -25,7 +25,9 @@
 #include "common/spec/spec_json.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
+#include "worker/engine/techniques/offload/offloaded_gradients.h"
 #include "worker/engine/tensor/compute_device.h"
+#include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/engine/train/trainer.h"
@@ -105,6 +107,37 @@ bool OnDevice(const Context& context) {
 // Returns when the device has done what was enqueued.
 Status WaitFor(const Context& context) {
   return OnDevice(context) ? context.stream.cuda->Synchronize() : OkStatus();
+}
+
+bool Offloads(const Plan& plan) {
+  return plan.offload_optimizer != "none";
+}
+
+ComputeDevice::Options DeviceOptions(const Plan& plan, Device where) {
+  ComputeDevice::Options options = {.device = where, .limit_bytes = plan.device_memory_bytes};
+  if (Offloads(plan)) {
+    options.host = {{.link_bytes_per_second = plan.host_link_bytes_per_second,
+                     .directory = plan.offload_directory}};
+  }
+  return options;
+}
+
+// What went over the link in a step, and how long that takes at its rate, one way after the other:
+// weights go up when the last gradients have come down.
+Json LinkUse(HostTier& host, const Plan& plan, const LinkTotals& down, const LinkTotals& up,
+             double steps) {
+  const auto bytes_down = static_cast<double>(host.down().totals().bytes - down.bytes) / steps;
+  const auto bytes_up = static_cast<double>(host.up().totals().bytes - up.bytes) / steps;
+  Json use = {{"optimizer", plan.offload_optimizer},
+              {"delayed_update", plan.delayed_update},
+              {"bytes_down", bytes_down},
+              {"bytes_up", bytes_up},
+              {"link_bytes_per_second", plan.host_link_bytes_per_second}};
+  if (plan.host_link_bytes_per_second > 0) {
+    use["link_seconds"] =
+        (bytes_down + bytes_up) / static_cast<double>(plan.host_link_bytes_per_second);
+  }
+  return use;
 }
 
 // Best rate of a large square product in the compute type: the ceiling that training runs under.
@@ -214,24 +247,35 @@ Result<Json> RunBench(BenchOptions options) {
   const int64_t memory_before_bytes = MemoryBytes("VmRSS");
   WEFT_ASSIGN_OR_RETURN(const Device where, DeviceOf(options.device));
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeDevice> device,
-                        ComputeDevice::Open({.device = where}));
+                        ComputeDevice::Open(DeviceOptions(plan, where)));
   Profiler profiler;
   Context context = device->NewContext();
   if (options.by_operation) context.profiler = &profiler;
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                         NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
   WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
+  std::unique_ptr<OffloadedGradients> offload;
+  if (Offloads(plan)) {
+    offload =
+        std::make_unique<OffloadedGradients>(context, &model->parameters(), plan.bucket_bytes);
+  }
   RandomTokens tokens(job.model.vocab_size, job.model.context);
-  WEFT_ASSIGN_OR_RETURN(
-      std::unique_ptr<Trainer> trainer,
-      Trainer::New(
-          job, plan,
-          {.context = &context, .model = model.get(), .train = &tokens, .graphs = options.graphs}));
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::New(job, plan,
+                                                                       {.context = &context,
+                                                                        .model = model.get(),
+                                                                        .train = &tokens,
+                                                                        .reducer = offload.get(),
+                                                                        .graphs = options.graphs}));
 
   Measured warmup, measured;
   WEFT_RETURN_IF_ERROR(Run(*trainer, context, options.warmup_steps, warmup));
   profiler.Clear();
   ResetPeakMemory();
+  LinkTotals down, up;
+  if (context.host != nullptr) {
+    down = context.host->down().totals();
+    up = context.host->up().totals();
+  }
   const DType compute = model->precision().products;
   if (options.alternate) {
     WEFT_RETURN_IF_ERROR(RunTurns(*trainer, context, compute, measured));
@@ -275,6 +319,10 @@ Result<Json> RunBench(BenchOptions options) {
     result["device_memory_bytes"] = measured.device_memory_bytes;
     result["graph_steps"] = trainer->graph_steps();
   }
+  if (context.host != nullptr) {
+    result["offload"] = LinkUse(*context.host, plan, down, up, steps);
+    result["device_memory"] = ToJson(report.device_memory);
+  }
   if (options.by_operation) {
     result["operations"] = Operations(profiler, steps);
   }
@@ -305,6 +353,12 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", options.warmup_steps)->capture_default_str();
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--recompute", options.recompute);
+  app.add_option("--offload", options.plan.offload_optimizer, "none, host or nvme");
+  app.add_option("--offload-directory", options.plan.offload_directory);
+  app.add_option("--link", options.plan.host_link_bytes_per_second, "Bytes per second");
+  app.add_option("--device-memory", options.plan.device_memory_bytes, "Bytes");
+  app.add_option("--bucket", options.plan.bucket_bytes, "Bytes of a bucket of gradients");
+  app.add_flag("--delayed", options.plan.delayed_update);
   app.add_flag("--by-operation", options.by_operation);
   app.add_flag("!--no-graphs", options.graphs, "On a device: enqueue every operation of a step");
   app.add_flag("--alternate", options.alternate);

@@ -76,17 +76,18 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--output")
     arguments = parser.parse_args()
 
     ours = Ours(arguments.binary, arguments.threads, arguments.blocks)
     pytorch = PyTorch(arguments.threads, arguments.blocks)
     turns = []
-    for _ in range(arguments.rounds):
+    for _ in range(arguments.warmup + arguments.rounds):
         turn = ours.round()
         turn["pytorch"] = pytorch.round()
         turns.append(turn)
-    turns = turns[1:]  # the first warms up
+    turns = turns[arguments.warmup:]
     elements = turns[0]["elements"]
     median = {key: statistics.median(turn[key] for turn in turns)
               for key in ("update", "streams", "copy", "pytorch")}
