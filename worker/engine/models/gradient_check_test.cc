@@ -181,6 +181,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"elementwise", "add backward"},
       {"embedding", "embedding backward"},
       {"gather_rows", "gather rows backward"},
+      {"group_quantize", "rounds what blocks keep"},
       {"layer_norm", "norm backward"},
       {"linear", "linear backward"},
       {"linear_fp8", "a product that no layer uses yet"},

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "common/rng.h"
+#include "kernels/stream.h"
+
+namespace weft::kernels {
+
+/// Elements that share a scale.
+inline constexpr int64_t kQuantizeGroup = 128;
+
+/// Groups of `count` elements; the last one may be short.
+inline int64_t QuantizeGroups(int64_t count) {
+  return (count + kQuantizeGroup - 1) / kQuantizeGroup;
+}
+
+/// Codes of 8, 4 or 2 bits for each group of kQuantizeGroup successive elements: with the least and
+/// the largest of them and step = (largest - least) / (2^bits - 1), code = floor((x - least) / step
+/// + u), where u, uniform in [0, 1), is word (first_element + i) of the Philox stream `key`. The
+/// mean of least + code * step is x, whatever the bits (Chakrabarti and Moseley 2019, arXiv
+/// 1901.07988; Chen et al. 2021, "ActNN", arXiv 2104.14129). A group with a number that is not
+/// finite comes back as NaN.
+struct GroupQuantizeArgs {
+  TensorView x;       ///< f32, bf16 or f16, contiguous
+  TensorView codes;   ///< u8 [groups, 16 * bits]
+  TensorView scales;  ///< f32 [groups, 2]: least, step
+  int64_t bits = 8;
+  PhiloxKey key;
+  uint64_t first_element = 0;  ///< A multiple of 4.
+};
+
+/// y = least + code * step, rounded to y's type.
+struct GroupDequantizeArgs {
+  TensorView codes;   ///< As GroupQuantize leaves them.
+  TensorView scales;  ///< As it does.
+  int64_t bits = 8;
+  TensorView y;  ///< f32, bf16 or f16, contiguous, as many elements as x had
+};
+
+WEFT_DEVICE_OP(GroupQuantize, GroupQuantizeArgs)
+WEFT_DEVICE_OP(GroupDequantize, GroupDequantizeArgs)
+
+}  // namespace weft::kernels
