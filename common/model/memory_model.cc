@@ -4,6 +4,7 @@
 
 #include "common/model/gradient_bytes.h"
 #include "common/model/model_counts.h"
+#include "common/model/reduction_staging.h"
 
 namespace weft {
 namespace {
@@ -323,7 +324,11 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
   if (inputs.zero_stage > 0 && inputs.ranks > 1) {
-    memory.optimizer_bytes = (memory.optimizer_bytes + inputs.ranks - 1) / inputs.ranks;
+    // Equal parts of what is stored; the rank with most has no padding in its own.
+    const double padded = static_cast<double>(shape.stored_trained) /
+                          static_cast<double>(std::max<int64_t>(shape.trained, 1));
+    const int64_t part = (memory.optimizer_bytes + inputs.ranks - 1) / inputs.ranks;
+    memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part));
     if (SharesParameters(inputs)) {
       memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients;
     } else if (inputs.zero_stage > 1) {
@@ -340,9 +345,14 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
                            KernelScratch(inputs);
-  // A ring all-reduce stages about two buckets, and one of activations as much of these.
-  memory.communication_bytes = inputs.ranks > 1 ? 2 * inputs.bucket_bytes : 0;
-  if (shape.tensor > 1) {
+  if (!OnCuda(inputs)) {
+    memory.communication_bytes =
+        ReductionStagingBytes(inputs.ranks) + ReductionStagingBytes(shape.tensor);
+  } else if (inputs.ranks > 1) {
+    // A ring all-reduce stages about two buckets, and one of activations as much of these.
+    memory.communication_bytes = 2 * inputs.bucket_bytes;
+  }
+  if (OnCuda(inputs) && shape.tensor > 1) {
     memory.communication_bytes +=
         2 * ElementOf(inputs) * inputs.micro_batch * inputs.sequence_length * shape.spec.width;
   }

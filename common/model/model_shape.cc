@@ -107,6 +107,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     if (is_trained) {
       trained += elements;
       stored_trained += in_memory;
+      if (parameter.matrix()) stored_trained_matrices += in_memory;
       uses.trained += times * elements;
     }
     const bool looked_up =

@@ -57,11 +57,12 @@ struct ModelShape {
   bool embeds = true;              ///< What stands before the blocks is here ...
   bool has_head = true;            ///< ... and what stands after them.
   ParameterCounts counts;
-  int64_t trained = 0;           ///< Numbers that model.freeze leaves to be trained.
-  int64_t stored = 0;            ///< All numbers in memory, with factors and padded vocabulary.
-  int64_t stored_trained = 0;    ///< Those that have a gradient.
-  int64_t stored_matrices = 0;   ///< Those whose type the precision says: of matrices and tables
-                                 ///< that are not made of factors.
+  int64_t trained = 0;          ///< Numbers that model.freeze leaves to be trained.
+  int64_t stored = 0;           ///< All numbers in memory, with factors and padded vocabulary.
+  int64_t stored_trained = 0;   ///< Those that have a gradient.
+  int64_t stored_matrices = 0;  ///< Those whose type the precision says: of matrices and tables
+                                ///< that are not made of factors.
+  int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;   ///< ... and of those whose sizes are both multiples of 32.
   int64_t factored = 0;          ///< Numbers of the weights that are over-parameterised ...

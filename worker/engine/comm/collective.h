@@ -134,6 +134,10 @@ class Collective {
   /// Operations under way here fail. From any thread.
   virtual void Abort() = 0;
 
+  /// Bytes of the host that the group keeps for its reductions, which no Allocator gave it. From
+  /// any thread.
+  virtual int64_t held_bytes() const { return 0; }
+
   /// What this rank has done in this group so far.
   CollectiveAccount& account() { return *account_; }
 

@@ -162,6 +162,8 @@ class GlooCollective : public Collective {
     return health_;
   }
 
+  int64_t held_bytes() const override { return operations_.held_bytes(); }
+
   void Abort() override { GiveUp("the group was aborted here"); }
 
   static Result<std::unique_ptr<Collective>> Connect(GlooMeans means, int rank, int size,

@@ -5,6 +5,7 @@
 #include <deque>
 #include <new>
 
+#include "common/model/reduction_staging.h"
 #include "worker/engine/comm/local_collective.h"
 #include "worker/engine/comm/rank_order_reduce.h"
 
@@ -17,15 +18,6 @@ constexpr int64_t kMessageBytes = int64_t{4} << 20;
 
 /// Up to here the number of messages counts, not that of bytes.
 constexpr int64_t kSmallBytes = 64 << 10;
-
-/// Bytes that are reduced at a time: enough that the hand-over between threads does not count, few
-/// enough that twice those of all peers are not much memory.
-int64_t ReducedBytes(int ranks) {
-  constexpr int64_t kMost = 2 << 20;
-  constexpr int64_t kLeast = 128 << 10;
-  constexpr int64_t kOfAllPeers = 8 << 20;
-  return std::clamp(kOfAllPeers / ranks, kLeast, kMost);
-}
 
 /// What messages are, for their tags.
 enum Message : uint64_t {
@@ -131,7 +123,7 @@ void GlooOperations::ReduceParts(const CollectiveCall& call) {
   const bool gather = call.kind == CollectiveKind::kAllReduce;
   const auto width = static_cast<int64_t>(DTypeSize(call.input.dtype));
   const int64_t count = call.input.shape.Elements();
-  const int64_t length = ReducedBytes(size_) / width;
+  const int64_t length = ReducedPieceBytes(size_) / width;
   const int64_t pieces = ((count + size_ - 1) / size_ + length - 1) / length;
   const uint64_t tag = link_.NewTag(kAddends, call.input.Bytes());
   const uint64_t gather_tag = link_.NewTag(kSums, call.input.Bytes());

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,9 @@ class GlooOperations {
   void Broadcast(void* data, int64_t bytes, int root);
   void Barrier();
 
+  /// Memory that this keeps from one reduction to the next. From any thread.
+  int64_t held_bytes() const { return static_cast<int64_t>(staging_bytes_.load()); }
+
  private:
   /// The rank that comes `step` after this one, in a circle.
   int Peer(int step) const { return (rank_ + step) % size_; }
@@ -40,7 +45,7 @@ class GlooOperations {
   GlooLink& link_;
   const int rank_;
   const int size_;
-  size_t staging_bytes_ = 0;
+  std::atomic<size_t> staging_bytes_ = 0;
   kernels::cpu::AlignedMemory staging_;  ///< What peers send to be reduced.
 };
 

@@ -71,11 +71,12 @@ Result<BlockRef> Allocator::Allocate(Component component, size_t bytes) {
   if (block == nullptr) {
     void* data = TakeNew(rounded);
     if (data == nullptr) return OverLimit(component, size);
-    block = new Block{data, rounded, component, this};
+    block = new Block{data, rounded, bytes, component, this};
   }
   block->component = component;
+  block->asked = bytes;
   if (noting_) noted_.push_back({static_cast<std::byte*>(block->data), block->bytes});
-  Count(component, static_cast<int64_t>(block->bytes));
+  Count(component, static_cast<int64_t>(bytes));
   return BlockRef(block);
 }
 
@@ -186,7 +187,7 @@ int64_t Allocator::system_allocations() const {
 
 void Allocator::Return(Block* block) {
   std::lock_guard lock(mutex_);
-  Count(block->component, -static_cast<int64_t>(block->bytes));
+  Count(block->component, -static_cast<int64_t>(block->asked));
   if (source_->reuses()) {
     source_->Give(block->data, block->bytes);
     delete block;

@@ -66,7 +66,7 @@ TEST(Profiler, ATraceHoldsEveryEventOfEveryThreadAndTheMemoryInBetween) {
   EXPECT_EQ(profiler.entries(Profiler::Track::kCollectives).at("sum").bytes, 6400);
   EXPECT_NEAR(profiler.entries(Profiler::Track::kPhases).at("forward").seconds, 50, 1e-6);
   ASSERT_EQ(trace.memory.size(), 2u) << "what did not change is not repeated";
-  EXPECT_EQ(trace.memory[0].live.activations_bytes, 1024);
+  EXPECT_EQ(trace.memory[0].live.activations_bytes, 1000);
   EXPECT_EQ(trace.memory[1].live.activations_bytes, 0);
 }
 

@@ -38,6 +38,9 @@ class GradientReducer {
     return InternalError("gradient " + std::to_string(index) + " has a place of its own");
   }
 
+  /// Bytes of the host that its collectives keep, which no Allocator gave them.
+  virtual int64_t held_bytes() const { return 0; }
+
   /// A micro-batch starts; only the gradients of the last one are reduced, but for
   /// places_gradients().
   virtual Status Begin(bool last_micro_batch) = 0;

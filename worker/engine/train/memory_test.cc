@@ -9,8 +9,8 @@
 
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
-#include "kernels/cpu/isa.h"
 #include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -46,16 +46,6 @@ std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
                                           MaskingSpec().probability);
   }
   return std::make_unique<RandomTokens>(model.vocab_size, model.context);
-}
-
-ProductKind ProductsOf(DType products) {
-  using kernels::cpu::Isa;
-  const Isa isa = kernels::cpu::ActiveIsa();
-  if (products == DType::kBF16) {
-    return isa >= Isa::kAvx512 ? ProductKind::kNative : ProductKind::kWidened;
-  }
-  if (isa >= Isa::kAmx) return ProductKind::kSplit;
-  return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }
 
 void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::string& precision,

@@ -445,6 +445,14 @@ Status Trainer::FinishUpdate(StepReport& report) {
   return updater_->Made(*parts_.context, counters_.updates);
 }
 
+// Enters what collectives hold into the books of this rank.
+Status Trainer::CountCommunication() {
+  int64_t bytes = parts_.reducer == nullptr ? 0 : parts_.reducer->held_bytes();
+  if (parts_.tensor != nullptr) bytes += parts_.tensor->group().held_bytes();
+  if (bytes == 0) return OkStatus();
+  return communication_.Set(parts_.context->allocator, Component::kCommunication, bytes);
+}
+
 Result<StepReport> Trainer::Step() {
   Context& context = *parts_.context;
   StepReport report;
@@ -487,6 +495,7 @@ Result<StepReport> Trainer::Step() {
   if (report.skipped) ++counters_.skipped_steps;
   if (report.spike) ++counters_.loss_spikes;
   if (report.overflow) ++counters_.overflows;
+  WEFT_RETURN_IF_ERROR(CountCommunication());
   report.peak_memory = context.allocator->Peaks();
   report.step_memory = context.allocator->TakeRecentPeaks();
   ReportTiers(report);

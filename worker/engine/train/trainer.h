@@ -186,6 +186,7 @@ class Trainer {
   /// Over the ranks that have other parts of the same replica.
   Status SumOverReplica(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
+  Status CountCommunication();
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
   int64_t world_size() const { return parts_.reducer ? parts_.reducer->world_size() : 1; }
@@ -201,6 +202,7 @@ class Trainer {
   size_t small_parts_ = 0;
   ReadbackOf<StepTotals> totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.
+  ExternalBytes communication_;      ///< What collectives keep.
   StepClock clock_;
   std::unique_ptr<StepGraphs> graphs_;             ///< On a device, where steps can repeat.
   std::unique_ptr<CopyStage> stage_;               ///< On a device.

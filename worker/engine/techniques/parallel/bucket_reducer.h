@@ -18,6 +18,7 @@ namespace weft::engine {
 class BucketReducer : public GradientReducer {
  public:
   int64_t world_size() const override { return group_->size(); }
+  int64_t held_bytes() const override { return group_->held_bytes(); }
   Status Begin(bool last_micro_batch) override;
   Status OnGradientReady(int64_t index) override;
   Status Finish() override;

@@ -126,7 +126,15 @@ Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
                                 Reduction::kSum, "reduce-scatter gradients");
 }
 
+Status ShardedDataParallel::Begin(bool last_micro_batch) {
+  placed_ = false;
+  return BucketReducer::Begin(last_micro_batch);
+}
+
 Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
+  // The reductions of the micro-batch before had a forward pass to run beside.
+  while (!placed_ && !under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
+  placed_ = true;
   // One reduction runs beside the backward pass of the next bucket; another may wait behind it. Of
   // sharded values the matrices and the vectors of a block are a bucket each.
   const size_t most_under_way = gatherer_ ? 3 : 2;
@@ -174,22 +182,26 @@ Status ShardedDataParallel::Finish() {
 
 Status ShardedDataParallel::MakeStaging(Context& context) {
   constexpr size_t kAlign = 64;
+  staged_bytes_.resize(static_cast<size_t>(bucket_count()));
   for (int64_t b = 0; b < bucket_count(); ++b) {
+    int64_t& staged = staged_bytes_[static_cast<size_t>(b)];
     for (int64_t rank = 0; rank < group()->size(); ++rank) {
       const size_t bytes =
           (BytesOf(PartsIn(PartOfBucket(b, rank), nullptr)) + kAlign - 1) / kAlign * kAlign;
-      staged_bytes_ = std::max(staged_bytes_, static_cast<int64_t>(bytes));
+      staged = std::max(staged, static_cast<int64_t>(bytes));
     }
   }
+  const int64_t most = *std::max_element(staged_bytes_.begin(), staged_bytes_.end());
   WEFT_ASSIGN_OR_RETURN(staging_, Tensor::New(context, Component::kCommunication, DType::kU8,
-                                              {staged_bytes_ * group()->size()}));
+                                              {most * group()->size()}));
   return OkStatus();
 }
 
 // The other ranks' parts come packed one parameter behind the other.
 Status ShardedDataParallel::GatherStaged(int64_t bucket) {
+  const int64_t staged = staged_bytes_[static_cast<size_t>(bucket)];
   const auto copy = [&](int64_t rank, bool to_staging) -> Status {
-    int64_t offset = rank * staged_bytes_;
+    int64_t offset = rank * staged;
     for (const ParameterPart& part : PartsIn(PartOfBucket(bucket, rank), nullptr)) {
       if (part.count() == 0) continue;
       TensorView packed = part.value;
@@ -203,9 +215,9 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
   const int own = group()->rank();
   WEFT_RETURN_IF_ERROR(copy(own, true));
   WEFT_RETURN_IF_ERROR(group()
-                           ->AllGather(stream(),
-                                       staging_.Elements(own * staged_bytes_, staged_bytes_),
-                                       staging_, "all-gather parameters")
+                           ->AllGather(stream(), staging_.Elements(own * staged, staged),
+                                       staging_.Elements(0, group()->size() * staged),
+                                       "all-gather parameters")
                            .Wait(stream()));
   for (int64_t rank = 0; rank < group()->size(); ++rank) {
     if (rank != own) WEFT_RETURN_IF_ERROR(copy(rank, false));

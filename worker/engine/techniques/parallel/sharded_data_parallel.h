@@ -38,6 +38,7 @@ class ShardedDataParallel : public BucketReducer {
 
   std::span<const ParameterPart> parts() const override { return parts_; }
   Status GatherParameters() override;
+  Status Begin(bool last_micro_batch) override;
   bool places_gradients() const override { return static_cast<bool>(sums_); }
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Finish() override;
@@ -67,12 +68,13 @@ class ShardedDataParallel : public BucketReducer {
   ParameterSet* parameters_;
   Tensor sums_;                                  ///< Where gradients are placed.
   std::vector<Tensor> memory_;                   ///< By bucket, likewise.
+  bool placed_ = false;                          ///< A gradient of this micro-batch.
   std::vector<bool> summed_;                     ///< By bucket: sums_ has something of this step.
   std::deque<int64_t> under_way_;                ///< Buckets, in the order of their reductions.
   std::vector<ParameterPart> parts_;             ///< By trained parameter.
   std::vector<Work> gathers_;                    ///< By bucket.
-  int64_t staged_bytes_ = 0;                     ///< Of the part of one rank, at most.
-  Tensor staging_;                               ///< So many bytes for each rank, or none.
+  std::vector<int64_t> staged_bytes_;            ///< By bucket: of the part of one rank, at most.
+  Tensor staging_;                               ///< The most of these for each rank, or none.
   std::unique_ptr<ParameterGatherer> gatherer_;  ///< Of sharded values.
 };
 

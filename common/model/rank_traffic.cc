@@ -1,0 +1,30 @@
+#include "common/model/rank_traffic.h"
+
+namespace weft {
+
+RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
+  constexpr int64_t kF32 = 4;
+  RankTraffic traffic;
+  if (inputs.ranks == 1) return traffic;
+  const int64_t passes = inputs.accumulation_steps;
+  const ModelShape& shape = inputs.shape;
+  const int64_t gradients = kF32 * shape.stored_trained;
+  switch (inputs.zero_stage) {
+    case 0:
+      traffic.all_reduced = gradients;
+      break;
+    case 3:
+      traffic.reduce_scattered = passes * inputs.sharded.reduced_payload;
+      traffic.gathered =
+          passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload);
+      break;
+    default:
+      traffic.reduce_scattered = (inputs.zero_stage > 1 ? passes : 1) * gradients;
+      // Values come back as they are stored.
+      traffic.gathered = gradients - (kF32 - ElementBytes(inputs.precision->matrices)) *
+                                         shape.stored_trained_matrices;
+  }
+  return traffic;
+}
+
+}  // namespace weft

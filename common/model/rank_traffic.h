@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/memory_model.h"
+
+namespace weft {
+
+/// Bytes that the data-parallel ranks of a job exchange in one optimizer step, as payloads of their
+/// collectives: of n bytes a rank of g sends n (g-1)/g for a reduce-scatter or an all-gather, and
+/// twice that for an all-reduce. Scalars, and maxima of FP8 magnitudes, are not counted.
+struct RankTraffic {
+  int64_t all_reduced = 0;
+  int64_t reduce_scattered = 0;
+  int64_t gathered = 0;
+};
+
+RankTraffic TrafficOfStep(const MemoryInputs& inputs);
+
+}  // namespace weft

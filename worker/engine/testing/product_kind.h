@@ -1,0 +1,20 @@
+#pragma once
+
+#include "common/dtype.h"
+#include "common/model/memory_model.h"
+#include "kernels/cpu/isa.h"
+
+namespace weft::engine {
+
+/// How this processor multiplies matrices of a type.
+inline ProductKind ProductsOf(DType products) {
+  using kernels::cpu::Isa;
+  const Isa isa = kernels::cpu::ActiveIsa();
+  if (products == DType::kBF16) {
+    return isa >= Isa::kAvx512 ? ProductKind::kNative : ProductKind::kWidened;
+  }
+  if (isa >= Isa::kAmx) return ProductKind::kSplit;
+  return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
+}
+
+}  // namespace weft::engine
