@@ -90,52 +90,27 @@ int64_t HeadActivations(const MemoryInputs& inputs, const Sizes& size) {
   return std::max(size.head, 4 * size.head + statistics * HeadRowsOf(inputs) - size.row);
 }
 
-/// Peak of saved tensors and of the results that are alive beside them: follows the forward pass
-/// block by block, then the backward pass.
-int64_t ActivationPeak(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
-  const Sizes size(inputs);
-  const std::string norms = NormPositionOf(shape.spec);
-  // Both results of attention with what it read; at the end the MLP's as well.
-  const int64_t unsaved = std::max(3 * size.row + size.qkv, 4 * size.row + size.before);
-  // Fixup saves the shifted stream, so that the stream itself is alive beside it.
-  const bool shifted = BranchScalingOf(shape.spec) == BranchScaling::kFixup;
+/// What the blocks do with their saved tensors.
+RematPlan PlanOfBlocks(const MemoryInputs& inputs) {
+  if (!inputs.remat.empty()) return inputs.remat;
+  const int64_t layers = inputs.shape.spec.layers;
+  return RematOfPolicies(BlockPolicies(layers, inputs.recomputed_blocks, inputs.attention_blocks),
+                         layers, inputs.recompute_segment);
+}
 
-  const bool embeddings = shape.embeds && shape.first_trained_layer == 0;
-  int64_t saved = embeddings ? SavedByEmbeddings(inputs, size) : 0;
-  int64_t stream = size.row;  // the embedding; as soon as a block saves it, it counts there
-  int64_t delta = 0;
+/// Peak of saved tensors and of the results that are alive beside them.
+int64_t ActivationPeak(const MemoryInputs& inputs) {
+  const Sizes size(inputs);
+  // The embedding; as soon as a block saves it, it counts there.
+  StreamBytes start{.stream = size.row};
+  if (inputs.shape.embeds && inputs.shape.first_trained_layer == 0) {
+    start.saved = SavedByEmbeddings(inputs, size);
+  }
   // Those of a bert or vit are sums of several tables.
-  int64_t peak = saved + (HeadOf(shape.spec) == "causal_lm" ? 1 : 4) * size.row;
-  int64_t kept = 0;
-  for (int64_t i = 0; i < shape.spec.layers; ++i) {
-    const bool backward = i >= shape.first_trained_layer;
-    if (backward && i >= inputs.recomputed_blocks) {
-      if (delta == 0 && !shifted) stream = 0;
-      const int64_t streams = !shifted ? 0 : delta == 0 ? size.row : 2 * size.row;
-      saved += size.block;
-      ++kept;
-      peak = std::max(peak, saved + stream + delta + streams + 2 * size.row);
-      stream = shifted ? size.row : 0;
-    } else {
-      if (backward) {
-        if (delta == 0) stream = 0;
-        saved += size.row;
-      }
-      peak = std::max(peak, saved + stream + delta + unsaved);
-      stream = size.row;  // the sum after attention, which nobody saved
-    }
-    delta = norms == "post" ? 0 : size.row;
-    if (norms == "post") stream = size.row;
-  }
-  const int64_t last = shape.has_head ? HeadActivations(inputs, size) : size.row;
-  peak = std::max(peak, saved + stream + delta + last);
-  if (inputs.recomputed_blocks > shape.first_trained_layer) {
-    // The replay of the last recomputed block; its input is among the saved ones.
-    const int64_t streams = shifted ? 2 * size.row : 0;
-    peak = std::max(peak, saved - kept * size.block + size.block + streams + size.row);
-  }
-  return peak;
+  const int64_t tables = (HeadOf(inputs.shape.spec) == "causal_lm" ? 1 : 4) * size.row;
+  const int64_t last = inputs.shape.has_head ? HeadActivations(inputs, size) : size.row;
+  return std::max(start.saved + tables,
+                  PeakOfBlocks(PlanOfBlocks(inputs), BlockBytesOf(inputs), start, last));
 }
 
 /// Pictures of a micro-batch, which nothing needs once they are cut into patches.
@@ -263,6 +238,10 @@ int64_t FactorWorkspace(const MemoryInputs& inputs) {
   return kF32 * (packed + (narrow ? shape.largest_factor : 0));
 }
 
+int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes) {
+  return tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
+}
+
 /// Of kernels on a CUDA device, which share it: what products may take, or what attention's
 /// backward pass keeps of each query, two f32 numbers a head.
 int64_t KernelScratch(const MemoryInputs& inputs) {
@@ -287,9 +266,9 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
     slots.push_back({result, c / rows, true});
   };
   add_norm("residual_1", "norm_1_statistics", "norm_1");
-  slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true});
-  slots.push_back({"attention", c / ranks, true});
-  slots.push_back({"log_sum_exp", model.heads / ranks, false});
+  slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true, true});
+  slots.push_back({"attention", c / ranks, true, true});
+  slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});
   add_norm("residual_2", "norm_2_statistics", "norm_2");
@@ -301,7 +280,28 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
 int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes) {
   int64_t bytes = 0;
   for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
-    bytes += tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
+    bytes += SlotBytes(slot, tokens, element_bytes);
+  }
+  return bytes;
+}
+
+BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const Sizes size(inputs);
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  BlockBytes bytes{.row = size.row,
+                   .qkv = size.qkv,
+                   .before = size.before,
+                   .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.tensor,
+                   .saved = size.block,
+                   .post_norm = NormPositionOf(model) == "post",
+                   // Fixup saves the shifted stream, so that the stream itself is alive beside it.
+                   .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
+                   .untrained = inputs.shape.first_trained_layer};
+  for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
+    const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs));
+    if (slot.in_attention) bytes.attention += held;
+    if (bytes.attention == 0) bytes.entry += held;
   }
   return bytes;
 }
@@ -418,14 +418,15 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   } else if (plan.zero_stage > 2) {
     inputs.sharded = ShardParameters(inputs.shape.spec, *inputs.precision, plan.mesh.data);
   }
-  inputs.recomputed_blocks =
-      std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
+  // A plan that the engine refuses takes no memory.
+  if (auto remat = RematOf(plan, job.model.layers); remat.ok()) inputs.remat = *std::move(remat);
   return inputs;
 }
 
-std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed) {
+std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64_t attention) {
   std::vector<std::string> policies(static_cast<size_t>(layers), "keep");
   std::fill_n(policies.begin(), recomputed, "recompute");
+  std::fill_n(policies.begin() + recomputed, attention, "attention");
   return policies;
 }
 

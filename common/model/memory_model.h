@@ -8,6 +8,8 @@
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
+#include "common/model/remat_memory.h"
+#include "common/model/remat_schedule.h"
 #include "common/model/sharded_parameters.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
@@ -20,9 +22,11 @@ struct SavedTensorSlot {
   std::string_view name;
   int64_t elements_per_token = 0;
   bool compute_type = true;  ///< In the type of activations; otherwise f32.
+  bool in_attention = false;
 };
 
-/// What a block with the policy "keep" saves. With "recompute" it saves the first one alone.
+/// What a block with the policy "keep" saves. With "recompute" it saves the first one alone, with
+/// "attention" all but those inside of attention.
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape);
 
 /// Bytes of that table for `tokens` tokens.
@@ -61,6 +65,9 @@ struct MemoryInputs {
   int64_t recomputed_blocks = 0;   ///< The first ones, which are the best ones to recompute.
   bool delayed_update = false;     ///< Then gradients twice in the host tier.
   bool offload_optimizer = false;  ///< Values, gradients and state in the host tier (CPUs).
+  int64_t attention_blocks = 0;    ///< After them, those that recompute attention alone.
+  int64_t recompute_segment = 1;   ///< Blocks recomputed at once.
+  RematPlan remat;                 ///< Where it is not empty, instead of the three above.
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training
@@ -85,8 +92,12 @@ int64_t BytesOutsideArena(const MemoryInputs& inputs);
 MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
                               std::string_view compute_capability);
 
-/// The policy list of a plan: the first `recomputed` of `layers` blocks recompute. Their replay
-/// comes last in the backward pass, when the blocks that keep have given back their memory.
-std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed);
+/// The policy list of a plan: the first `recomputed` of `layers` blocks recompute, the next
+/// `attention` ones their attention. Their replay comes last in the backward pass, when the blocks
+/// that keep have given back their memory.
+std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64_t attention = 0);
+
+/// What a block makes of a micro-batch.
+BlockBytes BlockBytesOf(const MemoryInputs& inputs);
 
 }  // namespace weft

@@ -148,9 +148,6 @@ Status CheckBuilt(const ResourceSpec& resources) {
       {"zero_shard_ranks", resources.zero_shard_ranks != built.zero_shard_ranks},
       {"context_parallel", resources.context_parallel != built.context_parallel},
       {"context_method", resources.context_method != built.context_method},
-      {"recompute attention", resources.recompute == "attention"},
-      {"recompute optimal", resources.recompute == "optimal"},
-      {"recompute_segment", resources.recompute_segment != built.recompute_segment},
       {"offload_activations", resources.offload_activations != built.offload_activations},
       {"activation_bits", resources.activation_bits != built.activation_bits},
   };
@@ -253,6 +250,11 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
   WEFT_RETURN_IF_ERROR(CheckBuilt(job.resources));
+  if (job.resources.recompute_segment > 1 && job.resources.recompute != "block") {
+    return InvalidError("resources.recompute_segment " +
+                        std::to_string(job.resources.recompute_segment) +
+                        " is for resources.recompute block, not " + job.resources.recompute);
+  }
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
   const ResourceSpec& resources = job.resources;

@@ -303,11 +303,20 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 
+TEST(ValidateJob, SegmentsAreOfBlocksThatRecompute) {
+  const auto with = [](const char* recompute) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.recompute = recompute;
+      job.resources.recompute_segment = 4;
+    });
+  };
+  EXPECT_EQ(with("block"), "");
+  EXPECT_THAT(with("auto"), HasSubstr("resources.recompute_segment 4 is for resources.recompute"));
+}
+
 TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.activation_bits = 8; }),
               HasSubstr("resources.activation_bits is not implemented"));
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.recompute = "optimal"; }),
-              HasSubstr("resources.recompute optimal is not implemented"));
 }
 
 TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {

@@ -32,7 +32,8 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
       (passes * pass.memory_bytes + (2 * passes - 1) * pass.weight_gradient_bytes) / bandwidth;
   const double recomputed = passes * D(inputs.recomputed_blocks);
   time.recompute_seconds =
-      recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth);
+      recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth) +
+      passes * D(inputs.recomputed_attentions) * pass.attention_forward_gemm_seconds;
 
   // The processor runs ahead, so that only what it lacks to the device's own time is waited for.
   const double casts = pass.fp8_share * (kForwardCasts + kBackwardCasts);

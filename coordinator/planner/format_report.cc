@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "common/model/remat_schedule.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/units.h"
 
@@ -32,8 +34,25 @@ std::string Percent(double part, double whole) {
   return std::to_string(static_cast<int>(whole > 0 ? part / whole * 100 + 0.5 : 0)) + " %";
 }
 
-int64_t Recomputed(const Plan& plan) {
-  return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
+int64_t Blocks(const Plan& plan, std::string_view policy) {
+  return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), policy);
+}
+
+std::string Recomputed(const Plan& plan) {
+  std::string text = std::to_string(Blocks(plan, "recompute")) + " of " +
+                     std::to_string(plan.block_memory_policy.size()) + " blocks";
+  if (const int64_t attention = Blocks(plan, "attention"); attention > 0) {
+    text += ", attention of " + std::to_string(attention);
+  }
+  if (plan.recompute_segment > 1) {
+    text += ", " + std::to_string(plan.recompute_segment) + " at once";
+  }
+  const auto layers = std::ssize(plan.block_memory_policy);
+  if (const auto schedule = ParseRemat(plan.recompute_schedule, layers);
+      !plan.recompute_schedule.empty() && schedule.ok()) {
+    text += ", " + std::to_string(ReplayedBlocks(*schedule)) + " times in all";
+  }
+  return text;
 }
 
 std::string Placement(const Plan& plan) {
@@ -66,8 +85,7 @@ std::string Chosen(const PlanCandidate& candidate, int64_t parameters) {
        {"micro-batch", std::to_string(plan.micro_batch) + " sequences x " +
                            std::to_string(plan.accumulation_steps) + " per step and rank"},
        {"precision", plan.precision},
-       {"recomputed", std::to_string(Recomputed(plan)) + " of " +
-                          std::to_string(plan.block_memory_policy.size()) + " blocks"},
+       {"recomputed", Recomputed(plan)},
        {"step",
         HumanSeconds(prediction.step_seconds) + ", " + HumanCount(prediction.tokens_per_second) +
             " tokens/s, " +
@@ -108,7 +126,8 @@ std::string FormatPlanReport(const PlanReport& report) {
                               : "x",
          std::to_string(RankCount(plan.mesh)), std::to_string(plan.threads_per_rank),
          std::to_string(plan.micro_batch) + " x " + std::to_string(plan.accumulation_steps),
-         std::to_string(Recomputed(plan)), HumanBytes(TotalBytes(plan.prediction.memory_per_rank)),
+         std::to_string(Blocks(plan, "recompute")),
+         HumanBytes(TotalBytes(plan.prediction.memory_per_rank)),
          candidate.feasible ? HumanSeconds(plan.prediction.step_seconds) : "-",
          candidate.chosen ? "chosen" : candidate.reason});
   }

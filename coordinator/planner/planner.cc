@@ -42,6 +42,9 @@ std::string WhyChosen(const Option& option, const SearchResult& result) {
   if (option.recomputed_blocks > 0) {
     text += "; recomputes " + std::to_string(option.recomputed_blocks) + " blocks to fit in memory";
   }
+  if (option.attention_blocks > 0) {
+    text += "; recomputes the attention of " + std::to_string(option.attention_blocks) + " blocks";
+  }
   if (!result.times_from.empty()) text += "; times by " + result.times_from;
   return text;
 }
@@ -71,7 +74,14 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   plan.delayed_update = job.resources.delayed_update;
   plan.device_memory_bytes = job.resources.device_memory_bytes;
   plan.host_link_bytes_per_second = job.resources.host_link_bytes_per_second;
-  plan.block_memory_policy = BlockPolicies(shape.spec.layers, option.recomputed_blocks);
+  plan.recompute_segment = job.resources.recompute_segment;
+  if (option.schedule.empty()) {
+    plan.block_memory_policy =
+        BlockPolicies(shape.spec.layers, option.recomputed_blocks, option.attention_blocks);
+  } else {
+    plan.block_memory_policy = PoliciesOf(option.schedule);
+    plan.recompute_schedule = RematOperations(option.schedule);
+  }
   candidate.feasible = option.misfit.empty();
   candidate.reason = option.misfit;
   plan.prediction.memory_per_rank = option.memory;
@@ -119,7 +129,11 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
     text += ", or keep the optimizer off the device (resources.offload_optimizer host)";
   }
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
-  if (job.resources.recompute == "none") text += ", or allow resources.recompute";
+  if (job.resources.recompute == "none") {
+    text += ", or allow resources.recompute";
+  } else if (job.resources.recompute != "optimal") {
+    text += ", or let blocks be recomputed more than once (resources.recompute optimal)";
+  }
   if (least.ranks > 1 && job.resources.zero_stage == 0 && UpdatesElementwise(job.optimizer)) {
     text += ", or let ranks share the optimizer's state (resources.zero_stage 1)";
   }

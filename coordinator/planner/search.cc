@@ -16,6 +16,7 @@
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/time_model.h"
 #include "coordinator/planner/units.h"
 
@@ -246,7 +247,7 @@ class Searcher {
     return it->second;
   }
 
-  MemoryInputs MemoryOf(const Option& option, int64_t recomputed) {
+  MemoryInputs MemoryOf(const Option& option) {
     MemoryInputs inputs;
     inputs.shape = shape_;
     inputs.micro_batch = option.micro_batch;
@@ -265,12 +266,15 @@ class Searcher {
     inputs.sharded = Sharded(option.data_ranks());
     inputs.offload_optimizer = offloads();
     inputs.delayed_update = job_.resources.delayed_update;
-    inputs.recomputed_blocks = recomputed;
+    inputs.recomputed_blocks = option.recomputed_blocks;
+    inputs.attention_blocks = option.attention_blocks;
+    inputs.recompute_segment = job_.resources.recompute_segment;
+    inputs.remat = option.schedule;
     return inputs;
   }
 
-  MemoryBreakdown Memory(const Option& option, int64_t recomputed) {
-    const MemoryInputs inputs = MemoryOf(option, recomputed);
+  MemoryBreakdown Memory(const Option& option) {
+    const MemoryInputs inputs = MemoryOf(option);
     if (pipeline_ == 1) return PredictMemory(inputs);
     return PredictPipelineMemory(inputs, cut_, *ScheduleOf(option.accumulation_steps));
   }
@@ -316,37 +320,24 @@ class Searcher {
       ReportFewCores(std::move(option));
       return;
     }
-    const std::string& recompute = job_.resources.recompute;
-    const int64_t least = recompute == "block" ? shape_.spec.layers : 0;
-    const int64_t most = recompute == "none" ? 0 : shape_.spec.layers;
     ++result_.considered;
-    // Memory falls with every recomputed block: the least number that fits is
-    // the fastest.
-    auto fits = [&](int64_t recomputed) {
-      option.memory = Memory(option, recomputed);
+    const auto fits = [&](const RematChoice& choice) {
+      option.recomputed_blocks = choice.recomputed_blocks;
+      option.attention_blocks = choice.attention_blocks;
+      option.schedule = choice.schedule;
+      option.memory = Memory(option);
       if (job_.resources.device_memory_bytes > 0) {
-        option.device_bytes = offloads()
-                                  ? TotalBytes(PredictDeviceTier(MemoryOf(option, recomputed)))
-                                  : TotalBytes(option.memory) - option.memory.runtime_bytes;
+        option.device_bytes = offloads() ? TotalBytes(PredictDeviceTier(MemoryOf(option)))
+                                         : TotalBytes(option.memory) - option.memory.runtime_bytes;
       }
       return Fits(option);
     };
-    int64_t low = least, high = most;
-    if (!fits(low)) {
-      if (!fits(high)) {
-        option.recomputed_blocks = high;
-        option.misfit = MemoryReason(option);
-        result_.misfitting.push_back(std::move(option));
-        return;
-      }
-      while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        (fits(middle) ? high : low) = middle;
-      }
-      low = high;
+    const RematCosts costs = CostsOfRemat(Pass(0, option));
+    if (!ChooseRemat(job_.resources.recompute, MemoryOf(option), costs, pipeline_ == 1, fits)) {
+      option.misfit = MemoryReason(option);
+      result_.misfitting.push_back(std::move(option));
+      return;
     }
-    (void)fits(low);
-    option.recomputed_blocks = low;
     option.time = SlowestRank(option);
     result_.fitting.push_back(std::move(option));
   }
@@ -364,7 +355,7 @@ class Searcher {
   void ReportFewCores(Option option) {
     if (Slots(option.threads) >= option.ranks || !result_.misfitting.empty()) return;
     ++result_.considered;
-    option.memory = Memory(option, 0);
+    option.memory = Memory(option);
     option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
                     " threads need more " + (on_devices_ ? "GPUs or cores" : "cores") +
                     " than the workers offer: they have room for " +
@@ -417,19 +408,21 @@ class Searcher {
       last_kind = kind_[w];
       last_count = count;
       const RateModel& rates = rates_[kind_[w]];
-      StepInputs inputs{shape_,
-                        option.accumulation_steps,
-                        option.recomputed_blocks,
-                        option.threads,
-                        option.data_ranks(),
-                        count,
-                        kBucketBytes,
-                        &precision_,
-                        job_.resources.zero_stage,
-                        option.micro_batch * SequenceLength(job_),
-                        Sharded(option.data_ranks()),
-                        job_.resources.host_link_bytes_per_second,
-                        offloads() ? UploadedWeightBytes(MemoryOf(option, 0)) : 0};
+      StepInputs inputs{
+          shape_,
+          option.accumulation_steps,
+          option.recomputed_blocks,
+          option.threads,
+          option.data_ranks(),
+          count,
+          kBucketBytes,
+          &precision_,
+          job_.resources.zero_stage,
+          option.micro_batch * SequenceLength(job_),
+          Sharded(option.data_ranks()),
+          job_.resources.host_link_bytes_per_second,
+          offloads() ? UploadedWeightBytes(MemoryOf(option)) : 0,
+          option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule)};
       const TimeBreakdown time =
           pipeline_ == 1 ? PredictStep(inputs, Pass(kind_[w], option), rates)
                          : PredictPipelineStep(inputs,
@@ -444,6 +437,18 @@ class Searcher {
       if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
     }
     return slowest;
+  }
+
+  RematCosts CostsOfRemat(const PassCost& pass) const {
+    // Bytes at the rate of the worker that is looked at first; what counts is the ratio of times.
+    const double bandwidth = rates_.front().MemoryBytesPerSecond(1, 1);
+    const double layers = static_cast<double>(shape_.spec.layers);
+    RematCosts costs;
+    costs.block_seconds =
+        pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth;
+    costs.attention_seconds = pass.attention_forward_gemm_seconds;
+    costs.backward_seconds = pass.backward_gemm_seconds / layers;
+    return costs;
   }
 
   const PassCost& Pass(size_t kind, const Option& option) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/model/memory_model.h"
+#include "common/model/remat_schedule.h"
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
@@ -21,7 +22,9 @@ struct Option {
   int64_t threads = 1;
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
-  int64_t recomputed_blocks = 0;
+  int64_t recomputed_blocks = 0;  ///< The first ones, each once; of a schedule, all replays.
+  int64_t attention_blocks = 0;   ///< After them, those that recompute attention alone.
+  RematPlan schedule;             ///< Instead, where it is not empty.
   TimeBreakdown time;
   MemoryBreakdown memory;
   int64_t device_bytes = 0;  ///< Of it on the device, where that has a limit.

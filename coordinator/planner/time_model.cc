@@ -13,6 +13,7 @@ constexpr double kSecondsPerOperation = 4e-6;
 constexpr double kSecondsPerOperationAndThread = 0.3e-6;
 constexpr double kOperationsPerBlock = 26;         // forward and backward
 constexpr double kForwardOperationsPerBlock = 10;  // of them
+constexpr double kAttentionOperations = 2;         // of these, inside of attention
 constexpr double kOperationsPerPass = 40;          // embedding, classifier, loading the batch
 // One message between two ranks.
 constexpr double kSecondsPerMessage = 60e-6;
@@ -59,6 +60,9 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
       cost.backward_gemm_seconds += seconds;
     } else if (gemm.name != "classifier") {
       cost.block_forward_gemm_seconds += seconds / D(shape.spec.layers);
+      if (gemm.name == "qkv") {
+        cost.attention_forward_gemm_seconds += seconds / D(shape.spec.layers);
+      }
     }
   }
   // Attention: 2 products forward, 5 backward (flash attention computes the scores again).
@@ -69,6 +73,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   cost.gemm_seconds += (2 * D(model.layers) + 5 * backward_layers) * product;
   cost.backward_gemm_seconds += 5 * backward_layers * product;
   cost.block_forward_gemm_seconds += 2 * product;
+  cost.attention_forward_gemm_seconds += 2 * product;
 
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
   // and writes two, an activation reads its one or two inputs and writes one; backward, a norm
@@ -128,7 +133,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   const double recomputed = passes * D(inputs.recomputed_blocks);
   time.recompute_seconds =
       recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth +
-                    kForwardOperationsPerBlock * per_operation);
+                    kForwardOperationsPerBlock * per_operation) +
+      passes * D(inputs.recomputed_attentions) *
+          (pass.attention_forward_gemm_seconds + kAttentionOperations * per_operation);
   time.overhead_seconds = passes *
                           (D(inputs.shape.spec.layers) * kOperationsPerBlock + kOperationsPerPass) *
                           per_operation;

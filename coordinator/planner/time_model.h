@@ -14,8 +14,9 @@ namespace weft::planner {
 /// seconds; the rest in bytes, since what memory gives depends on who else uses it.
 struct PassCost {
   double gemm_seconds = 0;
-  double backward_gemm_seconds = 0;       ///< Part of gemm_seconds.
-  double block_forward_gemm_seconds = 0;  ///< Of one block: what recomputing it costs.
+  double backward_gemm_seconds = 0;           ///< Part of gemm_seconds.
+  double block_forward_gemm_seconds = 0;      ///< Of one block: what recomputing it costs.
+  double attention_forward_gemm_seconds = 0;  ///< The same of the inside of its attention.
   double memory_bytes = 0;
   double block_forward_memory_bytes = 0;
   double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
@@ -44,6 +45,7 @@ struct StepInputs {
   ShardedParameters sharded = {};          ///< With zero_stage 3.
   int64_t host_link_bytes_per_second = 0;  ///< 0: as fast as memory.
   int64_t uploaded_weight_bytes = 0;       ///< After an update, with offload; 0: without.
+  int64_t recomputed_attentions = 0;       ///< Blocks of which attention alone is computed again.
 
   /// Ranks hold parts of the parameters, and gather whole ones in every pass.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "common/model/memory_text.h"
@@ -11,12 +12,19 @@
 namespace weft::coordinator {
 namespace {
 
+int64_t Blocks(const Plan& plan, std::string_view policy) {
+  return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), policy);
+}
+
+/// Blocks that are recomputed, or of which attention is.
 int64_t Recomputed(const Plan& plan) {
-  return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
+  return Blocks(plan, "recompute") + Blocks(plan, "attention");
 }
 
 std::string RecomputedText(const Plan& plan) {
-  return std::to_string(Recomputed(plan)) + " of " +
+  const int64_t attention = Blocks(plan, "attention");
+  return (attention > 0 ? "attention of " + std::to_string(attention) + " and " : "") +
+         std::to_string(Blocks(plan, "recompute")) + " of " +
          std::to_string(plan.block_memory_policy.size()) + " blocks recomputed";
 }
 
@@ -73,7 +81,7 @@ class SingleChanges {
     resources.micro_batch = plan.micro_batch;
     // A number of blocks in between cannot be asked for.
     if (recomputed == 0) resources.recompute = "none";
-    if (recomputed > 0 && recomputed == std::ssize(plan.block_memory_policy)) {
+    if (recomputed > 0 && Blocks(plan, "recompute") == std::ssize(plan.block_memory_policy)) {
       resources.recompute = "block";
     }
   }

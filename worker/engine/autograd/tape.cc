@@ -1,5 +1,7 @@
 #include "worker/engine/autograd/tape.h"
 
+#include <memory>
+
 #include "kernels/elementwise/elementwise.h"
 
 namespace weft::engine {
@@ -43,55 +45,95 @@ Status Tape::RunDeferred(Context& context) {
   return OkStatus();
 }
 
-Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
-                                     const std::vector<Value>& inputs) {
-  if (!tape.recording()) return segment(context, tape, inputs);
+namespace {
 
+/// A segment and what it needs to run again, which it does once.
+struct Replay {
+  Segment segment;
   std::vector<SavedTensor> saved;
-  std::vector<int32_t> input_nodes;
+  Tape tape;
+  std::vector<int32_t> input_nodes = {};
+  std::vector<Value> inputs = {};
+  std::vector<Value> results = {};
+  bool ran = false;
+
+  Status Run(Context& context) {
+    if (std::exchange(ran, true)) return OkStatus();
+    for (size_t i = 0; i < saved.size(); ++i) {
+      WEFT_ASSIGN_OR_RETURN(Tensor restored, saved[i].Restore(context));
+      inputs.push_back(tape.NewValue(std::move(restored), input_nodes[i] != Value::kNoNode));
+    }
+    WEFT_ASSIGN_OR_RETURN(results, segment(context, tape, inputs));
+    return OkStatus();
+  }
+};
+
+}  // namespace
+
+Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment segment,
+                                         const std::vector<Value>& inputs) {
+  RecomputedValues out;
+  if (!tape.recording()) {
+    WEFT_ASSIGN_OR_RETURN(out.values, segment(context, tape, inputs));
+    out.saved.resize(out.values.size());
+    return out;
+  }
+  auto replay = std::make_shared<Replay>(Replay{std::move(segment), {}, tape.Replay()});
   for (const Value& input : inputs) {
-    saved.push_back(Tape::Save(input.tensor));
-    input_nodes.push_back(input.node);
+    replay->saved.push_back(Tape::Save(input.tensor));
+    replay->input_nodes.push_back(input.node);
   }
   Tape preview = tape.Preview();
-  WEFT_ASSIGN_OR_RETURN(std::vector<Value> outputs, segment(context, preview, inputs));
+  WEFT_ASSIGN_OR_RETURN(out.values, replay->segment(context, preview, inputs));
   std::vector<int32_t> output_nodes;
   bool needed = false;
-  for (Value& output : outputs) {
-    output = tape.NewValue(std::move(output.tensor), output.needs_gradient());
-    output_nodes.push_back(output.node);
-    needed = needed || output.needs_gradient();
+  for (size_t i = 0; i < out.values.size(); ++i) {
+    Value& value = out.values[i];
+    value = tape.NewValue(std::move(value.tensor), value.needs_gradient());
+    output_nodes.push_back(value.node);
+    needed = needed || value.needs_gradient();
   }
-  if (!needed) return outputs;
+  for (size_t i = 0; i < out.values.size(); ++i) {
+    out.saved.push_back(
+        needed ? Tape::Save({},
+                            [replay, i](Context& ctx, const Tensor&) -> Result<Tensor> {
+                              WEFT_RETURN_IF_ERROR(replay->Run(ctx));
+                              return replay->results[i].tensor;
+                            })
+               : Tape::Save(out.values[i].tensor));
+  }
+  if (!needed) return out;
 
-  tape.Record(
-      "recompute",
-      [segment = std::move(segment), saved = std::move(saved), input_nodes, output_nodes](
-          Context& ctx, Tape& outer) -> Status {
-        Tape replay = outer.Replay();
-        std::vector<Value> again;
-        for (size_t i = 0; i < saved.size(); ++i) {
-          WEFT_ASSIGN_OR_RETURN(Tensor restored, saved[i].Restore(ctx));
-          again.push_back(replay.NewValue(std::move(restored), input_nodes[i] != Value::kNoNode));
-        }
-        WEFT_ASSIGN_OR_RETURN(std::vector<Value> results, segment(ctx, replay, again));
-        for (size_t i = 0; i < results.size(); ++i) {
-          if (output_nodes[i] == Value::kNoNode) continue;
-          Tensor gradient = outer.TakeGradient(output_nodes[i]);
-          if (!gradient) continue;
-          WEFT_RETURN_IF_ERROR(replay.AddGradient(ctx, results[i].node, std::move(gradient)));
-        }
-        results.clear();
-        WEFT_RETURN_IF_ERROR(replay.RunBackward(ctx));
-        for (size_t i = 0; i < again.size(); ++i) {
-          if (!again[i].needs_gradient()) continue;
-          WEFT_RETURN_IF_ERROR(
-              outer.AddGradient(ctx, input_nodes[i], replay.TakeGradient(again[i].node)));
-        }
-        if (outer.defers()) outer.TakeDeferred(std::move(replay));
-        return OkStatus();
-      });
-  return outputs;
+  tape.Record("recompute",
+              [replay = std::move(replay), output_nodes](Context& ctx, Tape& outer) -> Status {
+                WEFT_RETURN_IF_ERROR(replay->Run(ctx));
+                for (size_t i = 0; i < output_nodes.size(); ++i) {
+                  if (output_nodes[i] == Value::kNoNode) continue;
+                  Tensor gradient = outer.TakeGradient(output_nodes[i]);
+                  if (!gradient) continue;
+                  WEFT_RETURN_IF_ERROR(
+                      replay->tape.AddGradient(ctx, replay->results[i].node, std::move(gradient)));
+                }
+                replay->results.clear();
+                if (outer.defers()) replay->tape.DeferWeightGradients();
+                WEFT_RETURN_IF_ERROR(replay->tape.RunBackward(ctx));
+                for (size_t i = 0; i < replay->inputs.size(); ++i) {
+                  const Value& input = replay->inputs[i];
+                  if (!input.needs_gradient()) continue;
+                  WEFT_RETURN_IF_ERROR(outer.AddGradient(ctx, replay->input_nodes[i],
+                                                         replay->tape.TakeGradient(input.node)));
+                }
+                if (outer.defers()) outer.TakeDeferred(std::move(replay->tape));
+                return OkStatus();
+              });
+  return out;
+}
+
+Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
+                                     const std::vector<Value>& inputs) {
+  WEFT_ASSIGN_OR_RETURN(RecomputedValues out,
+                        RecomputeValues(context, tape, std::move(segment), inputs));
+  return std::move(out.values);
 }
 
 }  // namespace weft::engine

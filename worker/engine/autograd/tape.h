@@ -58,7 +58,9 @@ class Tape {
   bool differentiable() const { return parameters_ != nullptr; }
 
   /// Operations may have to Record.
-  bool recording() const { return differentiable() && mode_ != Mode::kPreview; }
+  bool recording() const {
+    return differentiable() && (mode_ == Mode::kRecord || mode_ == Mode::kReplay);
+  }
 
   /// The operation with result `y` is to Record.
   bool Records(const Value& y) const { return recording() && y.needs_gradient(); }
@@ -82,7 +84,9 @@ class Tape {
   /// An operation uses parameter `index` and will call parameters().Done(index) in its Backward.
   /// Operations call it whenever they run; replays are not counted twice.
   void UseParameter(int64_t index) {
-    if (differentiable() && mode_ != Mode::kReplay) parameters_->AddUse(index);
+    if (differentiable() && (mode_ == Mode::kRecord || mode_ == Mode::kPreview)) {
+      parameters_->AddUse(index);
+    }
   }
 
   ParameterGradients& parameters() const { return *parameters_; }
@@ -120,7 +124,9 @@ class Tape {
   Status RunDeferred(Context& context);
 
   /// A tape for running a part of the forward pass without recording it, to be replayed later.
-  Tape Preview() const { return Tape(parameters_, Mode::kPreview); }
+  Tape Preview() const {
+    return Tape(parameters_, mode_ == Mode::kReplay ? Mode::kReplayPreview : Mode::kPreview);
+  }
   /// A tape for that replay.
   Tape Replay() const {
     Tape replay(parameters_, Mode::kReplay);
@@ -133,7 +139,7 @@ class Tape {
   }
 
  private:
-  enum class Mode { kRecord, kPreview, kReplay };
+  enum class Mode : uint8_t { kRecord, kPreview, kReplay, kReplayPreview };
   struct Entry {
     std::string_view name;
     Backward backward;
@@ -157,5 +163,15 @@ using Segment = std::function<Result<std::vector<Value>>(Context& context, Tape&
 /// (Chen et al. 2016, arXiv 1604.06174). Gradients are bit for bit those of running it directly.
 Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
                                      const std::vector<Value>& inputs);
+
+/// Results of a segment, and what stands for each in the backward pass of operations that read it.
+struct RecomputedValues {
+  std::vector<Value> values;
+  std::vector<SavedTensor> saved;
+};
+/// The same for results that are not to be kept either: to restore one of `saved` runs the segment
+/// again, once for all of them and for its own backward pass.
+Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment segment,
+                                         const std::vector<Value>& inputs);
 
 }  // namespace weft::engine

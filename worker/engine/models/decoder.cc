@@ -19,6 +19,18 @@ PipelinePart PartOf(const ModelSpec& spec, const ModelOptions& options) {
   return options.pipeline.value_or(PipelinePart{{{0, spec.layers}}, true, true});
 }
 
+// What the blocks of a stage do with their saved tensors.
+RematPlan RematOf(const ModelOptions& options, const PipelinePart::Stage& stage) {
+  if (!options.pipeline) return RematOf(options, stage.blocks).value();
+  std::vector<std::string> policies;
+  for (int64_t i = stage.first_block; i < stage.first_block + stage.blocks; ++i) {
+    const auto index = static_cast<size_t>(i);
+    const bool told = index < options.block_memory_policy.size();
+    policies.push_back(told ? options.block_memory_policy[index] : "keep");
+  }
+  return RematOfPolicies(policies, stage.blocks, options.recompute_segment);
+}
+
 std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                                const ModelOptions& options, const DecoderOptions& family,
                                const ProductOptions& products) {
@@ -30,7 +42,8 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                           .layers = stage.blocks,
                           .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
                           .block = family.block,
-                          .memory_policy = options.block_memory_policy},
+                          .remat = RematOf(options, stage),
+                          .operations = options.block_operations},
         products);
   }
   return stacks;

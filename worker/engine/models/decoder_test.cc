@@ -198,6 +198,55 @@ TEST(DecoderTest, RecomputedGradientsAreBitForBitTheKeptOnes) {
   }
 }
 
+TEST(DecoderTest, EveryScheduleGivesTheSameBitsAndDoesWhatItSays) {
+  const Batch batch = RandomBatch(4);
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec spec = With([&](ModelSpec& s) {
+      s.family = family;
+      s.layers = 5;
+      s.dropout = s.family == "gpt2" ? 0.2 : 0;
+    });
+    for (const PrecisionRecipe* precision : {&kFp32Precision, &kBf16Precision}) {
+      SCOPED_TRACE(std::string(family) + " in " + std::string(precision->name));
+      TinyRun kept(spec, {precision, true, {}});
+      const double loss = kept.Differentiate(batch);
+      const std::vector<float> gradients = kept.Gradients();
+      const struct {
+        std::vector<std::string> policies;
+        int64_t segment;
+        std::vector<std::string> schedule;
+      } cases[] = {
+          {std::vector<std::string>(5, "attention"), 1, {}},
+          {std::vector<std::string>(5, "recompute"), 2, {}},
+          {{"recompute", "recompute", "recompute", "attention"}, 3, {}},
+          {{},
+           1,
+           {"F_ck 0", "F_none 1", "F_none 2", "F_attention 3", "F_all 4", "B 4", "B 3", "F_ck 0",
+            "F_none 1", "F_all 2", "B 2", "F_ck 0", "F_attention 1", "B 1", "F_all 0", "B 0"}},
+      };
+      for (const auto& [policies, segment, schedule] : cases) {
+        std::vector<std::string> done;
+        TinyRun run(spec, {precision, true, policies, segment, schedule, &done});
+        EXPECT_EQ(run.Differentiate(batch), loss);
+        EXPECT_EQ(run.Gradients(), gradients);
+        EXPECT_LT(run.allocator.Peaks().activations_bytes,
+                  kept.allocator.Peaks().activations_bytes);
+        auto plan = RematOf({precision, true, policies, segment, schedule}, spec.layers);
+        EXPECT_EQ(done, RematOperations(*plan));
+      }
+    }
+  }
+}
+
+TEST(DecoderTest, AScheduleThatIsNoneIsRefused) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  const auto model = NewModel(context, TinyModel(), {&kFp32Precision, true, {}, 1, {"F_all 0"}});
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.status().code(), StatusCode::kInvalid);
+}
+
 // Copies of one block's values into all blocks: "h.0." to "h.1.", ...
 void RepeatFirstBlock(ParameterSet& parameters, int64_t layers) {
   for (int64_t p = 0; p < parameters.size(); ++p) {

@@ -214,7 +214,7 @@ double AddedVariance(const ModelSpec& spec) {
                     {.layers = spec.layers,
                      .distinct = spec.layers,
                      .block = Gpt2(spec).block,
-                     .memory_policy = {}},
+                     .remat = RematOfPolicies({}, spec.layers, 1)},
                     DType::kF32);
   SetStarts(spec, parameters);
   WEFT_CHECK(parameters.Allocate(context, false).ok(), "allocate");

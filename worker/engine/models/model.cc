@@ -121,6 +121,11 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
   WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));
+  WEFT_RETURN_IF_ERROR(RematOf(options, spec.layers).status());
+  if (options.pipeline && !options.recompute_schedule.empty()) {
+    return InvalidError("a schedule of all blocks, of which this is a stage; hint: "
+                        "resources.recompute block");
+  }
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(CheckTensorParallel(spec, options.tensor->degree()));
     if (options.precision->fp8_blocks) {
@@ -131,6 +136,11 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
 }
 
 }  // namespace
+
+Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
+  if (!options.recompute_schedule.empty()) return ParseRemat(options.recompute_schedule, layers);
+  return RematOfPolicies(options.block_memory_policy, layers, options.recompute_segment);
+}
 
 Model::Model(const ModelOptions& options)
     : fp8_(options.precision->fp8_blocks

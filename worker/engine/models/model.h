@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/model/precision.h"
+#include "common/model/remat_schedule.h"
 #include "common/spec/job_spec.h"
 #include "kernels/step_value.h"
 #include "worker/engine/autograd/tape.h"
@@ -21,8 +22,13 @@ struct ModelOptions {
   const PrecisionRecipe* precision = &kBf16Precision;
   bool with_gradients = true;  ///< False: evaluation and generation only.
 
-  /// "keep" or "recompute" by block; blocks past its end keep.
+  /// What blocks do with their saved tensors: block_memory_policy, recompute_segment and
+  /// recompute_schedule of a plan.
   std::vector<std::string> block_memory_policy;
+  int64_t recompute_segment = 1;
+  std::vector<std::string> recompute_schedule = {};
+  /// Gets the operations on blocks as they are done (RematOperations), or none; outlives the model.
+  std::vector<std::string>* block_operations = nullptr;
 
   Fp8Spec fp8 = {};  ///< Read where the recipe has fp8_blocks.
 
@@ -39,6 +45,9 @@ struct ModelOptions {
   /// What of the network is here, where other ranks of a pipeline have the rest.
   std::optional<PipelinePart> pipeline = std::nullopt;
 };
+
+/// What the options say about the blocks of a model of so many. kInvalid: a schedule that is none.
+Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers);
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence
 /// or picture. Not thread-safe.

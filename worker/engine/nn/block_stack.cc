@@ -19,7 +19,9 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       first_unit_(parameters->units()),
       first_(options.first),
       layers_(options.layers),
-      memory_policy_(options.memory_policy) {
+      remat_(options.remat),
+      operations_(options.operations) {
+  WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
     parameters->StartUnit();
@@ -38,39 +40,79 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
                                      std::vector<KeyValueCache>* caches) const {
   Residual stream{std::move(x), {}};
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
-  for (int64_t layer = 0; layer < layers_; ++layer) {
-    const TransformerBlock& block = blocks_[layer / uses];
-    const int64_t unit = first_unit_ + layer / uses;
-    if (layer % uses == 0) {
-      WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, unit));
+  for (const RematStep& step : remat_) {
+    const int64_t last = step.end() - 1;
+    if (step.first % uses == 0) {
+      WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, first_unit_ + step.first / uses));
     }
-    const auto index = static_cast<size_t>(first_ + layer);
-    const bool recompute = index < memory_policy_.size() && memory_policy_[index] != "keep";
-    if (recompute && tape.recording()) {
-      WEFT_ASSIGN_OR_RETURN(stream, Recomputed(context, tape, block, stream, batch, layer % uses));
-    } else {
-      KeyValueCache* cache = caches == nullptr ? nullptr : &(*caches)[index];
-      WEFT_ASSIGN_OR_RETURN(stream,
-                            block.Forward(context, tape, stream, {batch, layer % uses, cache}));
-    }
-    if (layer % uses == uses - 1) {
+    WEFT_ASSIGN_OR_RETURN(stream, RunStep(context, tape, step, std::move(stream), batch, caches));
+    if (last % uses == uses - 1) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
-      WEFT_RETURN_IF_ERROR(
-          LeaveUnit(context, tape, *parameters_, unit, differentiated, layer + 1 == layers_));
+      WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + last / uses,
+                                     differentiated, last + 1 == layers_));
     }
   }
   return stream;
 }
 
-// The block's input is kept as one tensor: the sum, not its two terms.
-Result<Residual> BlockStack::Recomputed(Context& context, Tape& tape, const TransformerBlock& block,
-                                        const Residual& x, const TokenBatch& batch,
-                                        int64_t use) const {
+void BlockStack::Note(const char* operation, int64_t layer) const {
+  if (operations_ != nullptr) {
+    operations_->push_back(std::string(operation) + " " + std::to_string(layer));
+  }
+}
+
+Result<Residual> BlockStack::RunStep(Context& context, Tape& tape, const RematStep& step,
+                                     Residual x, const TokenBatch& batch,
+                                     std::vector<KeyValueCache>* caches) const {
+  if (step.kind == RematStep::Kind::kSegment && tape.recording()) {
+    return RunSegment(context, tape, step, x, batch);
+  }
+  for (int64_t layer = step.first; layer < step.end(); ++layer) {
+    const RematStep::Kind kind = step.count == 1 ? step.kind : RematStep::Kind::kKeep;
+    WEFT_ASSIGN_OR_RETURN(x, RunLayer(context, tape, {kind, layer, 1, {}}, x, batch, caches));
+  }
+  return x;
+}
+
+Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematStep& step,
+                                      const Residual& x, const TokenBatch& batch,
+                                      std::vector<KeyValueCache>* caches) const {
+  const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
+  const int64_t layer = step.first;
+  const bool attention = step.kind == RematStep::Kind::kAttention;
+  if (operations_ != nullptr && tape.recording()) {
+    Note(attention ? "F_attention" : "F_all", layer);
+    tape.Record("block", [this, layer](Context&, Tape&) {
+      Note("B", layer);
+      return OkStatus();
+    });
+  }
+  KeyValueCache* cache = caches == nullptr ? nullptr : &(*caches)[static_cast<size_t>(layer)];
+  return blocks_[static_cast<size_t>(layer / uses)].Forward(
+      context, tape, x, {batch, layer % uses, cache, attention});
+}
+
+// The input of the first layer is kept as one tensor: the sum, not its two terms.
+Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const RematStep& step,
+                                        const Residual& x, const TokenBatch& batch) const {
+  const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
+  if (parameters_->residence() != nullptr && step.first / uses != (step.end() - 1) / uses) {
+    return InvalidError("blocks " + std::to_string(step.first) + " to " +
+                        std::to_string(step.end() - 1) +
+                        " are recomputed at once, and ranks hold parts of their parameters; hint: "
+                        "resources.recompute_segment 1");
+  }
   WEFT_ASSIGN_OR_RETURN(Value input, Sum(context, tape, x));
-  const Segment segment = [&block, batch, use](
+  for (int64_t layer = step.first; layer < step.end(); ++layer) {
+    Note(layer == step.first ? "F_ck" : "F_none", layer);
+  }
+  const Segment segment = [this, &step, batch](
                               Context& ctx, Tape& t,
                               const std::vector<Value>& inputs) -> Result<std::vector<Value>> {
-    WEFT_ASSIGN_OR_RETURN(Residual out, block.Forward(ctx, t, {inputs[0], {}}, {batch, use}));
+    Residual out{inputs[0], {}};
+    for (const RematStep& part : step.replay) {
+      WEFT_ASSIGN_OR_RETURN(out, RunStep(ctx, t, part, std::move(out), batch, nullptr));
+    }
     std::vector<Value> outputs{std::move(out.stream)};
     if (out.delta.tensor) outputs.push_back(std::move(out.delta));
     return outputs;

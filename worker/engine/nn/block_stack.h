@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/model/remat_schedule.h"
 #include "worker/engine/nn/transformer_block.h"
 
 namespace weft::engine {
@@ -17,8 +18,10 @@ struct BlockStackOptions {
   int64_t distinct = 1;
   /// Of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
-  /// By layer: "keep" what the backward pass needs, or "recompute" it; layers past its end keep.
-  std::vector<std::string> memory_policy;
+  /// What each layer does with its saved tensors; all of them are in it.
+  RematPlan remat;
+  /// Gets what is done with layers, in order, as RematOperations says it; or none.
+  std::vector<std::string>* operations = nullptr;
 };
 
 /// The blocks of a transformer, one after the other.
@@ -34,14 +37,20 @@ class BlockStack {
                            std::vector<KeyValueCache>* caches = nullptr) const;
 
  private:
-  Result<Residual> Recomputed(Context& context, Tape& tape, const TransformerBlock& block,
-                              const Residual& x, const TokenBatch& batch, int64_t use) const;
+  Result<Residual> RunStep(Context& context, Tape& tape, const RematStep& step, Residual x,
+                           const TokenBatch& batch, std::vector<KeyValueCache>* caches) const;
+  Result<Residual> RunLayer(Context& context, Tape& tape, const RematStep& step, const Residual& x,
+                            const TokenBatch& batch, std::vector<KeyValueCache>* caches) const;
+  Result<Residual> RunSegment(Context& context, Tape& tape, const RematStep& step,
+                              const Residual& x, const TokenBatch& batch) const;
+  void Note(const char* operation, int64_t layer) const;
 
   const ParameterSet* parameters_;
   int64_t first_unit_;  ///< That of the first block; each has one.
   int64_t first_;
   int64_t layers_;
-  std::vector<std::string> memory_policy_;
+  RematPlan remat_;
+  std::vector<std::string>* operations_;
   std::vector<TransformerBlock> blocks_;
 };
 

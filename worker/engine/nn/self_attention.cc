@@ -118,10 +118,7 @@ Status SelfAttention::Pack(Context& context, Repack what) {
 
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,
                                      const TokenBatch& batch, KeyValueCache* cache) const {
-  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
-  WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in.value, std::move(in.saved)));
-  in = {};
-  WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
+  WEFT_ASSIGN_OR_RETURN(Value qkv, Project(context, tape, x, batch));
   if (cache != nullptr) {
     const bool first = cache->length == 0;
     const Projections p(qkv.tensor, heads_ * head_dim_, kv_heads_ * head_dim_);
@@ -134,6 +131,29 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
   }
   WEFT_ASSIGN_OR_RETURN(Value attended, Attend(context, tape, qkv, batch));
   WEFT_ASSIGN_OR_RETURN(Value out, output_.Forward(context, tape, attended));
+  return LeaveShards(context, tape, tensor_, std::move(out));
+}
+
+Result<Value> SelfAttention::Project(Context& context, Tape& tape, const Value& x,
+                                     const TokenBatch& batch) const {
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in.value, std::move(in.saved)));
+  WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
+  return qkv;
+}
+
+Result<Value> SelfAttention::ForwardRecomputed(Context& context, Tape& tape, const Value& x,
+                                               const TokenBatch& batch) const {
+  const Segment inside = [this, batch](
+                             Context& ctx, Tape& t,
+                             const std::vector<Value>& inputs) -> Result<std::vector<Value>> {
+    WEFT_ASSIGN_OR_RETURN(Value qkv, Project(ctx, t, inputs[0], batch));
+    WEFT_ASSIGN_OR_RETURN(Value attended, Attend(ctx, t, qkv, batch));
+    return std::vector<Value>{std::move(attended)};
+  };
+  WEFT_ASSIGN_OR_RETURN(RecomputedValues attended, RecomputeValues(context, tape, inside, {x}));
+  WEFT_ASSIGN_OR_RETURN(
+      Value out, output_.Forward(context, tape, attended.values[0], std::move(attended.saved[0])));
   return LeaveShards(context, tape, tensor_, std::move(out));
 }
 

@@ -52,8 +52,16 @@ class SelfAttention {
   /// and are appended to it.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, const TokenBatch& batch,
                         KeyValueCache* cache = nullptr) const;
+  /// The same, keeping x alone: queries, keys, values and what attention makes of them are computed
+  /// again in the backward pass, the projection after it is not (what Korthikanti et al. 2022,
+  /// arXiv 2205.05198, call selective, where attention is one operation that keeps no scores).
+  Result<Value> ForwardRecomputed(Context& context, Tape& tape, const Value& x,
+                                  const TokenBatch& batch) const;
 
  private:
+  // Queries, keys and values of x, turned.
+  Result<Value> Project(Context& context, Tape& tape, const Value& x,
+                        const TokenBatch& batch) const;
   // Turns the columns of queries and keys, in place.
   Status Rotate(Context& context, const Tensor& qkv, const Tensor& positions, bool inverse) const;
   Result<Value> Attend(Context& context, Tape& tape, const Value& qkv,

@@ -27,6 +27,7 @@ struct BlockUse {
   const TokenBatch& batch;
   int64_t use = 0;                 ///< Of the layers that share this block, from 0.
   KeyValueCache* cache = nullptr;  ///< Of the layer, in generation.
+  bool recompute_attention = false;
 };
 
 /// Self-attention, then an MLP, each within a residual branch.

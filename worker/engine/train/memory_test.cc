@@ -91,6 +91,61 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
                 static_cast<double>(predicted.workspace_bytes + predicted.activations_bytes));
 }
 
+// Peaks of activations alone, which recomputation is about.
+void CheckActivations(const ModelSpec& model, const std::string& precision,
+                      const std::vector<std::string>& policies, int64_t segment,
+                      const std::vector<std::string>& schedule = {}) {
+  JobSpec job = TinyJob(2);
+  job.model = model;
+  Plan plan = TinyPlan(precision, 2, 1);
+  plan.block_memory_policy = policies;
+  plan.recompute_segment = segment;
+  plan.recompute_schedule = schedule;
+  RandomTokens tokens(model.vocab_size, model.context);
+  TinyTraining run(job, plan, tokens);
+  run.Step();
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  inputs.micro_batch = 2;
+  inputs.sequence_length = model.context;
+  inputs.precision = &PrecisionOf(precision);
+  auto remat = RematOf(plan, model.layers);
+  ASSERT_TRUE(remat.ok()) << remat.status().ToString();
+  inputs.remat = *remat;
+  const int64_t predicted = PredictMemory(inputs).activations_bytes;
+  const int64_t measured = run.Step().peak_memory.activations_bytes;
+  EXPECT_NEAR(static_cast<double>(predicted) / static_cast<double>(measured), 1.0, 0.01)
+      << "predicted " << predicted << ", measured " << measured;
+}
+
+TEST(PredictMemoryTest, ActivationsOfEveryPolicyAreWithinOnePercent) {
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec model = Model(6, 4, 700, 256);
+    model.family = family;
+    if (model.family == "llama") {
+      model.kv_heads = 1;
+      model.mlp_width = 352;
+    }
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(std::string(family) + " in " + precision);
+      CheckActivations(model, precision, {}, 1);
+      CheckActivations(model, precision, std::vector<std::string>(6, "attention"), 1);
+      CheckActivations(model, precision, {"recompute", "attention", "attention"}, 1);
+      for (int64_t segment : {1, 2, 4, 6}) {
+        SCOPED_TRACE("segments of " + std::to_string(segment));
+        CheckActivations(model, precision, std::vector<std::string>(6, "recompute"), segment);
+        CheckActivations(model, precision, {"recompute", "recompute", "attention"}, segment);
+      }
+      SCOPED_TRACE("nested segments");
+      CheckActivations(model, precision, {}, 1,
+                       {"F_ck 0",        "F_none 1", "F_none 2", "F_none 3", "F_ck 4", "F_none 5",
+                        "F_all 4",       "F_all 5",  "B 5",      "B 4",      "F_ck 0", "F_none 1",
+                        "F_ck 2",        "F_all 3",  "B 3",      "F_all 2",  "B 2",    "F_ck 0",
+                        "F_attention 1", "B 1",      "F_all 0",  "B 0"});
+    }
+  }
+}
+
 TEST(PredictMemoryTest, CountsTheStateOfEveryOptimizerAndAverage) {
   RandomTokens tokens(2500, 64);
   for (const char* name : {"sgd", "lars", "adam", "adamw", "lamb", "lion", "adafactor", "muon",

@@ -99,6 +99,8 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
   return {.precision = &PrecisionOf(plan.precision),
           .with_gradients = true,
           .block_memory_policy = plan.block_memory_policy,
+          .recompute_segment = plan.recompute_segment,
+          .recompute_schedule = plan.recompute_schedule,
           .fp8 = train.fp8,
           .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
           .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1,

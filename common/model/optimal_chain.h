@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/model/remat_schedule.h"
+
+namespace weft {
+
+/// A stage of a chain, each of which reads the result of the one before.
+struct ChainStage {
+  /// A way of running the stage so that its backward pass can follow.
+  struct Way {
+    RematStep::Kind kind = RematStep::Kind::kKeep;
+    int64_t saved_bytes = 0;    ///< All it keeps until then, its result included, its input not.
+    int64_t passing_bytes = 0;  ///< Beside that, at most, while it runs forward or backward.
+    double again_seconds = 0;   ///< What its backward pass computes again.
+  };
+  double forward_seconds = 0;
+  double backward_seconds = 0;
+  int64_t result_bytes = 0;
+  int64_t passing_bytes = 0;  ///< Beside its input, while it runs and keeps nothing.
+  std::vector<Way> ways;      ///< One at least.
+};
+
+/// The persistent schedules of least time for a chain, by the bytes that they may take: each result
+/// that is stored stays until it is used for the last time. Dynamic programming over the parts of
+/// the chain (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova 2019, arXiv 1911.13214): a part
+/// begins with a stage that keeps what its backward pass needs (F_all), or with stages of which the
+/// input of the first alone is kept (F_ck, F_none) and that are such a part of their own later.
+class OptimalChain {
+ public:
+  /// For at most `bytes`, in `slots` equal steps, to which sizes are rounded up; O(n^3 slots) for n
+  /// stages. The chain's own input is not counted.
+  OptimalChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots);
+
+  /// Seconds of a forward and backward pass within `bytes`; infinite when they are too few.
+  double Seconds(int64_t bytes) const;
+
+  /// How: of stages 0 to n - 1 all are in a step. None when the bytes are too few.
+  std::optional<RematPlan> Schedule(int64_t bytes) const;
+
+ private:
+  struct Choice {
+    double seconds;
+    int32_t way = -1;    ///< Of the first stage, or
+    int32_t count = -1;  ///< how many stages keep the input of the first.
+  };
+  int64_t Slots(int64_t bytes) const { return (bytes + unit_ - 1) / unit_; }
+  Choice& At(int64_t first, int64_t last, int64_t slots);
+  const Choice& At(int64_t first, int64_t last, int64_t slots) const;
+  Choice Best(int64_t first, int64_t last, int64_t slots) const;
+  RematPlan Part(int64_t first, int64_t last, int64_t slots) const;
+  int64_t SlotsOf(int64_t bytes) const;
+
+  std::vector<ChainStage> stages_;
+  int64_t unit_;
+  int64_t slots_;
+  std::vector<Choice> table_;  ///< By first stage, last stage and slots.
+};
+
+}  // namespace weft

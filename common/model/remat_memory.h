@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/remat_schedule.h"
+
+namespace weft {
+
+/// Bytes of what a block makes of a micro-batch.
+struct BlockBytes {
+  int64_t row = 0;     ///< [tokens, width], of the residual stream.
+  int64_t qkv = 0;     ///< Queries, keys and values.
+  int64_t before = 0;  ///< Inside of the MLP, before the activation.
+  int64_t log_sum_exp = 0;
+  int64_t saved = 0;      ///< All that a block keeps.
+  int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.
+  int64_t attention = 0;  ///< Of it, the inside of attention.
+  bool post_norm = false;
+  bool shifted = false;   ///< Keeps a shifted copy of the stream beside the stream itself.
+  int64_t untrained = 0;  ///< The first blocks, which have no backward pass.
+};
+
+/// What of the residual stream stands beside what is saved.
+struct StreamBytes {
+  int64_t saved = 0;   ///< On the tape.
+  int64_t stream = 0;  ///< The two terms of the residual stream, as far as they are not saved.
+  int64_t delta = 0;
+  bool input_is_saved = false;  ///< The stream is one tensor, which `saved` has.
+};
+
+/// Follows the saved tensors of a forward pass over blocks and of its backward pass, as the engine
+/// (worker/engine/nn/block_stack.h) allocates them. `start`: before the first block; `at_end`: what
+/// comes on top after the last one, before the backward pass. Returns the largest sum.
+int64_t PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
+                     int64_t at_end);
+
+}  // namespace weft

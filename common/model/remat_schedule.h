@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/spec/plan.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// What the forward pass over the blocks of a model does with one of them, or with several that are
+/// recomputed at once.
+struct RematStep {
+  enum class Kind : uint8_t {
+    kKeep,       ///< The block keeps what its backward pass needs.
+    kAttention,  ///< All but the inside of attention: queries, keys, values and its result.
+    kSegment,    ///< The blocks keep the input of the first alone, and are run again.
+  };
+  Kind kind = Kind::kKeep;
+  int64_t first = 0;
+  int64_t count = 1;
+  /// Of a segment: the pass over its blocks that its backward pass begins with.
+  std::vector<RematStep> replay;
+
+  int64_t end() const { return first + count; }
+  bool operator==(const RematStep&) const = default;
+};
+
+/// A forward pass over successive blocks, each of which is in one step. Its backward pass takes the
+/// steps in reverse.
+using RematPlan = std::vector<RematStep>;
+
+/// What policies of blocks ("recompute", "attention"; all others keep, as do blocks past their end)
+/// amount to: neighbours that are recomputed form segments of `segment` blocks, counted from the
+/// first of them.
+RematPlan RematOfPolicies(const std::vector<std::string>& policies, int64_t layers,
+                          int64_t segment);
+
+/// The policy of each block in the forward pass.
+std::vector<std::string> PoliciesOf(const RematPlan& plan);
+
+/// What is done with blocks, in order, in the words of Beaumont et al. (arXiv 1911.13214): "F_all
+/// 3" runs a block and keeps what its backward pass needs, "F_attention 3" all but the inside of
+/// attention, "F_ck 3" its input, "F_none 3" nothing; "B 3" is its backward pass. The loss stands
+/// before the first "B".
+std::vector<std::string> RematOperations(const RematPlan& plan);
+
+/// The plan with these operations on blocks 0 to `layers` - 1. kInvalid names the first that cannot
+/// stand where it does.
+Result<RematPlan> ParseRemat(const std::vector<std::string>& operations, int64_t layers);
+
+/// What a plan says: its recompute_schedule, or else its block_memory_policy and recompute_segment.
+Result<RematPlan> RematOf(const Plan& plan, int64_t layers);
+
+/// Forward passes of blocks that the backward pass makes; those of attention alone do not count.
+int64_t ReplayedBlocks(const RematPlan& plan);
+
+/// Blocks of which attention alone is computed again, each time it is.
+int64_t ReplayedAttentions(const RematPlan& plan);
+
+}  // namespace weft

@@ -1,0 +1,129 @@
+#include "coordinator/planner/remat_choice.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace weft::planner {
+namespace {
+
+// Steps of memory of the dynamic programme; its time grows with them and the cube of the blocks.
+constexpr int64_t kSlots = 200;
+constexpr int64_t kSlotsOfLong = 50;
+constexpr int64_t kLong = 64;
+
+/// The least number in (low, high] for which `fits`, which holds at `high` and not at `low`.
+template <class Fits>
+int64_t Least(int64_t low, int64_t high, Fits&& fits) {
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+/// The optimal schedule of the largest budget with which the whole fits. Budgets are those of the
+/// chain; whether it fits is told by following the schedule exactly.
+std::optional<RematChoice> Optimal(const MemoryInputs& inputs, const RematCosts& costs,
+                                   const std::function<bool(const RematChoice&)>& fits) {
+  const int64_t layers = inputs.shape.spec.layers;
+  const std::vector<ChainStage> chain = ChainOfBlocks(inputs, costs);
+  int64_t most = 0;
+  for (const ChainStage& stage : chain) {
+    most += stage.ways.front().saved_bytes + stage.ways.front().passing_bytes;
+  }
+  const int64_t slots = layers > kLong ? kSlotsOfLong : kSlots;
+  const int64_t unit = (most + slots - 1) / slots;
+  most = unit * slots;
+  const OptimalChain optimal(chain, most, slots);
+  std::optional<RematChoice> found;
+  const auto within = [&](int64_t slot) {
+    std::optional<RematPlan> schedule = optimal.Schedule(unit * slot);
+    if (!schedule) return false;
+    schedule->pop_back();  // what stands above the blocks
+    RematChoice choice{ReplayedBlocks(*schedule), 0, *std::move(schedule)};
+    if (!fits(choice)) return false;
+    found = std::move(choice);
+    return true;
+  };
+  int64_t low = 0, high = slots + 1;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    const std::optional<RematPlan> schedule = optimal.Schedule(unit * middle);
+    (!schedule || within(middle) ? low : high) = middle;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCosts& costs) {
+  using Kind = RematStep::Kind;
+  const BlockBytes bytes = BlockBytesOf(inputs);
+  const int64_t rows = (bytes.post_norm ? 1 : 3) * bytes.row;
+  // The input of a block, which it keeps itself, counts as the result of the one before.
+  const int64_t passing = rows + std::max(3 * bytes.row + bytes.qkv, 4 * bytes.row + bytes.before);
+  const ChainStage::Way keep{Kind::kKeep, bytes.saved, rows, 0};
+  const ChainStage::Way attention{Kind::kAttention, bytes.saved - bytes.attention, rows,
+                                  costs.attention_seconds};
+  std::vector<ChainStage> chain;
+  for (int64_t block = 0; block < inputs.shape.spec.layers; ++block) {
+    if (block < bytes.untrained) {
+      chain.push_back({costs.block_seconds, 0, bytes.row, passing, {{Kind::kKeep, 0, passing, 0}}});
+    } else {
+      chain.push_back(
+          {costs.block_seconds, costs.backward_seconds, bytes.row, passing, {keep, attention}});
+    }
+  }
+  chain.push_back({0, 0, 0, 0, {{Kind::kKeep, bytes.row, bytes.row, 0}}});
+  return chain;
+}
+
+bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
+                 bool attention, const std::function<bool(const RematChoice&)>& fits) {
+  const int64_t layers = inputs.shape.spec.layers;
+  if (recompute == "none") return fits({});
+  if (recompute == "block") return fits({layers, 0, {}});
+  if (recompute == "attention") return fits({0, layers, {}});
+  if (recompute == "optimal") {
+    const std::optional<RematChoice> choice = Optimal(inputs, costs, fits);
+    return fits(choice ? *choice : RematChoice{layers, 0, {}});
+  }
+  if (fits({})) return true;
+  std::optional<RematChoice> best;
+  double least = 0;
+  const auto offer = [&](const RematChoice& choice) {
+    const double seconds = static_cast<double>(choice.recomputed_blocks) * costs.block_seconds +
+                           static_cast<double>(choice.attention_blocks) * costs.attention_seconds;
+    if (best && seconds >= least) return;
+    best = choice;
+    least = seconds;
+  };
+  // Memory falls with every recomputed block and attention: the least number is the fastest.
+  if (fits({layers, 0, {}})) {
+    const int64_t blocks = Least(0, layers, [&](int64_t n) { return fits({n, 0, {}}); });
+    offer({blocks, 0, {}});
+    // Attention in place of the last of these blocks.
+    const int64_t others = layers - blocks + 1;
+    if (attention && fits({blocks - 1, others, {}})) {
+      offer({blocks - 1,
+             Least(0, others,
+                   [&](int64_t n) {
+                     return fits({blocks - 1, n, {}});
+                   }),
+             {}});
+    }
+  }
+  // Attention first, and blocks only where all of it is not enough.
+  if (!attention) {
+    if (!best) best = RematChoice{layers, 0, {}};
+  } else if (fits({0, layers, {}})) {
+    offer({0, Least(0, layers, [&](int64_t n) { return fits({0, n, {}}); }), {}});
+  } else if (fits({layers, 0, {}})) {
+    const int64_t blocks = Least(0, layers, [&](int64_t n) { return fits({n, layers - n, {}}); });
+    offer({blocks, layers - blocks, {}});
+  }
+  return fits(best ? *best : RematChoice{layers, 0, {}});
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/model/memory_model.h"
+#include "common/model/optimal_chain.h"
+#include "common/model/remat_schedule.h"
+
+namespace weft::planner {
+
+/// What the blocks of a rank do with their saved tensors.
+struct RematChoice {
+  int64_t recomputed_blocks = 0;  ///< The first ones; of a schedule, all replays.
+  int64_t attention_blocks = 0;   ///< After them, those that recompute attention alone.
+  RematPlan schedule;             ///< Instead, where it is not empty.
+};
+
+/// Seconds of a block and a pass.
+struct RematCosts {
+  double block_seconds = 0;      ///< Forward.
+  double attention_seconds = 0;  ///< Of them, inside of attention.
+  double backward_seconds = 0;
+};
+
+/// The choice that costs least of those that resources.recompute allows and that fit, which was
+/// then the last one that `fits` was asked about; false when none fits, after one that needs least.
+/// Memory is that of `inputs` with other choices. Without `attention` "auto" is of whole blocks.
+bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
+                 bool attention, const std::function<bool(const RematChoice&)>& fits);
+
+/// The blocks of `inputs` and what stands above them as a chain.
+std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCosts& costs);
+
+}  // namespace weft::planner
