@@ -52,7 +52,7 @@ struct Sizes {
     inner = element * MlpWidth(model) / ranks;
     before = MlpInputs(model) * inner;
     narrow = element * model.embedding_width;
-    block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs));
+    block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs), inputs.activation_bits);
     head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width;
   }
 };
@@ -170,6 +170,11 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     mlp_backward = std::max(mlp_backward + size.row + size.inner / 2, up);
     attention_backward = std::max(attention_backward, 2 * size.row + 2 * size.qkv + size.row / 2);
   }
+  if (inputs.activation_bits > 0) {
+    // What is restored stands beside the gradients.
+    mlp_backward += size.before;
+    attention_backward += size.row;
+  }
   // The gradient of a scaled branch is not that of the stream.
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   const int64_t branch = scaled ? size.row : 0;
@@ -238,7 +243,12 @@ int64_t FactorWorkspace(const MemoryInputs& inputs) {
   return kF32 * (packed + (narrow ? shape.largest_factor : 0));
 }
 
-int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes) {
+int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes,
+                  int64_t activation_bits) {
+  if (activation_bits > 0 && slot.compressible) {
+    // Codes of 128 elements, and two f32 numbers (kernels/group_quantize).
+    return (tokens * slot.elements_per_token + 127) / 128 * (16 * activation_bits + 8);
+  }
   return tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
 }
 
@@ -260,27 +270,29 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   std::vector<SavedTensorSlot> slots;
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
                             std::string_view result) {
-    slots.push_back({residual, c / rows, true});
+    slots.push_back({residual, c / rows, true, false, norms});
     if (!norms) return;
     slots.push_back({statistics, NormStatistics(model), false});
-    slots.push_back({result, c / rows, true});
+    slots.push_back({result, c / rows, true, false, true});
   };
   add_norm("residual_1", "norm_1_statistics", "norm_1");
   slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true, true});
-  slots.push_back({"attention", c / ranks, true, true});
+  slots.push_back({"attention", c / ranks, true, true, true});
   slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});
   add_norm("residual_2", "norm_2_statistics", "norm_2");
-  slots.push_back({"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true});
+  slots.push_back(
+      {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
   if (scaled) slots.push_back({"branch_2", c, true});
   return slots;
 }
 
-int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes) {
+int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes,
+                        int64_t activation_bits) {
   int64_t bytes = 0;
   for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
-    bytes += SlotBytes(slot, tokens, element_bytes);
+    bytes += SlotBytes(slot, tokens, element_bytes, activation_bits);
   }
   return bytes;
 }
@@ -296,10 +308,11 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
                    .saved = size.block,
                    .post_norm = NormPositionOf(model) == "post",
                    // Fixup saves the shifted stream, so that the stream itself is alive beside it.
+                   .compressed = inputs.activation_bits > 0,
                    .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
                    .untrained = inputs.shape.first_trained_layer};
   for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
-    const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs));
+    const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
     if (slot.in_attention) bytes.attention += held;
     if (bytes.attention == 0) bytes.entry += held;
   }
@@ -418,6 +431,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   } else if (plan.zero_stage > 2) {
     inputs.sharded = ShardParameters(inputs.shape.spec, *inputs.precision, plan.mesh.data);
   }
+  inputs.activation_bits = plan.activation_bits;
   // A plan that the engine refuses takes no memory.
   if (auto remat = RematOf(plan, job.model.layers); remat.ok()) inputs.remat = *std::move(remat);
   return inputs;

@@ -23,14 +23,16 @@ struct SavedTensorSlot {
   int64_t elements_per_token = 0;
   bool compute_type = true;  ///< In the type of activations; otherwise f32.
   bool in_attention = false;
+  bool compressible = false;  ///< With activation_bits.
 };
 
 /// What a block with the policy "keep" saves. With "recompute" it saves the first one alone, with
 /// "attention" all but those inside of attention.
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape);
 
-/// Bytes of that table for `tokens` tokens.
-int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes);
+/// Bytes of that table for `tokens` tokens, of which `activation_bits` compresses what it may.
+int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes,
+                        int64_t activation_bits = 0);
 
 /// How a processor multiplies matrices of a type, from the least memory to the most.
 enum class ProductKind : uint8_t {
@@ -68,6 +70,7 @@ struct MemoryInputs {
   int64_t attention_blocks = 0;    ///< After them, those that recompute attention alone.
   int64_t recompute_segment = 1;   ///< Blocks recomputed at once.
   RematPlan remat;                 ///< Where it is not empty, instead of the three above.
+  int64_t activation_bits = 0;     ///< Of what blocks keep; 0: as it is.
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training

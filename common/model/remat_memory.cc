@@ -54,6 +54,14 @@ class Walk {
       Leave(live, b_.row);
       return;
     }
+    if (b_.compressed) {
+      live.saved += b_.saved;
+      // Sum, attention's result, the next sum and its norm, and the MLP's before and after it.
+      const int64_t rows = b_.post_norm ? 2 : live.delta == 0 ? 4 : 5;
+      Reach(live, rows * b_.row + b_.before);
+      Leave(live, b_.row);
+      return;
+    }
     int64_t streams = 0;
     if (b_.shifted) {
       streams = live.delta == 0 ? b_.row : 2 * b_.row;

@@ -16,8 +16,9 @@ struct BlockBytes {
   int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.
   int64_t attention = 0;  ///< Of it, the inside of attention.
   bool post_norm = false;
-  bool shifted = false;   ///< Keeps a shifted copy of the stream beside the stream itself.
-  int64_t untrained = 0;  ///< The first blocks, which have no backward pass.
+  bool compressed = false;  ///< What a block keeps is not what it computes with.
+  bool shifted = false;     ///< Keeps a shifted copy of the stream beside the stream itself.
+  int64_t untrained = 0;    ///< The first blocks, which have no backward pass.
 };
 
 /// What of the residual stream stands beside what is saved.

@@ -141,6 +141,31 @@ Status CheckOptimization(const JobSpec& job) {
   return OkStatus();
 }
 
+Status CheckActivationBits(const JobSpec& job) {
+  const ResourceSpec& resources = job.resources;
+  const int64_t bits = resources.activation_bits;
+  if (bits == 0) return OkStatus();
+  const std::string field = "resources.activation_bits " + std::to_string(bits);
+  if (bits != 8 && bits != 4 && bits != 2) {
+    return InvalidError(field + " must be 8, 4, 2 or 0");
+  }
+  if (resources.device != "cpu") {
+    return InvalidError(field + " is for CPUs; hint: resources.device: cpu");
+  }
+  if (resources.recompute != "none") {
+    return InvalidError(field +
+                        " compresses what recomputation would not keep; hint: "
+                        "resources.recompute: none");
+  }
+  if (resources.tensor_parallel > 1 || resources.pipeline_parallel > 1 ||
+      resources.context_parallel > 1) {
+    return InvalidError(field +
+                        " is for ranks that each compute the whole model; hint: leave "
+                        "tensor_parallel, pipeline_parallel and context_parallel at 1");
+  }
+  return OkStatus();
+}
+
 // What a job may already say and no engine does yet: each line goes with the commit that brings it.
 Status CheckBuilt(const ResourceSpec& resources) {
   const ResourceSpec built;
@@ -149,7 +174,6 @@ Status CheckBuilt(const ResourceSpec& resources) {
       {"context_parallel", resources.context_parallel != built.context_parallel},
       {"context_method", resources.context_method != built.context_method},
       {"offload_activations", resources.offload_activations != built.offload_activations},
-      {"activation_bits", resources.activation_bits != built.activation_bits},
   };
   for (const auto& [field, asked] : fields) {
     if (!asked) continue;
@@ -250,6 +274,22 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
   WEFT_RETURN_IF_ERROR(CheckBuilt(job.resources));
+  WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
+  if (job.resources.zero_stage > 2 &&
+      (job.resources.recompute_segment > 1 || job.resources.recompute == "optimal")) {
+    return InvalidError(
+        "resources.zero_stage 3 has parameters of one block at a time, and several blocks cannot "
+        "be "
+        "recomputed at once; hint: resources.recompute block or auto, recompute_segment 1");
+  }
+  if (job.resources.pipeline_parallel > 1 &&
+      (job.resources.recompute_segment > 1 || job.resources.recompute == "attention" ||
+       job.resources.recompute == "optimal")) {
+    return InvalidError(
+        "resources.pipeline_parallel counts the memory of blocks that are kept or recomputed one "
+        "by "
+        "one; hint: resources.recompute none, block or auto, recompute_segment 1");
+  }
   if (job.resources.recompute_segment > 1 && job.resources.recompute != "block") {
     return InvalidError("resources.recompute_segment " +
                         std::to_string(job.resources.recompute_segment) +

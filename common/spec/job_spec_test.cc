@@ -312,11 +312,30 @@ TEST(ValidateJob, SegmentsAreOfBlocksThatRecompute) {
   };
   EXPECT_EQ(with("block"), "");
   EXPECT_THAT(with("auto"), HasSubstr("resources.recompute_segment 4 is for resources.recompute"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.zero_stage = 3;
+                job.resources.recompute = "optimal";
+              }),
+              HasSubstr("resources.zero_stage 3 has parameters of one block at a time"));
+}
+
+TEST(ValidateJob, CompressesActivationsWhereTheyAreKeptAndOnCpus) {
+  const auto with = [](int64_t bits, const char* device, const char* recompute) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.activation_bits = bits;
+      job.resources.device = device;
+      job.resources.recompute = recompute;
+    });
+  };
+  for (int64_t bits : {8, 4, 2}) EXPECT_EQ(with(bits, "cpu", "none"), "");
+  EXPECT_THAT(with(3, "cpu", "none"), HasSubstr("must be 8, 4, 2 or 0"));
+  EXPECT_THAT(with(4, "auto", "none"), HasSubstr("resources.device: cpu"));
+  EXPECT_THAT(with(4, "cpu", "auto"), HasSubstr("resources.recompute: none"));
 }
 
 TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.activation_bits = 8; }),
-              HasSubstr("resources.activation_bits is not implemented"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("resources.delayed_update is not implemented"));
 }
 
 TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {

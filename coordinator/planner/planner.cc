@@ -75,6 +75,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   plan.device_memory_bytes = job.resources.device_memory_bytes;
   plan.host_link_bytes_per_second = job.resources.host_link_bytes_per_second;
   plan.recompute_segment = job.resources.recompute_segment;
+  plan.activation_bits = job.resources.activation_bits;
   if (option.schedule.empty()) {
     plan.block_memory_policy =
         BlockPolicies(shape.spec.layers, option.recomputed_blocks, option.attention_blocks);

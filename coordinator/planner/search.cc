@@ -270,6 +270,7 @@ class Searcher {
     inputs.attention_blocks = option.attention_blocks;
     inputs.recompute_segment = job_.resources.recompute_segment;
     inputs.remat = option.schedule;
+    inputs.activation_bits = job_.resources.activation_bits;
     return inputs;
   }
 

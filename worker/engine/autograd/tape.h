@@ -44,6 +44,13 @@ class SavedTensor {
   Remake remake_;
 };
 
+/// Keeps tensors for the backward pass in another form than they have.
+class TensorKeeper {
+ public:
+  virtual ~TensorKeeper() = default;
+  virtual Result<SavedTensor> Keep(Context& context, const Tensor& tensor) = 0;
+};
+
 /// Records what a forward pass does and plays it backwards. Not thread-safe.
 class Tape {
  public:
@@ -95,6 +102,13 @@ class Tape {
   /// Keeps `kept`, of which the content is made again when it is wanted.
   static SavedTensor Save(Tensor kept, SavedTensor::Remake remake) {
     return SavedTensor(std::move(kept), std::move(remake));
+  }
+
+  /// What keeps tensors from now on, or none: they stay as they are. Outlives its use.
+  void SetKeeper(TensorKeeper* keeper) { keeper_ = keeper; }
+  /// Keeps `tensor`, of which an approximation will do; in a pass that is recorded.
+  Result<SavedTensor> Keep(Context& context, const Tensor& tensor) const {
+    return keeper_ == nullptr ? Result<SavedTensor>(Save(tensor)) : keeper_->Keep(context, tensor);
   }
 
   /// Appends an operation; only when Records its result. `name` is a string literal, for the
@@ -149,6 +163,7 @@ class Tape {
 
   ParameterGradients* parameters_;
   Mode mode_;
+  TensorKeeper* keeper_ = nullptr;
   std::vector<Entry> entries_;
   std::vector<Tensor> gradients_;  ///< By node.
   bool defers_ = false;

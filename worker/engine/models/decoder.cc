@@ -20,7 +20,7 @@ PipelinePart PartOf(const ModelSpec& spec, const ModelOptions& options) {
 }
 
 // What the blocks of a stage do with their saved tensors.
-RematPlan RematOf(const ModelOptions& options, const PipelinePart::Stage& stage) {
+RematPlan RematOfStage(const ModelOptions& options, const PipelinePart::Stage& stage) {
   if (!options.pipeline) return RematOf(options, stage.blocks).value();
   std::vector<std::string> policies;
   for (int64_t i = stage.first_block; i < stage.first_block + stage.blocks; ++i) {
@@ -42,7 +42,8 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                           .layers = stage.blocks,
                           .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
                           .block = family.block,
-                          .remat = RematOf(options, stage),
+                          .remat = RematOfStage(options, stage),
+                          .activation_bits = options.activation_bits,
                           .operations = options.block_operations},
         products);
   }

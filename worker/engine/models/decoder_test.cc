@@ -226,7 +226,7 @@ TEST(DecoderTest, EveryScheduleGivesTheSameBitsAndDoesWhatItSays) {
       };
       for (const auto& [policies, segment, schedule] : cases) {
         std::vector<std::string> done;
-        TinyRun run(spec, {precision, true, policies, segment, schedule, &done});
+        TinyRun run(spec, {precision, true, policies, segment, schedule, 0, &done});
         EXPECT_EQ(run.Differentiate(batch), loss);
         EXPECT_EQ(run.Gradients(), gradients);
         EXPECT_LT(run.allocator.Peaks().activations_bytes,

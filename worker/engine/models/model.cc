@@ -123,8 +123,9 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));
   WEFT_RETURN_IF_ERROR(RematOf(options, spec.layers).status());
   if (options.pipeline && !options.recompute_schedule.empty()) {
-    return InvalidError("a schedule of all blocks, of which this is a stage; hint: "
-                        "resources.recompute block");
+    return InvalidError(
+        "a schedule of all blocks, of which this is a stage; hint: "
+        "resources.recompute block");
   }
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(CheckTensorParallel(spec, options.tensor->degree()));

@@ -27,6 +27,7 @@ struct ModelOptions {
   std::vector<std::string> block_memory_policy;
   int64_t recompute_segment = 1;
   std::vector<std::string> recompute_schedule = {};
+  int64_t activation_bits = 0;  ///< Of what blocks keep; 0: as it is.
   /// Gets the operations on blocks as they are done (RematOperations), or none; outlives the model.
   std::vector<std::string>* block_operations = nullptr;
 

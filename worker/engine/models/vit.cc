@@ -64,6 +64,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                .distinct = DistinctBlocks(spec),
                .block = [spec](int64_t index) { return Block(spec, index); },
                .remat = RematOf(options, spec.layers).value(),
+               .activation_bits = options.activation_bits,
                .operations = options.block_operations},
               {precision_.products, fp8()}),
       final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),

@@ -1,5 +1,9 @@
 #include "worker/engine/nn/block_stack.h"
 
+#include <utility>
+
+#include "worker/engine/nn/activation_compressor.h"
+
 namespace weft::engine {
 namespace {
 
@@ -20,6 +24,7 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       first_(options.first),
       layers_(options.layers),
       remat_(options.remat),
+      activation_bits_(options.activation_bits),
       operations_(options.operations) {
   WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
@@ -87,9 +92,16 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
       return OkStatus();
     });
   }
-  KeyValueCache* cache = caches == nullptr ? nullptr : &(*caches)[static_cast<size_t>(layer)];
-  return blocks_[static_cast<size_t>(layer / uses)].Forward(
-      context, tape, x, {batch, layer % uses, cache, attention});
+  KeyValueCache* cache =
+      caches == nullptr ? nullptr : &(*caches)[static_cast<size_t>(first_ + layer)];
+  const TransformerBlock& block = blocks_[static_cast<size_t>(layer / uses)];
+  const BlockUse use{batch, layer % uses, cache, attention};
+  if (activation_bits_ == 0 || !tape.recording()) return block.Forward(context, tape, x, use);
+  ActivationCompressor compressor(activation_bits_, first_ + layer, batch.first_token);
+  tape.SetKeeper(&compressor);
+  Result<Residual> y = block.Forward(context, tape, x, use);
+  tape.SetKeeper(nullptr);
+  return y;
 }
 
 // The input of the first layer is kept as one tensor: the sum, not its two terms.

@@ -20,6 +20,8 @@ struct BlockStackOptions {
   std::function<TransformerBlockOptions(int64_t index)> block;
   /// What each layer does with its saved tensors; all of them are in it.
   RematPlan remat;
+  /// Of each value that a layer keeps but of queries, keys and values; 0: as it is.
+  int64_t activation_bits = 0;
   /// Gets what is done with layers, in order, as RematOperations says it; or none.
   std::vector<std::string>* operations = nullptr;
 };
@@ -50,6 +52,7 @@ class BlockStack {
   int64_t first_;
   int64_t layers_;
   RematPlan remat_;
+  int64_t activation_bits_;
   std::vector<std::string>* operations_;
   std::vector<TransformerBlock> blocks_;
 };

@@ -254,6 +254,12 @@ bool Linear::Trains(const Tape& tape) const {
   return false;
 }
 
+Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) const {
+  if (!tape.recording() || !Trains(tape)) return Forward(context, tape, x, SavedTensor());
+  WEFT_ASSIGN_OR_RETURN(SavedTensor saved, tape.Keep(context, x.tensor));
+  return Forward(context, tape, x, std::move(saved));
+}
+
 Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x,
                               SavedTensor saved) const {
   ProfileScope scope(context.profiler, "linear forward");

@@ -97,9 +97,7 @@ class Linear {
   int64_t out_features() const { return out_features_; }
 
   /// [rows, in] -> [rows, out], compute type.
-  Result<Value> Forward(Context& context, Tape& tape, const Value& x) const {
-    return Forward(context, tape, x, Tape::Save(x.tensor));
-  }
+  Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
   /// The same with what stands for x in the backward pass.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, SavedTensor saved) const;
 

@@ -97,8 +97,9 @@ Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value&
   const bool trains = down_.Trains(tape);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
   if (!tape.Records(y)) return y;
+  WEFT_ASSIGN_OR_RETURN(SavedTensor saved, tape.Keep(context, x.tensor));
   tape.Record("mlp backward",
-              [this, trains, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
+              [this, trains, x_node = x.node, y_node = y.node, saved = std::move(saved)](
                   Context& ctx, Tape& t) -> Status {
                 WEFT_ASSIGN_OR_RETURN(const Linear::OutputGradient dy,
                                       down_.Prepare(ctx, t, t.TakeGradient(y_node),

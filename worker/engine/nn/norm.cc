@@ -92,25 +92,26 @@ Result<Norm::Output> Norm::Forward(Context& context, Tape& tape, const Residual&
   const bool trains = tape.Trains(weight_) || (layer() && tape.Trains(bias_));
   Output out{tape.NewValue(sum, input_needs), tape.NewValue(std::move(y), input_needs || trains)};
   if (!tape.Records(out.normalized)) return out;
-  tape.Record(
-      "norm backward",
-      [this, stream_node = x.stream.node, delta_node = x.delta.node, sum_node = out.stream.node,
-       y_node = out.normalized.node, saved = Tape::Save(std::move(sum)),
-       rows = std::move(rows)](Context& ctx, Tape& t) -> Status {
-        const Tensor dy = t.TakeGradient(y_node);
-        const Tensor dsum = sum_node == Value::kNoNode ? Tensor() : t.TakeGradient(sum_node);
-        WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
-        Tensor dx;
-        if (dsum && dsum.unique()) {
-          dx = dsum;
-        } else {
-          WEFT_ASSIGN_OR_RETURN(
-              dx, Tensor::New(ctx, Component::kWorkspace, input.dtype(), input.shape()));
-        }
-        WEFT_RETURN_IF_ERROR(Differentiate(ctx, t, dy, input, rows, dsum, dx));
-        WEFT_RETURN_IF_ERROR(t.AddGradient(ctx, delta_node, dx));
-        return t.AddGradient(ctx, stream_node, std::move(dx));
-      });
+  WEFT_ASSIGN_OR_RETURN(SavedTensor saved, tape.Keep(context, sum));
+  tape.Record("norm backward",
+              [this, stream_node = x.stream.node, delta_node = x.delta.node,
+               sum_node = out.stream.node, y_node = out.normalized.node, saved = std::move(saved),
+               rows = std::move(rows)](Context& ctx, Tape& t) -> Status {
+                const Tensor dy = t.TakeGradient(y_node);
+                const Tensor dsum =
+                    sum_node == Value::kNoNode ? Tensor() : t.TakeGradient(sum_node);
+                WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
+                Tensor dx;
+                if (dsum && dsum.unique()) {
+                  dx = dsum;
+                } else {
+                  WEFT_ASSIGN_OR_RETURN(
+                      dx, Tensor::New(ctx, Component::kWorkspace, input.dtype(), input.shape()));
+                }
+                WEFT_RETURN_IF_ERROR(Differentiate(ctx, t, dy, input, rows, dsum, dx));
+                WEFT_RETURN_IF_ERROR(t.AddGradient(ctx, delta_node, dx));
+                return t.AddGradient(ctx, stream_node, std::move(dx));
+              });
   return out;
 }
 

@@ -129,8 +129,9 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
       return output_.Forward(context, tape, {std::move(attended), Value::kNoNode});
     }
   }
-  WEFT_ASSIGN_OR_RETURN(Value attended, Attend(context, tape, qkv, batch));
-  WEFT_ASSIGN_OR_RETURN(Value out, output_.Forward(context, tape, attended));
+  WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(context, tape, qkv, batch));
+  WEFT_ASSIGN_OR_RETURN(Value out,
+                        output_.Forward(context, tape, attended.value, std::move(attended.saved)));
   return LeaveShards(context, tape, tensor_, std::move(out));
 }
 
@@ -148,8 +149,8 @@ Result<Value> SelfAttention::ForwardRecomputed(Context& context, Tape& tape, con
                              Context& ctx, Tape& t,
                              const std::vector<Value>& inputs) -> Result<std::vector<Value>> {
     WEFT_ASSIGN_OR_RETURN(Value qkv, Project(ctx, t, inputs[0], batch));
-    WEFT_ASSIGN_OR_RETURN(Value attended, Attend(ctx, t, qkv, batch));
-    return std::vector<Value>{std::move(attended)};
+    WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(ctx, t, qkv, batch));
+    return std::vector<Value>{std::move(attended.value)};
   };
   WEFT_ASSIGN_OR_RETURN(RecomputedValues attended, RecomputeValues(context, tape, inside, {x}));
   WEFT_ASSIGN_OR_RETURN(
@@ -164,8 +165,9 @@ Status SelfAttention::Rotate(Context& context, const Tensor& qkv, const Tensor& 
                          inverse);
 }
 
-Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& qkv,
-                                    const TokenBatch& batch) const {
+Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& tape,
+                                                      const Value& qkv,
+                                                      const TokenBatch& batch) const {
   ProfileScope scope(context.profiler, "attention forward");
   const DType dtype = qkv.tensor.dtype();
   const auto args_for = [this, length = CommonLength(batch.starts_on_host.get())](
@@ -196,11 +198,14 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
         2 * ProductFlops(*batch.starts_on_host, causal_, window_, heads_ * head_dim_), 0);
   }
   Value y = tape.NewValue(out, qkv.needs_gradient());
-  if (!tape.Records(y)) return y;
+  if (!tape.Records(y)) return Attended{y, Tape::Save(y.tensor)};
+  // The product after it reads the same: it is kept once.
+  WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, out));
+  out = {};
   tape.Record("attention backward",
               [this, args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,
                host_starts = batch.starts_on_host, positions = batch.positions,
-               saved_qkv = Tape::Save(qkv.tensor), saved_out = Tape::Save(std::move(out)),
+               saved_qkv = Tape::Save(qkv.tensor), saved_out = kept,
                log_sum_exp = std::move(log_sum_exp)](Context& ctx, Tape& t) -> Status {
                 const Tensor dout = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor packed, saved_qkv.Restore(ctx));
@@ -221,7 +226,7 @@ Result<Value> SelfAttention::Attend(Context& context, Tape& tape, const Value& q
                 WEFT_RETURN_IF_ERROR(Rotate(ctx, dqkv, positions, true));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));
               });
-  return y;
+  return Attended{std::move(y), std::move(kept)};
 }
 
 }  // namespace weft::engine

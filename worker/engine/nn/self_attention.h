@@ -64,8 +64,13 @@ class SelfAttention {
                         const TokenBatch& batch) const;
   // Turns the columns of queries and keys, in place.
   Status Rotate(Context& context, const Tensor& qkv, const Tensor& positions, bool inverse) const;
-  Result<Value> Attend(Context& context, Tape& tape, const Value& qkv,
-                       const TokenBatch& batch) const;
+  // What attention makes of them, and what stands for it in the backward pass.
+  struct Attended {
+    Value value;
+    SavedTensor saved;
+  };
+  Result<Attended> Attend(Context& context, Tape& tape, const Value& qkv,
+                          const TokenBatch& batch) const;
 
   const TensorParallel* tensor_;  ///< Ranks that share the heads, or none.
   Linear qkv_;

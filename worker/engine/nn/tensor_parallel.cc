@@ -81,6 +81,10 @@ Status TensorParallel::SumScalars(std::span<double> values) const {
 
 Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks,
                                 Value x) {
+  if (ranks == nullptr && tape.recording()) {
+    WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, x.tensor));
+    return ShardsInput{std::move(x), std::move(kept)};
+  }
   SavedTensor saved = Tape::Save(x.tensor);
   if (ranks == nullptr) return ShardsInput{std::move(x), std::move(saved)};
   const bool needs_gradient = x.needs_gradient();

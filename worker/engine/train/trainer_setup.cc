@@ -101,6 +101,7 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .block_memory_policy = plan.block_memory_policy,
           .recompute_segment = plan.recompute_segment,
           .recompute_schedule = plan.recompute_schedule,
+          .activation_bits = plan.activation_bits,
           .fp8 = train.fp8,
           .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
           .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1,

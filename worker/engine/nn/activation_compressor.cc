@@ -1,0 +1,57 @@
+#include "worker/engine/nn/activation_compressor.h"
+
+#include <utility>
+
+#include "kernels/group_quantize/group_quantize.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr int64_t kMostTensorsOfALayer = 16;
+
+/// Scales and codes of a tensor, in one piece of memory.
+struct Parts {
+  Tensor scales;
+  Tensor codes;
+
+  Parts(const Tensor& memory, int64_t elements, int64_t bits) {
+    const int64_t groups = kernels::QuantizeGroups(elements);
+    scales = memory.Part(0, DType::kF32, {groups, 2});
+    codes = memory.Part(scales.Bytes(), DType::kU8, {groups, 16 * bits});
+  }
+};
+
+}  // namespace
+
+Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& tensor) {
+  ProfileScope scope(context.profiler, "compress activation");
+  const int64_t elements = tensor.shape().Elements();
+  const int64_t bytes = kernels::QuantizeGroups(elements) * (8 + 16 * bits_);
+  WEFT_ASSIGN_OR_RETURN(Tensor memory,
+                        Tensor::New(context, Component::kActivations, DType::kU8, {bytes}));
+  const Parts parts(memory, elements, bits_);
+  // The golden ratio spreads layers and tensors over the sites of other names.
+  const auto place = static_cast<uint32_t>(layer_ * kMostTensorsOfALayer + kept_++);
+  const PhiloxKey key = {context.seed, static_cast<uint32_t>(context.step),
+                         SiteHash("saved activation") + place * 0x9e3779b9u};
+  WEFT_RETURN_IF_ERROR(kernels::GroupQuantize(
+      context.stream, {.x = tensor,
+                       .codes = parts.codes,
+                       .scales = parts.scales,
+                       .bits = bits_,
+                       .key = key,
+                       .first_element = static_cast<uint64_t>(first_token_ * tensor.shape()[-1])}));
+  return Tape::Save(std::move(memory),
+                    [bits = bits_, dtype = tensor.dtype(), shape = tensor.shape()](
+                        Context& ctx, const Tensor& kept) -> Result<Tensor> {
+                      ProfileScope restoring(ctx.profiler, "restore activation");
+                      WEFT_ASSIGN_OR_RETURN(Tensor restored,
+                                            Tensor::New(ctx, Component::kWorkspace, dtype, shape));
+                      const Parts of(kept, shape.Elements(), bits);
+                      WEFT_RETURN_IF_ERROR(kernels::GroupDequantize(
+                          ctx.stream, {of.codes, of.scales, bits, restored}));
+                      return restored;
+                    });
+}
+
+}  // namespace weft::engine
