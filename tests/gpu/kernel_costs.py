@@ -106,6 +106,8 @@ ROWS = [
      "3*T*C + T*C/32", "0", {}),
     ("DequantizeInt8", "INT8 codes by groups of 128, back", "dequantize_int8/2048x768by128/bf16",
      "3*T*C + T*C/32", "0", {}),
+    ("GroupQuantize GroupDequantize", "codes of 4 bits by groups of 128, or back", None,
+     "5*T*C/2 + T*C/16", "0", {}),
     ("NormStat", "sum of squares of gradients", "norm_stat/16777216/1048576/f32", "4*N", "0", {}),
     ("Sgd", "SGD", "sgd/16777216/1048576", "12*N", "0", {}),
     ("Sgd", "SGD with momentum", "momentum/16777216/1048576", "20*N", "0", {}),
