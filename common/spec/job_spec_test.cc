@@ -304,14 +304,15 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
 }
 
 TEST(ValidateJob, SegmentsAreOfBlocksThatRecompute) {
-  const auto with = [](const char* recompute) {
-    return ErrorAfter([&](JobSpec& job) {
+  const auto segments = [](const char* recompute) {
+    return [=](JobSpec& job) {
       job.resources.recompute = recompute;
       job.resources.recompute_segment = 4;
-    });
+    };
   };
-  EXPECT_EQ(with("block"), "");
-  EXPECT_THAT(with("auto"), HasSubstr("resources.recompute_segment 4 is for resources.recompute"));
+  EXPECT_TRUE(Accepts(segments("block")));
+  EXPECT_THAT(ErrorAfter(segments("auto")),
+              HasSubstr("resources.recompute_segment 4 is for resources.recompute"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.resources.zero_stage = 3;
                 job.resources.recompute = "optimal";
@@ -320,17 +321,17 @@ TEST(ValidateJob, SegmentsAreOfBlocksThatRecompute) {
 }
 
 TEST(ValidateJob, CompressesActivationsWhereTheyAreKeptAndOnCpus) {
-  const auto with = [](int64_t bits, const char* device, const char* recompute) {
-    return ErrorAfter([&](JobSpec& job) {
-      job.resources.activation_bits = bits;
+  const auto bits = [](int64_t count, const char* device, const char* recompute) {
+    return [=](JobSpec& job) {
+      job.resources.activation_bits = count;
       job.resources.device = device;
       job.resources.recompute = recompute;
-    });
+    };
   };
-  for (int64_t bits : {8, 4, 2}) EXPECT_EQ(with(bits, "cpu", "none"), "");
-  EXPECT_THAT(with(3, "cpu", "none"), HasSubstr("must be 8, 4, 2 or 0"));
-  EXPECT_THAT(with(4, "auto", "none"), HasSubstr("resources.device: cpu"));
-  EXPECT_THAT(with(4, "cpu", "auto"), HasSubstr("resources.recompute: none"));
+  for (int64_t count : {8, 4, 2}) EXPECT_TRUE(Accepts(bits(count, "cpu", "none")));
+  EXPECT_THAT(ErrorAfter(bits(3, "cpu", "none")), HasSubstr("must be 8, 4, 2 or 0"));
+  EXPECT_THAT(ErrorAfter(bits(4, "auto", "none")), HasSubstr("resources.device: cpu"));
+  EXPECT_THAT(ErrorAfter(bits(4, "cpu", "auto")), HasSubstr("resources.recompute: none"));
 }
 
 TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {
