@@ -432,7 +432,10 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
     inputs.sharded = ShardParameters(inputs.shape.spec, *inputs.precision, plan.mesh.data);
   }
   inputs.activation_bits = plan.activation_bits;
-  // A plan that the engine refuses takes no memory.
+  inputs.recomputed_blocks =
+      std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
+  // Stages of a pipeline have parts of it. A plan that the engine refuses takes no memory.
+  if (plan.mesh.pipeline > 1) return inputs;
   if (auto remat = RematOf(plan, job.model.layers); remat.ok()) inputs.remat = *std::move(remat);
   return inputs;
 }

@@ -335,8 +335,8 @@ TEST(ValidateJob, CompressesActivationsWhereTheyAreKeptAndOnCpus) {
 }
 
 TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.delayed_update = true; }),
-              HasSubstr("resources.delayed_update is not implemented"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.offload_activations = "host"; }),
+              HasSubstr("resources.offload_activations is not implemented"));
 }
 
 TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {
