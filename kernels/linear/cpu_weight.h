@@ -11,13 +11,15 @@ namespace weft::kernels::cpu {
 /// are checked by the caller: matrices of the compute type with as many rows, at least one.
 class CpuWeight : public PackedWeight {
  public:
-  /// y = x Wᵀ (+ bias, unless it is none).
-  virtual Status Forward(const TensorView& x, const TensorView& bias,
-                         const TensorView& y) const = 0;
+  /// y = x Wᵀ + bias; also `active`, where FusesGelu().
+  virtual Status Forward(const LinearForwardArgs& args) const = 0;
 
-  /// dx = dy W, or dx += dy W.
-  virtual Status BackwardInput(const TensorView& dy, const TensorView& dx,
-                               bool accumulate) const = 0;
+  /// dx = dy W, or dx += dy W; through GELU where FusesGeluGradient().
+  virtual Status BackwardInput(const LinearBackwardInputArgs& args) const = 0;
+
+  /// Whether Forward() and BackwardInput() heed what their arguments say of GELU.
+  virtual bool FusesGelu() const { return false; }
+  virtual bool FusesGeluGradient() const { return false; }
 
  protected:
   using PackedWeight::PackedWeight;

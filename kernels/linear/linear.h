@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/activation/activation.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels {
@@ -57,20 +58,25 @@ inline Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device device, int6
              : cpu::NewPackedWeight(device, out_features, in_features, compute);
 }
 
-/// y = x Wᵀ + bias.
+/// y = x Wᵀ + bias, and active = GELU(y).
 struct LinearForwardArgs {
   TensorView x;  ///< [M, in] compute type
   const PackedWeight* weight = nullptr;
-  TensorView bias = {};  ///< [out] f32, or none
-  TensorView y;          ///< [M, out] compute type (or f32); overwritten
+  TensorView bias = {};    ///< [out] f32, or none
+  TensorView y;            ///< [M, out] compute type (or f32, without `active`); overwritten
+  TensorView active = {};  ///< [M, out] compute type, contiguous as y then is, or none
+  GeluForm gelu = GeluForm::kTanh;
 };
 
-/// dx = dy W.
+/// dx = dy W; of an x that is GELU(before) the gradient goes on to that: dx = dy W * GELU'(before).
 struct LinearBackwardInputArgs {
   TensorView dy;  ///< [M, out] compute type
   const PackedWeight* weight = nullptr;
   TensorView dx;            ///< [M, in] compute type
-  bool accumulate = false;  ///< dx += instead of dx =
+  bool accumulate = false;  ///< dx += instead of dx =; not with `before`
+  TensorView before = {};   ///< [M, in] compute type, contiguous as dx then is, or none
+  TensorView active = {};   ///< [M, in] likewise, or none: with `before`, becomes GELU(before)
+  GeluForm gelu = GeluForm::kTanh;
 };
 
 /// dW += dyᵀ x and db += column sums of dy (both f32), or = when `accumulate` is false.
@@ -84,8 +90,10 @@ struct LinearBackwardWeightArgs {
 
 /// All three: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows of x,
 /// y, dx and dy may be strided. Deterministic for a fixed number of threads, on CUDA for a model of
-/// device and a version of cuBLASLt. f32 operands are multiplied as f32 everywhere, not as TF32; on
-/// CUDA a bias is rounded to the type of y before it is added.
+/// device and a version of cuBLASLt. GELU and its derivative are taken while a product is written
+/// where that is faster, and of values that are then not rounded in between. f32 operands are
+/// multiplied as f32 everywhere, not as TF32; on CUDA a bias is rounded to the type of y before it
+/// is added.
 WEFT_DEVICE_OP(LinearForward, LinearForwardArgs)
 WEFT_DEVICE_OP(LinearBackwardInput, LinearBackwardInputArgs)
 WEFT_DEVICE_OP(LinearBackwardWeight, LinearBackwardWeightArgs)

@@ -16,6 +16,7 @@ namespace weft::kernels::cpu {
 namespace {
 
 using avx512_bf16::kBlock;
+using avx512_bf16::ProductGelu;
 
 // Rows that a weight gradient is summed over at a time: bounds the scratch memory.
 constexpr int64_t kSummedRows = 4096;
@@ -66,7 +67,10 @@ avx512_bf16::Product ProductOf(const TensorView& a, const BFloat16* b, const Ten
           .c_f32 = f32 ? c.As<float>() : nullptr,
           .c_bf16 = f32 ? nullptr : c.As<BFloat16>(),
           .c_stride = c.row_stride,
-          .accumulate = accumulate};
+          .accumulate = accumulate,
+          .gelu = ProductGelu::kNone,
+          .before = nullptr,
+          .active = nullptr};
 }
 
 class AmxWeight final : public CpuWeight {
@@ -90,30 +94,40 @@ class AmxWeight final : public CpuWeight {
     return out_features() * in_features() * int64_t{sizeof(BFloat16)};
   }
 
-  Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
-    avx512_bf16::Product product = ProductOf(x, packed(), y, false);
-    product.bias = static_cast<const float*>(bias.data);
-    Spread(product, x.shape[0], out_features() / kBlock);
+  Status Forward(const LinearForwardArgs& args) const override {
+    avx512_bf16::Product product = ProductOf(args.x, packed(), args.y, false);
+    product.bias = static_cast<const float*>(args.bias.data);
+    if (args.active) {
+      product.gelu = args.gelu == GeluForm::kErf ? ProductGelu::kErf : ProductGelu::kTanh;
+      product.active = args.active.As<BFloat16>();
+    }
+    Spread(product, args.x.shape[0], out_features() / kBlock);
     return OkStatus();
   }
 
   // Packs for each product: that costs no more than a second copy to keep, which is as large. Of a
   // vocabulary's weight, part after part, multiplied while it is in cache.
-  Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
+  Status BackwardInput(const LinearBackwardInputArgs& args) const override {
     const int64_t out = out_features();
     if (out <= kPackedRows) {
-      BackwardInputPart(dy, 0, out, dx, accumulate);
+      BackwardInputPart(args, 0, out);
       return OkStatus();
     }
-    Operand sums(dx, DType::kF32, accumulate);
-    const int64_t part = avx512_bf16::EvenPart(out, kPackedRows / 2);
-    for (int64_t begin = 0; begin < out; begin += part) {
-      BackwardInputPart(dy, begin, std::min(part, out - begin), sums.view(),
-                        accumulate || begin > 0);
+    Operand sums(args.dx, DType::kF32, args.accumulate);
+    LinearBackwardInputArgs part = {
+        .dy = args.dy, .dx = sums.view(), .accumulate = args.accumulate};
+    const int64_t rows = avx512_bf16::EvenPart(out, kPackedRows / 2);
+    for (int64_t begin = 0; begin < out; begin += rows) {
+      BackwardInputPart(part, begin, std::min(rows, out - begin));
+      part.accumulate = true;
     }
-    sums.WriteBack(dx);
+    sums.WriteBack(args.dx);
     return OkStatus();
   }
+
+  bool FusesGelu() const override { return true; }
+  // Not of sums that are made in parts.
+  bool FusesGeluGradient() const override { return out_features() <= kPackedRows; }
 
  private:
   template <class T>
@@ -124,17 +138,24 @@ class AmxWeight final : public CpuWeight {
     });
   }
 
-  // dx (+)= columns [begin, begin + count) of dy times these rows of W.
-  void BackwardInputPart(const TensorView& dy, int64_t begin, int64_t count, const TensorView& dx,
-                         bool accumulate) const {
+  // The product of columns [begin, begin + count) of dy with these rows of W.
+  void BackwardInputPart(const LinearBackwardInputArgs& args, int64_t begin, int64_t count) const {
     const int64_t in = in_features();
+    const TensorView& dy = args.dy;
     auto* transposed = ThreadScratch<Right, BFloat16>(count * in);
     ParallelFor(in / kBlock, 1, [&](int64_t first, int64_t last) {
       avx512_bf16::PackTransposed(packed() + begin * in, in, count, first, last, transposed);
     });
     TensorView part(dy.As<BFloat16>() + begin, DType::kBF16, {dy.shape[0], count});
     part.row_stride = dy.row_stride;
-    Spread(ProductOf(part, transposed, dx, accumulate), dy.shape[0], in / kBlock);
+    avx512_bf16::Product product = ProductOf(part, transposed, args.dx, args.accumulate);
+    if (args.before) {
+      const bool erf = args.gelu == GeluForm::kErf;
+      product.gelu = erf ? ProductGelu::kErfGradient : ProductGelu::kTanhGradient;
+      product.before = args.before.As<BFloat16>();
+      product.active = args.active ? args.active.As<BFloat16>() : nullptr;
+    }
+    Spread(product, dy.shape[0], in / kBlock);
   }
 
   BFloat16* packed() const { return static_cast<BFloat16*>(packed_.get()); }
@@ -163,7 +184,10 @@ void BackwardWeightOfRows(const BFloat16* x, int64_t x_stride, const BFloat16* d
           .c_f32 = dweight.As<float>(),
           .c_bf16 = nullptr,
           .c_stride = in,
-          .accumulate = accumulate},
+          .accumulate = accumulate,
+          .gelu = ProductGelu::kNone,
+          .before = nullptr,
+          .active = nullptr},
          out, in / kBlock);
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/linear/linear_bf16_simd.h"
 
+#include "kernels/linear/linear_gelu_tiles.h"
 #include "kernels/linear/linear_tiles.h"
 
 namespace weft::kernels::cpu::avx512_bf16 {
@@ -59,7 +60,8 @@ WEFT_INLINE void LoadPairs(const T* from, int64_t stride, int64_t row, int64_t r
 }
 
 // What is fetched while a block is multiplied: into the second-level cache rows of the next panel
-// of b, so many a step, and what the result will be added to; into the first the next block's sums.
+// of b, so many a step, and what the result will be added to or is the gradient's way on from; into
+// the first the next block's sums.
 template <class T>
 struct Ahead {
   const BFloat16* b = nullptr;
@@ -93,13 +95,15 @@ WEFT_INLINE void MultiplyStep(const BFloat16* a, const BFloat16* b) {
 
 // One block of 32 x 32 over `depth` of k: starts from the sums `from` (null: zero) and leaves them
 // in `to`. Meanwhile the previous block's result is written, so that the tile unit does not wait.
-template <bool kBias, WriteMode kMode, class T>
+template <bool kBias, WriteMode kMode, class Epilogue, class T>
 WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t depth,
                                const float* from, float* to, Ahead<T> ahead, Result<T>& previous) {
   const int64_t steps = depth / kBlock;
   const int64_t near = steps < kNearDepth / kBlock ? steps : kNearDepth / kBlock;
   const int64_t rows_per_step = (kBlock + steps - 1) / steps;
   const int64_t sum_lines = (kBlockSize / kLanes + steps - 1) / steps;
+  // In 65536ths: epilogues that compute much should do so all the time.
+  const int64_t written_per_step = (kBlock << 16) / steps + 1;
   LoadSums(from);
   for (int64_t i = 0; i < steps; ++i, a += kStep, b += kStep) {
     if (i < near) {
@@ -115,13 +119,13 @@ WEFT_INLINE void MultiplyBlock(const BFloat16* a, const BFloat16* b, int64_t dep
         _mm_prefetch(ahead.sums, _MM_HINT_T0);
       }
     }
-    if (kMode == WriteMode::kAccumulate && ahead.c != nullptr) {
+    if ((kMode == WriteMode::kAccumulate || Epilogue::kReadsBefore) && ahead.c != nullptr) {
       for (int64_t row = 0; row < rows_per_step; ++row, ahead.c += ahead.c_stride) {
         _mm_prefetch(ahead.c, _MM_HINT_T1);
         _mm_prefetch(ahead.c + kBlock - 1, _MM_HINT_T1);
       }
     }
-    WriteRows<kBias, kMode>(previous, rows_per_step);
+    WriteRows<kBias, kMode, Epilogue>(previous, ((i + 1) * written_per_step >> 16) - previous.row);
   }
   StoreSums(to);
 }
@@ -218,10 +222,19 @@ struct Part {
   bool whole;           // all of k
 };
 
+// Where results go: matrices of one size and stride.
+template <class T>
+struct Target {
+  T* c;
+  const T* before = nullptr;
+  T* active = nullptr;
+};
+
 // Rows of a times `depth` of a panel from row k of the part on. What comes after it is fetched.
-template <bool kBias, WriteMode kMode, class T>
-WEFT_INLINE void MultiplyPanel(const Product& p, const Part& part, T* c, int64_t panel, int64_t k,
-                               int64_t depth, Scratch scratch, Finished<T>& finished) {
+template <bool kBias, WriteMode kMode, class Epilogue, class T>
+WEFT_INLINE void MultiplyPanel(const Product& p, const Part& part, const Target<T>& target,
+                               int64_t panel, int64_t k, int64_t depth, Scratch scratch,
+                               Finished<T>& finished) {
   // What a panel's next is fetched ahead by while blocks of rows pass by this one.
   constexpr int64_t kFewestBlocks = 4;
   const int64_t row_blocks = (part.row_end - part.row_begin + kBlock - 1) / kBlock;
@@ -234,33 +247,36 @@ WEFT_INLINE void MultiplyPanel(const Product& p, const Part& part, T* c, int64_t
   Ahead<T> ahead = {.b = next_b,
                     .lines = row_blocks < kFewestBlocks ? 0 : (kBlock - 1) / row_blocks + 1,
                     .c_stride = p.c_stride};
+  const T* read = Epilogue::kReadsBefore ? target.before : target.c;
   float* sums = scratch.sums + (part.whole ? 0 : (panel - part.first) * row_blocks * kBlockSize);
   for (int64_t block = 0; block < row_blocks; ++block) {
     const int64_t row = part.row_begin + block * kBlock;
-    T* to = c + row * p.c_stride + panel * kBlock;
+    const int64_t offset = row * p.c_stride + panel * kBlock;
     float* at = sums + block * kBlockSize;
     if (ahead.b >= next_b + depth * kBlock) ahead.lines = 0;
-    ahead.c = closes ? to : nullptr;
+    ahead.c = closes ? read + offset : nullptr;
     ahead.sums = block + 1 < row_blocks ? at + kBlockSize : sums;
-    MultiplyBlock<kBias, kMode>(
+    MultiplyBlock<kBias, kMode, Epilogue>(
         scratch.a + (block * part.depth + k) * kBlock, b, depth, opens ? nullptr : at,
         closes ? finished.blocks[finished.parity] : at, ahead, finished.last);
     ahead.b += ahead.lines * depth;
-    WriteRows<kBias, kMode>(finished.last, kBlock);
+    WriteRows<kBias, kMode, Epilogue>(finished.last, kBlock);
     finished.last = {};
     if (!closes) continue;
     finished.last = {.block = finished.blocks[finished.parity],
                      .rows = part.row_end - row < kBlock ? part.row_end - row : kBlock,
                      .bias = kBias ? p.bias + panel * kBlock : nullptr,
-                     .c = to,
-                     .c_stride = p.c_stride};
+                     .c = target.c + offset,
+                     .c_stride = p.c_stride,
+                     .before = Epilogue::kReadsBefore ? target.before + offset : nullptr,
+                     .active = target.active == nullptr ? nullptr : target.active + offset};
     finished.parity ^= 1;
   }
 }
 
-template <bool kBias, WriteMode kMode, class T>
-void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, int64_t begin,
-                   int64_t end, Scratch scratch) {
+template <bool kBias, WriteMode kMode, class Epilogue = StoreOnly, class T>
+void MultiplyRange(const Product& p, const Target<T>& target, int64_t row_begin, int64_t row_end,
+                   int64_t begin, int64_t end, Scratch scratch) {
   alignas(64) TileConfig config = {};
   _tile_loadconfig(&config);
   Finished<T> finished;
@@ -282,13 +298,14 @@ void MultiplyRange(const Product& p, T* c, int64_t row_begin, int64_t row_end, i
         for (int64_t panel = first; panel < last; ++panel) {
           for (int64_t k = 0; k < part.depth; k += cut.near) {
             const int64_t depth = k + cut.near < part.depth ? cut.near : part.depth - k;
-            MultiplyPanel<kBias, kMode>(p, part, c, panel, k, depth, scratch, finished);
+            MultiplyPanel<kBias, kMode, Epilogue>(p, part, target, panel, k, depth, scratch,
+                                                  finished);
           }
         }
       }
     }
   }
-  WriteRows<kBias, kMode>(finished.last, kBlock);
+  WriteRows<kBias, kMode, Epilogue>(finished.last, kBlock);
   _tile_release();
   if (kMode == WriteMode::kStream) _mm_sfence();
 }
@@ -371,21 +388,55 @@ void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin,
                  BFloat16* packed) {
   PackColumnsOf(from, stride, k, begin, end, packed);
 }
+template <class Epilogue>
+void MultiplyWith(const Product& p, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end,
+                  Scratch scratch) {
+  const Target<BFloat16> target = {.c = p.c_bf16, .before = p.before, .active = p.active};
+  const bool stream = Streams(p.c_bf16, p.c_stride, row_end - row_begin, (end - begin) * kBlock,
+                              sizeof *p.c_bf16) &&
+                      reinterpret_cast<uintptr_t>(p.active) % 64 == 0;
+  auto run = [&]<bool kBias, WriteMode kMode>() {
+    MultiplyRange<kBias, kMode, Epilogue>(p, target, row_begin, row_end, begin, end, scratch);
+  };
+  if constexpr (!Epilogue::kReadsBefore) {
+    if (p.bias != nullptr) {
+      return stream ? run.template operator()<true, WriteMode::kStream>()
+                    : run.template operator()<true, WriteMode::kStore>();
+    }
+  }
+  return stream ? run.template operator()<false, WriteMode::kStream>()
+                : run.template operator()<false, WriteMode::kStore>();
+}
+
 void Multiply(const Product& p, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end,
               Scratch scratch) {
-  auto run = [&](auto* c) {
+  switch (p.gelu) {
+    case ProductGelu::kTanh:
+      return MultiplyWith<StoreAndGelu<TanhGelu>>(p, row_begin, row_end, begin, end, scratch);
+    case ProductGelu::kErf:
+      return MultiplyWith<StoreAndGelu<ErfGelu>>(p, row_begin, row_end, begin, end, scratch);
+    case ProductGelu::kTanhGradient:
+      return MultiplyWith<StoreGeluGradient<TanhGelu>>(p, row_begin, row_end, begin, end, scratch);
+    case ProductGelu::kErfGradient:
+      return MultiplyWith<StoreGeluGradient<ErfGelu>>(p, row_begin, row_end, begin, end, scratch);
+    case ProductGelu::kNone:
+      break;
+  }
+  auto run = [&]<class T>(T* c) {
+    const Target<T> target = {.c = c};
     const bool stream = !p.accumulate && Streams(c, p.c_stride, row_end - row_begin,
                                                  (end - begin) * kBlock, sizeof *c);
     if (p.accumulate) {
-      MultiplyRange<false, WriteMode::kAccumulate>(p, c, row_begin, row_end, begin, end, scratch);
+      MultiplyRange<false, WriteMode::kAccumulate>(p, target, row_begin, row_end, begin, end,
+                                                   scratch);
     } else if (p.bias != nullptr && stream) {
-      MultiplyRange<true, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, scratch);
+      MultiplyRange<true, WriteMode::kStream>(p, target, row_begin, row_end, begin, end, scratch);
     } else if (p.bias != nullptr) {
-      MultiplyRange<true, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, scratch);
+      MultiplyRange<true, WriteMode::kStore>(p, target, row_begin, row_end, begin, end, scratch);
     } else if (stream) {
-      MultiplyRange<false, WriteMode::kStream>(p, c, row_begin, row_end, begin, end, scratch);
+      MultiplyRange<false, WriteMode::kStream>(p, target, row_begin, row_end, begin, end, scratch);
     } else {
-      MultiplyRange<false, WriteMode::kStore>(p, c, row_begin, row_end, begin, end, scratch);
+      MultiplyRange<false, WriteMode::kStore>(p, target, row_begin, row_end, begin, end, scratch);
     }
   };
   if (p.c_f32 != nullptr) {

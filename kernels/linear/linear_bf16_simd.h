@@ -36,6 +36,15 @@ void PackColumns(const BFloat16* from, int64_t stride, int64_t k, int64_t begin,
 void PackTransposed(const BFloat16* b, int64_t k, int64_t n, int64_t begin, int64_t end,
                     BFloat16* packed);
 
+/// What a product becomes while it is stored, in bf16 and not added to what is there.
+enum class ProductGelu : uint8_t {
+  kNone,
+  kTanh,          ///< c, and active = GELU(c)
+  kErf,           ///< likewise, in its exact form
+  kTanhGradient,  ///< c = product * GELU'(before), active = GELU(before); without a bias
+  kErfGradient,
+};
+
 struct Product {
   const BFloat16* a;  ///< [m, k] row-major
   int64_t a_stride;
@@ -49,6 +58,9 @@ struct Product {
   BFloat16* c_bf16;
   int64_t c_stride;
   bool accumulate;  ///< c += instead of c =; not together with a bias
+  ProductGelu gelu;
+  const BFloat16* before;  ///< [m, n] with the stride of c
+  BFloat16* active;        ///< likewise; of the gradients possibly null
 };
 
 /// Memory that Multiply() works in, on cache lines of its own.

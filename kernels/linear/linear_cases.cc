@@ -1,6 +1,11 @@
+#include <cmath>
 #include <map>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "kernels/activation/activation_ref.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_ref.h"
@@ -161,6 +166,95 @@ OpCase BackwardWeightCase(Dims dims, DType dtype, bool with_bias, bool accumulat
           }};
 }
 
+// Of values around 0, where GELU bends. They may pass through the type in between.
+double GeluScale(const Dims& dims) {
+  return 1 / std::sqrt(static_cast<double>(dims.in));
+}
+constexpr int kGeluRoundings = 3;
+
+std::vector<double> Mapped(std::vector<double> values, double (*f)(double)) {
+  for (double& value : values) value = f(value);
+  return values;
+}
+
+std::string GeluName(GeluForm form) {
+  return form == GeluForm::kErf ? "/erf_gelu" : "/gelu";
+}
+
+OpCase ForwardGeluCase(Dims dims, DType dtype, GeluForm form, bool with_bias, CaseUse use) {
+  const std::string name =
+      "linear_forward/" + dims.Name(dtype) + GeluName(form) + (with_bias ? "/bias" : "");
+  return {name, use, [=](OpRun& run) {
+            TestTensor& x = run.Input(dtype, {dims.rows, dims.in}, 0, GeluScale(dims));
+            TestTensor& w = Master(run, dims);
+            TestTensor* bias = with_bias ? &run.Input(DType::kF32, {dims.out}) : nullptr;
+            const auto before = [=, &x, &w] {
+              return LinearForwardRef(x.Values(), w.Values(),
+                                      bias ? bias->Values() : std::vector<double>(), dims.rows,
+                                      dims.in, dims.out);
+            };
+            const Shape shape{dims.rows, dims.out};
+            TestTensor& y = run.Output("y", dtype, shape, 0, dims.in, before);
+            TestTensor& active = run.Output("active", dtype, shape, 0, dims.in, [=] {
+              return Mapped(before(), ref::GeluOf(form).value);
+            });
+            run.outputs.back().roundings = kGeluRoundings;
+            auto weight = std::make_shared<PackedByIsa>(w, dtype);
+            run.run = [=, &x, &y, &active](const Stream& stream) -> Status {
+              WEFT_ASSIGN_OR_RETURN(const PackedWeight* packed, weight->Get(stream));
+              return LinearForward(stream, {.x = x.view(),
+                                            .weight = packed,
+                                            .bias = bias ? bias->view() : TensorView(),
+                                            .y = y.view(),
+                                            .active = active.view(),
+                                            .gelu = form});
+            };
+            run.flops = dims.Flops();
+            run.bytes = dims.Bytes(DTypeSize(dtype), DTypeSize(dtype), 2 * DTypeSize(dtype));
+            run.compute = dtype;
+          }};
+}
+
+OpCase BackwardInputGeluCase(Dims dims, DType dtype, GeluForm form, bool again, CaseUse use) {
+  const std::string name =
+      "linear_backward_input/" + dims.Name(dtype) + GeluName(form) + (again ? "/again" : "");
+  return {name, use, [=](OpRun& run) {
+            TestTensor& dy = run.Input(dtype, {dims.rows, dims.out});
+            TestTensor& w = Master(run, dims);
+            const Shape shape{dims.rows, dims.in};
+            TestTensor& before = run.Input(dtype, shape);
+            TestTensor& dx = run.Output("dx", dtype, shape, 0, dims.out, [=, &dy, &w, &before] {
+              std::vector<double> gradient =
+                  LinearBackwardInputRef(dy.Values(), w.Values(), {}, dims.rows, dims.in, dims.out);
+              const std::vector<double> at = before.Values();
+              for (size_t i = 0; i < at.size(); ++i) {
+                gradient[i] *= ref::GeluOf(form).derivative(at[i]);
+              }
+              return gradient;
+            });
+            run.outputs.back().roundings = kGeluRoundings;
+            LinearBackwardInputArgs args = {
+                .dy = dy.view(), .dx = dx.view(), .before = before.view(), .gelu = form};
+            if (again) {
+              args.active = run.Output("active", dtype, shape, 0, 1,
+                                       [=, &before] {
+                                         return Mapped(before.Values(), ref::GeluOf(form).value);
+                                       })
+                                .view();
+            }
+            auto weight = std::make_shared<PackedByIsa>(w, dtype);
+            run.run = [=](const Stream& stream) -> Status {
+              LinearBackwardInputArgs with = args;
+              WEFT_ASSIGN_OR_RETURN(with.weight, weight->Get(stream));
+              return LinearBackwardInput(stream, with);
+            };
+            run.flops = dims.Flops();
+            run.bytes =
+                dims.Bytes((again ? 3 : 2) * DTypeSize(dtype), DTypeSize(dtype), DTypeSize(dtype));
+            run.compute = dtype;
+          }};
+}
+
 OpCase PackCase(Dims dims, DType dtype) {
   std::string name = "linear_pack/" + std::to_string(dims.in) + "x" + std::to_string(dims.out) +
                      "/" + std::string(DTypeName(dtype));
@@ -201,12 +295,28 @@ std::vector<OpCase> LinearCases() {
       cases.push_back(BackwardWeightCase({4103, 32, 160}, dtype, true, flag, CaseUse::kTest));
       cases.push_back(BackwardWeightCase({96, 48, 40}, dtype, true, flag, CaseUse::kTest));
     }
+    for (GeluForm form : {GeluForm::kTanh, GeluForm::kErf}) {
+      for (bool flag : {false, true}) {
+        cases.push_back(ForwardGeluCase({33, 64, 96}, dtype, form, flag, CaseUse::kTest));
+        cases.push_back(BackwardInputGeluCase({65, 96, 64}, dtype, form, flag, CaseUse::kTest));
+      }
+      // Rows that no epilogue takes.
+      cases.push_back(ForwardGeluCase({13, 17, 5}, dtype, form, true, CaseUse::kTest));
+      cases.push_back(BackwardInputGeluCase({13, 5, 17}, dtype, form, true, CaseUse::kTest));
+    }
     if (dtype == DType::kF32) {
       // Several groups of rows, and of columns, of the longest sum.
       cases.push_back(ForwardCase({480, 512, 64}, dtype, dtype, true, CaseUse::kTest));
       cases.push_back(ForwardCase({33, 512, 2784}, dtype, dtype, true, CaseUse::kTest));
     }
     if (dtype == DType::kBF16) {
+      // Results that are written past the cache, and a gradient that is summed in parts.
+      cases.push_back(
+          ForwardGeluCase({1030, 32, 544}, dtype, GeluForm::kTanh, true, CaseUse::kTest));
+      cases.push_back(
+          BackwardInputGeluCase({1030, 544, 32}, dtype, GeluForm::kErf, true, CaseUse::kTest));
+      cases.push_back(
+          BackwardInputGeluCase({9, 32, 4416}, dtype, GeluForm::kTanh, true, CaseUse::kTest));
       // Several groups of rows of a long sum, a sum that is cut twice, and a weight in parts.
       cases.push_back(ForwardCase({1030, 1120, 32}, dtype, dtype, true, CaseUse::kTest));
       cases.push_back(ForwardCase({2, 4160, 800}, dtype, dtype, true, CaseUse::kTest));
@@ -225,6 +335,10 @@ std::vector<OpCase> LinearCases() {
       cases.push_back(BackwardWeightCase(dims, dtype, true, true, CaseUse::kSpeed));
       cases.push_back(PackCase(dims, dtype));
     }
+    cases.push_back(
+        ForwardGeluCase({2048, 768, 3072}, dtype, GeluForm::kTanh, true, CaseUse::kSpeed));
+    cases.push_back(
+        BackwardInputGeluCase({2048, 3072, 768}, dtype, GeluForm::kTanh, true, CaseUse::kSpeed));
     if (dtype != DType::kBF16) continue;
     // GPT-2 124M and 1.5B, and a Llama of about 1B: queries, keys and values; out; up; down; head.
     for (Dims dims : {Dims{65536, 768, 2304}, Dims{65536, 768, 768}, Dims{65536, 768, 3072},
@@ -234,6 +348,12 @@ std::vector<OpCase> LinearCases() {
       cases.push_back(ForwardCase(dims, dtype, dtype, true, CaseUse::kDeviceSpeed));
       cases.push_back(BackwardInputCase(dims, dtype, false, CaseUse::kDeviceSpeed));
       cases.push_back(BackwardWeightCase(dims, dtype, true, true, CaseUse::kDeviceSpeed));
+    }
+    for (int64_t width : {768, 1600}) {
+      const Dims up{65536, width, 4 * width}, down{65536, 4 * width, width};
+      cases.push_back(ForwardGeluCase(up, dtype, GeluForm::kTanh, true, CaseUse::kDeviceSpeed));
+      cases.push_back(
+          BackwardInputGeluCase(down, dtype, GeluForm::kTanh, true, CaseUse::kDeviceSpeed));
     }
   }
   return cases;

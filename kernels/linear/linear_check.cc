@@ -21,16 +21,30 @@ Status CheckLinearForward(const Stream& stream, const LinearForwardArgs& args) {
   check.Tensor("x", args.x, Shape{rows, args.weight->in_features()}, {type});
   check.Tensor("y", args.y, Shape{rows, out}, {type, DType::kF32});
   if (args.bias) check.ContiguousTensor("bias", args.bias, Shape{out}, {DType::kF32});
+  if (args.active) {
+    check.ContiguousTensor("y", args.y, Shape{rows, out}, {type})
+        .ContiguousTensor("active", args.active, Shape{rows, out}, {type});
+  }
   return check.status();
 }
 
 Status CheckLinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& args) {
   const DType type = args.weight->compute();
   const int64_t rows = RowsOf(args.dy);
-  return ArgumentCheck(stream, "LinearBackwardInput")
-      .Tensor("dy", args.dy, Shape{rows, args.weight->out_features()}, {type})
-      .Tensor("dx", args.dx, Shape{rows, args.weight->in_features()}, {type})
-      .status();
+  const Shape input{rows, args.weight->in_features()};
+  ArgumentCheck check(stream, "LinearBackwardInput");
+  check.Tensor("dy", args.dy, Shape{rows, args.weight->out_features()}, {type})
+      .Tensor("dx", args.dx, input, {type});
+  if (args.before) {
+    check.ContiguousTensor("dx", args.dx, input, {type})
+        .ContiguousTensor("before", args.before, input, {type})
+        .That(!args.accumulate, "accumulate, of a gradient that goes on to `before`");
+  }
+  if (args.active) {
+    check.ContiguousTensor("active", args.active, input, {type})
+        .That(static_cast<bool>(args.before), "active without `before`");
+  }
+  return check.status();
 }
 
 Status CheckLinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs& args) {

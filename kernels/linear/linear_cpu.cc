@@ -64,20 +64,21 @@ class OneDnnWeight final : public CpuWeight {
 
   int64_t Bytes() const override { return packed_.bytes(); }
 
-  Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
-    return Product(x, packed_.data(), 0, bias, y, false);
+  Status Forward(const LinearForwardArgs& args) const override {
+    return Product(args.x, packed_.data(), 0, args.bias, args.y, false);
   }
 
-  Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
+  Status BackwardInput(const LinearBackwardInputArgs& args) const override {
+    const TensorView &dy = args.dy, &dx = args.dx;
     const DType type = ProductType(compute());
     if (master_.dtype == type && packed_.bytes() > kPackedBytes) {
-      return Product(dy, master_.data, in_features(), {}, dx, accumulate);
+      return Product(dy, master_.data, in_features(), {}, dx, args.accumulate);
     }
     // Packed for each product: that costs no more time than to keep a second copy.
     thread_local PackedMatrix packed;
     WEFT_RETURN_IF_ERROR(packed.Reset(out_features(), in_features(), type));
     WEFT_RETURN_IF_ERROR(PackMaster(packed, in_features(), 1));
-    return Product(dy, packed.data(), 0, {}, dx, accumulate);
+    return Product(dy, packed.data(), 0, {}, dx, args.accumulate);
   }
 
  private:
@@ -113,7 +114,9 @@ Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
   if (weight == nullptr) return InvalidError("LinearForward: weight is missing or not on the CPU");
   WEFT_RETURN_IF_ERROR(CheckLinearForward(stream, args));
   if (args.x.shape[0] == 0) return OkStatus();
-  return weight->Forward(args.x, args.bias, args.y);
+  WEFT_RETURN_IF_ERROR(weight->Forward(args));
+  if (!args.active || weight->FusesGelu()) return OkStatus();
+  return GeluForward(stream, {args.y, args.active, args.gelu});
 }
 
 Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& args) {
@@ -123,7 +126,9 @@ Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& 
   }
   WEFT_RETURN_IF_ERROR(CheckLinearBackwardInput(stream, args));
   if (args.dy.shape[0] == 0) return OkStatus();
-  return weight->BackwardInput(args.dy, args.dx, args.accumulate);
+  WEFT_RETURN_IF_ERROR(weight->BackwardInput(args));
+  if (!args.before || weight->FusesGeluGradient()) return OkStatus();
+  return GeluBackward(stream, {args.dx, args.before, args.dx, args.active, args.gelu});
 }
 
 Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs& args) {

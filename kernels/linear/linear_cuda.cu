@@ -74,8 +74,10 @@ Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
   WEFT_ASSIGN_OR_RETURN(const TensorView* weight, MatrixOf(kOp, args.weight));
   WEFT_RETURN_IF_ERROR(CheckLinearForward(stream, args));
   if (args.x.shape[0] == 0) return OkStatus();
-  return Gemm(stream, kOp,
-              {.a = args.x, .b = *weight, .c = args.y, .b_transposed = true, .bias = args.bias});
+  WEFT_RETURN_IF_ERROR(
+      Gemm(stream, kOp,
+           {.a = args.x, .b = *weight, .c = args.y, .b_transposed = true, .bias = args.bias}));
+  return args.active ? GeluForward(stream, {args.y, args.active, args.gelu}) : OkStatus();
 }
 
 Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& args) {
@@ -83,8 +85,11 @@ Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& 
   WEFT_ASSIGN_OR_RETURN(const TensorView* weight, MatrixOf(kOp, args.weight));
   WEFT_RETURN_IF_ERROR(CheckLinearBackwardInput(stream, args));
   if (args.dy.shape[0] == 0) return OkStatus();
-  return Gemm(stream, kOp,
-              {.a = args.dy, .b = *weight, .c = args.dx, .beta = args.accumulate ? 1.0f : 0.0f});
+  WEFT_RETURN_IF_ERROR(
+      Gemm(stream, kOp,
+           {.a = args.dy, .b = *weight, .c = args.dx, .beta = args.accumulate ? 1.0f : 0.0f}));
+  if (!args.before) return OkStatus();
+  return GeluBackward(stream, {args.dx, args.before, args.dx, args.active, args.gelu});
 }
 
 Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs& args) {

@@ -163,13 +163,13 @@ class SplitWeight final : public CpuWeight {
 
   int64_t Bytes() const override { return 0; }
 
-  Status Forward(const TensorView& x, const TensorView& bias, const TensorView& y) const override {
-    Multiply(x, true, static_cast<const float*>(bias.data), y, false);
+  Status Forward(const LinearForwardArgs& args) const override {
+    Multiply(args.x, true, static_cast<const float*>(args.bias.data), args.y, false);
     return OkStatus();
   }
 
-  Status BackwardInput(const TensorView& dy, const TensorView& dx, bool accumulate) const override {
-    Multiply(dy, false, nullptr, dx, accumulate);
+  Status BackwardInput(const LinearBackwardInputArgs& args) const override {
+    Multiply(args.dy, false, nullptr, args.dx, args.accumulate);
     return OkStatus();
   }
 

@@ -60,6 +60,8 @@ struct Result {
   const float* bias = nullptr;
   T* c = nullptr;
   int64_t c_stride = 0;
+  const T* before = nullptr;  // of an epilogue with GELU: where c is in matrices of its size
+  T* active = nullptr;
 };
 
 // Writes around the cache where `kStream`: a whole line, whose old contents are then not fetched.
@@ -90,12 +92,24 @@ WEFT_INLINE void StoreRow(Half* c, VecF low, VecF high) {
   StoreLine<kStream>(c, _mm512_inserti64x4(_mm512_castsi256_si512(low_half), high_half, 1));
 }
 
-template <bool kBias, WriteMode kMode, class T>
+// Epilogues, what becomes of a row's values at last: they are stored.
+struct StoreOnly {
+  static constexpr bool kReadsBefore = false;
+
+  template <bool kStream, class T>
+  WEFT_INLINE static void Apply(const Result<T>& /*result*/, int64_t /*at*/, T* c, VecF low,
+                                VecF high) {
+    StoreRow<kStream>(c, low, high);
+  }
+};
+
+template <bool kBias, WriteMode kMode, class Epilogue = StoreOnly, class T>
 WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
   int64_t end = result.row + count < result.rows ? result.row + count : result.rows;
   for (; result.row < end; ++result.row) {
     const float* block = result.block + result.row / 16 * kTile + result.row % 16 * kLanes;
-    T* c = result.c + result.row * result.c_stride;
+    const int64_t at = result.row * result.c_stride;
+    T* c = result.c + at;
     VecF low = Load(block), high = Load(block + kTile / 2);
     if (kBias) {
       low += Load(result.bias);
@@ -105,7 +119,7 @@ WEFT_INLINE void WriteRows(Result<T>& result, int64_t count) {
       low += Load(c);
       high += Load(c + kLanes);
     }
-    StoreRow<kMode == WriteMode::kStream>(c, low, high);
+    Epilogue::template Apply<kMode == WriteMode::kStream>(result, at, c, low, high);
   }
 }
 

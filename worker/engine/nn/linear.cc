@@ -121,18 +121,31 @@ Status Linear::Pack(Context& context, Repack what) {
   return kernels::Cast(context.stream, {Bias(), fp8_bias_});
 }
 
-Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x) const {
+Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x,
+                             GeluValue* active) const {
   WEFT_ASSIGN_OR_RETURN(Tensor y, Tensor::New(context, tape.component(), weight_.compute(),
                                               {x.shape().Rows(), out_features_}));
+  if (active != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(active->value,
+                          Tensor::New(context, Component::kWorkspace, y.dtype(), y.shape()));
+  }
   if (fp8_ == nullptr) {
-    const TensorView bias = adds_bias_ ? Bias() : TensorView();
-    WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, {x, weight_.packed(), bias, y}));
+    kernels::LinearForwardArgs args{.x = x, .weight = weight_.packed(), .y = y};
+    if (adds_bias_) args.bias = Bias();
+    if (active != nullptr) {
+      args.active = active->value;
+      args.gelu = active->form;
+    }
+    WEFT_RETURN_IF_ERROR(kernels::LinearForward(context.stream, args));
   } else {
     WEFT_ASSIGN_OR_RETURN(Fp8Tensor x8, fp8_->QuantizeInput(context, fp8_layer_, x, {.codes = true},
                                                             tape.differentiable()));
     WEFT_RETURN_IF_ERROR(kernels::MatmulFp8(
         context.stream,
         {.a = x8.Rows(), .b = weight_.fp8().Rows(), .bias = fp8_bias_, .c = y, .fast_sums = true}));
+    if (active != nullptr) {
+      WEFT_RETURN_IF_ERROR(kernels::GeluForward(context.stream, {y, active->value, active->form}));
+    }
   }
   CountProduct(context, x.shape().Rows(), in_features_, out_features_);
   return y;
@@ -150,17 +163,26 @@ Result<Linear::OutputGradient> Linear::Prepare(Context& context, const Tape& tap
   return prepared;
 }
 
-Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy) const {
+Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy,
+                                     const Tensor& before, const GeluValue& active) const {
   ProfileScope scope(context.profiler, "linear backward");
   const int64_t rows = dy.dy.shape().Rows();
   WEFT_ASSIGN_OR_RETURN(Tensor dx, Tensor::New(context, Component::kWorkspace, weight_.compute(),
                                                {rows, in_features_}));
   if (fp8_ == nullptr) {
-    WEFT_RETURN_IF_ERROR(
-        kernels::LinearBackwardInput(context.stream, {dy.dy, weight_.packed(), dx, false}));
+    WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(context.stream, {.dy = dy.dy,
+                                                                       .weight = weight_.packed(),
+                                                                       .dx = dx,
+                                                                       .before = before,
+                                                                       .active = active.value,
+                                                                       .gelu = active.form}));
   } else {
     WEFT_RETURN_IF_ERROR(kernels::MatmulFp8(
         context.stream, {.a = dy.fp8.Rows(), .b = weight_.fp8().Columns(), .c = dx}));
+    if (before) {
+      WEFT_RETURN_IF_ERROR(
+          kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form}));
+    }
   }
   CountProduct(context, rows, in_features_, out_features_);
   return dx;
@@ -260,10 +282,10 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x) cons
   return Forward(context, tape, x, std::move(saved));
 }
 
-Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x,
-                              SavedTensor saved) const {
+Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x, SavedTensor saved,
+                              GeluValue* active) const {
   ProfileScope scope(context.profiler, "linear forward");
-  WEFT_ASSIGN_OR_RETURN(Tensor result, Apply(context, tape, x.tensor));
+  WEFT_ASSIGN_OR_RETURN(Tensor result, Apply(context, tape, x.tensor, active));
   Use(tape);
   const bool trains = Trains(tape);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());

@@ -85,6 +85,12 @@ struct LinearOptions {
   Shard inputs = {};
 };
 
+/// GELU of a form, and its value.
+struct GeluValue {
+  kernels::GeluForm form = kernels::GeluForm::kTanh;
+  Tensor value = {};
+};
+
 /// y = x Wᵀ + b with W [out, in]. Of a layer that several ranks share, `outputs` and `inputs` say
 /// which rows or columns of W are here (Shoeybi et al. 2019, arXiv 1909.08053).
 class Linear {
@@ -98,11 +104,14 @@ class Linear {
 
   /// [rows, in] -> [rows, out], compute type.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
-  /// The same with what stands for x in the backward pass.
-  Result<Value> Forward(Context& context, Tape& tape, const Value& x, SavedTensor saved) const;
+  /// The same with what stands for x in the backward pass, and with GELU(y), unless it is null:
+  /// a new tensor, which the backward pass does not know.
+  Result<Value> Forward(Context& context, Tape& tape, const Value& x, SavedTensor saved,
+                        GeluValue* active = nullptr) const;
 
   /// y = x Wᵀ + b, not recorded.
-  Result<Tensor> Apply(Context& context, const Tape& tape, const Tensor& x) const;
+  Result<Tensor> Apply(Context& context, const Tape& tape, const Tensor& x,
+                       GeluValue* active = nullptr) const;
 
   /// The gradient of y as the products of the backward pass read it.
   struct OutputGradient {
@@ -112,8 +121,10 @@ class Linear {
   /// `for_input`: InputGradient will be called, `for_weight`: AddWeightGradient.
   Result<OutputGradient> Prepare(Context& context, const Tape& tape, Tensor dy, bool for_input,
                                  bool for_weight) const;
-  /// dy W in a new tensor.
-  Result<Tensor> InputGradient(Context& context, const OutputGradient& dy) const;
+  /// dy W in a new tensor. With `before`, of which x is the GELU: the gradient of that; its
+  /// `value`, where there is one, becomes x again.
+  Result<Tensor> InputGradient(Context& context, const OutputGradient& dy,
+                               const Tensor& before = {}, const GeluValue& active = {}) const;
   /// Adds the gradients of W and b where they are trained; the last word on both from the use that
   /// Use announced.
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& x,

@@ -51,31 +51,26 @@ Status Mlp::Pack(Context& context, Repack what) {
 
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
-  WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved)));
+  GeluValue gelu{FormOf(activation_)};
+  WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved),
+                                                 is_gelu() ? &gelu : nullptr));
   in = {};
-  WEFT_ASSIGN_OR_RETURN(Value out, ActivateAndProject(context, tape, inner));
+  WEFT_ASSIGN_OR_RETURN(Value out, Project(context, tape, inner, std::move(gelu.value)));
   return LeaveShards(context, tape, tensor_, std::move(out));
 }
 
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
   ProfileScope scope(context.profiler, "activation forward");
-  if (activation_ != MlpActivation::kSwiGlu) {
-    return kernels::GeluForward(context.stream, {x, y, FormOf(activation_)});
-  }
+  if (is_gelu()) return kernels::GeluForward(context.stream, {x, y, FormOf(activation_)});
   return kernels::SwiGluForward(context.stream,
                                 {x.Columns(0, inner_), x.Columns(inner_, inner_), y});
 }
 
-// Gradient of the activation's input from that of its result, which it may overwrite; `active`,
-// when given, becomes the result again.
-Result<Tensor> Mlp::Differentiate(Context& context, const Tensor& dactive, const Tensor& x,
-                                  const Tensor& active) const {
+// Gradient of SwiGLU's inputs from that of its result; `active`, when given, becomes the result
+// again.
+Result<Tensor> Mlp::DifferentiateSwiGlu(Context& context, const Tensor& dactive, const Tensor& x,
+                                        const Tensor& active) const {
   ProfileScope scope(context.profiler, "activation backward");
-  if (activation_ != MlpActivation::kSwiGlu) {
-    WEFT_RETURN_IF_ERROR(
-        kernels::GeluBackward(context.stream, {dactive, x, dactive, active, FormOf(activation_)}));
-    return dactive;
-  }
   WEFT_ASSIGN_OR_RETURN(Tensor dx,
                         Tensor::New(context, Component::kWorkspace, x.dtype(), x.shape()));
   WEFT_RETURN_IF_ERROR(kernels::SwiGluBackward(context.stream, {.dy = dactive,
@@ -87,11 +82,13 @@ Result<Tensor> Mlp::Differentiate(Context& context, const Tensor& dactive, const
   return dx;
 }
 
-Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value& x) const {
+Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor active) const {
   ProfileScope scope(context.profiler, "linear forward");
-  WEFT_ASSIGN_OR_RETURN(Tensor active, Tensor::New(context, Component::kWorkspace, x.tensor.dtype(),
-                                                   ActiveShape(x.tensor)));
-  WEFT_RETURN_IF_ERROR(Activate(context, x.tensor, active));
+  if (!active) {
+    WEFT_ASSIGN_OR_RETURN(active, Tensor::New(context, Component::kWorkspace, x.tensor.dtype(),
+                                              ActiveShape(x.tensor)));
+    WEFT_RETURN_IF_ERROR(Activate(context, x.tensor, active));
+  }
   WEFT_ASSIGN_OR_RETURN(Tensor result, down_.Apply(context, tape, active));
   down_.Use(tape);
   const bool trains = down_.Trains(tape);
@@ -114,8 +111,14 @@ Result<Value> Mlp::ActivateAndProject(Context& context, Tape& tape, const Value&
                   WEFT_RETURN_IF_ERROR(Activate(ctx, input, again));
                   return down_.AddWeightGradient(ctx, t, again, dy);
                 }
-                WEFT_ASSIGN_OR_RETURN(Tensor dactive, down_.InputGradient(ctx, dy));
-                WEFT_ASSIGN_OR_RETURN(Tensor dx, Differentiate(ctx, dactive, input, again));
+                Tensor dactive, dx;
+                if (is_gelu()) {
+                  WEFT_ASSIGN_OR_RETURN(
+                      dx, down_.InputGradient(ctx, dy, input, {FormOf(activation_), again}));
+                } else {
+                  WEFT_ASSIGN_OR_RETURN(dactive, down_.InputGradient(ctx, dy));
+                  WEFT_ASSIGN_OR_RETURN(dx, DifferentiateSwiGlu(ctx, dactive, input, again));
+                }
                 if (trains && t.defers()) {
                   t.Defer("mlp backward", [this, again, dy](Context& c, Tape& later) {
                     return down_.AddWeightGradient(c, later, again, dy);

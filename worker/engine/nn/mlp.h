@@ -33,14 +33,17 @@ class Mlp {
   Status Pack(Context& context, Repack what);
 
   /// [count, width] -> the same. Keeps x and the values before the activation, which is computed
-  /// again in the backward pass, in the same sweep as its derivative.
+  /// again in the backward pass, in the same sweep as its derivative. GELU and its derivative are
+  /// part of the products before them.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
 
  private:
-  Result<Value> ActivateAndProject(Context& context, Tape& tape, const Value& x) const;
+  /// The second layer's product, of the activation of x, which is `active` where it is known.
+  Result<Value> Project(Context& context, Tape& tape, const Value& x, Tensor active) const;
   Status Activate(Context& context, const Tensor& x, const Tensor& y) const;
-  Result<Tensor> Differentiate(Context& context, const Tensor& dactive, const Tensor& x,
-                               const Tensor& active) const;
+  Result<Tensor> DifferentiateSwiGlu(Context& context, const Tensor& dactive, const Tensor& x,
+                                     const Tensor& active) const;
+  bool is_gelu() const { return activation_ != MlpActivation::kSwiGlu; }
   Shape ActiveShape(const Tensor& x) const { return {x.shape().Rows(), inner_}; }
 
   MlpActivation activation_;
