@@ -3,9 +3,17 @@
 #include <string_view>
 
 #include "common/status.h"
+#include "kernels/activation/activation.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels::cuda {
+
+/// What a product, with its bias, becomes.
+enum class GemmGelu : uint8_t {
+  kNone,
+  kForward,   ///< before = product, c = GELU(before)
+  kGradient,  ///< c = product * GELU'(before), and, unless it is none, again = GELU(before)
+};
 
 /// c = alpha a b + beta plus on cuBLASLt, of matrices with at least one element. Rows may be
 /// strided. a and b are of one type; c is of it, too, or f32. Sums are f32, and f32 operands are
@@ -27,12 +35,19 @@ struct GemmArgs {
                             ///< c's type
   TensorView a_sums = {};   ///< [m] f32, or none: the sums of a over k, of an a that is transposed
   bool add_a_sums = false;  ///< a_sums += instead of a_sums =.
+  GemmGelu gelu = GemmGelu::kNone;  ///< Otherwise beta is 0, there are no sums, and c, `before` and
+                                    ///< `again` are contiguous and of one type.
+  GeluForm gelu_form = GeluForm::kTanh;
+  TensorView before = {};          ///< [m, n]
+  TensorView again = {};           ///< [m, n]
   const float* a_scale = nullptr;  ///< Of FP8 codes.
   const float* b_scale = nullptr;
   bool fast_sums = false;  ///< Of FP8: sums may have fewer bits.
 };
 
-/// Bias and sums are fused into the product where cuBLASLt can. On one model of device and with one
+/// Bias, sums and GELU are fused into the product where cuBLASLt can; GELU in its tanh form only,
+/// and from Hopper on, since before a fused product takes longer than two passes. It is then of
+/// values that are not rounded in between. On one model of device and with one
 /// version of the library it gives the same bits each time: of the ways to split a sum only that
 /// with a separate step at the end is allowed. How to compute a product of these sizes, strides,
 /// alignments and types is found once and kept with the stream. Errors carry the name of `op`:

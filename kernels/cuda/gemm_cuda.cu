@@ -46,6 +46,7 @@ struct PlanKey {
   bool a_transposed, b_transposed, fast_sums;
   cublasLtEpilogue_t epilogue;
   uint32_t vector_alignment;
+  uint32_t before_alignment;
   auto operator<=>(const PlanKey&) const = default;
 };
 
@@ -96,6 +97,11 @@ cublasStatus_t Prefer(cublasLtMatmulPreferenceOpaque_t& preference,
   return cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value);
 }
 
+bool FusesGelu(cublasLtEpilogue_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+         epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
 // FP8 codes have scales, which lie on the device.
 Status SetScales(std::string_view op, const GemmArgs& args, Plan& plan) {
   if (args.a_scale == nullptr) return OkStatus();
@@ -132,7 +138,7 @@ class GemmPlans {
   cublasLtHandle_t handle() const { return handle_; }
 
   // The plan for `args`; `vector` is what the epilogue reads or writes, of which only the alignment
-  // counts.
+  // counts, as that of `before` does.
   Result<Plan*> Get(const Stream& stream, std::string_view op, const GemmArgs& args,
                     cublasLtEpilogue_t epilogue, const void* vector) {
     const PlanKey key = {
@@ -141,7 +147,8 @@ class GemmPlans {
         .b_transposed = args.b_transposed,
         .fast_sums = args.fast_sums,
         .epilogue = epilogue,
-        .vector_alignment = AlignmentOf(vector)};
+        .vector_alignment = AlignmentOf(vector),
+        .before_alignment = AlignmentOf(args.before.data)};
     if (const auto found = plans_.find(key); found != plans_.end()) return &found->second;
     Plan plan;
     WEFT_RETURN_IF_ERROR(Make(stream, op, args, key, vector, plan));
@@ -163,6 +170,12 @@ class GemmPlans {
                  Set(plan, CUBLASLT_MATMUL_DESC_TRANSB, form(args.a_transposed)),
                  Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, key.epilogue),
                  Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector)}));
+    if (FusesGelu(key.epilogue)) {
+      WEFT_RETURN_IF_ERROR(
+          Checked(op, "describing GELU", args,
+                  {Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.before.data),
+                   Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, args.before.row_stride)}));
+    }
     WEFT_RETURN_IF_ERROR(SetScales(op, args, plan));
     // As much as the library recommends for its own workspace.
     const uint64_t most = stream.cuda->limits().major >= 9 ? 32 << 20 : 4 << 20;
@@ -236,6 +249,11 @@ Status RepeatRow(const Stream& stream, std::string_view op, const TensorView& bi
 Status Multiply(const Stream& stream, std::string_view op, const GemmArgs& args,
                 const GemmPlans& plans, Plan& plan, void* vector, void* workspace) {
   WEFT_RETURN_IF_ERROR(SetScales(op, args, plan));
+  if (args.gelu != GemmGelu::kNone) {
+    WEFT_RETURN_IF_ERROR(
+        Checked(op, "describing GELU", args,
+                {Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.before.data)}));
+  }
   return Checked(
       op, "cublasLtMatmul", args,
       {Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector),
@@ -256,9 +274,18 @@ size_t RoundedUp(size_t bytes) {
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
 }
 
+// What the library is to do with a product: GELU is left to it where it may.
+cublasLtEpilogue_t EpilogueOf(const GemmArgs& args) {
+  const bool bias = static_cast<bool>(args.bias);
+  if (args.gelu == GemmGelu::kGradient) return CUBLASLT_EPILOGUE_DGELU;
+  if (args.gelu == GemmGelu::kForward) {
+    return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  }
+  return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 Status Plain(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {
-  WEFT_ASSIGN_OR_RETURN(Plan * plan,
-                        plans.Get(stream, op, args, CUBLASLT_EPILOGUE_DEFAULT, nullptr));
+  WEFT_ASSIGN_OR_RETURN(Plan * plan, plans.Get(stream, op, args, EpilogueOf(args), nullptr));
   if (!plan->served) {
     return InternalError(std::string(op) + ": cuBLASLt has no algorithm for " + Describe(args));
   }
@@ -269,7 +296,7 @@ Status Plain(const Stream& stream, std::string_view op, const GemmArgs& args, Ge
 // cuBLASLt takes a bias of c's type only.
 Status WithBias(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {
   const bool rounds = args.bias.dtype != args.c.dtype;
-  WEFT_ASSIGN_OR_RETURN(Plan * plan, plans.Get(stream, op, args, CUBLASLT_EPILOGUE_BIAS,
+  WEFT_ASSIGN_OR_RETURN(Plan * plan, plans.Get(stream, op, args, EpilogueOf(args),
                                                rounds ? InScratch() : args.bias.data));
   if (!plan->served) {
     GemmArgs rest = args;
@@ -316,6 +343,42 @@ Status WithSums(const Stream& stream, std::string_view op, const GemmArgs& args,
   return Plain(stream, op, rest, plans);
 }
 
+// Whether the library computes GELU with the product.
+Result<bool> ServesGelu(const Stream& stream, std::string_view op, const GemmArgs& args,
+                        GemmPlans& plans) {
+  constexpr int kHopper = 9;
+  constexpr int64_t kColumns = 8;  // What rows of `before` must be multiples of.
+  if (args.gelu_form != GeluForm::kTanh || stream.cuda->limits().major < kHopper ||
+      args.before.row_stride % kColumns != 0) {
+    return false;
+  }
+  const bool rounds = args.bias.dtype != args.c.dtype;
+  const void* vector = !args.bias ? nullptr : rounds ? InScratch() : args.bias.data;
+  WEFT_ASSIGN_OR_RETURN(const Plan* plan, plans.Get(stream, op, args, EpilogueOf(args), vector));
+  return plan->served;
+}
+
+Status Product(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {
+  return args.bias ? WithBias(stream, op, args, plans) : Plain(stream, op, args, plans);
+}
+
+Status WithGelu(const Stream& stream, std::string_view op, const GemmArgs& args, GemmPlans& plans) {
+  WEFT_ASSIGN_OR_RETURN(const bool fused, ServesGelu(stream, op, args, plans));
+  const bool forward = args.gelu == GemmGelu::kForward;
+  if (fused) {
+    WEFT_RETURN_IF_ERROR(Product(stream, op, args, plans));
+    if (forward || !args.again) return OkStatus();
+    return GeluForward(stream, {args.before, args.again, args.gelu_form});
+  }
+  GemmArgs rest = args;
+  rest.gelu = GemmGelu::kNone;
+  rest.before = {};
+  if (forward) rest.c = rest.plus = args.before;
+  WEFT_RETURN_IF_ERROR(Product(stream, op, rest, plans));
+  if (forward) return GeluForward(stream, {args.before, args.c, args.gelu_form});
+  return GeluBackward(stream, {args.c, args.before, args.c, args.again, args.gelu_form});
+}
+
 }  // namespace
 
 Status Gemm(const Stream& stream, std::string_view op, const GemmArgs& args) {
@@ -329,6 +392,8 @@ Status Gemm(const Stream& stream, std::string_view op, const GemmArgs& args) {
     }
   }
   WEFT_CHECK(!args.bias || (args.beta == 0 && !args.a_sums), "a bias and something else");
+  WEFT_CHECK(args.gelu == GemmGelu::kNone || (args.beta == 0 && !args.a_sums && args.before),
+             "GELU and something else");
   WEFT_CHECK(!args.a_sums || args.a_transposed, "sums of a matrix that is not transposed");
   std::shared_ptr<GemmPlans>& plans = stream.cuda->gemm_plans();
   if (plans == nullptr) {
@@ -336,9 +401,9 @@ Status Gemm(const Stream& stream, std::string_view op, const GemmArgs& args) {
   }
   GemmArgs all = args;
   if (!all.plus) all.plus = all.c;
-  if (all.bias) return WithBias(stream, op, all, *plans);
+  if (all.gelu != GemmGelu::kNone) return WithGelu(stream, op, all, *plans);
   if (all.a_sums) return WithSums(stream, op, all, *plans);
-  return Plain(stream, op, all, *plans);
+  return Product(stream, op, all, *plans);
 }
 
 }  // namespace weft::kernels::cuda

@@ -74,10 +74,15 @@ Status LinearForward(const Stream& stream, const LinearForwardArgs& args) {
   WEFT_ASSIGN_OR_RETURN(const TensorView* weight, MatrixOf(kOp, args.weight));
   WEFT_RETURN_IF_ERROR(CheckLinearForward(stream, args));
   if (args.x.shape[0] == 0) return OkStatus();
-  WEFT_RETURN_IF_ERROR(
-      Gemm(stream, kOp,
-           {.a = args.x, .b = *weight, .c = args.y, .b_transposed = true, .bias = args.bias}));
-  return args.active ? GeluForward(stream, {args.y, args.active, args.gelu}) : OkStatus();
+  GemmArgs product = {
+      .a = args.x, .b = *weight, .c = args.y, .b_transposed = true, .bias = args.bias};
+  if (args.active) {
+    product.gelu = GemmGelu::kForward;
+    product.gelu_form = args.gelu;
+    product.before = args.y;
+    product.c = args.active;
+  }
+  return Gemm(stream, kOp, product);
 }
 
 Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& args) {
@@ -85,11 +90,15 @@ Status LinearBackwardInput(const Stream& stream, const LinearBackwardInputArgs& 
   WEFT_ASSIGN_OR_RETURN(const TensorView* weight, MatrixOf(kOp, args.weight));
   WEFT_RETURN_IF_ERROR(CheckLinearBackwardInput(stream, args));
   if (args.dy.shape[0] == 0) return OkStatus();
-  WEFT_RETURN_IF_ERROR(
-      Gemm(stream, kOp,
-           {.a = args.dy, .b = *weight, .c = args.dx, .beta = args.accumulate ? 1.0f : 0.0f}));
-  if (!args.before) return OkStatus();
-  return GeluBackward(stream, {args.dx, args.before, args.dx, args.active, args.gelu});
+  return Gemm(stream, kOp,
+              {.a = args.dy,
+               .b = *weight,
+               .c = args.dx,
+               .beta = args.accumulate ? 1.0f : 0.0f,
+               .gelu = args.before ? GemmGelu::kGradient : GemmGelu::kNone,
+               .gelu_form = args.gelu,
+               .before = args.before,
+               .again = args.active});
 }
 
 Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs& args) {

@@ -2,6 +2,8 @@
 // refused. Like launches, they are work of their stream.
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -27,6 +29,7 @@ constexpr uint32_t kAccess = 16;  // Bytes that fused kernels move at a time.
 
 thread_local std::string problem;
 thread_local int64_t heuristics = 0;
+thread_local int64_t gelus = 0;
 
 cublasStatus_t Refuse(cublasStatus_t status, std::string why) {
   problem = std::move(why);
@@ -92,7 +95,42 @@ struct Range {
 };
 
 bool UsesVector(cublasLtEpilogue_t epilogue) {
-  return epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+         epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+bool AddsBias(cublasLtEpilogue_t epilogue) {
+  return UsesVector(epilogue) && epilogue != CUBLASLT_EPILOGUE_BGRADB;
+}
+bool WritesAux(cublasLtEpilogue_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool UsesAux(cublasLtEpilogue_t epilogue) {
+  return WritesAux(epilogue) || epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
+// What the documentation says of the auxiliary matrix of GELU. Its type is D's.
+cublasStatus_t CheckAux(const cublasLtMatmulDescOpaque_t& operation,
+                        const cublasLtMatrixLayoutOpaque_t& d) {
+  if (operation.aux == nullptr) return Invalid("the epilogue has no auxiliary matrix");
+  if (operation.aux_stride % 8 != 0 || operation.aux_stride < static_cast<int64_t>(d.rows)) {
+    return Invalid("the auxiliary matrix has columns that are not multiples of 8 or too short");
+  }
+  // The library may be less strict: here users must be ready for it.
+  if (!Aligned(operation.aux, kAccess) || d.stride * SizeOf(d.type) % kAccess != 0 ||
+      d.type == CUDA_R_32F) {
+    return Unsupported("GELU with these alignments or types");
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// GELU in its tanh form, and its derivative.
+double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+double GeluDerivative(double x) {
+  const double tanh = std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + tanh) +
+         0.5 * x * (1 - tanh * tanh) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
 }
 
 // The same for FP8 operands (on Ada and Hopper).
@@ -115,6 +153,7 @@ cublasStatus_t CheckFp8(const cublasLtMatmulDescOpaque_t& operation,
   if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && d.type == CUDA_R_32F) {
     return Unsupported("an f32 bias beside FP8");
   }
+  if (UsesAux(operation.epilogue)) return Unsupported("GELU beside FP8");
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -164,6 +203,11 @@ cublasStatus_t Check(const cublasLtMatmulDescOpaque_t& operation,
       return Unsupported("a fused kernel for these alignments");
     }
   }
+  if (UsesAux(operation.epilogue)) {
+    if (const cublasStatus_t status = CheckAux(operation, d); status != CUBLAS_STATUS_SUCCESS) {
+      return status;
+    }
+  }
   if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB && (!b_turned || k == 1)) {
     return Unsupported("the sums of B over k need a transposed B and k > 1");
   }
@@ -211,8 +255,13 @@ void Multiply(const cublasLtMatmulDescOpaque_t& operation, float by, const Input
     for (int64_t i = 0; i < m; ++i) {
       float value = by * scale * sums[i];
       if (keep != 0) value += keep * Read(c.layout.type, c.at, j * c.layout.stride + i);
-      if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) {
-        value += Read(d_layout.type, operation.bias, i);
+      if (AddsBias(operation.epilogue)) value += Read(d_layout.type, operation.bias, i);
+      const int64_t aux = j * operation.aux_stride + i;
+      if (WritesAux(operation.epilogue)) {
+        Write(d_layout.type, operation.aux, aux, value);
+        value = static_cast<float>(Gelu(value));
+      } else if (UsesAux(operation.epilogue)) {
+        value *= static_cast<float>(GeluDerivative(Read(d_layout.type, operation.aux, aux)));
       }
       Write(d_layout.type, d, j * d_layout.stride + i, value);
     }
@@ -226,6 +275,10 @@ void Multiply(const cublasLtMatmulDescOpaque_t& operation, float by, const Input
 
 int64_t CublasLtHeuristics() {
   return heuristics;
+}
+
+int64_t CublasLtGelus() {
+  return gelus;
 }
 
 }  // namespace weft::host_cuda
@@ -267,6 +320,8 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t operation, cublasComp
                 .b_form = CUBLAS_OP_N,
                 .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
                 .bias = nullptr,
+                .aux = nullptr,
+                .aux_stride = 0,
                 .a_scale = nullptr,
                 .b_scale = nullptr,
                 .fast_sums = 0};
@@ -296,6 +351,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
       return Take(operation->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return Take(operation->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return Take(operation->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return Take(operation->aux_stride, value, bytes);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
       return Take(operation->a_scale, value, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
@@ -385,7 +444,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   }
   const cublasLtMatmulDescOpaque_t& known = algorithm->operation;
   bool same = known.a_form == operation->a_form && known.b_form == operation->b_form &&
-              known.epilogue == operation->epilogue && known.fast_sums == operation->fast_sums;
+              known.epilogue == operation->epilogue && known.fast_sums == operation->fast_sums &&
+              known.aux_stride == operation->aux_stride;
   for (int i = 0; i < 4; ++i) same = same && host::Same(*layouts[i], algorithm->layouts[i]);
   if (!same) return Invalid("the algorithm was found for another product");
   if (workspace_bytes < algorithm->workspace) return Invalid("the workspace is too small");
@@ -417,10 +477,27 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   }
   if (host::UsesVector(operation->epilogue)) {
     const uint64_t length =
-        operation->epilogue == CUBLASLT_EPILOGUE_BIAS ? d_layout->rows : d_layout->columns;
+        host::AddsBias(operation->epilogue) ? d_layout->rows : d_layout->columns;
     const Range vector(operation->bias, length * host::SizeOf(d_layout->type));
     if (vector.Meets(space) || vector.Meets(result)) {
       return Invalid("the vector overlaps D or the workspace");
+    }
+  }
+  if (host::UsesAux(operation->epilogue)) {
+    ++host::gelus;
+    // An algorithm is found for an alignment of the matrix, too.
+    const auto alignment = [](const void* at) {
+      return std::countr_zero(reinterpret_cast<uintptr_t>(at) | 256u);
+    };
+    if (alignment(operation->aux) < alignment(known.aux)) {
+      return Invalid("the auxiliary matrix is less aligned than the algorithm was told");
+    }
+    cublasLtMatrixLayoutOpaque_t aux_layout = *d_layout;
+    aux_layout.stride = operation->aux_stride;
+    const Range aux(operation->aux, aux_layout);
+    if (aux.Meets(space) || aux.Meets(result) || aux.Meets(Range(a, *a_layout)) ||
+        aux.Meets(Range(b, *b_layout))) {
+      return Invalid("the auxiliary matrix overlaps another or the workspace");
     }
   }
   // The call's arguments live no longer than it.

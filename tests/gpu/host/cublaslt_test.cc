@@ -28,6 +28,7 @@ struct Product {
   alignas(256) float b_data[16 * 4] = {};
   alignas(256) float d_data[8 * 4] = {};
   alignas(256) float vector[16] = {};
+  alignas(256) uint16_t aux_data[8 * 4] = {};
   alignas(256) uint8_t workspace[1024];
   size_t workspace_bytes = 1024;
   const float* a_at = a_data;
@@ -98,6 +99,32 @@ TEST(HostCublasLt, RefusesWhatTheLibraryRefuses) {
                 p.operation.bias = p.vector;
               }),
               HasSubstr("transposed B"));
+  // GELU of a result in bf16, beside its input.
+  const auto gelu = [](Product& p) {
+    p.operation.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+    p.operation.aux = p.aux_data;
+    p.operation.aux_stride = 8;
+    for (auto* layout : {&p.a, &p.b, &p.d}) layout->type = CUDA_R_16BF;
+  };
+  EXPECT_EQ(refusal(gelu), "CUBLAS_STATUS_SUCCESS");
+  const auto gelu_refusal = [&](auto&& change) {
+    return refusal([&](Product& p) {
+      gelu(p);
+      change(p);
+    });
+  };
+  EXPECT_THAT(gelu_refusal([](Product& p) { p.operation.aux = nullptr; }),
+              HasSubstr("no auxiliary matrix"));
+  EXPECT_THAT(gelu_refusal([](Product& p) { p.operation.aux_stride = 12; }),
+              HasSubstr("multiples of 8"));
+  EXPECT_THAT(gelu_refusal([](Product& p) { p.operation.aux_stride = 0; }), HasSubstr("too short"));
+  EXPECT_THAT(gelu_refusal([](Product& p) { p.operation.aux = p.d_data; }),
+              HasSubstr("overlaps another"));
+  EXPECT_THAT(gelu_refusal([](Product& p) { p.operation.aux = p.aux_data + 1; }),
+              HasSubstr("GELU with these alignments"));
+  EXPECT_THAT(
+      gelu_refusal([](Product& p) { p.operation.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }),
+      HasSubstr("no vector"));
   // FP8 wants the sum innermost in both.
   const auto fp8 = [](Product& p) {
     p.operation.a_form = CUBLAS_OP_T;
@@ -161,6 +188,52 @@ TEST(GemmPlans, AreFoundOncePerProduct) {
   EXPECT_EQ(run(5, 4096), 1);
   EXPECT_EQ(run(4, 4096 + 16), 1) << "less aligned";
   EXPECT_EQ(run(4, 8192 + 16), 0);
+}
+
+TEST(GemmPlans, LeaveGeluToTheLibraryInItsTanhFormFromHopperOn) {
+  const std::vector<uint8_t> zeros(1 << 16);
+  const auto fused = [&](int newest, DType dtype, GeluForm form, int64_t width) {
+    auto state = StreamState::Create(0, {.newest = newest});
+    auto memory = DeviceMemory::Allocate(0, 1 << 16);
+    EXPECT_TRUE(state.ok() && memory.ok());
+    EXPECT_TRUE(memory->CopyFrom(zeros.data(), zeros.size()).ok());
+    const Stream stream = (*state)->stream();
+    const auto view = [&](int part, Shape shape) {
+      return TensorView(static_cast<char*>(memory->data()) + part * 4096, dtype, shape,
+                        stream.device);
+    };
+    const int64_t before = host_cuda::CublasLtGelus();
+    auto up = NewPackedWeight(stream.device, width, 16, dtype);
+    auto down = NewPackedWeight(stream.device, 16, width, dtype);
+    EXPECT_TRUE(up.ok() && down.ok());
+    TensorView master = view(0, {width, 16});
+    master.dtype = DType::kF32;
+    EXPECT_TRUE((*up)->Pack(stream, master).ok());
+    master.shape = {16, width};
+    master.row_stride = width;
+    EXPECT_TRUE((*down)->Pack(stream, master).ok());
+    EXPECT_TRUE(LinearForward(stream, {.x = view(1, {4, 16}),
+                                       .weight = up->get(),
+                                       .y = view(2, {4, width}),
+                                       .active = view(3, {4, width}),
+                                       .gelu = form})
+                    .ok());
+    EXPECT_TRUE(LinearBackwardInput(stream, {.dy = view(1, {4, 16}),
+                                             .weight = down->get(),
+                                             .dx = view(4, {4, width}),
+                                             .before = view(2, {4, width}),
+                                             .active = view(5, {4, width}),
+                                             .gelu = form})
+                    .ok());
+    EXPECT_TRUE((*state)->Synchronize().ok());
+    return host_cuda::CublasLtGelus() - before;
+  };
+  EXPECT_EQ(fused(9, DType::kBF16, GeluForm::kTanh, 24), 2);
+  EXPECT_EQ(fused(9, DType::kF16, GeluForm::kTanh, 24), 2);
+  EXPECT_EQ(fused(9, DType::kBF16, GeluForm::kErf, 24), 0);
+  EXPECT_EQ(fused(9, DType::kBF16, GeluForm::kTanh, 20), 0) << "rows of 20";
+  EXPECT_EQ(fused(9, DType::kF32, GeluForm::kTanh, 24), 0) << "no such kernels";
+  EXPECT_EQ(fused(8, DType::kBF16, GeluForm::kTanh, 24), 0);
 }
 
 }  // namespace
