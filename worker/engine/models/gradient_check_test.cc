@@ -166,6 +166,9 @@ TEST(GradientCheck, ListsEveryOperationThatTheEngineRecords) {
   // Between ranks: techniques/parallel/tensor_parallel_test.cc has their gradients beside one
   // rank's.
   listed.insert({"enter shards", "leave shards"});
+  // They bring values and take them away: train/sharded_training_test.cc has the bits of a rank
+  // that holds all.
+  listed.insert({"fetch parameters", "release parameters"});
   EXPECT_EQ(listed, recorded) << "Operations() has a row for each";
 }
 
@@ -184,12 +187,13 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"group_quantize", "rounds what blocks keep"},
       {"layer_norm", "norm backward"},
       {"linear", "linear backward"},
-      {"linear_fp8", "a product that no layer uses yet"},
+      {"linear_fp8", "linear backward, whose rounding differs"},
       {"norm_stat", "a measurement"},
       {"optimizer", "an update"},
       {"orthogonalize", "an update"},
       {"patches", "reads pictures, which nobody trains"},
       {"quantize_fp8", "rounds what products read"},
+      {"quantize_int8", "codes that no layer reads yet"},
       {"rms_norm", "norm backward"},
       {"rope", "attention backward"},
       {"step_totals", "a measurement"},
