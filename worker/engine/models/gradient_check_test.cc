@@ -166,9 +166,11 @@ TEST(GradientCheck, ListsEveryOperationThatTheEngineRecords) {
   // Between ranks: techniques/parallel/tensor_parallel_test.cc has their gradients beside one
   // rank's.
   listed.insert({"enter shards", "leave shards"});
-  // They bring values and take them away: train/sharded_training_test.cc has the bits of a rank
-  // that holds all.
+  // They bring values and take them away: train/sharded_training_test.cc compares the bits with
+  // those of a rank that holds all.
   listed.insert({"fetch parameters", "release parameters"});
+  // Blocks in the order of a plan of recomputation: decoder_test.cc compares the bits.
+  listed.insert("block");
   EXPECT_EQ(listed, recorded) << "Operations() has a row for each";
 }
 
