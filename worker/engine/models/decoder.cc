@@ -128,6 +128,8 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
   return embedding_dropout_.Forward(context, tape, std::move(x), batch.first_token + first_row);
 }
 
+// By value: the stream is gone when this returns.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 Result<Value> Decoder::ClassifierInput(Context& context, Tape& tape, Residual stream) const {
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
   Value hidden;

@@ -148,6 +148,7 @@ Model::Model(const ModelOptions& options)
                ? std::make_unique<Fp8Scaling>(options.fp8, options.with_gradients)
                : nullptr) {}
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): those that override it take it over
 Result<Value> Model::Stage(Context&, Tape&, int64_t, Value, const TokenBatch&,
                            kernels::StepValue<float>, BatchLoss*) const {
   return InvalidError("a model of family " + spec().family + " has no stages of a pipeline");

@@ -61,7 +61,7 @@ void LinkLane::Copy(void* to, const void* from, size_t bytes) {
 
 Status LinkLane::Move(size_t bytes, const Job& move) {
   const Clock::time_point begin = Clock::now();
-  const Status status = move();
+  Status status = move();
   const std::chrono::duration<double> on_link(static_cast<double>(bytes) * seconds_per_byte_);
   Clock::time_point arrived;
   {

@@ -43,7 +43,7 @@ class ThreadQueue final : public IoQueue {
   Status Wait(int64_t number) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_.contains(number); });
-    const Status status = done_.at(number);
+    Status status = std::move(done_.at(number));
     done_.erase(number);
     return status;
   }

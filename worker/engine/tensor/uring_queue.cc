@@ -43,7 +43,7 @@ class UringQueue final : public IoQueue {
 
   Status Wait(int64_t number) override {
     while (!open_.at(number).done) WEFT_RETURN_IF_ERROR(Reap());
-    const Status status = std::move(open_.at(number).status);
+    Status status = std::move(open_.at(number).status);
     open_.erase(number);
     return status;
   }
