@@ -13,12 +13,13 @@ fi
 
 memory=(weft_common_test weft_yaml_test weft_spec_test env_fault_test safetensors_test huggingface_test
   tokenizer_test documents_test kernels_test kernels_cuda_host_test engine_tensor_test
-  engine_autograd_test engine_data_test engine_train_test engine_parallel_test comm_test
+  engine_autograd_test engine_data_test engine_train_test engine_parallel_test
+  engine_pipeline_test engine_offload_test comm_test
   checkpoint_test trainer_control_test trainer_test coordinator_store_test
   coordinator_scheduler_test coordinator_service_test)
 # Not comm_test: without a report, but it does not always end within minutes.
 threads=(env_fault_test kernels_cuda_host_test engine_data_test checkpoint_test
-  engine_parallel_test coordinator_store_test coordinator_service_test)
+  engine_parallel_test engine_offload_test coordinator_store_test coordinator_service_test)
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1}
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp}"
