@@ -65,7 +65,8 @@ class Examples(unittest.TestCase):
         cluster = Cluster()
         self.addCleanup(cluster.close)
         shutil.copytree(ROOT / "docs/examples", cluster.folder, dirs_exist_ok=True)
-        self.assertEqual(cluster.up().code, 0)
+        up = cluster.up()
+        self.assertEqual(up.code, 0, up.out + up.err)
         for path in ("shared_updates.yaml", "cluster/shared_parameters.yaml",
                      "cluster/tensor_parallel.yaml", "cluster/pipeline_parallel.yaml"):
             with self.subTest(path):

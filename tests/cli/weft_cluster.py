@@ -13,10 +13,17 @@ import time
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port(count=1):
+    """The first of `count` free ports in a row, below those that the system gives to connections."""
+    while True:
+        first = random.randint(20000, 32000)
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
 
 
 def english(sentences, seed=1):
@@ -42,8 +49,9 @@ class Cluster:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-e2e-"))
         self.home = self.folder / "home"
         self.workers = workers
-        # Three ports in a row: coordinator's metrics and one a worker.
-        self.port, self.metrics_port = free_port(), random.randint(20000, 50000)
+        # The coordinator's metrics and one a worker; then where it listens.
+        self.metrics_port = free_port(workers + 2)
+        self.port = self.metrics_port + workers + 1
         self.environment = dict(os.environ, WEFT_HOME=str(self.home), PATH=f"{BIN}:{os.environ['PATH']}")
         self.environment.pop("WEFT_SERVER", None)
         (self.folder / "text.txt").write_text(english(4000))
