@@ -183,6 +183,23 @@ Status CheckBuilt(const ResourceSpec& resources) {
   return OkStatus();
 }
 
+// Pipelines say themselves what they do not go with.
+Status CheckRecompute(const ResourceSpec& resources) {
+  const std::string segment =
+      "resources.recompute_segment " + std::to_string(resources.recompute_segment);
+  if (resources.recompute_segment > 1 && resources.recompute != "block") {
+    return InvalidError(segment + " is for resources.recompute block, not " + resources.recompute);
+  }
+  if (resources.zero_stage > 2 &&
+      (resources.recompute_segment > 1 || resources.recompute == "optimal")) {
+    return InvalidError(
+        "resources.zero_stage 3 has parameters of one block at a time, and several blocks cannot "
+        "be "
+        "recomputed at once; hint: resources.recompute block or auto, recompute_segment 1");
+  }
+  return OkStatus();
+}
+
 // What every rank must hold as a whole cannot be shared out.
 Status CheckSharing(const JobSpec& job) {
   const int64_t stage = job.resources.zero_stage;
@@ -275,26 +292,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
   WEFT_RETURN_IF_ERROR(CheckBuilt(job.resources));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
-  if (job.resources.zero_stage > 2 &&
-      (job.resources.recompute_segment > 1 || job.resources.recompute == "optimal")) {
-    return InvalidError(
-        "resources.zero_stage 3 has parameters of one block at a time, and several blocks cannot "
-        "be "
-        "recomputed at once; hint: resources.recompute block or auto, recompute_segment 1");
-  }
-  if (job.resources.pipeline_parallel > 1 &&
-      (job.resources.recompute_segment > 1 || job.resources.recompute == "attention" ||
-       job.resources.recompute == "optimal")) {
-    return InvalidError(
-        "resources.pipeline_parallel counts the memory of blocks that are kept or recomputed one "
-        "by "
-        "one; hint: resources.recompute none, block or auto, recompute_segment 1");
-  }
-  if (job.resources.recompute_segment > 1 && job.resources.recompute != "block") {
-    return InvalidError("resources.recompute_segment " +
-                        std::to_string(job.resources.recompute_segment) +
-                        " is for resources.recompute block, not " + job.resources.recompute);
-  }
+  WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
   const ResourceSpec& resources = job.resources;

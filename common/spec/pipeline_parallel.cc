@@ -44,6 +44,7 @@ Status CheckResources(const ResourceSpec& resources, const std::string& what) {
       {"device cuda", resources.device == "cuda"},
       {"zero_stage", resources.zero_stage != plain.zero_stage},
       {"context_parallel", resources.context_parallel != plain.context_parallel},
+      {"recompute attention", resources.recompute == "attention"},
       {"recompute optimal", resources.recompute == "optimal"},
       {"recompute_segment", resources.recompute_segment != plain.recompute_segment},
       {"offload_optimizer", resources.offload_optimizer != plain.offload_optimizer},

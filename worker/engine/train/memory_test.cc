@@ -91,6 +91,16 @@ void CheckPrediction(const ModelSpec& model, int64_t micro_batch, const std::str
                 static_cast<double>(predicted.workspace_bytes + predicted.activations_bytes));
 }
 
+// Of a micro-batch of two sequences.
+MemoryInputs InputsOf(const JobSpec& job, const std::string& precision) {
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  inputs.micro_batch = 2;
+  inputs.sequence_length = job.model.context;
+  inputs.precision = &PrecisionOf(precision);
+  return inputs;
+}
+
 // Peaks of activations alone, which recomputation is about.
 void CheckActivations(const ModelSpec& model, const std::string& precision,
                       const std::vector<std::string>& policies, int64_t segment,
@@ -104,11 +114,7 @@ void CheckActivations(const ModelSpec& model, const std::string& precision,
   RandomTokens tokens(model.vocab_size, model.context);
   TinyTraining run(job, plan, tokens);
   run.Step();
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(job);
-  inputs.micro_batch = 2;
-  inputs.sequence_length = model.context;
-  inputs.precision = &PrecisionOf(precision);
+  MemoryInputs inputs = InputsOf(job, precision);
   auto remat = RematOf(plan, model.layers);
   ASSERT_TRUE(remat.ok()) << remat.status().ToString();
   inputs.remat = *remat;
@@ -159,11 +165,7 @@ TEST(PredictMemoryTest, CompressedActivationsAreWithinOnePercent) {
         RandomTokens tokens(model.vocab_size, model.context);
         TinyTraining run(job, plan, tokens);
         run.Step();
-        MemoryInputs inputs;
-        inputs.shape = ShapeOf(job);
-        inputs.micro_batch = 2;
-        inputs.sequence_length = model.context;
-        inputs.precision = &PrecisionOf(precision);
+        MemoryInputs inputs = InputsOf(job, precision);
         inputs.activation_bits = bits;
         const MemoryBreakdown measured = run.Step().peak_memory;
         const MemoryBreakdown predicted = PredictMemory(inputs);
