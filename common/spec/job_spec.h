@@ -67,13 +67,12 @@ struct ResourceSpec {
               .Unit("sequences")
               .Range(0, 1 << 24),
           self.micro_batch);
-    visit(
-        Field("recompute",
-              "Activations recomputed in the backward pass: none, attention (what its products of "
-              "scores need), block (each block keeps its input only), optimal (the least time "
-              "within the memory of a rank), or auto.")
-            .OneOf({"auto", "none", "attention", "block", "optimal"}),
-        self.recompute);
+    visit(Field("recompute",
+                "Activations recomputed in the backward pass: none, attention (its result, "
+                "queries, keys and values), block (each block keeps its input only), optimal (the "
+                "least time within the memory of a rank), or auto.")
+              .OneOf({"auto", "none", "attention", "block", "optimal"}),
+          self.recompute);
     visit(Field("device", "What ranks compute on; auto: GPUs where there are some.")
               .OneOf({"auto", "cpu", "cuda"}),
           self.device);
