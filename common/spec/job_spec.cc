@@ -194,8 +194,7 @@ Status CheckRecompute(const ResourceSpec& resources) {
       (resources.recompute_segment > 1 || resources.recompute == "optimal")) {
     return InvalidError(
         "resources.zero_stage 3 has parameters of one block at a time, and several blocks cannot "
-        "be "
-        "recomputed at once; hint: resources.recompute block or auto, recompute_segment 1");
+        "be recomputed at once; hint: resources.recompute block or auto, recompute_segment 1");
   }
   return OkStatus();
 }
