@@ -3,9 +3,11 @@
 
   tests/gpu/run.sh [--quick] [--only STAGE...] [--minutes N] [--list]
 
-Every stage runs within a time limit of its own and goes on where another failed. After each of them
-results.json, results.md and log.txt are written anew, into $OUT or else docs/benchmarks/gpu (the
-log into build/gpu). Exits non-zero when a stage failed.
+Every stage runs within a time limit of its own, cut to what is left of the whole run, and goes on
+where another failed. What is worth most comes first; a stage that finds too little time left is not
+begun, and named. After each stage results.json, results.md and log.txt are written anew, into $OUT
+or else docs/benchmarks/gpu (the log into build/gpu). Exits non-zero when a stage failed or found no
+time.
 """
 
 import argparse
@@ -24,7 +26,7 @@ import stages  # noqa: E402
 
 ROOT = machine.ROOT
 BUILD = ROOT / "build/gpu"
-MINUTES = 9
+MINUTES, QUICK_MINUTES = 9, 5
 
 
 class Run:
@@ -32,8 +34,10 @@ class Run:
 
     def __init__(self, options):
         self.quick = options.quick
-        self.scale = options.minutes / MINUTES
-        self.deadline = time.monotonic() + 60 * options.minutes
+        usual = QUICK_MINUTES if self.quick else MINUTES
+        self.minutes = options.minutes or usual
+        self.scale = max(self.minutes / usual, 1.0)
+        self.deadline = time.monotonic() + 60 * self.minutes
         self.root, self.build = ROOT, BUILD
         self.folder = pathlib.Path(os.environ.get("OUT") or ROOT / "docs/benchmarks/gpu")
         logs = self.folder if os.environ.get("OUT") else BUILD
@@ -44,6 +48,7 @@ class Run:
         self.environment = dict(os.environ, PYTHONUNBUFFERED="1")
         self.limit = 0.0  # when the current stage must end
         self.running = []
+        self.stages, self.targets = [], []  # names of what runs, and what the build stage makes
         self.native = {}       # of our programs; the build stage knows it
         self.compiling = None  # what PyTorch compiles while we do
 
@@ -105,13 +110,19 @@ def run_stage(run, stage):
     row = {"stage": stage.name, "status": "passed", "why": "", "detail": {}}
     print(f"== {stage.name}", flush=True)
     try:
-        if run.deadline - began < 1:
-            raise stages.Failed("no time was left for it")
-        if stage.needs_device and not run.machine["devices"]:
+        left, devices = run.deadline - began, len(run.machine["devices"])
+        if devices == 0 and stage.devices > 0:
             raise stages.Failed("no CUDA device: nvidia-smi shows none")
+        if devices < stage.devices:
+            raise stages.Skipped(f"{devices} CUDA device: it needs {stage.devices}")
+        if left < run.scale * stage.seconds_needed(run.quick):
+            raise stages.NoTime(f"{max(left, 0):.0f} s were left of {60 * run.minutes:.0f}; "
+                                f"hint: --only {stage.name}, or --minutes")
         stage.function(run, row["detail"])
     except stages.Skipped as why:
         row.update(status="skipped", why=str(why))
+    except stages.NoTime as why:
+        row.update(status="no time", why=str(why))
     except stages.Failed as why:
         row.update(status="failed", why=str(why))
     except Exception as error:  # a fault of a script must not cost the other stages
@@ -120,6 +131,18 @@ def run_stage(run, stage):
     print(f"   {row['status']} in {row['seconds']:.0f} s{': ' if row['why'] else ''}{row['why']}",
           flush=True)
     return row
+
+
+def choose(names, quick, devices):
+    """The stages to run, and the programs that the first of them builds at once."""
+    # What others build on is made in any case; it takes no time where nothing changed.
+    chosen = [stage for stage in stages.STAGES
+              if stage.name in {"build", *names} and stage.limit(quick) > 0]
+    # Alone it builds for all; where no device is, to see that everything can be built is all.
+    wanted = chosen if len(chosen) > 1 else stages.STAGES
+    built = [stage for stage in wanted
+             if not stage.builds and (devices == 0 or stage.devices <= devices)]
+    return chosen, list(dict.fromkeys(target for stage in built for target in stage.targets))
 
 
 def write(run, rows, command):
@@ -133,22 +156,25 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [stage.name for stage in stages.STAGES]
     parser.add_argument("--quick", action="store_true",
-                        help="fewer tools and shapes, for a look after a change")
-    parser.add_argument("--only", nargs="+", metavar="STAGE", choices=names, default=names)
-    parser.add_argument("--minutes", type=float, default=MINUTES,
-                        help="time limit of the whole run; those of its stages grow with it")
+                        help="only the stages that tell soon whether a change works")
+    parser.add_argument("--only", nargs="+", metavar="STAGE", choices=names)
+    parser.add_argument("--minutes", type=float, help="time limit of the whole run (default "
+                        f"{MINUTES}, --quick {QUICK_MINUTES}); those of its stages grow with it")
     parser.add_argument("--list", action="store_true", help="print the stages")
     options = parser.parse_args()
     if options.list:
         for stage in stages.STAGES:
-            print(f"{stage.name:18} {stage.limit(False):4} s at most  {stage.function.__doc__}")
+            quick = f"{stage.quick_seconds:3} s" if stage.quick_seconds else "     "
+            print(f"{stage.name:16} {stage.seconds:3} s, quick {quick}  {stage.function.__doc__}")
         return 0
 
+    slow = [stage.name for stage in stages.STAGES if options.quick and not stage.quick_seconds]
+    if left_out := set(options.only or []) & set(slow):
+        parser.error(f"--quick has no {', '.join(sorted(left_out))}")
+
     run = Run(options)
-    # What others build on is made in any case; it takes no time where nothing changed.
-    chosen = [stage for stage in stages.STAGES if stage.name in {"build", *options.only}]
-    targets = [target for stage in chosen for target in stage.targets]
-    run.targets = list(dict.fromkeys(targets))
+    chosen, run.targets = choose(options.only or names, run.quick, len(run.machine["devices"]))
+    run.stages = [stage.name for stage in chosen]
     rows = []
 
     def stop(_signal, _frame):
@@ -166,9 +192,10 @@ def main():
             write(run, rows, command.strip())
     finally:
         run.kill_all()
+        run.log.close()
     print("\n".join(report.summary(rows)))
     print(f"written to {run.folder}")
-    return 1 if any(row["status"] == "failed" for row in rows) else 0
+    return 1 if any(row["status"] in ("failed", "no time") for row in rows) else 0
 
 
 if __name__ == "__main__":

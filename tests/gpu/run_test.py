@@ -73,7 +73,7 @@ class RunTest(unittest.TestCase):
             self.addCleanup(patch.stop)
 
     def new_run(self, device=True):
-        options = argparse.Namespace(quick=False, minutes=9)
+        options = argparse.Namespace(quick=False, minutes=None)
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
         if device:
@@ -131,6 +131,70 @@ class RunTest(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 20)
         self.assertEqual(row["status"], "failed")
         self.assertIn("out of time in A.B", row["why"])
+
+    def test_stages_share_the_time_of_the_run_and_one_that_finds_none_is_told(self):
+        def sleeps(run, detail):
+            """Wants a minute."""
+            if run.command(["sleep", "60"])[0] is None:
+                raise stages.Failed("out of time")
+
+        run = self.new_run()
+        run.deadline = time.monotonic() + 5
+        few = runner.run_stage(run, stages.Stage("few", sleeps, 60))
+        self.assertRegex(few["why"], r"^\d s were left of 540; hint: --only few, or --minutes$")
+        long = runner.run_stage(run, stages.Stage("long", sleeps, 8))
+        self.assertEqual((long["status"], long["why"]), ("failed", "out of time"))
+        self.assertLess(long["seconds"], 30)
+        last = runner.run_stage(run, stages.Stage("last", sleeps, 8))
+        self.assertEqual([row["status"] for row in (few, last)], ["no time", "no time"])
+        runner.write(run, [few, long, last], "command")
+        self.assertIn("| last | no time | 0 | 0 s were left of 540; hint: --only last, or",
+                      (self.folder / "out/results.md").read_text())
+
+    def test_a_run_without_time_for_a_stage_does_not_pass(self):
+        def passes(run, detail):
+            """Does nothing."""
+
+        build = stages.Stage("build", passes, 400, devices=0)
+        for minutes, status in (("9", 0), ("0.001", 1)):
+            with mock.patch.object(stages, "STAGES", [build]), \
+                    mock.patch.object(sys, "argv", ["run.sh", "--minutes", minutes]), \
+                    mock.patch.object(runner.signal, "signal"), \
+                    contextlib.redirect_stdout(io.StringIO()) as told:
+                self.assertEqual(runner.main(), status)
+            self.assertIn("passed" if status == 0 else "no time", told.getvalue())
+
+    def test_a_quick_run_leaves_out_what_takes_minutes(self):
+        names = [stage.name for stage in stages.STAGES]
+        chosen, programs = runner.choose(names, True, 1)
+        self.assertEqual([stage.name for stage in chosen],
+                         ["build", "kernels", "engine", "ranks", "parity", "bench-kernels"])
+        self.assertEqual(programs, ["kernels_cuda_test", "engine_cuda_test", "engine_bench",
+                                    "kernels_bench"])
+
+    def test_the_first_stage_builds_what_the_others_will_run(self):
+        every = {target for stage in stages.STAGES for target in stage.targets}
+        # To build is all that a machine without a device can be asked for.
+        self.assertEqual(set(runner.choose(["build"], False, 0)[1]), every - {"kernels_test"})
+        self.assertEqual(set(runner.choose(["build"], False, 2)[1]), every - {"kernels_test"})
+        self.assertNotIn("engine_ranks_cuda_test", runner.choose(["build"], False, 1)[1])
+        self.assertEqual(runner.choose(["parity"], False, 1)[1], ["engine_bench"])
+        self.assertEqual(runner.choose(["host"], False, 1)[1], [])
+
+    def test_a_device_too_few_skips_a_stage(self):
+        row = runner.run_stage(self.new_run(), stages.Stage("ranks", stages.ranks, 5, devices=2))
+        self.assertEqual((row["status"], row["why"]), ("skipped", "1 CUDA device: it needs 2"))
+
+    def test_a_benchmark_out_of_time_keeps_the_cases_it_wrote(self):
+        def bench(run, detail):
+            """Writes a case and hangs."""
+            run.native = {}
+            program(run.build, "bench", "#!/bin/sh\necho '[{\"shape\": \"a\"}]' >$2\nsleep 60\n")
+            stages.bench_json(run, "bench", [run.build / "bench"], detail, {})
+
+        row = runner.run_stage(self.new_run(), stages.Stage("bench", bench, 2))
+        self.assertEqual((row["status"], row["why"]), ("failed", "out of time after 1 cases"))
+        self.assertEqual(row["detail"]["results"], [{"shape": "a"}])
 
     def test_tests_that_were_skipped_do_not_pass(self):
         detail = {}
@@ -213,13 +277,27 @@ class StepsTest(unittest.TestCase):
 
 
 class ScriptsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        subprocess.run([ROOT / "tests/gpu/pack.sh", folder.name], check=True, capture_output=True)
+        archive = cls.folder / "third_party.tar.gz"
+        assert archive.stat().st_size < 40 << 20
+        cls.pack = cls.folder / "third_party"
+        with tarfile.open(archive) as packed:
+            packed.extractall(cls.pack)
+
     def test_the_script_explains_itself_and_refuses_unknown_stages(self):
         script = ROOT / "tests/gpu/run.sh"
         listed = subprocess.run([script, "--list"], capture_output=True, text=True, check=True)
         for stage in stages.STAGES:
             self.assertRegex(listed.stdout, rf"(?m)^{stage.name} .*\w\.$")
-        wrong = subprocess.run([script, "--only", "nonsense"], capture_output=True, text=True)
-        self.assertEqual(wrong.returncode, 2)
+        for wrong in (["--only", "nonsense"], ["--quick", "--only", "sanitizer"]):
+            refused = subprocess.run([script, *wrong], capture_output=True, text=True)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(wrong[-1], refused.stderr)
 
     def test_every_target_that_a_stage_asks_for_exists(self):
         rules = "".join(path.read_text() for path in ROOT.glob("*/**/CMakeLists.txt")
@@ -229,12 +307,8 @@ class ScriptsTest(unittest.TestCase):
                 self.assertRegex(rules, rf"weft_(test|benchmark|binary)\({target}\b", stage.name)
 
     def test_pack_holds_every_header_of_other_projects(self):
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([ROOT / "tests/gpu/pack.sh", folder], check=True, capture_output=True)
-            archive = pathlib.Path(folder) / "third_party.tar.gz"
-            self.assertLess(archive.stat().st_size, 40 << 20)
-            with tarfile.open(archive) as packed:
-                names = {name.split("include/", 1)[-1] for name in packed.getnames()}
+        names = {str(path.relative_to(self.pack / "usr/include"))
+                 for path in (self.pack / "usr/include").rglob("*")}
         wanted = set()
         for top in ("common", "kernels", "worker/engine", "worker/trainer", "tests/bench",
                     "tests/parity"):
@@ -247,6 +321,27 @@ class ScriptsTest(unittest.TestCase):
         missing = {name for name in wanted - names
                    if not CUDA_OWN.match(name) and not self.compilers_own(name)}
         self.assertEqual(missing, set(), "hint: name the package in tests/gpu/pack.sh")
+
+    @unittest.skipIf(machine.nvcc() is None, "no nvcc on this machine")
+    def test_programs_are_configured_where_nothing_but_the_pack_is_installed(self):
+        programs = runner.choose(["build"], False, 0)[1] + ["kernels_test"]
+        build = self.folder / "build"
+        configured = subprocess.run(
+            ["cmake", "--preset", "cuda", "-B", build, "-G", "Unix Makefiles", "-DWEFT_SERVICE=OFF",
+             f"-DCMAKE_CUDA_COMPILER={machine.nvcc()}", "-DCMAKE_CUDA_ARCHITECTURES=90a",
+             "-DCMAKE_IGNORE_PREFIX_PATH=/usr;/", f"-DCMAKE_PREFIX_PATH={self.pack}/usr",
+             f"-DWEFT_TOGETHER={';'.join(programs)}"], cwd=ROOT, capture_output=True, text=True)
+        self.assertEqual(configured.returncode, 0, configured.stderr)
+        folders = (str(self.pack), *(folder for folder in machine.CUDA_FOLDERS if folder))
+        for program_name in programs:
+            link, = build.rglob(f"{program_name}.dir/link.txt")
+            libraries = [word for word in link.read_text().split()
+                         if word.startswith("/") and ".so" in word]
+            self.assertTrue(any("libdnnl" in library for library in libraries), program_name)
+            # Of the compiler itself.
+            foreign = {library for library in libraries
+                       if not library.startswith(folders) and "gomp" not in library}
+            self.assertEqual(foreign, set(), program_name)
 
     @staticmethod
     def compilers_own(name):

@@ -1,5 +1,6 @@
 """The stages of tests/gpu/run.sh: each builds, tests or measures something and fills `detail`."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -21,17 +22,26 @@ class Skipped(Exception):
     """The stage has nothing to do here; the message says why."""
 
 
+class NoTime(Exception):
+    """The time of the whole run ended before the stage; the message says what it lacks."""
+
+
 @dataclasses.dataclass
 class Stage:
     name: str
     function: Callable
     seconds: int  # its time limit
-    quick_seconds: int
-    needs_device: bool = True
+    quick_seconds: int = 0  # likewise with --quick, which leaves out a stage of 0
+    devices: int = 1  # that it needs
     targets: list = dataclasses.field(default_factory=list)
+    builds: bool = False  # its targets itself, when it begins
 
     def limit(self, quick):
         return self.quick_seconds if quick else self.seconds
+
+    def seconds_needed(self, quick):
+        """With less time than this left it is not begun."""
+        return self.limit(quick) / 4
 
 
 def unpacked_third_party(run):
@@ -94,17 +104,24 @@ def prepare(run):
 def build(run, detail):
     """Compiles engine, kernels, tests and benchmarks for the device."""
     options = prepare(run)
+    options.append(f"-DWEFT_TOGETHER={';'.join(run.targets)}")
     status, text = run.command(["cmake", "--preset", "cuda", "-B", run.build, *options],
                                environment=run.native)
     if status != 0:
         raise Failed("cmake: " + last_lines(text, "CMake Error", 3))
     start_compiling_for_pytorch(run)
+    if run.targets:
+        compile_programs(run, "weft_together", run.targets, detail)
+
+
+def compile_programs(run, target, programs, detail):
+    """Builds a target, which makes these programs."""
     cores = str(len(os.sched_getaffinity(0)))
     goes_on = ["-k", "0"] if shutil.which("ninja") else ["-k"]
     status, text = run.command(
-        ["cmake", "--build", run.build, "--target", *run.targets, "-j", cores, "--", *goes_on],
+        ["cmake", "--build", run.build, "--target", target, "-j", cores, "--", *goes_on],
         environment=run.native)
-    detail["missing"] = [name for name in run.targets if not (run.build / "bin" / name).exists()]
+    detail["missing"] = [name for name in programs if not (run.build / "bin" / name).exists()]
     detail["warnings"] = len(re.findall(r"warning[: #]", text))
     if status is None:
         raise Failed(f"out of time; not built: {', '.join(detail['missing']) or 'nothing'}")
@@ -154,6 +171,7 @@ def kernels(run, detail):
 
 def host(run, detail):
     """The same case lists on the CPU, whose results parity refers to."""
+    compile_programs(run, "kernels_test", ["kernels_test"], detail)
     status, text = run.command([program(run, "kernels_test")], environment=run.native)
     read_tests(status, text, detail)
 
@@ -167,8 +185,6 @@ def engine(run, detail):
 def ranks(run, detail):
     """Data-parallel training over NCCL, a rank for each device, against ranks on the CPU."""
     detail["devices"] = len(run.machine["devices"])
-    if detail["devices"] < 2:
-        raise Skipped("one device: ranks over NCCL need one each")
     status, text = run.command([program(run, "engine_ranks_cuda_test")], environment=run.native)
     read_tests(status, text, detail)
 
@@ -215,7 +231,7 @@ def sanitizer(run, detail):
     if tool is None:
         raise Skipped("no compute-sanitizer on this machine")
     test = program(run, "kernels_cuda_test")
-    tools = ["memcheck"] if run.quick else ["memcheck", "racecheck", "synccheck", "initcheck"]
+    tools = ["memcheck", "racecheck", "synccheck", "initcheck"]
     own = "--gtest_filter=-*ByCudnn*"  # The library's kernels are none of ours.
     started = {name: run.start([tool, "--tool", name, "--error-exitcode", "9", test, own],
                                run.native) for name in tools}
@@ -240,10 +256,12 @@ def bench_json(run, name, command, detail, environment):
     detail["devices_before"] = machine.devices()
     status, text = run.command([*command, "--json", path], environment=environment)
     detail["devices_after"] = machine.devices()
-    if path.exists():
-        detail["results"] = json.loads(path.read_text())
+    measured = 0
+    with contextlib.suppress(FileNotFoundError, ValueError):  # killed before or while it wrote
+        found = detail["results"] = json.loads(path.read_text())
+        measured = len(found if isinstance(found, list) else found["cases"])
     if status != 0:
-        raise Failed("out of time" if status is None
+        raise Failed(f"out of time after {measured} cases" if status is None
                      else f"status {status}: {last_lines(text, 'rror', 3)}")
 
 
@@ -269,25 +287,18 @@ def torch_python():
 
 def bench_attention(run, detail):
     """Attention, forward and backward, beside the flash and cuDNN back ends of PyTorch."""
-    python = torch_python()
-    shapes = ["--filter", "^attention.*/(16x1024|4x4096)/", "--rounds", "1",
-              "--cudnn-filter", "^attention.*/4x4096/h32"] if run.quick else []
     bench_json(run, "bench_attention",
-               [python, run.root / "tests/bench/attention_vs_pytorch", "--bench",
-                program(run, "kernels_bench"), *shapes], detail, torch_environment(run))
+               [torch_python(), run.root / "tests/bench/attention_vs_pytorch", "--bench",
+                program(run, "kernels_bench")], detail, torch_environment(run))
 
 
 def start_compiling_for_pytorch(run):
     """torch.compile takes minutes, which the build of our own code can share."""
     python, _ = machine.torch_python()
-    if "engine_bench" in run.targets and python and run.machine["devices"]:
+    if "bench-step" in run.stages and python and run.machine["devices"]:
         run.compiling = run.start(
             ["nice", python, run.root / "tests/bench/gpu_vs_pytorch", "--warm", "--python", python,
-             "--binaries", run.build / "bin", *step_shapes(run)], torch_environment(run))
-
-
-def step_shapes(run):
-    return ["--case", "gpt2-124m"] if run.quick else []
+             "--binaries", run.build / "bin"], torch_environment(run))
 
 
 def pytorch(run, detail):
@@ -306,20 +317,21 @@ def bench_step(run, detail):
     python = torch_python()
     bench_json(run, "bench_step",
                [python, run.root / "tests/bench/gpu_vs_pytorch", "--python", python, "--binaries",
-                run.build / "bin", *step_shapes(run)], detail, torch_environment(run))
+                run.build / "bin"], detail, torch_environment(run))
 
 
-# The sanitizer runs while PyTorch compiles; from then on nothing runs beside what is measured.
+# What is worth most comes first: the limits together are more than the whole run has. Nothing runs
+# beside what is measured, so PyTorch has compiled before.
 STAGES = [
-    Stage("build", build, 240, 240, needs_device=False),
-    Stage("kernels", kernels, 60, 60, targets=["kernels_cuda_test"]),
-    Stage("engine", engine, 60, 60, targets=["engine_cuda_test"]),
-    Stage("ranks", ranks, 60, 60, targets=["engine_ranks_cuda_test"]),
-    Stage("parity", parity, 40, 40, targets=["engine_bench"]),
-    Stage("sanitizer", sanitizer, 110, 60, targets=["kernels_cuda_test"]),
-    Stage("pytorch", pytorch, 60, 60),
-    Stage("bench-kernels", bench_kernels, 80, 40, targets=["kernels_bench"]),
-    Stage("bench-attention", bench_attention, 70, 30, targets=["kernels_bench"]),
-    Stage("bench-step", bench_step, 210, 90, targets=["engine_bench"]),
-    Stage("host", host, 60, 30, needs_device=False, targets=["kernels_test"]),
+    Stage("build", build, 240, 200, devices=0),
+    Stage("kernels", kernels, 60, 40, targets=["kernels_cuda_test"]),
+    Stage("engine", engine, 60, 40, targets=["engine_cuda_test"]),
+    Stage("ranks", ranks, 60, 40, devices=2, targets=["engine_ranks_cuda_test"]),
+    Stage("parity", parity, 40, 30, targets=["engine_bench"]),
+    Stage("pytorch", pytorch, 60),
+    Stage("bench-step", bench_step, 180, targets=["engine_bench"]),
+    Stage("bench-attention", bench_attention, 60, targets=["kernels_bench"]),
+    Stage("bench-kernels", bench_kernels, 60, 30, targets=["kernels_bench"]),
+    Stage("sanitizer", sanitizer, 110, targets=["kernels_cuda_test"]),
+    Stage("host", host, 60, devices=0, targets=["kernels_test"], builds=True),
 ]
