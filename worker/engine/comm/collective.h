@@ -72,6 +72,8 @@ class Collective {
   const Device& device() const { return device_; }
   /// Which ranks of a mesh these are, for people: "world", "data", ...
   const std::string& name() const { return name_; }
+  /// Which of all ranks these are, by their rank here. Errors name ranks by these numbers.
+  const std::vector<int>& members() const { return members_; }
 
   /// In place: `values` of every rank become their reduction. `label`: a string literal that
   /// profiles show.
@@ -142,8 +144,17 @@ class Collective {
   CollectiveAccount& account() { return *account_; }
 
  protected:
-  Collective(int rank, int size, Device device, std::string name)
-      : rank_(rank), size_(size), device_(device), name_(std::move(name)) {}
+  Collective(int rank, int size, Device device, std::string name, std::vector<int> members)
+      : rank_(rank),
+        size_(size),
+        device_(device),
+        name_(std::move(name)),
+        members_(std::move(members)) {}
+
+  /// "rank 5 (data)": of which ranks an error is.
+  std::string Who() const {
+    return "rank " + std::to_string(members_[static_cast<size_t>(rank_)]) + " (" + name_ + ")";
+  }
 
   /// Enqueues a checked operation.
   virtual Work Start(const Stream& stream, CollectiveCall call) = 0;
@@ -157,7 +168,8 @@ class Collective {
   const int size_;
   const Device device_;
   const std::string name_;
-  std::shared_ptr<CollectiveAccount> account_ = std::make_shared<CollectiveAccount>();
+  std::shared_ptr<CollectiveAccount> account_ = std::make_shared<CollectiveAccount>(name_);
+  const std::vector<int> members_;
 };
 
 /// What a rank needs to join its group.

@@ -25,7 +25,7 @@ std::string_view CollectiveKindName(CollectiveKind kind) {
 void CollectiveAccount::AddDone(CollectiveKind kind, std::string_view label, double bytes,
                                 double sent_bytes, double seconds) {
   if (Profiler* profiler = profiler_; profiler != nullptr) {
-    profiler->AddCollective(label, seconds, bytes);
+    profiler->AddCollective(label, group_, seconds, bytes);
   }
   std::lock_guard lock(mutex_);
   totals_[static_cast<size_t>(kind)] += {1, bytes, sent_bytes, seconds, 0};

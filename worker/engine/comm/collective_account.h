@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "worker/engine/tensor/profiler.h"
 
@@ -46,6 +48,8 @@ struct CollectiveTotals {
 /// The books of one group. Thread-safe.
 class CollectiveAccount {
  public:
+  explicit CollectiveAccount(std::string group) : group_(std::move(group)) {}
+
   /// Tells `profiler` (null: nobody) too of each operation that ends from now on.
   void SetProfiler(Profiler* profiler) { profiler_ = profiler; }
 
@@ -65,6 +69,13 @@ class CollectiveAccount {
   std::atomic<Profiler*> profiler_{nullptr};
   mutable std::mutex mutex_;
   std::array<CollectiveTotals, kCollectiveKinds> totals_;
+  const std::string group_;  ///< Its name.
+};
+
+/// The books of a group along an axis of the mesh.
+struct AxisAccount {
+  std::string axis;
+  CollectiveAccount* account = nullptr;
 };
 
 }  // namespace weft::engine

@@ -91,6 +91,27 @@ TEST(Collective, AVanishedRankIsNoticedAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(10000));
 }
 
+TEST(Collective, ALostRankOfAPartIsNamedByItsNumberAmongAll) {
+  HashStore done;
+  RunRanks(4, milliseconds(20000), [&](Collective& world) {
+    auto part = world.Split(world.rank() / 2, "tensor");
+    ASSERT_TRUE(part.ok()) << part.status().message();
+    EXPECT_EQ((*part)->members()[0], world.rank() / 2 * 2);
+    if (world.rank() == 3) {
+      (*part)->Abort();
+      EXPECT_TRUE(done.Get("told", milliseconds(20000)).ok());
+      return;
+    }
+    if (world.rank() < 2) {
+      EXPECT_TRUE((*part)->Barrier().ok());
+      return;
+    }
+    EXPECT_THAT((*part)->Barrier().message(),
+                AllOf(HasSubstr("rank 2 (tensor)"), HasSubstr("rank 3 is lost")));
+    EXPECT_TRUE(done.Set("told", "").ok());
+  });
+}
+
 TEST(Collective, RanksOnDifferentKindsOfDevicesOrOnTheSameGpuAreRefused) {
   RunRanks(3, milliseconds(20000), [](Collective& group) {
     const auto check = [&](const std::vector<std::string>& places) {

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -115,13 +116,13 @@ class QueuedWork : public Work::State {
 class GlooCollective : public Collective {
  public:
   GlooCollective(GlooMeans means, std::shared_ptr<gloo::Context> context, std::string prefix,
-                 std::string name)
-      : Collective(context->rank, context->size, Device{}, std::move(name)),
+                 std::string name, std::vector<int> members)
+      : Collective(context->rank, context->size, Device{}, std::move(name), std::move(members)),
         means_(std::move(means)),
         prefix_(std::move(prefix)),
         link_(std::move(context)),
         operations_(link_),
-        watch_(link_.context(), [this] { SetHealth(""); }),
+        watch_(link_.context(), this->members(), [this] { SetHealth(""); }),
         thread_([this] { Communicate(); }) {}
 
   ~GlooCollective() override {
@@ -166,8 +167,10 @@ class GlooCollective : public Collective {
 
   void Abort() override { GiveUp("the group was aborted here"); }
 
-  static Result<std::unique_ptr<Collective>> Connect(GlooMeans means, int rank, int size,
-                                                     std::string prefix, std::string name);
+  /// `members`: of all ranks those that join here, by their rank here.
+  static Result<std::unique_ptr<Collective>> Connect(GlooMeans means, int rank,
+                                                     std::vector<int> members, std::string prefix,
+                                                     std::string name);
 
  private:
   Work Start(const Stream&, CollectiveCall call) override {
@@ -207,9 +210,6 @@ class GlooCollective : public Collective {
     }
   }
 
-  std::string Who() const {
-    return "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + " (" + name() + ")";
-  }
   std::string Where(const QueuedWork& work) const { return Who() + ", " + work.Describe(); }
 
   /// `why` counts the first time; empty: what the watch knows. An operation under way may still
@@ -272,15 +272,20 @@ Result<std::unique_ptr<Collective>> GlooCollective::Split(int64_t color, const s
   const std::string own(reinterpret_cast<const char*>(&color), sizeof color);
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> colors, AllGather(own));
   const auto before = std::count(colors.begin(), colors.begin() + rank(), own);
-  const auto members = std::count(colors.begin(), colors.end(), own);
+  std::vector<int> chosen;
+  for (size_t peer = 0; peer < colors.size(); ++peer) {
+    if (colors[peer] == own) chosen.push_back(members()[peer]);
+  }
   const std::string prefix =
       prefix_ + "split " + std::to_string(splits_++) + "/" + std::to_string(color) + "/";
-  if (members == 1) return NewLocalCollective(device(), name);
-  return Connect(means_, static_cast<int>(before), static_cast<int>(members), prefix, name);
+  if (chosen.size() == 1) return NewLocalCollective(device(), name, chosen[0]);
+  return Connect(means_, static_cast<int>(before), std::move(chosen), prefix, name);
 }
 
-Result<std::unique_ptr<Collective>> GlooCollective::Connect(GlooMeans means, int rank, int size,
+Result<std::unique_ptr<Collective>> GlooCollective::Connect(GlooMeans means, int rank,
+                                                            std::vector<int> members,
                                                             std::string prefix, std::string name) {
+  const auto size = static_cast<int>(members.size());
   const std::string& host = means.options.host;
   try {
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
@@ -288,7 +293,7 @@ Result<std::unique_ptr<Collective>> GlooCollective::Connect(GlooMeans means, int
     GlooStore store(*means.store, prefix, means.options.connect_timeout);
     context->connectFullMesh(store, means.device);
     auto group = std::make_unique<GlooCollective>(means, std::move(context), std::move(prefix),
-                                                  std::move(name));
+                                                  std::move(name), std::move(members));
     // Nobody may leave before everybody has joined: a peer that connects to us last would see the
     // closed connection as a failure to join.
     WEFT_RETURN_IF_ERROR(group->Barrier());
@@ -310,7 +315,9 @@ Result<std::unique_ptr<Collective>> ConnectGloo(const CollectiveOptions& options
     return InvalidError("listening on '" + options.host + "' for collectives: " + error.what() +
                         "; hint: the worker's address must be one of its own machine");
   }
-  return GlooCollective::Connect(std::move(means), options.rank, options.size, "", "world");
+  std::vector<int> all(static_cast<size_t>(options.size));
+  std::iota(all.begin(), all.end(), 0);
+  return GlooCollective::Connect(std::move(means), options.rank, std::move(all), "", "world");
 }
 
 }  // namespace weft::engine

@@ -10,7 +10,8 @@ namespace {
 
 class LocalCollective : public Collective {
  public:
-  LocalCollective(Device device, std::string name) : Collective(0, 1, device, std::move(name)) {}
+  LocalCollective(Device device, std::string name, int member)
+      : Collective(0, 1, device, std::move(name), {member}) {}
 
   Result<std::vector<std::string>> AllGather(std::string_view bytes) override {
     return std::vector<std::string>{std::string(bytes)};
@@ -18,7 +19,7 @@ class LocalCollective : public Collective {
   Status Broadcast(std::span<std::byte>, int) override { return OkStatus(); }
   Status Barrier() override { return OkStatus(); }
   Result<std::unique_ptr<Collective>> Split(int64_t, const std::string& name) override {
-    return NewLocalCollective(device(), name);
+    return NewLocalCollective(device(), name, members()[0]);
   }
   void Abort() override {}
 
@@ -55,8 +56,8 @@ void CopyToSelf(const CollectiveCall& call, int rank) {
   }
 }
 
-std::unique_ptr<Collective> NewLocalCollective(Device device, std::string name) {
-  return std::make_unique<LocalCollective>(device, std::move(name));
+std::unique_ptr<Collective> NewLocalCollective(Device device, std::string name, int member) {
+  return std::make_unique<LocalCollective>(device, std::move(name), member);
 }
 
 }  // namespace weft::engine

@@ -11,6 +11,7 @@ namespace weft::engine {
 void CopyToSelf(const CollectiveCall& call, int rank);
 
 /// A group of one: no thread, no connection, and every operation is done when it is enqueued.
-std::unique_ptr<Collective> NewLocalCollective(Device device, std::string name);
+/// `member`: which of all ranks it is.
+std::unique_ptr<Collective> NewLocalCollective(Device device, std::string name, int member = 0);
 
 }  // namespace weft::engine

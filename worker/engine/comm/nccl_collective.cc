@@ -66,7 +66,7 @@ class NcclCollective : public Collective {
  public:
   NcclCollective(const NcclLibrary& library, const CollectiveOptions& options,
                  std::unique_ptr<Collective> host)
-      : Collective(host->rank(), host->size(), options.device, host->name()),
+      : Collective(host->rank(), host->size(), options.device, host->name(), host->members()),
         library_(library),
         options_(options),
         host_(std::move(host)),
@@ -152,8 +152,7 @@ class NcclCollective : public Collective {
   };
 
   std::string Where(std::string_view what) const {
-    return "rank " + std::to_string(rank()) + " of " + std::to_string(size()) + " (" + name() +
-           ") over NCCL, " + std::string(what);
+    return Who() + " over NCCL, " + std::string(what);
   }
   Status Cuda(std::string_view what, int error) const {
     if (error == 0) return OkStatus();
@@ -465,7 +464,7 @@ Result<std::unique_ptr<Collective>> NcclCollective::Split(int64_t color, const s
   N::Config config = N::kNonBlocking;
   const int outcome = library_.comm_split(comm_, number, key, &child, &config);
   WEFT_RETURN_IF_ERROR(Settle(lock, "splitting", outcome, options_.connect_timeout));
-  if (alone) return NewLocalCollective(device(), name);
+  if (alone) return NewLocalCollective(device(), name, members()[static_cast<size_t>(key)]);
   WEFT_RETURN_IF_ERROR(group->Open([child](N::Comm* comm) {
     *comm = child;
     return N::kInProgress;

@@ -20,8 +20,10 @@ bool PeerWatch::IsTimeout(std::string_view what) {
          what.find("timeout") != std::string_view::npos;
 }
 
-PeerWatch::PeerWatch(std::shared_ptr<gloo::Context> context, std::function<void()> lost)
+PeerWatch::PeerWatch(std::shared_ptr<gloo::Context> context, std::vector<int> names,
+                     std::function<void()> lost)
     : context_(std::move(context)),
+      names_(std::move(names)),
       lost_(std::move(lost)),
       notes_(static_cast<size_t>(context_->size), kNothing),
       received_(context_->createUnboundBuffer(notes_.data(), notes_.size() * sizeof(int32_t))),
@@ -80,13 +82,17 @@ int32_t PeerWatch::FirstLost() {
   return kNothing;
 }
 
+std::string PeerWatch::Named(int rank) const {
+  return "rank " + std::to_string(names_[static_cast<size_t>(rank)]);
+}
+
 std::string PeerWatch::Lost() {
   const std::lock_guard lock(mutex_);
   // What this rank has said holds: its own connections may be cut by now.
   const int32_t first = said_ ? note_ : FirstLost();
-  if (first >= 0 && first != context_->rank) return "rank " + std::to_string(first) + " is lost";
+  if (first >= 0 && first != context_->rank) return Named(first) + " is lost";
   for (int rank = 0; rank < context_->size; ++rank) {
-    if (NoteOf(rank) == kLeft) return "rank " + std::to_string(rank) + " has left";
+    if (NoteOf(rank) == kLeft) return Named(rank) + " has left";
   }
   return first == context_->rank ? "the group was aborted here" : "";
 }

@@ -22,8 +22,9 @@ namespace weft::engine {
 class PeerWatch {
  public:
   /// `lost` is called at most once, by a thread of the watch: a peer is lost, and Lost() says
-  /// which. `context` outlives this.
-  PeerWatch(std::shared_ptr<gloo::Context> context, std::function<void()> lost);
+  /// which, by the numbers that `names` has for the ranks. `context` outlives this.
+  PeerWatch(std::shared_ptr<gloo::Context> context, std::vector<int> names,
+            std::function<void()> lost);
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
@@ -49,11 +50,13 @@ class PeerWatch {
 
   void Watch();
   int32_t NoteOf(int rank) const;
+  std::string Named(int rank) const;
   bool Cut(int rank);
   /// The rank that is lost first of all; kNothing where none is known.
   int32_t FirstLost();
 
   const std::shared_ptr<gloo::Context> context_;
+  const std::vector<int> names_;
   const std::function<void()> lost_;
   std::vector<int32_t> notes_;  ///< By rank; Gloo writes them.
   std::unique_ptr<gloo::transport::UnboundBuffer> received_;

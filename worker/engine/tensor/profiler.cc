@@ -33,7 +33,7 @@ void Profiler::Close() {
   open_.pop_back();
   const double seconds = SecondsBetween(frame.begin, now);
   if (!open_.empty()) open_.back().inner_seconds += seconds;
-  Keep({Track::kOperations, frame.name, frame.begin, seconds, frame.flops, frame.bytes},
+  Keep({Track::kOperations, frame.name, {}, frame.begin, seconds, frame.flops, frame.bytes},
        seconds - frame.inner_seconds);
   if (allocator_ == nullptr || trace_.memory.size() >= kMaxEvents) return;
   const MemoryBreakdown live = allocator_->Live();
@@ -53,12 +53,13 @@ void Profiler::AddPhase(std::string_view name, double seconds) {
 }
 
 void Profiler::AddPhase(std::string_view name, double seconds, Time begin) {
-  Keep({Track::kPhases, name, begin, seconds, 0, 0}, seconds);
+  Keep({Track::kPhases, name, {}, begin, seconds, 0, 0}, seconds);
 }
 
-void Profiler::AddCollective(std::string_view name, double seconds, double bytes) {
+void Profiler::AddCollective(std::string_view name, std::string_view group, double seconds,
+                             double bytes) {
   const Time begin = Before(std::chrono::steady_clock::now(), seconds);
-  Keep({Track::kCollectives, name, begin, seconds, 0, bytes}, seconds);
+  Keep({Track::kCollectives, name, group, begin, seconds, 0, bytes}, seconds);
 }
 
 void Profiler::Clear() {

@@ -44,6 +44,7 @@ class Profiler {
   struct Event {
     Track track = Track::kOperations;
     std::string_view name;
+    std::string_view group;  ///< Of a collective: whose it is.
     Time begin;
     double seconds = 0;
     double flops = 0;
@@ -78,8 +79,9 @@ class Profiler {
   void AddPhase(std::string_view name, double seconds);
   void AddPhase(std::string_view name, double seconds, Time begin);
 
-  /// A collective over `bytes` on this rank that took `seconds` ends now. From any thread.
-  void AddCollective(std::string_view name, double seconds, double bytes);
+  /// A collective over `bytes` on this rank that took `seconds` ends now. From any thread. The name
+  /// of the `group` outlives this.
+  void AddCollective(std::string_view name, std::string_view group, double seconds, double bytes);
 
   using Entries = std::map<std::string_view, Entry>;
   const Entries& entries(Track track = Track::kOperations) const {

@@ -53,7 +53,7 @@ TEST(Profiler, ATraceHoldsEveryEventOfEveryThreadAndTheMemoryInBetween) {
   *block = {};
   { ProfileScope scope(&profiler, "c"); }
   std::thread other([&] {
-    for (int i = 0; i < 100; ++i) profiler.AddCollective("sum", 0, 64);
+    for (int i = 0; i < 100; ++i) profiler.AddCollective("sum", "data", 0, 64);
   });
   for (int i = 0; i < 100; ++i) profiler.AddPhase("forward", 0.5);
   other.join();

@@ -46,7 +46,7 @@ struct Parameters {
 /// A group of two whose sums add 1, and are done when they are let through.
 class ScriptedGroup : public Collective {
  public:
-  ScriptedGroup() : Collective(0, 2, Device{}, "scripted") {}
+  ScriptedGroup() : Collective(0, 2, Device{}, "scripted", {0, 1}) {}
   Result<std::vector<std::string>> AllGather(std::string_view bytes) override {
     std::string other(bytes.size(), '\0');
     for (size_t i = 0; i < bytes.size() / sizeof(double); ++i) {
