@@ -14,17 +14,17 @@ using Matrix = std::vector<Vector>;
 // From here on a run whose prediction is off counts ever less.
 constexpr double kOutlier = 0.06;
 // Deviation of a run against that of a constant, in logarithms.
-constexpr double kRunDeviation = 0.05;
-constexpr double kConstantDeviation = 0.3;
+constexpr double kRunDeviation = 0.08;
+constexpr double kConstantDeviation = 0.15;
 constexpr int kIterations = 40;
 
-// Calls visit(field, constant) for what is fitted: numbers, but for bytes of a gradient, which are
-// known.
+// Calls visit(field, constant) for what is fitted: numbers, but for those that follow from what the
+// program is.
 template <class Stack, class Visitor>
 void VisitConstants(Stack& stack, Visitor&& visit) {
   SoftwareStack::Fields(stack, [&](const Field& field, auto& value) {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
-      if (field.name != "gradient_bytes") visit(field, value);
+      if (field.name != "gradient_bytes" && field.name != "attention_share") visit(field, value);
     }
   });
 }

@@ -16,8 +16,8 @@ struct MeasuredRun {
 /// Fits the eight constants of a stack to measured steps: least squares of the logarithm of
 /// predicted over measured, large errors counted linearly (Huber 1964), by Levenberg and
 /// Marquardt's method on logarithms of the constants, within the ranges of their fields. Constants
-/// that the runs say little of stay near where they were: each counts as one more run, measured to
-/// a factor of two. Runs that PredictStep refuses are left out.
+/// that the runs say little of stay near where they were: each counts as one more run, whose
+/// deviation is twice that of the others. Runs that PredictStep refuses are left out.
 SoftwareStack FitStack(const SoftwareStack& start, const std::vector<MeasuredRun>& runs);
 
 }  // namespace weft::planner

@@ -24,6 +24,7 @@ struct SoftwareStack {
   double step_seconds = 0.005;
 
   bool fused_attention = true;
+  double attention_share = 1;
   bool sequence_parallel = true;
   bool overlaps_tensor_parallel = false;
   double gradient_bytes = 4;
@@ -56,6 +57,10 @@ struct SoftwareStack {
           self.step_seconds);
     visit(Field("fused_attention", "Attention in one kernel, which keeps no scores."),
           self.fused_attention);
+    visit(Field("attention_share",
+                "Of the rate that fused attention sustains on the device, what this one does.")
+              .Range(0.3, 1),
+          self.attention_share);
     visit(Field("sequence_parallel", "Tensor-parallel ranks share what is not a product."),
           self.sequence_parallel);
     visit(Field("overlaps_tensor_parallel", "Tensor-parallel collectives hide behind products."),

@@ -31,17 +31,67 @@ constexpr double kScorePasses = 4.5;
 constexpr double kOptimizerBytes = 40;
 
 struct TileShape {
-  double m, n, share;
+  double per_m, per_n;  ///< Of its sides, one over.
+  double cost;          ///< Elements over the share of the rate that such tiles reach.
 };
+constexpr TileShape Tile(double m, double n, double share) {
+  return {1 / m, 1 / n, m * n / share};
+}
 constexpr std::array<TileShape, 4> kTiles = {
-    {{256, 128, 1.0}, {128, 128, 0.95}, {128, 64, 0.8}, {64, 64, 0.6}}};
+    {Tile(256, 128, 1.0), Tile(128, 128, 0.95), Tile(128, 64, 0.8), Tile(64, 64, 0.6)}};
 
 double D(int64_t value) {
   return static_cast<double>(value);
 }
 
+/// Of a value far below 2^63; std::ceil is a call on baseline x86-64.
+double Ceil(double value) {
+  const double below = D(static_cast<int64_t>(value));
+  return below < value ? below + 1 : below;
+}
+
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
+}
+
+/// What the times of products of one precision share.
+class ProductRates {
+ public:
+  ProductRates(const AcceleratorSpec& device, const SoftwareStack& stack,
+               std::string_view precision)
+      : multiprocessors_(device.multiprocessors),
+        operand_(precision == "fp8"    ? 1
+                 : precision == "fp32" ? 4
+                                       : kHalf),
+        bandwidth_(device.memory_bytes_per_second * stack.memory_share) {
+    const ProductPeak* peak = device.Find(precision);
+    rate_ = peak->flops_per_second * peak->sustained_share * stack.product_share;
+  }
+
+  double Seconds(double m, double n, double k, double batch = 1) const {
+    double elements = INFINITY;  // of tiles, as if all reached the rate of the best
+    for (const TileShape& tile : kTiles) {
+      const double tiles = Ceil(m * tile.per_m) * Ceil(n * tile.per_n) * batch;
+      const double full = tiles / multiprocessors_;
+      const double waves = kWaveShare * Ceil(full) + (1 - kWaveShare) * std::max(1.0, full);
+      elements = std::min(elements, waves * tile.cost);
+    }
+    const double flops = elements * multiprocessors_ * 2 * (k + kTileStart);
+    const double bytes = batch * (operand_ * (m * k + k * n) + std::max(operand_, kHalf) * m * n);
+    return std::max(flops / rate_, bytes / bandwidth_);
+  }
+
+ private:
+  double multiprocessors_;
+  double operand_;  ///< Bytes.
+  double bandwidth_;
+  double rate_ = 0;
+};
+
+/// Latencies of an all-reduce between machines, in those of one inside a machine: the steps of its
+/// ring, or, where they are fewer, up and down two trees.
+double NetworkHops(int64_t ranks) {
+  return std::max(2.0, std::min(D(ranks - 1), 4 * std::log2(D(ranks))));
 }
 
 /// A forward or backward pass of a block for a micro-batch.
@@ -68,7 +118,9 @@ class StepModel {
         qkv_(width_ / D(model_.heads) * D(model_.heads + 2 * model_.key_heads) / D(run.tensor)),
         inner_(D(model_.mlp_width) / D(run.tensor)),
         up_(inner_ * (model_.gated ? 2 : 1)),
-        bandwidth_(device.memory_bytes_per_second * stack.memory_share) {}
+        bandwidth_(device.memory_bytes_per_second * stack.memory_share),
+        products_(device, stack, run.precision),
+        half_products_(device, stack, HalfPrecision()) {}
 
   StepLedger Run() const {
     const PassSeconds forward = Forward(), backward = Backward();
@@ -107,11 +159,9 @@ class StepModel {
   }
 
  private:
-  double Product(double m, double n, double k) const {
-    return ProductSeconds(device_, stack_, run_.precision, m, n, k);
-  }
+  double Product(double m, double n, double k) const { return products_.Seconds(m, n, k); }
   double HalfProduct(double m, double n, double k, double batch = 1) const {
-    return ProductSeconds(device_, stack_, HalfPrecision(), m, n, k, batch);
+    return half_products_.Seconds(m, n, k, batch);
   }
   std::string_view HalfPrecision() const {
     return run_.precision == "fp8" ? "bf16" : std::string_view(run_.precision);
@@ -158,7 +208,8 @@ class StepModel {
     if (stack_.fused_attention) {
       const double causal = 2 * tokens_ * D(model_.sequence_length) * width_ / D(run_.tensor);
       const ProductPeak* peak = device_.Find(HalfPrecision());
-      return causal / (peak->flops_per_second * device_.attention_share * stack_.product_share);
+      return causal / (peak->flops_per_second * device_.attention_share * stack_.attention_share *
+                       stack_.product_share);
     }
     const double s = D(model_.sequence_length);
     return HalfProduct(s, s, HeadWidth(), Scores()) + HalfProduct(s, HeadWidth(), s, Scores());
@@ -174,7 +225,7 @@ class StepModel {
   }
   double ScoreBytes() const {
     if (stack_.fused_attention) return 0;
-    return kHalf * Scores() * std::pow(D(model_.sequence_length), 2) * kScorePasses;
+    return kHalf * Scores() * D(model_.sequence_length) * D(model_.sequence_length) * kScorePasses;
   }
   double QuantizedBytes() const {
     if (run_.precision != "fp8") return 0;
@@ -272,6 +323,8 @@ class StepModel {
   double inner_;
   double up_;
   double bandwidth_;
+  ProductRates products_;
+  ProductRates half_products_;
 };
 
 Status Check(const AcceleratorSpec& device, const ClusterRun& run) {
@@ -312,19 +365,7 @@ Status Check(const AcceleratorSpec& device, const ClusterRun& run) {
 
 double ProductSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
                       std::string_view precision, double m, double n, double k, double batch) {
-  const ProductPeak* peak = device.Find(precision);
-  const double rate = peak->flops_per_second * peak->sustained_share * stack.product_share;
-  double seconds = INFINITY;
-  for (const TileShape& tile : kTiles) {
-    const double tiles = std::ceil(m / tile.m) * std::ceil(n / tile.n) * batch;
-    const double full = tiles / device.multiprocessors;
-    const double waves = kWaveShare * std::ceil(full) + (1 - kWaveShare) * std::max(1.0, full);
-    const double flops = waves * device.multiprocessors * 2 * tile.m * tile.n * (k + kTileStart);
-    seconds = std::min(seconds, flops / (rate * tile.share));
-  }
-  const double operand = precision == "fp8" ? 1 : precision == "fp32" ? 4 : kHalf;
-  const double bytes = batch * (operand * (m * k + k * n) + std::max(operand, kHalf) * m * n);
-  return std::max(seconds, bytes / (device.memory_bytes_per_second * stack.memory_share));
+  return ProductRates(device, stack, precision).Seconds(m, n, k, batch);
 }
 
 double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stack, int64_t ranks,
@@ -336,8 +377,7 @@ double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stac
   // Every rank of a machine carries its part of the ring between machines on its own network card.
   const double between =
       device.network_bytes_per_second * stack.network_share * D(ranks - 1) / D(nodes - 1);
-  return stack.latency_seconds * (2 + 0.1 * D(nodes - 1)) +
-         2 * share * bytes / std::min(inside, between);
+  return stack.latency_seconds * NetworkHops(ranks) + 2 * share * bytes / std::min(inside, between);
 }
 
 Result<StepLedger> PredictStep(const AcceleratorSpec& device, const SoftwareStack& stack,
