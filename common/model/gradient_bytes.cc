@@ -32,4 +32,13 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes) {
   return throughout + most;
 }
 
+int64_t BlockGradientBytes(const ModelSpec& model) {
+  constexpr int64_t kF32 = 4;
+  int64_t bytes = 0;
+  for (const ParameterInfo& parameter : BlockParameters(model, 0)) {
+    bytes += kF32 * parameter.StoredElements();
+  }
+  return bytes;
+}
+
 }  // namespace weft

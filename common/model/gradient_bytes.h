@@ -12,4 +12,7 @@ namespace weft {
 /// resolved.
 int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes);
 
+/// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved.
+int64_t BlockGradientBytes(const ModelSpec& model);
+
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include "common/model/gradient_bytes.h"
 #include "common/model/model_counts.h"
 #include "common/model/reduction_staging.h"
+#include "common/model/streamed_units.h"
 
 namespace weft {
 namespace {
@@ -98,8 +99,8 @@ RematPlan PlanOfBlocks(const MemoryInputs& inputs) {
                          layers, inputs.recompute_segment);
 }
 
-/// Peak of saved tensors and of the results that are alive beside them.
-int64_t ActivationPeak(const MemoryInputs& inputs) {
+/// Peak of saved tensors and of the results that are alive beside them, in each tier.
+OffloadedPeaks ActivationPeaks(const MemoryInputs& inputs) {
   const Sizes size(inputs);
   // The embedding; as soon as a block saves it, it counts there.
   StreamBytes start{.stream = size.row};
@@ -109,8 +110,16 @@ int64_t ActivationPeak(const MemoryInputs& inputs) {
   // Those of a bert or vit are sums of several tables.
   const int64_t tables = (HeadOf(inputs.shape.spec) == "causal_lm" ? 1 : 4) * size.row;
   const int64_t last = inputs.shape.has_head ? HeadActivations(inputs, size) : size.row;
-  return std::max(start.saved + tables,
-                  PeakOfBlocks(PlanOfBlocks(inputs), BlockBytesOf(inputs), start, last));
+  const RematPlan plan = PlanOfBlocks(inputs);
+  const BlockBytes block = BlockBytesOf(inputs);
+  OffloadedPeaks peaks;
+  if (inputs.offload_activations) {
+    peaks = PeakOfOffloadedBlocks(plan, block, start, last);
+  } else {
+    peaks.device = PeakOfBlocks(plan, block, start, last);
+  }
+  peaks.device = std::max(peaks.device, start.saved + tables);
+  return peaks;
 }
 
 /// Pictures of a micro-batch, which nothing needs once they are cut into patches.
@@ -233,6 +242,67 @@ int64_t OperandBytes(const MemoryInputs& inputs) {
   return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
 }
 
+/// What of parameters that come unit by unit is on the device, and crosses the link.
+class Streaming {
+ public:
+  explicit Streaming(const MemoryInputs& inputs)
+      : inputs_(inputs),
+        units_(StreamedUnits(inputs.shape.spec)),
+        in_tiles_moves_(inputs.products == ProductKind::kNative &&
+                        inputs.precision->products == DType::kBF16) {}
+
+  /// Two units that follow each other, and packed copies, with which blocks take turns.
+  int64_t Peak() const {
+    int64_t most = 0, packed = 0;
+    for (size_t u = 0; u + 1 < units_.size(); ++u) {
+      most = std::max(most, Read(units_[u]) + Read(units_[u + 1]));
+    }
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const bool takes_turn = u > 2 && u + 1 < units_.size();
+      if (!takes_turn) packed += Packed(units_[u]);
+    }
+    return most + packed;
+  }
+
+  StreamedBytes OverTheLink() const {
+    StreamedBytes bytes{.first = Moved(units_.front())};
+    const auto last_block = units_.size() - 2;
+    const auto first_trained = FirstDifferentiatedUnit(inputs_.shape.spec);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      bytes.forward += Moved(units_[u]);
+      if (u >= last_block || static_cast<int64_t>(u) < first_trained) continue;
+      bytes.backward += Moved(units_[u]) - Stored() * units_[u].looked_up;
+    }
+    return bytes;
+  }
+
+ private:
+  int64_t Stored() const { return ElementBytes(inputs_.precision->matrices); }
+  /// Of matrices on AMX the packed copy alone comes, where their sizes allow it.
+  int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
+  /// Bytes of values as operations read them.
+  int64_t Read(const StreamedUnit& unit) const {
+    return kF32 * unit.vectors + Stored() * (unit.looked_up + unit.matrices - TilesAlone(unit));
+  }
+  int64_t Packed(const StreamedUnit& unit) const {
+    switch (inputs_.products) {
+      case ProductKind::kSplit:
+        return kF32 * (unit.matrices - unit.in_tiles);
+      case ProductKind::kNative:
+        return ElementBytes(inputs_.precision->products) * unit.matrices;
+      default:
+        return kF32 * unit.matrices;
+    }
+  }
+  int64_t Moved(const StreamedUnit& unit) const {
+    return Read(unit) + ElementBytes(inputs_.precision->products) * TilesAlone(unit);
+  }
+
+  const MemoryInputs& inputs_;
+  const std::vector<StreamedUnit> units_;
+  const bool in_tiles_moves_;
+};
+
 /// Room for carrying the gradient of a weight to the factors of its product: a packed copy of the
 /// gradient, and f32 copies of factors that are not.
 int64_t FactorWorkspace(const MemoryInputs& inputs) {
@@ -350,12 +420,17 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     }
   }
   if (inputs.offload_optimizer) {
-    memory.parameters_bytes += OperandBytes(inputs);
+    if (inputs.offload_parameters) {
+      memory.parameters_bytes += Streaming(inputs).Peak() - PackedBytes(inputs);
+    } else {
+      memory.parameters_bytes += OperandBytes(inputs);
+    }
     if (inputs.delayed_update) memory.gradients_bytes *= 2;
     memory.gradients_bytes += inputs.open_gradients;
   }
-  memory.activations_bytes = ActivationPeak(inputs);
-  memory.workspace_bytes = std::max({WorkspacePeak(inputs, memory.activations_bytes),
+  const OffloadedPeaks activations = ActivationPeaks(inputs);
+  memory.activations_bytes = activations.device + activations.host;
+  memory.workspace_bytes = std::max({WorkspacePeak(inputs, activations.device),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
                            KernelScratch(inputs);
   if (!OnCuda(inputs)) {
@@ -380,6 +455,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
 MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs) {
   MemoryBreakdown memory = PredictMemory(inputs);
   memory.runtime_bytes = 0;
+  memory.activations_bytes = ActivationPeaks(inputs).device;
   if (!inputs.offload_optimizer) return memory;
   const int64_t values = ElementBytes(inputs.precision->matrices) * inputs.shape.stored_matrices +
                          kF32 * (inputs.shape.stored - inputs.shape.stored_matrices);
@@ -390,7 +466,15 @@ MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs) {
 }
 
 int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
-  return PackedBytes(inputs) + OperandBytes(inputs);
+  return inputs.offload_parameters ? 0 : PackedBytes(inputs) + OperandBytes(inputs);
+}
+
+StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
+  return inputs.offload_parameters ? Streaming(inputs).OverTheLink() : StreamedBytes{};
+}
+
+int64_t OffloadedActivationBytes(const MemoryInputs& inputs) {
+  return inputs.offload_activations ? ActivationPeaks(inputs).host : 0;
 }
 
 int64_t ProductWorkspaceBytes(std::string_view compute_capability) {

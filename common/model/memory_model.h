@@ -62,15 +62,19 @@ struct MemoryInputs {
   int64_t product_workspace_bytes = 0;          ///< On a CUDA device: ProductWorkspaceBytes.
   Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
-  int64_t open_gradients = 0;      ///< OpenGradientBytes, with zero_stage 2.
-  ShardedParameters sharded;       ///< ShardParameters, with zero_stage 3.
-  int64_t recomputed_blocks = 0;   ///< The first ones, which are the best ones to recompute.
-  bool delayed_update = false;     ///< Then gradients twice in the host tier.
-  bool offload_optimizer = false;  ///< Values, gradients and state in the host tier (CPUs).
-  int64_t attention_blocks = 0;    ///< After them, those that recompute attention alone.
-  int64_t recompute_segment = 1;   ///< Blocks recomputed at once.
-  RematPlan remat;                 ///< Where it is not empty, instead of the three above.
-  int64_t activation_bits = 0;     ///< Of what blocks keep; 0: as it is.
+  int64_t open_gradients = 0;        ///< OpenGradientBytes, with zero_stage 2.
+  ShardedParameters sharded;         ///< ShardParameters, with zero_stage 3.
+  int64_t recomputed_blocks = 0;     ///< The first ones, which are the best ones to recompute.
+  bool delayed_update = false;       ///< Then gradients twice in the host tier.
+  bool offload_optimizer = false;    ///< Values, gradients and state in the host tier (CPUs).
+  int64_t attention_blocks = 0;      ///< After them, those that recompute attention alone.
+  int64_t recompute_segment = 1;     ///< Blocks recomputed at once.
+  RematPlan remat;                   ///< Where it is not empty, instead of the three above.
+  int64_t activation_bits = 0;       ///< Of what blocks keep; 0: as it is.
+  bool offload_activations = false;  ///< What blocks keep in the host tier (CPUs).
+  bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once.
+
+  bool HasHostTier() const { return offload_optimizer || offload_activations; }
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training
@@ -84,8 +88,22 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs);
 /// Of PredictMemory what stands on the device, without runtime_bytes: all of it without offload.
 MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs);
 
-/// Bytes of weights that go up to the device after an update, with offload_optimizer.
+/// Bytes of weights that go up to the device after an update, with offload_optimizer; none with
+/// offload_parameters.
 int64_t UploadedWeightBytes(const MemoryInputs& inputs);
+
+/// With offload_parameters: bytes that go up to the device in the forward and in the backward pass
+/// of a micro-batch.
+struct StreamedBytes {
+  int64_t first = 0;     ///< Of them those of the embeddings, for which the forward pass waits.
+  int64_t forward = 0;   ///< All.
+  int64_t backward = 0;  ///< All but tables that are looked up, the last block and the head.
+};
+StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs);
+
+/// With offload_activations: bytes that go down in the forward pass of a micro-batch, and up again
+/// in its backward pass.
+int64_t OffloadedActivationBytes(const MemoryInputs& inputs);
 
 /// Of PredictMemory on a CUDA device, what kernels allocate themselves, beside the arena of the
 /// engine (worker/engine/tensor/device_arena.h): copies of weights, and scratch memory.

@@ -1,6 +1,7 @@
 #include "common/model/remat_memory.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace weft {
@@ -34,6 +35,30 @@ class Walk {
         Pass(plan[i].replay, {.saved = after[i].saved, .input_is_saved = true}, 0);
       }
     }
+  }
+
+  // What a step saves is on the device until the next one has run, and again from the backward
+  // pass of the next one on. Returns what leaves.
+  int64_t PassOffloaded(const RematPlan& plan, StreamBytes live, int64_t at_end) {
+    const int64_t below = live.saved;
+    std::vector<int64_t> saved;
+    for (const RematStep& step : plan) {
+      const int64_t before = live.saved;
+      step.kind == Kind::kSegment ? Preview(step, live) : Run(step, live);
+      if (!saved.empty()) live.saved -= saved.back();
+      saved.push_back(live.saved + (saved.empty() ? 0 : saved.back()) - before);
+    }
+    Reach(live, at_end);
+    for (size_t i = plan.size(); i-- > 0;) {
+      const int64_t next = below + (i > 0 ? saved[i - 1] : 0);
+      Reach({.saved = next + saved[i]}, 0);
+      if (plan[i].kind == Kind::kAttention) {
+        Reach({.saved = next}, b_.entry + b_.attention);
+      } else if (plan[i].kind == Kind::kSegment && Trained(plan[i].end() - 1)) {
+        Pass(plan[i].replay, {.saved = next + saved[i], .input_is_saved = true}, 0);
+      }
+    }
+    return std::accumulate(saved.begin(), saved.end() - 1, int64_t{0});
   }
 
  private:
@@ -108,6 +133,13 @@ int64_t PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const Strea
   Walk walk(bytes);
   walk.Pass(plan, start, at_end);
   return walk.peak();
+}
+
+OffloadedPeaks PeakOfOffloadedBlocks(const RematPlan& plan, const BlockBytes& bytes,
+                                     const StreamBytes& start, int64_t at_end) {
+  Walk walk(bytes);
+  const int64_t host = walk.PassOffloaded(plan, start, at_end);
+  return {walk.peak(), host};
 }
 
 }  // namespace weft

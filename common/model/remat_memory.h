@@ -35,4 +35,13 @@ struct StreamBytes {
 int64_t PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
                      int64_t at_end);
 
+/// Where what the steps of the plan save waits in the host tier for their backward pass.
+struct OffloadedPeaks {
+  int64_t device = 0;  ///< The largest sum there.
+  int64_t host = 0;    ///< Likewise: what all steps but the last save, which crosses once each way.
+};
+/// The same as worker/engine/nn/activation_offload.h has it.
+OffloadedPeaks PeakOfOffloadedBlocks(const RematPlan& plan, const BlockBytes& bytes,
+                                     const StreamBytes& start, int64_t at_end);
+
 }  // namespace weft

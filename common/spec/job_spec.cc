@@ -173,7 +173,6 @@ Status CheckBuilt(const ResourceSpec& resources) {
       {"zero_shard_ranks", resources.zero_shard_ranks != built.zero_shard_ranks},
       {"context_parallel", resources.context_parallel != built.context_parallel},
       {"context_method", resources.context_method != built.context_method},
-      {"offload_activations", resources.offload_activations != built.offload_activations},
   };
   for (const auto& [field, asked] : fields) {
     if (!asked) continue;

@@ -52,6 +52,7 @@ struct ResourceSpec {
   int64_t device_memory_bytes = 0;
   int64_t host_link_bytes_per_second = 0;
   int64_t activation_bits = 0;
+  std::string offload_parameters = "none";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -144,6 +145,11 @@ struct ResourceSpec {
                 "Bits of each value saved for the backward pass: 8, 4 or 2; 0: as computed.")
               .Range(0, 8),
           self.activation_bits);
+    visit(Field("offload_parameters",
+                "Where weights stand that come to the device block by block, before each is "
+                "computed with.")
+              .OneOf({"none", "host"}),
+          self.offload_parameters);
   }
 };
 

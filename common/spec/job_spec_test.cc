@@ -342,8 +342,59 @@ TEST(ValidateJob, CompressesActivationsWhereTheyAreKeptAndOnCpus) {
 }
 
 TEST(ValidateJob, RefusesWhatNoEngineDoesYet) {
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.offload_activations = "host"; }),
-              HasSubstr("resources.offload_activations is not implemented"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.zero_shard_ranks = 2; }),
+              HasSubstr("resources.zero_shard_ranks is not implemented"));
+}
+
+TEST(ValidateJob, ActivationsAreOffloadedOnOneCpuRankThatKeepsThemAsTheyAre) {
+  const auto after = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.offload_activations = "host";
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.offload_activations = "host";
+    job.resources.recompute = "optimal";
+    job.resources.host_link_bytes_per_second = 1 << 30;
+    job.resources.device_memory_bytes = 1 << 30;
+  }));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.device = "cuda"; }),
+              HasSubstr("not of resources.device cuda"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = 2; }),
+              HasSubstr("offload_activations host does not go with resources.ranks above 1"));
+  EXPECT_THAT(after([](JobSpec& job) {
+                job.resources.activation_bits = 4;
+                job.resources.device = "cpu";
+                job.resources.recompute = "none";
+              }),
+              HasSubstr("does not go with resources.activation_bits"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("hint: resources.offload_optimizer host"));
+}
+
+TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
+  const auto after = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+    job.resources.offload_activations = "host";
+  }));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.offload_optimizer = "none"; }),
+              HasSubstr("offload_parameters host has weights on the host"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("does not go with resources.delayed_update"));
+  EXPECT_THAT(after([](JobSpec& job) {
+                job.resources.recompute = "block";
+                job.resources.recompute_segment = 2;
+              }),
+              HasSubstr("parameters of one block at a time"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.zero_stage = 3; }),
+              HasSubstr("does not go with resources.zero_stage"));
 }
 
 TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {

@@ -5,6 +5,9 @@
 
 namespace weft {
 
+/// Whether anything of the training stands or waits outside the device.
+bool Offloads(const ResourceSpec& resources);
+
 /// Whether the job has anything stand outside the device, or limits what the device holds: it then
 /// runs on CPUs (docs/techniques/offload.md).
 bool HasTiers(const ResourceSpec& resources);

@@ -145,6 +145,8 @@ struct Plan {
   int64_t device_memory_bytes = 0;
   int64_t host_link_bytes_per_second = 0;
   int64_t activation_bits = 0;
+  std::string offload_activations = "none";
+  std::string offload_parameters = "none";
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
   int64_t threads_per_rank = 1;
@@ -198,6 +200,12 @@ struct Plan {
           self.host_link_bytes_per_second);
     visit(Field("activation_bits", "Bits of each saved value; 0: as computed.").Range(0, 8),
           self.activation_bits);
+    visit(Field("offload_activations", "Where tensors saved for the backward pass wait for it.")
+              .OneOf({"none", "host"}),
+          self.offload_activations);
+    visit(Field("offload_parameters", "Where weights stand that come to the device block by block.")
+              .OneOf({"none", "host"}),
+          self.offload_parameters);
     visit(Field("micro_batch", "Sequences per forward and backward pass of a rank.")
               .Unit("sequences")
               .Range(1, 1 << 24),
@@ -215,7 +223,7 @@ struct Plan {
           self.precision);
     visit(Field("device", "What every rank computes on.").OneOf({"cpu", "cuda"}), self.device);
     visit(Field("block_memory_policy", "What each block does with its saved tensors.")
-              .OneOf({"keep", "recompute", "attention", "offload"}),
+              .OneOf({"keep", "recompute", "attention"}),
           self.block_memory_policy);
     visit(Field("rank_workers", "Worker of each rank, by rank."), self.rank_workers);
     visit(Field("rank_devices", "GPU of each rank on its worker, by rank; empty on CPUs."),

@@ -66,11 +66,13 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   plan.micro_batch = option.micro_batch;
   plan.accumulation_steps = option.accumulation_steps;
   plan.threads_per_rank = option.threads;
-  plan.bucket_bytes = kBucketBytes;
+  plan.bucket_bytes = BucketBytes(job, shape.spec);
   plan.precision = job.train.precision;
   plan.device = option.on_devices ? "cuda" : "cpu";
   plan.offload_optimizer = job.resources.offload_optimizer;
   plan.offload_directory = job.resources.offload_directory;
+  plan.offload_activations = job.resources.offload_activations;
+  plan.offload_parameters = job.resources.offload_parameters;
   plan.delayed_update = job.resources.delayed_update;
   plan.device_memory_bytes = job.resources.device_memory_bytes;
   plan.host_link_bytes_per_second = job.resources.host_link_bytes_per_second;
@@ -128,6 +130,11 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   if (job.resources.ranks != 1) text += ", or ask for fewer resources.ranks";
   if (job.resources.device_memory_bytes > 0 && job.resources.offload_optimizer == "none") {
     text += ", or keep the optimizer off the device (resources.offload_optimizer host)";
+  } else if (job.resources.device_memory_bytes > 0 && job.resources.offload_parameters == "none") {
+    text += ", or have weights come block by block (resources.offload_parameters host)";
+  }
+  if (job.resources.device_memory_bytes > 0 && job.resources.offload_activations == "none") {
+    text += ", or have activations wait on the host (resources.offload_activations host)";
   }
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
   if (job.resources.recompute == "none") {

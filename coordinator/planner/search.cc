@@ -57,8 +57,8 @@ class Searcher {
         shape_(ShapeOfRank(job)),
         precision_(PrecisionOf(job.train.precision)),
         optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)),
-        open_gradients_(job.resources.zero_stage == 2 || offloads()
-                            ? OpenGradientBytes(shape_.spec, kBucketBytes)
+        open_gradients_(job.resources.zero_stage == 2 || offloads_optimizer()
+                            ? OpenGradientBytes(shape_.spec, BucketBytes(job, shape_.spec))
                             : 0) {
     for (const WorkerProfile& worker : cluster.workers) {
       if (!on_devices_ || UsableDevices(worker.devices) > 0) workers_.push_back(&worker);
@@ -100,7 +100,7 @@ class Searcher {
   }
 
  private:
-  bool offloads() const { return job_.resources.offload_optimizer != "none"; }
+  bool offloads_optimizer() const { return job_.resources.offload_optimizer != "none"; }
 
   /// Of a job that CutModel accepts.
   static std::vector<int64_t> CutOf(const JobSpec& job) {
@@ -202,7 +202,7 @@ class Searcher {
 
   std::vector<int64_t> RankChoices(int64_t threads) const {
     if (job_.resources.ranks > 0) return {job_.resources.ranks};
-    if (offloads()) return {1};
+    if (Offloads(job_.resources)) return {1};
     std::vector<int64_t> choices;
     for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
       const int64_t ranks = data * tensor_ * pipeline_;
@@ -256,7 +256,7 @@ class Searcher {
     inputs.ranks = option.data_ranks();
     inputs.zero_stage = job_.resources.zero_stage;
     inputs.threads = option.threads;
-    inputs.bucket_bytes = kBucketBytes;
+    inputs.bucket_bytes = BucketBytes(job_, shape_.spec);
     inputs.precision = &precision_;
     inputs.products = products_;
     inputs.product_workspace_bytes = product_workspace_;
@@ -264,7 +264,9 @@ class Searcher {
     inputs.optimizer = optimizer_;
     inputs.open_gradients = open_gradients_;
     inputs.sharded = Sharded(option.data_ranks());
-    inputs.offload_optimizer = offloads();
+    inputs.offload_optimizer = offloads_optimizer();
+    inputs.offload_activations = job_.resources.offload_activations != "none";
+    inputs.offload_parameters = job_.resources.offload_parameters != "none";
     inputs.delayed_update = job_.resources.delayed_update;
     inputs.recomputed_blocks = option.recomputed_blocks;
     inputs.attention_blocks = option.attention_blocks;
@@ -328,8 +330,9 @@ class Searcher {
       option.schedule = choice.schedule;
       option.memory = Memory(option);
       if (job_.resources.device_memory_bytes > 0) {
-        option.device_bytes = offloads() ? TotalBytes(PredictDeviceTier(MemoryOf(option)))
-                                         : TotalBytes(option.memory) - option.memory.runtime_bytes;
+        option.device_bytes = Offloads(job_.resources)
+                                  ? TotalBytes(PredictDeviceTier(MemoryOf(option)))
+                                  : TotalBytes(option.memory) - option.memory.runtime_bytes;
       }
       return Fits(option);
     };
@@ -416,14 +419,17 @@ class Searcher {
           option.threads,
           option.data_ranks(),
           count,
-          kBucketBytes,
+          BucketBytes(job_, shape_.spec),
           &precision_,
           job_.resources.zero_stage,
           option.micro_batch * SequenceLength(job_),
           Sharded(option.data_ranks()),
           job_.resources.host_link_bytes_per_second,
-          offloads() ? UploadedWeightBytes(MemoryOf(option)) : 0,
-          option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule)};
+          offloads_optimizer() ? UploadedWeightBytes(MemoryOf(option)) : 0,
+          option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule),
+          StreamedWeightBytes(MemoryOf(option)),
+          OffloadedActivationBytes(MemoryOf(option)),
+          offloads_optimizer()};
       const TimeBreakdown time =
           pipeline_ == 1 ? PredictStep(inputs, Pass(kind_[w], option), rates)
                          : PredictPipelineStep(inputs,
@@ -482,6 +488,11 @@ class Searcher {
 };
 
 }  // namespace
+
+int64_t BucketBytes(const JobSpec& job, const ModelSpec& model) {
+  if (job.resources.offload_optimizer == "none") return kBucketBytes;
+  return std::min(kBucketBytes, BlockGradientBytes(model));
+}
 
 std::vector<int64_t> PlaceRanks(const Option& option,
                                 const std::vector<const WorkerProfile*>& workers) {

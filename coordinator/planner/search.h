@@ -54,6 +54,10 @@ inline constexpr size_t kSorted = 32;
 /// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
+/// Bucket of gradients of `job`, with the sizes of `model`. Where gradients leave the device it has
+/// no more than a block, so that few are there at a time.
+int64_t BucketBytes(const JobSpec& job, const ModelSpec& model);
+
 /// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, has no
 /// pipeline, and some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);

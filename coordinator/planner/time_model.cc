@@ -37,6 +37,28 @@ bool IsInBlocks(const Gemm& gemm) {
          gemm.name == "mlp down";
 }
 
+/// How long a pass stands still for what goes and comes block by block beside its blocks: in the
+/// forward pass activations go down and weights come up, in the backward pass both come up. The
+/// first weights have nothing to hide behind.
+double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const TimeBreakdown& time,
+                        double bandwidth, double link) {
+  const StreamedBytes& weights = inputs.streamed;
+  const double blocks = D(inputs.shape.spec.layers);
+  const double neighbours = std::max(blocks - 1, 1.0);
+  const double forward =
+      pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth;
+  const double passes = D(inputs.accumulation_steps);
+  const double backward = (pass.backward_gemm_seconds + time.recompute_seconds / passes +
+                           pass.memory_bytes / bandwidth) /
+                              blocks -
+                          pass.block_forward_memory_bytes / bandwidth;
+  const double down = D(inputs.activation_bytes) / link / neighbours;
+  const double up = D(weights.forward - weights.first) / link / (blocks + 1);
+  const double back = D(weights.backward + inputs.activation_bytes) / link / neighbours;
+  return D(weights.first) / link + neighbours * std::max(0.0, std::max(down, up) - forward) +
+         neighbours * std::max(0.0, back - backward);
+}
+
 }  // namespace
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
@@ -155,9 +177,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                  mixed * (4 * 4 + stored);
   time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
 
-  if (inputs.uploaded_weight_bytes > 0) {
-    const double link = inputs.host_link_bytes_per_second > 0 ? D(inputs.host_link_bytes_per_second)
-                                                              : bandwidth / 2;
+  const double link =
+      inputs.host_link_bytes_per_second > 0 ? D(inputs.host_link_bytes_per_second) : bandwidth / 2;
+  if (inputs.offloads_optimizer) {
     // Gradients go down beside the backward pass, and sums of earlier passes come up before they
     // are added to; weights go up beside the update.
     const double down = passes * std::max(0.0, 4 * trained / link - pass.backward_gemm_seconds);
@@ -166,12 +188,14 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
         std::max(0.0, D(inputs.uploaded_weight_bytes) / link - time.optimizer_seconds);
     time.exposed_communication_seconds = down + sums + up;
   }
+  time.exposed_communication_seconds +=
+      passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
     const double others = D(inputs.ranks - 1);
-    const double link = rates.LinkBytesPerSecond(inputs.ranks == inputs.ranks_on_worker);
+    const double wire = rates.LinkBytesPerSecond(inputs.ranks == inputs.ranks_on_worker);
     const auto seconds = [&](int64_t payload, int64_t collectives) {
-      return others / D(inputs.ranks) * D(payload) / link +
+      return others / D(inputs.ranks) * D(payload) / wire +
              D(collectives) * others * kSecondsPerMessage;
     };
     // Each unit is gathered beside the one before it, and reduced beside the one after it; the

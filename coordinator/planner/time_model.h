@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
 #include "common/model/precision.h"
 #include "common/spec/plan.h"
@@ -44,8 +45,11 @@ struct StepInputs {
   int64_t tokens = 0;                      ///< Of a micro-batch.
   ShardedParameters sharded = {};          ///< With zero_stage 3.
   int64_t host_link_bytes_per_second = 0;  ///< 0: as fast as memory.
-  int64_t uploaded_weight_bytes = 0;       ///< After an update, with offload; 0: without.
+  int64_t uploaded_weight_bytes = 0;       ///< After an update, with offloads_optimizer.
   int64_t recomputed_attentions = 0;       ///< Blocks of which attention alone is computed again.
+  StreamedBytes streamed = {};             ///< Weights that come up in every pass.
+  int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
+  bool offloads_optimizer = false;         ///< Gradients go down in every pass.
 
   /// Ranks hold parts of the parameters, and gather whole ones in every pass.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }

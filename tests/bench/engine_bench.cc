@@ -25,7 +25,7 @@
 #include "common/spec/spec_json.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/linear/linear.h"
-#include "worker/engine/techniques/offload/offloaded_gradients.h"
+#include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
@@ -109,19 +109,6 @@ Status WaitFor(const Context& context) {
   return OnDevice(context) ? context.stream.cuda->Synchronize() : OkStatus();
 }
 
-bool Offloads(const Plan& plan) {
-  return plan.offload_optimizer != "none";
-}
-
-ComputeDevice::Options DeviceOptions(const Plan& plan, Device where) {
-  ComputeDevice::Options options = {.device = where, .limit_bytes = plan.device_memory_bytes};
-  if (Offloads(plan)) {
-    options.host = {{.link_bytes_per_second = plan.host_link_bytes_per_second,
-                     .directory = plan.offload_directory}};
-  }
-  return options;
-}
-
 // What went over the link in a step, and how long that takes at its rate, one way after the other:
 // weights go up when the last gradients have come down.
 Json LinkUse(HostTier& host, const Plan& plan, const LinkTotals& down, const LinkTotals& up,
@@ -129,6 +116,8 @@ Json LinkUse(HostTier& host, const Plan& plan, const LinkTotals& down, const Lin
   const auto bytes_down = static_cast<double>(host.down().totals().bytes - down.bytes) / steps;
   const auto bytes_up = static_cast<double>(host.up().totals().bytes - up.bytes) / steps;
   Json use = {{"optimizer", plan.offload_optimizer},
+              {"activations", plan.offload_activations},
+              {"parameters", plan.offload_parameters},
               {"delayed_update", plan.delayed_update},
               {"bytes_down", bytes_down},
               {"bytes_up", bytes_up},
@@ -246,26 +235,25 @@ Result<Json> RunBench(BenchOptions options) {
 
   const int64_t memory_before_bytes = MemoryBytes("VmRSS");
   WEFT_ASSIGN_OR_RETURN(const Device where, DeviceOf(options.device));
-  WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<ComputeDevice> device,
-                        ComputeDevice::Open(DeviceOptions(plan, where)));
+  WEFT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ComputeDevice> device,
+      ComputeDevice::Open(
+          {.device = where, .host = HostTierOf(plan), .limit_bytes = plan.device_memory_bytes}));
   Profiler profiler;
   Context context = device->NewContext();
   if (options.by_operation) context.profiler = &profiler;
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                         NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
   WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
-  std::unique_ptr<OffloadedGradients> offload;
-  if (Offloads(plan)) {
-    offload =
-        std::make_unique<OffloadedGradients>(context, &model->parameters(), plan.bucket_bytes);
-  }
+  const PlannedOffload offload = PlannedOffload::Of(plan, context, &model->parameters());
   RandomTokens tokens(job.model.vocab_size, job.model.context);
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, Trainer::New(job, plan,
-                                                                       {.context = &context,
-                                                                        .model = model.get(),
-                                                                        .train = &tokens,
-                                                                        .reducer = offload.get(),
-                                                                        .graphs = options.graphs}));
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
+                        Trainer::New(job, plan,
+                                     {.context = &context,
+                                      .model = model.get(),
+                                      .train = &tokens,
+                                      .reducer = offload.gradients.get(),
+                                      .graphs = options.graphs}));
 
   Measured warmup, measured;
   WEFT_RETURN_IF_ERROR(Run(*trainer, context, options.warmup_steps, warmup));
@@ -355,6 +343,8 @@ int main(int argc, char** argv) {
   app.add_flag("--recompute", options.recompute);
   app.add_option("--offload", options.plan.offload_optimizer, "none, host or nvme");
   app.add_option("--offload-directory", options.plan.offload_directory);
+  app.add_option("--offload-activations", options.plan.offload_activations, "none or host");
+  app.add_option("--offload-parameters", options.plan.offload_parameters, "none or host");
   app.add_option("--link", options.plan.host_link_bytes_per_second, "Bytes per second");
   app.add_option("--device-memory", options.plan.device_memory_bytes, "Bytes");
   app.add_option("--bucket", options.plan.bucket_bytes, "Bytes of a bucket of gradients");

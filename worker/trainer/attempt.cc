@@ -111,11 +111,7 @@ Status Attempt::OpenDevice() {
   engine::ComputeDevice::Options options;
   options.limit_bytes = spec_.job.resources.memory_per_rank_bytes;
   if (spec_.plan.device_memory_bytes > 0) options.limit_bytes = spec_.plan.device_memory_bytes;
-  if (offloads()) {
-    options.host = {{.limit_bytes = spec_.job.resources.memory_per_rank_bytes,
-                     .link_bytes_per_second = spec_.plan.host_link_bytes_per_second,
-                     .directory = spec_.plan.offload_directory}};
-  }
+  options.host = engine::HostTierOf(spec_.plan, spec_.job.resources.memory_per_rank_bytes);
   if (spec_.plan.device == "cuda") {
     options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
     // A little more than needed where the device is newer; nothing where the plan predicts nothing.
@@ -200,10 +196,7 @@ Status Attempt::BuildModel() {
     reducer_ = std::make_unique<engine::DataParallel>(replicas, &model_->parameters(),
                                                       spec_.plan.bucket_bytes, context_.stream);
   }
-  if (offloads()) {
-    offload_ = std::make_unique<engine::OffloadedGradients>(context_, &model_->parameters(),
-                                                            spec_.plan.bucket_bytes);
-  }
+  offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters());
   WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
                                                        {.context = &context_,
                                                         .model = model_.get(),
@@ -217,7 +210,7 @@ Status Attempt::BuildModel() {
 }
 
 engine::GradientReducer* Attempt::GradientsLeave() const {
-  if (offload_ != nullptr) return offload_.get();
+  if (offload_.gradients != nullptr) return offload_.gradients.get();
   return reducer_.get();
 }
 
@@ -407,7 +400,7 @@ Status Attempt::RollBack() {
   // Made anew, so that without any checkpoint the training begins as it did the first time.
   trainer_.reset();
   reducer_.reset();
-  offload_.reset();
+  offload_ = {};
   model_.reset();
   WEFT_RETURN_IF_ERROR(BuildModel());
   WEFT_RETURN_IF_ERROR(trainer_->GatherState());

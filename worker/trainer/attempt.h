@@ -10,7 +10,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
 #include "worker/engine/nn/tensor_parallel.h"
-#include "worker/engine/techniques/offload/offloaded_gradients.h"
+#include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
@@ -63,7 +63,6 @@ class Attempt {
   int64_t saving_rank() const;
   Result<AttemptOutcome> TrainToTheEnd();
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
-  bool offloads() const { return spec_.plan.offload_optimizer != "none"; }
   /// Where gradients go when they are complete; none where they stay.
   engine::GradientReducer* GradientsLeave() const;
   Status OpenDevice();
@@ -113,8 +112,8 @@ class Attempt {
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
-  std::unique_ptr<engine::BucketReducer> reducer_;       ///< None for one rank.
-  std::unique_ptr<engine::OffloadedGradients> offload_;  ///< Where the plan offloads.
+  std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.
+  engine::PlannedOffload offload_;
   std::unique_ptr<engine::Trainer> trainer_;
   std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Of ranks that save: 0, or all.
   std::optional<LossCurve> curve_;                         ///< Rank 0.

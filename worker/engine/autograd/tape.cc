@@ -80,7 +80,7 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
   }
   auto replay = std::make_shared<Replay>(Replay{std::move(segment), {}, tape.Replay()});
   for (const Value& input : inputs) {
-    replay->saved.push_back(Tape::Save(input.tensor));
+    replay->saved.push_back(tape.Save(input.tensor));
     replay->input_nodes.push_back(input.node);
   }
   Tape preview = tape.Preview();
@@ -100,7 +100,7 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
                               WEFT_RETURN_IF_ERROR(replay->Run(ctx));
                               return replay->results[i].tensor;
                             })
-               : Tape::Save(out.values[i].tensor));
+               : Tape::AsItIs(out.values[i].tensor));
   }
   if (!needed) return out;
 

@@ -44,11 +44,14 @@ class SavedTensor {
   Remake remake_;
 };
 
-/// Keeps tensors for the backward pass in another form than they have.
+/// Keeps tensors for the backward pass in another form than they have, or elsewhere.
 class TensorKeeper {
  public:
   virtual ~TensorKeeper() = default;
+  /// An approximation will do.
   virtual Result<SavedTensor> Keep(Context& context, const Tensor& tensor) = 0;
+  /// The very same bits will come back.
+  virtual SavedTensor KeepExactly(Tensor tensor);
 };
 
 /// Records what a forward pass does and plays it backwards. Not thread-safe.
@@ -98,7 +101,12 @@ class Tape {
 
   ParameterGradients& parameters() const { return *parameters_; }
 
-  static SavedTensor Save(Tensor tensor) { return SavedTensor(std::move(tensor)); }
+  /// Keeps `tensor` as it is.
+  SavedTensor Save(Tensor tensor) const {
+    return keeper_ == nullptr ? AsItIs(std::move(tensor)) : keeper_->KeepExactly(std::move(tensor));
+  }
+  /// The same without a keeper.
+  static SavedTensor AsItIs(Tensor tensor) { return SavedTensor(std::move(tensor)); }
   /// Keeps `kept`, of which the content is made again when it is wanted.
   static SavedTensor Save(Tensor kept, SavedTensor::Remake remake) {
     return SavedTensor(std::move(kept), std::move(remake));
@@ -108,7 +116,8 @@ class Tape {
   void SetKeeper(TensorKeeper* keeper) { keeper_ = keeper; }
   /// Keeps `tensor`, of which an approximation will do; in a pass that is recorded.
   Result<SavedTensor> Keep(Context& context, const Tensor& tensor) const {
-    return keeper_ == nullptr ? Result<SavedTensor>(Save(tensor)) : keeper_->Keep(context, tensor);
+    return keeper_ == nullptr ? Result<SavedTensor>(AsItIs(tensor))
+                              : keeper_->Keep(context, tensor);
   }
 
   /// Appends an operation; only when Records its result. `name` is a string literal, for the
@@ -169,6 +178,10 @@ class Tape {
   bool defers_ = false;
   std::deque<Entry> deferred_;
 };
+
+inline SavedTensor TensorKeeper::KeepExactly(Tensor tensor) {
+  return Tape::AsItIs(std::move(tensor));
+}
 
 /// A part of a forward pass: the same inputs give bit for bit the same outputs each time.
 using Segment = std::function<Result<std::vector<Value>>(Context& context, Tape& tape,

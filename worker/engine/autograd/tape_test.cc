@@ -36,7 +36,7 @@ class TapeTest : public ::testing::Test {
     Value y = tape.NewValue(Vector(values), true);
     if (!tape.Records(y)) return y;
     tape.Record("multiply",
-                [this, factor, x_node = x.node, y_node = y.node, saved = Tape::Save(x.tensor)](
+                [this, factor, x_node = x.node, y_node = y.node, saved = tape.Save(x.tensor)](
                     Context& ctx, Tape& t) -> Status {
                   std::vector<float> dy = Values(t.TakeGradient(y_node));
                   WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));

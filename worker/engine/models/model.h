@@ -39,6 +39,9 @@ struct ModelOptions {
   bool shard_values = false;     ///< Ranks hold a part of each (ParameterSet::ShardValues).
   int64_t update_rank = 0;       ///< Which of them this is; read with shard_values.
   bool offload = false;          ///< Parameters stand in the host tier (ParameterSet::Offload).
+  bool stream_parameters =
+      false;  ///< And come to the device unit by unit (ParameterSet::StreamValues).
+  bool offload_activations = false;  ///< What blocks keep waits in the host tier.
 
   /// Ranks that share each matrix, or none; outlives the model.
   const TensorParallel* tensor = nullptr;

@@ -10,7 +10,7 @@ Result<Value> Gelu(Context& context, Tape& tape, const Value& x, kernels::GeluFo
   Value y = tape.NewValue(std::move(result), x.needs_gradient());
   if (!tape.Records(y)) return y;
   tape.Record("gelu backward",
-              [form, x_node = x.node, y_node = y.node, saved = Tape::Save(input)](
+              [form, x_node = x.node, y_node = y.node, saved = tape.Save(input)](
                   Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor at, saved.Restore(ctx));
@@ -30,7 +30,7 @@ Result<Value> Tanh(Context& context, Tape& tape, const Value& x) {
   Value y = tape.NewValue(result, x.needs_gradient());
   if (!tape.Records(y)) return y;
   tape.Record("tanh backward",
-              [x_node = x.node, y_node = y.node, saved = Tape::Save(std::move(result))](
+              [x_node = x.node, y_node = y.node, saved = tape.Save(std::move(result))](
                   Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor value, saved.Restore(ctx));

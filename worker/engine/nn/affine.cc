@@ -28,8 +28,8 @@ Result<Value> Affine::Forward(Context& context, Tape& tape, Value x) const {
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
   if (!tape.Records(y)) return y;
   tape.Record("affine backward",
-              [this, x_node = x.node, y_node = y.node, kept = Tape::Save(saved)](
-                  Context& ctx, Tape& t) -> Status {
+              [this, x_node = x.node, y_node = y.node, kept = tape.Save(saved)](Context& ctx,
+                                                                                Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor kept_input, kept.Restore(ctx));
                 Tensor dx;

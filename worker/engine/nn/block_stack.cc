@@ -25,6 +25,7 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       layers_(options.layers),
       remat_(options.remat),
       activation_bits_(options.activation_bits),
+      offload_activations_(options.offload_activations),
       operations_(options.operations) {
   WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
@@ -45,12 +46,20 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
                                      std::vector<KeyValueCache>* caches) const {
   Residual stream{std::move(x), {}};
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
-  for (const RematStep& step : remat_) {
+  std::shared_ptr<ActivationOffload> offload;
+  if (offload_activations_ && tape.recording()) {
+    offload = std::make_shared<ActivationOffload>(context.host, remat_.size());
+  }
+  for (size_t i = 0; i < remat_.size(); ++i) {
+    const RematStep& step = remat_[i];
     const int64_t last = step.end() - 1;
     if (step.first % uses == 0) {
       WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, first_unit_ + step.first / uses));
     }
-    WEFT_ASSIGN_OR_RETURN(stream, RunStep(context, tape, step, std::move(stream), batch, caches));
+    WEFT_ASSIGN_OR_RETURN(stream,
+                          offload == nullptr
+                              ? RunStep(context, tape, step, std::move(stream), batch, caches)
+                              : RunOffloaded(context, tape, i, std::move(stream), batch, offload));
     if (last % uses == uses - 1) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
       WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + last / uses,
@@ -58,6 +67,20 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
     }
   }
   return stream;
+}
+
+Result<Residual> BlockStack::RunOffloaded(Context& context, Tape& tape, size_t index, Residual x,
+                                          const TokenBatch& batch,
+                                          const std::shared_ptr<ActivationOffload>& offload) const {
+  tape.SetKeeper(offload.get());
+  Result<Residual> y = RunStep(context, tape, remat_[index], std::move(x), batch, nullptr);
+  tape.SetKeeper(nullptr);
+  WEFT_RETURN_IF_ERROR(y.status());
+  WEFT_RETURN_IF_ERROR(offload->EndForward(context, index));
+  // What is recorded last runs first.
+  tape.Record("fetch activations",
+              [offload, index](Context& ctx, Tape&) { return offload->StartBackward(ctx, index); });
+  return y;
 }
 
 void BlockStack::Note(const char* operation, int64_t layer) const {
@@ -111,8 +134,8 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
   if (parameters_->residence() != nullptr && step.first / uses != (step.end() - 1) / uses) {
     return InvalidError("blocks " + std::to_string(step.first) + " to " +
                         std::to_string(step.end() - 1) +
-                        " are recomputed at once, and ranks hold parts of their parameters; hint: "
-                        "resources.recompute_segment 1");
+                        " are recomputed at once, and parameters of one block at a time are in "
+                        "memory; hint: resources.recompute_segment 1");
   }
   WEFT_ASSIGN_OR_RETURN(Value input, Sum(context, tape, x));
   for (int64_t layer = step.first; layer < step.end(); ++layer) {

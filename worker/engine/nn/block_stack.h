@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/model/remat_schedule.h"
+#include "worker/engine/nn/activation_offload.h"
 #include "worker/engine/nn/transformer_block.h"
 
 namespace weft::engine {
@@ -22,6 +24,8 @@ struct BlockStackOptions {
   RematPlan remat;
   /// Of each value that a layer keeps but of queries, keys and values; 0: as it is.
   int64_t activation_bits = 0;
+  /// What layers keep waits in the host tier (activation_offload.h).
+  bool offload_activations = false;
   /// Gets what is done with layers, in order, as RematOperations says it; or none.
   std::vector<std::string>* operations = nullptr;
 };
@@ -39,6 +43,10 @@ class BlockStack {
                            std::vector<KeyValueCache>* caches = nullptr) const;
 
  private:
+  /// A step of the forward pass, which is to be recorded, between its start and its end.
+  Result<Residual> RunOffloaded(Context& context, Tape& tape, size_t index, Residual x,
+                                const TokenBatch& batch,
+                                const std::shared_ptr<ActivationOffload>& offload) const;
   Result<Residual> RunStep(Context& context, Tape& tape, const RematStep& step, Residual x,
                            const TokenBatch& batch, std::vector<KeyValueCache>* caches) const;
   Result<Residual> RunLayer(Context& context, Tape& tape, const RematStep& step, const Residual& x,
@@ -53,6 +61,7 @@ class BlockStack {
   int64_t layers_;
   RematPlan remat_;
   int64_t activation_bits_;
+  bool offload_activations_;
   std::vector<std::string>* operations_;
   std::vector<TransformerBlock> blocks_;
 };

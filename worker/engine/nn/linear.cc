@@ -53,40 +53,50 @@ PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index,
 
 Status PackedParameter::Pack(Context& context, Repack what) {
   const ParameterSet& parameters = *copies_->parameters;
-  if (parameters.values_sharded()) return OkStatus();
+  if (parameters.values_sharded() || parameters.streamed()) return OkStatus();
   bool trained = false;
   for (int64_t i = index(); i < index() + count(); ++i) trained |= parameters[i].trainable();
   if (version() > 0 && what == Repack::kTrained && !trained) return OkStatus();
   return copies_->Make(context);
 }
 
-Status PackedParameter::Copies::Make(Context& context) {
-  const TensorView master =
-      count == 1 ? parameters->padded_value(index) : parameters->stacked_value(index, count);
-  ++version;
-  if (products.fp8 != nullptr) return products.fp8->QuantizeWeight(context, master, fp8);
+TensorView PackedParameter::Copies::Master() const {
+  return count == 1 ? parameters->padded_value(index) : parameters->stacked_value(index, count);
+}
+
+// The packed copy alone is on the device, or the stored matrix where products read that.
+Status PackedParameter::Copies::Reserve(Context& context) {
+  const TensorView master = Master();
   if (packed.weight == nullptr) {
     WEFT_ASSIGN_OR_RETURN(packed,
                           spare->Take(context, master.shape[0], master.shape[1], products.compute));
   }
+  if (!parameters->offloaded()) return OkStatus();
+  kernels::PackedWeight& weight = *packed.weight;
+  WEFT_RETURN_IF_ERROR(packed.held.Set(context.allocator, Component::kParameters, weight.Bytes()));
+  if (!weight.reads_master() || stored) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(stored,
+                        Tensor::New(context, Component::kParameters, master.dtype, master.shape));
+  return OkStatus();
+}
+
+Status PackedParameter::Copies::Make(Context& context) {
+  const TensorView master = Master();
+  ++version;
+  if (products.fp8 != nullptr) return products.fp8->QuantizeWeight(context, master, fp8);
+  WEFT_RETURN_IF_ERROR(Reserve(context));
   if (parameters->offloaded()) return MakeOffloaded(context, master);
   WEFT_RETURN_IF_ERROR(packed.weight->Pack(context.stream, master));
   return packed.held.Set(context.allocator, Component::kParameters, packed.weight->Bytes());
 }
 
-// The packed copy alone is on the device, or the stored matrix where products read that.
 Status PackedParameter::Copies::MakeOffloaded(Context& context, const TensorView& master) {
   HostTier& host = *context.host;
   kernels::PackedWeight& weight = *packed.weight;
   for (int64_t i = index; i < index + count; ++i) host.updated().WaitFor(i);
-  WEFT_RETURN_IF_ERROR(packed.held.Set(context.allocator, Component::kParameters, weight.Bytes()));
   if (!weight.reads_master()) {
     return host.up().Move(static_cast<size_t>(weight.Bytes()),
                           [&] { return weight.Pack(context.stream, master); });
-  }
-  if (!stored) {
-    WEFT_ASSIGN_OR_RETURN(stored,
-                          Tensor::New(context, Component::kParameters, master.dtype, master.shape));
   }
   host.up().Copy(stored.view().data, master.data, master.Bytes());
   return weight.Pack(context.stream, stored);

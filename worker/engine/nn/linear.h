@@ -39,8 +39,8 @@ class PackedParameter {
   PackedParameter(ParameterSet* parameters, int64_t index, const ProductOptions& products,
                   int64_t count = 1);
 
-  /// Renews the copies from the master, padded rows included, where it may have changed. Of sharded
-  /// values their residence does that.
+  /// Renews the copies from the master, padded rows included, where it may have changed. Where
+  /// values come and go their residence does that.
   Status Pack(Context& context, Repack what);
 
   int64_t index() const { return copies_->index; }
@@ -66,9 +66,14 @@ class PackedParameter {
 
     Tensor stored;  ///< Copy on the device of an offloaded matrix that products read.
 
+    TensorView Master() const;
+    Status Reserve(Context& context) override;
     Status Make(Context& context) override;
     Status MakeOffloaded(Context& context, const TensorView& master);
-    void Drop() override { spare->Give(std::move(packed)); }
+    void Drop() override {
+      spare->Give(std::move(packed));
+      stored = {};
+    }
   };
   std::shared_ptr<Copies> copies_;
 };

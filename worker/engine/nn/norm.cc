@@ -96,11 +96,15 @@ Result<Norm::Output> Norm::Forward(Context& context, Tape& tape, const Residual&
   tape.Record("norm backward",
               [this, stream_node = x.stream.node, delta_node = x.delta.node,
                sum_node = out.stream.node, y_node = out.normalized.node, saved = std::move(saved),
-               rows = std::move(rows)](Context& ctx, Tape& t) -> Status {
+               saved_mean = tape.Save(std::move(rows.mean)),
+               saved_scale = tape.Save(std::move(rows.scale))](Context& ctx, Tape& t) -> Status {
                 const Tensor dy = t.TakeGradient(y_node);
                 const Tensor dsum =
                     sum_node == Value::kNoNode ? Tensor() : t.TakeGradient(sum_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
+                Statistics kept;
+                WEFT_ASSIGN_OR_RETURN(kept.mean, saved_mean.Restore(ctx));
+                WEFT_ASSIGN_OR_RETURN(kept.scale, saved_scale.Restore(ctx));
                 Tensor dx;
                 if (dsum && dsum.unique()) {
                   dx = dsum;
@@ -108,7 +112,7 @@ Result<Norm::Output> Norm::Forward(Context& context, Tape& tape, const Residual&
                   WEFT_ASSIGN_OR_RETURN(
                       dx, Tensor::New(ctx, Component::kWorkspace, input.dtype(), input.shape()));
                 }
-                WEFT_RETURN_IF_ERROR(Differentiate(ctx, t, dy, input, rows, dsum, dx));
+                WEFT_RETURN_IF_ERROR(Differentiate(ctx, t, dy, input, kept, dsum, dx));
                 WEFT_RETURN_IF_ERROR(t.AddGradient(ctx, delta_node, dx));
                 return t.AddGradient(ctx, stream_node, std::move(dx));
               });

@@ -13,6 +13,8 @@ class ParameterSet;
 class DerivedCopies {
  public:
   virtual ~DerivedCopies() = default;
+  /// Takes the memory that Make writes, where values are offloaded.
+  virtual Status Reserve(Context& context) = 0;
   /// Makes them of the values as they are placed now.
   virtual Status Make(Context& context) = 0;
   /// They are not used until they are made again.

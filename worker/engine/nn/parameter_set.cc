@@ -27,6 +27,12 @@ int64_t Aligned(int64_t elements, int64_t ranks) {
   return (elements + unit - 1) / unit * unit;
 }
 
+/// A table of which unit 0 reads rows, in the forward pass alone.
+bool LookedUp(const Parameter& parameter) {
+  return parameter.role == ParameterRole::kTokenEmbedding ||
+         parameter.role == ParameterRole::kPositionEmbedding;
+}
+
 int64_t StoredElements(const Parameter& parameter) {
   return parameter.shape.Elements() / parameter.shape[0] * parameter.padded_rows;
 }
@@ -314,8 +320,7 @@ void ParameterSet::LayOutRegions(DType matrices) {
                                      [](const Parameter& p) { return p.trainable(); });
     const int64_t last_unit = first == used_last_ ? unit_ : parameter.unit;
     const bool is_matrix = parameter.shape.rank >= 2;
-    const bool looked_up = parameter.role == ParameterRole::kTokenEmbedding ||
-                           parameter.role == ParameterRole::kPositionEmbedding;
+    const bool looked_up = LookedUp(parameter);
     const auto [it, is_new] = found.try_emplace(
         Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up), regions_.size());
     if (is_new) {
@@ -397,10 +402,55 @@ Tensor ParameterSet::MoveGradients(Tensor memory) {
   return memory;
 }
 
+// Tables that are looked up stand last.
+void ParameterSet::LayOutUnitOperands() {
+  unit_sizes_.assign(static_cast<size_t>(units()), {});
+  unit_operands_.resize(static_cast<size_t>(units()));
+  for (const bool tables : {false, true}) {
+    for (Parameter& parameter : parameters_) {
+      if (!ReadDirectly(parameter) || LookedUp(parameter) != tables) continue;
+      UnitSizes& sizes = unit_sizes_[static_cast<size_t>(parameter.unit)];
+      if (!parameter.stacked) {
+        sizes.all =
+            (sizes.all + kAlignElements * 4 - 1) / (kAlignElements * 4) * kAlignElements * 4;
+      }
+      parameter.operand_offset = sizes.all;
+      sizes.all += StoredElements(parameter) * static_cast<int64_t>(DTypeSize(parameter.dtype));
+      if (!tables) sizes.without_tables = sizes.all;
+    }
+  }
+}
+
+Status ParameterSet::ReserveOperands(Context& context, int64_t unit, bool tables) {
+  UnitOperands& operands = unit_operands_[static_cast<size_t>(unit)];
+  const UnitSizes& sizes = unit_sizes_[static_cast<size_t>(unit)];
+  operands.tables = tables;
+  WEFT_ASSIGN_OR_RETURN(operands.memory,
+                        Tensor::New(context, Component::kParameters, DType::kU8,
+                                    Shape{tables ? sizes.all : sizes.without_tables}));
+  return OkStatus();
+}
+
+void ParameterSet::BringOperands(Context& context, int64_t unit) const {
+  const UnitOperands& operands = unit_operands_[static_cast<size_t>(unit)];
+  for (int64_t i = 0; i < size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (parameter.unit != unit || parameter.operand_offset < 0) continue;
+    if (LookedUp(parameter) && !operands.tables) continue;
+    const TensorView from = padded_value(i);
+    context.host->up().Copy(operands.memory.As<uint8_t>() + parameter.operand_offset, from.data,
+                            from.Bytes());
+  }
+}
+
 Status ParameterSet::AllocateOperands(Context& context) {
+  if (streamed_) {
+    LayOutUnitOperands();
+    return OkStatus();
+  }
   size_t bytes = 0;
   for (Parameter& parameter : parameters_) {
-    if (parameter.shape.rank >= 2 && !parameter.read_directly) continue;
+    if (!ReadDirectly(parameter)) continue;
     if (!parameter.stacked) bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     parameter.operand_offset = static_cast<int64_t>(bytes);
     bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
@@ -411,7 +461,7 @@ Status ParameterSet::AllocateOperands(Context& context) {
 }
 
 Status ParameterSet::UploadOperands(Context& context, bool matrices) const {
-  if (!offloaded_) return OkStatus();
+  if (!offloaded_ || streamed_) return OkStatus();
   for (int64_t i = 0; i < size(); ++i) {
     if (parameters_[i].operand_offset < 0 || (parameters_[i].shape.rank >= 2) != matrices) continue;
     context.host->updated().WaitFor(i);
@@ -552,8 +602,12 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
 TensorView ParameterSet::OperandView(int64_t index, int64_t count, bool padded) const {
   TensorView view = ValueView(index, count, padded);
   if (!offloaded_) return view;
-  WEFT_CHECK(parameters_[index].operand_offset >= 0, "only packed copies of it are on the device");
-  view.data = operands_.As<uint8_t>() + parameters_[index].operand_offset;
+  const Parameter& parameter = parameters_[index];
+  WEFT_CHECK(parameter.operand_offset >= 0, "only packed copies of it are on the device");
+  const Tensor& memory =
+      streamed_ ? unit_operands_[static_cast<size_t>(parameter.unit)].memory : operands_;
+  WEFT_CHECK(memory, "read before it was brought: " + parameter.name);
+  view.data = memory.As<uint8_t>() + parameter.operand_offset;
   return view;
 }
 

@@ -81,7 +81,8 @@ struct Parameter {
   int64_t unit = 0;             ///< See ParameterSet::StartUnit.
   size_t value_offset = 0;      ///< First byte in the buffer of values; of sharded ones element.
   bool read_directly = false;   ///< See ParameterSet::SetReadDirectly.
-  int64_t operand_offset = -1;  ///< First byte in that of operands, where it has a place there.
+  int64_t operand_offset = -1;  ///< First byte in that of operands (of the unit, where values are
+                                ///< streamed), where it has a place there.
   int64_t gradient_offset = 0;  ///< First element in that of gradients; -1 when frozen.
 
   bool trainable() const { return gradient_offset >= 0; }
@@ -212,6 +213,18 @@ class ParameterSet {
   void Offload() { offloaded_ = true; }
   bool offloaded() const { return offloaded_; }
 
+  /// Offloaded values have no copies on the device but for those that a residence
+  /// (parameter_residence.h) brings, unit by unit. Before Allocate.
+  void StreamValues() { streamed_ = true; }
+  bool streamed() const { return streamed_; }
+  /// Takes memory on the device for what operations read directly of `unit`: all, or with
+  /// `tables` false all but what is looked up (the tables of unit 0, which no backward pass reads).
+  Status ReserveOperands(Context& context, int64_t unit, bool tables);
+  /// Fills it.
+  void BringOperands(Context& context, int64_t unit) const;
+  /// Gives it back.
+  void DropOperands(int64_t unit) { unit_operands_[static_cast<size_t>(unit)] = {}; }
+
   /// Makes both buffers (gradients only when asked), all zero. `matrices` is f32 or bf16.
   Status Allocate(Context& context, bool with_gradients, DType matrices = DType::kF32);
 
@@ -242,7 +255,7 @@ class ParameterSet {
     return OperandView(first, count, false);
   }
   /// Renews the copies of offloaded values, of matrices or of vectors, each as soon as an update
-  /// under way is done with it.
+  /// under way is done with it. Nothing where they are streamed.
   Status UploadOperands(Context& context, bool matrices) const;
 
   /// None for a frozen parameter, and while it has no place. That of a weight with factors is of
@@ -330,6 +343,10 @@ class ParameterSet {
     std::shared_ptr<DerivedCopies> copies;
   };
   const std::vector<CopiesOf>& copies() const { return copies_; }
+  /// The unit that computes with the copies made of `first`.
+  int64_t UnitOfCopies(int64_t first) const {
+    return first == used_last_ ? unit_ : parameters_[first].unit;
+  }
   PackedCopies& spare_copies() { return spare_copies_; }
 
  private:
@@ -339,7 +356,11 @@ class ParameterSet {
   void LayOutGradients();
   void LayOutRegions(DType matrices);
   Status AllocateShards(Context& context);
+  bool ReadDirectly(const Parameter& parameter) const {
+    return parameter.shape.rank < 2 || parameter.read_directly;
+  }
   Status AllocateOperands(Context& context);
+  void LayOutUnitOperands();
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView OperandView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
@@ -351,6 +372,7 @@ class ParameterSet {
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool offloaded_ = false;
+  bool streamed_ = false;
   bool values_follow_gradients_ = false;
   int64_t unit_ = 0;        ///< Of what is registered next.
   int64_t used_last_ = -1;  ///< See UseInLastUnit.
@@ -367,6 +389,16 @@ class ParameterSet {
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
   Tensor values_;                     ///< Bytes: parameters differ in type.
   Tensor operands_;                   ///< Bytes; none where values are not offloaded.
+  struct UnitOperands {
+    Tensor memory;  ///< Bytes; none: not on the device.
+    bool tables = false;
+  };
+  struct UnitSizes {
+    int64_t all = 0;
+    int64_t without_tables = 0;
+  };
+  std::vector<UnitOperands> unit_operands_;  ///< By unit, where values are streamed.
+  std::vector<UnitSizes> unit_sizes_;        ///< Likewise; bytes.
   Tensor gradients_;
   std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
 };

@@ -198,23 +198,24 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
         2 * ProductFlops(*batch.starts_on_host, causal_, window_, heads_ * head_dim_), 0);
   }
   Value y = tape.NewValue(out, qkv.needs_gradient());
-  if (!tape.Records(y)) return Attended{y, Tape::Save(y.tensor)};
+  if (!tape.Records(y)) return Attended{y, Tape::AsItIs(y.tensor)};
   // The product after it reads the same: it is kept once.
   WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, out));
   out = {};
   tape.Record("attention backward",
               [this, args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,
                host_starts = batch.starts_on_host, positions = batch.positions,
-               saved_qkv = Tape::Save(qkv.tensor), saved_out = kept,
-               log_sum_exp = std::move(log_sum_exp)](Context& ctx, Tape& t) -> Status {
+               saved_qkv = tape.Save(qkv.tensor), saved_out = kept,
+               saved_sums = tape.Save(std::move(log_sum_exp))](Context& ctx, Tape& t) -> Status {
                 const Tensor dout = t.TakeGradient(y_node);
                 WEFT_ASSIGN_OR_RETURN(Tensor packed, saved_qkv.Restore(ctx));
                 WEFT_ASSIGN_OR_RETURN(Tensor attended, saved_out.Restore(ctx));
+                WEFT_ASSIGN_OR_RETURN(Tensor sums, saved_sums.Restore(ctx));
                 WEFT_ASSIGN_OR_RETURN(Tensor dqkv, Tensor::New(ctx, Component::kWorkspace,
                                                                packed.dtype(), packed.shape()));
                 const Projections d(dqkv, heads_ * head_dim_, kv_heads_ * head_dim_);
                 WEFT_RETURN_IF_ERROR(kernels::AttentionBackward(
-                    ctx.stream, {.forward = args_for(packed, starts, attended, log_sum_exp),
+                    ctx.stream, {.forward = args_for(packed, starts, attended, sums),
                                  .dout = dout,
                                  .dq = d.q,
                                  .dk = d.k,

@@ -85,7 +85,7 @@ Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParall
     WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, x.tensor));
     return ShardsInput{std::move(x), std::move(kept)};
   }
-  SavedTensor saved = Tape::Save(x.tensor);
+  SavedTensor saved = tape.Save(x.tensor);
   if (ranks == nullptr) return ShardsInput{std::move(x), std::move(saved)};
   const bool needs_gradient = x.needs_gradient();
   Tensor all = x.tensor;

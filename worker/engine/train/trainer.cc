@@ -13,6 +13,7 @@
 #include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/train/guard.h"
+#include "worker/engine/train/link_stalls.h"
 #include "worker/engine/train/pipeline_run.h"
 
 namespace weft::engine {
@@ -190,8 +191,9 @@ Status Trainer::EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, St
   return EnqueueUpdate(report);
 }
 
-Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, const StepReport& report) {
+Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report) {
   Context& context = *parts_.context;
+  LinkStalls stalls(context.host, &report.seconds);
   GradientReducer* reducer = parts_.reducer;
   const auto gradient_scale = context.Number(GradientScale(report), &StepNumbers::gradient_scale);
   WEFT_RETURN_IF_ERROR(totals_.Clear(context));
@@ -219,6 +221,7 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, const StepRe
                                             &totals_.device()->loss));
     batches[k] = {};
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "forward", &PhaseSeconds::forward));
+    stalls.Charge(&PhaseSeconds::forward);
     WEFT_RETURN_IF_ERROR(tape.RunBackward(context));
     WEFT_RETURN_IF_ERROR(gradients_.FinishPass(context));
     if (noise_scale_ && k == 0 && !reduces) {
@@ -226,6 +229,7 @@ Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, const StepRe
           MeasureSmallBatch(parts_.model->parameters().differentiated_gradients()));
     }
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "backward", &PhaseSeconds::backward));
+    stalls.Charge(&PhaseSeconds::backward);
   }
   return OkStatus();
 }
@@ -403,7 +407,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
        .made = &totals->made}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
-  if (context.host != nullptr) return UpdateOffloaded(report);
+  if (parameters.offloaded()) return UpdateOffloaded(report);
   WEFT_RETURN_IF_ERROR(UpdateParameters(report));
   if (!parts().empty()) {
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));

@@ -138,7 +138,7 @@ class Trainer {
   /// `loss_fails`: the loss is to be infinite.
   Status EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report);
   float GradientScale(const StepReport& report) const;
-  Status ForwardAndBackward(std::vector<MicroBatch> batches, const StepReport& report);
+  Status ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report);
   /// The same as a rank of a pipeline.
   Status RunPipeline(std::vector<MicroBatch> batches, StepReport& report);
   Status SumLosses(bool fails, PhaseSeconds& seconds);

@@ -82,7 +82,7 @@ Status Trainer::FinishDelayed() {
 }
 
 Status Trainer::GatherState() {
-  if (parts_.context->host == nullptr) return OkStatus();
+  if (!parts_.model->parameters().offloaded()) return OkStatus();
   WEFT_RETURN_IF_ERROR(FinishDelayed());
   return updater_->Gather(*parts_.context);
 }

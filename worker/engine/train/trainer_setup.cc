@@ -38,6 +38,15 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_optimizer " + plan.offload_optimizer +
                         ", but the model stands on the device");
   }
+  if (plan.offload_activations != "none" && parts.context->host == nullptr) {
+    return InvalidError("plan.offload_activations " + plan.offload_activations +
+                        ", but there is no host tier");
+  }
+  if (parts.model->parameters().streamed() !=
+      (plan.offload_parameters != "none" && parts.model->parameters().residence() != nullptr)) {
+    return InvalidError("plan.offload_parameters " + plan.offload_parameters +
+                        ", but nothing brings parameters to the device so");
+  }
   if (parts.model->parameters().of_stage() != (parts.pipeline != nullptr) ||
       parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
     return InvalidError("the model was made for another mesh than the trainer");
@@ -106,7 +115,9 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
           .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1,
           .shard_values = plan.zero_stage > 2 && plan.mesh.data > 1,
-          .offload = plan.offload_optimizer != "none"};
+          .offload = plan.offload_optimizer != "none",
+          .stream_parameters = plan.offload_parameters != "none",
+          .offload_activations = plan.offload_activations != "none"};
 }
 
 Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
@@ -123,7 +134,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
   Context state = *parts.context;
-  if (state.host != nullptr) state.allocator = &state.host->allocator();
+  if (parts.model->parameters().offloaded()) state.allocator = &state.host->allocator();
   WEFT_ASSIGN_OR_RETURN(
       trainer->updater_,
       Updater::New(state, job, parts.model->parameters(),

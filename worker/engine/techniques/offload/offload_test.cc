@@ -1,8 +1,6 @@
 // Training with state in the host tier against plain training: the same bits.
 #include <cstring>
 #include <limits>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,115 +13,12 @@
 #include "kernels/cpu/isa.h"
 #include "worker/engine/optim/fused_optimizer.h"
 #include "worker/engine/optim/schedule.h"
-#include "worker/engine/techniques/offload/offloaded_gradients.h"
-#include "worker/engine/tensor/compute_device.h"
-#include "worker/engine/testing/tiny_run.h"
-#include "worker/engine/testing/token_streams.h"
+#include "worker/engine/techniques/offload/testing.h"
 
 namespace weft::engine {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kBucketBytes = 16384;  // several buckets, also of tiny models
-
-/// A model and its trainer on a device with a host tier below it, or without.
-struct Training {
-  std::unique_ptr<ComputeDevice> device;
-  Context context;
-  std::unique_ptr<Model> model;
-  std::unique_ptr<OffloadedGradients> offload;
-  std::unique_ptr<RandomTokens> tokens;
-  std::unique_ptr<Trainer> trainer;
-
-  Training() = default;
-  Training(const JobSpec& job, const Plan& plan, bool offloads) {
-    const Status made = Make(job, plan, offloads);
-    WEFT_CHECK(made.ok(), made.message());
-  }
-
-  Status Make(const JobSpec& job, Plan plan, bool offloads) {
-    kernels::cpu::SetThreads(1);
-    tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
-    if (!offloads) {
-      plan.offload_optimizer = "none";
-    } else if (plan.offload_optimizer == "none") {
-      plan.offload_optimizer = "host";
-    }
-    const bool disk = plan.offload_optimizer == "nvme";
-    ComputeDevice::Options options;
-    options.limit_bytes = plan.device_memory_bytes;
-    if (offloads) {
-      options.host = {{.link_bytes_per_second = plan.host_link_bytes_per_second,
-                       .directory = disk ? ::testing::TempDir() : ""}};
-    }
-    WEFT_ASSIGN_OR_RETURN(device, ComputeDevice::Open(options));
-    context = device->NewContext();
-    WEFT_ASSIGN_OR_RETURN(model, NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
-    WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
-    if (offloads) {
-      offload = std::make_unique<OffloadedGradients>(context, &model->parameters(), kBucketBytes);
-    }
-    WEFT_ASSIGN_OR_RETURN(trainer, Trainer::New(job, plan,
-                                                {.context = &context,
-                                                 .model = model.get(),
-                                                 .train = tokens.get(),
-                                                 .validation = tokens.get(),
-                                                 .reducer = offload.get()}));
-    return OkStatus();
-  }
-
-  std::map<std::string, std::vector<float>> State() {
-    std::map<std::string, std::vector<float>> state;
-    const Status gathered = trainer->GatherState();
-    WEFT_CHECK(gathered.ok(), gathered.message());
-    for (const NamedTensor& tensor : trainer->StateTensors()) {
-      state[tensor.name] = ValuesOf(tensor.view);
-    }
-    return state;
-  }
-};
-
-using State = std::map<std::string, std::vector<float>>;
-
-/// The names of tensors that are not the same in both.
-std::string Differing(const State& a, const State& b) {
-  std::string names;
-  for (const auto& [name, values] : a) {
-    if (!b.contains(name) || b.at(name) != values) names += name + " ";
-  }
-  return names + (a.size() == b.size() ? "" : "and others");
-}
-
-/// Trains both ways and compares all that is left and told.
-void ExpectSame(const JobSpec& job, const Plan& plan, int steps = 4) {
-  Training plain(job, plan, false), offloaded(job, plan, true);
-  for (int i = 0; i < steps; ++i) {
-    const auto a = plain.trainer->Step(), b = offloaded.trainer->Step();
-    ASSERT_TRUE(a.ok() && b.ok()) << a.status().message() << b.status().message();
-    EXPECT_EQ(a->loss, b->loss) << i;
-    EXPECT_EQ(a->gradient_norm, b->gradient_norm) << i;
-    EXPECT_EQ(a->skipped, b->skipped);
-    EXPECT_EQ(a->loss_scale, b->loss_scale);
-    ASSERT_EQ(a->norms.size(), b->norms.size());
-    for (size_t g = 0; g < a->norms.size(); ++g) {
-      EXPECT_EQ(a->norms[g].gradient, b->norms[g].gradient);
-      EXPECT_EQ(a->norms[g].parameter, b->norms[g].parameter);
-    }
-  }
-  EXPECT_EQ(Differing(plain.State(), offloaded.State()), "");
-  const auto a = plain.trainer->Evaluate(), b = offloaded.trainer->Evaluate();
-  ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_EQ(a->loss, b->loss);
-}
-
-JobSpec LlamaJob() {
-  JobSpec job = TinyJob(4);
-  job.model.family = "llama";
-  job.model.kv_heads = 1;
-  job.model.untied_classifier = true;
-  return job;
-}
 
 TEST(OffloadTest, HasTheBitsOfPlainTrainingInEveryPrecision) {
   for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {

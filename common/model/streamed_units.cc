@@ -1,0 +1,66 @@
+#include "common/model/streamed_units.h"
+
+#include <algorithm>
+
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
+
+namespace weft {
+namespace {
+
+// Vectors and matrices begin on 64 bytes.
+int64_t Aligned(int64_t elements) {
+  return (elements + 15) / 16 * 16;
+}
+
+bool LookedUp(const ParameterInfo& parameter) {
+  return parameter.kind == ParameterKind::kTokenEmbedding ||
+         parameter.kind == ParameterKind::kPositionEmbedding;
+}
+
+/// Calls `visit` with each parameter and its unit.
+template <class Visitor>
+void ForEachParameter(const ModelSpec& model, Visitor&& visit) {
+  const int64_t last = DistinctBlocks(model) + 1;
+  int64_t unit = 0;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.block >= 0) {
+      unit = parameter.block + 1;
+    } else if (unit > 0) {
+      unit = last;
+    }
+    visit(parameter, unit);
+  }
+}
+
+}  // namespace
+
+std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model) {
+  std::vector<StreamedUnit> units(static_cast<size_t>(DistinctBlocks(model)) + 2);
+  ForEachParameter(model, [&](const ParameterInfo& parameter, int64_t index) {
+    StreamedUnit& unit = units[static_cast<size_t>(index)];
+    const int64_t elements = parameter.StoredElements();
+    if (!parameter.matrix()) {
+      unit.vectors += Aligned(elements);
+      return;
+    }
+    const bool classifies = IsClassifier(model, parameter);
+    if (LookedUp(parameter)) unit.looked_up += Aligned(elements);
+    if (LookedUp(parameter) && !classifies) return;
+    StreamedUnit& product = LookedUp(parameter) ? units.back() : unit;
+    product.matrices += elements;
+    const int64_t columns = parameter.shape[1];
+    if (elements / columns % 32 == 0 && columns % 32 == 0) product.in_tiles += elements;
+  });
+  return units;
+}
+
+int64_t FirstDifferentiatedUnit(const ModelSpec& model) {
+  int64_t first = DistinctBlocks(model) + 2;
+  ForEachParameter(model, [&](const ParameterInfo& parameter, int64_t unit) {
+    if (IsTrained(model, parameter)) first = std::min(first, unit);
+  });
+  return first;
+}
+
+}  // namespace weft

@@ -1,0 +1,151 @@
+// Saved tensors that wait in the host tier against saved tensors that stay: the same bits, and as
+// many bytes in each tier and over the link as the planner says.
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/model/memory_model.h"
+#include "worker/engine/techniques/offload/testing.h"
+#include "worker/engine/testing/product_kind.h"
+
+namespace weft::engine {
+namespace {
+
+Plan HostPlan(const std::string& precision, int64_t micro_batch = 4, int64_t accumulation = 1) {
+  Plan plan = TinyPlan(precision, micro_batch, accumulation);
+  plan.offload_activations = "host";
+  return plan;
+}
+
+TEST(ActivationOffloadTest, HasTheBitsOfPlainTraining) {
+  JobSpec job = TinyJob(4);
+  job.model.layers = 4;
+  job.model.dropout = 0.1;
+  for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
+    for (const char* optimizer : {"none", "host"}) {
+      SCOPED_TRACE(std::string(precision) + " " + optimizer);
+      Plan plan = HostPlan(precision, 2, 2);
+      plan.offload_optimizer = optimizer;
+      ExpectSame(job, plan, 3);
+      ExpectSame(LlamaJob(), plan, 2);
+    }
+  }
+}
+
+TEST(ActivationOffloadTest, HasThemWithEveryPolicyAndWithSharedAndFrozenBlocks) {
+  JobSpec job = TinyJob(4);
+  job.model.layers = 4;
+  Plan plan = HostPlan("bf16");
+  plan.block_memory_policy = {"recompute", "recompute", "attention", "keep"};
+  ExpectSame(job, plan, 3);
+  plan.recompute_segment = 2;
+  ExpectSame(job, plan, 3);
+  plan.recompute_segment = 1;
+  plan.block_memory_policy.clear();
+  plan.recompute_schedule = {"F_ck 0", "F_none 1", "F_all 2",       "F_all 3", "B 3",
+                             "B 2",    "F_all 0",  "F_attention 1", "B 1",     "B 0"};
+  ExpectSame(job, plan, 3);
+  plan.recompute_schedule.clear();
+  for (const char* norms : {"post", "none"}) {
+    JobSpec other = job;
+    other.model.norm_position = norms;
+    ExpectSame(other, plan, 3);
+  }
+  job.model.distinct_blocks = 2;
+  ExpectSame(job, plan, 3);
+  job.model.distinct_blocks = 0;
+  job.model.freeze = {"transformer.w*", "*.h.0.*", "*.h.2.mlp.*"};
+  ExpectSame(job, plan, 3);
+  job = TinyJob(4);
+  job.model.layers = 1;
+  ExpectSame(job, plan, 3);
+}
+
+struct Measured {
+  int64_t device = 0;
+  int64_t host = 0;
+  int64_t bytes_down = 0;
+  int64_t bytes_up = 0;
+  PhaseSeconds seconds;
+};
+
+Measured Train(const JobSpec& job, const Plan& plan) {
+  Training training(job, plan, true);
+  EXPECT_TRUE(training.trainer->Step().ok());
+  HostTier& host = *training.context.host;
+  const LinkTotals down = host.down().totals(), up = host.up().totals();
+  const auto report = training.trainer->Step();
+  EXPECT_TRUE(report.ok()) << report.status().message();
+  return {training.context.allocator->Peaks().activations_bytes,
+          host.allocator().Peaks().activations_bytes, host.down().totals().bytes - down.bytes,
+          host.up().totals().bytes - up.bytes, report->seconds};
+}
+
+TEST(ActivationOffloadTest, BytesOfBothTiersAndOverTheLinkAreThoseOfThePlanner) {
+  for (const char* family : {"gpt2", "llama"}) {
+    JobSpec job = TinyJob(2);
+    job.model.family = family;
+    job.model.layers = 6;
+    job.model.width = 128;
+    job.model.heads = 4;
+    job.model.vocab_size = 700;
+    job.model.context = 128;
+    for (const char* norms : {"pre", "post"}) {
+      if (family == std::string("llama") && norms == std::string("post")) continue;
+      job.model.norm_position = norms;
+      for (const char* precision : {"fp32", "bf16"}) {
+        for (const auto& policies :
+             {std::vector<std::string>{}, std::vector<std::string>(6, "recompute"),
+              std::vector<std::string>(6, "attention"),
+              std::vector<std::string>{"recompute", "recompute", "attention"}}) {
+          SCOPED_TRACE(std::string(family) + " " + norms + " " + precision + " " +
+                       (policies.empty() ? "keep" : policies.back()));
+          Plan plan = HostPlan(precision, 2);
+          plan.block_memory_policy = policies;
+          const Measured measured = Train(job, plan);
+          MemoryInputs inputs;
+          inputs.shape = ShapeOf(job);
+          inputs.micro_batch = 2;
+          inputs.sequence_length = job.model.context;
+          inputs.precision = &PrecisionOf(precision);
+          inputs.remat = *RematOf(plan, job.model.layers);
+          inputs.offload_activations = true;
+          const int64_t device = PredictDeviceTier(inputs).activations_bytes;
+          const int64_t host = PredictMemory(inputs).activations_bytes - device;
+          EXPECT_NEAR(static_cast<double>(device) / static_cast<double>(measured.device), 1, 0.01)
+              << device << " " << measured.device;
+          EXPECT_NEAR(static_cast<double>(host) / static_cast<double>(measured.host), 1, 0.01)
+              << host << " " << measured.host;
+          EXPECT_EQ(measured.bytes_down, measured.host);
+          EXPECT_EQ(measured.bytes_up, measured.host);
+          EXPECT_EQ(OffloadedActivationBytes(inputs), host);
+        }
+      }
+    }
+  }
+}
+
+// Memory is given back at fixed places, and who stands still there says so.
+TEST(ActivationOffloadTest, ASlowLinkTakesTimeThatIsCountedAndNoMemory) {
+  JobSpec job = TinyJob(2);
+  job.model.layers = 6;
+  job.model.width = 64;
+  job.model.context = 64;
+  Plan plan = HostPlan("fp32", 2);
+  const Measured fast = Train(job, plan);
+  constexpr double kSeconds = 0.5;
+  plan.host_link_bytes_per_second =
+      static_cast<int64_t>(static_cast<double>(fast.bytes_down) / kSeconds);
+  const Measured slow = Train(job, plan);
+  EXPECT_EQ(slow.device, fast.device);
+  EXPECT_EQ(slow.host, fast.host);
+  // Half a second each way, of which computing hides less than the slowest machine needs for it.
+  EXPECT_GT(slow.seconds.communication_exposed, 2 * kSeconds - 2 * fast.seconds.Total() - 0.2);
+  EXPECT_GT(slow.seconds.communication_exposed, fast.seconds.communication_exposed);
+  EXPECT_LT(slow.seconds.forward + slow.seconds.backward, slow.seconds.Total());
+}
+
+}  // namespace
+}  // namespace weft::engine

@@ -1,0 +1,24 @@
+#include "worker/engine/techniques/offload/planned_offload.h"
+
+namespace weft::engine {
+
+std::optional<HostTier::Options> HostTierOf(const Plan& plan, int64_t limit_bytes) {
+  if (plan.offload_optimizer == "none" && plan.offload_activations == "none") return std::nullopt;
+  return HostTier::Options{.limit_bytes = limit_bytes,
+                           .link_bytes_per_second = plan.host_link_bytes_per_second,
+                           .directory = plan.offload_directory};
+}
+
+PlannedOffload PlannedOffload::Of(const Plan& plan, Context& context, ParameterSet* parameters) {
+  PlannedOffload offload;
+  if (plan.offload_optimizer != "none") {
+    offload.gradients =
+        std::make_unique<OffloadedGradients>(context, parameters, plan.bucket_bytes);
+  }
+  if (plan.offload_parameters != "none") {
+    offload.parameters = std::make_unique<StreamedParameters>(context, parameters);
+  }
+  return offload;
+}
+
+}  // namespace weft::engine

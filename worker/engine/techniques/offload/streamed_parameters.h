@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::engine {
+
+/// Brings parameters that stand in the host tier to the device, unit by unit (Rajbhandari et al.
+/// 2021, "ZeRO-Infinity", arXiv 2104.07857): while one is computed with, the next is under way. Of
+/// a unit what operations read as it is comes, and the copies for products. Memory is taken and
+/// given back by whoever computes, so that what is held at a time does not depend on the link.
+class StreamedParameters : public ParameterResidence {
+ public:
+  /// Both outlive this, which is the residence of `parameters` (ParameterSet::StreamValues) for as
+  /// long as it lives. `context` has a host tier.
+  StreamedParameters(Context& context, ParameterSet* parameters);
+
+  /// Waits for what is under way.
+  ~StreamedParameters() override;
+
+  Status Fetch(Context& context, int64_t unit, Pass pass) override;
+  Status Release(int64_t unit) override;
+
+ private:
+  struct Unit {
+    std::vector<DerivedCopies*> copies;
+    int64_t job = 0;  ///< Of the lane up, where it comes or is there; 0: it is not.
+  };
+  Status Start(Context& context, int64_t unit, Pass pass);
+
+  HostTier* host_;
+  ParameterSet* parameters_;
+  std::vector<Unit> units_;
+  int64_t first_differentiated_;  ///< Unit below which no backward pass goes.
+};
+
+}  // namespace weft::engine

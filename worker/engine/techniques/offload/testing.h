@@ -1,0 +1,114 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/techniques/offload/planned_offload.h"
+#include "worker/engine/tensor/compute_device.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+
+inline constexpr int64_t kBucketBytes = 16384;  // several buckets, also of tiny models
+
+/// A model and its trainer on a device with a host tier below it, or without.
+struct Training {
+  std::unique_ptr<ComputeDevice> device;
+  Context context;
+  std::unique_ptr<Model> model;
+  PlannedOffload offload;
+  std::unique_ptr<RandomTokens> tokens;
+  std::unique_ptr<Trainer> trainer;
+
+  Training() = default;
+  Training(const JobSpec& job, const Plan& plan, bool offloads) {
+    const Status made = Make(job, plan, offloads);
+    WEFT_CHECK(made.ok(), made.message());
+  }
+
+  Status Make(const JobSpec& job, Plan plan, bool offloads) {
+    kernels::cpu::SetThreads(1);
+    tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
+    if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;
+    if (!offloads) {
+      plan.offload_optimizer = plan.offload_activations = plan.offload_parameters = "none";
+    } else if (plan.offload_optimizer == "none" && plan.offload_activations == "none") {
+      plan.offload_optimizer = "host";
+    }
+    if (plan.offload_optimizer == "nvme") plan.offload_directory = ::testing::TempDir();
+    ComputeDevice::Options options;
+    options.limit_bytes = plan.device_memory_bytes;
+    options.host = HostTierOf(plan);
+    WEFT_ASSIGN_OR_RETURN(device, ComputeDevice::Open(options));
+    context = device->NewContext();
+    WEFT_ASSIGN_OR_RETURN(model, NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
+    WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
+    offload = PlannedOffload::Of(plan, context, &model->parameters());
+    WEFT_ASSIGN_OR_RETURN(trainer, Trainer::New(job, plan,
+                                                {.context = &context,
+                                                 .model = model.get(),
+                                                 .train = tokens.get(),
+                                                 .validation = tokens.get(),
+                                                 .reducer = offload.gradients.get()}));
+    return OkStatus();
+  }
+
+  std::map<std::string, std::vector<float>> State() {
+    std::map<std::string, std::vector<float>> state;
+    const Status gathered = trainer->GatherState();
+    WEFT_CHECK(gathered.ok(), gathered.message());
+    for (const NamedTensor& tensor : trainer->StateTensors()) {
+      state[tensor.name] = ValuesOf(tensor.view);
+    }
+    return state;
+  }
+};
+
+using State = std::map<std::string, std::vector<float>>;
+
+/// The names of tensors that are not the same in both.
+inline std::string Differing(const State& a, const State& b) {
+  std::string names;
+  for (const auto& [name, values] : a) {
+    if (!b.contains(name) || b.at(name) != values) names += name + " ";
+  }
+  return names + (a.size() == b.size() ? "" : "and others");
+}
+
+/// Trains both ways and compares all that is left and told.
+inline void ExpectSame(const JobSpec& job, const Plan& plan, int steps = 4) {
+  Training plain(job, plan, false), offloaded(job, plan, true);
+  for (int i = 0; i < steps; ++i) {
+    const auto a = plain.trainer->Step(), b = offloaded.trainer->Step();
+    ASSERT_TRUE(a.ok() && b.ok()) << a.status().message() << b.status().message();
+    EXPECT_EQ(a->loss, b->loss) << i;
+    EXPECT_EQ(a->gradient_norm, b->gradient_norm) << i;
+    EXPECT_EQ(a->skipped, b->skipped);
+    EXPECT_EQ(a->loss_scale, b->loss_scale);
+    ASSERT_EQ(a->norms.size(), b->norms.size());
+    for (size_t g = 0; g < a->norms.size(); ++g) {
+      EXPECT_EQ(a->norms[g].gradient, b->norms[g].gradient);
+      EXPECT_EQ(a->norms[g].parameter, b->norms[g].parameter);
+    }
+  }
+  EXPECT_EQ(Differing(plain.State(), offloaded.State()), "");
+  const auto a = plain.trainer->Evaluate(), b = offloaded.trainer->Evaluate();
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->loss, b->loss);
+}
+
+/// Without shared parameters, and with fewer keys than queries.
+inline JobSpec LlamaJob() {
+  JobSpec job = TinyJob(4);
+  job.model.family = "llama";
+  job.model.kv_heads = 1;
+  job.model.untied_classifier = true;
+  return job;
+}
+
+}  // namespace weft::engine

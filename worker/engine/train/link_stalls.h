@@ -1,0 +1,34 @@
+#pragma once
+
+#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/train/step_report.h"
+
+namespace weft::engine {
+
+/// Tells apart, in the time of phases, how long the rank stood still for the link to the host tier.
+class LinkStalls {
+ public:
+  /// Counts from now on, of `host`, or nothing where there is none.
+  LinkStalls(HostTier* host, PhaseSeconds* seconds)
+      : host_(host), seconds_(seconds), before_(Waited()) {}
+
+  /// What was waited since the last call was in `phase`, and belongs to exposed communication.
+  void Charge(double PhaseSeconds::*phase) {
+    const double now = Waited();
+    seconds_->*phase -= now - before_;
+    seconds_->communication_exposed += now - before_;
+    before_ = now;
+  }
+
+ private:
+  double Waited() const {
+    if (host_ == nullptr) return 0;
+    return host_->down().totals().waited_seconds + host_->up().totals().waited_seconds;
+  }
+
+  HostTier* host_;
+  PhaseSeconds* seconds_;
+  double before_;
+};
+
+}  // namespace weft::engine
