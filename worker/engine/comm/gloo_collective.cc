@@ -23,6 +23,9 @@
 namespace weft::engine {
 namespace {
 
+/// How long operations go on after a peer is lost.
+constexpr std::chrono::seconds kGrace(1);
+
 /// Our Store as Gloo wants it: errors are exceptions, which Connect catches.
 class GlooStore : public gloo::rendezvous::Store {
  public:
@@ -122,7 +125,7 @@ class GlooCollective : public Collective {
         prefix_(std::move(prefix)),
         link_(std::move(context)),
         operations_(link_),
-        watch_(link_.context(), this->members(), [this] { SetHealth(""); }),
+        watch_(link_.context(), this->members(), [this] { OnLost(); }),
         thread_([this] { Communicate(); }) {}
 
   ~GlooCollective() override {
@@ -208,12 +211,23 @@ class GlooCollective : public Collective {
     for (const std::shared_ptr<QueuedWork>& work : queue_) {
       work->Finish(UnavailableError(Where(*work) + ": the group was left"), 0, 0);
     }
+    ended_ = true;
+    changed_.notify_all();
   }
 
   std::string Where(const QueuedWork& work) const { return Who() + ", " + work.Describe(); }
 
-  /// `why` counts the first time; empty: what the watch knows. An operation under way may still
-  /// have all it needs, or fails by itself.
+  /// An operation under way may still have all it needs, or fails by itself. Not always: Gloo does
+  /// not tell who waits for the rest of a message that was cut off.
+  void OnLost() {
+    SetHealth("");
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kGrace, [this] { return ended_ || link_.aborted(); })) return;
+    lock.unlock();
+    GiveUp("");
+  }
+
+  /// `why` counts the first time; empty: what the watch knows.
   void SetHealth(std::string why) {
     if (why.empty()) why = watch_.Lost();
     if (why.empty()) why = "a peer is lost";
@@ -226,6 +240,8 @@ class GlooCollective : public Collective {
     SetHealth(why);
     watch_.Farewell(false);
     link_.Abort();
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
   }
 
   void RunOne(QueuedWork& work) {
@@ -258,13 +274,14 @@ class GlooCollective : public Collective {
   int64_t splits_ = 0;
   std::mutex health_mutex_;
   Status health_;  ///< What broke the group.
-  PeerWatch watch_;
 
   std::mutex mutex_;  ///< Guards what follows.
   std::condition_variable changed_;
   std::deque<std::shared_ptr<QueuedWork>> queue_;
   bool closing_ = false;
+  bool ended_ = false;  ///< Communicate is over.
 
+  PeerWatch watch_;
   std::thread thread_;
 };
 
