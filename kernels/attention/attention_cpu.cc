@@ -1,27 +1,15 @@
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <vector>
-
-#include <omp.h>
 
 #include "kernels/argument_check.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_check.h"
-#include "kernels/attention/attention_simd.h"
+#include "kernels/attention/attention_items.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::kernels::cpu {
 namespace {
-
-const AttentionTable& PickTable(DType dtype) {
-  if (dtype == DType::kF32) return PickAttentionTables().f32;
-  if (dtype == DType::kF16) return PickAttentionTables().f16;
-  if (ActiveIsa() == Isa::kAmx) return avx512_bf16::kAttentionTileTable;
-  if (ActiveIsa() == Isa::kAvx512Bf16) return avx512_bf16::kAttentionDotTable;
-  return PickAttentionTables().bf16;
-}
 
 // What the host can see of the sequences, which CheckAttentionForward leaves out.
 Status CheckSequenceStarts(const Stream& stream, const char* op, const AttentionForwardArgs& args) {
@@ -172,50 +160,34 @@ std::vector<AttentionItem> BackwardItems(const AttentionForwardArgs& args) {
   return items;
 }
 
-struct FreeDeleter {
-  void operator()(unsigned char* memory) const { std::free(memory); }
-};
-
-// Calls fn(item, scratch) for all items, each thread with its own `scratch_size` bytes.
-template <class Fn>
-Status RunItems(const char* op, const std::vector<AttentionItem>& items, int64_t scratch_size,
-                Fn&& fn) {
-  if (items.empty()) return OkStatus();
-  constexpr size_t kPage = 4096;
-  size_t part = (static_cast<size_t>(scratch_size) + kPage - 1) / kPage * kPage;
-  size_t size = part * static_cast<size_t>(Threads());
-  std::unique_ptr<unsigned char, FreeDeleter> scratch(
-      static_cast<unsigned char*>(std::aligned_alloc(kPage, size)));
-  if (scratch == nullptr) {
-    return ExhaustedError(std::string(op) + ": no memory for " + std::to_string(size) +
-                          " bytes of scratch; hint: use fewer threads_per_rank");
-  }
-  ParallelForDynamic(static_cast<int64_t>(items.size()), [&](int64_t i) {
-    fn(items[i], scratch.get() + part * static_cast<size_t>(omp_get_thread_num()));
-  });
-  return OkStatus();
-}
-
 }  // namespace
+
+const AttentionTable& PickAttentionTable(DType dtype) {
+  if (dtype == DType::kF32) return PickAttentionTables().f32;
+  if (dtype == DType::kF16) return PickAttentionTables().f16;
+  if (ActiveIsa() == Isa::kAmx) return avx512_bf16::kAttentionTileTable;
+  if (ActiveIsa() == Isa::kAvx512Bf16) return avx512_bf16::kAttentionDotTable;
+  return PickAttentionTables().bf16;
+}
 
 Status AttentionForward(const Stream& stream, const AttentionForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckAttentionForward(stream, args));
   WEFT_RETURN_IF_ERROR(CheckSequenceStarts(stream, "AttentionForward", args));
-  const AttentionTable& table = PickTable(args.q.dtype);
+  const AttentionTable& table = PickAttentionTable(args.q.dtype);
   const AttentionWork work = ForwardWork(args);
   std::vector<AttentionItem> items = QueryItems(args);
   SortByCost(items, args.causal);
-  return RunItems("AttentionForward", items, table.forward_scratch(work.head_dim),
-                  [&](const AttentionItem& item, unsigned char* scratch) {
-                    table.forward(work, item, scratch);
-                  });
+  return RunAttentionItems("AttentionForward", items, table.forward_scratch(work.head_dim),
+                           [&](const AttentionItem& item, unsigned char* scratch) {
+                             table.forward(work, item, scratch);
+                           });
 }
 
 Status AttentionBackward(const Stream& stream, const AttentionBackwardArgs& args) {
   const AttentionForwardArgs& forward = args.forward;
   WEFT_RETURN_IF_ERROR(CheckAttentionBackward(stream, args));
   WEFT_RETURN_IF_ERROR(CheckSequenceStarts(stream, "AttentionBackward", forward));
-  const AttentionTable& table = PickTable(forward.q.dtype);
+  const AttentionTable& table = PickAttentionTable(forward.q.dtype);
   AttentionWork work = ForwardWork(forward);
   work.dout = Rows(args.dout);
   work.dq = Rows(args.dq);
@@ -227,10 +199,10 @@ Status AttentionBackward(const Stream& stream, const AttentionBackwardArgs& args
   for (const AttentionItem& item : items) {
     if (item.key_gradient) keys = std::max(keys, item.key_end - item.key_begin);
   }
-  return RunItems("AttentionBackward", items, table.backward_scratch(work.head_dim, keys),
-                  [&](const AttentionItem& item, unsigned char* scratch) {
-                    table.backward(work, item, scratch);
-                  });
+  return RunAttentionItems("AttentionBackward", items, table.backward_scratch(work.head_dim, keys),
+                           [&](const AttentionItem& item, unsigned char* scratch) {
+                             table.backward(work, item, scratch);
+                           });
 }
 
 }  // namespace weft::kernels::cpu

@@ -181,6 +181,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"adafactor", "an update"},
       {"affine", "affine backward"},
       {"attention", "attention backward"},
+      {"attention_part", "between ranks: techniques/parallel/context_parallel_test.cc"},
       {"cross_entropy", "head backward"},
       {"dropout", "dropout backward"},
       {"elementwise", "add backward"},
