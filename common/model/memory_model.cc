@@ -172,7 +172,8 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
                       : chunk * columns * element + verdicts + (narrow ? size.narrow : size.head);
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
-  int64_t attention_backward = 2 * size.row + size.qkv;
+  int64_t attention_backward =
+      2 * size.row + size.qkv + ContextWorkspaceBytes(model, inputs.context, tokens, element);
   if (inputs.precision->fp8_blocks) {
     // The gradient's codes by rows and by columns, and those of the input by columns.
     const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/model/context_attention.h"
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
@@ -73,6 +74,7 @@ struct MemoryInputs {
   int64_t activation_bits = 0;       ///< Of what blocks keep; 0: as it is.
   bool offload_activations = false;  ///< What blocks keep in the host tier (CPUs).
   bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once.
+  ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
 
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
 };

@@ -1,11 +1,28 @@
 #include "common/model/rank_traffic.h"
 
 namespace weft {
+namespace {
+
+int64_t ContextBytes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  const int64_t element = ElementBytes(inputs.precision->activations);
+  const int64_t replays = inputs.remat.empty()
+                              ? inputs.recomputed_blocks + inputs.attention_blocks
+                              : ReplayedBlocks(inputs.remat) + ReplayedAttentions(inputs.remat);
+  const int64_t backward = model.layers - inputs.shape.first_trained_layer;
+  return inputs.accumulation_steps *
+         ((model.layers + replays) * ForwardTraffic(model, inputs.context, tokens, element).sent +
+          backward * BackwardTraffic(model, inputs.context, tokens, element).sent);
+}
+
+}  // namespace
 
 RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   constexpr int64_t kF32 = 4;
   RankTraffic traffic;
   if (inputs.ranks == 1) return traffic;
+  if (inputs.context.ranks > 1) traffic.context_sent = ContextBytes(inputs);
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
   const int64_t gradients = kF32 * shape.stored_trained;

@@ -6,13 +6,15 @@
 
 namespace weft {
 
-/// Bytes that the data-parallel ranks of a job exchange in one optimizer step, as payloads of their
-/// collectives: of n bytes a rank of g sends n (g-1)/g for a reduce-scatter or an all-gather, and
-/// twice that for an all-reduce. Scalars, and maxima of FP8 magnitudes, are not counted.
+/// Bytes that the ranks of a job that hold the same parameters exchange in one optimizer step, as
+/// payloads of their collectives: of n bytes a rank of g sends n (g-1)/g for a reduce-scatter or an
+/// all-gather, and twice that for an all-reduce. Scalars, and maxima of FP8 magnitudes, are not
+/// counted.
 struct RankTraffic {
   int64_t all_reduced = 0;
   int64_t reduce_scattered = 0;
   int64_t gathered = 0;
+  int64_t context_sent = 0;  ///< By a rank to those that share its sequences, for attention.
 };
 
 RankTraffic TrafficOfStep(const MemoryInputs& inputs);

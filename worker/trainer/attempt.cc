@@ -28,6 +28,7 @@ using engine::CheckpointProgress;
 
 constexpr engine::AxisSet kTensorAxis = {engine::MeshAxis::kTensor};
 constexpr engine::AxisSet kPipelineAxis = {engine::MeshAxis::kPipeline};
+constexpr engine::AxisSet kContextAxis = {engine::MeshAxis::kContext};
 
 using std::chrono::steady_clock;
 
@@ -134,10 +135,14 @@ Status Attempt::Join() {
   options.device = context_.stream.device;
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
   WEFT_ASSIGN_OR_RETURN(
-      groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
-                                        {kTensorAxis, engine::kGradientAxes, kPipelineAxis}));
+      groups_,
+      engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
+                               {kTensorAxis, engine::kGradientAxes, kPipelineAxis, kContextAxis}));
   if (engine::Collective* ranks = groups_.Along(kTensorAxis)) {
     tensor_.emplace(ranks, spec_.plan.sequence_parallel);
+  }
+  if (engine::Collective* ranks = groups_.Along(kContextAxis)) {
+    sequences_.emplace(ranks, spec_.job.resources.context_method);
   }
   if (engine::Collective* stages = groups_.Along(kPipelineAxis)) {
     WEFT_ASSIGN_OR_RETURN(pipeline_,
@@ -179,6 +184,7 @@ Status Attempt::AgreeOnData() {
 Status Attempt::BuildModel() {
   engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
   if (tensor_) options.tensor = &*tensor_;
+  if (sequences_) options.context = &*sequences_;
   if (pipeline_ != nullptr) {
     WEFT_ASSIGN_OR_RETURN(options.pipeline, engine::PipelinePartOf(spec_.plan, pipeline_->rank(),
                                                                    spec_.job.model.layers));
@@ -205,6 +211,7 @@ Status Attempt::BuildModel() {
                                                         .reducer = GradientsLeave(),
                                                         .rank = options.update_rank,
                                                         .tensor = options.tensor,
+                                                        .sequences = options.context,
                                                         .pipeline = pipeline_.get()}));
   return OkStatus();
 }

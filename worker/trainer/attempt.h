@@ -9,6 +9,7 @@
 #include "common/spec/model_family.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
+#include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/tensor_parallel.h"
 #include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
@@ -108,7 +109,8 @@ class Attempt {
   std::unique_ptr<engine::ComputeDevice> device_;
   std::unique_ptr<engine::Collective> group_;
   engine::MeshGroups groups_;
-  std::optional<engine::TensorParallel> tensor_;  ///< None where this rank has whole matrices.
+  std::optional<engine::TensorParallel> tensor_;      ///< None where this rank has whole matrices.
+  std::optional<engine::ContextParallel> sequences_;  ///< None where it has whole sequences.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;

@@ -10,6 +10,7 @@
 #include "common/spec/batch_schedule.h"
 #include "common/spec/model_family.h"
 #include "worker/engine/data/batch_warmup.h"
+#include "worker/engine/data/context_chunks.h"
 #include "worker/engine/data/image_loader.h"
 #include "worker/engine/data/loader.h"
 #include "worker/engine/data/prefetcher.h"
@@ -35,6 +36,16 @@ engine::RangesOfStep RangesOfRank(const AttemptSpec& spec) {
     }
     return ranges;
   };
+}
+
+/// The chunks of each sequence that this rank has, where ranks share them.
+std::unique_ptr<BatchSource> OwnChunks(std::unique_ptr<BatchSource> whole,
+                                       const AttemptSpec& spec) {
+  const int64_t ranks = spec.plan.mesh.context;
+  if (ranks == 1) return whole;
+  const engine::MeshLayout layout(spec.plan.mesh);
+  return std::make_unique<engine::ContextChunks>(
+      std::move(whole), layout.CoordinateOf(spec.rank, engine::MeshAxis::kContext), ranks);
 }
 
 /// What the batching of the training data costs, by the loader's count of an epoch.
@@ -123,12 +134,13 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   if (job.train.batch_warmup_steps > 0) {
     train = std::make_unique<engine::BatchWarmup>(std::move(train), job.train);
   }
-  data.train = std::make_unique<engine::Prefetcher>(std::move(train), RangesOfRank(spec));
+  data.train =
+      std::make_unique<engine::Prefetcher>(OwnChunks(std::move(train), spec), RangesOfRank(spec));
   if (dataset.validation.count == 0) return data;
   Result<std::unique_ptr<BatchSource>> validation =
       NewSource(dataset, spec, /*training=*/false, data.padding);
   if (validation.ok()) {
-    data.validation = *std::move(validation);
+    data.validation = OwnChunks(*std::move(validation), spec);
   } else if (!job.data.validation.empty()) {
     return validation.status().WithContext("validation data");
   } else {

@@ -34,6 +34,11 @@ RematPlan RematOfStage(const ModelOptions& options, const PipelinePart::Stage& s
 std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                                const ModelOptions& options, const DecoderOptions& family,
                                const ProductOptions& products) {
+  const auto block = [&](int64_t index) {
+    TransformerBlockOptions own = family.block(index);
+    own.attention.context = options.context;
+    return own;
+  };
   std::vector<BlockStack> stacks;
   for (const PipelinePart::Stage& stage : PartOf(spec, options).stages) {
     stacks.emplace_back(
@@ -41,7 +46,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
         BlockStackOptions{.first = stage.first_block,
                           .layers = stage.blocks,
                           .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
-                          .block = family.block,
+                          .block = block,
                           .remat = RematOfStage(options, stage),
                           .activation_bits = options.activation_bits,
                           .offload_activations = options.offload_activations,

@@ -1,6 +1,7 @@
 #include "worker/engine/models/model.h"
 
 #include "common/model/model_sizes.h"
+#include "common/spec/context_parallel.h"
 #include "common/spec/model_family.h"
 #include "common/spec/tensor_parallel.h"
 #include "worker/engine/models/bert.h"
@@ -133,6 +134,10 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
     if (options.precision->fp8_blocks) {
       return InvalidError("precision fp8 does not go with tensor parallelism; hint: bf16");
     }
+  }
+  if (options.context != nullptr) {
+    WEFT_RETURN_IF_ERROR(
+        CheckContextParallel(spec, options.context->degree(), options.context->method()));
   }
   return ValidatePrecision(*options.precision);
 }

@@ -11,6 +11,7 @@
 #include "kernels/step_value.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/classifier_head.h"
+#include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/pipeline_part.h"
 #include "worker/engine/nn/token_batch.h"
@@ -45,6 +46,9 @@ struct ModelOptions {
 
   /// Ranks that share each matrix, or none; outlives the model.
   const TensorParallel* tensor = nullptr;
+
+  /// Ranks that share each sequence, or none; outlives the model.
+  const ContextParallel* context = nullptr;
 
   /// What of the network is here, where other ranks of a pipeline have the rest.
   std::optional<PipelinePart> pipeline = std::nullopt;

@@ -8,6 +8,8 @@
 
 #include "kernels/attention/attention.h"
 #include "worker/engine/nn/cached_attention.h"
+#include "worker/engine/nn/ring_attention.h"
+#include "worker/engine/nn/ulysses_attention.h"
 
 namespace weft::engine {
 namespace {
@@ -91,11 +93,27 @@ double ProductFlops(const std::vector<int32_t>& starts, bool causal, int64_t win
   return 2.0 * pairs * static_cast<double>(width);
 }
 
+// By the ranks that share the sequences, or by this one alone.
+Status AttendForward(Context& context, const ContextParallel* ranks,
+                     const kernels::AttentionForwardArgs& args) {
+  if (ranks == nullptr) return kernels::AttentionForward(context.stream, args);
+  return ranks->ulysses() ? UlyssesAttentionForward(context, *ranks, args)
+                          : RingAttentionForward(context, *ranks, args);
+}
+
+Status AttendBackward(Context& context, const ContextParallel* ranks,
+                      const kernels::AttentionBackwardArgs& args) {
+  if (ranks == nullptr) return kernels::AttentionBackward(context.stream, args);
+  return ranks->ulysses() ? UlyssesAttentionBackward(context, *ranks, args)
+                          : RingAttentionBackward(context, *ranks, args);
+}
+
 }  // namespace
 
 SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOptions& o,
                              const ProductOptions& products)
     : tensor_(products.tensor),
+      context_(o.context),
       qkv_(parameters, QkvOptions(o, tensor_), products),
       output_(parameters, OutputOptions(o, tensor_), products),
       heads_(OwnHeads(o.heads, tensor_)),
@@ -165,6 +183,16 @@ Status SelfAttention::Rotate(Context& context, const Tensor& qkv, const Tensor& 
                          inverse);
 }
 
+double SelfAttention::Flops(const std::vector<int32_t>& starts) const {
+  const int64_t width = heads_ * head_dim_;
+  if (context_ == nullptr) return ProductFlops(starts, causal_, window_, width);
+  // The whole sequences, in equal parts.
+  std::vector<int32_t> whole = starts;
+  const auto ranks = static_cast<int32_t>(context_->degree());
+  for (int32_t& start : whole) start *= ranks;
+  return ProductFlops(whole, causal_, window_, width) / ranks;
+}
+
 Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& tape,
                                                       const Value& qkv,
                                                       const TokenBatch& batch) const {
@@ -191,11 +219,10 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
       Tensor out, Tensor::New(context, tape.component(), dtype, {batch.count, heads_ * head_dim_}));
   WEFT_ASSIGN_OR_RETURN(Tensor log_sum_exp,
                         Tensor::New(context, tape.component(), DType::kF32, {heads_, batch.count}));
-  WEFT_RETURN_IF_ERROR(kernels::AttentionForward(
-      context.stream, args_for(qkv.tensor, batch.sequence_starts, out, log_sum_exp)));
+  WEFT_RETURN_IF_ERROR(AttendForward(
+      context, context_, args_for(qkv.tensor, batch.sequence_starts, out, log_sum_exp)));
   if (context.profiler != nullptr) {
-    context.profiler->CountWork(
-        2 * ProductFlops(*batch.starts_on_host, causal_, window_, heads_ * head_dim_), 0);
+    context.profiler->CountWork(2 * Flops(*batch.starts_on_host), 0);
   }
   Value y = tape.NewValue(out, qkv.needs_gradient());
   if (!tape.Records(y)) return Attended{y, Tape::AsItIs(y.tensor)};
@@ -214,16 +241,14 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
                 WEFT_ASSIGN_OR_RETURN(Tensor dqkv, Tensor::New(ctx, Component::kWorkspace,
                                                                packed.dtype(), packed.shape()));
                 const Projections d(dqkv, heads_ * head_dim_, kv_heads_ * head_dim_);
-                WEFT_RETURN_IF_ERROR(kernels::AttentionBackward(
-                    ctx.stream, {.forward = args_for(packed, starts, attended, sums),
-                                 .dout = dout,
-                                 .dq = d.q,
-                                 .dk = d.k,
-                                 .dv = d.v}));
-                if (ctx.profiler != nullptr) {
-                  ctx.profiler->CountWork(
-                      5 * ProductFlops(*host_starts, causal_, window_, heads_ * head_dim_), 0);
-                }
+                const kernels::AttentionBackwardArgs args = {
+                    .forward = args_for(packed, starts, attended, sums),
+                    .dout = dout,
+                    .dq = d.q,
+                    .dk = d.k,
+                    .dv = d.v};
+                WEFT_RETURN_IF_ERROR(AttendBackward(ctx, context_, args));
+                if (ctx.profiler != nullptr) ctx.profiler->CountWork(5 * Flops(*host_starts), 0);
                 WEFT_RETURN_IF_ERROR(Rotate(ctx, dqkv, positions, true));
                 return t.AddGradient(ctx, qkv_node, std::move(dqkv));
               });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "worker/engine/autograd/tape.h"
+#include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/linear.h"
 #include "worker/engine/nn/rotary.h"
 #include "worker/engine/nn/token_batch.h"
@@ -35,6 +36,8 @@ struct SelfAttentionOptions {
   bool qkv_bias = true;
   bool output_bias = true;
   double logit_scale = 1;  ///< On top of 1 / sqrt(head_dim).
+  /// Ranks that have some tokens of each sequence, of which all are seen; or none.
+  const ContextParallel* context = nullptr;
 };
 
 /// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762), with grouped queries when
@@ -71,8 +74,11 @@ class SelfAttention {
   };
   Result<Attended> Attend(Context& context, Tape& tape, const Value& qkv,
                           const TokenBatch& batch) const;
+  // Of one product over the pairs of a query and a key that this rank computes.
+  double Flops(const std::vector<int32_t>& starts) const;
 
-  const TensorParallel* tensor_;  ///< Ranks that share the heads, or none.
+  const TensorParallel* tensor_;    ///< Ranks that share the heads, or none.
+  const ContextParallel* context_;  ///< Ranks that share the sequences, or none.
   Linear qkv_;
   Linear output_;
   int64_t heads_;  ///< That are here.

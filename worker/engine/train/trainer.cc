@@ -45,7 +45,7 @@ Result<Trainer::StepBatches> Trainer::LoadBatches(int64_t data_step) {
   Context& context = *parts_.context;
   StepBatches loaded;
   loaded.data_step = data_step;
-  const int64_t micro_batches = batches_.At(data_step) / (plan_.micro_batch * world_size());
+  const int64_t micro_batches = batches_.At(data_step) / (plan_.micro_batch * data_ranks());
   if (stage_ != nullptr) WEFT_RETURN_IF_ERROR(stage_->StartStep());
   for (int64_t k = 0; k < micro_batches; ++k) {
     const int64_t first = (parts_.rank * micro_batches + k) * plan_.micro_batch;
@@ -122,7 +122,7 @@ Status Trainer::MeasureSmallBatch(const TensorView& gradient) {
 // those of the whole batch.
 Status Trainer::EstimateNoiseScale(int64_t targets, StepReport& report) {
   if (!noise_scale_) return OkStatus();
-  const auto ranks = static_cast<double>(world_size());
+  const auto ranks = static_cast<double>(data_ranks());
   const double to_mean =
       static_cast<double>(report.targets) / static_cast<double>(targets) / report.loss_scale;
   double small_squares = 0;

@@ -39,10 +39,13 @@ struct TrainerParts {
   BatchSource* train = nullptr;
   BatchSource* validation = nullptr;   ///< Or none.
   GradientReducer* reducer = nullptr;  ///< None for one rank.
-  int64_t rank = 0;                    ///< Among reducer->world_size().
+  int64_t rank = 0;                    ///< Among those that see other sequences.
   /// The ranks that share the matrices of the model, which was made with it, or none. They train on
   /// the same sequences.
   const TensorParallel* tensor = nullptr;
+  /// The ranks that share each sequence, or none; of reducer's. `train` and `validation` give the
+  /// chunks of this one.
+  const ContextParallel* sequences = nullptr;
   /// The ranks that have the other stages of the model, or none. They train on the same sequences.
   PipelineParallel* pipeline = nullptr;
   bool graphs = true;  ///< On a device, steps that repeat are launched as one graph.
@@ -189,7 +192,11 @@ class Trainer {
   Status CountCommunication();
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
-  int64_t world_size() const { return parts_.reducer ? parts_.reducer->world_size() : 1; }
+  /// Ranks that see other sequences than each other.
+  int64_t data_ranks() const {
+    const int64_t sharers = parts_.sequences != nullptr ? parts_.sequences->degree() : 1;
+    return parts_.reducer != nullptr ? parts_.reducer->world_size() / sharers : 1;
+  }
 
   JobSpec job_;
   Plan plan_;

@@ -33,7 +33,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   Context& context = *parts_.context;
   int64_t count = parts_.validation->Sequences();
   if (job_.train.eval_sequences > 0) count = std::min(count, job_.train.eval_sequences);
-  const int64_t end = count * (parts_.rank + 1) / world_size();
+  const int64_t end = count * (parts_.rank + 1) / data_ranks();
   WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
   PhaseSeconds ignored;
   PipelineRun pipeline({.context = &context,
@@ -54,7 +54,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
     return batch.target_count;
   };
   int64_t targets = 0, passes = 0;
-  for (int64_t first = count * parts_.rank / world_size(); first < end; ++passes) {
+  for (int64_t first = count * parts_.rank / data_ranks(); first < end; ++passes) {
     const int64_t sequences = std::min(plan_.micro_batch, end - first);
     WEFT_ASSIGN_OR_RETURN(const int64_t found, evaluate(first, sequences, total.device()));
     targets += found;
@@ -62,7 +62,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   }
   if (parts_.model->parameters().values_sharded()) {
     // Ranks with fewer sequences take part in what the others gather.
-    const int64_t most = (count + world_size() - 1) / world_size();
+    const int64_t most = (count + data_ranks() - 1) / data_ranks();
     WEFT_ASSIGN_OR_RETURN(auto unused, ReadbackOf<BatchLoss>::New(context));
     for (; passes < (most + plan_.micro_batch - 1) / plan_.micro_batch; ++passes) {
       WEFT_RETURN_IF_ERROR(evaluate(0, 1, unused.device()).status());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/spec/context_parallel.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
@@ -14,14 +15,17 @@ namespace weft::engine {
 namespace {
 
 Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
-  const int64_t ranks = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
+  const int64_t sharers = parts.sequences != nullptr ? parts.sequences->degree() : 1;
+  const int64_t replicas = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
+  const int64_t ranks = replicas / sharers;  // that see different sequences
   const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
   const int64_t pipeline = parts.pipeline != nullptr ? parts.pipeline->degree() : 1;
-  if (RankCount(plan.mesh) != ranks * tensor * pipeline || plan.mesh.data != ranks ||
-      plan.mesh.pipeline != pipeline) {
+  if (RankCount(plan.mesh) != replicas * tensor * pipeline || plan.mesh.data != ranks ||
+      plan.mesh.context != sharers || plan.mesh.pipeline != pipeline) {
     return InvalidError("a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
                         std::to_string(plan.mesh.data) + " of them data-parallel, cannot run on " +
                         std::to_string(ranks) +
+                        (sharers > 1 ? " times " + std::to_string(sharers) + " of context" : "") +
                         (tensor > 1 ? " times " + std::to_string(tensor) : "") +
                         (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
   }
@@ -30,6 +34,9 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   }
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
+  if (parts.sequences != nullptr) {
+    WEFT_RETURN_IF_ERROR(CheckContextParallel(job, sharers, parts.sequences->method()));
+  }
   WEFT_RETURN_IF_ERROR(CheckPipelineParallel(job, pipeline, plan.pipeline_schedule,
                                              plan.pipeline_chunks, plan.accumulation_steps));
   if (plan.offload_optimizer != "none" &&

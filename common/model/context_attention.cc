@@ -1,0 +1,63 @@
+#include "common/model/context_attention.h"
+
+#include <algorithm>
+
+#include "common/model/model_sizes.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kF32 = 4;
+
+/// Columns of keys and values together, of all ranks: some have the same ones where there are more
+/// ranks than heads.
+int64_t KeyColumns(const ModelSpec& model, const ContextSharing& sharing) {
+  const int64_t heads = sharing.ulysses ? std::max(KvHeads(model), sharing.ranks) : KvHeads(model);
+  return 2 * heads * HeadWidth(model);
+}
+
+/// An all-to-all of `columns` of each own token.
+ContextTraffic DealOut(const ContextSharing& sharing, int64_t tokens, int64_t columns,
+                       int64_t element) {
+  return {tokens * columns * element / sharing.ranks * (sharing.ranks - 1), sharing.ranks - 1};
+}
+
+ContextTraffic Sum(const ContextTraffic& a, const ContextTraffic& b) {
+  return {a.sent + b.sent, a.messages + b.messages};
+}
+
+}  // namespace
+
+ContextTraffic ForwardTraffic(const ModelSpec& model, const ContextSharing& sharing, int64_t tokens,
+                              int64_t element) {
+  const int64_t keys = KeyColumns(model, sharing), others = sharing.ranks - 1;
+  if (!sharing.ulysses) return {others * tokens * keys * element, others};
+  return Sum(DealOut(sharing, tokens, model.width + keys, element),
+             DealOut(sharing, tokens, model.width, element));
+}
+
+ContextTraffic BackwardTraffic(const ModelSpec& model, const ContextSharing& sharing,
+                               int64_t tokens, int64_t element) {
+  const int64_t keys = KeyColumns(model, sharing);
+  if (!sharing.ulysses) {
+    // The keys once more, and their gradients all the way home.
+    return Sum(ForwardTraffic(model, sharing, tokens, element),
+               {sharing.ranks * tokens * keys * kF32, sharing.ranks});
+  }
+  return Sum(DealOut(sharing, tokens, 3 * model.width + keys, element),
+             DealOut(sharing, tokens, model.width + keys, element));
+}
+
+int64_t ContextWorkspaceBytes(const ModelSpec& model, const ContextSharing& sharing, int64_t tokens,
+                              int64_t element) {
+  if (sharing.ranks == 1) return 0;
+  const int64_t keys = tokens * KeyColumns(model, sharing), row = tokens * model.width;
+  // Two buffers of keys on their way; sums of the own queries' gradients, and of keys' those here,
+  // those that come and what is added to them.
+  if (!sharing.ulysses) return 2 * keys * element + (row + 3 * keys) * kF32;
+  // Queries, keys, values, results and their gradients, in the order of ranks and of tokens; and
+  // which is which.
+  return 2 * (3 * row + keys) * element + tokens * sharing.ranks * kF32;
+}
+
+}  // namespace weft

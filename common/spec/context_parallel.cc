@@ -1,0 +1,84 @@
+#include "common/spec/context_parallel.h"
+
+#include <utility>
+
+namespace weft {
+namespace {
+
+std::string Text(int64_t value) {
+  return std::to_string(value);
+}
+
+std::string NameOf(int64_t degree) {
+  return "context parallelism of degree " + Text(degree);
+}
+
+Status CheckHeads(const ModelSpec& model, int64_t degree) {
+  const int64_t kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;
+  const std::string what =
+      "resources.context_method ulysses deals out heads to " + Text(degree) + " ranks, and ";
+  if (model.heads % degree != 0) {
+    return InvalidError(what + "model.heads is " + Text(model.heads) + "; hint: ring");
+  }
+  if (kv_heads % degree == 0 || degree % kv_heads == 0) return OkStatus();
+  return InvalidError(what + "model.kv_heads is " + Text(kv_heads) +
+                      ", neither a multiple nor a divisor; hint: ring");
+}
+
+Status CheckLength(int64_t length, int64_t degree) {
+  const int64_t chunks = 2 * degree;
+  if (length % chunks == 0) return OkStatus();
+  return InvalidError(NameOf(degree) + " cuts each sequence into " + Text(chunks) +
+                      " equal chunks, two a rank, and its length is " + Text(length) +
+                      "; hint: train.sequence_length " +
+                      Text(length < chunks ? chunks : length / chunks * chunks));
+}
+
+}  // namespace
+
+Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method) {
+  if (degree == 1) return OkStatus();
+  if (model.family != "gpt2" && model.family != "llama") {
+    return InvalidError(NameOf(degree) + " is not available with model.family " + model.family +
+                        "; hint: gpt2, llama, or data parallelism alone");
+  }
+  if (model.sliding_window > 0) {
+    return InvalidError(NameOf(degree) + " does not go with model.sliding_window " +
+                        Text(model.sliding_window) + "; hint: 0");
+  }
+  return method == "ulysses" ? CheckHeads(model, degree) : OkStatus();
+}
+
+Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::string& method) {
+  const ResourceSpec& resources = job.resources;
+  if (degree == 1) {
+    if (method == "ring") return OkStatus();
+    return InvalidError("resources.context_method " + method +
+                        " is of ranks that share sequences, and there is one; hint: "
+                        "resources.context_parallel");
+  }
+  const bool imported = !job.model.import_path.empty();
+  if (!imported) WEFT_RETURN_IF_ERROR(CheckContextParallel(job.model, degree, method));
+  if (!imported || job.train.sequence_length > 0) {
+    WEFT_RETURN_IF_ERROR(CheckLength(SequenceLength(job), degree));
+  }
+  const std::pair<const char*, bool> fields[] = {
+      {"resources.device cuda", resources.device == "cuda"},
+      {"resources.tensor_parallel", resources.tensor_parallel > 1},
+      {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
+      {"resources.zero_stage", resources.zero_stage > 0},
+      {"resources.offload_optimizer", resources.offload_optimizer != "none"},
+      {"train.precision fp8", job.train.precision == "fp8"},
+      {"train.gradient_noise_scale", job.train.gradient_noise_scale},
+      {"model.dropout", job.model.dropout > 0},
+      {"data.mask_documents", job.data.mask_documents},
+      {"a data.batching but concatenate", job.data.batching != "concatenate"},
+  };
+  for (const auto& [field, asked] : fields) {
+    if (!asked) continue;
+    return InvalidError(NameOf(degree) + " does not go with " + field + "; hint: leave it out");
+  }
+  return OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// Whether `degree` ranks can attend together to sequences of `model` by `method`, "ring" or
+/// "ulysses". kInvalid names what stands against it.
+Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method);
+
+/// The same of all that the job says, the length of its sequences too. Sizes of an imported model
+/// are those of its folder, and not looked at.
+Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::string& method);
+
+}  // namespace weft

@@ -1,0 +1,269 @@
+#include "worker/engine/nn/ulysses_attention.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gather_rows/gather_rows.h"
+#include "worker/engine/tensor/tensor.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+using kernels::AttentionBackwardArgs;
+using kernels::AttentionForwardArgs;
+
+Result<Tensor> NewWorkspace(Context& context, DType dtype, const Shape& shape) {
+  return Tensor::New(context, Component::kWorkspace, dtype, shape);
+}
+
+// Columns [begin, begin + count) of rows that may be strided.
+TensorView Columns(const TensorView& rows, int64_t begin, int64_t count) {
+  TensorView columns = rows;
+  columns.shape = {rows.shape[0], count};
+  columns.data = static_cast<char*>(rows.data) + static_cast<size_t>(begin) * DTypeSize(rows.dtype);
+  return columns;
+}
+
+// Which heads and tokens are where.
+struct Layout {
+  int64_t ranks, head_dim;
+  int64_t heads, kv_heads;  // of a rank while it attends
+  int64_t all_kv_heads;
+  int64_t tokens, length;  // that a rank has, and of each sequence
+
+  Layout(const AttentionForwardArgs& own, int64_t degree)
+      : ranks(degree),
+        head_dim(own.q.shape[1] / own.heads),
+        heads(own.heads / degree),
+        kv_heads(std::max<int64_t>(own.kv_heads / degree, 1)),
+        all_kv_heads(own.kv_heads),
+        tokens(own.q.shape[0]),
+        length(own.length) {}
+
+  int64_t q_width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+  // The first head of keys that rank `p` attends with.
+  int64_t FirstKvHead(int64_t p) const { return p * all_kv_heads / ranks; }
+
+  // Columns of the heads of rank `p`.
+  TensorView Queries(const TensorView& rows, int64_t p) const {
+    return Columns(rows, p * q_width(), q_width());
+  }
+  TensorView Keys(const TensorView& rows, int64_t p) const {
+    return Columns(rows, FirstKvHead(p) * head_dim, kv_width());
+  }
+};
+
+Status Check(const AttentionForwardArgs& own, int64_t ranks) {
+  if (!own.causal || own.window > 0 || own.length < 1 || own.length % 2 != 0) {
+    return InvalidError(
+        "attention of ranks that share sequences is causal, without a window, over "
+        "two equal chunks of each sequence; these have a length of " +
+        std::to_string(own.length));
+  }
+  if (own.heads % ranks == 0 && (own.kv_heads % ranks == 0 || ranks % own.kv_heads == 0)) {
+    return OkStatus();
+  }
+  return InvalidError(std::to_string(own.heads) + " heads with " + std::to_string(own.kv_heads) +
+                      " of keys cannot be dealt out to " + std::to_string(ranks) + " ranks");
+}
+
+// Exchanges tokens for heads, and back.
+class Dealer {
+ public:
+  static Result<Dealer> New(Context& context, const ContextParallel& ranks,
+                            const AttentionForwardArgs& own) {
+    Dealer dealer(context, ranks, Layout(own, ranks.degree()));
+    WEFT_RETURN_IF_ERROR(dealer.MakeOrder());
+    return dealer;
+  }
+
+  const Layout& layout() const { return layout_; }
+  const Tensor& starts() const { return starts_; }
+
+  // Room for the parts of all ranks, of `width` columns each.
+  Result<Tensor> Room(DType dtype, int64_t width) const {
+    return NewWorkspace(*context_, dtype, {layout_.ranks * layout_.tokens, width});
+  }
+  Tensor PartOf(const Tensor& parts, int64_t p) const {
+    return parts.Rows(p * layout_.tokens, layout_.tokens);
+  }
+
+  // Part p goes to rank p; returns all tokens of the own heads, sequence by sequence.
+  Result<Tensor> TokensForHeads(Tensor parts) const {
+    WEFT_ASSIGN_OR_RETURN(Tensor all, Room(parts.dtype(), parts.shape()[-1]));
+    WEFT_RETURN_IF_ERROR(Exchange(parts, all));
+    WEFT_RETURN_IF_ERROR(kernels::GatherRows(context_->stream, {all, order_, parts}));
+    return parts;
+  }
+  // The other way: `tokens` of the own heads become parts, part p what rank p has made of the
+  // own tokens.
+  Result<Tensor> HeadsForTokens(Tensor tokens) const {
+    WEFT_ASSIGN_OR_RETURN(Tensor parts, Room(tokens.dtype(), tokens.shape()[-1]));
+    WEFT_RETURN_IF_ERROR(kernels::ScatterRows(context_->stream, {tokens, order_, parts}));
+    WEFT_RETURN_IF_ERROR(Exchange(parts, tokens));
+    return tokens;
+  }
+
+ private:
+  Dealer(Context& context, const ContextParallel& ranks, const Layout& layout)
+      : context_(&context), ranks_(&ranks), layout_(layout) {}
+
+  Status Exchange(const Tensor& from, const Tensor& to) const {
+    return ranks_->group()
+        .AllToAll(context_->stream, from, to, "tokens for heads")
+        .Wait(context_->stream);
+  }
+
+  // Where each token of the sequences is, among those that come rank by rank.
+  Status MakeOrder() {
+    const int64_t n = layout_.ranks, chunk = layout_.length / 2;
+    const int64_t sequences = layout_.tokens / layout_.length;
+    std::vector<int32_t> order, starts;
+    for (int64_t s = 0; s < sequences; ++s) {
+      starts.push_back(static_cast<int32_t>(order.size()));
+      for (int64_t c = 0; c < 2 * n; ++c) {
+        const int64_t rank = c < n ? c : 2 * n - 1 - c;
+        const int64_t first = rank * layout_.tokens + s * layout_.length + (c < n ? 0 : chunk);
+        for (int64_t i = 0; i < chunk; ++i) order.push_back(static_cast<int32_t>(first + i));
+      }
+    }
+    starts.push_back(static_cast<int32_t>(order.size()));
+    WEFT_RETURN_IF_ERROR(Send(order, order_));
+    return Send(starts, starts_);
+  }
+  Status Send(const std::vector<int32_t>& values, Tensor& to) {
+    WEFT_ASSIGN_OR_RETURN(
+        to, NewWorkspace(*context_, DType::kI32, {static_cast<int64_t>(values.size())}));
+    return Upload(context_->stream, values.data(), to);
+  }
+
+  Context* context_;
+  const ContextParallel* ranks_;
+  Layout layout_;
+  Tensor order_;   // [tokens of all ranks] i32
+  Tensor starts_;  // [sequences + 1] i32
+};
+
+// The own tokens' queries, keys and values in the columns of each rank's part.
+Status PackQkv(Context& context, const Dealer& dealer, const AttentionForwardArgs& own,
+               const Tensor& parts) {
+  const Layout& layout = dealer.layout();
+  for (int64_t p = 0; p < layout.ranks; ++p) {
+    const Tensor part = dealer.PartOf(parts, p);
+    const int64_t q = layout.q_width(), kv = layout.kv_width();
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, layout.Queries(own.q, p), part.Columns(0, q)));
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, layout.Keys(own.k, p), part.Columns(q, kv)));
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, layout.Keys(own.v, p), part.Columns(q + kv, kv)));
+  }
+  return OkStatus();
+}
+
+// The attention of the own heads over all tokens, which are the columns of `tokens`.
+AttentionForwardArgs OfOwnHeads(const Dealer& dealer, const AttentionForwardArgs& own,
+                                const Tensor& tokens, const TensorView& out) {
+  const Layout& layout = dealer.layout();
+  const int64_t q = layout.q_width(), kv = layout.kv_width();
+  AttentionForwardArgs args = own;
+  args.q = tokens.Columns(0, q);
+  args.k = tokens.Columns(q, kv);
+  args.v = tokens.Columns(q + kv, kv);
+  args.sequence_starts = dealer.starts();
+  args.heads = layout.heads;
+  args.kv_heads = layout.kv_heads;
+  args.length = layout.length * layout.ranks;
+  args.out = out;
+  args.log_sum_exp.shape = {layout.heads, layout.tokens * layout.ranks};
+  args.log_sum_exp.row_stride = layout.tokens * layout.ranks;
+  return args;
+}
+
+// What the ranks have found for the own keys, or values: in columns [column, ...) of their parts.
+// Ranks with the same head have a summand each.
+Status TakeKeyGradients(Context& context, const Dealer& dealer, const Tensor& parts, int64_t column,
+                        const TensorView& to) {
+  const Layout& layout = dealer.layout();
+  const int64_t width = layout.kv_width();
+  WEFT_ASSIGN_OR_RETURN(const Tensor sum,
+                        NewWorkspace(context, parts.dtype(), {layout.tokens, width}));
+  WEFT_ASSIGN_OR_RETURN(const Tensor summand, NewWorkspace(context, parts.dtype(), sum.shape()));
+  for (int64_t p = 0; p < layout.ranks; ++p) {
+    const bool first = p == 0 || layout.FirstKvHead(p) != layout.FirstKvHead(p - 1);
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dealer.PartOf(parts, p).Columns(column, width),
+                                  first ? sum : summand));
+    if (!first) WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {sum, summand, sum}));
+    if (p + 1 < layout.ranks && layout.FirstKvHead(p + 1) == layout.FirstKvHead(p)) continue;
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, sum, layout.Keys(to, p)));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status UlyssesAttentionForward(Context& context, const ContextParallel& ranks,
+                               const AttentionForwardArgs& own) {
+  WEFT_RETURN_IF_ERROR(Check(own, ranks.degree()));
+  WEFT_ASSIGN_OR_RETURN(const Dealer dealer, Dealer::New(context, ranks, own));
+  const Layout& layout = dealer.layout();
+  const DType dtype = own.q.dtype;
+  Tensor tokens;
+  {
+    WEFT_ASSIGN_OR_RETURN(Tensor parts, dealer.Room(dtype, layout.qkv_width()));
+    WEFT_RETURN_IF_ERROR(PackQkv(context, dealer, own, parts));
+    WEFT_ASSIGN_OR_RETURN(tokens, dealer.TokensForHeads(std::move(parts)));
+  }
+  WEFT_ASSIGN_OR_RETURN(Tensor out, dealer.Room(dtype, layout.q_width()));
+  WEFT_RETURN_IF_ERROR(
+      kernels::AttentionForward(context.stream, OfOwnHeads(dealer, own, tokens, out)));
+  tokens = {};
+  WEFT_ASSIGN_OR_RETURN(out, dealer.HeadsForTokens(std::move(out)));
+  for (int64_t p = 0; p < layout.ranks; ++p) {
+    WEFT_RETURN_IF_ERROR(
+        CopyRows(context.stream, dealer.PartOf(out, p), layout.Queries(own.out, p)));
+  }
+  return OkStatus();
+}
+
+Status UlyssesAttentionBackward(Context& context, const ContextParallel& ranks,
+                                const AttentionBackwardArgs& own) {
+  const AttentionForwardArgs& forward = own.forward;
+  WEFT_RETURN_IF_ERROR(Check(forward, ranks.degree()));
+  WEFT_ASSIGN_OR_RETURN(const Dealer dealer, Dealer::New(context, ranks, forward));
+  const Layout& layout = dealer.layout();
+  const DType dtype = forward.q.dtype;
+  const int64_t q = layout.q_width(), qkv = layout.qkv_width(), kv = layout.kv_width();
+  Tensor tokens;  // queries, keys, values, results and their gradients
+  {
+    WEFT_ASSIGN_OR_RETURN(Tensor parts, dealer.Room(dtype, qkv + 2 * q));
+    WEFT_RETURN_IF_ERROR(PackQkv(context, dealer, forward, parts));
+    for (int64_t p = 0; p < layout.ranks; ++p) {
+      const Tensor part = dealer.PartOf(parts, p);
+      WEFT_RETURN_IF_ERROR(
+          CopyRows(context.stream, layout.Queries(forward.out, p), part.Columns(qkv, q)));
+      WEFT_RETURN_IF_ERROR(
+          CopyRows(context.stream, layout.Queries(own.dout, p), part.Columns(qkv + q, q)));
+    }
+    WEFT_ASSIGN_OR_RETURN(tokens, dealer.TokensForHeads(std::move(parts)));
+  }
+  WEFT_ASSIGN_OR_RETURN(Tensor gradients, dealer.Room(dtype, qkv));
+  WEFT_RETURN_IF_ERROR(kernels::AttentionBackward(
+      context.stream, {.forward = OfOwnHeads(dealer, forward, tokens, tokens.Columns(qkv, q)),
+                       .dout = tokens.Columns(qkv + q, q),
+                       .dq = gradients.Columns(0, q),
+                       .dk = gradients.Columns(q, kv),
+                       .dv = gradients.Columns(q + kv, kv)}));
+  tokens = {};
+  WEFT_ASSIGN_OR_RETURN(gradients, dealer.HeadsForTokens(std::move(gradients)));
+  for (int64_t p = 0; p < layout.ranks; ++p) {
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dealer.PartOf(gradients, p).Columns(0, q),
+                                  layout.Queries(own.dq, p)));
+  }
+  WEFT_RETURN_IF_ERROR(TakeKeyGradients(context, dealer, gradients, q, own.dk));
+  return TakeKeyGradients(context, dealer, gradients, q + kv, own.dv);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/comm/rank_threads.h"
+#include "worker/engine/data/context_chunks.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/mesh_groups.h"
+#include "worker/engine/techniques/parallel/pipeline_parallel.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+
+/// A training of random tokens on the ranks of plan.mesh, for tests that compare it with that of
+/// one rank.
+struct MeshCase {
+  JobSpec job;
+  Plan plan;
+
+  int64_t length() const { return SequenceLength(job); }
+  int64_t ranks() const { return RankCount(plan.mesh); }
+  /// The same on one rank, with as many sequences in a micro-batch.
+  MeshCase Whole() const {
+    MeshCase one = *this;
+    one.plan.accumulation_steps *= plan.mesh.data;
+    one.plan.mesh = {};
+    return one;
+  }
+};
+
+/// The groups of a rank, and what they make of its model.
+struct MeshRanks {
+  MeshGroups groups;
+  std::optional<TensorParallel> tensor;
+  std::optional<ContextParallel> sequences;
+  std::unique_ptr<PipelineParallel> pipeline;
+  ModelOptions options;
+  int64_t data_rank = 0;
+
+  MeshRanks(const MeshCase& c, Collective& world) : options(ModelOptionsOf(c.plan)) {
+    constexpr AxisSet kTensor = {MeshAxis::kTensor}, kContext = {MeshAxis::kContext};
+    constexpr AxisSet kPipeline = {MeshAxis::kPipeline};
+    const MeshLayout layout(c.plan.mesh);
+    auto made = MeshGroups::Make(&world, layout, {kTensor, kGradientAxes, kPipeline, kContext});
+    WEFT_CHECK(made.ok(), made.status().message());
+    groups = *std::move(made);
+    data_rank = layout.CoordinateOf(world.rank(), MeshAxis::kData);
+    if (Collective* group = groups.Along(kTensor)) {
+      options.tensor = &tensor.emplace(group, c.plan.sequence_parallel);
+    }
+    if (Collective* group = groups.Along(kContext)) {
+      options.context = &sequences.emplace(group, c.job.resources.context_method);
+    }
+    if (Collective* group = groups.Along(kPipeline)) {
+      auto connected = PipelineParallel::New(
+          group,
+          {c.plan.pipeline_schedule, c.plan.pipeline_chunks, !c.job.model.untied_classifier});
+      WEFT_CHECK(connected.ok(), connected.status().message());
+      pipeline = *std::move(connected);
+      auto part = PipelinePartOf(c.plan, pipeline->rank(), c.job.model.layers);
+      WEFT_CHECK(part.ok(), part.status().message());
+      options.pipeline = *part;
+    }
+  }
+};
+
+/// One rank of a training, or all of it.
+struct MeshRank {
+  MeshRanks ranks;
+  std::unique_ptr<BatchSource> tokens;
+  TinyRun run;
+  std::unique_ptr<DataParallel> reducer;
+  std::unique_ptr<Trainer> trainer;
+
+  MeshRank(const MeshCase& c, Collective& world)
+      : ranks(c, world),
+        tokens(std::make_unique<RandomTokens>(c.job.model.vocab_size, c.length())),
+        run(c.job.model, ranks.options) {
+    if (const ContextParallel* sharers = ranks.options.context) {
+      tokens =
+          std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
+    }
+    if (Collective* group = ranks.groups.Along(kGradientAxes)) {
+      reducer =
+          std::make_unique<DataParallel>(group, &run.model->parameters(), c.plan.bucket_bytes);
+    }
+    auto trains = Trainer::New(c.job, c.plan,
+                               {.context = &run.context,
+                                .model = run.model.get(),
+                                .train = tokens.get(),
+                                .validation = tokens.get(),
+                                .reducer = reducer.get(),
+                                .rank = ranks.data_rank,
+                                .tensor = ranks.options.tensor,
+                                .sequences = ranks.options.context,
+                                .pipeline = ranks.pipeline.get()});
+    WEFT_CHECK(trains.ok(), trains.status().message());
+    trainer = *std::move(trains);
+  }
+};
+
+/// What a rank's training came to.
+struct MeshOutcome {
+  std::vector<StepReport> reports;
+  double evaluation = 0;
+  std::map<std::string, std::vector<float>> values;  ///< By parameter, as the two below.
+  std::map<std::string, Shard> shards;
+  std::map<std::string, Shape> shapes;
+  CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its sequences.
+};
+
+inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
+  MeshRank rank(c, world);
+  MeshOutcome outcome;
+  while (!rank.trainer->finished()) {
+    auto report = rank.trainer->Step();
+    WEFT_CHECK(report.ok(), report.status().message());
+    outcome.reports.push_back(*report);
+  }
+  if (const ContextParallel* sharers = rank.ranks.options.context) {
+    CollectiveAccount& account = sharers->group().account();
+    outcome.exchanged = account.totals(CollectiveKind::kExchange);
+    outcome.all_to_all = account.totals(CollectiveKind::kAllToAll);
+  }
+  auto evaluation = rank.trainer->Evaluate();
+  WEFT_CHECK(evaluation.ok(), evaluation.status().message());
+  outcome.evaluation = evaluation->loss;
+  const ParameterSet& parameters = rank.run.model->parameters();
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    outcome.values[name] = ValuesOf(parameters.value(i));
+    outcome.shards[name] = parameters[i].shard;
+    outcome.shapes[name] = parameters[i].shape;
+  }
+  return outcome;
+}
+
+/// By rank.
+inline std::vector<MeshOutcome> TrainOnMesh(const MeshCase& c) {
+  std::vector<MeshOutcome> outcomes(static_cast<size_t>(c.ranks()));
+  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+    outcomes[static_cast<size_t>(world.rank())] = TrainRank(c, world);
+  });
+  return outcomes;
+}
+
+/// The part of a logical tensor that a shard is.
+inline std::vector<float> PartOf(const std::vector<float>& whole, const Shard& shard,
+                                 const Shape& shape) {
+  std::vector<float> part(static_cast<size_t>(shape.Elements()));
+  shard.ForEachRun(shape, [&](int64_t to, int64_t from, int64_t count) {
+    std::copy_n(whole.begin() + from, count, part.begin() + to);
+  });
+  return part;
+}
+
+/// Largest difference, in units of the largest magnitude of `truth`.
+inline double Distance(const std::vector<float>& values, const std::vector<float>& truth) {
+  double largest = 0, difference = 0;
+  EXPECT_EQ(values.size(), truth.size());
+  for (size_t i = 0; i < std::min(values.size(), truth.size()); ++i) {
+    largest = std::max<double>(largest, std::fabs(truth[i]));
+    difference = std::max<double>(difference, std::fabs(values[i] - truth[i]));
+  }
+  return largest == 0 ? difference : difference / largest;
+}
+
+}  // namespace weft::engine
