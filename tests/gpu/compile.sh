@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the CUDA kernels for all targets, with warnings as errors, and checks that none spills
-# registers that did not before (docs/benchmarks/gpu/resources.json).
+# Builds what is other with CUDA: the kernels for all targets, and the programs, tests and benchmarks
+# that hold them; warnings are errors. Checks that no kernel spills registers that did not before
+# (docs/benchmarks/gpu/resources.json). Without the
+# service and its libraries: -DWEFT_SERVICE=OFF.
+#   tests/gpu/compile.sh [OPTION OF CMAKE...]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -9,6 +12,6 @@ if ! command -v nvcc >/dev/null; then
   echo "compile: no nvcc on this machine; the CUDA kernels were only compiled as C++"
   exit 0
 fi
-cmake --preset cuda -DWEFT_SERVICE=OFF >/dev/null
-cmake --build --preset cuda --target weft_kernels_cuda
+cmake --preset cuda -DWEFT_SERVICE=ON "$@" >/dev/null
+cmake --build --preset cuda --target weft_with_cuda
 python3 tests/gpu/resources.py
