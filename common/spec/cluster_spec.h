@@ -17,6 +17,8 @@ struct GemmRate {
   int64_t threads = 1;
   double flops_per_second = 0;
 
+  bool operator==(const GemmRate&) const = default;
+
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("precision", "Type of the inputs.").OneOf({"fp32", "bf16", "fp16", "fp8"}),
@@ -36,6 +38,8 @@ struct DeviceLink {
   std::string path = "system";
   bool peer = false;
   double bytes_per_second = 0;
+
+  bool operator==(const DeviceLink&) const = default;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -73,6 +77,8 @@ struct DeviceSpec {
   double upload_bytes_per_second = 0;
   double download_bytes_per_second = 0;
   std::vector<DeviceLink> links;
+
+  bool operator==(const DeviceSpec&) const = default;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -122,6 +128,8 @@ struct WorkerProfile {
   double loopback_bytes_per_second = 0;
   double disk_write_bytes_per_second = 0;
   std::vector<DeviceSpec> devices;
+
+  bool operator==(const WorkerProfile&) const = default;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {

@@ -94,13 +94,15 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
       static_cast<double>(RankCount(plan.mesh)) * FactorFlopsPerStep(shape);
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
+  std::vector<int64_t> devices;
   for (size_t w = 0; w < result.workers.size(); ++w) {
     const WorkerProfile& worker = *result.workers[w];
     plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(ranks_on[w]),
                              worker.worker_id);
     if (!option.on_devices) continue;
-    const std::vector<int64_t> devices =
-        NearestDevices(worker.devices, ranks_on[w], TotalBytes(option.memory));
+    if (w == 0 || result.kinds[w] != result.kinds[w - 1] || ranks_on[w] != ranks_on[w - 1]) {
+      devices = NearestDevices(worker.devices, ranks_on[w], TotalBytes(option.memory));
+    }
     plan.rank_devices.insert(plan.rank_devices.end(), devices.begin(), devices.end());
   }
   plan.prediction.time = option.time;

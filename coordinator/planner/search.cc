@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "common/model/device_order.h"
 #include "common/model/gradient_bytes.h"
@@ -14,7 +15,6 @@
 #include "common/spec/batch_schedule.h"
 #include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
-#include "common/spec/spec_json.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/time_model.h"
@@ -95,6 +95,7 @@ class Searcher {
              std::tie(bytes_b, b.ranks, b.threads, b.micro_batch, b.ranks_per_worker);
     });
     result_.workers = workers_;
+    result_.kinds = kind_;
     if (const DeviceModel* device = rates_.front().device()) result_.times_from = device->Source();
     return std::move(result_);
   }
@@ -155,23 +156,32 @@ class Searcher {
 
   /// Workers that measured the same share predictions.
   void FindKinds() {
-    std::map<std::string, size_t> kinds;
-    for (const WorkerProfile* worker : workers_) {
-      for (const DeviceSpec& device : worker->devices) {
+    std::vector<WorkerProfile> kinds;
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      WorkerProfile measured = *workers_[w];
+      measured.worker_id.clear();
+      measured.host.clear();
+      for (DeviceSpec& device : measured.devices) device.uuid.clear();
+      const auto found = std::find(kinds.begin(), kinds.end(), measured);
+      const auto kind = static_cast<size_t>(found - kinds.begin());
+      if (w > 0 && kind == kind_.back()) {
+        ++alike_.back().count;
+      } else {
+        alike_.push_back({w, 1});
+      }
+      kind_.push_back(kind);
+      if (found != kinds.end()) continue;
+      kinds.push_back(std::move(measured));
+      const WorkerProfile& worker = *workers_[w];
+      for (const DeviceSpec& device : worker.devices) {
         if (!on_devices_ || !device.unusable.empty()) continue;
         product_workspace_ =
             std::max(product_workspace_, ProductWorkspaceBytes(device.compute_capability));
       }
-      WorkerProfile measured = *worker;
-      measured.worker_id.clear();
-      measured.host.clear();
-      for (DeviceSpec& device : measured.devices) device.uuid.clear();
-      auto [it, added] = kinds.emplace(ToJson(measured).dump(), rates_.size());
-      if (added) rates_.emplace_back(*worker, precision_.products, on_devices_);
-      kind_.push_back(it->second);
+      rates_.emplace_back(worker, precision_.products, on_devices_);
       products_ =
           std::max(products_, on_devices_ ? ProductKind::kStored
-                                          : RateModel::ProductsOf(*worker, precision_.products));
+                                          : RateModel::ProductsOf(worker, precision_.products));
     }
   }
 
@@ -179,7 +189,8 @@ class Searcher {
   std::set<int64_t> ThreadChoices() const {
     if (job_.resources.threads_per_rank > 0) return {job_.resources.threads_per_rank};
     std::set<int64_t> choices;
-    for (const WorkerProfile* worker : workers_) {
+    for (const Alike& alike : alike_) {
+      const WorkerProfile* worker = workers_[alike.first];
       if (on_devices_) {
         choices.insert(
             std::clamp<int64_t>(worker->cores / Devices(*worker), 1, kMostThreadsOfDevice));
@@ -196,7 +207,7 @@ class Searcher {
 
   int64_t Slots(int64_t threads) const {
     int64_t slots = 0;
-    for (const WorkerProfile* worker : workers_) slots += Room(*worker, threads);
+    for (const Alike& alike : alike_) slots += alike.count * Room(*workers_[alike.first], threads);
     return slots;
   }
 
@@ -290,10 +301,28 @@ class Searcher {
     if (limit > 0 && bytes > limit) return false;
     if (OverDevice(option) > 0) return false;
     int64_t left = option.ranks;
-    for (size_t w = 0; w < workers_.size() && left > 0; ++w) {
-      left -= RanksOn(*workers_[w], option, bytes, left);
+    for (const Alike& alike : alike_) {
+      const int64_t each = RanksOn(*workers_[alike.first], option, bytes, left);
+      left -= std::min(left, alike.count * each);
     }
     return left == 0;
+  }
+
+  /// PlaceRanks, without repetitions: a worker, and how many ranks are on it and those like it.
+  std::vector<std::pair<size_t, int64_t>> Placements(const Option& option) const {
+    std::vector<std::pair<size_t, int64_t>> placements;
+    int64_t left = option.ranks;
+    for (const Alike& alike : alike_) {
+      const int64_t each = RanksOn(*workers_[alike.first], option, TotalBytes(option.memory), left);
+      if (each == 0) continue;
+      const int64_t full = std::min(alike.count, left / each);
+      placements.emplace_back(alike.first, each);
+      left -= full * each;
+      if (full == alike.count || left == 0) continue;
+      placements.emplace_back(alike.first, left);
+      left = 0;
+    }
+    return placements;
   }
 
   /// Bytes too many for the device tier.
@@ -348,8 +377,9 @@ class Searcher {
 
   bool HasCores(const Option& option) const {
     int64_t room = 0;
-    for (const WorkerProfile* worker : workers_) {
-      room += std::min(option.ranks_per_worker, Room(*worker, option.threads));
+    for (const Alike& alike : alike_) {
+      room += alike.count *
+              std::min(option.ranks_per_worker, Room(*workers_[alike.first], option.threads));
     }
     return room >= option.ranks;
   }
@@ -382,8 +412,9 @@ class Searcher {
     }
     const int64_t need = TotalBytes(option.memory);
     int64_t limit = 0;
-    for (const WorkerProfile* worker : workers_) {
-      limit = std::max(limit, on_devices_ ? LargestDevice(*worker) : worker->memory_limit_bytes);
+    for (const Alike& alike : alike_) {
+      const WorkerProfile& worker = *workers_[alike.first];
+      limit = std::max(limit, on_devices_ ? LargestDevice(worker) : worker.memory_limit_bytes);
     }
     std::string whose = on_devices_ ? "the largest GPU offers" : "the largest worker offers";
     if (int64_t asked = job_.resources.memory_per_rank_bytes; asked > 0 && need > asked) {
@@ -402,15 +433,7 @@ class Searcher {
 
   TimeBreakdown SlowestRank(const Option& option) {
     TimeBreakdown slowest;
-    const int64_t bytes = TotalBytes(option.memory);
-    size_t last_kind = rates_.size();
-    int64_t last_count = 0, left = option.ranks;
-    for (size_t w = 0; w < workers_.size() && left > 0; ++w) {
-      const int64_t count = RanksOn(*workers_[w], option, bytes, left);
-      left -= count;
-      if (count == 0 || (kind_[w] == last_kind && count == last_count)) continue;
-      last_kind = kind_[w];
-      last_count = count;
+    for (const auto& [w, count] : Placements(option)) {
       const RateModel& rates = rates_[kind_[w]];
       StepInputs inputs{
           shape_,
@@ -481,6 +504,12 @@ class Searcher {
   ProductKind products_ = ProductKind::kSplit;
   int64_t product_workspace_ = 0;  ///< Of the GPU that wants most.
   std::vector<const WorkerProfile*> workers_;
+  /// Workers in a row that are of one kind.
+  struct Alike {
+    size_t first;
+    int64_t count;
+  };
+  std::vector<Alike> alike_;
   std::vector<size_t> kind_;  ///< By worker: index into rates_.
   std::vector<RateModel> rates_;
   std::map<std::tuple<size_t, int64_t, int64_t>, PassCost> passes_;

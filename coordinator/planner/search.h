@@ -38,6 +38,7 @@ struct SearchResult {
   std::vector<Option> fitting;     ///< Fastest first, up to kSorted.
   std::vector<Option> misfitting;  ///< Least memory first, up to kSorted.
   std::vector<const WorkerProfile*> workers;
+  std::vector<size_t> kinds;  ///< By worker: equal where all but names is equal.
   int64_t considered = 0;
   std::string times_from;  ///< On GPUs: where their rates come from.
 };
