@@ -1,25 +1,16 @@
 #include "worker/engine/nn/tensor_parallel.h"
 
-#include <cmath>
-#include <cstring>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "worker/engine/comm/rank_threads.h"
-#include "worker/engine/techniques/parallel/data_parallel.h"
-#include "worker/engine/techniques/parallel/mesh_groups.h"
-#include "worker/engine/testing/tiny_run.h"
-#include "worker/engine/testing/token_streams.h"
+#include "worker/engine/testing/mesh_run.h"
 
 namespace weft::engine {
 namespace {
 
-constexpr AxisSet kTensor = {MeshAxis::kTensor};
 constexpr int64_t kSteps = 10;
 constexpr int64_t kLength = 16;
 
@@ -64,123 +55,17 @@ struct Case {
     job.optimizer.learning_rate = 1e-2;
     return job;
   }
-  Plan PlanOf(int64_t data_ranks, int64_t tensor_ranks) const {
+  /// On so many ranks.
+  MeshCase On(int64_t data_ranks, int64_t tensor_ranks) const {
     Plan plan = TinyPlan(precision, 2, 2 / data_ranks);
     plan.mesh.data = data_ranks;
     plan.mesh.tensor = tensor_ranks;
+    plan.sequence_parallel = sequence && tensor_ranks > 1;
     plan.bucket_bytes = 4000;
     plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
-    return plan;
+    return {Job(), plan};
   }
 };
-
-/// The groups of a rank.
-struct Ranks {
-  MeshGroups groups;
-  std::optional<TensorParallel> tensor;
-  int64_t data_rank = 0;
-
-  Ranks(Collective& world, const Plan& plan, bool sequence) {
-    const MeshLayout layout(plan.mesh);
-    auto made = MeshGroups::Make(&world, layout, {kTensor, kGradientAxes});
-    WEFT_CHECK(made.ok(), made.status().message());
-    groups = *std::move(made);
-    if (Collective* group = groups.Along(kTensor)) tensor.emplace(group, sequence);
-    data_rank = layout.CoordinatesOf(world.rank())[static_cast<size_t>(MeshAxis::kData)];
-  }
-  const TensorParallel* of_tensor() const { return tensor ? &*tensor : nullptr; }
-};
-
-ModelOptions OptionsOf(const Plan& plan, const Ranks& ranks) {
-  ModelOptions options = ModelOptionsOf(plan);
-  options.tensor = ranks.of_tensor();
-  return options;
-}
-
-/// One rank of a training, or all of it.
-struct Rank : TinyRun {
-  const Ranks& ranks;
-  RandomTokens tokens;
-  std::unique_ptr<DataParallel> reducer;
-  std::unique_ptr<Trainer> trainer;
-
-  Rank(const Case& c, const Plan& plan, const Ranks& own)
-      : TinyRun(c.model, OptionsOf(plan, own)), ranks(own), tokens(c.model.vocab_size, kLength) {
-    if (Collective* group = own.groups.Along(kGradientAxes)) {
-      reducer = std::make_unique<DataParallel>(group, &model->parameters(), plan.bucket_bytes);
-    }
-    auto made = Trainer::New(c.Job(), plan,
-                             {.context = &context,
-                              .model = model.get(),
-                              .train = &tokens,
-                              .validation = &tokens,
-                              .reducer = reducer.get(),
-                              .rank = own.data_rank,
-                              .tensor = own.of_tensor()});
-    WEFT_CHECK(made.ok(), made.status().message());
-    trainer = *std::move(made);
-  }
-
-  StepReport Step() {
-    auto report = trainer->Step();
-    WEFT_CHECK(report.ok(), report.status().message());
-    return *report;
-  }
-};
-
-/// What a rank's training came to.
-struct Outcome {
-  std::vector<StepReport> reports;
-  double evaluation = 0;
-  std::vector<std::vector<float>> values;  ///< By parameter.
-  std::vector<Shard> shards;
-  std::vector<Shape> shapes;
-};
-
-Outcome Train(const Case& c, const Plan& plan, Collective& world) {
-  const Ranks ranks(world, plan, c.sequence);
-  Rank rank(c, plan, ranks);
-  Outcome outcome;
-  for (int64_t step = 0; step < kSteps; ++step) outcome.reports.push_back(rank.Step());
-  auto evaluation = rank.trainer->Evaluate();
-  WEFT_CHECK(evaluation.ok(), evaluation.status().message());
-  outcome.evaluation = evaluation->loss;
-  const ParameterSet& parameters = rank.model->parameters();
-  outcome.values = ValuesOf(parameters);
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    outcome.shards.push_back(parameters[i].shard);
-    outcome.shapes.push_back(parameters[i].shape);
-  }
-  return outcome;
-}
-
-std::vector<Outcome> TrainOn(const Case& c, int64_t data, int64_t tensor) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(data * tensor));
-  RunRanks(static_cast<int>(data * tensor), std::chrono::seconds(20), [&](Collective& world) {
-    outcomes[static_cast<size_t>(world.rank())] = Train(c, c.PlanOf(data, tensor), world);
-  });
-  return outcomes;
-}
-
-/// The part of a logical tensor that a shard is.
-std::vector<float> Part(const std::vector<float>& whole, const Shard& shard, const Shape& shape) {
-  std::vector<float> part(static_cast<size_t>(shape.Elements()));
-  shard.ForEachRun(shape, [&](int64_t to, int64_t from, int64_t count) {
-    std::copy_n(whole.begin() + from, count, part.begin() + to);
-  });
-  return part;
-}
-
-/// Largest difference, in units of the largest magnitude of `truth`.
-double Distance(const std::vector<float>& values, const std::vector<float>& truth) {
-  double largest = 0, difference = 0;
-  EXPECT_EQ(values.size(), truth.size());
-  for (size_t i = 0; i < std::min(values.size(), truth.size()); ++i) {
-    largest = std::max<double>(largest, std::fabs(truth[i]));
-    difference = std::max<double>(difference, std::fabs(values[i] - truth[i]));
-  }
-  return largest == 0 ? difference : difference / largest;
-}
 
 std::vector<Case> Cases() {
   const ModelSpec gpt2 = Gpt2Model(), llama = LlamaModel(true), tied = LlamaModel(false);
@@ -207,8 +92,9 @@ Batch SomeBatch(const Case& c) {
   return batch;
 }
 
-Gradients Differentiate(const Case& c, const Plan& plan, const Ranks& ranks) {
-  TinyRun run(c.model, OptionsOf(plan, ranks));
+Gradients Differentiate(const Case& c, const MeshCase& mesh, Collective& world) {
+  const MeshRanks ranks(mesh, world);
+  TinyRun run(c.model, ranks.options);
   const ParameterSet& parameters = run.model->parameters();
   Gradients result;
   result.values = ValuesOf(parameters);
@@ -228,15 +114,11 @@ TEST(TensorParallel, FirstValuesAndGradientsArePartsOfThoseOfTheWhole) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     Gradients whole;
-    RunRanks(1, std::chrono::seconds(20), [&](Collective& world) {
-      const Plan plan = c.PlanOf(1, 1);
-      whole = Differentiate(c, plan, Ranks(world, plan, false));
-    });
+    RunRanks(1, std::chrono::seconds(20),
+             [&](Collective& world) { whole = Differentiate(c, c.On(1, 1), world); });
     std::vector<Gradients> ranks(static_cast<size_t>(c.tensor));
     RunRanks(static_cast<int>(c.tensor), std::chrono::seconds(20), [&](Collective& world) {
-      const Plan plan = c.PlanOf(1, c.tensor);
-      ranks[static_cast<size_t>(world.rank())] =
-          Differentiate(c, plan, Ranks(world, plan, c.sequence));
+      ranks[static_cast<size_t>(world.rank())] = Differentiate(c, c.On(1, c.tensor), world);
     });
     size_t shared = 0;
     for (const Gradients& own : ranks) {
@@ -244,8 +126,9 @@ TEST(TensorParallel, FirstValuesAndGradientsArePartsOfThoseOfTheWhole) {
       for (size_t i = 0; i < own.values.size(); ++i) {
         SCOPED_TRACE(i);
         const Shard& shard = own.shards[i];
-        EXPECT_EQ(own.values[i], Part(whole.values[i], shard, own.shapes[i]));
-        EXPECT_LT(Distance(own.gradients[i], Part(whole.gradients[i], shard, own.shapes[i])), 1e-5);
+        EXPECT_EQ(own.values[i], PartOf(whole.values[i], shard, own.shapes[i]));
+        EXPECT_LT(Distance(own.gradients[i], PartOf(whole.gradients[i], shard, own.shapes[i])),
+                  1e-5);
         if (shard.whole()) {
           EXPECT_EQ(own.gradients[i], ranks[0].gradients[i]);
         }
@@ -264,9 +147,8 @@ struct Volumes {
 Volumes VolumesOf(const Case& c) {
   Volumes volumes;
   RunRanks(static_cast<int>(c.tensor), std::chrono::seconds(20), [&](Collective& world) {
-    const Plan plan = c.PlanOf(1, c.tensor);
-    const Ranks ranks(world, plan, c.sequence);
-    TinyRun run(c.model, OptionsOf(plan, ranks));
+    const MeshRanks ranks(c.On(1, c.tensor), world);
+    TinyRun run(c.model, ranks.options);
     run.Differentiate(SomeBatch(c));
     if (world.rank() != 0) return;
     CollectiveAccount& account = ranks.tensor->group().account();
@@ -309,11 +191,11 @@ TEST(TensorParallel, SendsWhatTheFormulasSay) {
 TEST(TensorParallel, TrainingFollowsThatOfOneRank) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
-    const Outcome whole = TrainOn(c, 1, 1).front();
-    const std::vector<Outcome> ranks = TrainOn(c, c.data, c.tensor);
+    const MeshOutcome whole = TrainOnMesh(c.On(1, 1)).front();
+    const std::vector<MeshOutcome> ranks = TrainOnMesh(c.On(c.data, c.tensor));
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       SCOPED_TRACE(rank);
-      const Outcome& own = ranks[rank];
+      const MeshOutcome& own = ranks[rank];
       for (size_t step = 0; step < kSteps; ++step) {
         const StepReport &report = own.reports[step], &truth = whole.reports[step];
         EXPECT_NEAR(report.loss, truth.loss, 1e-5 * truth.loss) << step;
@@ -330,11 +212,12 @@ TEST(TensorParallel, TrainingFollowsThatOfOneRank) {
         }
       }
       EXPECT_NEAR(own.evaluation, whole.evaluation, 1e-5 * whole.evaluation);
-      for (size_t i = 0; i < own.values.size(); ++i) {
-        EXPECT_LT(Distance(own.values[i], Part(whole.values[i], own.shards[i], own.shapes[i])),
-                  2e-3);
-        if (own.shards[i].whole()) {
-          EXPECT_EQ(own.values[i], ranks[0].values[i]) << "bit for bit on all ranks";
+      for (const auto& [name, values] : own.values) {
+        const Shard& shard = own.shards.at(name);
+        EXPECT_LT(Distance(values, PartOf(whole.values.at(name), shard, own.shapes.at(name))), 2e-3)
+            << name;
+        if (shard.whole()) {
+          EXPECT_EQ(values, ranks[0].values.at(name)) << name << " bit for bit on all ranks";
         }
       }
     }
