@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/spec/context_parallel.h"
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
@@ -171,8 +172,6 @@ Status CheckBuilt(const ResourceSpec& resources) {
   const ResourceSpec built;
   const std::pair<const char*, bool> fields[] = {
       {"zero_shard_ranks", resources.zero_shard_ranks != built.zero_shard_ranks},
-      {"context_parallel", resources.context_parallel != built.context_parallel},
-      {"context_method", resources.context_method != built.context_method},
   };
   for (const auto& [field, asked] : fields) {
     if (!asked) continue;
@@ -296,12 +295,19 @@ Status ValidateJob(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, resources.tensor_parallel, resources.sequence_parallel));
+  WEFT_RETURN_IF_ERROR(
+      CheckContextParallel(job, resources.context_parallel, resources.context_method));
   // Ranks of a replica.
-  const int64_t replica = resources.tensor_parallel * resources.pipeline_parallel;
-  const std::string replica_name = resources.pipeline_parallel == 1 ? "resources.tensor_parallel"
-                                   : resources.tensor_parallel == 1
-                                       ? "resources.pipeline_parallel"
-                                       : "resources.tensor_parallel x resources.pipeline_parallel";
+  int64_t replica = 1;
+  std::string replica_name;
+  for (const auto& [name, degree] :
+       {std::pair{"resources.tensor_parallel", resources.tensor_parallel},
+        std::pair{"resources.pipeline_parallel", resources.pipeline_parallel},
+        std::pair{"resources.context_parallel", resources.context_parallel}}) {
+    if (degree == 1) continue;
+    replica *= degree;
+    replica_name += std::string(replica_name.empty() ? "" : " x ") + name;
+  }
   if (resources.ranks % replica != 0) {
     return InvalidError("resources.ranks " + std::to_string(resources.ranks) +
                         " must be a multiple of " + replica_name + " " + std::to_string(replica));

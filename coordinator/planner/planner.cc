@@ -45,6 +45,9 @@ std::string WhyChosen(const Option& option, const SearchResult& result) {
   if (option.attention_blocks > 0) {
     text += "; recomputes the attention of " + std::to_string(option.attention_blocks) + " blocks";
   }
+  if (option.context > 1) {
+    text += "; " + std::to_string(option.context) + " ranks share each sequence";
+  }
   if (!result.times_from.empty()) text += "; times by " + result.times_from;
   return text;
 }
@@ -55,6 +58,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   Plan& plan = candidate.plan;
   plan.mesh.data = option.data_ranks();
   plan.mesh.tensor = option.tensor;
+  plan.mesh.context = option.context;
   plan.mesh.pipeline = option.pipeline;
   if (option.pipeline > 1) {
     plan.pipeline_schedule = job.resources.pipeline_schedule;

@@ -369,6 +369,40 @@ TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {
             whole.prediction.time.exposed_communication_seconds);
 }
 
+TEST(PlanJob, RanksShareSequencesWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  const auto plan = [&](int64_t context, const std::string& method) {
+    job.resources.context_parallel = context;
+    job.resources.context_method = method;
+    return Best(job, Cluster(1, 4, 8 * kGiB));
+  };
+  const Plan whole = plan(1, "ring"), ring = plan(2, "ring"), ulysses = plan(2, "ulysses");
+  EXPECT_EQ(ring.mesh.data, 2);
+  EXPECT_EQ(ring.mesh.context, 2);
+  EXPECT_EQ(ring.accumulation_steps, 2 * whole.accumulation_steps);
+  EXPECT_EQ(ring.rank_workers.size(), 4u);
+  const MemoryBreakdown &all = whole.prediction.memory_per_rank,
+                        &half = ring.prediction.memory_per_rank;
+  EXPECT_EQ(half.parameters_bytes, all.parameters_bytes);
+  EXPECT_NEAR(static_cast<double>(half.activations_bytes),
+              static_cast<double>(all.activations_bytes) / 2,
+              0.01 * static_cast<double>(all.activations_bytes));
+  // As many products, of fewer rows each, and what the ranks tell each other on top.
+  EXPECT_GT(ring.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+  EXPECT_GT(ulysses.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+  const double products = ring.prediction.time.gemm_seconds / whole.prediction.time.gemm_seconds;
+  EXPECT_GT(products, 0.99);
+  EXPECT_LT(products, 1.4);
+  auto report = PlanJob(job, Cluster(1, 4, 8 * kGiB));
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->candidates[0].reason, HasSubstr("2 ranks share each sequence"));
+}
+
 TEST(PlanJob, StagesAreCutPlacedAndPricedWhereTheJobSaysSo) {
   JobSpec job = SmallJob();
   job.resources.ranks = 4;

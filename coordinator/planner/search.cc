@@ -53,6 +53,7 @@ class Searcher {
         on_devices_(WantsDevices(job, cluster)),
         tensor_(job.resources.tensor_parallel),
         pipeline_(job.resources.pipeline_parallel),
+        context_{job.resources.context_parallel, job.resources.context_method == "ulysses"},
         cut_(CutOf(job)),
         shape_(ShapeOfRank(job)),
         precision_(PrecisionOf(job.train.precision)),
@@ -77,7 +78,7 @@ class Searcher {
     for (int64_t threads : ThreadChoices()) {
       for (int64_t ranks : RankChoices(threads)) {
         for (int64_t spread : SpreadChoices(ranks, threads)) {
-          for (int64_t micro : MicroBatchChoices(ranks / (tensor_ * pipeline_))) {
+          for (int64_t micro : MicroBatchChoices(ranks / replica())) {
             Try(threads, ranks, spread, micro);
           }
         }
@@ -101,6 +102,12 @@ class Searcher {
   }
 
  private:
+  /// Ranks that see the same sequences.
+  int64_t replica() const { return tensor_ * pipeline_ * context_.ranks; }
+
+  /// Of each sequence, tokens that a rank has.
+  int64_t OwnLength() const { return SequenceLength(job_) / context_.ranks; }
+
   bool offloads_optimizer() const { return job_.resources.offload_optimizer != "none"; }
 
   /// Of a job that CutModel accepts.
@@ -216,7 +223,7 @@ class Searcher {
     if (Offloads(job_.resources)) return {1};
     std::vector<int64_t> choices;
     for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
-      const int64_t ranks = data * tensor_ * pipeline_;
+      const int64_t ranks = data * replica();
       if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
     }
     return choices;
@@ -262,9 +269,10 @@ class Searcher {
     MemoryInputs inputs;
     inputs.shape = shape_;
     inputs.micro_batch = option.micro_batch;
-    inputs.sequence_length = SequenceLength(job_);
+    inputs.sequence_length = OwnLength();
+    inputs.context = context_;
     inputs.accumulation_steps = option.accumulation_steps;
-    inputs.ranks = option.data_ranks();
+    inputs.ranks = option.data_ranks() * context_.ranks;
     inputs.zero_stage = job_.resources.zero_stage;
     inputs.threads = option.threads;
     inputs.bucket_bytes = BucketBytes(job_, shape_.spec);
@@ -339,6 +347,7 @@ class Searcher {
     option.ranks = ranks;
     option.tensor = tensor_;
     option.pipeline = pipeline_;
+    option.context = context_.ranks;
     option.ranks_per_worker = spread;
     option.micro_batch = micro;
     option.accumulation_steps = job_.train.global_batch / (option.data_ranks() * micro);
@@ -440,19 +449,20 @@ class Searcher {
           option.accumulation_steps,
           option.recomputed_blocks,
           option.threads,
-          option.data_ranks(),
+          option.data_ranks() * context_.ranks,
           count,
           BucketBytes(job_, shape_.spec),
           &precision_,
           job_.resources.zero_stage,
-          option.micro_batch * SequenceLength(job_),
+          option.micro_batch * OwnLength(),
           Sharded(option.data_ranks()),
           job_.resources.host_link_bytes_per_second,
           offloads_optimizer() ? UploadedWeightBytes(MemoryOf(option)) : 0,
           option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule),
           StreamedWeightBytes(MemoryOf(option)),
           OffloadedActivationBytes(MemoryOf(option)),
-          offloads_optimizer()};
+          offloads_optimizer(),
+          context_};
       const TimeBreakdown time =
           pipeline_ == 1 ? PredictStep(inputs, Pass(kind_[w], option), rates)
                          : PredictPipelineStep(inputs,
@@ -484,8 +494,9 @@ class Searcher {
   const PassCost& Pass(size_t kind, const Option& option) {
     auto [it, added] = passes_.try_emplace({kind, option.threads, option.micro_batch});
     if (added) {
-      it->second = CostOfPass(shape_, option.micro_batch, SequenceLength(job_), precision_,
-                              job_.train.fp8, job_.model.dropout, rates_[kind], option.threads);
+      it->second =
+          CostOfPass(shape_, option.micro_batch, SequenceLength(job_), precision_, job_.train.fp8,
+                     job_.model.dropout, rates_[kind], option.threads, context_.ranks);
     }
     return it->second;
   }
@@ -494,6 +505,7 @@ class Searcher {
   const bool on_devices_;
   const int64_t tensor_;
   const int64_t pipeline_;
+  const ContextSharing context_;
   const std::vector<int64_t> cut_;                 ///< Blocks of each stage.
   std::map<int64_t, PipelineSchedule> schedules_;  ///< By number of micro-batches.
   const ModelShape shape_;                         ///< What a rank has of it.
@@ -537,8 +549,8 @@ std::vector<int64_t> PlaceRanks(const Option& option,
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
   if (HasTiers(job.resources)) return false;
   if (job.resources.device != "auto") return job.resources.device == "cuda";
-  // No pipeline has run on GPUs yet.
-  if (job.resources.pipeline_parallel > 1) return false;
+  // No pipeline has run on GPUs yet, and attention that ranks share has no kernels there.
+  if (job.resources.pipeline_parallel > 1 || job.resources.context_parallel > 1) return false;
   return std::any_of(cluster.workers.begin(), cluster.workers.end(),
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }

@@ -18,6 +18,7 @@ struct Option {
   int64_t ranks = 1;
   int64_t tensor = 1;            ///< Of them share each matrix.
   int64_t pipeline = 1;          ///< Stages that so many ranks have each.
+  int64_t context = 1;           ///< Ranks that share each sequence.
   int64_t ranks_per_worker = 1;  ///< At most so many on each.
   int64_t threads = 1;
   int64_t micro_batch = 1;
@@ -31,7 +32,7 @@ struct Option {
   std::string misfit;        ///< Why it cannot run; empty when it can.
 
   /// Those that see different sequences.
-  int64_t data_ranks() const { return ranks / (tensor * pipeline); }
+  int64_t data_ranks() const { return ranks / (tensor * pipeline * context); }
 };
 
 struct SearchResult {
@@ -60,7 +61,7 @@ inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model);
 
 /// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, has no
-/// pipeline, and some worker has them.
+/// pipeline and no shared sequences, and some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);
 
 /// Tries everything. `cluster` outlives the result.

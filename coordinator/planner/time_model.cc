@@ -59,12 +59,30 @@ double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const Ti
          neighbours * std::max(0.0, back - backward);
 }
 
+/// What ranks that share sequences tell each other for the attentions of a pass, less what a ring
+/// hides behind them: all but the first step's keys come while others are attended to.
+double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t element = ElementBytes(inputs.precision->activations);
+  const double link = rates.LinkBytesPerSecond(inputs.context.ranks <= inputs.ranks_on_worker);
+  const auto exposed = [&](const ContextTraffic& traffic, double products) {
+    const double seconds = D(traffic.sent) / link + D(traffic.messages) * kSecondsPerMessage;
+    if (inputs.context.ulysses) return seconds;
+    const double hidden = kOverlap * products * pass.attention_product_seconds;
+    return std::max(seconds - hidden, seconds / D(traffic.messages));
+  };
+  const double forward = D(model.layers + inputs.recomputed_blocks + inputs.recomputed_attentions);
+  const double backward = D(model.layers - inputs.shape.first_trained_layer);
+  return forward * exposed(ForwardTraffic(model, inputs.context, inputs.tokens, element), 2) +
+         backward * exposed(BackwardTraffic(model, inputs.context, inputs.tokens, element), 5);
+}
+
 }  // namespace
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
-                    const RateModel& rates, int64_t threads) {
-  const int64_t tokens = micro_batch * sequence_length;
+                    const RateModel& rates, int64_t threads, int64_t sharers) {
+  const int64_t tokens = micro_batch * sequence_length / sharers;
   const int64_t element = ElementBytes(precision.activations);
   PassCost cost;
   cost.fp8_share = Fp8Share(shape.spec, precision, fp8, rates);
@@ -96,6 +114,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   cost.backward_gemm_seconds += 5 * backward_layers * product;
   cost.block_forward_gemm_seconds += 2 * product;
   cost.attention_forward_gemm_seconds += 2 * product;
+  cost.attention_product_seconds = product;
 
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
   // and writes two, an activation reads its one or two inputs and writes one; backward, a norm
@@ -224,6 +243,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
     const double reductions = inputs.zero_stage > 1 ? passes : 1;
     time.exposed_communication_seconds =
         reductions * std::max(reducing - hidden, reducing / buckets) + gathering;
+  }
+  if (inputs.context.ranks > 1) {
+    time.exposed_communication_seconds += passes * ContextSeconds(inputs, pass, rates);
   }
   if (const int64_t tensor = inputs.shape.tensor; tensor > 1) {
     // Each layer sums the residual stream twice forward and twice backward, and twice more when it

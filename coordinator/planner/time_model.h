@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/model/context_attention.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
 #include "common/model/precision.h"
@@ -18,6 +19,7 @@ struct PassCost {
   double backward_gemm_seconds = 0;           ///< Part of gemm_seconds.
   double block_forward_gemm_seconds = 0;      ///< Of one block: what recomputing it costs.
   double attention_forward_gemm_seconds = 0;  ///< The same of the inside of its attention.
+  double attention_product_seconds = 0;       ///< One of its products over queries and keys.
   double memory_bytes = 0;
   double block_forward_memory_bytes = 0;
   double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
@@ -26,10 +28,11 @@ struct PassCost {
 };
 
 /// `fp8`: counts where the precision has fp8_blocks, and on a GPU alone. A CPU computes FP8
-/// products on widened operands, as fast as those of precision.products.
+/// products on widened operands, as fast as those of precision.products. `sharers`: ranks that have
+/// equal parts of each sequence, and of its pairs of a query and a key.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
-                    const RateModel& rates, int64_t threads);
+                    const RateModel& rates, int64_t threads, int64_t sharers = 1);
 
 /// How a rank takes its steps.
 struct StepInputs {
@@ -37,12 +40,12 @@ struct StepInputs {
   int64_t accumulation_steps = 1;
   int64_t recomputed_blocks = 0;
   int64_t threads = 1;
-  int64_t ranks = 1;  ///< That see different sequences, each of shape.tensor ranks.
+  int64_t ranks = 1;  ///< That see different tokens, each of shape.tensor ranks.
   int64_t ranks_on_worker = 1;
   int64_t bucket_bytes = 1;
   const PrecisionRecipe* precision = &kBf16Precision;
   int64_t zero_stage = 0;
-  int64_t tokens = 0;                      ///< Of a micro-batch.
+  int64_t tokens = 0;                      ///< Of a micro-batch, on one of them.
   ShardedParameters sharded = {};          ///< With zero_stage 3.
   int64_t host_link_bytes_per_second = 0;  ///< 0: as fast as memory.
   int64_t uploaded_weight_bytes = 0;       ///< After an update, with offloads_optimizer.
@@ -50,6 +53,7 @@ struct StepInputs {
   StreamedBytes streamed = {};             ///< Weights that come up in every pass.
   int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
+  ContextSharing context = {};             ///< Of `ranks`, those that share each sequence.
 
   /// Ranks hold parts of the parameters, and gather whole ones in every pass.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
