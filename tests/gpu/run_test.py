@@ -342,6 +342,10 @@ class ScriptsTest(unittest.TestCase):
             foreign = {library for library in libraries
                        if not library.startswith(folders) and "gomp" not in library}
             self.assertEqual(foreign, set(), program_name)
+        # With the toolkit's headers in its commands nothing that other presets compiled would serve.
+        flags = "".join(path.read_text() for path in build.glob("worker/**/flags.make"))
+        self.assertIn("-isystem", flags)
+        self.assertNotRegex(flags, r"-(I|isystem) ?\S*cuda\S*/include")
 
     @staticmethod
     def compilers_own(name):
