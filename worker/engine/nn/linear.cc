@@ -67,14 +67,12 @@ TensorView PackedParameter::Copies::Master() const {
 // The packed copy alone is on the device, or the stored matrix where products read that.
 Status PackedParameter::Copies::Reserve(Context& context) {
   const TensorView master = Master();
-  if (packed.weight == nullptr) {
-    WEFT_ASSIGN_OR_RETURN(packed,
-                          spare->Take(context, master.shape[0], master.shape[1], products.compute));
-  }
+  WEFT_ASSIGN_OR_RETURN(packed,
+                        spare->Take(context, master.shape[0], master.shape[1], products.compute));
   if (!parameters->offloaded()) return OkStatus();
   kernels::PackedWeight& weight = *packed.weight;
   WEFT_RETURN_IF_ERROR(packed.held.Set(context.allocator, Component::kParameters, weight.Bytes()));
-  if (!weight.reads_master() || stored) return OkStatus();
+  if (!weight.reads_master()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(stored,
                         Tensor::New(context, Component::kParameters, master.dtype, master.shape));
   return OkStatus();
@@ -84,7 +82,7 @@ Status PackedParameter::Copies::Make(Context& context) {
   const TensorView master = Master();
   ++version;
   if (products.fp8 != nullptr) return products.fp8->QuantizeWeight(context, master, fp8);
-  WEFT_RETURN_IF_ERROR(Reserve(context));
+  if (packed.weight == nullptr) WEFT_RETURN_IF_ERROR(Reserve(context));
   if (parameters->offloaded()) return MakeOffloaded(context, master);
   WEFT_RETURN_IF_ERROR(packed.weight->Pack(context.stream, master));
   return packed.held.Set(context.allocator, Component::kParameters, packed.weight->Bytes());

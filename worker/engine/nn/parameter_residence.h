@@ -13,7 +13,8 @@ class ParameterSet;
 class DerivedCopies {
  public:
   virtual ~DerivedCopies() = default;
-  /// Takes the memory that Make writes, where values are offloaded.
+  /// Takes the memory that Make writes, which otherwise does it the first time: all of it where
+  /// values are offloaded. Once until they are dropped.
   virtual Status Reserve(Context& context) = 0;
   /// Makes them of the values as they are placed now.
   virtual Status Make(Context& context) = 0;

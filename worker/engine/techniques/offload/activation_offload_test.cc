@@ -32,6 +32,7 @@ TEST(ActivationOffloadTest, HasTheBitsOfPlainTraining) {
       ExpectSame(LlamaJob(), plan, 2);
     }
   }
+  ExpectSame(job, HostPlan("fp8", 2, 2), 3);
 }
 
 TEST(ActivationOffloadTest, HasThemWithEveryPolicyAndWithSharedAndFrozenBlocks) {

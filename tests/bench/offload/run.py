@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""What fits a device of limited memory by what stands outside it, and how fast it trains there.
+
+    python tests/bench/offload/run.py --binary build/release/bin/offload_bench --device-bytes 67108864 \
+        --link 400000000 \
+        --output docs/benchmarks/offload.json
+
+Runs offload_bench, adds the processor to its report, and prints the tables of the page.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as info:
+        for line in info:
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def mib(number):
+    return f"{number / 2**20:.1f}"
+
+
+def largest_table(report):
+    print("| | width x layers | parameters | 16 bytes each, over the device | device MiB, predicted |"
+          " taken | next width would take | host MiB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in report["largest"]:
+        print(f"| {row['policy']} | {row['width']} x {row['layers']} "
+              f"| {row['parameters'] / 1e6:.2f} M | {row['state_over_device']:.1f} "
+              f"| {mib(row['predicted_device_bytes'])} | {mib(row['device_bytes'])} "
+              f"| {mib(row['next_predicted_bytes'])} | {mib(row['host_bytes'])} |")
+
+
+def speed_table(report):
+    print("| | MB down | MB up | s on the link | s a step | s it stood still | bound | of the bound |")
+    print("|---|---|---|---|---|---|---|---|")
+    for row in report["speed"]["policies"]:
+        print(f"| {row['policy']} | {row['bytes_down'] / 1e6:.1f} | {row['bytes_up'] / 1e6:.1f} "
+              f"| {row['link_seconds']:.3f} | {row['step_seconds']:.3f} "
+              f"| {row['stalled_seconds']:.3f} | {row['bound_seconds']:.3f} "
+              f"| {100 * row['share_of_bound']:.0f} % |")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--output")
+    arguments, options = parser.parse_known_args()
+    environment = dict(os.environ, OMP_WAIT_POLICY="passive")
+    done = subprocess.run([arguments.binary, *options], text=True, env=environment, check=True,
+                          stdout=subprocess.PIPE)
+    report = {"cpu": cpu_name(), **json.loads(done.stdout)}
+    if arguments.output:
+        with open(arguments.output, "w") as file:
+            file.write(json.dumps(report, indent=1) + "\n")
+    largest_table(report)
+    print()
+    speed_table(report)
+
+
+if __name__ == "__main__":
+    main()
