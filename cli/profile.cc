@@ -33,6 +33,32 @@ std::string RateText(const std::optional<double>& rate) {
   return rate ? FixedText(*rate / 1e9, 1) : "-";
 }
 
+std::string MebibytesText(double bytes) {
+  return FixedText(bytes / (1 << 20), 3);
+}
+
+/// Who sent what to whom, and what stands where.
+void PrintUse(const trainer::ProfileReport& report, std::ostream& out) {
+  if (!report.collectives.empty()) {
+    Table table({"AXIS", "COLLECTIVE", "CALLS", "SENT MIB", "MS/STEP", "EXPOSED", "HIDDEN"});
+    for (const CollectiveUse& use : report.collectives) {
+      table.Add({use.axis, use.collective, FixedText(use.calls, 1), MebibytesText(use.sent_bytes),
+                 FixedText(use.seconds * 1e3, 3), FixedText(use.exposed_seconds * 1e3, 3),
+                 FixedText(use.HiddenSeconds() * 1e3, 3)});
+    }
+    out << "\n";
+    table.Print(out);
+  }
+  const TierUse& tiers = report.tiers;
+  out << "\nmemory: device " << HumanBytes(static_cast<double>(tiers.device_bytes));
+  if (tiers.host_bytes > 0) out << ", host " << HumanBytes(static_cast<double>(tiers.host_bytes));
+  if (tiers.file_bytes > 0) out << ", file " << HumanBytes(static_cast<double>(tiers.file_bytes));
+  if (tiers.host_bytes > 0) {
+    out << "; waits for them " << FixedText(tiers.stall_seconds * 1e3, 3) << " ms/step";
+  }
+  out << "\n";
+}
+
 }  // namespace
 
 void PrintProfile(const trainer::ProfileReport& report, OutputFormat format, std::ostream& out) {
@@ -55,6 +81,7 @@ void PrintProfile(const trainer::ProfileReport& report, OutputFormat format, std
   }
   Print(listing, format, out);
   if (format != OutputFormat::kTable && format != OutputFormat::kWide) return;
+  PrintUse(report, out);
   out << report.steps << " steps from step " << report.first_step << " on " << report.ranks
       << (report.ranks == 1 ? " rank, " : " ranks (the table is of rank 0), ")
       << HumanDuration(report.seconds_per_step) << " per step\ntrace: " << report.trace_path

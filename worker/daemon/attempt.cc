@@ -269,6 +269,7 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
                         {"checkpoint_stall", p.checkpoint_stall},
                         {"eval", p.evaluation}});
   metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
+  metrics_.ObserveUse(job_id(), rank.index, progress.collectives, progress.tiers);
   if (&rank != ranks_.front().get()) return;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());

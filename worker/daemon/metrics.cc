@@ -1,6 +1,8 @@
 #include "worker/daemon/metrics.h"
 
+#include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "common/version.h"
 
@@ -102,6 +104,17 @@ struct Metrics::Families {
                                    "Most memory a rank used in its last step, by component.");
   Family<Gauge>& memory_peak =
       NewGauge("weft_train_memory_peak_bytes", "Most memory a rank has used, by component.");
+  Family<Counter>& sent = NewCounter("weft_train_communication_sent_bytes_total",
+                                     "Bytes that left a rank, by axis of the mesh and operation.");
+  Family<Counter>& operations = NewCounter("weft_train_communication_operations_total",
+                                           "Operations of a rank with others.");
+  Family<Counter>& communication =
+      NewCounter("weft_train_communication_seconds_total",
+                 "Time of operations between ranks: waited for, or hidden beside computation.");
+  Family<Gauge>& tier = NewGauge("weft_train_memory_tier_bytes",
+                                 "Most that a rank held in its last step, by where it stands.");
+  Family<Counter>& offload_stall = NewCounter("weft_train_offload_stall_seconds_total",
+                                              "Time that a rank waited for other tiers.");
   Family<Gauge>& padding = NewGauge("weft_train_padding_ratio",
                                     "Share of the last step's tokens that only fill up rows.");
   Family<Gauge>& noise_scale =
@@ -325,6 +338,33 @@ void Metrics::SetMemory(const std::string& name, int rank, const MemoryBreakdown
   };
   set(families_->memory_peak, peak);
   set(families_->memory, step);
+}
+
+void Metrics::ObserveUse(const std::string& name, int rank,
+                         const std::vector<CollectiveUse>& collectives, const TierUse& tiers) {
+  Run* run = Find(name);
+  if (run == nullptr) return;
+  Families& f = *families_;
+  const Labels of_rank = {{"rank", std::to_string(rank)}};
+  for (const CollectiveUse& use : collectives) {
+    Labels labels = of_rank;
+    labels["axis"] = use.axis;
+    labels["collective"] = use.collective;
+    run->Get(f.sent, labels).Increment(use.sent_bytes);
+    run->Get(f.operations, labels).Increment(use.calls);
+    labels["visibility"] = "exposed";
+    run->Get(f.communication, labels).Increment(use.exposed_seconds);
+    labels["visibility"] = "hidden";
+    run->Get(f.communication, labels).Increment(use.HiddenSeconds());
+  }
+  const std::pair<const char*, int64_t> bytes[] = {
+      {"device", tiers.device_bytes}, {"host", tiers.host_bytes}, {"file", tiers.file_bytes}};
+  for (const auto& [tier, held] : bytes) {
+    Labels labels = of_rank;
+    labels["tier"] = tier;
+    run->Get(f.tier, labels).Set(static_cast<double>(held));
+  }
+  run->Get(f.offload_stall, of_rank).Increment(std::max(0.0, tiers.stall_seconds));
 }
 
 void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMessage& step) {

@@ -18,6 +18,7 @@
 
 #include "common/clock.h"
 #include "common/spec/plan.h"
+#include "common/spec/resource_use.h"
 #include "common/status.h"
 #include "weft/v1/coordinator.pb.h"
 #include "weft/v1/plan.pb.h"
@@ -64,6 +65,10 @@ class Metrics {
   /// Most memory a local rank has used, by component: so far, and since the step before.
   void SetMemory(const std::string& run, int rank, const MemoryBreakdown& peak,
                  const MemoryBreakdown& step);
+
+  /// What one step of a local rank sent to others, waited for, and held by tier.
+  void ObserveUse(const std::string& run, int rank, const std::vector<CollectiveUse>& collectives,
+                  const TierUse& tiers);
 
   /// What a step told about numbers that were not finite, dropped updates and the loss scale.
   void ObserveNumerics(const std::string& run, const trainer::ProgressMessage& step);

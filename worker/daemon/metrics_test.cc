@@ -58,6 +58,37 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   }
 }
 
+TEST(Metrics, SumUpWhatRanksSentAndWaitedFor) {
+  Metrics metrics(Clock::System());
+  ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
+  metrics.BeginRun("r", 1, {}, true);
+  const CollectiveUse use{.axis = "tensor",
+                          .collective = "all-reduce",
+                          .calls = 3,
+                          .bytes = 400,
+                          .sent_bytes = 200,
+                          .seconds = 0.5,
+                          .exposed_seconds = 0.125};
+  const TierUse tiers{
+      .device_bytes = 100, .host_bytes = 50, .file_bytes = 4096, .stall_seconds = 0.25};
+  for (int step = 0; step < 2; ++step) metrics.ObserveUse("r", 1, {use}, tiers);
+  const std::string text = Scrape(metrics.port());
+  for (const char* line :
+       {"weft_train_communication_sent_bytes_total{axis=\"tensor\",collective=\"all-reduce\","
+        "rank=\"1\",run=\"r\"} 400",
+        "weft_train_communication_operations_total{axis=\"tensor\",collective=\"all-reduce\","
+        "rank=\"1\",run=\"r\"} 6",
+        "weft_train_communication_seconds_total{axis=\"tensor\",collective=\"all-reduce\","
+        "rank=\"1\",run=\"r\",visibility=\"exposed\"} 0.25",
+        "weft_train_communication_seconds_total{axis=\"tensor\",collective=\"all-reduce\","
+        "rank=\"1\",run=\"r\",visibility=\"hidden\"} 0.75",
+        "weft_train_memory_tier_bytes{rank=\"1\",run=\"r\",tier=\"host\"} 50",
+        "weft_train_memory_tier_bytes{rank=\"1\",run=\"r\",tier=\"file\"} 4096",
+        "weft_train_offload_stall_seconds_total{rank=\"1\",run=\"r\"} 0.5"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(Metrics, TellTheAccuracyOfAClassificationAlone) {
   Metrics metrics(Clock::System());
   ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());

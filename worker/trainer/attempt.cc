@@ -150,6 +150,8 @@ Status Attempt::Join() {
                               stages, {spec_.plan.pipeline_schedule, spec_.plan.pipeline_chunks,
                                        !spec_.job.model.untied_classifier}));
   }
+  books_ = CollectiveBooks(groups_.Accounts());
+  if (pipeline_ != nullptr) books_.Add(pipeline_->Accounts());
   return OkStatus();
 }
 
@@ -283,7 +285,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
     }
     if (votes.profile_steps > 0) {
-      profile_.emplace(context_, reducer_.get(), pipeline_.get(), step + 1, votes.profile_steps);
+      profile_.emplace(context_, books_, step + 1, votes.profile_steps);
     }
     const int64_t eval_every = job.train.eval_every_steps;
     if (eval_every > 0 && step % eval_every == 0) WEFT_RETURN_IF_ERROR(EvaluateNow());
@@ -316,7 +318,7 @@ void Attempt::TellMemory() {
 Status Attempt::Step() {
   engine::Stopwatch watch;
   WEFT_ASSIGN_OR_RETURN(engine::StepReport report, trainer_->Step());
-  if (profile_) profile_->OnStep(watch.Lap());
+  if (profile_) profile_->OnStep(watch.Lap(), report.tiers);
   const engine::TrainCounters& counters = trainer_->counters();
   ProgressMessage progress;
   progress.step = counters.step;
@@ -344,6 +346,10 @@ Status Attempt::Step() {
                      std::exchange(evaluation_seconds_, 0)};
   progress.memory_peak = peak_memory_ = report.peak_memory;
   progress.memory_step = report.step_memory;
+  progress.tiers = report.tiers;
+  std::vector<CollectiveUse> totals = books_.Totals();
+  progress.collectives = Difference(totals, told_);
+  told_ = std::move(totals);
   progress.norms = std::move(report.norms);
   progress.spike = report.spike;
   progress.rolled_back = std::exchange(rolled_back_, false);

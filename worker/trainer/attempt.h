@@ -17,6 +17,7 @@
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
+#include "worker/trainer/collective_books.h"
 #include "worker/trainer/loss_curve.h"
 #include "worker/trainer/profile.h"
 #include "worker/trainer/run_attempt.h"
@@ -112,6 +113,8 @@ class Attempt {
   std::optional<engine::TensorParallel> tensor_;      ///< None where this rank has whole matrices.
   std::optional<engine::ContextParallel> sequences_;  ///< None where it has whole sequences.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
+  CollectiveBooks books_;                               ///< Of all groups of this rank.
+  std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.

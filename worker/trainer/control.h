@@ -10,6 +10,7 @@
 #include "common/spec/field.h"
 #include "common/spec/group_norm.h"
 #include "common/spec/plan.h"
+#include "common/spec/resource_use.h"
 #include "common/status.h"
 #include "worker/trainer/profile_report.h"
 #include "worker/trainer/run_summary.h"
@@ -118,6 +119,8 @@ struct ProgressMessage {
   PhaseTimes phases;
   MemoryBreakdown memory_peak;
   MemoryBreakdown memory_step;
+  std::vector<CollectiveUse> collectives;
+  TierUse tiers;
   std::vector<GroupNorm> norms;
 
   template <class Self, class Visitor>
@@ -157,6 +160,9 @@ struct ProgressMessage {
     visit(Field("phases", "Parts of step_seconds."), self.phases);
     visit(Field("memory_peak", "Of this rank so far."), self.memory_peak);
     visit(Field("memory_step", "Of this rank since the step before."), self.memory_step);
+    visit(Field("collectives", "Of this rank since the step before, by axis and kind."),
+          self.collectives);
+    visit(Field("tiers", "Of this rank since the step before."), self.tiers);
     visit(Field("norms", "By group of parameters; empty when they were not measured."), self.norms);
   }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +26,20 @@ constexpr std::array<TrackName, 3> kTracks = {{{Track::kPhases, "phase", "phases
                                                {Track::kOperations, "operation", "operations"},
                                                {Track::kCollectives, "collective", "collectives"}}};
 
+/// Groups of ranks work side by side: each has a row of the trace.
+class TrackNumbers {
+ public:
+  int Of(const Profiler::Event& event) {
+    const auto track = static_cast<int>(event.track);
+    if (event.track != Track::kCollectives) return track;
+    return groups_.try_emplace(event.group, track + static_cast<int>(groups_.size())).first->second;
+  }
+  const std::map<std::string_view, int>& groups() const { return groups_; }
+
+ private:
+  std::map<std::string_view, int> groups_;
+};
+
 /// A line of the trace's list of events.
 void AddLine(const Json& event, std::string& lines) {
   if (!lines.empty()) lines += ",\n";
@@ -37,20 +52,18 @@ Json Metadata(const char* what, int rank, int track, const std::string& name) {
 
 }  // namespace
 
-ProfileRecording::ProfileRecording(engine::Context& context, engine::BucketReducer* reducer,
-                                   engine::PipelineParallel* pipeline, int64_t first_step,
-                                   int64_t steps)
+ProfileRecording::ProfileRecording(engine::Context& context, const CollectiveBooks& books,
+                                   int64_t first_step, int64_t steps)
     : context_(context),
-      reducer_(reducer),
-      pipeline_(pipeline),
+      books_(books),
+      before_(books.Totals()),
       first_step_(first_step),
       wanted_(steps),
       unix_seconds_(Clock::System().UnixSeconds()),
       steady_begin_(std::chrono::steady_clock::now()) {
   profiler_.StartTrace(context.allocator);
   context_.profiler = &profiler_;
-  if (reducer_ != nullptr) reducer_->SetProfiler(&profiler_);
-  if (pipeline_ != nullptr) pipeline_->SetProfiler(&profiler_);
+  books_.SetProfiler(&profiler_);
 }
 
 ProfileRecording::~ProfileRecording() {
@@ -59,18 +72,23 @@ ProfileRecording::~ProfileRecording() {
 
 void ProfileRecording::Detach() {
   if (context_.profiler == &profiler_) context_.profiler = nullptr;
-  if (reducer_ != nullptr) reducer_->SetProfiler(nullptr);
-  if (pipeline_ != nullptr) pipeline_->SetProfiler(nullptr);
+  books_.SetProfiler(nullptr);
 }
 
-void ProfileRecording::OnStep(double seconds) {
+void ProfileRecording::OnStep(double seconds, const TierUse& tiers) {
   profiler_.AddPhase("step", seconds);
+  tier_samples_.push_back({std::chrono::steady_clock::now(), tiers});
+  tiers_.device_bytes = std::max(tiers_.device_bytes, tiers.device_bytes);
+  tiers_.host_bytes = std::max(tiers_.host_bytes, tiers.host_bytes);
+  tiers_.file_bytes = std::max(tiers_.file_bytes, tiers.file_bytes);
+  tiers_.stall_seconds += tiers.stall_seconds;
   ++steps_;
   seconds_ += seconds;
 }
 
 Result<std::vector<std::string>> ProfileRecording::GatherEvents(engine::Collective& group) {
   Detach();
+  after_ = books_.Totals();
   return group.AllGather(Events(group.rank()));
 }
 
@@ -96,8 +114,10 @@ std::string ProfileRecording::Events(int rank) const {
   std::string lines;
   AddLine(Metadata("process_name", rank, 0, "rank " + std::to_string(rank)), lines);
   for (const TrackName& track : kTracks) {
+    if (track.track == Track::kCollectives) continue;
     AddLine(Metadata("thread_name", rank, static_cast<int>(track.track), track.thread), lines);
   }
+  TrackNumbers tracks;
   const auto microseconds = [this](Profiler::Time time) {
     return (unix_seconds_ + std::chrono::duration<double>(time - steady_begin_).count()) * 1e6;
   };
@@ -105,11 +125,19 @@ std::string ProfileRecording::Events(int rank) const {
     Json line = {{"ph", "X"},
                  {"name", event.name},
                  {"pid", rank},
-                 {"tid", static_cast<int>(event.track)},
+                 {"tid", tracks.Of(event)},
                  {"ts", microseconds(event.begin)},
                  {"dur", event.seconds * 1e6}};
     if (event.flops > 0) line["args"]["flops"] = event.flops;
     if (event.bytes > 0) line["args"]["bytes"] = event.bytes;
+    AddLine(line, lines);
+  }
+  for (const auto& [group, track] : tracks.groups()) {
+    AddLine(Metadata("thread_name", rank, track, "collectives: " + std::string(group)), lines);
+  }
+  for (const auto& [time, tiers] : tier_samples_) {
+    Json line = {{"ph", "C"}, {"name", "tiers"}, {"pid", rank}, {"ts", microseconds(time)}};
+    line["args"] = ToJson(tiers);
     AddLine(line, lines);
   }
   for (const Profiler::MemorySample& sample : profiler_.trace().memory) {
@@ -128,6 +156,9 @@ ProfileReport ProfileRecording::Summarize() const {
   if (steps_ == 0) return report;
   const auto steps = static_cast<double>(steps_);
   report.seconds_per_step = seconds_ / steps;
+  report.collectives = PerStep(Difference(after_, before_), steps);
+  report.tiers = tiers_;
+  report.tiers.stall_seconds /= steps;
   for (const TrackName& track : kTracks) {
     const auto begin = static_cast<int64_t>(report.operations.size());
     for (const auto& [name, entry] : profiler_.entries(track.track)) {

@@ -2,31 +2,31 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/env.h"
 #include "common/status.h"
 #include "worker/engine/comm/collective.h"
-#include "worker/engine/techniques/parallel/bucket_reducer.h"
-#include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/context.h"
+#include "worker/trainer/collective_books.h"
 #include "worker/trainer/profile_report.h"
 
 namespace weft::trainer {
 
 /// Records some steps of one rank; every rank of the group makes one before the same step. Attached
-/// to context and reducer for as long as it lives. Not thread-safe.
+/// to context and collectives for as long as it lives. Not thread-safe.
 class ProfileRecording {
  public:
-  /// `first_step` counts from 1. `reducer` is null for one rank, `pipeline` without one.
-  ProfileRecording(engine::Context& context, engine::BucketReducer* reducer,
-                   engine::PipelineParallel* pipeline, int64_t first_step, int64_t steps);
+  /// `first_step` counts from 1. `books`: of the groups of this rank, which outlive this.
+  ProfileRecording(engine::Context& context, const CollectiveBooks& books, int64_t first_step,
+                   int64_t steps);
   ~ProfileRecording();
   ProfileRecording(const ProfileRecording&) = delete;
   ProfileRecording& operator=(const ProfileRecording&) = delete;
 
-  /// A step that took so long is done.
-  void OnStep(double seconds);
+  /// A step that took so long, and used so much, is done.
+  void OnStep(double seconds, const TierUse& tiers);
   bool done() const { return steps_ == wanted_; }
 
   /// Stops recording and gathers the events of all ranks, by rank. A collective: all ranks call it.
@@ -43,8 +43,9 @@ class ProfileRecording {
   ProfileReport Summarize() const;
 
   engine::Context& context_;
-  engine::BucketReducer* reducer_;
-  engine::PipelineParallel* pipeline_;
+  const CollectiveBooks& books_;
+  const std::vector<CollectiveUse> before_;  ///< What the books said at the start.
+  std::vector<CollectiveUse> after_;         ///< And at the end.
   const int64_t first_step_;
   const int64_t wanted_;
   int64_t steps_ = 0;
@@ -52,6 +53,8 @@ class ProfileRecording {
   double unix_seconds_;  ///< At steady_begin_: machines agree on no other clock.
   engine::Profiler::Time steady_begin_;
   engine::Profiler profiler_;
+  TierUse tiers_;  ///< Most bytes, and all waits.
+  std::vector<std::pair<engine::Profiler::Time, TierUse>> tier_samples_;  ///< One a step.
 };
 
 }  // namespace weft::trainer

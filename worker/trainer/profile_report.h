@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/resource_use.h"
 
 namespace weft::trainer {
 
@@ -50,6 +51,8 @@ struct ProfileReport {
   std::string trace_path;
   int64_t dropped_events = 0;
   std::vector<ProfileOperation> operations;
+  std::vector<CollectiveUse> collectives;
+  TierUse tiers;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -65,6 +68,8 @@ struct ProfileReport {
           self.dropped_events);
     visit(Field("operations", "Phases, operations and collectives, each by time."),
           self.operations);
+    visit(Field("collectives", "By axis and kind, per step."), self.collectives);
+    visit(Field("tiers", "Most bytes in a step, and waits per step."), self.tiers);
   }
 };
 

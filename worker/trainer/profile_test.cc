@@ -34,7 +34,7 @@ void TakeSteps(engine::Context& context, ProfileRecording& recording) {
     context.profiler->AddPhase("forward", step.Lap());
     auto block = context.allocator->Allocate(engine::Component::kGradients, 4096);
     { ProfileScope scope(context.profiler, "update"); }
-    recording.OnStep(0.004);
+    recording.OnStep(0.004, {.host_bytes = 1024 * (i + 1), .stall_seconds = 0.5});
   }
   EXPECT_TRUE(recording.done());
 }
@@ -46,8 +46,13 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    ProfileRecording recording(context, nullptr, nullptr, 12, 2);
+    const CollectiveBooks books({{"data", &group.account()}});
+    ProfileRecording recording(context, books, 12, 2);
     TakeSteps(context, recording);
+    std::vector<float> numbers(64, 1);
+    const TensorView view(numbers.data(), DType::kF32, {64});
+    ASSERT_TRUE(
+        group.AllReduce({}, view, engine::Reduction::kSum, "sum of numbers").Wait({}).ok());
     auto events = recording.GatherEvents(group);
     ASSERT_TRUE(events.ok()) << events.status().message();
     EXPECT_EQ(context.profiler, nullptr) << "nothing is recorded any more";
@@ -72,6 +77,13 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
     EXPECT_NEAR(*linear.flops_per_second, 1e6 / linear.seconds_per_step, 1);
     EXPECT_FALSE(rows["update"].flops_per_second.has_value());
     EXPECT_LT(rows["recompute"].seconds_per_step, linear.seconds_per_step) << "its own time only";
+    ASSERT_EQ(report->collectives.size(), 1u) << "the gathering of events is no part of it";
+    EXPECT_EQ(report->collectives[0].axis, "data");
+    EXPECT_EQ(report->collectives[0].collective, "all-reduce");
+    EXPECT_EQ(report->collectives[0].calls, 0.5) << "in two steps";
+    EXPECT_EQ(report->collectives[0].sent_bytes, 128);
+    EXPECT_EQ(report->tiers.host_bytes, 2048) << "the most of both steps";
+    EXPECT_EQ(report->tiers.stall_seconds, 0.5);
   });
 
   auto trace = ParseJson(*ReadFile(env, "/run/profiles/step-00000012.json"));
@@ -79,6 +91,7 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
   std::set<int> processes;
   std::map<std::string, int> complete;
   std::set<int64_t> gradient_bytes;
+  std::set<std::string> threads;
   for (const Json& event : trace->at("traceEvents")) {
     processes.insert(event.at("pid").get<int>());
     const auto phase = event.at("ph").get<std::string>();
@@ -86,6 +99,10 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
       ++complete[event.at("name").get<std::string>()];
       EXPECT_GT(event.at("ts").get<double>(), 1.7e15) << "microseconds since 1970";
       EXPECT_GE(event.at("dur").get<double>(), 0);
+    } else if (phase == "M" && event.at("name") == "thread_name") {
+      threads.insert(event.at("args").at("name").get<std::string>());
+    } else if (phase == "C" && event.at("name") == "tiers") {
+      EXPECT_GE(event.at("args").at("host_bytes").get<int64_t>(), 1024);
     } else if (phase == "C") {
       gradient_bytes.insert(event.at("args").at("gradients_bytes").get<int64_t>());
     }
@@ -94,7 +111,9 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
   EXPECT_EQ(
       complete,
       (std::map<std::string, int>{
-          {"step", 4}, {"forward", 4}, {"linear forward", 4}, {"recompute", 4}, {"update", 4}}));
+          {"step", 4}, {"forward", 4}, {"linear forward", 4}, {"recompute", 4}, {"update", 4},
+          {"sum of numbers", 2}}));
+  EXPECT_EQ(threads, (std::set<std::string>{"phases", "operations", "collectives: world"}));
   EXPECT_EQ(gradient_bytes, (std::set<int64_t>{0, 4096}));
 }
 
@@ -106,7 +125,8 @@ TEST(ProfileRecording, AFullDiskLeavesNoHalfTrace) {
     engine::Allocator allocator;
     engine::Context context;
     context.allocator = &allocator;
-    ProfileRecording recording(context, nullptr, nullptr, 1, 2);
+    const CollectiveBooks books({{"data", &group.account()}});
+    ProfileRecording recording(context, books, 1, 2);
     TakeSteps(context, recording);
     EXPECT_FALSE(recording.Write(env, "/run", *recording.GatherEvents(group)).ok());
   });

@@ -71,6 +71,17 @@ void DiskAdamW::CutTiles() {
   }
 }
 
+DiskAdamW::~DiskAdamW() {
+  if (books_ != nullptr) books_->bytes -= file_bytes_;
+}
+
+Status DiskAdamW::WaitForFile(int64_t number) {
+  Stopwatch watch;
+  const Status status = file_->queue().Wait(number);
+  books_->waited_seconds += watch.Lap();
+  return status;
+}
+
 // All moments are zero.
 Status DiskAdamW::Allocate(Context& context, AsyncFile::Queue queue) {
   int64_t largest = kBlock;
@@ -91,6 +102,8 @@ Status DiskAdamW::Allocate(Context& context, AsyncFile::Queue queue) {
     buffers_.push_back(memory.Elements(static_cast<int64_t>(skipped / sizeof(float)), largest));
   }
   WEFT_ASSIGN_OR_RETURN(file_, AsyncFile::Create(context.host->directory(), bytes, queue));
+  books_ = &context.host->files();
+  books_->bytes += file_bytes_ = bytes;
   for (size_t i = 0; i < tiles_.size(); ++i) {
     WEFT_RETURN_IF_ERROR(StartWrite(i));
     if (i > 0) WEFT_RETURN_IF_ERROR(FinishWrite(i - 1));
@@ -107,7 +120,7 @@ Status DiskAdamW::StartRead(size_t tile) {
 
 Status DiskAdamW::FinishRead(size_t tile) {
   const Tile& t = tiles_[tile];
-  WEFT_RETURN_IF_ERROR(file_->queue().Wait(pending_[tile]));
+  WEFT_RETURN_IF_ERROR(WaitForFile(pending_[tile]));
   if (HashOf(Buffer(tile), t.Bytes()) == t.hash) return OkStatus();
   return CorruptError(file_->path() + " at byte " + std::to_string(t.offset) +
                       " is not what was written there; hint: the disk under "
@@ -123,7 +136,7 @@ Status DiskAdamW::StartWrite(size_t tile) {
 }
 
 Status DiskAdamW::FinishWrite(size_t tile) {
-  return file_->queue().Wait(pending_[tile]);
+  return WaitForFile(pending_[tile]);
 }
 
 Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t tile) {

@@ -11,6 +11,7 @@
 #include "worker/engine/optim/optimizer.h"
 #include "worker/engine/optim/parameter_rules.h"
 #include "worker/engine/tensor/async_file.h"
+#include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/tensor.h"
 
 namespace weft::engine {
@@ -22,6 +23,7 @@ namespace weft::engine {
 class DiskAdamW : public Optimizer {
  public:
   /// `context`: of the host tier, which has a directory. `parts` are whole parameters.
+  ~DiskAdamW() override;
   static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
                                                 const ParameterSet& parameters,
                                                 const std::vector<ParameterRule>& rules,
@@ -87,6 +89,11 @@ class DiskAdamW : public Optimizer {
   Tensor gathered_;               ///< All state, between Gather and the next update.
   int64_t gathered_elements_ = 0;
   const float* gradients_ = nullptr;  ///< The buffer that those of tensors_ are in.
+  /// Waits for what was started, on the books of the tier.
+  Status WaitForFile(int64_t number);
+
+  FileTier* books_ = nullptr;  ///< Of the tier; none before the file is there.
+  int64_t file_bytes_ = 0;
   std::unique_ptr<AsyncFile> file_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -30,6 +31,12 @@ class UpdateProgress {
   int64_t done_ = INT64_MAX;
 };
 
+/// Files below the host tier, as whoever has them keeps count. Thread-safe.
+struct FileTier {
+  std::atomic<int64_t> bytes = 0;
+  std::atomic<double> waited_seconds = 0;  ///< Somebody stood still for reads and writes.
+};
+
 /// The memory of the host as a tier below that of the device, with the link between them: where
 /// what is offloaded stands (docs/techniques/offload.md). Outlives all tensors in it.
 class HostTier {
@@ -50,6 +57,12 @@ class HostTier {
   LinkLane& down() { return down_; }  ///< From the device.
   LinkLane& up() { return up_; }      ///< To the device.
   UpdateProgress& updated() { return updated_; }
+  FileTier& files() { return files_; }
+
+  /// Somebody stood still for the link or for files, since the start.
+  double WaitedSeconds() const {
+    return down_.totals().waited_seconds + up_.totals().waited_seconds + files_.waited_seconds;
+  }
 
  private:
   const std::string directory_;
@@ -57,6 +70,7 @@ class HostTier {
   UpdateProgress updated_;
   LinkLane down_;
   LinkLane up_;
+  FileTier files_;
 };
 
 }  // namespace weft::engine

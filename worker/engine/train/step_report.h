@@ -8,6 +8,7 @@
 #include "common/spec/field.h"
 #include "common/spec/group_norm.h"
 #include "common/spec/plan.h"
+#include "common/spec/resource_use.h"
 #include "worker/engine/techniques/precision/loss_scale.h"
 
 namespace weft::engine {
@@ -44,6 +45,7 @@ struct StepReport {
   MemoryBreakdown step_memory;    ///< Peak since the step before.
   MemoryBreakdown device_memory;  ///< Of peak_memory what is not in the host tier; with offload.
   std::vector<GroupNorm> norms;   ///< Every log_every_steps; empty in between and when skipped.
+  TierUse tiers;                  ///< Since the step before.
 
   double Accuracy() const { return static_cast<double>(right) / static_cast<double>(targets); }
   double perplexity() const { return std::exp(loss); }

@@ -175,7 +175,7 @@ class Trainer {
   /// Where the parameters are in the host tier.
   Status UpdateOffloaded(StepReport& report);
   /// Adds what the host tier holds to the report.
-  void ReportTiers(StepReport& report) const;
+  void ReportTiers(StepReport& report);
   /// Waits for what was measured, and draws the conclusions.
   Status FinishUpdate(StepReport& report);
   bool MeasuresGroups() const { return (counters_.step + 1) % job_.train.log_every_steps == 0; }
@@ -215,6 +215,7 @@ class Trainer {
   std::unique_ptr<CopyStage> stage_;               ///< On a device.
   std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
   Tensor other_gradients_;                  ///< Those of a delayed update, or room for the next.
+  double waited_for_tiers_ = 0;             ///< Seconds, up to the last report.
   std::unique_ptr<DelayedUpdate> delayed_;  ///< Or none; ends before the parameters do.
   TrainCounters counters_;
   int64_t peak_in_flight_ = 0;

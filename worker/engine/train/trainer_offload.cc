@@ -87,12 +87,19 @@ Status Trainer::GatherState() {
   return updater_->Gather(*parts_.context);
 }
 
-void Trainer::ReportTiers(StepReport& report) const {
-  if (parts_.context->host == nullptr) return;
-  Allocator& host = parts_.context->host->allocator();
+void Trainer::ReportTiers(StepReport& report) {
+  report.tiers.device_bytes = TotalBytes(report.step_memory);
+  HostTier* tier = parts_.context->host;
+  if (tier == nullptr) return;
+  Allocator& host = tier->allocator();
   report.device_memory = report.peak_memory;
   AddTo(report.peak_memory, host.Peaks());
-  AddTo(report.step_memory, host.TakeRecentPeaks());
+  const MemoryBreakdown held = host.TakeRecentPeaks();
+  AddTo(report.step_memory, held);
+  report.tiers.host_bytes = TotalBytes(held);
+  report.tiers.file_bytes = tier->files().bytes;
+  const double waited = tier->WaitedSeconds();
+  report.tiers.stall_seconds = waited - std::exchange(waited_for_tiers_, waited);
 }
 
 }  // namespace weft::engine

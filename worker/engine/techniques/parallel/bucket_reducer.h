@@ -25,9 +25,6 @@ class BucketReducer : public GradientReducer {
   Status SumScalars(std::span<double> values) override;
   Status Maximum(const TensorView& values) override;
 
-  /// Tells `profiler` (null: nobody) of each collective of the group from now on. Between steps.
-  void SetProfiler(Profiler* profiler) { group_->account().SetProfiler(profiler); }
-
   const BucketLayout& layout() const { return layout_; }
 
  protected:

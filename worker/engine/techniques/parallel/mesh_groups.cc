@@ -15,12 +15,12 @@ Result<MeshGroups> MeshGroups::Make(Collective* world, const MeshLayout& layout,
   MeshGroups groups;
   groups.world_ = world;
   for (const AxisSet& axes : sets) {
-    Member member{axes, nullptr, nullptr};
+    Member member{axes, layout.Name(axes), nullptr, nullptr};
     if (layout.degree(axes) == layout.ranks() && layout.ranks() > 1) {
       member.group = world;
     } else if (layout.degree(axes) > 1) {
-      WEFT_ASSIGN_OR_RETURN(member.owned, world->Split(layout.GroupColor(world->rank(), axes),
-                                                       MeshLayout::Name(axes)));
+      WEFT_ASSIGN_OR_RETURN(
+          member.owned, world->Split(layout.GroupColor(world->rank(), axes), member.name));
       member.group = member.owned.get();
     }
     groups.members_.push_back(std::move(member));
@@ -34,6 +34,18 @@ Collective* MeshGroups::Along(AxisSet axes) const {
   }
   WEFT_CHECK(false, "no group was made along these axes");
   return nullptr;
+}
+
+std::vector<AxisAccount> MeshGroups::Accounts() const {
+  std::vector<AxisAccount> accounts = {{"world", &world_->account()}};
+  for (const Member& member : members_) {
+    if (member.owned != nullptr) {
+      accounts.push_back({member.name, &member.owned->account()});
+    } else if (member.group != nullptr) {
+      accounts.front().axis = member.name;
+    }
+  }
+  return accounts;
 }
 
 void MeshGroups::Abort() {

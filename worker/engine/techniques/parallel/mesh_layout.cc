@@ -81,10 +81,10 @@ int64_t MeshLayout::GroupColor(int64_t rank, AxisSet axes) const {
   return RankAt(coordinates);
 }
 
-std::string MeshLayout::Name(AxisSet axes) {
+std::string MeshLayout::Name(AxisSet axes) const {
   std::string name;
   for (MeshAxis axis : kAllAxes) {
-    if (!axes.Has(axis)) continue;
+    if (!axes.Has(axis) || degree(axis) == 1) continue;
     if (!name.empty()) name += " and ";
     name += MeshAxisName(axis);
   }

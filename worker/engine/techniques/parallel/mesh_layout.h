@@ -75,8 +75,8 @@ class MeshLayout {
   /// The smallest rank of Group: a color for Collective::Split.
   int64_t GroupColor(int64_t rank, AxisSet axes) const;
 
-  /// "data", "data and context", ...
-  static std::string Name(AxisSet axes);
+  /// "data", "context and data", ...: those of the axes along which there is more than one rank.
+  std::string Name(AxisSet axes) const;
 
  private:
   std::array<int64_t, kMeshAxes> degrees_;

@@ -98,11 +98,14 @@ Status PipelineParallel::SumSharedGradients(const Stream& stream,
   return OkStatus();
 }
 
-void PipelineParallel::SetProfiler(Profiler* profiler) {
-  for (End& end : ends_) {
-    if (end.group != nullptr) end.group->account().SetProfiler(profiler);
+std::vector<AxisAccount> PipelineParallel::Accounts() const {
+  const std::string axis = "pipeline";
+  std::vector<AxisAccount> accounts;
+  for (const End& end : ends_) {
+    if (end.group != nullptr) accounts.push_back({axis, &end.group->account()});
   }
-  if (shared_ != nullptr) shared_->account().SetProfiler(profiler);
+  if (shared_ != nullptr) accounts.push_back({axis, &shared_->account()});
+  return accounts;
 }
 
 void PipelineParallel::Abort() {

@@ -61,8 +61,8 @@ class PipelineParallel {
   /// the same bits on both.
   Status SumSharedGradients(const Stream& stream, const ParameterSet& parameters) const;
 
-  /// Tells `profiler` (null: nobody) of each message from now on. Between steps.
-  void SetProfiler(Profiler* profiler);
+  /// The books of its groups but `stages`.
+  std::vector<AxisAccount> Accounts() const;
 
   /// Leaves all groups but `stages`: the peers fail at once. From any thread.
   void Abort();
