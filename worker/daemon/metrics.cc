@@ -106,8 +106,8 @@ struct Metrics::Families {
       NewGauge("weft_train_memory_peak_bytes", "Most memory a rank has used, by component.");
   Family<Counter>& sent = NewCounter("weft_train_communication_sent_bytes_total",
                                      "Bytes that left a rank, by axis of the mesh and operation.");
-  Family<Counter>& operations = NewCounter("weft_train_communication_operations_total",
-                                           "Operations of a rank with others.");
+  Family<Counter>& operations =
+      NewCounter("weft_train_communication_operations_total", "Operations of a rank with others.");
   Family<Counter>& communication =
       NewCounter("weft_train_communication_seconds_total",
                  "Time of operations between ranks: waited for, or hidden beside computation.");

@@ -51,8 +51,7 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
     TakeSteps(context, recording);
     std::vector<float> numbers(64, 1);
     const TensorView view(numbers.data(), DType::kF32, {64});
-    ASSERT_TRUE(
-        group.AllReduce({}, view, engine::Reduction::kSum, "sum of numbers").Wait({}).ok());
+    ASSERT_TRUE(group.AllReduce({}, view, engine::Reduction::kSum, "sum of numbers").Wait({}).ok());
     auto events = recording.GatherEvents(group);
     ASSERT_TRUE(events.ok()) << events.status().message();
     EXPECT_EQ(context.profiler, nullptr) << "nothing is recorded any more";
@@ -108,11 +107,12 @@ TEST(ProfileRecording, OneTraceHoldsAllRanksAndTheReportSumsUpTheFirst) {
     }
   }
   EXPECT_EQ(processes, (std::set<int>{0, 1}));
-  EXPECT_EQ(
-      complete,
-      (std::map<std::string, int>{
-          {"step", 4}, {"forward", 4}, {"linear forward", 4}, {"recompute", 4}, {"update", 4},
-          {"sum of numbers", 2}}));
+  EXPECT_EQ(complete, (std::map<std::string, int>{{"step", 4},
+                                                  {"forward", 4},
+                                                  {"linear forward", 4},
+                                                  {"recompute", 4},
+                                                  {"update", 4},
+                                                  {"sum of numbers", 2}}));
   EXPECT_EQ(threads, (std::set<std::string>{"phases", "operations", "collectives: world"}));
   EXPECT_EQ(gradient_bytes, (std::set<int64_t>{0, 4096}));
 }

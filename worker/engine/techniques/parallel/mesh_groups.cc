@@ -19,8 +19,8 @@ Result<MeshGroups> MeshGroups::Make(Collective* world, const MeshLayout& layout,
     if (layout.degree(axes) == layout.ranks() && layout.ranks() > 1) {
       member.group = world;
     } else if (layout.degree(axes) > 1) {
-      WEFT_ASSIGN_OR_RETURN(
-          member.owned, world->Split(layout.GroupColor(world->rank(), axes), member.name));
+      WEFT_ASSIGN_OR_RETURN(member.owned,
+                            world->Split(layout.GroupColor(world->rank(), axes), member.name));
       member.group = member.owned.get();
     }
     groups.members_.push_back(std::move(member));

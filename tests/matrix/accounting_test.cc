@@ -1,0 +1,197 @@
+// What ranks say they have sent, axis by axis, against what formulas say.
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/env.h"
+#include "common/model/rank_traffic.h"
+#include "tests/matrix/techniques.h"
+#include "tests/matrix/training.h"
+
+namespace weft::testing {
+namespace {
+
+constexpr int64_t kSteps = 4;
+constexpr double kShare = 0.01;
+
+/// A way to train, with its mesh.
+struct Way {
+  std::string name;
+  int64_t data = 1, tensor = 1, pipeline = 1;
+  bool sequence = false;
+  int64_t zero_stage = 0;
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;
+  std::string family = "gpt2";
+};
+
+std::vector<Way> Ways() {
+  return {
+      {.name = "data", .data = 2},
+      {.name = "data4", .data = 4},
+      {.name = "zero1", .data = 2, .zero_stage = 1},
+      {.name = "zero2", .data = 2, .zero_stage = 2},
+      {.name = "zero3", .data = 2, .zero_stage = 3},
+      {.name = "tensor", .tensor = 2},
+      {.name = "tensorOfLlama", .tensor = 2, .family = "llama"},
+      {.name = "sequence", .tensor = 2, .sequence = true},
+      {.name = "pipeline", .pipeline = 2},
+      {.name = "gpipe4", .pipeline = 4, .schedule = "gpipe"},
+      {.name = "interleaved", .pipeline = 2, .schedule = "interleaved", .chunks = 2},
+      {.name = "dataAndTensor", .data = 2, .tensor = 2},
+      {.name = "all", .data = 2, .tensor = 2, .pipeline = 2},
+  };
+}
+
+JobSpec JobOfWay(const Way& way) {
+  JobSpec job = JobOf(Combination(Axes().size(), 0));
+  ResourceSpec& resources = job.resources;
+  resources.ranks = way.data * way.tensor * way.pipeline;
+  resources.tensor_parallel = way.tensor;
+  resources.sequence_parallel = way.sequence;
+  resources.pipeline_parallel = way.pipeline;
+  resources.pipeline_schedule = way.schedule;
+  resources.pipeline_chunks = way.chunks;
+  resources.zero_stage = way.zero_stage;
+  resources.micro_batch = 1;
+  job.model.family = way.family;
+  job.train.steps = kSteps;
+  return job;
+}
+
+class Accounting : public ::testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "weft_books_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    job_ = JobOfWay(GetParam());
+    auto training = Train(job_, root_, kSteps);
+    ASSERT_TRUE(training.ok()) << training.status().message();
+    training_ = *training;
+    // As many tokens in a pass of one replica, and as many passes.
+    passes_ = static_cast<double>(job_.train.global_batch / GetParam().data);
+    stream_ = static_cast<double>(SequenceLength(job_) * job_.model.width) * sizeof(float);
+  }
+  void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
+
+  /// Bytes of a step of `rank`, by its books; sent ones or payload.
+  double Counted(size_t rank, const std::string& axis, const std::string& collective,
+                 double CollectiveUse::*bytes = &CollectiveUse::bytes) const {
+    double sum = 0;
+    for (const CollectiveUse& use : training_.ranks[rank].collectives) {
+      if (use.axis == axis && use.collective == collective) sum += use.*bytes;
+    }
+    return sum;
+  }
+  static void ExpectNear(const char* what, double measured, double counted) {
+    EXPECT_NEAR(measured, counted, kShare * counted) << what;
+  }
+
+  std::string root_;
+  JobSpec job_;
+  Training training_;
+  double passes_ = 0;
+  double stream_ = 0;  ///< Bytes of the residual stream of a pass.
+};
+
+TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
+  const Way& way = GetParam();
+  for (size_t rank = 0; rank < training_.ranks.size(); ++rank) {
+    SCOPED_TRACE(rank);
+    if (way.data > 1 && way.pipeline == 1) {
+      MemoryInputs inputs;
+      inputs.shape = ModelShape(job_.model, way.tensor, way.sequence);
+      inputs.precision = &PrecisionOf("fp32");
+      inputs.accumulation_steps = static_cast<int64_t>(passes_);
+      inputs.ranks = way.data;
+      inputs.zero_stage = way.zero_stage;
+      inputs.sharded = ShardParameters(job_.model, *inputs.precision, way.data);
+      const RankTraffic traffic = TrafficOfStep(inputs);
+      ExpectNear("all-reduce", Counted(rank, "data", "all-reduce"),
+                 static_cast<double>(traffic.all_reduced));
+      ExpectNear("reduce-scatter", Counted(rank, "data", "reduce-scatter"),
+                 static_cast<double>(traffic.reduce_scattered));
+      ExpectNear("all-gather", Counted(rank, "data", "all-gather"),
+                 static_cast<double>(traffic.gathered));
+      const double others = static_cast<double>(way.data - 1) / static_cast<double>(way.data);
+      ExpectNear("sent", Counted(rank, "data", "reduce-scatter", &CollectiveUse::sent_bytes),
+                 others * static_cast<double>(traffic.reduce_scattered));
+    }
+    if (way.tensor > 1 && way.pipeline == 1) {
+      // Shoeybi et al. 2019, and Korthikanti et al. 2022 with sequence: two of the residual stream
+      // a layer in each direction, one for the embedding, one for the classifier's gradient.
+      const auto layers = static_cast<double>(job_.model.layers);
+      const double sums = passes_ * (4 * layers + 2) * stream_;
+      const double softmax =
+          passes_ * static_cast<double>(way.tensor * 3 * SequenceLength(job_)) * sizeof(float);
+      if (way.sequence) {
+        ExpectNear("reduce-scatter", Counted(rank, "tensor", "reduce-scatter"), sums);
+        ExpectNear("all-gather", Counted(rank, "tensor", "all-gather"),
+                   passes_ * (6 * layers + 2) * stream_ + softmax);
+      } else {
+        ExpectNear("all-reduce", Counted(rank, "tensor", "all-reduce"), sums);
+        ExpectNear("all-gather", Counted(rank, "tensor", "all-gather"), softmax);
+      }
+    }
+    if (way.pipeline > 1) {
+      // Each border between stages once in each direction, for each micro-batch.
+      const auto stages = way.pipeline * way.chunks;
+      const auto position = static_cast<int64_t>(rank) / (way.data * way.tensor);
+      int64_t sent = 0;
+      for (int64_t stage = position; stage < stages; stage += way.pipeline) {
+        sent += (stage + 1 < stages ? 1 : 0) + (stage > 0 ? 1 : 0);
+      }
+      ExpectNear("messages",
+                 Counted(rank, "pipeline", "send and receive", &CollectiveUse::sent_bytes),
+                 passes_ * static_cast<double>(sent) * stream_);
+    }
+  }
+}
+
+TEST_P(Accounting, TimeIsHiddenOrExposed) {
+  for (const trainer::ProgressMessage& rank : training_.ranks) {
+    ASSERT_FALSE(rank.collectives.empty());
+    for (const CollectiveUse& use : rank.collectives) {
+      SCOPED_TRACE(use.axis + " " + use.collective);
+      EXPECT_GT(use.calls, 0);
+      EXPECT_GE(use.seconds, 0);
+      EXPECT_GE(use.exposed_seconds, 0);
+      EXPECT_LE(use.HiddenSeconds(), use.seconds);
+    }
+    EXPECT_GT(rank.tiers.device_bytes, 0);
+    EXPECT_EQ(rank.tiers.host_bytes, 0) << "nothing is offloaded";
+    EXPECT_EQ(rank.tiers.stall_seconds, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Accounting, ::testing::ValuesIn(Ways()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(AccountingOfTiers, FilesAndHostMemoryAreToldApart) {
+  std::string root = ::testing::TempDir() + "weft_tiers_XXXXXX";
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  JobSpec job = JobOfWay(Way{});
+  job.resources.offload_optimizer = "nvme";
+  job.resources.offload_directory = root;
+  job.resources.host_link_bytes_per_second = 5'000'000;  // slow enough to be waited for
+  const auto training = Train(job, root + "/run", kSteps);
+  ASSERT_TRUE(training.ok()) << training.status().message();
+  const TierUse& tiers = training->ranks[0].tiers;
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  const auto parameters = static_cast<double>(inputs.shape.stored_trained);
+  // Both moments in the file; values and gradients on the host.
+  EXPECT_NEAR(static_cast<double>(tiers.file_bytes), 8 * parameters, 0.05 * 8 * parameters);
+  EXPECT_GE(static_cast<double>(tiers.host_bytes), 8 * parameters);
+  EXPECT_GT(tiers.device_bytes, 0);
+  // What goes up after an update is waited for, at the rate of the link.
+  EXPECT_GT(tiers.stall_seconds, 0.01);
+  EXPECT_TRUE(Env::Posix().RemoveTree(root).ok());
+}
+
+}  // namespace
+}  // namespace weft::testing

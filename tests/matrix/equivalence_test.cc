@@ -1,0 +1,137 @@
+// Every technique and every two of them together, against the plain training of one rank.
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/env.h"
+#include "tests/matrix/techniques.h"
+#include "tests/matrix/training.h"
+
+namespace weft::testing {
+namespace {
+
+constexpr size_t kLeast = 70;  // combinations
+constexpr int kShards = 4;     // so that a test takes well below a minute
+constexpr double kTolerance = 1e-5;
+
+const std::vector<Combination>& Combinations() {
+  static const auto* const all = new std::vector<Combination>(CoveringSet(kLeast));
+  return *all;
+}
+
+/// The same training on one rank, and the one that has the same bits, as plain as can be.
+Combination OneRank(const Combination& combination) {
+  return Without(combination, [](Effect effect) { return effect != Effect::kOwnTraining; });
+}
+Combination Twin(const Combination& combination) {
+  return Without(combination, [](Effect effect) { return effect == Effect::kSameBits; });
+}
+
+class EquivalenceMatrix : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "weft_matrix_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
+
+  std::string NewFolder() { return root_ + "/" + std::to_string(++folders_); }
+
+  /// Losses of the whole training; made once.
+  const std::vector<double>& LossesOf(const Combination& combination) {
+    const auto [entry, fresh] = losses_.try_emplace(combination);
+    if (!fresh) return entry->second;
+    const auto training = Train(JobOf(combination), NewFolder(), 10);
+    EXPECT_TRUE(training.ok()) << NameOf(combination) << ": " << training.status().message();
+    if (training.ok()) entry->second = training->losses;
+    EXPECT_EQ(entry->second.size(), 10u) << NameOf(combination);
+    return entry->second;
+  }
+
+  std::string root_;
+  int folders_ = 0;
+  std::map<Combination, std::vector<double>> losses_;
+};
+
+void ExpectNear(const std::vector<double>& losses, const std::vector<double>& expected) {
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t step = 0; step < losses.size(); ++step) {
+    EXPECT_NEAR(losses[step], expected[step], kTolerance) << "step " << step;
+  }
+}
+
+TEST_P(EquivalenceMatrix, LossesAreThoseOfOneRank) {
+  for (size_t i = 0; i < Combinations().size(); ++i) {
+    if (static_cast<int>(i % kShards) != GetParam()) continue;
+    const Combination& combination = Combinations()[i];
+    SCOPED_TRACE(NameOf(combination));
+    const std::vector<double>& losses = LossesOf(combination);
+    ExpectNear(losses, LossesOf(OneRank(combination)));
+    if (IsLegal(Twin(combination))) {
+      EXPECT_EQ(losses, LossesOf(Twin(combination)));
+    }
+  }
+}
+
+// From each combination to the next one of those that make the same training.
+TEST_P(EquivalenceMatrix, ATrainingGoesOnInAnotherWay) {
+  std::map<Combination, std::set<std::pair<Combination, Combination>>> by_training;
+  for (const Combination& combination : Combinations()) {
+    by_training[OneRank(combination)].insert({Twin(combination), combination});
+  }
+  int hop = 0;
+  for (const auto& [one_rank, ways] : by_training) {
+    for (auto from = ways.begin(), to = std::next(from); to != ways.end(); ++from, ++to) {
+      if (hop++ % (4 * kShards) != GetParam()) continue;  // one in four
+      SCOPED_TRACE(NameOf(from->second) + " -> " + NameOf(to->second));
+      const std::string folder = NewFolder();
+      const auto before = Train(JobOf(from->second), folder, 5);
+      ASSERT_TRUE(before.ok()) << before.status().message();
+      const auto after = Train(JobOf(to->second), folder, 10);
+      ASSERT_TRUE(after.ok()) << after.status().message();
+      std::vector<double> losses = before->losses;
+      losses.insert(losses.end(), after->losses.begin(), after->losses.end());
+      ExpectNear(losses, LossesOf(one_rank));
+      if (from->first == to->first && IsLegal(to->first)) {
+        EXPECT_EQ(losses, LossesOf(to->first));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shard, EquivalenceMatrix, ::testing::Range(0, kShards));
+
+TEST(CoveringSet, HasEveryChoiceAndEveryTwoThatAreLegalTogether) {
+  const std::vector<Combination>& all = Combinations();
+  EXPECT_GE(all.size(), 60u);
+  EXPECT_EQ(std::set<Combination>(all.begin(), all.end()).size(), all.size());
+  for (const Combination& combination : all) EXPECT_TRUE(IsLegal(combination));
+  // What is legal without help must be there; here by looking at all of it.
+  const Combination plain(Axes().size(), 0);
+  for (size_t a = 0; a < plain.size(); ++a) {
+    for (size_t b = a + 1; b < plain.size(); ++b) {
+      for (size_t i = 1; i < Axes()[a].size(); ++i) {
+        for (size_t j = 1; j < Axes()[b].size(); ++j) {
+          Combination both = plain;
+          both[a] = i, both[b] = j;
+          if (!IsLegal(both)) continue;
+          const bool there = std::any_of(all.begin(), all.end(), [&](const Combination& one) {
+            return one[a] == i && one[b] == j;
+          });
+          EXPECT_TRUE(there) << NameOf(both);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::testing

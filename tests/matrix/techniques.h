@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/spec/job_spec.h"
+
+namespace weft::testing {
+
+/// What a choice does to the numbers of a training.
+enum class Effect : uint8_t {
+  kSameBits,     ///< Nothing at all: where or when a number is made, not how.
+  kSameNumbers,  ///< The same sums in another order.
+  kOwnTraining,  ///< Another training, which one rank can make, too.
+};
+
+/// One way to train, of those that exclude each other.
+struct Choice {
+  std::string name;
+  Effect effect = Effect::kSameNumbers;
+  /// Makes a plain job use it. Ways that take ranks multiply resources.ranks, which is 1.
+  std::function<void(JobSpec&)> apply;
+};
+
+/// Choices that exclude each other; the first one is the plain way.
+using Axis = std::vector<Choice>;
+
+/// What jobs may ask for together; validation says what goes together. A new technique is a line
+/// here.
+const std::vector<Axis>& Axes();
+
+/// A choice of each axis, by its number there.
+using Combination = std::vector<size_t>;
+
+/// A tiny job that trains this way.
+JobSpec JobOf(const Combination& combination);
+
+/// "tensor 2, zero_stage 1"; "plain".
+std::string NameOf(const Combination& combination);
+
+/// ValidateJob accepts it, and it takes few enough ranks for a test.
+bool IsLegal(const Combination& combination);
+
+/// The same without the choices that `leave_out` is true for.
+Combination Without(const Combination& combination, const std::function<bool(Effect)>& leave_out);
+
+/// Legal combinations, the same ones each time, of which each choice that is legal at all is in the
+/// smallest, and each two choices that are legal together, at most with a third one's help, are in
+/// some. Filled up to `least`.
+std::vector<Combination> CoveringSet(size_t least);
+
+}  // namespace weft::testing

@@ -1,0 +1,105 @@
+#include "tests/matrix/training.h"
+
+#include <csignal>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "common/env.h"
+#include "coordinator/planner/planner.h"
+#include "worker/engine/comm/hash_store.h"
+#include "worker/engine/testing/token_streams.h"
+#include "worker/trainer/run_attempt.h"
+
+namespace weft::testing {
+namespace {
+
+/// A machine whose memory never decides anything.
+ClusterProfile OneMachine() {
+  WorkerProfile worker;
+  worker.worker_id = "here";
+  worker.isa = "avx2";
+  worker.cores = 8;
+  worker.memory_bytes = worker.memory_limit_bytes = int64_t{64} << 30;
+  worker.copy_bytes_per_second = 1e10;
+  worker.loopback_bytes_per_second = 1e9;
+  worker.gemm = {{"fp32", 64, 64, 64, 1, 1e10}, {"bf16", 64, 64, 64, 1, 1e10}};
+  return {{worker}};
+}
+
+/// Keeps what a rank says, and stops it after a step.
+class Listener : public trainer::Reporter {
+ public:
+  explicit Listener(int64_t last_step) : last_step_(last_step) {}
+
+  void Report(const trainer::RankMessage& message) override {
+    const auto* progress = std::get_if<trainer::ProgressMessage>(&message);
+    if (progress == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    losses_.push_back(progress->loss.value_or(-1));
+    last_ = *progress;
+  }
+  bool StopRequested() override {
+    const std::lock_guard lock(mutex_);
+    return last_.step >= last_step_;
+  }
+
+  const std::vector<double>& losses() const { return losses_; }
+  const trainer::ProgressMessage& last() const { return last_; }
+
+ private:
+  const int64_t last_step_;
+  std::mutex mutex_;
+  std::vector<double> losses_;
+  trainer::ProgressMessage last_;
+};
+
+trainer::TrainingData MadeUpData(const JobSpec& job) {
+  trainer::TrainingData data;
+  data.train = std::make_unique<engine::RandomTokens>(job.model.vocab_size, SequenceLength(job));
+  data.vocab_size = job.model.vocab_size;
+  data.fingerprint = "made up";
+  return data;
+}
+
+}  // namespace
+
+Result<Training> Train(const JobSpec& job, const std::string& run_dir, int64_t last_step) {
+  signal(SIGPIPE, SIG_IGN);  // as trainers do
+  WEFT_ASSIGN_OR_RETURN(const PlanReport report, planner::PlanJob(job, OneMachine()));
+  AttemptSpec spec;
+  spec.job_id = "matrix";
+  spec.host = "127.0.0.1";
+  spec.run_dir = run_dir;
+  spec.job = job;
+  spec.plan = report.candidates.front().plan;
+  spec.world_size = RankCount(spec.plan.mesh);
+  engine::HashStore store;
+  const auto ranks = static_cast<size_t>(spec.world_size);
+  std::vector<std::unique_ptr<Listener>> listeners;
+  std::vector<Status> ends(ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    listeners.push_back(std::make_unique<Listener>(last_step));
+  }
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank, own = spec]() mutable {
+      own.rank = static_cast<int64_t>(rank);
+      ends[rank] =
+          trainer::RunAttemptOn(Env::Posix(), own, MadeUpData(job), *listeners[rank], store)
+              .status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Training training;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    WEFT_RETURN_IF_ERROR(ends[rank].WithContext("rank " + std::to_string(rank)));
+    training.ranks.push_back(listeners[rank]->last());
+  }
+  training.losses = listeners[0]->losses();
+  return training;
+}
+
+}  // namespace weft::testing
