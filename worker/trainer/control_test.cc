@@ -19,6 +19,12 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
   progress.memory_peak.gradients_bytes = int64_t{5} << 32;
   FinishedMessage finished;
   finished.summary.validation_loss_nats = 3.25;
+  ProfiledMessage profiled;
+  profiled.report.steps = 2;
+  profiled.report.trace_path = "/run/profiles/p.json";
+  profiled.report.operations = {{"phase", "data", 1, 0.1, 0.2, 1e9, {}}};
+  profiled.report.collectives = {{"tensor", "all_gather", 4, 1e6, 5e5, 0.25, 0.125}};
+  profiled.report.tiers = {1 << 20, 2 << 20, 3 << 20, 0.5};
   const std::vector<RankMessage> messages = {
       HelloMessage{1, 2, 3, "0.1.0"},
       StartedMessage{5, "/run/checkpoints/step-00000005", 1000, 0.5},
@@ -26,9 +32,7 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
       EvaluationMessage{7, 2.5},
       CheckpointMessage{"failed", 7, "/p", 10, 0.1, 0.2, 0.3, "No space left"},
       EventMessage{"warning", "line\nbreak and \"quotes\" and é"},
-      ProfiledMessage{
-          "",
-          {12, 2, 4, 0.5, "/run/profiles/p.json", 0, {{"phase", "data", 1, 0.1, 0.2, 1e9, {}}}}},
+      profiled,
       StoreSetMessage{1, "rank/0", ToHex(std::string("\0\xff\n", 3))},
       StoreGetMessage{2, "rank/1", 30},
       finished,
