@@ -459,8 +459,8 @@ class Searcher {
           job_.resources.host_link_bytes_per_second,
           offloads_optimizer() ? UploadedWeightBytes(MemoryOf(option)) : 0,
           option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule),
-          StreamedWeightBytes(MemoryOf(option)),
-          OffloadedActivationBytes(MemoryOf(option)),
+          Offloads(job_.resources) ? StreamedWeightBytes(MemoryOf(option)) : StreamedBytes{},
+          Offloads(job_.resources) ? OffloadedActivationBytes(MemoryOf(option)) : 0,
           offloads_optimizer(),
           context_};
       const TimeBreakdown time =
