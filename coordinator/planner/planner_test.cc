@@ -312,6 +312,50 @@ TEST(PlanJob, WhatDoesNotFitTheDeviceFitsWithTheOptimizerOnTheHost) {
             10 * fits.prediction.time.exposed_communication_seconds + 0.1);
 }
 
+TEST(PlanJob, ActivationsAndWeightsOnTheHostLeaveRoomOnTheDevice) {
+  JobSpec job = SmallJob();
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.offload_optimizer = "host";
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  const auto refused_at = [&](int64_t bytes) {
+    job.resources.device_memory_bytes = bytes;
+    const auto refused = PlanJob(job, cluster);
+    return refused.ok() ? "" : std::string(refused.status().message());
+  };
+  // The least limit that a plan fits, to a hundredth.
+  const auto least = [&] {
+    int64_t low = 0, high = 16 * kGiB;
+    while (high - low > high / 100) {
+      const int64_t middle = (low + high) / 2;
+      (refused_at(middle).empty() ? high : low) = middle;
+    }
+    return high;
+  };
+  const int64_t optimizer = least();
+  EXPECT_THAT(refused_at(optimizer / 2), HasSubstr("resources.offload_parameters host"));
+  EXPECT_THAT(refused_at(optimizer / 2), HasSubstr("resources.offload_activations host"));
+  job.resources.offload_activations = "host";
+  const int64_t activations = least();
+  EXPECT_LT(activations, optimizer);
+  job.resources.offload_parameters = "host";
+  const int64_t parameters = least();
+  EXPECT_LT(parameters, activations);
+  job.resources.device_memory_bytes = parameters;
+  const Plan plan = Best(job, cluster);
+  EXPECT_EQ(plan.offload_activations, "host");
+  EXPECT_EQ(plan.offload_parameters, "host");
+  EXPECT_LT(plan.bucket_bytes, int64_t{25} << 20) << "gradients of a block";
+  // A slow link shows: weights come up twice for each micro-batch, activations go and come.
+  job.resources.host_link_bytes_per_second = 10 << 20;
+  const double slow = Best(job, cluster).prediction.time.exposed_communication_seconds;
+  job.resources.offload_activations = "none";
+  job.resources.device_memory_bytes = 0;
+  const double without = Best(job, cluster).prediction.time.exposed_communication_seconds;
+  EXPECT_GT(slow, without + 1);
+  EXPECT_GT(without, plan.prediction.time.exposed_communication_seconds + 1);
+}
+
 TEST(PlanJob, RanksShareOutWhatTheJobSays) {
   JobSpec job = SmallJob();
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
