@@ -169,6 +169,8 @@ TEST(GradientCheck, ListsEveryOperationThatTheEngineRecords) {
   // They bring values and take them away: train/sharded_training_test.cc compares the bits with
   // those of a rank that holds all.
   listed.insert({"fetch parameters", "release parameters"});
+  // Likewise what was saved: techniques/offload/activation_offload_test.cc.
+  listed.insert("fetch activations");
   // Blocks in the order of a plan of recomputation: decoder_test.cc compares the bits.
   listed.insert("block");
   EXPECT_EQ(listed, recorded) << "Operations() has a row for each";
