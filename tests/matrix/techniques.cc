@@ -43,6 +43,14 @@ Choice Pipeline(const std::string& schedule, int64_t ranks, int64_t chunks = 1) 
           }};
 }
 
+Choice Context(const std::string& method, int64_t ranks) {
+  return {method + " " + std::to_string(ranks), Effect::kSameNumbers, [=](JobSpec& job) {
+            AddRanks(job.resources, ranks);
+            job.resources.context_parallel = ranks;
+            job.resources.context_method = method;
+          }};
+}
+
 Choice Zero(int64_t stage, Effect effect) {
   return {"zero_stage " + std::to_string(stage), effect,
           [=](JobSpec& job) { job.resources.zero_stage = stage; }};
@@ -87,6 +95,10 @@ std::vector<Axis> MakeAxes() {
        Pipeline("1f1b", 4),
        Pipeline("interleaved", 2, 2),
        Pipeline("zero_bubble", 2)},
+      {{"context 1", Effect::kSameNumbers, Nothing},
+       Context("ring", 2),
+       Context("ring", 4),
+       Context("ulysses", 2)},
       {{"zero_stage 0", Effect::kSameBits, Nothing},
        Zero(1, Effect::kSameBits),
        Zero(2, Effect::kSameNumbers),
@@ -99,6 +111,12 @@ std::vector<Axis> MakeAxes() {
       {{"offload_optimizer none", Effect::kSameBits, Nothing},
        OffloadOptimizer("host"),
        OffloadOptimizer("nvme", "/tmp")},
+      {{"offload_activations none", Effect::kSameBits, Nothing},
+       {"offload_activations host", Effect::kSameBits,
+        [](JobSpec& job) { job.resources.offload_activations = "host"; }}},
+      {{"offload_parameters none", Effect::kSameBits, Nothing},
+       {"offload_parameters host", Effect::kSameBits,
+        [](JobSpec& job) { job.resources.offload_parameters = "host"; }}},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},
        {"micro_batch 1", Effect::kSameNumbers,

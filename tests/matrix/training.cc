@@ -56,9 +56,11 @@ class Listener : public trainer::Reporter {
   trainer::ProgressMessage last_;
 };
 
-trainer::TrainingData MadeUpData(const JobSpec& job) {
+trainer::TrainingData MadeUpData(const AttemptSpec& spec) {
+  const JobSpec& job = spec.job;
   trainer::TrainingData data;
-  data.train = std::make_unique<engine::RandomTokens>(job.model.vocab_size, SequenceLength(job));
+  data.train = trainer::OwnChunks(
+      std::make_unique<engine::RandomTokens>(job.model.vocab_size, SequenceLength(job)), spec);
   data.vocab_size = job.model.vocab_size;
   data.fingerprint = "made up";
   return data;
@@ -88,7 +90,7 @@ Result<Training> Train(const JobSpec& job, const std::string& run_dir, int64_t l
     threads.emplace_back([&, rank, own = spec]() mutable {
       own.rank = static_cast<int64_t>(rank);
       ends[rank] =
-          trainer::RunAttemptOn(Env::Posix(), own, MadeUpData(job), *listeners[rank], store)
+          trainer::RunAttemptOn(Env::Posix(), own, MadeUpData(own), *listeners[rank], store)
               .status();
     });
   }

@@ -38,16 +38,6 @@ engine::RangesOfStep RangesOfRank(const AttemptSpec& spec) {
   };
 }
 
-/// The chunks of each sequence that this rank has, where ranks share them.
-std::unique_ptr<BatchSource> OwnChunks(std::unique_ptr<BatchSource> whole,
-                                       const AttemptSpec& spec) {
-  const int64_t ranks = spec.plan.mesh.context;
-  if (ranks == 1) return whole;
-  const engine::MeshLayout layout(spec.plan.mesh);
-  return std::make_unique<engine::ContextChunks>(
-      std::move(whole), layout.CoordinateOf(spec.rank, engine::MeshAxis::kContext), ranks);
-}
-
 /// What the batching of the training data costs, by the loader's count of an epoch.
 std::string PaddingText(const engine::TokenLoader& loader, const AttemptSpec& spec) {
   const engine::PaddingCount count = loader.CountPadding(spec.plan.micro_batch);
@@ -116,6 +106,15 @@ Result<std::vector<std::string>> NamesOfClasses(Env& env, const JobSpec& job,
 }
 
 }  // namespace
+
+std::unique_ptr<BatchSource> OwnChunks(std::unique_ptr<BatchSource> whole,
+                                       const AttemptSpec& spec) {
+  const int64_t ranks = spec.plan.mesh.context;
+  if (ranks == 1) return whole;
+  const engine::MeshLayout layout(spec.plan.mesh);
+  return std::make_unique<engine::ContextChunks>(
+      std::move(whole), layout.CoordinateOf(spec.rank, engine::MeshAxis::kContext), ranks);
+}
 
 Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   const JobSpec& job = spec.job;

@@ -23,6 +23,10 @@ struct TrainingData {
   double unigram_entropy = 0;  ///< Of the training tokens. Unit: nats per token.
 };
 
+/// Of each sequence what this rank has, where ranks share sequences; else `whole`.
+std::unique_ptr<engine::BatchSource> OwnChunks(std::unique_ptr<engine::BatchSource> whole,
+                                               const AttemptSpec& spec);
+
 /// Reads, tokenizes and cuts the job's text, or finds in spec.cache_dir that this was done before.
 /// Classes that an imported classifier has names for keep these, as long as the data do not call
 /// them otherwise. kInvalid or kNotFound when the job's files or tokenizer are at fault.
