@@ -77,7 +77,7 @@ DiskAdamW::~DiskAdamW() {
 
 Status DiskAdamW::WaitForFile(int64_t number) {
   Stopwatch watch;
-  const Status status = file_->queue().Wait(number);
+  Status status = file_->queue().Wait(number);
   books_->waited_seconds += watch.Lap();
   return status;
 }
