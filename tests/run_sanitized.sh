@@ -11,14 +11,25 @@ if [ "${1:-}" = --all ]; then
   exit
 fi
 
-memory=(weft_common_test weft_yaml_test weft_spec_test env_fault_test safetensors_test huggingface_test
-  tokenizer_test documents_test kernels_test kernels_cuda_host_test engine_tensor_test
-  engine_autograd_test engine_data_test engine_train_test engine_parallel_test
-  engine_pipeline_test engine_offload_test comm_test
+if [ "${1:-}" = --one ]; then  # a program that run built
+  log=build/$2/$3.log
+  if ! "build/$2/bin/$3" --gtest_brief=1 >"$log" 2>&1; then
+    cat "$log"
+    exit 1
+  fi
+  echo "sanitized: $2 $3"
+  exit
+fi
+
+# What takes longest comes first.
+memory=(kernels_cuda_host_test engine_train_test engine_offload_test weft_common_test weft_yaml_test
+  weft_spec_test env_fault_test safetensors_test huggingface_test tokenizer_test documents_test
+  kernels_test engine_tensor_test engine_autograd_test engine_data_test engine_parallel_test
+  engine_pipeline_test comm_test
   checkpoint_test trainer_control_test trainer_test coordinator_store_test
   coordinator_scheduler_test coordinator_service_test)
 # Not comm_test: without a report, but it does not always end within minutes.
-threads=(env_fault_test kernels_cuda_host_test engine_data_test checkpoint_test
+threads=(kernels_cuda_host_test env_fault_test engine_data_test checkpoint_test
   engine_parallel_test engine_offload_test coordinator_store_test coordinator_service_test)
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1}
@@ -33,11 +44,8 @@ run() {
   echo "sanitized: preset $preset, ${#@} test programs"
   cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset" --target "$@"
-  local program
-  for program in "$@"; do
-    echo "sanitized: $preset $program"
-    "build/$preset/bin/$program" --gtest_brief=1
-  done
+  # As many at a time as there are cores: most of them compute on one.
+  printf '%s\n' "$@" | xargs -P "$(nproc)" -I '{}' ./tests/run_sanitized.sh --one "$preset" '{}'
 }
 run asan "${memory[@]}"
 # GNU OpenMP is not instrumented: with one compute thread only our own threads are watched.
