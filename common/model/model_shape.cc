@@ -20,7 +20,6 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
     case ParameterKind::kAttention:
       return counts.attention;
     case ParameterKind::kMlp:
-    case ParameterKind::kRouter:
       return counts.mlp;
     case ParameterKind::kClassifier:
       return counts.classifier;
@@ -30,6 +29,22 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
       break;
   }
   return counts.norms;
+}
+
+// Makes `parameter` what one of `ranks` ranks has of it.
+void TakePart(int64_t ranks, ParameterInfo& parameter) {
+  const bool block =
+      parameter.kind == ParameterKind::kAttention || parameter.kind == ParameterKind::kMlp;
+  const bool table = parameter.kind == ParameterKind::kTokenEmbedding ||
+                     parameter.kind == ParameterKind::kClassifier;
+  if (!block && !table) return;
+  if (block && IsOutputProjection(parameter)) {
+    parameter.shape[1] /= ranks;
+    return;
+  }
+  // The bias of such a product is whole on each rank.
+  if (parameter.name.ends_with("c_proj.bias")) return;
+  parameter.shape[0] = (parameter.shape[0] + ranks - 1) / ranks;
 }
 
 bool IsHere(const ModelSpec& model, const StageShape& stage, const ParameterInfo& parameter) {
@@ -65,17 +80,14 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
-  for (const ParameterInfo& parameter : ParametersOfRank(spec, tensor)) {
+  for (ParameterInfo& parameter : ParametersOf(spec)) {
     if (!IsHere(spec, stage, parameter)) continue;
+    if (tensor > 1) TakePart(tensor, parameter);
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);
     const int64_t elements = parameter.Elements();
     const int64_t in_memory = parameter.StoredElements();
-    const bool met = parameter.expert < spec.experts_per_token;
-    const int64_t times = !met                   ? 0
-                          : parameter.block >= 0 ? uses_of_block
-                          : table && !classifies ? 0
-                                                 : 1;
+    const int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
     const bool is_trained = IsTrained(spec, parameter);
     blocks = blocks || parameter.block >= 0;
     if (is_trained && !backward) {

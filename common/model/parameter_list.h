@@ -14,7 +14,6 @@ enum class ParameterKind : uint8_t {
   kEmbeddingProjection,  ///< Between a factorised embedding and the network.
   kAttention,
   kMlp,
-  kRouter,  ///< Of a mixture of experts.
   kNorm,
   kClassifier,   ///< What stands between the network and its targets, the token embedding apart.
   kBranchScale,  ///< Of a residual branch, with fixup its summands too.
@@ -25,9 +24,8 @@ struct ParameterInfo {
   std::string name;            ///< That of Hugging Face's files, where they have it.
   std::vector<int64_t> shape;  ///< A linear layer's weight is [out, in].
   ParameterKind kind = ParameterKind::kNorm;
-  int64_t block = -1;   ///< The distinct block it belongs to; -1: none.
-  int64_t expert = -1;  ///< Of a mixture, the expert it belongs to; -1: none.
-  bool tiled = false;   ///< Its rows, of tokens or classes, stand in memory in whole tiles.
+  int64_t block = -1;  ///< The distinct block it belongs to; -1: none.
+  bool tiled = false;  ///< Its rows, of tokens or classes, stand in memory in whole tiles.
 
   int64_t Elements() const {
     int64_t count = 1;
@@ -44,9 +42,6 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
 
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
-
-/// What one of `tensor` ranks that share each matrix has of them, the one with most.
-std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor);
 
 /// Whether the weight belongs to the product that ends a sub-layer: after attention, after the MLP.
 bool IsOutputProjection(const ParameterInfo& parameter);

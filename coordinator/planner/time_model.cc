@@ -24,13 +24,6 @@ double D(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Of a reduce-scatter or an all-gather of `bytes` over `ranks`, in so many collectives: half of
-/// what all-reduces take.
-double ScatterSeconds(int64_t ranks, double bytes, double collectives, double link) {
-  const double others = D(ranks - 1);
-  return others / D(ranks) * bytes / link + collectives * others * kSecondsPerMessage;
-}
-
 /// Of the blocks, those whose products a GPU computes on FP8 codes.
 double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8,
                 const RateModel& rates) {
@@ -84,18 +77,6 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Rate
          backward * exposed(BackwardTraffic(model, inputs.context, inputs.tokens, element), 5);
 }
 
-/// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
-/// FLOPs: each takes as long as so many of a product in f32 (Philox, a block for 8 weights).
-double SecondsOfDraws(const ModelSpec& model, double product_flops, const RateModel& rates,
-                      int64_t threads) {
-  if (model.attention_dropout == 0) return 0;
-  constexpr double kFlopsOfDraw = 50;
-  constexpr int64_t kLarge = 1024;
-  const double weights = product_flops / (2 * D(HeadWidth(model)));
-  return weights * kFlopsOfDraw /
-         rates.With(DType::kF32).GemmFlopsPerSecond(kLarge, kLarge, kLarge, threads);
-}
-
 }  // namespace
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
@@ -124,20 +105,15 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
       }
     }
   }
-  // Attention: 2 products forward, 5 backward (flash attention computes the scores again). Its
-  // dropout is drawn again in the backward pass, on a GPU in each of two kernels.
+  // Attention: 2 products forward, 5 backward (flash attention computes the scores again).
   const ModelSpec& model = shape.spec;
-  const double product_flops =
-      TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.tensor);
-  const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
-  const double draw = SecondsOfDraws(model, product_flops, rates, threads);
-  const double forward_layer = 2 * product + draw;
-  const double backward_layer = 5 * product + (rates.device() != nullptr ? 2 : 1) * draw;
+  const double product = TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) /
+                         D(shape.tensor) / rates.AttentionFlopsPerSecond(threads);
   const double backward_layers = D(model.layers - shape.first_trained_layer);
-  cost.gemm_seconds += D(model.layers) * forward_layer + backward_layers * backward_layer;
-  cost.backward_gemm_seconds += backward_layers * backward_layer;
-  cost.block_forward_gemm_seconds += forward_layer;
-  cost.attention_forward_gemm_seconds += forward_layer;
+  cost.gemm_seconds += (2 * D(model.layers) + 5 * backward_layers) * product;
+  cost.backward_gemm_seconds += 5 * backward_layers * product;
+  cost.block_forward_gemm_seconds += 2 * product;
+  cost.attention_forward_gemm_seconds += 2 * product;
   cost.attention_product_seconds = product;
 
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
@@ -145,18 +121,11 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   // moves four and an activation twice as much, and the bias gradients read what the products read.
   const double c = D(model.width) * D(element);
   const double f = D(MlpWidth(model)) * D(element) / D(shape.tensor);
-  const double rows = model.experts > 0 ? D(model.experts_per_token) : 1;
-  const double activation = D(MlpInputs(model) + 1) * f * rows;
+  const double activation = D(MlpInputs(model) + 1) * f;
   const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
   double block_forward = 2 * 4 * c + activation + mask;
   const double biases = model.family == "llama" ? 0 : 5 * c + f;
   double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
-  if (model.experts > 0) {
-    // Rows are copied for their experts, and the results read and added up; backward the results
-    // are read and written once more.
-    block_forward += (3 * rows + 1) * c;
-    block_backward += (5 * rows + 1) * c;
-  }
   // Casts to FP8 read two bytes and write a code: inputs before the product, once more by columns
   // for the weights' gradients, gradients both ways at once.
   const double inputs = cost.fp8_share * (3 * D(model.width) + D(MlpWidth(model)));
@@ -218,7 +187,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
-  const double sharing = D(inputs.sharers);
+  const double sharing = inputs.zero_stage > 0 ? D(inputs.ranks) : 1;
   // Gathered parameters are packed in every pass, twice, and not after the update.
   const double packing = matrices * (stored + packed);
   if (inputs.SharesParameters()) time.memory_bound_seconds += 2 * passes * packing / bandwidth;
@@ -240,19 +209,14 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   }
   time.exposed_communication_seconds +=
       passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
-  const int64_t on_worker = inputs.ranks_on_worker / inputs.shape.tensor;
-  const double wire = rates.LinkBytesPerSecond(inputs.ranks <= on_worker);
-  const double group_wire = rates.LinkBytesPerSecond(
-      inputs.Groups() == 1 ? inputs.ranks <= on_worker
-                           : on_worker > 0 && on_worker % inputs.sharers == 0);
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
+    const double others = D(inputs.ranks - 1);
+    const double wire = rates.LinkBytesPerSecond(inputs.ranks == inputs.ranks_on_worker);
     const auto seconds = [&](int64_t payload, int64_t collectives) {
-      return ScatterSeconds(inputs.sharers, D(payload), D(collectives), group_wire);
+      return others / D(inputs.ranks) * D(payload) / wire +
+             D(collectives) * others * kSecondsPerMessage;
     };
-    // Once a step, after the reductions of the last pass.
-    const double between =
-        2 * ScatterSeconds(inputs.Groups(), D(shared.gradients), D(shared.reductions), wire);
     // Each unit is gathered beside the one before it, and reduced beside the one after it; the
     // first has nothing to hide behind.
     const double forward = seconds(shared.forward_payload, shared.forward_gathers);
@@ -260,33 +224,25 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                     shared.backward_gathers + shared.reductions);
     const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
     const double forward_gemm = pass.gemm_seconds - pass.backward_gemm_seconds;
-    const auto exposed = [&](double communicating, double multiplying) {
-      return std::max(communicating - kOverlap * multiplying, communicating / units);
-    };
     time.exposed_communication_seconds =
-        passes * exposed(forward, forward_gemm) +
-        (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
-        exposed(backward + between, pass.backward_gemm_seconds);
+        passes * (std::max(forward - kOverlap * forward_gemm, forward / units) +
+                  std::max(backward - kOverlap * pass.backward_gemm_seconds, backward / units));
   } else if (inputs.ranks > 1) {
-    const double bytes = 4 * trained;
+    const double bytes = 4 * trained, neighbours = D(inputs.ranks - 1);
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
-    // Of updates that are shared, parameters come back, with nothing beside them.
-    const bool shares = inputs.sharers > 1;
-    const double scatter = ScatterSeconds(shares ? inputs.sharers : inputs.ranks, bytes, buckets,
-                                          shares ? group_wire : wire);
-    const double gathering = shares ? scatter : 0;
-    const double reducing = shares ? scatter : 2 * scatter;
-    const double between =
-        2 * ScatterSeconds(inputs.Groups(), bytes / D(inputs.sharers), buckets, wire);
-    // Where gradients are shared out too, every pass reduces, else the last one alone; its last
-    // bucket has nothing to hide behind.
-    const auto exposed = [&](double communicating) {
-      return std::max(communicating - kOverlap * pass.backward_gemm_seconds,
-                      communicating / buckets);
-    };
-    const double earlier = inputs.zero_stage > 1 ? passes - 1 : 0;
+    const double seconds =
+        2 * neighbours / D(inputs.ranks) * bytes /
+            rates.LinkBytesPerSecond(inputs.ranks * inputs.shape.tensor == inputs.ranks_on_worker) +
+        std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;
+    // Only the last pass reduces, and its last bucket has nothing to hide behind.
+    const double hidden = kOverlap * pass.backward_gemm_seconds;
+    // Half of it are parameters that come back after a shared update, with nothing beside them.
+    const double gathering = inputs.zero_stage > 0 ? seconds / 2 : 0;
+    const double reducing = seconds - gathering;
+    // Where gradients are shared out too, every pass reduces.
+    const double reductions = inputs.zero_stage > 1 ? passes : 1;
     time.exposed_communication_seconds =
-        earlier * exposed(reducing) + exposed(reducing + between) + gathering;
+        reductions * std::max(reducing - hidden, reducing / buckets) + gathering;
   }
   if (inputs.context.ranks > 1) {
     time.exposed_communication_seconds += passes * ContextSeconds(inputs, pass, rates);

@@ -10,7 +10,7 @@
 
 namespace weft::kernels::cuda {
 
-template <class T, int kDim, bool kDrops>
+template <class T, int kDim>
 struct HopperForward {
   static constexpr int kGroups = 2;           ///< Warpgroups that multiply.
   static constexpr int kRows = 64 * kGroups;  ///< Queries of a block.
@@ -133,7 +133,6 @@ struct HopperForward {
                                       Turn<kStages>& turn) {
     const int warp_row = 64 * group + static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16;
     const int query = item.first + warp_row;
-    const DropoutBlocks blocks(a, item.part.begin, item.head);
     Accumulators<1, kDim / 8> out = {};
     Accumulators<1, kKeys / 8> scores;
     LeftFragments<1, kKeys / 16> weights;
@@ -151,7 +150,6 @@ struct HopperForward {
     int key = item.key;
     Hide(scores, item, query, key);
     softmax.Add(scores, a.log2_scale, factors);
-    KeptOfQueries<kDrops, 1, kKeys / 8>(blocks, query, key).Apply(scores);
     RoundToLeft<T>(weights, scores);
 
     for (key += kKeys; key < item.end; key += kKeys) {
@@ -174,7 +172,6 @@ struct HopperForward {
       barriers.k.Release(turn);
       Hide(scores, item, query, key);
       softmax.Add(scores, a.log2_scale, factors);
-      KeptOfQueries<kDrops, 1, kKeys / 8>(blocks, query, key).Apply(scores);
       ptx::WaitForProducts<0>();
       ptx::PinRegisters(out[0]);
       barriers.v.Release(values);
@@ -217,7 +214,7 @@ struct HopperForward {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = SumOfFour(softmax.sums[0][half]);
-      inverses[0][half] = a.value_scale / sum;
+      inverses[0][half] = 1.0f / sum;
       const int row = AccumulatorRow(2 * half);
       if (threadIdx.x % 4 == 0 && row < rows) {
         a.log_sum_exp[int64_t{item.head} * a.tokens + item.part.begin + query + row] =
@@ -230,11 +227,11 @@ struct HopperForward {
   }
 };
 
-template <class T, int kDim, bool kDrops>
-__global__ void __launch_bounds__(HopperForward<T, kDim, kDrops>::kThreads, 1)
+template <class T, int kDim>
+__global__ void __launch_bounds__(HopperForward<T, kDim>::kThreads, 1)
     AttentionHopperForwardKernel(const __grid_constant__ HeadMaps maps, AttentionTensors<T> a) {
   if constexpr (ptx::kHopper) {
-    using Work = HopperForward<T, kDim, kDrops>;
+    using Work = HopperForward<T, kDim>;
     Work work(a, maps, AlignedShared());
     if (threadIdx.x == 0) {
       constexpr int kReaders = 4 * Work::kGroups;
@@ -258,7 +255,7 @@ __global__ void __launch_bounds__(HopperForward<T, kDim, kDrops>::kThreads, 1)
 template <class T, int kDim>
 Status LaunchHopperForward(const Stream& stream, std::string_view op,
                            const AttentionTensors<T>& a) {
-  using Work = HopperForward<T, kDim, false>;
+  using Work = HopperForward<T, kDim>;
   const int64_t items = MostParts(a.tokens, a.sequences, Work::kRows) * a.heads;
   if (items == 0) return OkStatus();
   HeadMaps maps = {};
@@ -269,9 +266,7 @@ Status LaunchHopperForward(const Stream& stream, std::string_view op,
                 {.grid = {PersistentBlocks(stream, items)},
                  .block = {Work::kThreads},
                  .shared_bytes = Work::kSharedBytes},
-                a.Drops() ? AttentionHopperForwardKernel<T, kDim, true>
-                          : AttentionHopperForwardKernel<T, kDim, false>,
-                maps, a);
+                AttentionHopperForwardKernel<T, kDim>, maps, a);
 }
 
 }  // namespace weft::kernels::cuda

@@ -6,15 +6,10 @@ in float64: logits, loss, every gradient, and the weights after 20 steps of Adam
   gradients/  the same folder form, each "weight" being the gradient of the mean loss
   trained/    the model after the steps
   llama/expanded/  the same, but for each matrix of the MLPs trained as a product of two
-  {gpt2,llama,bert_mlm}/dropped/  the gradients, and loss.json, where weights of attention are dropped
-                   as kernels/attention/attention_dropout.h says, in step 0 of a job of seed 0
   batch.safetensors   tokens or pixels, token types and lengths of padded rows, targets (-1: none;
                       classes: one a row), logits (of masked tokens: where targets are), loss
   gpt2/imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens,
                    and loss.json: the model's loss over all of them
-
-The gradients and the training of mixtral are those of the loss with that of load balancing, a mean
-over the layers of what transformers computes for each alone.
 
 gpt2_shared is a GPT-2 of three layers with one block between them: its folders hold one block.
 
@@ -27,22 +22,17 @@ import json
 import pathlib
 import sys
 
-import numpy
 import torch
 from safetensors.torch import save_file
 from torch.nn.utils import parametrize
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
     BertConfig, BertForMaskedLM, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-    MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, ViTConfig, ViTForImageClassification,
+    MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, ViTConfig, ViTForImageClassification,
 )
-from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 FOLDER = pathlib.Path(__file__).parent / "testdata"
 SEQUENCES, LENGTH = 3, 20
-# With which no choice of an expert hangs on rounding: the next one is far behind.
-SEEDS = {"mixtral": 80}
-DROPOUT = 0.2
 STEPS, LEARNING_RATE, BETAS, EPSILON, DECAY, CLIP = 20, 1e-3, (0.9, 0.95), 1e-6, 0.1, 1.0
 
 
@@ -58,22 +48,6 @@ def loss_of(model, tokens, targets):
         logits.flatten(0, 1), targets.flatten(), ignore_index=-1
     )
     return logits, loss
-
-
-def objective_of(model, tokens, targets):
-    """What is trained: the loss, and that of load balancing where there are experts."""
-    if not isinstance(model, MixtralForCausalLM):
-        return loss_of(model, tokens, targets)[1]
-    config, routed = model.config, []
-    hooks = [layer.mlp.gate.register_forward_hook(lambda _, __, out: routed.append(out))
-             for layer in model.model.layers]
-    loss = loss_of(model, tokens, targets)[1]
-    for hook in hooks:
-        hook.remove()
-    logits = [out[0] if isinstance(out, tuple) else out for out in routed]
-    balance = [load_balancing_loss_func((layer,), config.num_local_experts, config.num_experts_per_tok)
-               for layer in logits]
-    return loss + config.router_aux_loss_coef * torch.stack(balance).mean()
 
 
 def save(model, folder):
@@ -152,13 +126,6 @@ def mistral():
     return MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=7))
 
 
-def mixtral():
-    return MixtralForCausalLM(MixtralConfig(
-        **LLAMA, experts_implementation="eager", num_local_experts=4, num_experts_per_tok=2,
-        router_aux_loss_coef=0.02,
-    ))
-
-
 def qwen2():
     return Qwen2ForCausalLM(Qwen2Config(**{**LLAMA, "num_key_value_heads": 1}))
 
@@ -232,7 +199,7 @@ def expand(model):
 FAMILIES = {
     "bert_mlm": bert_mlm, "bert_classes": bert_classes, "vit": vit,
     "gpt2": gpt2, "gpt2_shared": gpt2_shared, "llama": llama, "llama3": llama3,
-    "mistral": mistral, "mixtral": mixtral, "qwen2": qwen2,
+    "mistral": mistral, "qwen2": qwen2,
 }
 
 
@@ -255,23 +222,14 @@ def train(model, tokens, targets):
     )
     for _ in range(STEPS):
         optimizer.zero_grad()
-        objective_of(model, tokens, targets).backward()
+        loss_of(model, tokens, targets)[1].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
 
 
-def of_gradients(model):
-    """A copy of a model with the gradients in place of the parameters."""
-    gradients = copy.deepcopy(model)
-    with torch.no_grad():
-        for target, source in zip(gradients.parameters(), model.parameters()):
-            target.copy_(source.grad)
-    return gradients
-
-
 def write_family(name):
     folder = FOLDER / name
-    torch.manual_seed(SEEDS.get(name, 1))
+    torch.manual_seed(1)
     model = FAMILIES[name]().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -287,7 +245,7 @@ def write_family(name):
 
     save(without_repetition(model), folder / "start")
     logits, loss = loss_of(model, tokens, targets)
-    objective_of(model, tokens, targets).backward()
+    loss.backward()
     save_file(
         {
             **saved,
@@ -297,9 +255,11 @@ def write_family(name):
         },
         folder / "batch.safetensors",
     )
-    save(without_repetition(of_gradients(model)), folder / "gradients")
-    if name in DROPPED:
-        write_dropped(name, model, tokens, targets)
+    gradients = copy.deepcopy(model)
+    with torch.no_grad():
+        for target, source in zip(gradients.parameters(), model.parameters()):
+            target.copy_(source.grad)
+    save(without_repetition(gradients), folder / "gradients")
 
     if name == "llama":
         expanded, layers = expand(model)
@@ -309,68 +269,6 @@ def write_family(name):
         save(expanded, folder / "expanded")
     train(model, tokens, targets)
     save(without_repetition(model), folder / "trained")
-
-
-# Names of the sites of attention's dropout, by layer.
-DROPPED = {
-    "gpt2": "transformer.h.{}.attn.attn_dropout",
-    "llama": "model.layers.{}.self_attn.attention_dropout",
-    "bert_mlm": "bert.encoder.layer.{}.attention.self.dropout",
-}
-
-
-def site_hash(name):
-    number = 2166136261
-    for byte in name.encode():
-        number = (number ^ byte) * 16777619 % 2**32
-    return number
-
-
-def philox(counter, key):
-    """Philox-4x32-10 of a counter of four arrays of words."""
-    counter = [numpy.asarray(word, numpy.uint64) for word in counter]
-    key, low, shift = list(key), numpy.uint64(2**32 - 1), numpy.uint64(32)
-    for _ in range(10):
-        first, second = numpy.uint64(0xD2511F53) * counter[0], numpy.uint64(0xCD9E8D57) * counter[2]
-        counter = [(second >> shift) ^ counter[1] ^ numpy.uint64(key[0]), second & low,
-                   (first >> shift) ^ counter[3] ^ numpy.uint64(key[1]), first & low]
-        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
-    return counter
-
-
-def attention_mask(name, weights):
-    """What dropout multiplies weights [sequences, heads, length, length] by."""
-    sequences, heads, length, _ = weights.shape
-    sequence, head, query, key = numpy.ogrid[:sequences, :heads, :length, :length]
-    token, head, key = numpy.broadcast_arrays(sequence * length + query, head, key)
-    words = numpy.stack(philox([token, head << 20 | key // 8, 0 * token, 0 * token + site_hash(name)],
-                               (0, 0)))
-    word = numpy.take_along_axis(words, (key % 8 // 2)[None], 0)[0].astype(numpy.int64)
-    kept = (word >> (key % 2 * 16) & 0xFFFF) >= round(DROPOUT * 65536)
-    return torch.from_numpy(kept / (1 - DROPOUT))
-
-
-def write_dropped(name, model, tokens, targets):
-    """The gradients of a model whose transformers computes attention's weights one layer after the
-    other, and gives them, and no others of that many dimensions, to dropout."""
-    calls, plain = [], torch.nn.functional.dropout
-
-    def dropout(x, *_, **__):
-        if x.dim() < 4:
-            return x
-        calls.append(x)
-        return x * attention_mask(DROPPED[name].format(len(calls) - 1), x)
-
-    model.zero_grad()
-    torch.nn.functional.dropout = dropout
-    try:
-        loss = loss_of(model, tokens, targets)[1]
-    finally:
-        torch.nn.functional.dropout = plain
-    assert len(calls) == model.config.num_hidden_layers
-    loss.backward()
-    save(of_gradients(model), FOLDER / name / "dropped")
-    (FOLDER / name / "dropped" / "loss.json").write_text(json.dumps({"loss": loss.item()}) + "\n")
 
 
 def main():

@@ -16,7 +16,6 @@ ModelSpec Spec(const char* family, double dropout) {
   ModelSpec spec = TinyModel();
   spec.family = family;
   spec.dropout = dropout;
-  spec.attention_dropout = dropout;
   return spec;
 }
 

@@ -11,10 +11,7 @@ int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, co
                            int64_t width, ParameterRole role, const TensorParallel* ranks) {
   const Shard shard = ranks == nullptr ? Shard{} : ranks->Rows({spec.vocab_size});
   const int64_t rows = ranks == nullptr ? spec.vocab_size : shard.size();
-  // All ranks have room for the largest part: other parameters stand at the same place on each.
-  const int64_t degree = ranks == nullptr ? 1 : ranks->degree();
-  const int64_t padded = PaddedVocabulary((spec.vocab_size + degree - 1) / degree);
-  return parameters.Register(name, {rows, width}, role, padded, shard);
+  return parameters.Register(name, {rows, width}, role, PaddedVocabulary(rows), shard);
 }
 
 // All blocks in one stage where there is no pipeline.
@@ -191,8 +188,6 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
 
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
-  // The loss is a sum over targets: what is a mean over the batch weighs as much as all of them.
-  tape.SetAuxiliaryScale(gradient_scale.value * static_cast<float>(batch.target_count));
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
   WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);

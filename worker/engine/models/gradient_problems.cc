@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -16,7 +15,6 @@
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/dropout.h"
 #include "worker/engine/nn/embedding.h"
-#include "worker/engine/nn/mixture_of_experts.h"
 #include "worker/engine/nn/mlp.h"
 #include "worker/engine/nn/norm.h"
 #include "worker/engine/nn/rows.h"
@@ -128,15 +126,6 @@ Problem LinearProblem(Sides& sides) {
   return p;
 }
 
-// `layers`: gate, up and down.
-Matrix GatedMlp(const Matrix& x, const Matrix* layers) {
-  Matrix inner =
-      Map(Product(x, layers[0], nullptr), [](double v) { return v / (1 + std::exp(-v)); });
-  const Matrix up = Product(x, layers[1], nullptr);
-  for (size_t i = 0; i < up.values.size(); ++i) inner.values[i] *= up.values[i];
-  return Product(inner, layers[2], nullptr);
-}
-
 Problem MlpProblem(Sides& sides, MlpActivation activation) {
   Problem p;
   const bool gated = activation == MlpActivation::kSwiGlu;
@@ -154,57 +143,18 @@ Problem MlpProblem(Sides& sides, MlpActivation activation) {
     return One(mlp->Forward(c, t, in[0]));
   };
   p.reference = [gated, activation](const std::vector<Matrix>& in) {
-    if (gated) return std::vector<Matrix>{GatedMlp(in[0], &in[1])};
+    if (gated) {
+      Matrix inner =
+          Map(Product(in[0], in[1], nullptr), [](double x) { return x / (1 + std::exp(-x)); });
+      const Matrix up = Product(in[0], in[2], nullptr);
+      for (size_t i = 0; i < up.values.size(); ++i) inner.values[i] *= up.values[i];
+      return std::vector<Matrix>{Product(inner, in[3], nullptr)};
+    }
     const auto form =
         activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
     const Matrix inner =
         Map(Product(in[0], in[1], &in[2]), [form](double x) { return GeluOf(x, form); });
     return std::vector<Matrix>{Product(inner, in[3], &in[4])};
-  };
-  return p;
-}
-
-Problem MixtureProblem(Sides& sides, double capacity) {
-  Problem p;
-  const int64_t experts = 1 + sides.Below(5);
-  const MixtureOfExpertsOptions options{.name = "moe",
-                                        .width = sides.Draw(),
-                                        .inner = sides.Draw(),
-                                        .experts = experts,
-                                        .per_token = 1 + sides.Below(experts),
-                                        .capacity = capacity};
-  auto moe = std::make_shared<MixtureOfExperts>(p.parameters.get(), options, DType::kF32);
-  p.inputs = {sides.Normal(sides.Draw(), options.width)};
-  p.prepare = [moe](Context& c) { return moe->Pack(c, Repack::kAll); };
-  p.run = [moe](Context& c, Tape& t, const std::vector<Value>& in) {
-    return One(moe->Forward(c, t, in[0]));
-  };
-  p.reference = [options](const std::vector<Matrix>& in) {
-    const Matrix &x = in[0], logits = Product(x, in[1], nullptr);
-    Matrix y(x.rows, x.columns);
-    const double mean =
-        static_cast<double>(x.rows * options.per_token) / static_cast<double>(options.experts);
-    std::vector<double> left(static_cast<size_t>(options.experts),
-                             options.capacity == 0 ? 1e9 : std::ceil(options.capacity * mean));
-    for (int64_t r = 0; r < x.rows; ++r) {
-      std::vector<int64_t> order(static_cast<size_t>(options.experts));
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(),
-                       [&](int64_t a, int64_t b) { return logits.at(r, a) > logits.at(r, b); });
-      order.resize(static_cast<size_t>(options.per_token));
-      double sum = 0;
-      for (const int64_t e : order) sum += std::exp(logits.at(r, e));
-      Matrix row(1, x.columns);
-      std::copy_n(x.values.begin() + r * x.columns, x.columns, row.values.begin());
-      for (const int64_t e : order) {
-        if (left[e]-- <= 0) continue;
-        const Matrix result = GatedMlp(row, &in[2 + 3 * e]);
-        for (int64_t c = 0; c < x.columns; ++c) {
-          y.at(r, c) += std::exp(logits.at(r, e)) / sum * result.values[c];
-        }
-      }
-    }
-    return std::vector<Matrix>{y};
   };
   return p;
 }
@@ -297,25 +247,14 @@ struct AttentionKind {
   bool causal = true;
   bool rotary = false;
   int64_t window = 0;
-  double dropout = 0;
 };
-
-// Whether the weight stays of attention in a context of seed and step 0
-// (kernels/attention/attention_dropout.h).
-bool KeepsWeight(double dropout, const char* site, int64_t head, int64_t token, int64_t key) {
-  const uint64_t block = static_cast<uint64_t>(head << 52 | key / 8 << 32 | token);
-  const Philox4 words = Philox({.site = SiteHash(site)}, block);
-  return (words.v[key % 8 / 2] >> (key % 2 * 16) & 0xffffu) >= std::lround(dropout * 65536);
-}
 
 Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
   Problem p;
   constexpr int64_t kHeadDim = 8;
   const int64_t heads = 1 + sides.Below(2), groups = 1 + sides.Below(heads);
   const int64_t kv_heads = heads / groups, width = heads * kHeadDim;
-  constexpr int64_t kFirstToken = 1000;
   TokenBatch shape;
-  shape.first_token = kFirstToken;
   std::vector<int32_t> starts = {0}, positions;
   for (int64_t s = 0, runs = 1 + sides.Below(3); s < runs; ++s) {
     const int64_t length = std::min<int64_t>(sides.Draw(), 5);
@@ -337,9 +276,7 @@ Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
                                                                         .window = kind.window,
                                                                         .rotary = rotary,
                                                                         .qkv_bias = false,
-                                                                        .output_bias = false,
-                                                                        .dropout = kind.dropout,
-                                                                        .dropout_site = "site"},
+                                                                        .output_bias = false},
                                                    DType::kF32);
   p.inputs = {Map(sides.Normal(shape.count, width), [](double x) { return 0.5 * x; })};
   p.prepare = [attention, rotary](Context& c) {
@@ -373,11 +310,9 @@ Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
             for (int64_t c = 0; c < kHeadDim; ++c) score += q.at(i, own + c) * k.at(j, shared + c);
             const double weight = std::exp(score / std::sqrt(static_cast<double>(kHeadDim)));
             total += weight;
-            if (!KeepsWeight(kind.dropout, "site", h, kFirstToken + i, j - starts[s])) continue;
             for (int64_t c = 0; c < kHeadDim; ++c) mean[c] += weight * v.at(j, shared + c);
           }
-          for (int64_t c = 0; c < kHeadDim; ++c)
-            y.at(i, own + c) = mean[c] / total / (1 - kind.dropout);
+          for (int64_t c = 0; c < kHeadDim; ++c) y.at(i, own + c) = mean[c] / total;
         }
       }
     }
@@ -596,9 +531,6 @@ std::vector<Operation> Operations() {
       {"mlp backward", "mlp", mlp(MlpActivation::kGelu)},
       {"mlp backward", "mlp by erf", mlp(MlpActivation::kErfGelu)},
       {"mlp backward", "gated mlp", mlp(MlpActivation::kSwiGlu)},
-      {"experts backward", "experts", [](Sides& sides) { return MixtureProblem(sides, 0); }},
-      {"experts backward", "experts that are full",
-       [](Sides& sides) { return MixtureProblem(sides, 1); }},
       {"norm backward", "layer norm",
        [](Sides& sides) { return NormProblem(sides, NormKind::kLayer); }},
       {"norm backward", "rms norm",
@@ -608,7 +540,6 @@ std::vector<Operation> Operations() {
       {"attention backward", "attention to all", attention({.causal = false})},
       {"attention backward", "attention within a window, by turned positions",
        attention({.rotary = true, .window = 3})},
-      {"attention backward", "attention with dropout", attention({.dropout = 0.3})},
       {"dropout backward", "dropout", DropoutProblem},
       {"affine backward", "affine", AffineProblem},
       {"gather rows backward", "gather rows", GatherProblem},

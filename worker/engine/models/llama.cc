@@ -10,18 +10,6 @@ NormOptions RmsNorm(const ModelSpec& spec, const std::string& name) {
   return {name, spec.width, spec.norm_epsilon, NormKind::kRms};
 }
 
-std::optional<MixtureOfExpertsOptions> Experts(const ModelSpec& spec, const std::string& block) {
-  if (spec.experts == 0) return std::nullopt;
-  return MixtureOfExpertsOptions{
-      .name = block + ".block_sparse_moe",
-      .width = spec.width,
-      .inner = MlpWidth(spec),
-      .experts = spec.experts,
-      .per_token = spec.experts_per_token,
-      .capacity = spec.expert_capacity,
-      .balance = spec.router_aux_loss / static_cast<double>(spec.layers)};
-}
-
 TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const RotaryTable> rotary,
                               int64_t index) {
   const std::string name = "model.layers." + std::to_string(index);
@@ -40,9 +28,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const Rotar
                         .rotary = std::move(rotary),
                         .qkv_bias = spec.qkv_bias,
                         .output_bias = false,
-                        .logit_scale = AttentionLogitScale(spec),
-                        .dropout = spec.attention_dropout,
-                        .dropout_site = attention + "attention_dropout"},
+                        .logit_scale = AttentionLogitScale(spec)},
           .mlp_norm = RmsNorm(spec, name + ".post_attention_layernorm"),
           .mlp = {.activation = MlpActivation::kSwiGlu,
                   .up = {mlp + "gate_proj", mlp + "up_proj"},
@@ -50,7 +36,6 @@ TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const Rotar
                   .width = spec.width,
                   .inner = MlpWidth(spec),
                   .bias = false},
-          .experts = Experts(spec, name),
           .dropout = spec.dropout,
           .attention_dropout = attention + "dropout",
           .mlp_dropout = mlp + "dropout"};
