@@ -1,6 +1,7 @@
 // What ranks say they have sent, axis by axis, against what formulas say.
 #include <cmath>
 #include <cstdlib>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ struct Way {
   int64_t chunks = 1;
   std::string family = "gpt2";
 };
+
+void PrintTo(const Way& way, std::ostream* out) {
+  *out << way.name;
+}
 
 std::vector<Way> Ways() {
   return {
