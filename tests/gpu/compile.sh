@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds what is other with CUDA: the kernels for all targets, and the programs, tests and benchmarks
 # that hold them; warnings are errors. Checks that no kernel spills registers that did not before
-# (docs/benchmarks/gpu/resources.json). Without the
-# service and its libraries: -DWEFT_SERVICE=OFF.
+# (docs/benchmarks/gpu/resources.json).
 #   tests/gpu/compile.sh [OPTION OF CMAKE...]
+#     -DWEFT_SERVICE=OFF   without the service and its libraries
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
