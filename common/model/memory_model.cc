@@ -421,17 +421,17 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   }
   memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
-  if (inputs.zero_stage > 0 && inputs.ranks > 1) {
+  if (const int64_t sharers = inputs.Sharers(); sharers > 1) {
     // Equal parts of what is stored; the rank with most has no padding in its own.
     const double padded = static_cast<double>(shape.stored_trained) /
                           static_cast<double>(std::max<int64_t>(shape.trained, 1));
-    const int64_t part = (memory.optimizer_bytes + inputs.ranks - 1) / inputs.ranks;
+    const int64_t part = (memory.optimizer_bytes + sharers - 1) / sharers;
     memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part));
     if (SharesParameters(inputs)) {
       memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients;
     } else if (inputs.zero_stage > 1) {
       memory.gradients_bytes =
-          (memory.gradients_bytes + inputs.ranks - 1) / inputs.ranks + inputs.open_gradients;
+          (memory.gradients_bytes + sharers - 1) / sharers + inputs.open_gradients;
     }
   }
   if (inputs.offload_optimizer) {
@@ -449,8 +449,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
                            KernelScratch(inputs);
   if (!OnCuda(inputs)) {
-    memory.communication_bytes =
-        ReductionStagingBytes(inputs.ranks) + ReductionStagingBytes(shape.tensor);
+    const int64_t groups = inputs.Sharers() > 1 ? inputs.ranks / inputs.Sharers() : 1;
+    memory.communication_bytes = ReductionStagingBytes(inputs.ranks / groups) +
+                                 ReductionStagingBytes(groups) +
+                                 ReductionStagingBytes(shape.tensor);
   } else if (inputs.ranks > 1) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.
     memory.communication_bytes = 2 * inputs.bucket_bytes;
@@ -512,6 +514,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.accumulation_steps = plan.accumulation_steps;
   inputs.ranks = RankCount(plan.mesh);
   inputs.zero_stage = plan.zero_stage;
+  inputs.zero_shard_ranks = plan.zero_shard_ranks;
   inputs.threads = plan.threads_per_rank;
   inputs.bucket_bytes = plan.bucket_bytes;
   inputs.precision = &PrecisionOf(plan.precision);
@@ -522,7 +525,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   if (plan.zero_stage == 2) {
     inputs.open_gradients = OpenGradientBytes(inputs.shape.spec, plan.bucket_bytes);
   } else if (plan.zero_stage > 2) {
-    inputs.sharded = ShardParameters(inputs.shape.spec, *inputs.precision, plan.mesh.data);
+    inputs.sharded = ShardParameters(inputs.shape.spec, *inputs.precision, inputs.Sharers());
   }
   inputs.activation_bits = plan.activation_bits;
   inputs.recomputed_blocks =

@@ -14,6 +14,7 @@
 #include "common/model/sharded_parameters.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
+#include "common/spec/shard_ranks.h"
 #include "common/spec/train_spec.h"
 
 namespace weft {
@@ -64,7 +65,7 @@ struct MemoryInputs {
   Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
   int64_t open_gradients = 0;        ///< OpenGradientBytes, with zero_stage 2.
-  ShardedParameters sharded;         ///< ShardParameters, with zero_stage 3.
+  ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.
   int64_t recomputed_blocks = 0;     ///< The first ones, which are the best ones to recompute.
   bool delayed_update = false;       ///< Then gradients twice in the host tier.
   bool offload_optimizer = false;    ///< Values, gradients and state in the host tier (CPUs).
@@ -74,9 +75,13 @@ struct MemoryInputs {
   int64_t activation_bits = 0;       ///< Of what blocks keep; 0: as it is.
   bool offload_activations = false;  ///< What blocks keep in the host tier (CPUs).
   bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once.
+  int64_t zero_shard_ranks = 0;      ///< Of `ranks` those that share among them; 0: all.
   ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
 
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
+
+  /// Ranks that share among them what zero_stage says.
+  int64_t Sharers() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training

@@ -31,22 +31,6 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
   return counts.norms;
 }
 
-// Makes `parameter` what one of `ranks` ranks has of it.
-void TakePart(int64_t ranks, ParameterInfo& parameter) {
-  const bool block =
-      parameter.kind == ParameterKind::kAttention || parameter.kind == ParameterKind::kMlp;
-  const bool table = parameter.kind == ParameterKind::kTokenEmbedding ||
-                     parameter.kind == ParameterKind::kClassifier;
-  if (!block && !table) return;
-  if (block && IsOutputProjection(parameter)) {
-    parameter.shape[1] /= ranks;
-    return;
-  }
-  // The bias of such a product is whole on each rank.
-  if (parameter.name.ends_with("c_proj.bias")) return;
-  parameter.shape[0] = (parameter.shape[0] + ranks - 1) / ranks;
-}
-
 bool IsHere(const ModelSpec& model, const StageShape& stage, const ParameterInfo& parameter) {
   if (parameter.block >= 0 || (stage.first && stage.last)) return true;
   switch (parameter.kind) {
@@ -80,9 +64,8 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
-  for (ParameterInfo& parameter : ParametersOf(spec)) {
+  for (const ParameterInfo& parameter : ParametersOfRank(spec, tensor)) {
     if (!IsHere(spec, stage, parameter)) continue;
-    if (tensor > 1) TakePart(tensor, parameter);
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);
     const int64_t elements = parameter.Elements();

@@ -164,6 +164,22 @@ std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
   return std::move(add.list);
 }
 
+// Makes `parameter` what one of `ranks` ranks has of it.
+void TakePart(int64_t ranks, ParameterInfo& parameter) {
+  const bool block =
+      parameter.kind == ParameterKind::kAttention || parameter.kind == ParameterKind::kMlp;
+  const bool table = parameter.kind == ParameterKind::kTokenEmbedding ||
+                     parameter.kind == ParameterKind::kClassifier;
+  if (!block && !table) return;
+  if (block && IsOutputProjection(parameter)) {
+    parameter.shape[1] /= ranks;
+    return;
+  }
+  // The bias of such a product is whole on each rank.
+  if (parameter.name.ends_with("c_proj.bias")) return;
+  parameter.shape[0] = (parameter.shape[0] + ranks - 1) / ranks;
+}
+
 }  // namespace
 
 int64_t ParameterInfo::StoredElements() const {
@@ -235,6 +251,13 @@ bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
   return std::none_of(model.freeze.begin(), model.freeze.end(), [&](const std::string& pattern) {
     return GlobMatches(pattern, parameter.name);
   });
+}
+
+std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor) {
+  std::vector<ParameterInfo> parameters = ParametersOf(model);
+  if (tensor == 1) return parameters;
+  for (ParameterInfo& parameter : parameters) TakePart(tensor, parameter);
+  return parameters;
 }
 
 }  // namespace weft

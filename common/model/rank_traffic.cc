@@ -26,6 +26,10 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
   const int64_t gradients = kF32 * shape.stored_trained;
+  const int64_t sharers = inputs.Sharers();
+  if (sharers > 1 && sharers < inputs.ranks) {
+    traffic.between_groups = inputs.zero_stage > 2 ? inputs.sharded.gradients : gradients / sharers;
+  }
   switch (inputs.zero_stage) {
     case 0:
       traffic.all_reduced = gradients;

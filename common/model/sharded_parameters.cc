@@ -35,11 +35,11 @@ bool LookedUp(const ParameterInfo& parameter) {
 
 class Sharding {
  public:
-  Sharding(const ModelSpec& model, const PrecisionRecipe& precision, int64_t ranks)
+  Sharding(const ModelSpec& model, const PrecisionRecipe& precision, int64_t ranks, int64_t tensor)
       : precision_(precision), ranks_(ranks), last_(DistinctBlocks(model) + 1) {
     std::map<std::tuple<int64_t, int64_t, bool, bool, bool>, size_t> found;
     int64_t unit = 0;
-    for (const ParameterInfo& parameter : ParametersOf(model)) {
+    for (const ParameterInfo& parameter : ParametersOfRank(model, tensor)) {
       if (parameter.block >= 0) {
         unit = parameter.block + 1;
       } else if (unit > 0) {
@@ -146,8 +146,8 @@ class Sharding {
 }  // namespace
 
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks) {
-  return Sharding(model, precision, ranks).Result();
+                                  int64_t ranks, int64_t tensor) {
+  return Sharding(model, precision, ranks, tensor).Result();
 }
 
 }  // namespace weft

@@ -26,8 +26,9 @@ struct ShardedParameters {
   int64_t open_gradients = 0;   ///< Whole gradients, at most: of two units under way.
 };
 
-/// `model` with vocab_size resolved.
+/// `model` with vocab_size resolved; each of the `ranks` has its part of what one of `tensor` ranks
+/// that share each matrix has.
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks);
+                                  int64_t ranks, int64_t tensor = 1);
 
 }  // namespace weft

@@ -167,20 +167,6 @@ Status CheckActivationBits(const JobSpec& job) {
   return OkStatus();
 }
 
-// What a job may already say and no engine does yet: each line goes with the commit that brings it.
-Status CheckBuilt(const ResourceSpec& resources) {
-  const ResourceSpec built;
-  const std::pair<const char*, bool> fields[] = {
-      {"zero_shard_ranks", resources.zero_shard_ranks != built.zero_shard_ranks},
-  };
-  for (const auto& [field, asked] : fields) {
-    if (!asked) continue;
-    return InvalidError(std::string("resources.") + field +
-                        " is not implemented; hint: leave it out");
-  }
-  return OkStatus();
-}
-
 // Pipelines say themselves what they do not go with.
 Status CheckRecompute(const ResourceSpec& resources) {
   const std::string segment =
@@ -197,8 +183,34 @@ Status CheckRecompute(const ResourceSpec& resources) {
   return OkStatus();
 }
 
+// Groups of ranks that share among themselves.
+Status CheckShardRanks(const ResourceSpec& resources) {
+  const int64_t sharers = resources.zero_shard_ranks;
+  if (sharers == 0) return OkStatus();
+  const std::string field = "resources.zero_shard_ranks " + std::to_string(sharers);
+  if (resources.zero_stage == 0) {
+    return InvalidError(field +
+                        " says which ranks share what resources.zero_stage says, which is 0"
+                        "; hint: resources.zero_stage 1");
+  }
+  if (sharers == 1) {
+    return InvalidError(field +
+                        " shares nothing; hint: 2 or more, or resources.zero_stage 0 and leave it "
+                        "out");
+  }
+  const int64_t replica = resources.tensor_parallel * resources.pipeline_parallel;
+  const int64_t data = resources.ranks / replica;
+  if (data % sharers == 0) return OkStatus();
+  return InvalidError(
+      field + " must divide the data-parallel ranks, which are resources.ranks " +
+      std::to_string(resources.ranks) +
+      (replica > 1 ? " over tensor_parallel x pipeline_parallel " + std::to_string(replica) : "") +
+      "; hint: one of their divisors");
+}
+
 // What every rank must hold as a whole cannot be shared out.
 Status CheckSharing(const JobSpec& job) {
+  WEFT_RETURN_IF_ERROR(CheckShardRanks(job.resources));
   const int64_t stage = job.resources.zero_stage;
   if (stage == 0) return OkStatus();
   const std::string field = "resources.zero_stage " + std::to_string(stage);
@@ -287,7 +299,6 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckInitialization(job));
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
-  WEFT_RETURN_IF_ERROR(CheckBuilt(job.resources));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));

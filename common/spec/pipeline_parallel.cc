@@ -39,10 +39,15 @@ Status CheckModel(const ModelSpec& model, const std::string& what, int64_t stage
 }
 
 Status CheckResources(const ResourceSpec& resources, const std::string& what) {
+  if (resources.zero_stage > 1) {
+    return InvalidError(what + " does not go with resources.zero_stage " +
+                        Text(resources.zero_stage) +
+                        ", which reduces the gradients of each micro-batch before the next, and a "
+                        "pipeline has several under way; hint: resources.zero_stage 1");
+  }
   const ResourceSpec plain;
   const std::pair<const char*, bool> fields[] = {
       {"device cuda", resources.device == "cuda"},
-      {"zero_stage", resources.zero_stage != plain.zero_stage},
       {"context_parallel", resources.context_parallel != plain.context_parallel},
       {"recompute attention", resources.recompute == "attention"},
       {"recompute optimal", resources.recompute == "optimal"},

@@ -62,10 +62,6 @@ Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_par
     return InvalidError("optimizer.name " + optimizer + " looks at whole matrices, of which " +
                         kDegree + Text(degree) + " leaves a part on each rank; hint: adamw");
   }
-  if (job.resources.zero_stage > 0) {
-    return InvalidError(kDegree + Text(degree) +
-                        " does not go with resources.zero_stage yet; hint: 0");
-  }
   if (job.train.gradient_noise_scale) {
     return InvalidError(kDegree + Text(degree) +
                         " does not go with train.gradient_noise_scale; hint: measure it with data "

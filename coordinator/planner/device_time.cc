@@ -56,19 +56,25 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
-  const double sharing = inputs.zero_stage > 0 ? D(inputs.ranks) : 1;
+  const double sharing = D(inputs.sharers);
   time.optimizer_seconds = (D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
                             matrices * (copies + codes) + mixed * (4 * 4 + stored)) /
                                bandwidth +
                            pass.factor_gemm_seconds;
 
+  const auto all_reduce = [&](int64_t ranks, int64_t nodes, double bytes) {
+    return device.AllReduceSeconds(ranks, nodes, network_bytes_per_second, bytes);
+  };
+  const auto nodes_of = [&](int64_t ranks) {
+    return (ranks + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+  };
+  // Ranks that have the same parts stand as far apart as they can.
+  const int64_t group_nodes = std::min(inputs.Groups(), nodes_of(inputs.ranks));
   if (inputs.SharesParameters()) {
-    const int64_t nodes = (inputs.ranks + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
     // Gathering or reducing a payload takes half of what an all-reduce of it does.
     const auto seconds = [&](int64_t payload, int64_t collectives) {
       const double each = D(payload) / std::max(1.0, D(collectives));
-      return D(collectives) / 2 *
-             device.AllReduceSeconds(inputs.ranks, nodes, network_bytes_per_second, each);
+      return D(collectives) / 2 * all_reduce(inputs.sharers, nodes_of(inputs.sharers), each);
     };
     const ShardedParameters& shared = inputs.sharded;
     const double forward = seconds(shared.forward_payload, shared.forward_gathers);
@@ -79,19 +85,22 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
       return std::max(communicating - std::min(stack.overlap * communicating, multiplying),
                       communicating / units);
     };
+    const double between = all_reduce(inputs.Groups(), group_nodes, D(shared.gradients));
     time.exposed_communication_seconds =
-        passes * (exposed(forward, pass.gemm_seconds - pass.backward_gemm_seconds) +
-                  exposed(backward, pass.backward_gemm_seconds));
+        passes * exposed(forward, pass.gemm_seconds - pass.backward_gemm_seconds) +
+        (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
+        exposed(backward + between, pass.backward_gemm_seconds);
   } else if (inputs.ranks > 1) {
-    const int64_t nodes = (inputs.ranks + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
     const double bytes = stack.gradient_bytes * D(inputs.shape.trained);
-    const double seconds =
-        device.AllReduceSeconds(inputs.ranks, nodes, network_bytes_per_second, bytes);
+    const int64_t sharers = inputs.sharers > 1 ? inputs.sharers : inputs.ranks;
+    const double seconds = all_reduce(sharers, nodes_of(sharers), bytes);
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     // Half of it are parameters that come back after a shared update, with nothing beside them.
-    const double gathering = inputs.zero_stage > 0 ? seconds / 2 : 0;
-    const double reducing = seconds - gathering;
+    const double gathering = inputs.sharers > 1 ? seconds / 2 : 0;
+    const double reducing =
+        seconds - gathering +
+        all_reduce(inputs.Groups(), group_nodes, bytes / static_cast<double>(sharers));
     const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
     time.exposed_communication_seconds =
         std::max(reducing - hidden, reducing / buckets) + gathering;

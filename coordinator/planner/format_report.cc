@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/model/remat_schedule.h"
+#include "common/spec/shard_ranks.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/units.h"
 
@@ -55,6 +56,17 @@ std::string Recomputed(const Plan& plan) {
   return text;
 }
 
+/// What ranks share out among them, and how many do.
+std::string Shared(const Plan& plan) {
+  std::string text = "the optimizer's state";
+  if (plan.zero_stage > 1) text += plan.zero_stage > 2 ? ", gradients" : " and gradients";
+  if (plan.zero_stage > 2) text += " and parameters";
+  const int64_t sharers = ShardRanks(plan);
+  text += " among " + std::to_string(sharers) + " ranks";
+  const int64_t groups = plan.mesh.data / sharers * plan.mesh.tensor * plan.mesh.pipeline;
+  return groups > 1 ? text + ", in " + std::to_string(groups) + " groups" : text;
+}
+
 std::string Placement(const Plan& plan) {
   std::string text;
   for (size_t i = 0; i < plan.rank_workers.size();) {
@@ -78,22 +90,23 @@ std::string Chosen(const PlanCandidate& candidate, int64_t parameters) {
   const Plan& plan = candidate.plan;
   const Prediction& prediction = plan.prediction;
   std::string text = "Plan: " + candidate.reason + "\n";
-  text += Table(
-      {{"parameters", HumanCount(static_cast<double>(parameters))},
-       {"ranks", std::to_string(RankCount(plan.mesh)) + " x " +
-                     std::to_string(plan.threads_per_rank) + " threads, on " + Placement(plan)},
-       {"micro-batch", std::to_string(plan.micro_batch) + " sequences x " +
-                           std::to_string(plan.accumulation_steps) + " per step and rank"},
-       {"precision", plan.precision},
-       {"recomputed", Recomputed(plan)},
-       {"step",
-        HumanSeconds(prediction.step_seconds) + ", " + HumanCount(prediction.tokens_per_second) +
-            " tokens/s, " +
-            HumanCount(prediction.model_flops_per_step / std::max(prediction.step_seconds, 1e-12)) +
-            "FLOP/s of the model"}},
-      {false, false});
+  std::vector<std::vector<std::string>> rows = {
+      {"parameters", HumanCount(static_cast<double>(parameters))},
+      {"ranks", std::to_string(RankCount(plan.mesh)) + " x " +
+                    std::to_string(plan.threads_per_rank) + " threads, on " + Placement(plan)},
+      {"micro-batch", std::to_string(plan.micro_batch) + " sequences x " +
+                          std::to_string(plan.accumulation_steps) + " per step and rank"},
+      {"precision", plan.precision},
+      {"recomputed", Recomputed(plan)}};
+  if (plan.zero_stage > 0) rows.push_back({"shared", Shared(plan)});
+  rows.push_back({"step", HumanSeconds(prediction.step_seconds) + ", " +
+                              HumanCount(prediction.tokens_per_second) + " tokens/s, " +
+                              HumanCount(prediction.model_flops_per_step /
+                                         std::max(prediction.step_seconds, 1e-12)) +
+                              "FLOP/s of the model"});
+  text += Table(rows, {false, false});
 
-  std::vector<std::vector<std::string>> rows = {{"memory per rank", "", ""}};
+  rows = {{"memory per rank", "", ""}};
   const int64_t total = TotalBytes(prediction.memory_per_rank);
   for (const MemoryComponent& part : Components(prediction.memory_per_rank)) {
     rows.push_back({std::string(part.name), HumanBytes(part.bytes),

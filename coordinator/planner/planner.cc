@@ -66,7 +66,10 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
     plan.stage_blocks = CutModel(job).value();
   }
   plan.sequence_parallel = job.resources.sequence_parallel;
-  plan.zero_stage = option.ranks > 1 ? job.resources.zero_stage : 0;
+  if (option.data_ranks() > 1) {
+    plan.zero_stage = job.resources.zero_stage;
+    plan.zero_shard_ranks = job.resources.zero_shard_ranks;
+  }
   plan.micro_batch = option.micro_batch;
   plan.accumulation_steps = option.accumulation_steps;
   plan.threads_per_rank = option.threads;
@@ -148,7 +151,8 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   } else if (job.resources.recompute != "optimal") {
     text += ", or let blocks be recomputed more than once (resources.recompute optimal)";
   }
-  if (least.ranks > 1 && job.resources.zero_stage == 0 && UpdatesElementwise(job.optimizer)) {
+  if (least.data_ranks() > 1 && job.resources.zero_stage == 0 &&
+      UpdatesElementwise(job.optimizer)) {
     text += ", or let ranks share the optimizer's state (resources.zero_stage 1)";
   }
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");

@@ -386,6 +386,62 @@ TEST(PlanJob, RanksShareOutWhatTheJobSays) {
   EXPECT_GT(whole.prediction.time.exposed_communication_seconds, 0);
 }
 
+TEST(PlanJob, GroupsOfRanksShareAmongThemselves) {
+  JobSpec job = SmallJob();
+  const ClusterProfile cluster = Cluster(2, 2, 16 * kGiB);
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.zero_stage = 1;
+  const Plan all = Best(job, cluster);
+  EXPECT_EQ(all.zero_shard_ranks, 0);
+  job.resources.zero_shard_ranks = 2;
+  const Plan groups = Best(job, cluster);
+  EXPECT_EQ(groups.zero_shard_ranks, 2);
+  EXPECT_NEAR(static_cast<double>(groups.prediction.memory_per_rank.optimizer_bytes) /
+                  static_cast<double>(all.prediction.memory_per_rank.optimizer_bytes),
+              2.0, 0.01);
+  // Twice as much to update; half of the bytes stay within a group, twice as many go between them.
+  EXPECT_GT(groups.prediction.time.optimizer_seconds, all.prediction.time.optimizer_seconds);
+  EXPECT_GT(groups.prediction.time.exposed_communication_seconds, 0);
+
+  // Fewer workers leave ranks in whole groups, or one alone.
+  job.resources.ranks = 0;
+  for (const int workers : {1, 2}) {
+    auto report = PlanJob(job, Cluster(workers, 3, 16 * kGiB));
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    for (const PlanCandidate& candidate : report->candidates) {
+      const Plan& plan = candidate.plan;
+      EXPECT_TRUE(plan.mesh.data == 1 || plan.mesh.data % 2 == 0) << plan.mesh.data;
+      EXPECT_EQ(plan.zero_shard_ranks, plan.mesh.data == 1 ? 0 : 2);
+    }
+  }
+}
+
+// A job whose ranks are left open goes on with those that a lost worker leaves.
+TEST(PlanJob, FewerWorkersLeaveFewerReplicasOfAMesh) {
+  JobSpec job = Gpt2Job();
+  job.resources.threads_per_rank = 1;
+  job.resources.tensor_parallel = 2;
+  job.resources.zero_stage = 1;
+  const Plan two = Best(job, Cluster(2, 2, 16 * kGiB)), one = Best(job, Cluster(1, 2, 16 * kGiB));
+  EXPECT_EQ(two.mesh.data, 2);
+  EXPECT_EQ(two.zero_stage, 1);
+  EXPECT_EQ(one.mesh.data, 1);
+  EXPECT_EQ(one.zero_stage, 0);
+  for (const Plan& plan : {two, one}) {
+    EXPECT_EQ(plan.mesh.tensor, 2);
+    EXPECT_EQ(plan.micro_batch * plan.accumulation_steps * plan.mesh.data, job.train.global_batch);
+  }
+  // Moments of what a rank has of the matrices, shared among its replicas.
+  job.resources.tensor_parallel = 1;
+  job.resources.zero_stage = 0;
+  job.resources.ranks = 1;
+  const Plan whole = Best(job, Cluster(1, 2, 16 * kGiB));
+  EXPECT_NEAR(static_cast<double>(two.prediction.memory_per_rank.optimizer_bytes) /
+                  static_cast<double>(whole.prediction.memory_per_rank.optimizer_bytes),
+              0.25, 0.02);
+}
+
 TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {
   JobSpec job = SmallJob();
   job.resources.ranks = 4;

@@ -15,6 +15,7 @@
 #include "common/spec/batch_schedule.h"
 #include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
+#include "common/spec/shard_ranks.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/time_model.h"
@@ -57,9 +58,9 @@ class Searcher {
         cut_(CutOf(job)),
         shape_(ShapeOfRank(job)),
         precision_(PrecisionOf(job.train.precision)),
-        optimizer_(OptimizerBytesOf(shape_.spec, job, precision_.products)),
+        optimizer_(OptimizerOfRank(job, shape_, precision_)),
         open_gradients_(job.resources.zero_stage == 2 || offloads_optimizer()
-                            ? OpenGradientBytes(shape_.spec, BucketBytes(job, shape_.spec))
+                            ? OpenGradientBytes(shape_.spec, BucketBytes(job, shape_.spec), tensor_)
                             : 0) {
     for (const WorkerProfile& worker : cluster.workers) {
       if (!on_devices_ || UsableDevices(worker.devices) > 0) workers_.push_back(&worker);
@@ -140,6 +141,17 @@ class Searcher {
     shape = ModelShape(shape.spec, tensor, job.resources.sequence_parallel);
     shape.masked_share = masked_share;
     return shape;
+  }
+
+  /// Ranks that share matrices update their parts of them.
+  static OptimizerBytes OptimizerOfRank(const JobSpec& job, const ModelShape& shape,
+                                        const PrecisionRecipe& precision) {
+    OptimizerBytes bytes = OptimizerBytesOf(shape.spec, job, precision.products);
+    if (shape.tensor == 1) return bytes;
+    const double part = static_cast<double>(shape.Updated()) /
+                        static_cast<double>(ModelShape(shape.spec).Updated());
+    bytes.state = static_cast<int64_t>(part * static_cast<double>(bytes.state));
+    return bytes;
   }
 
   /// GPUs that count; 0 on CPUs.
@@ -224,6 +236,7 @@ class Searcher {
     std::vector<int64_t> choices;
     for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
       const int64_t ranks = data * replica();
+      if (data > 1 && data % std::max<int64_t>(job_.resources.zero_shard_ranks, 1) != 0) continue;
       if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
     }
     return choices;
@@ -256,11 +269,13 @@ class Searcher {
     return choices;
   }
 
-  /// Of so many ranks; nothing where they do not share out parameters.
+  /// Of so many data-parallel ranks; nothing where they do not share out parameters.
   const ShardedParameters& Sharded(int64_t ranks) {
-    auto [it, added] = sharded_.try_emplace(ranks);
-    if (added && job_.resources.zero_stage > 2 && ranks > 1) {
-      it->second = ShardParameters(shape_.spec, precision_, ranks);
+    const ResourceSpec& resources = job_.resources;
+    const int64_t sharers = ShardRanks(resources.zero_stage, resources.zero_shard_ranks, ranks);
+    auto [it, added] = sharded_.try_emplace(sharers);
+    if (added && resources.zero_stage > 2 && sharers > 1) {
+      it->second = ShardParameters(shape_.spec, precision_, sharers, tensor_);
     }
     return it->second;
   }
@@ -274,6 +289,7 @@ class Searcher {
     inputs.accumulation_steps = option.accumulation_steps;
     inputs.ranks = option.data_ranks() * context_.ranks;
     inputs.zero_stage = job_.resources.zero_stage;
+    inputs.zero_shard_ranks = job_.resources.zero_shard_ranks;
     inputs.threads = option.threads;
     inputs.bucket_bytes = BucketBytes(job_, shape_.spec);
     inputs.precision = &precision_;
@@ -462,7 +478,9 @@ class Searcher {
           Offloads(job_.resources) ? StreamedWeightBytes(MemoryOf(option)) : StreamedBytes{},
           Offloads(job_.resources) ? OffloadedActivationBytes(MemoryOf(option)) : 0,
           offloads_optimizer(),
-          context_};
+          context_,
+          ShardRanks(job_.resources.zero_stage, job_.resources.zero_shard_ranks,
+                     option.data_ranks())};
       const TimeBreakdown time =
           pipeline_ == 1 ? PredictStep(inputs, Pass(kind_[w], option), rates)
                          : PredictPipelineStep(inputs,
@@ -512,7 +530,7 @@ class Searcher {
   const PrecisionRecipe& precision_;
   const OptimizerBytes optimizer_;
   const int64_t open_gradients_;
-  std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks.
+  std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
   ProductKind products_ = ProductKind::kSplit;
   int64_t product_workspace_ = 0;  ///< Of the GPU that wants most.
   std::vector<const WorkerProfile*> workers_;

@@ -24,6 +24,13 @@ double D(int64_t value) {
   return static_cast<double>(value);
 }
 
+/// Of a reduce-scatter or an all-gather of `bytes` over `ranks`, in so many collectives: half of
+/// what all-reduces take.
+double ScatterSeconds(int64_t ranks, double bytes, double collectives, double link) {
+  const double others = D(ranks - 1);
+  return others / D(ranks) * bytes / link + collectives * others * kSecondsPerMessage;
+}
+
 /// Of the blocks, those whose products a GPU computes on FP8 codes.
 double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8,
                 const RateModel& rates) {
@@ -187,7 +194,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
-  const double sharing = inputs.zero_stage > 0 ? D(inputs.ranks) : 1;
+  const double sharing = D(inputs.sharers);
   // Gathered parameters are packed in every pass, twice, and not after the update.
   const double packing = matrices * (stored + packed);
   if (inputs.SharesParameters()) time.memory_bound_seconds += 2 * passes * packing / bandwidth;
@@ -209,14 +216,19 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   }
   time.exposed_communication_seconds +=
       passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
+  const int64_t on_worker = inputs.ranks_on_worker / inputs.shape.tensor;
+  const double wire = rates.LinkBytesPerSecond(inputs.ranks <= on_worker);
+  const double group_wire = rates.LinkBytesPerSecond(
+      inputs.Groups() == 1 ? inputs.ranks <= on_worker
+                           : on_worker > 0 && on_worker % inputs.sharers == 0);
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
-    const double others = D(inputs.ranks - 1);
-    const double wire = rates.LinkBytesPerSecond(inputs.ranks == inputs.ranks_on_worker);
     const auto seconds = [&](int64_t payload, int64_t collectives) {
-      return others / D(inputs.ranks) * D(payload) / wire +
-             D(collectives) * others * kSecondsPerMessage;
+      return ScatterSeconds(inputs.sharers, D(payload), D(collectives), group_wire);
     };
+    // Once a step, after the reductions of the last pass.
+    const double between =
+        2 * ScatterSeconds(inputs.Groups(), D(shared.gradients), D(shared.reductions), wire);
     // Each unit is gathered beside the one before it, and reduced beside the one after it; the
     // first has nothing to hide behind.
     const double forward = seconds(shared.forward_payload, shared.forward_gathers);
@@ -224,25 +236,33 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                     shared.backward_gathers + shared.reductions);
     const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
     const double forward_gemm = pass.gemm_seconds - pass.backward_gemm_seconds;
+    const auto exposed = [&](double communicating, double multiplying) {
+      return std::max(communicating - kOverlap * multiplying, communicating / units);
+    };
     time.exposed_communication_seconds =
-        passes * (std::max(forward - kOverlap * forward_gemm, forward / units) +
-                  std::max(backward - kOverlap * pass.backward_gemm_seconds, backward / units));
+        passes * exposed(forward, forward_gemm) +
+        (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
+        exposed(backward + between, pass.backward_gemm_seconds);
   } else if (inputs.ranks > 1) {
-    const double bytes = 4 * trained, neighbours = D(inputs.ranks - 1);
+    const double bytes = 4 * trained;
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
-    const double seconds =
-        2 * neighbours / D(inputs.ranks) * bytes /
-            rates.LinkBytesPerSecond(inputs.ranks * inputs.shape.tensor == inputs.ranks_on_worker) +
-        std::max(1.0, buckets) * 2 * neighbours * kSecondsPerMessage;
-    // Only the last pass reduces, and its last bucket has nothing to hide behind.
-    const double hidden = kOverlap * pass.backward_gemm_seconds;
-    // Half of it are parameters that come back after a shared update, with nothing beside them.
-    const double gathering = inputs.zero_stage > 0 ? seconds / 2 : 0;
-    const double reducing = seconds - gathering;
-    // Where gradients are shared out too, every pass reduces.
-    const double reductions = inputs.zero_stage > 1 ? passes : 1;
+    // Of updates that are shared, parameters come back, with nothing beside them.
+    const bool shares = inputs.sharers > 1;
+    const double scatter = ScatterSeconds(shares ? inputs.sharers : inputs.ranks, bytes, buckets,
+                                          shares ? group_wire : wire);
+    const double gathering = shares ? scatter : 0;
+    const double reducing = shares ? scatter : 2 * scatter;
+    const double between =
+        2 * ScatterSeconds(inputs.Groups(), bytes / D(inputs.sharers), buckets, wire);
+    // Where gradients are shared out too, every pass reduces, else the last one alone; its last
+    // bucket has nothing to hide behind.
+    const auto exposed = [&](double communicating) {
+      return std::max(communicating - kOverlap * pass.backward_gemm_seconds,
+                      communicating / buckets);
+    };
+    const double earlier = inputs.zero_stage > 1 ? passes - 1 : 0;
     time.exposed_communication_seconds =
-        reductions * std::max(reducing - hidden, reducing / buckets) + gathering;
+        earlier * exposed(reducing) + exposed(reducing + between) + gathering;
   }
   if (inputs.context.ranks > 1) {
     time.exposed_communication_seconds += passes * ContextSeconds(inputs, pass, rates);

@@ -54,9 +54,12 @@ struct StepInputs {
   int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
   ContextSharing context = {};             ///< Of `ranks`, those that share each sequence.
+  int64_t sharers = 1;                     ///< Of `ranks`, those that share (ShardRanks).
 
+  /// Groups that share, each among its ranks.
+  int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
   /// Ranks hold parts of the parameters, and gather whole ones in every pass.
-  bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
+  bool SharesParameters() const { return zero_stage > 2 && sharers > 1; }
 };
 
 /// Where the time of one optimizer step goes on this worker.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <sstream>
 
@@ -98,6 +99,63 @@ TEST(Jobs, HaveTheSameLossCurveOnOneTwoAndFourRanks) {
     if (reference.empty()) reference = losses;
     for (size_t i = 0; i < losses.size(); ++i) {
       EXPECT_NEAR(losses[i], reference[i], 1e-5) << ranks << " ranks, step " << i + 1;
+    }
+  }
+}
+
+/// A job that leaves the number of its ranks open; large enough that four are faster than two.
+v1::JobSpec OpenJob(const Cluster& cluster, const std::string& name, int64_t steps) {
+  v1::JobSpec spec = cluster.TinyJob(name, steps, 0);
+  spec.mutable_model()->set_layers(4);
+  spec.mutable_model()->set_width(128);
+  spec.mutable_model()->set_context(64);
+  spec.mutable_train()->set_global_batch(16);
+  spec.mutable_checkpoint()->set_every_steps(4);
+  return spec;
+}
+
+TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
+  constexpr int64_t kSteps = 24;
+  struct {
+    const char* name;
+    std::function<void(v1::ResourceSpec&)> mesh;
+    int ranks_after;
+  } const cases[] = {{"shards-of-matrices",
+                      [](v1::ResourceSpec& resources) {
+                        resources.set_tensor_parallel(2);
+                        resources.set_zero_stage(1);
+                      },
+                      2},
+                     {"shared-parameters",
+                      [](v1::ResourceSpec& resources) {
+                        resources.set_zero_stage(3);
+                        resources.set_zero_shard_ranks(2);
+                      },
+                      2}};
+  for (const auto& [name, mesh, ranks_after] : cases) {
+    SCOPED_TRACE(name);
+    Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});
+    v1::JobSpec spec = OpenJob(cluster, name, kSteps);
+    mesh(*spec.mutable_resources());
+    const std::string id = cluster.Submit(spec);
+    cluster.AwaitStep(id, 10);
+    cluster.worker(1).Kill();
+    const v1::Job job = cluster.Await(id, v1::SUCCEEDED);
+    ASSERT_EQ(job.attempts_size(), 2);
+    EXPECT_EQ(job.attempts(0).plan().rank_workers_size(), 4);
+    EXPECT_EQ(job.attempts(1).plan().rank_workers_size(), ranks_after);
+    EXPECT_GT(job.attempts(1).first_step(), 0) << "from a checkpoint";
+    // The same sequences in the same steps, whoever computes them: as one rank alone does it.
+    v1::JobSpec alone = OpenJob(cluster, std::string(name) + "-alone", kSteps);
+    alone.mutable_resources()->set_ranks(1);
+    const std::string reference = cluster.Submit(alone);
+    cluster.Await(reference, v1::SUCCEEDED);
+    const std::vector<double> losses = Losses(cluster.LossCurve(id)),
+                              expected = Losses(cluster.LossCurve(reference));
+    ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(expected.size(), losses.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[i], 1e-4) << "step " << i + 1;
     }
   }
 }

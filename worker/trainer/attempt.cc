@@ -16,8 +16,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/transfer.h"
 #include "worker/engine/comm/sum_scalars.h"
-#include "worker/engine/techniques/parallel/data_parallel.h"
-#include "worker/engine/techniques/parallel/sharded_data_parallel.h"
+#include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/class_names.h"
 
@@ -156,10 +155,12 @@ Status Attempt::Join() {
 }
 
 int64_t Attempt::saving_rank() const {
-  if (spec_.plan.mesh.pipeline == 1) return spec_.rank;
   const engine::MeshLayout layout(spec_.plan.mesh);
-  if (layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData) > 0) return saving_ranks();
-  return layout.CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline) * spec_.plan.mesh.tensor +
+  const int64_t shards = ShardRanks(spec_.plan);
+  const int64_t shard = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
+  if (shard >= shards) return saving_ranks();
+  const int64_t stage = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline);
+  return (stage * shards + shard) * spec_.plan.mesh.tensor +
          layout.CoordinateOf(spec_.rank, engine::MeshAxis::kTensor);
 }
 
@@ -192,18 +193,14 @@ Status Attempt::BuildModel() {
                                                                    spec_.job.model.layers));
   }
   const engine::MeshLayout layout(spec_.plan.mesh);
-  options.update_rank = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
+  const int64_t replica = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
+  options.update_rank = replica % ShardRanks(spec_.plan);
   WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
-  engine::Collective* replicas = groups_.Along(engine::kGradientAxes);
-  if (shares_updates()) {
-    WEFT_ASSIGN_OR_RETURN(reducer_, engine::ShardedDataParallel::New(
-                                        context_, replicas, &model_->parameters(),
-                                        spec_.plan.bucket_bytes, options.precision->products));
-  } else if (replicas != nullptr) {
-    reducer_ = std::make_unique<engine::DataParallel>(replicas, &model_->parameters(),
-                                                      spec_.plan.bucket_bytes, context_.stream);
-  }
+  WEFT_ASSIGN_OR_RETURN(
+      reducer_, engine::NewReducer(context_, spec_.plan, groups_.Along(engine::kGradientAxes),
+                                   &model_->parameters(), options.precision->products));
+  if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
   offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters());
   WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
                                                        {.context = &context_,
@@ -211,7 +208,7 @@ Status Attempt::BuildModel() {
                                                         .train = data_.train.get(),
                                                         .validation = data_.validation.get(),
                                                         .reducer = GradientsLeave(),
-                                                        .rank = options.update_rank,
+                                                        .rank = replica,
                                                         .tensor = options.tensor,
                                                         .sequences = options.context,
                                                         .pipeline = pipeline_.get()}));
@@ -447,12 +444,9 @@ Result<Attempt::Votes> Attempt::CollectVotes() {
 
 Result<bool> Attempt::OnAnyRank(bool own) {
   std::array<double, 1> sum = {own ? 1.0 : 0.0};
-  if (shares_updates()) {
-    WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, sum));
-  } else {
-    if (tensor_) WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
-    if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(sum));
-  }
+  if (shares_updates()) WEFT_RETURN_IF_ERROR(reducer_->SumOverParts(sum));
+  if (tensor_) WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
+  if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(sum));
   return sum[0] > 0;
 }
 
@@ -516,11 +510,7 @@ engine::CheckpointManifest Attempt::Manifest() const {
 
 std::vector<engine::NamedTensor> Attempt::StateToSave() {
   std::vector<engine::NamedTensor> tensors = trainer_->StateTensors();
-  using Holder = engine::NamedTensor::Holder;
-  std::erase_if(tensors, [&](const engine::NamedTensor& tensor) {
-    if (tensor.holder == Holder::kAll) return !first_rank() && !tensor.part;
-    return tensor.holder == Holder::kOtherStage;
-  });
+  std::erase_if(tensors, [](const engine::NamedTensor& tensor) { return !tensor.saved; });
   return tensors;
 }
 

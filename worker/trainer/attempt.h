@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/spec/model_family.h"
+#include "common/spec/shard_ranks.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
 #include "worker/engine/nn/context_parallel.h"
@@ -55,11 +56,11 @@ class Attempt {
 
   bool first_rank() const { return spec_.rank == 0; }
   /// The data-parallel ranks share the updates.
-  bool shares_updates() const { return spec_.plan.zero_stage > 0 && spec_.world_size > 1; }
+  bool shares_updates() const { return spec_.plan.zero_stage > 0 && spec_.plan.mesh.data > 1; }
   /// So many ranks hold a part of the state each, which they save; the others hold the same parts
   /// as they.
   int64_t saving_ranks() const {
-    return shares_updates() ? spec_.world_size : spec_.plan.mesh.tensor * spec_.plan.mesh.pipeline;
+    return ShardRanks(spec_.plan) * spec_.plan.mesh.tensor * spec_.plan.mesh.pipeline;
   }
   /// The number of this rank among them, the first stage first; that of no rank for others.
   int64_t saving_rank() const;
@@ -93,7 +94,7 @@ class Attempt {
   Status SaveInBackground();
   Status SaveAndWait();
   engine::CheckpointManifest Manifest() const;
-  /// What this rank saves: of what all ranks have alike rank 0 does.
+  /// What this rank saves: of what several ranks have alike one does.
   std::vector<engine::NamedTensor> StateToSave();
   Result<AttemptOutcome> Finish();
   RunSummary Summarize() const;

@@ -130,7 +130,7 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     }
     std::vector<NamedTensor> own;
     for (NamedTensor& tensor : trainer.StateTensors()) {
-      if (tensor.part || tensor.holder != NamedTensor::Holder::kAll) {
+      if (tensor.part || !tensor.everywhere) {
         own.push_back(std::move(tensor));
         continue;
       }

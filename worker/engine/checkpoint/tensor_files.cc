@@ -43,8 +43,8 @@ std::vector<uint64_t> SizesOf(const Shape& shape) {
   return sizes;
 }
 
-/// Metadata of a file: by name of a part the tensor's sizes and the part's first element, or the
-/// axis along which it is cut and the ranges that are there.
+/// Metadata of a file: by name of a part the tensor's sizes, the axis along which it is cut and the
+/// ranges that are there, and of successive elements the first one.
 constexpr char kPartsKey[] = "weft_parts";
 constexpr char kShapeKey[] = "shape", kFirstKey[] = "first";
 constexpr char kAxisKey[] = "axis", kRangesKey[] = "ranges";
@@ -56,10 +56,10 @@ struct Run {
   int64_t count = 0;
 };
 
-std::vector<Run> RunsOf(const NamedTensor::Place& place, const Shape& shape) {
+std::vector<Run> RunsOf(const NamedTensor::Place& place, int64_t elements) {
   std::vector<Run> runs;
-  place.ForEachRun(shape, [&](int64_t part, int64_t logical, int64_t count) {
-    if (count > 0) runs.push_back({part, logical, count});
+  place.ForEachRun(elements, [&](int64_t part, int64_t logical, int64_t count) {
+    runs.push_back({part, logical, count});
   });
   return runs;
 }
@@ -78,12 +78,13 @@ struct Target {
   int64_t missing = 0;    ///< Elements that no file had yet.
 };
 
-Json JsonOf(const NamedTensor::Place& place) {
+/// Of a part with this shape.
+Json JsonOf(const NamedTensor::Place& place, const Shape& part) {
   Json json = {{kShapeKey, SizesOf(place.whole)}};
-  if (place.shard.whole()) {
+  if (place.shard.whole() || part != place.ShardShape()) {
     json[kFirstKey] = static_cast<uint64_t>(place.first);
-    return json;
   }
+  if (place.shard.whole()) return json;
   json[kAxisKey] = static_cast<uint64_t>(place.shard.axis);
   json[kRangesKey] = Json::array();
   for (const Shard::Range& range : place.shard.ranges) {
@@ -97,17 +98,18 @@ bool IsSize(const Json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 62;
 }
 
-/// The ranges of a shard that fits a tensor of these sizes; none when something is wrong.
-std::optional<Shard> ShardOf(const Json& place, const std::vector<uint64_t>& whole,
-                             const std::vector<uint64_t>& shape) {
+/// The shard of a tensor of these sizes, all of it where there are no ranges; none when something
+/// is wrong.
+std::optional<Shard> ShardOf(const Json& place, const Shape& whole) {
+  if (!place.contains(kRangesKey)) return Shard();
   if (!place.contains(kAxisKey) || !IsSize(place[kAxisKey]) || !place[kRangesKey].is_array()) {
     return std::nullopt;
   }
   const auto axis = place[kAxisKey].get<uint64_t>();
-  if (axis > 1 || axis >= whole.size() || shape.size() != whole.size()) return std::nullopt;
+  if (axis > 1 || axis >= static_cast<uint64_t>(whole.rank)) return std::nullopt;
   // Columns are those of matrices.
-  if (axis == 1 && whole.size() != 2) return std::nullopt;
-  Shard shard{static_cast<int>(axis), static_cast<int64_t>(whole[axis]), {}};
+  if (axis == 1 && whole.rank != 2) return std::nullopt;
+  Shard shard{static_cast<int>(axis), whole.dims[axis], {}};
   int64_t end = 0;
   for (const Json& range : place[kRangesKey]) {
     if (!range.is_array() || range.size() != 2 || !IsSize(range[0]) || !IsSize(range[1])) {
@@ -118,9 +120,7 @@ std::optional<Shard> ShardOf(const Json& place, const std::vector<uint64_t>& who
     end = range[1].get<int64_t>();
     shard.ranges.push_back({begin, end});
   }
-  std::vector<uint64_t> own = whole;
-  own[axis] = static_cast<uint64_t>(shard.size());
-  if (shard.whole() || end > shard.extent || own != shape) return std::nullopt;
+  if (shard.whole() || end > shard.extent) return std::nullopt;
   return shard;
 }
 
@@ -160,20 +160,22 @@ Result<StoredPlace> PlaceOf(const SafetensorsView& tensor, const Json& parts,
   const Status unsound = CorruptError(path + ": '" + tensor.name + "' is no part of a tensor");
   const std::optional<std::vector<uint64_t>> whole = WholeOf(*it);
   if (!whole) return unsound;
-  if (it->contains(kRangesKey)) {
-    const std::optional<Shard> shard = ShardOf(*it, *whole, tensor.shape);
-    if (!shard) return unsound;
-    Shape shape;
-    for (uint64_t size : tensor.shape) shape.dims[shape.rank++] = static_cast<int64_t>(size);
-    return StoredPlace{*whole, RunsOf({.whole = {}, .first = 0, .shard = *shard}, shape)};
+  NamedTensor::Place place;
+  for (uint64_t size : *whole) place.whole.dims[place.whole.rank++] = static_cast<int64_t>(size);
+  const std::optional<Shard> shard = ShardOf(*it, place.whole);
+  if (!shard) return unsound;
+  place.shard = *shard;
+  const Shape own = place.ShardShape();
+  if (!it->contains(kFirstKey)) {
+    if (place.shard.whole() || SizesOf(own) != tensor.shape) return unsound;
+  } else {
+    if (!IsSize((*it)[kFirstKey]) || tensor.shape.size() != 1 || elements > own.Elements()) {
+      return unsound;
+    }
+    place.first = (*it)[kFirstKey].get<int64_t>();
+    if (place.first > own.Elements() - elements) return unsound;
   }
-  uint64_t count = 1;
-  for (uint64_t size : *whole) count *= size;
-  if (!it->contains(kFirstKey) || !IsSize((*it)[kFirstKey]) || tensor.shape.size() != 1 ||
-      tensor.shape[0] > count || (*it)[kFirstKey].get<uint64_t>() > count - tensor.shape[0]) {
-    return unsound;
-  }
-  return StoredPlace{*whole, {{0, (*it)[kFirstKey].get<int64_t>(), elements}}};
+  return StoredPlace{*whole, RunsOf(place, elements)};
 }
 
 void Widen(std::span<const std::byte> bytes, float* to) {
@@ -230,7 +232,7 @@ Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int6
     WEFT_CHECK(tensor.view.Contiguous(), tensor.name);
     if (tensor.part) {
       if (tensor.view.shape.Elements() == 0) continue;
-      parts[tensor.name] = JsonOf(*tensor.part);
+      parts[tensor.name] = JsonOf(*tensor.part, tensor.view.shape);
     }
     contents.push_back({tensor.name,
                         TypeOf(tensor.view.dtype),
@@ -254,7 +256,7 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
     WEFT_CHECK(target.view.Contiguous(), target.name);
     const Shape& shape = target.view.shape;
     const NamedTensor::Place place = target.part.value_or(NamedTensor::Place{.whole = shape});
-    wanted[target.name] = {target.view, SizesOf(place.whole), RunsOf(place, shape),
+    wanted[target.name] = {target.view, SizesOf(place.whole), RunsOf(place, shape.Elements()),
                            shape.Elements()};
   }
   for (const CheckpointFile& file : manifest.files) {

@@ -11,7 +11,10 @@ int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, co
                            int64_t width, ParameterRole role, const TensorParallel* ranks) {
   const Shard shard = ranks == nullptr ? Shard{} : ranks->Rows({spec.vocab_size});
   const int64_t rows = ranks == nullptr ? spec.vocab_size : shard.size();
-  return parameters.Register(name, {rows, width}, role, PaddedVocabulary(rows), shard);
+  // All ranks have room for the largest part: other parameters stand at the same place on each.
+  const int64_t degree = ranks == nullptr ? 1 : ranks->degree();
+  const int64_t padded = PaddedVocabulary((spec.vocab_size + degree - 1) / degree);
+  return parameters.Register(name, {rows, width}, role, padded, shard);
 }
 
 // All blocks in one stage where there is no pipeline.

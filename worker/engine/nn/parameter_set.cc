@@ -92,12 +92,12 @@ void FillRange(const Initializer& initializer, const PhiloxKey& key, int64_t tai
   }
 }
 
-// The part `shard`, of this shape, of a logical tensor.
+// The part at `place`, so many elements, of a logical tensor.
 template <class T>
 void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t tail,
-                const Shard& shard, const Shape& shape, T* data) {
+                const NamedTensor::Place& place, int64_t elements, T* data) {
   if (initializer.deviation == 0) {
-    std::fill(data, data + shape.Elements(), FromFloat<T>(static_cast<float>(initializer.mean)));
+    std::fill(data, data + elements, FromFloat<T>(static_cast<float>(initializer.mean)));
     return;
   }
   struct Run {
@@ -105,7 +105,7 @@ void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t ta
   };
   constexpr int64_t kBlocks = 4096;  // for a thread
   std::vector<Run> short_runs;       // columns of a matrix
-  shard.ForEachRun(shape, [&](int64_t part, int64_t logical, int64_t count) {
+  place.ForEachRun(elements, [&](int64_t part, int64_t logical, int64_t count) {
     if (count < 4 * kBlocks) {
       short_runs.push_back({part, logical, count});
       return;
@@ -477,17 +477,14 @@ Status ParameterSet::Initialize(uint64_t seed) {
     const Initializer& initializer = parameters_[i].initializer;
     const HeldValue held = held_value(i);
     const TensorView& view = held.view;
+    if (view.shape.Elements() == 0) continue;
     const Shape whole = parameters_[i].logical_shape();
+    const NamedTensor::Place place{whole, held.first, parameters_[i].shard};
     const int64_t count = whole.Elements();
-    Shard shard = parameters_[i].shard;
-    if (values_sharded()) {
-      if (view.shape.Elements() == 0) continue;
-      shard = {0, count, {{held.first, held.first + view.shape.Elements()}}};
-    }
     const int64_t tail = count - initializer.tail_rows * (count / whole[0]);
     WEFT_RETURN_IF_ERROR(FillOnHost(stream_, view, [&](const TensorView& host) {
       kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
-        FillRandom(initializer, key, tail, shard, view.shape, host.As<T>());
+        FillRandom(initializer, key, tail, place, view.shape.Elements(), host.As<T>());
       });
     }));
   }

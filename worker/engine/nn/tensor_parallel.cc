@@ -129,14 +129,17 @@ Result<Value> LeaveShards(Context& context, Tape& tape, const TensorParallel* ra
 }
 
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,
-                           const ParameterSet& parameters) {
+                           const ParameterSet& parameters, std::span<const ParameterPart> parts) {
   std::vector<TensorView> gradients;
   int64_t count = 0;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].trainable() || !parameters.Partial(i)) continue;
-    gradients.push_back(parameters.gradient(i));
-    count += gradients.back().shape.Elements();
-  }
+  const auto add = [&](int64_t index, const TensorView& gradient) {
+    if (!parameters[index].trainable() || !parameters.Partial(index)) return;
+    if (gradient.shape.Elements() == 0) return;
+    gradients.push_back(gradient);
+    count += gradient.shape.Elements();
+  };
+  for (const ParameterPart& part : parts) add(part.index, part.gradient);
+  for (int64_t i = 0; parts.empty() && i < parameters.size(); ++i) add(i, parameters.gradient(i));
   if (count == 0) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Tensor all,
                         Tensor::New(context, Component::kCommunication, DType::kF32, {count}));

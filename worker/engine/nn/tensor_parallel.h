@@ -6,6 +6,7 @@
 
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/comm/collective.h"
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/shard.h"
 
@@ -66,8 +67,10 @@ Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParall
 Result<Value> LeaveShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
 
 /// Replaces the gradients of which each rank has a summand (ParameterSet::Partial) by their sums,
-/// in one all-reduce; the same bits on all ranks.
+/// in one all-reduce; the same bits on all ranks. Of those in `parts` alone where there are some,
+/// the same on all ranks.
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,
-                           const ParameterSet& parameters);
+                           const ParameterSet& parameters,
+                           std::span<const ParameterPart> parts = {});
 
 }  // namespace weft::engine

@@ -12,9 +12,12 @@ kernels::NormTensor NormTensorOf(const TensorView& view) {
           f32 ? nullptr : view.As<BFloat16>()};
 }
 
-Status MeasureGradients(Context& context, std::span<const ParameterPart> parts, NormSums* sums) {
+Status MeasureGradients(Context& context, const ParameterSet& parameters,
+                        std::span<const ParameterPart> parts, NormSums* sums) {
   std::vector<kernels::NormTensor> tensors;
-  for (const ParameterPart& part : parts) tensors.push_back(NormTensorOf(part.gradient));
+  for (const ParameterPart& part : parts) {
+    if (parameters.Counts(part.index)) tensors.push_back(NormTensorOf(part.gradient));
+  }
   return Measure(context, tensors, sums);
 }
 

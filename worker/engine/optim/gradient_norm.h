@@ -25,8 +25,9 @@ Status Measure(Context& context, const std::vector<kernels::NormTensor>& tensors
 /// All elements of an f32 or bf16 tensor.
 kernels::NormTensor NormTensorOf(const TensorView& view);
 
-/// Enqueues the sums over the gradients of parts.
-Status MeasureGradients(Context& context, std::span<const ParameterPart> parts, NormSums* sums);
+/// Enqueues the sums over the gradients of those parts that this rank counts.
+Status MeasureGradients(Context& context, const ParameterSet& parameters,
+                        std::span<const ParameterPart> parts, NormSums* sums);
 
 /// Enqueues the sums over the gradients that the optimizer will see; of parameters that ranks share
 /// over those that this rank counts.

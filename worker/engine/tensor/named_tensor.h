@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,33 +12,35 @@ namespace weft::engine {
 
 /// A tensor of the training state under the name it has in checkpoints, or this rank's part of one.
 struct NamedTensor {
-  /// Where a part belongs: successive elements, or some rows or columns.
+  /// Where a part belongs: some rows or columns of a tensor, or successive elements of these.
   struct Place {
     Shape whole;        ///< Of the tensor.
-    int64_t first = 0;  ///< Its element with which the part begins.
-    Shard shard = {};   ///< Instead of that, where not whole.
+    int64_t first = 0;  ///< Element of the shard with which the part begins.
+    Shard shard = {};
 
-    /// As Shard::ForEachRun, of a part of this shape.
+    Shape ShardShape() const {
+      Shape shape = whole;
+      if (!shard.whole()) shape.dims[static_cast<size_t>(shard.axis)] = shard.size();
+      return shape;
+    }
+
+    /// As Shard::ForEachRun, of a part of so many elements.
     template <class Run>
-    void ForEachRun(const Shape& shape, Run&& run) const {
-      shard.ForEachRun(shape, [&](int64_t own, int64_t logical, int64_t count) {
-        run(own, first + logical, count);
+    void ForEachRun(int64_t elements, Run&& run) const {
+      shard.ForEachRun(ShardShape(), [&](int64_t own, int64_t logical, int64_t count) {
+        const int64_t begin = std::max(own, first);
+        const int64_t end = std::min(own + count, first + elements);
+        if (begin < end) run(begin - first, logical + (begin - own), end - begin);
       });
     }
-  };
-
-  /// Which ranks of a pipeline have the tensor.
-  enum class Holder : uint8_t {
-    kAll,
-    kStage,       ///< Those of this stage, which save it.
-    kOtherStage,  ///< Others too, of which one saves it.
   };
 
   std::string name;
   TensorView view;  ///< Contiguous; valid as long as its owner lives. Of successive elements
                     ///< [count], maybe 0.
-  std::optional<Place> part = std::nullopt;  ///< None: all of the tensor, the same on all ranks.
-  Holder holder = Holder::kAll;
+  std::optional<Place> part = std::nullopt;  ///< None: all of the tensor.
+  bool everywhere = true;                    ///< Without a part: all ranks have it, the same.
+  bool saved = true;  ///< By this rank: one of those that have the same does.
 };
 
 }  // namespace weft::engine

@@ -10,11 +10,13 @@
 
 #include <gtest/gtest.h>
 
+#include "common/spec/shard_ranks.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/data/context_chunks.h"
-#include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
+#include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
+#include "worker/engine/testing/saved_state.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -54,6 +56,7 @@ struct MeshRanks {
     WEFT_CHECK(made.ok(), made.status().message());
     groups = *std::move(made);
     data_rank = layout.CoordinateOf(world.rank(), MeshAxis::kData);
+    options.update_rank = data_rank % ShardRanks(c.plan);
     if (Collective* group = groups.Along(kTensor)) {
       options.tensor = &tensor.emplace(group, c.plan.sequence_parallel);
     }
@@ -78,7 +81,7 @@ struct MeshRank {
   MeshRanks ranks;
   std::unique_ptr<BatchSource> tokens;
   TinyRun run;
-  std::unique_ptr<DataParallel> reducer;
+  std::unique_ptr<BucketReducer> reducer;
   std::unique_ptr<Trainer> trainer;
 
   MeshRank(const MeshCase& c, Collective& world)
@@ -89,10 +92,10 @@ struct MeshRank {
       tokens =
           std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
     }
-    if (Collective* group = ranks.groups.Along(kGradientAxes)) {
-      reducer =
-          std::make_unique<DataParallel>(group, &run.model->parameters(), c.plan.bucket_bytes);
-    }
+    auto reduces = NewReducer(run.context, c.plan, ranks.groups.Along(kGradientAxes),
+                              &run.model->parameters(), run.model->precision().products);
+    WEFT_CHECK(reduces.ok(), reduces.status().message());
+    reducer = *std::move(reduces);
     auto trains = Trainer::New(c.job, c.plan,
                                {.context = &run.context,
                                 .model = run.model.get(),
@@ -112,7 +115,9 @@ struct MeshRank {
 struct MeshOutcome {
   std::vector<StepReport> reports;
   double evaluation = 0;
-  std::map<std::string, std::vector<float>> values;  ///< By parameter, as the two below.
+  SavedState state;  ///< What the rank saves.
+  /// By parameter, as the two below; none where ranks share values out.
+  std::map<std::string, std::vector<float>> values;
   std::map<std::string, Shard> shards;
   std::map<std::string, Shape> shapes;
   CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its sequences.
@@ -134,8 +139,9 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
   auto evaluation = rank.trainer->Evaluate();
   WEFT_CHECK(evaluation.ok(), evaluation.status().message());
   outcome.evaluation = evaluation->loss;
+  outcome.state.Add(rank.trainer->StateTensors());
   const ParameterSet& parameters = rank.run.model->parameters();
-  for (int64_t i = 0; i < parameters.size(); ++i) {
+  for (int64_t i = 0; i < parameters.size() && !parameters.values_sharded(); ++i) {
     const std::string& name = parameters[i].name;
     outcome.values[name] = ValuesOf(parameters.value(i));
     outcome.shards[name] = parameters[i].shard;

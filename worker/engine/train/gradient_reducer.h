@@ -58,6 +58,13 @@ class GradientReducer {
   /// whose gradient Finish sums. Empty: every rank updates everything.
   virtual std::span<const ParameterPart> parts() const { return {}; }
 
+  /// Then: the parts of so many ranks, which follow each other, make up everything, and groups of
+  /// ranks have the same parts. This is one of the first group.
+  virtual bool first_shards() const { return true; }
+
+  /// Replaces each value by its sum over the ranks of such a group, added in rank order.
+  virtual Status SumOverParts(std::span<double> values) { return SumScalars(values); }
+
   /// Where ranks share the updates: each rank's parts have changed, and go to all others.
   virtual Status GatherParameters() { return OkStatus(); }
 

@@ -66,7 +66,9 @@ Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums
     }
     if (values.empty()) continue;
     for (const ParameterPart& part : parts) {
-      if (!BelongsTo(parameters, part.index, kGroups[g])) continue;
+      if (!BelongsTo(parameters, part.index, kGroups[g]) || !parameters.Counts(part.index)) {
+        continue;
+      }
       gradients.push_back(NormTensorOf(part.gradient));
     }
     WEFT_RETURN_IF_ERROR(Measure(context, gradients, &sums[g].gradients));

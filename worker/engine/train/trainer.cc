@@ -99,14 +99,17 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
     return OkStatus();
   }
   Stopwatch watch;
+  const ParameterSet& parameters = parts_.model->parameters();
+  if (parts_.pipeline != nullptr) {
+    WEFT_RETURN_IF_ERROR(parts_.pipeline->SumSharedGradients(parts_.context->stream, parameters));
+    for (int64_t i = 0; i < parameters.size() && parts_.reducer != nullptr; ++i) {
+      if (!parameters[i].shared_by_stages) continue;
+      WEFT_RETURN_IF_ERROR(parts_.reducer->OnGradientReady(i));
+    }
+  }
   if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
   if (parts_.tensor != nullptr) {
-    WEFT_RETURN_IF_ERROR(
-        SumPartialGradients(*parts_.context, *parts_.tensor, parts_.model->parameters()));
-  }
-  if (parts_.pipeline != nullptr) {
-    WEFT_RETURN_IF_ERROR(
-        parts_.pipeline->SumSharedGradients(parts_.context->stream, parts_.model->parameters()));
+    WEFT_RETURN_IF_ERROR(SumPartialGradients(*parts_.context, *parts_.tensor, parameters, parts()));
   }
   Charge(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
@@ -242,7 +245,12 @@ Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report)
   ParameterGradients::ReadyHook hook;
   if (reducer != nullptr) {
     WEFT_RETURN_IF_ERROR(reducer->Begin(true));
-    hook = [reducer](int64_t index) { return reducer->OnGradientReady(index); };
+    // What stages share is complete once they have added theirs, in FinishReduction: other ranks
+    // that have the stages then get what they may cut as they like.
+    hook = [this, reducer](int64_t index) {
+      return parts_.model->parameters()[index].shared_by_stages ? OkStatus()
+                                                                : reducer->OnGradientReady(index);
+    };
   }
   gradients_.StartPasses(std::move(hook));
   std::vector<TokenBatch> tokens;
@@ -268,7 +276,8 @@ Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   const bool shares = !parts().empty();
   if (shares) {
     ProfileScope scope(context.profiler, "gradient norm");
-    WEFT_RETURN_IF_ERROR(MeasureGradients(context, parts(), &totals_.device()->gradients));
+    WEFT_RETURN_IF_ERROR(MeasureGradients(context, parts_.model->parameters(), parts(),
+                                          &totals_.device()->gradients));
   }
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(totals_.Wait().status());
@@ -277,6 +286,8 @@ Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   NormSums& gradients = totals_.host()->gradients;
   std::array<double, 4> sums = {loss.sum, static_cast<double>(loss.right), gradients.squares,
                                 static_cast<double>(gradients.non_finite)};
+  // Of ranks that have the same parts the first count.
+  if (shares && !parts_.reducer->first_shards()) sums[2] = sums[3] = 0;
   WEFT_RETURN_IF_ERROR(SumScalars(std::span(sums).first(shares ? 4 : 2), seconds));
   // The last stage alone has computed it.
   if (parts_.pipeline != nullptr) {
@@ -301,8 +312,10 @@ Status Trainer::SumGroups(StepReport& report) {
     squares[g] = groups[g].gradients.squares;
     squares[kParameterGroups + g] = groups[g].values.squares;
   }
+  Stopwatch watch;
   WEFT_RETURN_IF_ERROR(
-      SumScalars(std::span(squares).first(sums * kParameterGroups), report.seconds));
+      parts_.reducer->SumOverParts(std::span(squares).first(sums * kParameterGroups)));
+  Charge(*parts_.context, "wait for ranks", watch.Lap(), report.seconds.communication_exposed);
   for (size_t g = 0; g < kParameterGroups; ++g) {
     groups[g].gradients.squares = squares[g];
     groups[g].values.squares = squares[kParameterGroups + g];

@@ -70,9 +70,9 @@ class Trainer {
   /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
 
-  /// Whether no weight of this rank, and of those that share its matrices, who all ask, is NaN or
-  /// infinite, which an update can make it although loss and gradients were finite. Reads every
-  /// weight once.
+  /// Whether no weight of this rank, and of those that share its matrices or parameters, who all
+  /// ask, is NaN or infinite, which an update can make it although loss and gradients were finite.
+  /// Reads every weight once.
   Result<bool> WeightsAreFinite();
 
   /// Steps so far that were launched as a graph.
@@ -190,6 +190,7 @@ class Trainer {
   Status SumOverReplica(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
   Status CountCommunication();
+  void MarkPlaces(std::vector<NamedTensor>& tensors) const;
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
   /// Ranks that see other sequences than each other.

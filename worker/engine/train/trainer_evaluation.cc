@@ -100,7 +100,7 @@ Result<bool> Trainer::WeightsAreFinite() {
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(SumOverReplica(non_finite, ignored));
   if (parameters.values_sharded()) {
-    WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(non_finite));
+    WEFT_RETURN_IF_ERROR(parts_.reducer->SumOverParts(non_finite));
   }
   return non_finite[0] == 0;
 }

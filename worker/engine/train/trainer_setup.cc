@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/pipeline_parallel.h"
+#include "common/spec/shard_ranks.h"
 #include "common/spec/tensor_parallel.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/tensor/host_tier.h"
@@ -29,8 +30,9 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         (tensor > 1 ? " times " + std::to_string(tensor) : "") +
                         (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
   }
-  if (tensor > 1 && plan.zero_stage > 0) {
-    return InvalidError("plan.zero_stage does not go with tensor parallelism yet; hint: 0");
+  if (pipeline > 1 && plan.zero_stage > 1) {
+    return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) +
+                        " does not go with a pipeline; hint: 1");
   }
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
@@ -119,7 +121,7 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .recompute_schedule = plan.recompute_schedule,
           .activation_bits = plan.activation_bits,
           .fp8 = train.fp8,
-          .update_ranks = plan.zero_stage > 0 ? plan.mesh.data : 1,
+          .update_ranks = ShardRanks(plan),
           .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1,
           .shard_values = plan.zero_stage > 2 && plan.mesh.data > 1,
           .offload = plan.offload_optimizer != "none",

@@ -1,33 +1,52 @@
 #include "worker/engine/train/trainer.h"
 
-#include <string>
+#include <map>
+#include <string_view>
 #include <utility>
 
 namespace weft::engine {
 namespace {
 
-// Says of the state of parameters that ranks share or stages have, whose names hold theirs between
-// slashes, what part it is and who has it.
-void MarkPlaces(const ParameterSet& parameters, std::vector<NamedTensor>& tensors) {
-  if (!parameters.sharded() && !parameters.of_stage()) return;
-  for (NamedTensor& tensor : tensors) {
-    const std::string name = "/" + tensor.name + "/";
-    for (int64_t i = 0; i < parameters.size(); ++i) {
-      const Parameter& parameter = parameters[i];
-      if (name.find("/" + parameter.name + "/") == std::string::npos) continue;
-      if (parameters.of_stage()) {
-        tensor.holder =
-            parameters.Counts(i) ? NamedTensor::Holder::kStage : NamedTensor::Holder::kOtherStage;
-      }
-      if (parameter.shard.whole()) break;
-      WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
-      tensor.part = {.whole = parameter.logical_shape(), .shard = parameter.shard};
-      break;
-    }
+/// The parameter whose state this is: names of state hold that of the parameter between slashes.
+const int64_t* OwnerOf(std::string_view name,
+                       const std::map<std::string_view, int64_t>& parameters) {
+  while (true) {
+    const size_t slash = name.find('/');
+    const auto found = parameters.find(name.substr(0, slash));
+    if (found != parameters.end()) return &found->second;
+    if (slash == std::string_view::npos) return nullptr;
+    name.remove_prefix(slash + 1);
   }
 }
 
 }  // namespace
+
+// Which part of a parameter its state is of, and which of the ranks that have the same saves it.
+void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
+  const ParameterSet& parameters = parts_.model->parameters();
+  std::map<std::string_view, int64_t> indices;
+  for (int64_t i = 0; i < parameters.size(); ++i) indices[parameters[i].name] = i;
+  const bool first_replica = parts_.rank == 0;
+  const bool first_shards = parts().empty() || parts_.reducer->first_shards();
+  for (NamedTensor& tensor : tensors) {
+    const int64_t* owner = OwnerOf(tensor.name, indices);
+    if (owner == nullptr) {
+      tensor.saved = first_replica && (parts_.tensor == nullptr || parts_.tensor->rank() == 0) &&
+                     (parts_.pipeline == nullptr || parts_.pipeline->rank() == 0);
+      continue;
+    }
+    const Parameter& parameter = parameters[*owner];
+    tensor.everywhere = !parameters.of_stage();
+    tensor.saved = parameters.Counts(*owner) && (tensor.part ? first_shards : first_replica);
+    if (parameter.shard.whole()) continue;
+    if (!tensor.part) {
+      WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
+      tensor.part.emplace();
+    }
+    tensor.part->whole = parameter.logical_shape();
+    tensor.part->shard = parameter.shard;
+  }
+}
 
 std::vector<NamedTensor> Trainer::StateTensors() {
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
@@ -35,9 +54,10 @@ std::vector<NamedTensor> Trainer::StateTensors() {
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
     for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
   }
-  MarkPlaces(parts_.model->parameters(), tensors);
-  if (!noise_scale_) return tensors;
-  for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
+  if (noise_scale_) {
+    for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
+  }
+  MarkPlaces(tensors);
   return tensors;
 }
 

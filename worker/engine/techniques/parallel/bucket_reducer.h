@@ -25,6 +25,9 @@ class BucketReducer : public GradientReducer {
   Status SumScalars(std::span<double> values) override;
   Status Maximum(const TensorView& values) override;
 
+  /// The books of groups that it has made of its own.
+  virtual std::vector<AxisAccount> Accounts() const { return {}; }
+
   const BucketLayout& layout() const { return layout_; }
 
  protected:
@@ -37,6 +40,9 @@ class BucketReducer : public GradientReducer {
 
   /// Waits for the reduction of a bucket of this step, whose first failure all later calls tell.
   Status WaitFor(int64_t bucket);
+
+  /// The reduction of a bucket is known to be over, so that WaitFor returns at once.
+  bool IsReduced(int64_t bucket) const { return works_[static_cast<size_t>(bucket)].Done(); }
 
   /// Waits until no reduction is under way: before the memory of one goes.
   void WaitForAll();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -22,34 +23,37 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
     : BucketReducer(group, parameters, bucket_bytes, context.stream),
       context_(&context),
       parameters_(parameters),
+      shards_(group),
       memory_(static_cast<size_t>(bucket_count())),
       summed_(static_cast<size_t>(bucket_count())),
+      sums_of_groups_(static_cast<size_t>(bucket_count())),
       gathers_(static_cast<size_t>(bucket_count())) {}
 
-Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(Context& context,
-                                                                      Collective* group,
-                                                                      ParameterSet* parameters,
-                                                                      int64_t bucket_bytes,
-                                                                      DType products) {
+Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
+    Context& context, Collective* group, int64_t shard_ranks, ParameterSet* parameters,
+    int64_t bucket_bytes, DType products) {
   if (parameters->factoring() != Factoring::kNone) {
     return InvalidError(
         "plan.zero_stage does not go with model.over_parameterization, whose factors need the "
         "whole gradient of a weight; hint: resources.zero_stage 0");
   }
-  if (parameters->values_sharded() && parameters->shard_rank() != group->rank()) {
-    return InvalidError("rank " + std::to_string(group->rank()) + " has the parameters of rank " +
-                        std::to_string(parameters->shard_rank()));
-  }
   std::unique_ptr<ShardedDataParallel> made(
       new ShardedDataParallel(context, group, parameters, bucket_bytes));
+  WEFT_RETURN_IF_ERROR(made->SplitGroup(shard_ranks));
+  const Collective& shards = made->shards();
+  if (parameters->values_sharded() && parameters->shard_rank() != shards.rank()) {
+    return InvalidError("rank " + std::to_string(shards.rank()) + " has the parameters of rank " +
+                        std::to_string(parameters->shard_rank()));
+  }
   if (!parameters->gradients()) {
     WEFT_ASSIGN_OR_RETURN(made->sums_, Tensor::New(context, Component::kGradients, DType::kF32,
-                                                   {parameters->GradientCount() / group->size()}));
+                                                   {parameters->GradientCount() / shards.size()}));
     WEFT_RETURN_IF_ERROR(Clear(context.stream, made->sums_));
   }
   WEFT_RETURN_IF_ERROR(made->MakeParts());
   if (parameters->values_sharded()) {
-    made->gatherer_ = std::make_unique<ParameterGatherer>(context, group, parameters, products);
+    made->gatherer_ =
+        std::make_unique<ParameterGatherer>(context, made->shards_, parameters, products);
     return made;
   }
   if (!parameters->values_follow_gradients()) WEFT_RETURN_IF_ERROR(made->MakeStaging(context));
@@ -58,13 +62,46 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(Context& c
 
 ShardedDataParallel::~ShardedDataParallel() {
   WaitForAll();
+  for (const Work& sum : sums_of_groups_) (void)sum.Wait(stream());
   for (const Work& gather : gathers_) (void)gather.Wait(stream());
+}
+
+Status ShardedDataParallel::SplitGroup(int64_t shard_ranks) {
+  if (shard_ranks == group()->size()) return OkStatus();
+  if (shard_ranks < 1 || group()->size() % shard_ranks != 0) {
+    return InvalidError("plan.zero_shard_ranks " + std::to_string(shard_ranks) +
+                        " does not divide the " + std::to_string(group()->size()) +
+                        " data-parallel ranks");
+  }
+  const int64_t rank = group()->rank();
+  WEFT_ASSIGN_OR_RETURN(owned_shards_, group()->Split(rank / shard_ranks, "shards"));
+  WEFT_ASSIGN_OR_RETURN(replicas_, group()->Split(rank % shard_ranks, "replicas of a shard"));
+  shards_ = owned_shards_.get();
+  return OkStatus();
+}
+
+Status ShardedDataParallel::SumOverParts(std::span<double> values) {
+  return engine::SumScalars(*shards_, values);
+}
+
+int64_t ShardedDataParallel::held_bytes() const {
+  int64_t bytes = BucketReducer::held_bytes();
+  if (owned_shards_ != nullptr) bytes += owned_shards_->held_bytes();
+  if (replicas_ != nullptr) bytes += replicas_->held_bytes();
+  return bytes;
+}
+
+std::vector<AxisAccount> ShardedDataParallel::Accounts() const {
+  std::vector<AxisAccount> accounts;
+  if (owned_shards_ != nullptr) accounts.push_back({"data", &owned_shards_->account()});
+  if (replicas_ != nullptr) accounts.push_back({"data", &replicas_->account()});
+  return accounts;
 }
 
 ParameterSet::Range ShardedDataParallel::PartOfBucket(int64_t bucket, int64_t rank) const {
   const GradientBucket& all = this->bucket(bucket);
-  const int64_t length = (all.end - all.begin) / group()->size();
-  WEFT_CHECK(length * group()->size() == all.end - all.begin, "ranks share a bucket evenly");
+  const int64_t length = (all.end - all.begin) / shards_->size();
+  WEFT_CHECK(length * shards_->size() == all.end - all.begin, "ranks share a bucket evenly");
   return {all.begin + rank * length, all.begin + (rank + 1) * length};
 }
 
@@ -88,7 +125,7 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
 Status ShardedDataParallel::MakeParts() {
   for (int64_t b = 0; b < bucket_count(); ++b) {
     const std::vector<ParameterPart> own =
-        PartsIn(PartOfBucket(b, group()->rank()), Sums(b).As<float>());
+        PartsIn(PartOfBucket(b, shards_->rank()), Sums(b).As<float>());
     if (parts_.empty()) parts_.resize(own.size());
     for (size_t k = 0; k < own.size(); ++k) {
       if (layout().bucket_of[static_cast<size_t>(own[k].index)] == b) parts_[k] = own[k];
@@ -105,29 +142,36 @@ Status ShardedDataParallel::MakeParts() {
 }
 
 TensorView ShardedDataParallel::Sums(int64_t bucket) const {
-  const ParameterSet::Range own = PartOfBucket(bucket, group()->rank());
-  const int64_t begin = sums_ ? this->bucket(bucket).begin / group()->size() : own.begin;
+  const ParameterSet::Range own = PartOfBucket(bucket, shards_->rank());
+  const int64_t begin = sums_ ? this->bucket(bucket).begin / shards_->size() : own.begin;
   return (sums_ ? sums_ : parameters_->gradients()).Elements(begin, own.end - own.begin);
 }
 
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
   const GradientBucket& all = this->bucket(bucket);
-  const ParameterSet::Range own = PartOfBucket(bucket, group()->rank());
+  const ParameterSet::Range own = PartOfBucket(bucket, shards_->rank());
   if (!sums_) {
-    return group()->ReduceScatter(stream(),
+    if (replicas_ != nullptr) {
+      while (!under_way_.empty() && IsReduced(under_way_.front().bucket)) {
+        WEFT_RETURN_IF_ERROR(Settle());
+      }
+      under_way_.push_back({bucket, true});
+    }
+    return shards_->ReduceScatter(stream(),
                                   parameters_->gradients().Elements(all.begin, all.end - all.begin),
                                   Sums(bucket), Reduction::kSum, "reduce-scatter gradients");
   }
   // In place: the sums may be those of earlier micro-batches.
-  under_way_.push_back(bucket);
+  under_way_.push_back({bucket, last_micro_batch_});
   const Tensor& memory = memory_[static_cast<size_t>(bucket)];
-  return group()->ReduceScatter(stream(), memory,
+  return shards_->ReduceScatter(stream(), memory,
                                 memory.Elements(own.begin - all.begin, own.end - own.begin),
                                 Reduction::kSum, "reduce-scatter gradients");
 }
 
 Status ShardedDataParallel::Begin(bool last_micro_batch) {
   placed_ = false;
+  last_micro_batch_ = last_micro_batch;
   return BucketReducer::Begin(last_micro_batch);
 }
 
@@ -141,7 +185,8 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
   const int64_t bucket = layout().bucket_of[static_cast<size_t>(index)];
   Tensor& memory = memory_[static_cast<size_t>(bucket)];
   // What is there of the micro-batch before has to go.
-  while (std::find(under_way_.begin(), under_way_.end(), bucket) != under_way_.end()) {
+  while (std::any_of(under_way_.begin(), under_way_.end(),
+                     [bucket](const UnderWay& other) { return other.bucket == bucket; })) {
     WEFT_RETURN_IF_ERROR(Settle());
   }
   if (!memory) {
@@ -155,11 +200,19 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
 }
 
 Status ShardedDataParallel::Settle() {
-  const int64_t bucket = under_way_.front();
+  const auto [bucket, last] = under_way_.front();
   under_way_.pop_front();
   WEFT_RETURN_IF_ERROR(WaitFor(bucket));
+  if (sums_) WEFT_RETURN_IF_ERROR(AddPlaced(bucket));
+  if (!last || replicas_ == nullptr) return OkStatus();
+  sums_of_groups_[static_cast<size_t>(bucket)] = replicas_->AllReduce(
+      stream(), Sums(bucket), Reduction::kSum, "all-reduce gradients of groups");
+  return OkStatus();
+}
+
+Status ShardedDataParallel::AddPlaced(int64_t bucket) {
   const GradientBucket& all = this->bucket(bucket);
-  const ParameterSet::Range own = PartOfBucket(bucket, group()->rank());
+  const ParameterSet::Range own = PartOfBucket(bucket, shards_->rank());
   const Tensor part =
       memory_[static_cast<size_t>(bucket)].Elements(own.begin - all.begin, own.end - own.begin);
   const TensorView sums = Sums(bucket);
@@ -177,6 +230,7 @@ Status ShardedDataParallel::Settle() {
 Status ShardedDataParallel::Finish() {
   while (!under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   summed_.assign(summed_.size(), false);
+  for (const Work& sum : sums_of_groups_) WEFT_RETURN_IF_ERROR(sum.Wait(stream()));
   return BucketReducer::Finish();
 }
 
@@ -185,7 +239,7 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
   staged_bytes_.resize(static_cast<size_t>(bucket_count()));
   for (int64_t b = 0; b < bucket_count(); ++b) {
     int64_t& staged = staged_bytes_[static_cast<size_t>(b)];
-    for (int64_t rank = 0; rank < group()->size(); ++rank) {
+    for (int64_t rank = 0; rank < shards_->size(); ++rank) {
       const size_t bytes =
           (BytesOf(PartsIn(PartOfBucket(b, rank), nullptr)) + kAlign - 1) / kAlign * kAlign;
       staged = std::max(staged, static_cast<int64_t>(bytes));
@@ -193,7 +247,7 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
   }
   const int64_t most = *std::max_element(staged_bytes_.begin(), staged_bytes_.end());
   WEFT_ASSIGN_OR_RETURN(staging_, Tensor::New(context, Component::kCommunication, DType::kU8,
-                                              {most * group()->size()}));
+                                              {most * shards_->size()}));
   return OkStatus();
 }
 
@@ -212,14 +266,14 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
     }
     return OkStatus();
   };
-  const int own = group()->rank();
+  const int own = shards_->rank();
   WEFT_RETURN_IF_ERROR(copy(own, true));
-  WEFT_RETURN_IF_ERROR(group()
+  WEFT_RETURN_IF_ERROR(shards_
                            ->AllGather(stream(), staging_.Elements(own * staged, staged),
-                                       staging_.Elements(0, group()->size() * staged),
+                                       staging_.Elements(0, shards_->size() * staged),
                                        "all-gather parameters")
                            .Wait(stream()));
-  for (int64_t rank = 0; rank < group()->size(); ++rank) {
+  for (int64_t rank = 0; rank < shards_->size(); ++rank) {
     if (rank != own) WEFT_RETURN_IF_ERROR(copy(rank, false));
   }
   return OkStatus();
@@ -234,7 +288,7 @@ Status ShardedDataParallel::GatherParameters() {
   for (int64_t b = 0; b < bucket_count(); ++b) {
     const GradientBucket& all = this->bucket(b);
     gathers_[static_cast<size_t>(b)] =
-        group()->AllGather(stream(), parameters_->ValuesAlong(PartOfBucket(b, group()->rank())),
+        shards_->AllGather(stream(), parameters_->ValuesAlong(PartOfBucket(b, shards_->rank())),
                            parameters_->ValuesAlong({all.begin, all.end}), "all-gather parameters");
   }
   for (const Work& gather : gathers_) WEFT_RETURN_IF_ERROR(gather.Wait(stream()));

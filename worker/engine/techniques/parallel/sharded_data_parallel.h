@@ -19,17 +19,23 @@ namespace weft::engine {
 /// them, and the ranks gather the parameters from each other. Of N numbers of gradients and values
 /// each rank sends (n-1)/n twice, as an all-reduce does.
 ///
+/// Groups of fewer ranks, which follow each other, may share among them alone (Zhang et al. 2022,
+/// "MiCS", arXiv 2205.00119): what all groups have reduced is then summed once a step by
+/// all-reduces of parts between the ranks that have the same, and gathers stay within a group.
+///
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
 /// them stand in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
 /// brings them, and nothing is gathered after an update.
 class ShardedDataParallel : public BucketReducer {
  public:
-  /// `context`, `group` and `parameters`, on the device of the group and shared among its ranks
-  /// (ParameterSet::ShareAmong), outlive this. `products`: the type of operands of products.
-  /// kInvalid when the ranks cannot share them: over-parameterised weights, bf16 matrices whose
-  /// stacks are cut at odd places.
+  /// `context`, `group` and `parameters`, on the device of the group and shared among `shard_ranks`
+  /// of its ranks (ParameterSet::ShareAmong), outlive this. `products`: the type of operands of
+  /// products. All ranks of the group call it. kInvalid when the ranks cannot share them:
+  /// over-parameterised weights, bf16 matrices whose stacks are cut at odd places, groups that are
+  /// not of equal size.
   static Result<std::unique_ptr<ShardedDataParallel>> New(Context& context, Collective* group,
+                                                          int64_t shard_ranks,
                                                           ParameterSet* parameters,
                                                           int64_t bucket_bytes, DType products);
 
@@ -37,6 +43,13 @@ class ShardedDataParallel : public BucketReducer {
   ~ShardedDataParallel() override;
 
   std::span<const ParameterPart> parts() const override { return parts_; }
+  bool first_shards() const override { return group()->rank() < shards_->size(); }
+  Status SumOverParts(std::span<double> values) override;
+  int64_t held_bytes() const override;
+  /// The group that shares, and the ranks that have the same parts as this one; null for none.
+  Collective& shards() const { return *shards_; }
+  Collective* replicas() const { return replicas_.get(); }
+  std::vector<AxisAccount> Accounts() const override;
   Status GatherParameters() override;
   Status Begin(bool last_micro_batch) override;
   bool places_gradients() const override { return static_cast<bool>(sums_); }
@@ -47,6 +60,7 @@ class ShardedDataParallel : public BucketReducer {
   ShardedDataParallel(Context& context, Collective* group, ParameterSet* parameters,
                       int64_t bucket_bytes);
 
+  Status SplitGroup(int64_t shard_ranks);
   /// Elements of gradients() that are `rank`'s part of a bucket.
   ParameterSet::Range PartOfBucket(int64_t bucket, int64_t rank) const;
   /// What that is of the parameters, in rising order; parts may be empty. `gradients`: where those
@@ -57,20 +71,32 @@ class ShardedDataParallel : public BucketReducer {
   Status MakeParts();
   Result<Work> Reduce(int64_t bucket) override;
 
-  /// The reduction of the oldest bucket under way is done: adds it to the sums and frees it.
+  /// The reduction of the oldest bucket under way is done: adds what was placed to the sums and
+  /// frees it, and when it was the last one of the step sends the sums to other groups.
   Status Settle();
+  Status AddPlaced(int64_t bucket);
 
   // Values of different types do not stand as gradients do: they are packed for the way.
   Status MakeStaging(Context& context);
   Status GatherStaged(int64_t bucket);
 
+  struct UnderWay {
+    int64_t bucket = 0;
+    bool last = false;  ///< Of the step.
+  };
+
   Context* context_;
   ParameterSet* parameters_;
+  Collective* shards_;  ///< The group, or owned_shards_.
+  std::unique_ptr<Collective> owned_shards_;
+  std::unique_ptr<Collective> replicas_;  ///< Of this rank in other groups, or none.
+  bool last_micro_batch_ = false;
   Tensor sums_;                                  ///< Where gradients are placed.
   std::vector<Tensor> memory_;                   ///< By bucket, likewise.
   bool placed_ = false;                          ///< A gradient of this micro-batch.
   std::vector<bool> summed_;                     ///< By bucket: sums_ has something of this step.
-  std::deque<int64_t> under_way_;                ///< Buckets, in the order of their reductions.
+  std::deque<UnderWay> under_way_;               ///< In the order of their reductions.
+  std::vector<Work> sums_of_groups_;             ///< By bucket, of this step.
   std::vector<ParameterPart> parts_;             ///< By trained parameter.
   std::vector<Work> gathers_;                    ///< By bucket.
   std::vector<int64_t> staged_bytes_;            ///< By bucket: of the part of one rank, at most.

@@ -44,6 +44,7 @@ struct Case {
   bool sequence = false;
   std::string policy = "keep";
   std::string precision = "fp32";
+  int64_t zero_stage = 0;
 
   JobSpec Job() const {
     JobSpec job = TinyJob(4);
@@ -61,6 +62,7 @@ struct Case {
     plan.mesh.data = data_ranks;
     plan.mesh.tensor = tensor_ranks;
     plan.sequence_parallel = sequence && tensor_ranks > 1;
+    plan.zero_stage = data_ranks > 1 ? zero_stage : 0;
     plan.bucket_bytes = 4000;
     plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
     return {Job(), plan};
@@ -74,6 +76,15 @@ std::vector<Case> Cases() {
           {"gpt2 with data parallelism, recomputed", gpt2, 2, 2, false, "recompute"},
           {"gpt2, rows dealt out", gpt2, 4, 1, true},
           {"llama, tied, rows dealt out, recomputed", tied, 2, 2, true, "recompute"}};
+}
+
+/// Replicas of ranks that share matrices, which share out state among them, too.
+std::vector<Case> SharedCases() {
+  const ModelSpec llama = LlamaModel(true), tied = LlamaModel(false);
+  return {{"gpt2, shared updates", Gpt2Model(), 2, 2, false, "keep", "fp32", 1},
+          {"llama, shared gradients, rows dealt out", tied, 2, 2, true, "recompute", "fp32", 2},
+          {"llama, shared parameters", llama, 2, 2, false, "keep", "fp32", 3},
+          {"gpt2, shared parameters, rows dealt out", Gpt2Model(), 2, 2, true, "keep", "fp32", 3}};
 }
 
 /// First values, and gradients of a batch.
@@ -189,7 +200,9 @@ TEST(TensorParallel, SendsWhatTheFormulasSay) {
 }
 
 TEST(TensorParallel, TrainingFollowsThatOfOneRank) {
-  for (const Case& c : Cases()) {
+  std::vector<Case> cases = Cases();
+  for (const Case& c : SharedCases()) cases.push_back(c);
+  for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     const MeshOutcome whole = TrainOnMesh(c.On(1, 1)).front();
     const std::vector<MeshOutcome> ranks = TrainOnMesh(c.On(c.data, c.tensor));
@@ -220,6 +233,19 @@ TEST(TensorParallel, TrainingFollowsThatOfOneRank) {
           EXPECT_EQ(values, ranks[0].values.at(name)) << name << " bit for bit on all ranks";
         }
       }
+    }
+    // Parameters, moments: every element once.
+    SavedState all;
+    for (const MeshOutcome& own : ranks) {
+      for (const auto& [name, values] : own.state.tensors) {
+        std::vector<float>& sum = all.tensors[name];
+        sum.resize(values.size());
+        for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+      }
+    }
+    ASSERT_EQ(all.tensors.size(), whole.state.tensors.size());
+    for (const auto& [name, values] : whole.state.tensors) {
+      EXPECT_LT(Distance(all.tensors[name], values), 1e-2) << name;
     }
   }
 }

@@ -1,0 +1,25 @@
+#include "worker/engine/techniques/parallel/new_reducer.h"
+
+#include <utility>
+
+#include "common/spec/shard_ranks.h"
+#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/sharded_data_parallel.h"
+
+namespace weft::engine {
+
+Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& plan,
+                                                  Collective* replicas, ParameterSet* parameters,
+                                                  DType products) {
+  if (replicas == nullptr) return std::unique_ptr<BucketReducer>();
+  if (plan.zero_stage > 0) {
+    WEFT_ASSIGN_OR_RETURN(auto shared,
+                          ShardedDataParallel::New(context, replicas, ShardRanks(plan), parameters,
+                                                   plan.bucket_bytes, products));
+    return std::unique_ptr<BucketReducer>(std::move(shared));
+  }
+  return std::unique_ptr<BucketReducer>(
+      std::make_unique<DataParallel>(replicas, parameters, plan.bucket_bytes, context.stream));
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+
+#include "common/spec/plan.h"
+#include "worker/engine/comm/collective.h"
+#include "worker/engine/techniques/parallel/bucket_reducer.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::engine {
+
+/// What brings the gradients of `replicas`, ranks that have the same parameters, together as `plan`
+/// says; null where there is no group. All outlive it; all ranks of the group call it. `products`:
+/// the type of operands of products. kInvalid as ShardedDataParallel::New has it.
+Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& plan,
+                                                  Collective* replicas, ParameterSet* parameters,
+                                                  DType products);
+
+}  // namespace weft::engine

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/testing/parameter_values.h"
+
+namespace weft::engine {
+
+/// A training state by the names of its tensors, put together from what ranks save of it.
+struct SavedState {
+  std::map<std::string, std::vector<float>> tensors;
+  std::map<std::string, int64_t> parts;  ///< How many parts each came in.
+
+  /// Adds what one rank saves.
+  void Add(const std::vector<NamedTensor>& own) {
+    for (const NamedTensor& tensor : own) {
+      if (!tensor.saved) continue;
+      const std::vector<float> values = ValuesOf(tensor.view);
+      const NamedTensor::Place place =
+          tensor.part.value_or(NamedTensor::Place{.whole = tensor.view.shape});
+      std::vector<float>& whole = tensors[tensor.name];
+      whole.resize(static_cast<size_t>(place.whole.Elements()));
+      place.ForEachRun(tensor.view.shape.Elements(), [&](int64_t from, int64_t to, int64_t count) {
+        std::copy_n(values.begin() + from, count, whole.begin() + to);
+      });
+      parts[tensor.name] += values.empty() ? 0 : 1;
+    }
+  }
+};
+
+}  // namespace weft::engine
