@@ -120,15 +120,16 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base) {
     Result<ModelSpec> (*read)(const Json& config, const ModelSpec& base);
   } readers[] = {
       {"\"gpt2\"", Gpt2FromConfig},     {"\"llama\"", LlamaFromConfig},
-      {"\"mistral\"", LlamaFromConfig}, {"\"qwen2\"", LlamaFromConfig},
-      {"\"bert\"", BertFromConfig},     {"\"vit\"", VitFromConfig},
+      {"\"mistral\"", LlamaFromConfig}, {"\"mixtral\"", LlamaFromConfig},
+      {"\"qwen2\"", LlamaFromConfig},   {"\"bert\"", BertFromConfig},
+      {"\"vit\"", VitFromConfig},
   };
   const auto* reader = std::find_if(std::begin(readers), std::end(readers),
                                     [&](const auto& candidate) { return candidate.type == type; });
   if (reader == std::end(readers)) {
     return InvalidError(
         "model_type in config.json is " + type +
-        "; \"gpt2\", \"llama\", \"mistral\", \"qwen2\", \"bert\" and \"vit\" can be "
+        "; \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", \"bert\" and \"vit\" can be "
         "imported");
   }
   if (config.contains("quantization_config")) {

@@ -94,10 +94,29 @@ Status ReadWindow(const Json& config, std::string_view type, ModelSpec& model) {
   model.sliding_window = 0;
   if (type == "llama") return OkStatus();
   const bool qwen = type == "qwen2";
-  int64_t window = qwen || config.contains("sliding_window") ? 0 : kMistralWindow;
+  int64_t window =
+      qwen || type == "mixtral" || config.contains("sliding_window") ? 0 : kMistralWindow;
   WEFT_RETURN_IF_ERROR(ReadScalingSize(config, "sliding_window", window));
   WEFT_ASSIGN_OR_RETURN(bool used, AllLayersHaveWindow(config, model, qwen));
   if (used && window < model.context) model.sliding_window = window;
+  return OkStatus();
+}
+
+/// Of a mixtral.
+Status ReadExperts(const Json& config, ModelSpec& model) {
+  double jitter = 0;
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "num_local_experts", model.experts));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "num_experts_per_tok", model.experts_per_token));
+  WEFT_RETURN_IF_ERROR(ReadNumber(config, "router_jitter_noise", jitter));
+  if (jitter != 0) {
+    return InvalidError("router_jitter_noise in config.json is " + std::to_string(jitter) +
+                        ": noise on what routers read is not supported");
+  }
+  if (model.experts < 1 || model.experts_per_token < 1 || model.experts_per_token > model.experts) {
+    return InvalidError("num_experts_per_tok in config.json is " +
+                        std::to_string(model.experts_per_token) + " of num_local_experts " +
+                        std::to_string(model.experts));
+  }
   return OkStatus();
 }
 
@@ -147,13 +166,16 @@ Result<ModelSpec> LlamaFromConfig(const Json& config, const ModelSpec& base) {
     return InvalidError("head_dim in config.json is " + std::to_string(head_width) +
                         "; only hidden_size / num_attention_heads is supported");
   }
-  model.norm_epsilon = 1e-6;
+  const bool mixtral = type == "mixtral";
+  model.norm_epsilon = mixtral ? 1e-5 : 1e-6;
   WEFT_RETURN_IF_ERROR(ReadNumber(config, "rms_norm_eps", model.norm_epsilon));
   model.qkv_bias = type == "qwen2";
+  model.experts = 0;
+  if (mixtral) WEFT_RETURN_IF_ERROR(ReadExperts(config, model));
   bool tied = false;
   WEFT_RETURN_IF_ERROR(ReadSwitch(config, "tie_word_embeddings", tied));
   model.untied_classifier = !tied;
-  model.rope_theta = 10000;
+  model.rope_theta = mixtral ? 1e6 : 10000;
   model.rope_scaling = {};
   WEFT_RETURN_IF_ERROR(ReadNumber(config, "rope_theta", model.rope_theta));
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -164,11 +186,17 @@ Result<ModelSpec> LlamaFromConfig(const Json& config, const ModelSpec& base) {
 }
 
 Result<Json> LlamaToConfig(const ModelSpec& model) {
-  const bool window = model.sliding_window > 0;
-  const char* type = model.qkv_bias ? "qwen2" : window ? "mistral" : "llama";
-  const char* architecture = model.qkv_bias ? "Qwen2ForCausalLM"
-                             : window       ? "MistralForCausalLM"
-                                            : "LlamaForCausalLM";
+  const bool window = model.sliding_window > 0, experts = model.experts > 0;
+  if (experts && model.qkv_bias) {
+    return InvalidError(
+        "model.qkv_bias cannot be combined with model.experts in an export for transformers, which "
+        "has no such model");
+  }
+  const char* type = experts ? "mixtral" : model.qkv_bias ? "qwen2" : window ? "mistral" : "llama";
+  const char* architecture = experts          ? "MixtralForCausalLM"
+                             : model.qkv_bias ? "Qwen2ForCausalLM"
+                             : window         ? "MistralForCausalLM"
+                                              : "LlamaForCausalLM";
   Json config;
   config["architectures"] = {architecture};
   config["model_type"] = type;
@@ -187,7 +215,12 @@ Result<Json> LlamaToConfig(const ModelSpec& model) {
   config["rope_scaling"] = model.rope_scaling.kind == "none" ? Json(nullptr) : rope;
   config["rope_parameters"] = rope;
   config["rope_parameters"]["rope_theta"] = model.rope_theta;
-  if (model.qkv_bias) {
+  if (experts) {
+    config["num_local_experts"] = model.experts;
+    config["num_experts_per_tok"] = model.experts_per_token;
+    config["router_aux_loss_coef"] = model.router_aux_loss;
+    config["sliding_window"] = window ? Json(model.sliding_window) : Json(nullptr);
+  } else if (model.qkv_bias) {
     config["use_sliding_window"] = window;
     config["sliding_window"] = window ? Json(model.sliding_window) : Json(nullptr);
     config["max_window_layers"] = window ? 0 : model.layers;

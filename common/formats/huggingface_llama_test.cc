@@ -63,6 +63,14 @@ TEST(LlamaConfig, SaysWhatTransformersWrote) {
   EXPECT_EQ(model.dropout, 0.25);
   EXPECT_EQ(model.freeze, base.freeze);
 
+  EXPECT_EQ(model.experts, 0);
+
+  model = Read("mixtral");
+  EXPECT_EQ(model.family, "llama");
+  EXPECT_EQ(model.experts, 4);
+  EXPECT_EQ(model.experts_per_token, 2);
+  EXPECT_EQ(model.sliding_window, 0);
+
   model = Read("llama3");
   EXPECT_FALSE(model.untied_classifier);
   EXPECT_EQ(model.rope_theta, 100);

@@ -33,15 +33,27 @@ int64_t HeadRowsOf(const MemoryInputs& inputs) {
                   inputs.sequence_length);
 }
 
+/// 32-bit numbers that a router keeps of a token: probabilities, and of each choice the expert, its
+/// weight and its place.
+int64_t RouteNumbers(const ModelSpec& model) {
+  return model.experts > 0 ? model.experts + 3 * model.experts_per_token : 0;
+}
+
+/// Rows that experts work on for each token, unless they are full; 1 without experts.
+int64_t ExpertRows(const ModelSpec& model) {
+  return model.experts > 0 ? model.experts_per_token : 1;
+}
+
 /// Bytes of the tensors that come and go, for the tokens of a micro-batch.
 struct Sizes {
-  int64_t row;     ///< [tokens, width]
-  int64_t qkv;     ///< Queries, keys and values.
-  int64_t inner;   ///< Inside of the MLP, after the activation.
-  int64_t before;  ///< The same before it.
-  int64_t narrow;  ///< A row of a factorised embedding; 0 without.
-  int64_t block;   ///< All that a block saves.
-  int64_t head;    ///< [rows of the head, width]
+  int64_t row;         ///< [tokens, width]
+  int64_t qkv;         ///< Queries, keys and values.
+  int64_t inner;       ///< Inside of the MLP, after the activation.
+  int64_t before;      ///< The same before it; of all experts.
+  int64_t passed = 0;  ///< Before and behind the experts.
+  int64_t narrow;      ///< A row of a factorised embedding; 0 without.
+  int64_t block;       ///< All that a block saves.
+  int64_t head;        ///< [rows of the head, width]
 
   explicit Sizes(const MemoryInputs& inputs) {
     const ModelSpec& model = inputs.shape.spec;
@@ -51,7 +63,11 @@ struct Sizes {
     row = element * model.width;
     qkv = element * (model.width + 2 * KvWidth(model)) / ranks;
     inner = element * MlpWidth(model) / ranks;
-    before = MlpInputs(model) * inner;
+    before = MlpInputs(model) * inner * ExpertRows(model);
+    if (model.experts > 0) {
+      // What experts read and what they make of it, and where it goes.
+      passed = 2 * row * ExpertRows(model) + kF32 * tokens * RouteNumbers(model);
+    }
     narrow = element * model.embedding_width;
     block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs), inputs.activation_bits);
     head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width;
@@ -172,6 +188,9 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
                       : chunk * columns * element + verdicts + (narrow ? size.narrow : size.head);
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
+  // Experts have their gradients in the place of what they kept, but for one activation, of all
+  // tokens at most.
+  if (model.experts > 0) mlp_backward = 2 * size.row + size.inner;
   int64_t attention_backward =
       2 * size.row + size.qkv + ContextWorkspaceBytes(model, inputs.context, tokens, element);
   if (inputs.precision->fp8_blocks) {
@@ -195,7 +214,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     peak += kF32 * std::max(chunk * (columns + model.width), tokens * (widest + model.width));
   }
   // An evaluation saves nothing, but all results of a block count as workspace.
-  const int64_t evaluation = 5 * size.row + size.qkv + size.inner + size.before;
+  const int64_t evaluation = 5 * size.row + size.qkv + size.inner + size.before + size.passed;
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
@@ -367,8 +386,16 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});
   add_norm("residual_2", "norm_2_statistics", "norm_2");
-  slots.push_back(
-      {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
+  if (model.experts > 0) {
+    const int64_t expert_rows = ExpertRows(model);
+    slots.push_back({"route", RouteNumbers(model), false});
+    slots.push_back({"expert_inputs", expert_rows * c});
+    slots.push_back({"experts_before_activation", expert_rows * 2 * MlpWidth(model)});
+    slots.push_back({"expert_results", expert_rows * c});
+  } else {
+    slots.push_back(
+        {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
+  }
   if (scaled) slots.push_back({"branch_2", c, true});
   return slots;
 }
@@ -388,7 +415,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   BlockBytes bytes{.row = size.row,
                    .qkv = size.qkv,
-                   .before = size.before,
+                   .before = size.before + size.passed,
                    .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.tensor,
                    .saved = size.block,
                    .post_norm = NormPositionOf(model) == "post",

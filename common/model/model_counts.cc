@@ -132,26 +132,37 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   add_in_blocks("qkv", c, c + 2 * KvWidth(model), ParameterKind::kAttention, false,
                 lowest_ends ? 1 : 0);
   add_in_blocks("attention output", c, c, ParameterKind::kAttention, true);
-  add_in_blocks("mlp up", c, MlpInputs(model) * f, ParameterKind::kMlp, false);
-  add_in_blocks("mlp down", f, c, ParameterKind::kMlp, true);
+  if (model.experts > 0) {
+    add_in_blocks("router", c, model.experts, ParameterKind::kRouter, false);
+  }
+  // Of experts the mean: as many products as experts, each of its share of the tokens.
+  const int64_t experts = std::max<int64_t>(model.experts, 1);
+  const int64_t rows = model.experts > 0 ? tokens * model.experts_per_token / experts : tokens;
+  const auto add_mlp = [&](std::string_view name, int64_t in, int64_t out, bool output) {
+    add(name, rows, in, out, experts * model.layers, experts * backward,
+        experts * LayersTraining(shape, ParameterKind::kMlp, output));
+  };
+  add_mlp("mlp up", c, MlpInputs(model) * f, false);
+  add_mlp("mlp down", f, c, true);
   if (!shape.has_head) return gemms;
   const bool narrow = FactorisedEmbedding(model) && !model.untied_classifier;
   if (narrow) add("embedding out", tokens, c, e, 1, 1, 1);
-  const int64_t rows = HeadRows(shape, tokens, sequence_length);
+  const int64_t head_rows = HeadRows(shape, tokens, sequence_length);
   const int64_t below = shape.body.trained > 0 ? 1 : 0;
   for (const char* dense : {"cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"}) {
     const auto weight = Find(shape, dense);
-    if (weight) add("head transform", rows, c, c, 1, below, IsTrained(model, *weight) ? 1 : 0);
+    if (weight) add("head transform", head_rows, c, c, 1, below, IsTrained(model, *weight) ? 1 : 0);
   }
-  const int64_t chunk = std::min(LogitsChunkRows(shape.PaddedClasses(), rows, element_bytes), rows);
+  const int64_t chunk =
+      std::min(LogitsChunkRows(shape.PaddedClasses(), head_rows, element_bytes), head_rows);
   const int64_t trained = TrainsClassifier(shape) ? 1 : 0;
   const int64_t inputs = shape.trained > 0 ? 1 : 0;
   auto add_classifier = [&](int64_t chunk_rows, int64_t count) {
     add("classifier", chunk_rows, narrow ? e : c, shape.PaddedClasses(), count, count * inputs,
         count * trained);
   };
-  add_classifier(chunk, rows / chunk);
-  if (rows % chunk != 0) add_classifier(rows % chunk, 1);
+  add_classifier(chunk, head_rows / chunk);
+  if (head_rows % chunk != 0) add_classifier(head_rows % chunk, 1);
   return gemms;
 }
 

@@ -57,6 +57,36 @@ TEST(ParameterCounts, MatchThePublishedSizesOfLlamaMistralAndQwen2) {
   EXPECT_EQ(count(24, 896, 14, 2, 4864, 151936), 494'032'768) << "Qwen2 0.5B";
 }
 
+ModelSpec Mixtral8x7B() {
+  ModelSpec model;
+  model.family = "llama";
+  model.layers = 32;
+  model.width = 4096;
+  model.heads = 32;
+  model.kv_heads = 8;
+  model.mlp_width = 14336;
+  model.vocab_size = 32000;
+  model.untied_classifier = true;
+  model.experts = 8;
+  return model;
+}
+
+TEST(ParameterCounts, MatchThePublishedSizeOfMixtral) {
+  EXPECT_EQ(ModelShape(Mixtral8x7B()).counts.Total(), 46'702'792'704);
+}
+
+TEST(TrainingFlops, CountTheExpertsThatATokenMeets) {
+  const ModelShape shape(Mixtral8x7B());
+  // 12.9 billion parameters, of which the token table is only looked up.
+  const double met = 12'879'925'248.0 - 32000.0 * 4096;
+  EXPECT_DOUBLE_EQ(ForwardFlopsPerToken(shape, 64), 2 * met + 2.0 * 32 * 4096 * 64);
+  EXPECT_DOUBLE_EQ(TrainingFlopsPerToken(shape, 64), 3 * ForwardFlopsPerToken(shape, 64));
+  double products = 0;
+  for (const Gemm& gemm : WeightGemms(shape, 256, 64, 2)) products += gemm.Flops();
+  const double norms = (2 * 32 + 1) * 4096;
+  EXPECT_NEAR(products / (6 * 256 * (met - norms)), 1, 1e-12);
+}
+
 ModelSpec Bert(const std::string& head, int64_t classes) {
   ModelSpec model;
   model.family = "bert";

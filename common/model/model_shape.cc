@@ -20,6 +20,7 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
     case ParameterKind::kAttention:
       return counts.attention;
     case ParameterKind::kMlp:
+    case ParameterKind::kRouter:
       return counts.mlp;
     case ParameterKind::kClassifier:
       return counts.classifier;
@@ -70,7 +71,11 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     const bool classifies = IsClassifier(spec, parameter);
     const int64_t elements = parameter.Elements();
     const int64_t in_memory = parameter.StoredElements();
-    const int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
+    const bool met = parameter.expert < spec.experts_per_token;
+    const int64_t times = !met                   ? 0
+                          : parameter.block >= 0 ? uses_of_block
+                          : table && !classifies ? 0
+                                                 : 1;
     const bool is_trained = IsTrained(spec, parameter);
     blocks = blocks || parameter.block >= 0;
     if (is_trained && !backward) {

@@ -32,8 +32,8 @@ struct StageShape {
   bool last = true;
 };
 
-/// Numbers as often as they are met: those of shared blocks once a layer, and those of a token
-/// table only where it classifies.
+/// Numbers as often as they are met: those of shared blocks once a layer, those of as many experts
+/// as a token goes to, and those of a token table only where it classifies.
 struct ParameterUses {
   int64_t all = 0;
   int64_t trained = 0;   ///< Which need a gradient.

@@ -12,9 +12,10 @@ namespace {
 struct Builder {
   std::vector<ParameterInfo> list;
   int64_t block = -1;
+  int64_t expert = -1;
 
   void Add(std::string name, std::vector<int64_t> shape, ParameterKind kind) {
-    list.push_back({std::move(name), std::move(shape), kind, block});
+    list.push_back({std::move(name), std::move(shape), kind, block, expert});
   }
   /// A table or vector with a row for each token or class.
   void AddTiled(std::string name, std::vector<int64_t> shape, ParameterKind kind) {
@@ -59,6 +60,18 @@ void AddGpt2Block(const ModelSpec& model, int64_t index, Builder& add) {
   add.Linear(block + ".mlp.c_proj", c, MlpWidth(model), true, ParameterKind::kMlp);
 }
 
+void AddExperts(const ModelSpec& model, const std::string& name, Builder& add) {
+  const int64_t c = model.width, f = MlpWidth(model);
+  add.Linear(name + "gate", model.experts, c, false, ParameterKind::kRouter);
+  for (add.expert = 0; add.expert < model.experts; ++add.expert) {
+    const std::string expert = name + "experts." + std::to_string(add.expert);
+    add.Linear(expert + ".w1", f, c, false, ParameterKind::kMlp);
+    add.Linear(expert + ".w3", f, c, false, ParameterKind::kMlp);
+    add.Linear(expert + ".w2", c, f, false, ParameterKind::kMlp);
+  }
+  add.expert = -1;
+}
+
 void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
   const int64_t c = model.width;
   const bool norms = NormPositionOf(model) != "none";
@@ -72,6 +85,7 @@ void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
   add.Linear(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
   add.Linear(attention + "o_proj", c, c, false, ParameterKind::kAttention);
   if (norms) add.RmsNorm(block + ".post_attention_layernorm", c);
+  if (model.experts > 0) return AddExperts(model, block + ".block_sparse_moe.", add);
   add.Branch(mlp + "down_proj", model);
   add.Linear(mlp + "gate_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
   add.Linear(mlp + "up_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
@@ -234,7 +248,7 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
 
 bool IsOutputProjection(const ParameterInfo& parameter) {
   for (const char* suffix : {"attn.c_proj.weight", "mlp.c_proj.weight", "o_proj.weight",
-                             "down_proj.weight", "output.dense.weight"}) {
+                             "down_proj.weight", "output.dense.weight", ".w2.weight"}) {
     if (parameter.name.ends_with(suffix)) return true;
   }
   return false;

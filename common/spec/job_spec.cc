@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/spec/context_parallel.h"
+#include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
@@ -303,6 +304,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
+  WEFT_RETURN_IF_ERROR(CheckMixtureOfExperts(job));
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(
       CheckTensorParallel(job, resources.tensor_parallel, resources.sequence_parallel));

@@ -466,6 +466,45 @@ TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {
               HasSubstr("hint: resources.tensor_parallel"));
 }
 
+TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
+  const auto mixed = [](JobSpec& job) {
+    job.model.family = "llama";
+    job.model.experts = 4;
+    job.resources.device = "cpu";
+  };
+  const auto error = [&](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      mixed(job);
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts(mixed));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.family = "gpt2"; }),
+              HasSubstr("model.experts 4 is for model.family llama, not gpt2"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.experts_per_token = 5; }),
+              HasSubstr("model.experts_per_token 5 is more than model.experts 4"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.initialization.method = "rezero"; }),
+              HasSubstr("model.initialization.method rezero"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
+      HasSubstr("model.over_parameterization"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.device = "auto"; }),
+              HasSubstr("is for CPUs; hint: resources.device: cpu"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.precision = "fp8"; }),
+              HasSubstr("train.precision fp8"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 2;
+                job.resources.tensor_parallel = 2;
+              }),
+              HasSubstr("resources.tensor_parallel"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 1; }),
+              HasSubstr("resources.zero_stage"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_optimizer = "host"; }),
+              HasSubstr("resources.offload_optimizer"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.expert_capacity = 1.25; }),
+              HasSubstr("model.expert_capacity needs model.experts"));
+}
+
 TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
   const auto staged = [](JobSpec& job) {
     job.model.layers = 4;

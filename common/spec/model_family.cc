@@ -12,6 +12,29 @@ Status CheckHead(const ModelSpec& model) {
                       "; hint: " + heads);
 }
 
+Status CheckExperts(const ModelSpec& model) {
+  const std::string named = "model.experts " + std::to_string(model.experts);
+  if (model.experts == 0) {
+    if (model.expert_capacity == 0) return OkStatus();
+    return InvalidError("model.expert_capacity needs model.experts; hint: model.experts: 8");
+  }
+  if (model.family != "llama") {
+    return InvalidError(named + " is for model.family llama, not " + model.family);
+  }
+  if (model.experts_per_token > model.experts) {
+    return InvalidError("model.experts_per_token " + std::to_string(model.experts_per_token) +
+                        " is more than model.experts " + std::to_string(model.experts));
+  }
+  if (InitializationChangesNetwork(model)) {
+    return InvalidError(named + " does not go with model.initialization.method " +
+                        model.initialization.method + "; hint: auto");
+  }
+  if (model.over_parameterization.kind != "none") {
+    return InvalidError(named + " does not go with model.over_parameterization; hint: none");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status CheckFamily(const ModelSpec& model) {
@@ -30,6 +53,7 @@ Status CheckFamily(const ModelSpec& model) {
       return InvalidError(std::string(field) + " is for model.family llama, not " + family);
     }
   }
+  WEFT_RETURN_IF_ERROR(CheckExperts(model));
   WEFT_RETURN_IF_ERROR(CheckHead(model));
   const bool bert = family == "bert", vit = family == "vit";
   if (!bert && !vit) return OkStatus();

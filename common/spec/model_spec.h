@@ -122,6 +122,10 @@ struct ModelSpec {
   std::vector<std::string> freeze;
   InitializationSpec initialization;
   OverParameterizationSpec over_parameterization;
+  int64_t experts = 0;
+  int64_t experts_per_token = 2;
+  double expert_capacity = 0;
+  double router_aux_loss = 0.02;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -204,6 +208,23 @@ struct ModelSpec {
     visit(Field("initialization", "How the parameters start."), self.initialization);
     visit(Field("over_parameterization", "More parameters in training than in the export."),
           self.over_parameterization);
+    visit(Field("experts",
+                "MLPs of each block, among which a router chooses for every token (llama; Mixtral "
+                "has 8); 0: one MLP and no router.")
+              .Range(0, 1024),
+          self.experts);
+    visit(Field("experts_per_token", "Experts that each token goes to, with model.experts.")
+              .Range(1, 1024),
+          self.experts_per_token);
+    visit(Field("expert_capacity",
+                "Tokens of a micro-batch that an expert takes, as a multiple of the mean; those "
+                "that come later pass it by. 0: all.")
+              .Range(0, 1024),
+          self.expert_capacity);
+    visit(Field("router_aux_loss",
+                "Weight of the loss that has the router spread tokens over the experts.")
+              .Range(0, 10),
+          self.router_aux_loss);
   }
 };
 

@@ -128,11 +128,18 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   // moves four and an activation twice as much, and the bias gradients read what the products read.
   const double c = D(model.width) * D(element);
   const double f = D(MlpWidth(model)) * D(element) / D(shape.tensor);
-  const double activation = D(MlpInputs(model) + 1) * f;
+  const double rows = model.experts > 0 ? D(model.experts_per_token) : 1;
+  const double activation = D(MlpInputs(model) + 1) * f * rows;
   const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
   double block_forward = 2 * 4 * c + activation + mask;
   const double biases = model.family == "llama" ? 0 : 5 * c + f;
   double block_backward = 2 * 4 * c + 2 * activation + biases + mask;
+  if (model.experts > 0) {
+    // Rows are copied for their experts, and the results read and added up; backward the results
+    // are read and written once more.
+    block_forward += (3 * rows + 1) * c;
+    block_backward += (5 * rows + 1) * c;
+  }
   // Casts to FP8 read two bytes and write a code: inputs before the product, once more by columns
   // for the weights' gradients, gradients both ways at once.
   const double inputs = cost.fp8_share * (3 * D(model.width) + D(MlpWidth(model)));

@@ -19,6 +19,8 @@ std::vector<OpCase> GatherRowsCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> LinearFp8Cases();
+std::vector<OpCase> MoeCombineCases();
+std::vector<OpCase> MoeRouteCases();
 std::vector<OpCase> NormStatCases();
 std::vector<OpCase> OptimizerCases();
 std::vector<OpCase> OrthogonalizeCases();
@@ -35,12 +37,13 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),   AdafactorCases(),       AffineCases(),        AttentionCases(),
-           CrossEntropyCases(), DropoutCases(),         ElementwiseCases(),   EmbeddingCases(),
-           GatherRowsCases(),   LayerNormCases(),       LinearCases(),        LinearFp8Cases(),
-           NormStatCases(),     OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),
-           QuantizeFp8Cases(),  QuantizeInt8Cases(),    RmsNormCases(),       RopeCases(),
-           StepTotalsCases(),   StochasticRoundCases(), SwiGluCases(),
+           ActivationCases(),    AdafactorCases(), AffineCases(),      AttentionCases(),
+           CrossEntropyCases(),  DropoutCases(),   ElementwiseCases(), EmbeddingCases(),
+           GatherRowsCases(),    LayerNormCases(), LinearCases(),      LinearFp8Cases(),
+           MoeCombineCases(),    MoeRouteCases(),  NormStatCases(),    OptimizerCases(),
+           OrthogonalizeCases(), PatchesCases(),   QuantizeFp8Cases(), QuantizeInt8Cases(),
+           RmsNormCases(),       RopeCases(),      StepTotalsCases(),  StochasticRoundCases(),
+           SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }

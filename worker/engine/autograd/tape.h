@@ -120,6 +120,11 @@ class Tape {
                               : keeper_->Keep(context, tensor);
   }
 
+  /// What operations in the midst of the network that have a loss of their own, a mean over the
+  /// batch, multiply its gradient by.
+  void SetAuxiliaryScale(float scale) { auxiliary_scale_ = scale; }
+  float auxiliary_scale() const { return auxiliary_scale_; }
+
   /// Appends an operation; only when Records its result. `name` is a string literal, for the
   /// profiler.
   void Record(std::string_view name, Backward backward) {
@@ -148,11 +153,12 @@ class Tape {
 
   /// A tape for running a part of the forward pass without recording it, to be replayed later.
   Tape Preview() const {
-    return Tape(parameters_, mode_ == Mode::kReplay ? Mode::kReplayPreview : Mode::kPreview);
+    return Tape(parameters_, mode_ == Mode::kReplay ? Mode::kReplayPreview : Mode::kPreview,
+                auxiliary_scale_);
   }
   /// A tape for that replay.
   Tape Replay() const {
-    Tape replay(parameters_, Mode::kReplay);
+    Tape replay(parameters_, Mode::kReplay, auxiliary_scale_);
     replay.defers_ = defers_;
     return replay;
   }
@@ -168,10 +174,12 @@ class Tape {
     Backward backward;
   };
 
-  Tape(ParameterGradients* parameters, Mode mode) : parameters_(parameters), mode_(mode) {}
+  Tape(ParameterGradients* parameters, Mode mode, float auxiliary_scale = 0)
+      : parameters_(parameters), mode_(mode), auxiliary_scale_(auxiliary_scale) {}
 
   ParameterGradients* parameters_;
   Mode mode_;
+  float auxiliary_scale_;
   TensorKeeper* keeper_ = nullptr;
   std::vector<Entry> entries_;
   std::vector<Tensor> gradients_;  ///< By node.

@@ -191,6 +191,8 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
 
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
+  // The loss is a sum over targets: what is a mean over the batch weighs as much as all of them.
+  tape.SetAuxiliaryScale(gradient_scale.value * static_cast<float>(batch.target_count));
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
   WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);

@@ -193,6 +193,8 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"layer_norm", "norm backward"},
       {"linear", "linear backward"},
       {"linear_fp8", "linear backward, whose rounding differs"},
+      {"moe_combine", "experts backward"},
+      {"moe_route", "experts backward"},
       {"norm_stat", "a measurement"},
       {"optimizer", "an update"},
       {"orthogonalize", "an update"},

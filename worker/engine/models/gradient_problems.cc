@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/dropout.h"
 #include "worker/engine/nn/embedding.h"
+#include "worker/engine/nn/mixture_of_experts.h"
 #include "worker/engine/nn/mlp.h"
 #include "worker/engine/nn/norm.h"
 #include "worker/engine/nn/rows.h"
@@ -126,6 +128,15 @@ Problem LinearProblem(Sides& sides) {
   return p;
 }
 
+// `layers`: gate, up and down.
+Matrix GatedMlp(const Matrix& x, const Matrix* layers) {
+  Matrix inner =
+      Map(Product(x, layers[0], nullptr), [](double v) { return v / (1 + std::exp(-v)); });
+  const Matrix up = Product(x, layers[1], nullptr);
+  for (size_t i = 0; i < up.values.size(); ++i) inner.values[i] *= up.values[i];
+  return Product(inner, layers[2], nullptr);
+}
+
 Problem MlpProblem(Sides& sides, MlpActivation activation) {
   Problem p;
   const bool gated = activation == MlpActivation::kSwiGlu;
@@ -143,18 +154,57 @@ Problem MlpProblem(Sides& sides, MlpActivation activation) {
     return One(mlp->Forward(c, t, in[0]));
   };
   p.reference = [gated, activation](const std::vector<Matrix>& in) {
-    if (gated) {
-      Matrix inner =
-          Map(Product(in[0], in[1], nullptr), [](double x) { return x / (1 + std::exp(-x)); });
-      const Matrix up = Product(in[0], in[2], nullptr);
-      for (size_t i = 0; i < up.values.size(); ++i) inner.values[i] *= up.values[i];
-      return std::vector<Matrix>{Product(inner, in[3], nullptr)};
-    }
+    if (gated) return std::vector<Matrix>{GatedMlp(in[0], &in[1])};
     const auto form =
         activation == MlpActivation::kErfGelu ? kernels::GeluForm::kErf : kernels::GeluForm::kTanh;
     const Matrix inner =
         Map(Product(in[0], in[1], &in[2]), [form](double x) { return GeluOf(x, form); });
     return std::vector<Matrix>{Product(inner, in[3], &in[4])};
+  };
+  return p;
+}
+
+Problem MixtureProblem(Sides& sides, double capacity) {
+  Problem p;
+  const int64_t experts = 1 + sides.Below(5);
+  const MixtureOfExpertsOptions options{.name = "moe",
+                                        .width = sides.Draw(),
+                                        .inner = sides.Draw(),
+                                        .experts = experts,
+                                        .per_token = 1 + sides.Below(experts),
+                                        .capacity = capacity};
+  auto moe = std::make_shared<MixtureOfExperts>(p.parameters.get(), options, DType::kF32);
+  p.inputs = {sides.Normal(sides.Draw(), options.width)};
+  p.prepare = [moe](Context& c) { return moe->Pack(c, Repack::kAll); };
+  p.run = [moe](Context& c, Tape& t, const std::vector<Value>& in) {
+    return One(moe->Forward(c, t, in[0]));
+  };
+  p.reference = [options](const std::vector<Matrix>& in) {
+    const Matrix &x = in[0], logits = Product(x, in[1], nullptr);
+    Matrix y(x.rows, x.columns);
+    const double mean =
+        static_cast<double>(x.rows * options.per_token) / static_cast<double>(options.experts);
+    std::vector<double> left(static_cast<size_t>(options.experts),
+                             options.capacity == 0 ? 1e9 : std::ceil(options.capacity * mean));
+    for (int64_t r = 0; r < x.rows; ++r) {
+      std::vector<int64_t> order(static_cast<size_t>(options.experts));
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int64_t a, int64_t b) { return logits.at(r, a) > logits.at(r, b); });
+      order.resize(static_cast<size_t>(options.per_token));
+      double sum = 0;
+      for (const int64_t e : order) sum += std::exp(logits.at(r, e));
+      Matrix row(1, x.columns);
+      std::copy_n(x.values.begin() + r * x.columns, x.columns, row.values.begin());
+      for (const int64_t e : order) {
+        if (left[e]-- <= 0) continue;
+        const Matrix result = GatedMlp(row, &in[2 + 3 * e]);
+        for (int64_t c = 0; c < x.columns; ++c) {
+          y.at(r, c) += std::exp(logits.at(r, e)) / sum * result.values[c];
+        }
+      }
+    }
+    return std::vector<Matrix>{y};
   };
   return p;
 }
@@ -531,6 +581,9 @@ std::vector<Operation> Operations() {
       {"mlp backward", "mlp", mlp(MlpActivation::kGelu)},
       {"mlp backward", "mlp by erf", mlp(MlpActivation::kErfGelu)},
       {"mlp backward", "gated mlp", mlp(MlpActivation::kSwiGlu)},
+      {"experts backward", "experts", [](Sides& sides) { return MixtureProblem(sides, 0); }},
+      {"experts backward", "experts that are full",
+       [](Sides& sides) { return MixtureProblem(sides, 1); }},
       {"norm backward", "layer norm",
        [](Sides& sides) { return NormProblem(sides, NormKind::kLayer); }},
       {"norm backward", "rms norm",

@@ -10,6 +10,18 @@ NormOptions RmsNorm(const ModelSpec& spec, const std::string& name) {
   return {name, spec.width, spec.norm_epsilon, NormKind::kRms};
 }
 
+std::optional<MixtureOfExpertsOptions> Experts(const ModelSpec& spec, const std::string& block) {
+  if (spec.experts == 0) return std::nullopt;
+  return MixtureOfExpertsOptions{
+      .name = block + ".block_sparse_moe",
+      .width = spec.width,
+      .inner = MlpWidth(spec),
+      .experts = spec.experts,
+      .per_token = spec.experts_per_token,
+      .capacity = spec.expert_capacity,
+      .balance = spec.router_aux_loss / static_cast<double>(spec.layers)};
+}
+
 TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const RotaryTable> rotary,
                               int64_t index) {
   const std::string name = "model.layers." + std::to_string(index);
@@ -36,6 +48,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const Rotar
                   .width = spec.width,
                   .inner = MlpWidth(spec),
                   .bias = false},
+          .experts = Experts(spec, name),
           .dropout = spec.dropout,
           .attention_dropout = attention + "dropout",
           .mlp_dropout = mlp + "dropout"};

@@ -116,6 +116,22 @@ Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
   return OkStatus();
 }
 
+Status ValidateExperts(const Context& context, const ModelSpec& spec, const ModelOptions& options) {
+  if (spec.experts == 0) return OkStatus();
+  const std::string named = "model.experts " + Text(spec.experts);
+  if (context.stream.device.type == DeviceType::kCuda) {
+    return UnavailableError(named + " are for CPUs; hint: resources.device cpu");
+  }
+  if (options.precision->fp8_blocks || options.tensor != nullptr || options.context != nullptr ||
+      options.pipeline || options.update_ranks > 1 || options.offload ||
+      options.offload_activations || options.activation_bits > 0) {
+    return InvalidError(named +
+                        " do not go with precision fp8, ranks that share matrices, sequences, "
+                        "blocks or updates, offload, or compressed activations");
+  }
+  return OkStatus();
+}
+
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   if (options.shard_values && options.precision->fp8_blocks) {
     return InvalidError("plan.zero_stage 3 does not go with precision fp8; hint: bf16");
@@ -163,6 +179,7 @@ Result<Value> Model::Stage(Context&, Tape&, int64_t, Value, const TokenBatch&,
 Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
                                                         const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
+  WEFT_RETURN_IF_ERROR(ValidateExperts(context, spec, options));
   if (HeadOf(spec) != "causal_lm") {
     return InvalidError("a model with model.head " + HeadOf(spec) +
                         " does not predict the next token");
@@ -175,6 +192,7 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
 Result<std::unique_ptr<Model>> NewModel(Context& context, const ModelSpec& spec,
                                         const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
+  WEFT_RETURN_IF_ERROR(ValidateExperts(context, spec, options));
   if (options.pipeline) WEFT_RETURN_IF_ERROR(ValidateStages(spec, *options.pipeline));
   if (spec.family == "bert") {
     return Ready<Model>(context, options, std::make_unique<Bert>(spec, options));

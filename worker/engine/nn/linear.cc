@@ -137,6 +137,13 @@ Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x
     WEFT_ASSIGN_OR_RETURN(active->value,
                           Tensor::New(context, Component::kWorkspace, y.dtype(), y.shape()));
   }
+  WEFT_RETURN_IF_ERROR(ApplyTo(context, tape, x, y, active));
+  return y;
+}
+
+Status Linear::ApplyTo(Context& context, const Tape& tape, const Tensor& x, const Tensor& y,
+                       GeluValue* active) const {
+  if (x.shape().Rows() == 0) return OkStatus();
   if (fp8_ == nullptr) {
     kernels::LinearForwardArgs args{.x = x, .weight = weight_.packed(), .y = y};
     if (adds_bias_) args.bias = Bias();
@@ -156,7 +163,7 @@ Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x
     }
   }
   CountProduct(context, x.shape().Rows(), in_features_, out_features_);
-  return y;
+  return OkStatus();
 }
 
 Result<Linear::OutputGradient> Linear::Prepare(Context& context, const Tape& tape, Tensor dy,
@@ -173,10 +180,15 @@ Result<Linear::OutputGradient> Linear::Prepare(Context& context, const Tape& tap
 
 Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy,
                                      const Tensor& before, const GeluValue& active) const {
-  ProfileScope scope(context.profiler, "linear backward");
-  const int64_t rows = dy.dy.shape().Rows();
   WEFT_ASSIGN_OR_RETURN(Tensor dx, Tensor::New(context, Component::kWorkspace, weight_.compute(),
-                                               {rows, in_features_}));
+                                               {dy.dy.shape().Rows(), in_features_}));
+  WEFT_RETURN_IF_ERROR(InputGradientTo(context, dy, dx, before, active));
+  return dx;
+}
+
+Status Linear::InputGradientTo(Context& context, const OutputGradient& dy, const Tensor& dx,
+                               const Tensor& before, const GeluValue& active) const {
+  ProfileScope scope(context.profiler, "linear backward");
   if (fp8_ == nullptr) {
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(context.stream, {.dy = dy.dy,
                                                                        .weight = weight_.packed(),
@@ -192,8 +204,8 @@ Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy,
           kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form}));
     }
   }
-  CountProduct(context, rows, in_features_, out_features_);
-  return dx;
+  CountProduct(context, dy.dy.shape().Rows(), in_features_, out_features_);
+  return OkStatus();
 }
 
 // The gradients that `to` names of `columns` columns of y from `column` on.
@@ -218,6 +230,7 @@ Status Linear::WeightProduct(Context& context, const Tensor& x, const Fp8Tensor&
 Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
                                  const OutputGradient& dy) const {
   ProfileScope scope(context.profiler, "linear: weight gradient");
+  if (x.shape().Rows() == 0) return AddNoGradient(context, tape);
   Fp8Tensor x8;
   if (fp8_ != nullptr && TrainsWeight(tape)) {
     WEFT_ASSIGN_OR_RETURN(x8,
@@ -259,6 +272,17 @@ Status Linear::AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
   for (int64_t i = 0; i < outputs; ++i) {
     WEFT_RETURN_IF_ERROR(gradients.Done(weight_.index() + i));
     if (bias_ >= 0) WEFT_RETURN_IF_ERROR(gradients.Done(bias_ + i));
+  }
+  return OkStatus();
+}
+
+Status Linear::AddNoGradient(Context& context, Tape& tape) const {
+  for (int64_t i = 0; i < weight_.count(); ++i) {
+    for (const int64_t index : {weight_.index() + i, bias_ < 0 ? -1 : bias_ + i}) {
+      if (index < 0) continue;
+      WEFT_RETURN_IF_ERROR(tape.parameters().Add(context, index).status());
+      WEFT_RETURN_IF_ERROR(tape.parameters().Done(index));
+    }
   }
   return OkStatus();
 }

@@ -118,6 +118,10 @@ class Linear {
   Result<Tensor> Apply(Context& context, const Tape& tape, const Tensor& x,
                        GeluValue* active = nullptr) const;
 
+  /// The same into the rows `y`, which may be none.
+  Status ApplyTo(Context& context, const Tape& tape, const Tensor& x, const Tensor& y,
+                 GeluValue* active = nullptr) const;
+
   /// The gradient of y as the products of the backward pass read it.
   struct OutputGradient {
     Tensor dy;
@@ -130,8 +134,11 @@ class Linear {
   /// `value`, where there is one, becomes x again.
   Result<Tensor> InputGradient(Context& context, const OutputGradient& dy,
                                const Tensor& before = {}, const GeluValue& active = {}) const;
+  /// The same into the rows `dx`.
+  Status InputGradientTo(Context& context, const OutputGradient& dy, const Tensor& dx,
+                         const Tensor& before = {}, const GeluValue& active = {}) const;
   /// Adds the gradients of W and b where they are trained; the last word on both from the use that
-  /// Use announced.
+  /// Use announced. x may have no rows.
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& x,
                            const OutputGradient& dy) const;
   /// Announces a use of W and b in the forward pass.
@@ -141,6 +148,8 @@ class Linear {
 
  private:
   bool TrainsWeight(const Tape& tape) const;
+  /// What AddWeightGradient does of an x without rows.
+  Status AddNoGradient(Context& context, Tape& tape) const;
   TensorView Bias() const;
   Status WeightProduct(Context& context, const Tensor& x, const Fp8Tensor& x8,
                        const OutputGradient& dy, int64_t column, int64_t columns,

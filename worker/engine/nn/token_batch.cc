@@ -149,6 +149,7 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   out.sequences = batch.sequences;
   out.length = batch.length;
   out.count = batch.sequences * batch.length;
+  out.target_count = batch.target_count;
   out.first_sequence = first_sequence;
   out.first_token = first_sequence * (batch.stride > 0 ? batch.stride : batch.length);
   return out;

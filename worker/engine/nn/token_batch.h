@@ -42,6 +42,7 @@ struct TokenBatch {
   int64_t sequences = 0;
   int64_t length = 0;          ///< Tokens per row.
   int64_t count = 0;           ///< sequences * length
+  int64_t target_count = 0;    ///< Targets that are not ignored.
   int64_t first_sequence = 0;  ///< Index of row 0 in the global batch.
   int64_t first_token = 0;     ///< Index of token 0 in the global batch; keys the dropout masks.
 

@@ -12,12 +12,17 @@ TransformerBlock::TransformerBlock(ParameterSet* parameters, const TransformerBl
       attention_dropout_(options.attention_dropout, options.dropout),
       mlp_branch_(parameters, options.mlp_norm, options.norm_position,
                   {options.branch_scaling, options.mlp.down, options.mlp.width}),
-      mlp_(parameters, options.mlp, products),
-      mlp_dropout_(options.mlp_dropout, options.dropout) {}
+      mlp_dropout_(options.mlp_dropout, options.dropout) {
+  if (options.experts) {
+    experts_.emplace(parameters, *options.experts, products);
+  } else {
+    mlp_.emplace(parameters, options.mlp, products);
+  }
+}
 
 Status TransformerBlock::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(attention_.Pack(context, what));
-  return mlp_.Pack(context, what);
+  return experts_ ? experts_->Pack(context, what) : mlp_->Pack(context, what);
 }
 
 Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const Residual& x,
@@ -32,7 +37,8 @@ Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const R
     return attention_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
   };
   const auto transform = [&](const Value& in) -> Result<Value> {
-    WEFT_ASSIGN_OR_RETURN(Value out, mlp_.Forward(context, tape, in));
+    WEFT_ASSIGN_OR_RETURN(Value out, experts_ ? experts_->Forward(context, tape, in)
+                                              : mlp_->Forward(context, tape, in));
     return mlp_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
   };
   WEFT_ASSIGN_OR_RETURN(Residual attended, attention_branch_.Forward(context, tape, x, attend));

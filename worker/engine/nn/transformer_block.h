@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "worker/engine/nn/dropout.h"
+#include "worker/engine/nn/mixture_of_experts.h"
 #include "worker/engine/nn/mlp.h"
 #include "worker/engine/nn/residual.h"
 #include "worker/engine/nn/self_attention.h"
@@ -17,6 +19,7 @@ struct TransformerBlockOptions {
   SelfAttentionOptions attention;
   NormOptions mlp_norm;
   MlpOptions mlp;
+  std::optional<MixtureOfExpertsOptions> experts;  ///< In the place of mlp.
   double dropout = 0;             ///< Of what attention and the MLP add to the stream.
   std::string attention_dropout;  ///< Name of the site.
   std::string mlp_dropout;
@@ -30,7 +33,7 @@ struct BlockUse {
   bool recompute_attention = false;
 };
 
-/// Self-attention, then an MLP, each within a residual branch.
+/// Self-attention, then an MLP or a mixture of them, each within a residual branch.
 class TransformerBlock {
  public:
   TransformerBlock(ParameterSet* parameters, const TransformerBlockOptions& options,
@@ -46,7 +49,8 @@ class TransformerBlock {
   SelfAttention attention_;
   Dropout attention_dropout_;
   ResidualBranch mlp_branch_;
-  Mlp mlp_;
+  std::optional<Mlp> mlp_;
+  std::optional<MixtureOfExperts> experts_;
   Dropout mlp_dropout_;
 };
 

@@ -151,6 +151,33 @@ TEST(PredictMemoryTest, ActivationsOfEveryPolicyAreWithinOnePercent) {
   }
 }
 
+ModelSpec Mixtral(int64_t layers, int64_t context) {
+  ModelSpec model = Model(layers, 4, 700, context);
+  model.family = "llama";
+  model.kv_heads = 1;
+  model.mlp_width = 96;
+  model.experts = 4;
+  return model;
+}
+
+TEST(PredictMemoryTest, ActivationsOfExpertsAreWithinOnePercent) {
+  const ModelSpec model = Mixtral(6, 128);
+  for (const char* precision : {"fp32", "bf16"}) {
+    SCOPED_TRACE(precision);
+    CheckActivations(model, precision, {}, 1);
+    CheckActivations(model, precision, std::vector<std::string>(6, "attention"), 1);
+    CheckActivations(model, precision, {"recompute", "recompute", "recompute", "attention"}, 2);
+    CheckActivations(model, precision, std::vector<std::string>(6, "recompute"), 1);
+    CheckActivations(model, precision, std::vector<std::string>(6, "recompute"), 4);
+  }
+}
+
+TEST(PredictMemoryTest, HoldsForExperts) {
+  for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
+    for (int64_t recomputed : {0, 2, 3}) CheckPrediction(Mixtral(3, 256), 2, precision, recomputed);
+  }
+}
+
 TEST(PredictMemoryTest, CompressedActivationsAreWithinOnePercent) {
   for (const char* family : {"gpt2", "llama"}) {
     ModelSpec model = Model(4, 4, 700, 256);
@@ -277,8 +304,10 @@ TEST(PredictMemoryTest, HoldsForEncoders) {
 // The operations that the planner counts are those that the engine counts while it runs.
 TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   ModelSpec gpt2 = Model(2, 4, 700, 64);
-  for (ModelSpec model : {gpt2, Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+  for (ModelSpec model :
+       {gpt2, Mixtral(2, 64), Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
     for (bool frozen : {false, true}) {
+      if (frozen && model.experts > 0) continue;
       SCOPED_TRACE(model.family + " " + model.head + (frozen ? ", frozen" : ""));
       if (frozen) {
         model.freeze = {model.family == "gpt2" ? "transformer.w*" : "*.embeddings.*", "*.0.*"};

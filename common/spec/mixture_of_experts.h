@@ -1,0 +1,12 @@
+#pragma once
+
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// Whether a model with model.experts can be trained as the job says. kInvalid names what does not
+/// go with it. An imported model is looked at once its sizes are known.
+Status CheckMixtureOfExperts(const JobSpec& job);
+
+}  // namespace weft

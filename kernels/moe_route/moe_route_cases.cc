@@ -1,0 +1,111 @@
+#include "kernels/moe_route/moe_route.h"
+
+#include "kernels/moe_route/moe_route_ref.h"
+#include "kernels/testing/all_cases.h"
+
+namespace weft::kernels::testing {
+namespace {
+
+struct Sizes {
+  int64_t tokens, experts, k;
+};
+
+std::string NameOf(const char* op, const Sizes& sizes, DType dtype) {
+  return std::string(op) + "/" + std::to_string(sizes.tokens) + "x" +
+         std::to_string(sizes.experts) + "/k" + std::to_string(sizes.k) + "/" +
+         std::string(DTypeName(dtype));
+}
+
+std::vector<ref::Route> Routes(const std::vector<double>& logits, const Sizes& sizes) {
+  std::vector<ref::Route> routes;
+  for (int64_t token = 0; token < sizes.tokens; ++token) {
+    const auto begin = logits.begin() + token * sizes.experts;
+    routes.push_back(ref::RouteToken({begin, begin + sizes.experts}, sizes.k));
+  }
+  return routes;
+}
+
+// One field of all routes, row by row.
+template <class T>
+std::vector<double> Joined(const std::vector<ref::Route>& routes,
+                           std::vector<T> ref::Route::*field) {
+  std::vector<double> all;
+  for (const ref::Route& route : routes) {
+    for (const T value : route.*field) all.push_back(static_cast<double>(value));
+  }
+  return all;
+}
+
+OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
+  const auto [tokens, experts, k] = sizes;
+  return {NameOf("moe_route", sizes, dtype), use, [=](OpRun& run) {
+            TestTensor& logits = run.Input(dtype, {tokens, experts}, 0, 3.0);
+            const auto routes = [=, &logits] { return Routes(logits.InitialValues(), sizes); };
+            TestTensor& probabilities =
+                run.Output("probabilities", DType::kF32, {tokens, experts}, 0, experts,
+                           [=] { return Joined(routes(), &ref::Route::probabilities); });
+            TestTensor& chosen = run.Output("chosen", DType::kI32, {tokens, k}, 0, 1,
+                                            [=] { return Joined(routes(), &ref::Route::chosen); });
+            TestTensor& weights = run.Output("weights", DType::kF32, {tokens, k}, 0, experts, [=] {
+              return Joined(routes(), &ref::Route::weights);
+            });
+            const MoeRouteArgs args = {logits.view(), probabilities.view(), chosen.view(),
+                                       weights.view()};
+            run.run = [args](const Stream& stream) { return MoeRoute(stream, args); };
+            run.bytes = static_cast<double>(logits.view().Bytes() + probabilities.view().Bytes());
+          }};
+}
+
+OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
+  const auto [tokens, experts, k] = sizes;
+  return {
+      NameOf("moe_route_backward", sizes, dtype), use, [=](OpRun& run) {
+        TestTensor& logits = run.Input(DType::kF32, {tokens, experts}, 0, 3.0);
+        const auto routes = Routes(logits.InitialValues(), sizes);
+        TestTensor& probabilities = run.tensors.emplace_back(DType::kF32, Shape{tokens, experts})
+                                        .Assign(Joined(routes, &ref::Route::probabilities));
+        TestTensor& chosen = run.tensors.emplace_back(DType::kI32, Shape{tokens, k})
+                                 .Assign(Joined(routes, &ref::Route::chosen));
+        TestTensor& weights = run.tensors.emplace_back(DType::kF32, Shape{tokens, k})
+                                  .Assign(Joined(routes, &ref::Route::weights));
+        TestTensor& dweights = run.Input(DType::kF32, {tokens, k});
+        TestTensor& balance = run.Input(DType::kF32, {experts});
+        TestTensor& dlogits = run.Output(
+            "dlogits", dtype, {tokens, experts}, 0, 4 * experts, [=, &dweights, &balance] {
+              const std::vector<double> d = dweights.InitialValues();
+              std::vector<double> all;
+              for (int64_t token = 0; token < tokens; ++token) {
+                const auto begin = d.begin() + token * k;
+                const auto one = ref::RouteTokenGradient(routes[token], {begin, begin + k},
+                                                         balance.InitialValues());
+                all.insert(all.end(), one.begin(), one.end());
+              }
+              return all;
+            });
+        const MoeRouteBackwardArgs args = {probabilities.view(), chosen.view(),  weights.view(),
+                                           dweights.view(),      balance.view(), dlogits.view()};
+        run.run = [args](const Stream& stream) { return MoeRouteBackward(stream, args); };
+        run.bytes = static_cast<double>(dlogits.view().Bytes() + probabilities.view().Bytes());
+      }};
+}
+
+}  // namespace
+
+std::vector<OpCase> MoeRouteCases() {
+  std::vector<OpCase> cases;
+  for (DType dtype : kFloatTypes) {
+    const auto add = [&](const Sizes& sizes, CaseUse use) {
+      cases.push_back(ForwardCase(sizes, dtype, use));
+      cases.push_back(BackwardCase(sizes, dtype, use));
+    };
+    add({0, 4, 2}, CaseUse::kTest);
+    add({1, 1, 1}, CaseUse::kTest);
+    add({5, 3, 3}, CaseUse::kTest);
+    add({700, 8, 2}, CaseUse::kTest);
+    add({33, 64, 6}, CaseUse::kTest);
+    add({16384, 8, 2}, CaseUse::kSpeed);
+  }
+  return cases;
+}
+
+}  // namespace weft::kernels::testing

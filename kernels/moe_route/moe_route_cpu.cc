@@ -1,0 +1,184 @@
+#include "kernels/moe_route/moe_route.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/argument_check.h"
+#include "kernels/cpu/float_types.h"
+#include "kernels/cpu/parallel.h"
+
+namespace weft::kernels::cpu {
+namespace {
+
+// Logits a thread must have for a parallel region to pay.
+constexpr int64_t kGrain = 2048;
+
+// Calls fn(token) for each one.
+template <class Fn>
+void ForTokens(int64_t tokens, int64_t experts, Fn&& fn) {
+  ParallelFor(tokens, kGrain / std::max<int64_t>(experts, 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) fn(token);
+  });
+}
+
+template <class T>
+void Softmax(const T* logits, int64_t experts, float* probabilities) {
+  float largest = ToFloat(logits[0]);
+  for (int64_t e = 1; e < experts; ++e) largest = std::max(largest, ToFloat(logits[e]));
+  float sum = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    probabilities[e] = std::exp(ToFloat(logits[e]) - largest);
+    sum += probabilities[e];
+  }
+  for (int64_t e = 0; e < experts; ++e) probabilities[e] /= sum;
+}
+
+// The largest ones by selection, for k is small. By logits, since different ones may have the same
+// probability in f32. Where all are NaN the first.
+template <class T>
+void Choose(const T* logits, int64_t experts, int64_t k, int32_t* chosen) {
+  for (int64_t i = 0; i < k; ++i) {
+    int32_t best = -1;
+    for (int32_t e = 0; e < experts; ++e) {
+      if (std::find(chosen, chosen + i, e) != chosen + i) continue;
+      if (best < 0 || ToFloat(logits[e]) > ToFloat(logits[best])) best = e;
+    }
+    chosen[i] = best;
+  }
+}
+
+Status CheckRoute(const Stream& stream, const MoeRouteArgs& args) {
+  ArgumentCheck check(stream, "MoeRoute");
+  check
+      .That(args.logits.shape.rank == 2 && args.chosen.shape.rank == 2,
+            "logits and chosen must be matrices")
+      .That(args.chosen.shape[1] >= 1 && args.chosen.shape[1] <= args.logits.shape[1],
+            "so many experts cannot be chosen");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const Shape all = args.logits.shape, some = {all[0], args.chosen.shape[1]};
+  return check.Tensor("logits", args.logits, all, kFloatTypes)
+      .ContiguousTensor("probabilities", args.probabilities, all, {DType::kF32})
+      .ContiguousTensor("chosen", args.chosen, some, {DType::kI32})
+      .ContiguousTensor("weights", args.weights, some, {DType::kF32})
+      .status();
+}
+
+Status CheckBackward(const Stream& stream, const MoeRouteBackwardArgs& args) {
+  ArgumentCheck check(stream, "MoeRouteBackward");
+  check.That(args.probabilities.shape.rank == 2 && args.chosen.shape.rank == 2,
+             "probabilities and chosen must be matrices");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const Shape all = args.probabilities.shape, some = {all[0], args.chosen.shape[1]};
+  return check.ContiguousTensor("probabilities", args.probabilities, all, {DType::kF32})
+      .ContiguousTensor("chosen", args.chosen, some, {DType::kI32})
+      .ContiguousTensor("weights", args.weights, some, {DType::kF32})
+      .ContiguousTensor("dweights", args.dweights, some, {DType::kF32})
+      .ContiguousTensor("balance", args.balance, {all[1]}, {DType::kF32})
+      .Tensor("dlogits", args.dlogits, all, kFloatTypes)
+      .status();
+}
+
+Status CheckDispatch(const Stream& stream, const MoeDispatchArgs& args) {
+  ArgumentCheck check(stream, "MoeDispatch");
+  check.That(args.chosen.shape.rank == 2, "chosen must be a matrix")
+      .That(args.wanted_count.shape.rank == 1, "wanted_count must be a vector")
+      .That(args.capacity >= 0, "the capacity is negative");
+  WEFT_RETURN_IF_ERROR(check.status());
+  const Shape some = args.chosen.shape, experts = args.wanted_count.shape;
+  check.ContiguousTensor("chosen", args.chosen, some, {DType::kI32})
+      .ContiguousTensor("rows", args.rows, {some.Elements()}, {DType::kI32})
+      .ContiguousTensor("places", args.places, some, {DType::kI32})
+      .ContiguousTensor("wanted_count", args.wanted_count, experts, {DType::kI32})
+      .ContiguousTensor("taken_count", args.taken_count, experts, {DType::kI32});
+  WEFT_RETURN_IF_ERROR(check.status());
+  const auto* chosen = args.chosen.As<int32_t>();
+  for (int64_t i = 0; i < some.Elements(); ++i) {
+    if (chosen[i] >= 0 && chosen[i] < experts[0]) continue;
+    return InvalidError("MoeDispatch: chosen[" + std::to_string(i / some[1]) + ", " +
+                        std::to_string(i % some[1]) + "] is " + std::to_string(chosen[i]) +
+                        ", outside of [0, " + std::to_string(experts[0]) + ")");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status MoeRoute(const Stream& stream, const MoeRouteArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckRoute(stream, args));
+  const int64_t experts = args.logits.shape[1], k = args.chosen.shape[1];
+  WithFloatType(args.logits.dtype, [&]<class T>() {
+    ForTokens(args.logits.shape[0], experts, [&](int64_t token) {
+      const T* logits = args.logits.As<T>() + token * args.logits.row_stride;
+      float* probabilities = args.probabilities.As<float>() + token * experts;
+      int32_t* chosen = args.chosen.As<int32_t>() + token * k;
+      float* weights = args.weights.As<float>() + token * k;
+      Softmax(logits, experts, probabilities);
+      Choose(logits, experts, k, chosen);
+      float sum = 0;
+      for (int64_t i = 0; i < k; ++i) sum += probabilities[chosen[i]];
+      for (int64_t i = 0; i < k; ++i) weights[i] = probabilities[chosen[i]] / sum;
+    });
+  });
+  return OkStatus();
+}
+
+// Weights are a softmax over the chosen ones' logits alone, so what they pass on touches no others.
+Status MoeRouteBackward(const Stream& stream, const MoeRouteBackwardArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckBackward(stream, args));
+  const int64_t experts = args.probabilities.shape[1], k = args.chosen.shape[1];
+  const auto* balance = args.balance.As<float>();
+  WithFloatType(args.dlogits.dtype, [&]<class T>() {
+    ForTokens(args.probabilities.shape[0], experts, [&](int64_t token) {
+      const float* probabilities = args.probabilities.As<float>() + token * experts;
+      const int32_t* chosen = args.chosen.As<int32_t>() + token * k;
+      const float* weights = args.weights.As<float>() + token * k;
+      const float* dweights = args.dweights.As<float>() + token * k;
+      T* dlogits = args.dlogits.As<T>() + token * args.dlogits.row_stride;
+      float mean_balance = 0, mean_dweight = 0;
+      for (int64_t e = 0; e < experts; ++e) mean_balance += probabilities[e] * balance[e];
+      for (int64_t i = 0; i < k; ++i) mean_dweight += weights[i] * dweights[i];
+      for (int64_t e = 0; e < experts; ++e) {
+        float gradient = probabilities[e] * (balance[e] - mean_balance);
+        const int32_t* found = std::find(chosen, chosen + k, static_cast<int32_t>(e));
+        if (found != chosen + k) {
+          gradient += weights[found - chosen] * (dweights[found - chosen] - mean_dweight);
+        }
+        dlogits[e] = FromFloat<T>(gradient);
+      }
+    });
+  });
+  return OkStatus();
+}
+
+Status MoeDispatch(const Stream& stream, const MoeDispatchArgs& args) {
+  WEFT_RETURN_IF_ERROR(CheckDispatch(stream, args));
+  const int64_t choices = args.chosen.shape.Elements(), k = args.chosen.shape[1];
+  const int64_t experts = args.wanted_count.shape[0];
+  const auto* chosen = args.chosen.As<int32_t>();
+  auto* rows = args.rows.As<int32_t>();
+  auto* places = args.places.As<int32_t>();
+  auto* wanted = args.wanted_count.As<int32_t>();
+  auto* taken = args.taken_count.As<int32_t>();
+  std::fill(wanted, wanted + experts, 0);
+  for (int64_t i = 0; i < choices; ++i) ++wanted[chosen[i]];
+  std::vector<int32_t> next(static_cast<size_t>(experts)), end(static_cast<size_t>(experts));
+  int32_t place = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    taken[e] = args.capacity == 0
+                   ? wanted[e]
+                   : static_cast<int32_t>(std::min<int64_t>(wanted[e], args.capacity));
+    next[e] = place;
+    end[e] = place += taken[e];
+  }
+  for (int64_t i = 0; i < choices; ++i) {
+    const int32_t e = chosen[i];
+    places[i] = next[e] < end[e] ? next[e]++ : -1;
+    if (places[i] >= 0) rows[places[i]] = static_cast<int32_t>(i / k);
+  }
+  std::fill(rows + place, rows + choices, -1);
+  return OkStatus();
+}
+
+}  // namespace weft::kernels::cpu

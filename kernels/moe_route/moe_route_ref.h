@@ -1,0 +1,64 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace weft::kernels::ref {
+
+/// What a router makes of one token, in float64.
+struct Route {
+  std::vector<double> probabilities;
+  std::vector<int64_t> chosen;
+  std::vector<double> weights;
+};
+
+inline Route RouteToken(const std::vector<double>& logits, int64_t k) {
+  Route route;
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double logit : logits) sum += std::exp(logit - largest);
+  for (const double logit : logits) {
+    route.probabilities.push_back(std::exp(logit - largest) / sum);
+  }
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
+  route.chosen.assign(order.begin(), order.begin() + k);
+  double share = 0;
+  for (const int64_t expert : route.chosen) share += route.probabilities[expert];
+  for (const int64_t expert : route.chosen) {
+    route.weights.push_back(route.probabilities[expert] / share);
+  }
+  return route;
+}
+
+/// Gradient of the logits of that token, by the chain rule written out: of the softmax, and of each
+/// weight in each probability.
+inline std::vector<double> RouteTokenGradient(const Route& route,
+                                              const std::vector<double>& dweights,
+                                              const std::vector<double>& balance) {
+  std::vector<double> dprobabilities = balance;
+  double share = 0;
+  for (const int64_t expert : route.chosen) share += route.probabilities[expert];
+  for (size_t i = 0; i < route.chosen.size(); ++i) {
+    for (size_t j = 0; j < route.chosen.size(); ++j) {
+      const double dweight = ((i == j ? 1 : 0) - route.weights[j]) / share;
+      dprobabilities[route.chosen[i]] += dweights[j] * dweight;
+    }
+  }
+  std::vector<double> dlogits(balance.size(), 0);
+  for (size_t i = 0; i < dlogits.size(); ++i) {
+    for (size_t j = 0; j < dlogits.size(); ++j) {
+      const double dprobability =
+          route.probabilities[j] * ((i == j ? 1 : 0) - route.probabilities[i]);
+      dlogits[i] += dprobabilities[j] * dprobability;
+    }
+  }
+  return dlogits;
+}
+
+}  // namespace weft::kernels::ref

@@ -1,0 +1,233 @@
+#include "worker/engine/nn/mixture_of_experts.h"
+
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "kernels/gather_rows/gather_rows.h"
+#include "kernels/moe_combine/moe_combine.h"
+#include "kernels/moe_route/moe_route.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace weft::engine {
+namespace {
+
+LinearOptions Layer(std::vector<ParameterSet::StackedPart> outputs, int64_t in) {
+  return {std::move(outputs), in, false};
+}
+
+std::vector<int64_t> Numbers(const Tensor& counts) {
+  const auto* begin = counts.As<int32_t>();
+  return {begin, begin + counts.shape()[0]};
+}
+
+}  // namespace
+
+struct MixtureOfExperts::Saved {
+  Tensor probabilities;         ///< [count, experts] f32
+  Tensor chosen;                ///< [count, per_token] i32
+  Tensor weights;               ///< [count, per_token] f32
+  Tensor places;                ///< [count, per_token] i32
+  std::vector<int64_t> wanted;  ///< By expert: how many tokens have chosen it ...
+  std::vector<int64_t> taken;   ///< ... and how many of them it takes.
+  Tensor inputs;                ///< [rows of all experts, width]
+  std::vector<Tensor> before;   ///< By expert: [its rows, 2 * inner]
+  Tensor results;               ///< As inputs.
+};
+
+MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& o,
+                                   const ProductOptions& products)
+    : options_(o), router_(parameters, Layer({{o.name + ".gate", o.experts}}, o.width), products) {
+  for (int64_t e = 0; e < o.experts; ++e) {
+    const std::string name = o.name + ".experts." + std::to_string(e);
+    experts_.push_back(
+        {{parameters,
+          Layer({{name + ".w1", o.inner, ParameterRole::kMlpUp},
+                 {name + ".w3", o.inner, ParameterRole::kMlpUp}},
+                o.width),
+          products},
+         {parameters, Layer({{name + ".w2", o.width, ParameterRole::kMlpDown}}, o.inner),
+          products}});
+  }
+}
+
+Status MixtureOfExperts::Pack(Context& context, Repack what) {
+  WEFT_RETURN_IF_ERROR(router_.Pack(context, what));
+  for (Expert& expert : experts_) {
+    WEFT_RETURN_IF_ERROR(expert.up.Pack(context, what));
+    WEFT_RETURN_IF_ERROR(expert.down.Pack(context, what));
+  }
+  return OkStatus();
+}
+
+bool MixtureOfExperts::Trains(const Tape& tape) const {
+  for (const Expert& expert : experts_) {
+    if (expert.up.Trains(tape) || expert.down.Trains(tape)) return true;
+  }
+  return false;
+}
+
+Status MixtureOfExperts::Route(Context& context, const Tape& tape, const Tensor& logits,
+                               Saved& saved) const {
+  const Shape choices = {logits.shape().Rows(), options_.per_token};
+  const auto make = [&](Tensor& tensor, DType dtype, const Shape& shape) -> Status {
+    WEFT_ASSIGN_OR_RETURN(tensor, Tensor::New(context, tape.component(), dtype, shape));
+    return OkStatus();
+  };
+  WEFT_RETURN_IF_ERROR(make(saved.probabilities, DType::kF32, logits.shape()));
+  WEFT_RETURN_IF_ERROR(make(saved.chosen, DType::kI32, choices));
+  WEFT_RETURN_IF_ERROR(make(saved.weights, DType::kF32, choices));
+  WEFT_RETURN_IF_ERROR(make(saved.places, DType::kI32, choices));
+  return kernels::MoeRoute(context.stream,
+                           {logits, saved.probabilities, saved.chosen, saved.weights});
+}
+
+Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, const Tensor& x,
+                                          Saved& saved) const {
+  const int64_t choices = saved.chosen.shape().Elements();
+  const double mean = static_cast<double>(choices) / static_cast<double>(options_.experts);
+  WEFT_ASSIGN_OR_RETURN(Tensor rows,
+                        Tensor::New(context, Component::kWorkspace, DType::kI32, {choices}));
+  WEFT_ASSIGN_OR_RETURN(
+      Tensor wanted, Tensor::New(context, Component::kWorkspace, DType::kI32, {options_.experts}));
+  WEFT_ASSIGN_OR_RETURN(Tensor taken,
+                        Tensor::New(context, Component::kWorkspace, DType::kI32, wanted.shape()));
+  WEFT_RETURN_IF_ERROR(kernels::MoeDispatch(
+      context.stream,
+      {.chosen = saved.chosen,
+       .capacity =
+           tape.differentiable() ? static_cast<int64_t>(std::ceil(options_.capacity * mean)) : 0,
+       .rows = rows,
+       .places = saved.places,
+       .wanted_count = wanted,
+       .taken_count = taken}));
+  saved.wanted = Numbers(wanted);
+  saved.taken = Numbers(taken);
+  const int64_t count = std::accumulate(saved.taken.begin(), saved.taken.end(), int64_t{0});
+  WEFT_ASSIGN_OR_RETURN(Tensor inputs,
+                        Tensor::New(context, tape.component(), x.dtype(), {count, options_.width}));
+  WEFT_RETURN_IF_ERROR(kernels::GatherRows(context.stream, {x, rows.Elements(0, count), inputs}));
+  return inputs;
+}
+
+Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, Saved& saved) const {
+  const int64_t inner = options_.inner;
+  int64_t first = 0;
+  for (size_t e = 0; e < experts_.size(); ++e) {
+    const int64_t count = saved.taken[e];
+    WEFT_ASSIGN_OR_RETURN(Tensor before,
+                          experts_[e].up.Apply(context, tape, saved.inputs.Rows(first, count)));
+    WEFT_ASSIGN_OR_RETURN(
+        Tensor active, Tensor::New(context, Component::kWorkspace, before.dtype(), {count, inner}));
+    WEFT_RETURN_IF_ERROR(kernels::SwiGluForward(
+        context.stream, {before.Columns(0, inner), before.Columns(inner, inner), active}));
+    WEFT_RETURN_IF_ERROR(
+        experts_[e].down.ApplyTo(context, tape, active, saved.results.Rows(first, count)));
+    saved.before.push_back(std::move(before));
+    first += count;
+  }
+  return OkStatus();
+}
+
+Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Value& x) const {
+  WEFT_ASSIGN_OR_RETURN(Value logits, router_.Forward(context, tape, x));
+  ProfileScope scope(context.profiler, "experts forward");
+  const auto saved = std::make_shared<Saved>();
+  WEFT_RETURN_IF_ERROR(Route(context, tape, logits.tensor, *saved));
+  logits.tensor = {};
+  WEFT_ASSIGN_OR_RETURN(saved->inputs, Dispatch(context, tape, x.tensor, *saved));
+  const DType dtype = x.tensor.dtype();
+  WEFT_ASSIGN_OR_RETURN(saved->results,
+                        Tensor::New(context, tape.component(), dtype, saved->inputs.shape()));
+  WEFT_RETURN_IF_ERROR(RunExperts(context, tape, *saved));
+  for (const Expert& expert : experts_) {
+    expert.up.Use(tape);
+    expert.down.Use(tape);
+  }
+  WEFT_ASSIGN_OR_RETURN(Tensor sum,
+                        Tensor::New(context, tape.component(), dtype, x.tensor.shape()));
+  WEFT_RETURN_IF_ERROR(
+      kernels::MoeCombine(context.stream, {saved->results, saved->places, saved->weights, sum}));
+  Value y =
+      tape.NewValue(std::move(sum), x.needs_gradient() || logits.needs_gradient() || Trains(tape));
+  if (!tape.Records(y)) return y;
+  tape.Record("experts backward", [this, saved, logits_node = logits.node, x_node = x.node,
+                                   y_node = y.node](Context& ctx, Tape& t) {
+    return Backward(ctx, t, *saved, logits_node, x_node, t.TakeGradient(y_node));
+  });
+  return y;
+}
+
+// In the places of what is saved: the gradients of gate and up in that of their values, and of the
+// inputs in that of the results'.
+Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved& saved,
+                                            bool for_input) const {
+  const int64_t inner = options_.inner;
+  int64_t first = 0;
+  for (size_t e = 0; e < experts_.size(); ++e) {
+    const Expert& expert = experts_[e];
+    const int64_t count = saved.taken[e];
+    const Tensor rows = saved.results.Rows(first, count), before = saved.before[e];
+    const Tensor gate = before.Columns(0, inner), up = before.Columns(inner, inner);
+    Tensor active;
+    if (count > 0) {
+      // The gradient of the activation, and then the activation itself.
+      WEFT_ASSIGN_OR_RETURN(active, expert.down.InputGradient(context, {rows, {}}));
+      WEFT_RETURN_IF_ERROR(kernels::SwiGluBackward(
+          context.stream,
+          {.dy = active, .gate = gate, .up = up, .dgate = gate, .dup = up, .y = active}));
+    } else {
+      active = gate;  // no rows
+    }
+    WEFT_RETURN_IF_ERROR(expert.down.AddWeightGradient(context, tape, active, {rows, {}}));
+    WEFT_RETURN_IF_ERROR(
+        expert.up.AddWeightGradient(context, tape, saved.inputs.Rows(first, count), {before, {}}));
+    if (for_input && count > 0) {
+      WEFT_RETURN_IF_ERROR(expert.up.InputGradientTo(context, {before, {}}, rows));
+    }
+    saved.before[e] = {};
+    first += count;
+  }
+  return OkStatus();
+}
+
+Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node,
+                                  int32_t x_node, Tensor dy) const {
+  const bool for_input = x_node != Value::kNoNode;
+  const int64_t count = saved.places.shape()[0];
+  WEFT_ASSIGN_OR_RETURN(Tensor dweights, Tensor::New(context, Component::kWorkspace, DType::kF32,
+                                                     saved.weights.shape()));
+  WEFT_RETURN_IF_ERROR(kernels::MoeCombineBackward(
+      context.stream, {dy, saved.results, saved.places, saved.weights, saved.results, dweights}));
+  const DType dtype = dy.dtype();
+  dy = {};
+  if (logits_node != Value::kNoNode) {
+    // Of experts * sum of f P: P is a mean over the tokens, f the share of the choices.
+    const auto tokens = static_cast<double>(count);
+    std::vector<float> balance;
+    for (const int64_t wanted : saved.wanted) {
+      balance.push_back(static_cast<float>(
+          options_.balance * static_cast<double>(tape.auxiliary_scale()) *
+          static_cast<double>(options_.experts) * static_cast<double>(wanted) / tokens / tokens));
+    }
+    WEFT_ASSIGN_OR_RETURN(Tensor dlogits, Tensor::New(context, Component::kWorkspace, dtype,
+                                                      saved.probabilities.shape()));
+    WEFT_RETURN_IF_ERROR(kernels::MoeRouteBackward(
+        context.stream, {.probabilities = saved.probabilities,
+                         .chosen = saved.chosen,
+                         .weights = saved.weights,
+                         .dweights = dweights,
+                         .balance = {balance.data(), DType::kF32, {options_.experts}},
+                         .dlogits = dlogits}));
+    WEFT_RETURN_IF_ERROR(tape.AddGradient(context, logits_node, std::move(dlogits)));
+  }
+  WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, for_input));
+  if (!for_input) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(
+      Tensor dx, Tensor::New(context, Component::kWorkspace, dtype, {count, options_.width}));
+  WEFT_RETURN_IF_ERROR(kernels::MoeCombine(context.stream, {saved.results, saved.places, {}, dx}));
+  return tape.AddGradient(context, x_node, std::move(dx));
+}
+
+}  // namespace weft::engine

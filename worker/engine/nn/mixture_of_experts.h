@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/engine/nn/linear.h"
+
+namespace weft::engine {
+
+struct MixtureOfExpertsOptions {
+  std::string
+      name;  ///< Parameters are `name`.gate.weight and `name`.experts.0.w1.weight and so on.
+  int64_t width = 0;
+  int64_t inner = 0;  ///< Of each expert.
+  int64_t experts = 0;
+  int64_t per_token = 2;
+  double capacity = 0;  ///< Tokens that an expert takes in training, over their mean; 0: all.
+  double balance = 0;   ///< Weight of the loss of load balancing.
+};
+
+/// A mixture of experts as Mixtral has it (Jiang et al. 2024, arXiv 2401.04088): a router gives
+/// each token to some of many MLPs, w2(silu(w1 x) * w3 x), and adds their results by its weights.
+/// The loss of load balancing (Fedus et al. 2021, arXiv 2101.03961) is experts * sum of f P over
+/// the experts, f being an expert's choices over tokens and P its mean probability, both of the
+/// micro-batch; it enters the gradients alone. For CPUs.
+class MixtureOfExperts {
+ public:
+  MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& options,
+                   const ProductOptions& products);
+
+  Status Pack(Context& context, Repack what);
+
+  /// [count, width] -> the same. Keeps x, what went to the experts, their values before the
+  /// activation and their results. In training an expert takes its first tokens, up to its
+  /// capacity; in evaluation all.
+  Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
+
+ private:
+  /// An MLP, of which one product makes gate and up.
+  struct Expert {
+    Linear up;
+    Linear down;
+  };
+  /// What the backward pass reads.
+  struct Saved;
+
+  Status Route(Context& context, const Tape& tape, const Tensor& logits, Saved& saved) const;
+  /// Copies of the rows of `x` in the order of the experts that take them.
+  Result<Tensor> Dispatch(Context& context, const Tape& tape, const Tensor& x, Saved& saved) const;
+  Status RunExperts(Context& context, const Tape& tape, Saved& saved) const;
+  /// saved.results hold the gradients of results, which become those of what the experts read.
+  Status RunExpertsBackward(Context& context, Tape& tape, Saved& saved, bool for_input) const;
+  Status Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node, int32_t x_node,
+                  Tensor dy) const;
+  bool Trains(const Tape& tape) const;
+
+  MixtureOfExpertsOptions options_;
+  Linear router_;
+  std::vector<Expert> experts_;
+};
+
+}  // namespace weft::engine
