@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention/attention_dropout.h"
 #include "kernels/stream.h"
 
 namespace weft::kernels {
@@ -23,9 +24,11 @@ struct AttentionForwardArgs {
   bool causal = true;
   int64_t window = 0;      ///< Causal only: keys seen, the query's own and those before; 0: all.
   TensorView out;          ///< [tokens, heads * head_dim] same type; overwritten
-  TensorView log_sum_exp;  ///< [heads, tokens] f32: log of each row's softmax denominator
+  TensorView log_sum_exp;  ///< [heads, tokens] f32: log of each row's softmax denominator, which
+                           ///< dropout does not change
   int64_t length = 0;      ///< Tokens of every sequence, where the caller knows that all have as
                        ///< many; 0: not known. Lets libraries in, and changes no result of ours.
+  AttentionDropout dropout = {};
 };
 
 struct AttentionBackwardArgs {

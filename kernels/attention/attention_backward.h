@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/attention_drop_simd.h"
 #include "kernels/attention/attention_tiles.h"
 
 namespace weft::kernels::cpu::WEFT_ISA {
@@ -47,8 +48,8 @@ struct BackwardScratch {
   Element* ds_rows;          ///< [kTile keys][kTile queries]
   Element* ds_pairs;         ///< [kTile / kPair][kTile][kPair]
   float* log_sum;            ///< [kAttentionSpan] log2 of the softmax denominators
-  float* row_dot;            ///< [kAttentionSpan] sum of dout * out
-  float* scales;             ///< [kAttentionSpan] the scale, over and over
+  float* row_dot;            ///< [kAttentionSpan] sum of dout * out, times the share that is kept
+  float* scales;             ///< [kAttentionSpan] the scale of dq, over and over
   float* dq;                 ///< [width][kSpanStride], transposed and not yet scaled
   float* dk;                 ///< [keys][width], not yet scaled
   float* dv;                 ///< [keys][width]
@@ -80,23 +81,27 @@ void RowDots(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t
 }
 
 /// From scores and dprobabilities (dP = V dout^T): P = 2^(factor * score - log_sum) and
-/// dS = P (dP - row_dot), in the layouts that the gradient products read.
-template <class Math>
+/// dS = P (dP - row_dot), in the layouts that the gradient products read. Of P, but not of the
+/// factor of dS, and of dP the dropped are zero; division by the share that is kept is left to the
+/// sums.
+template <class Math, class Dropout>
 WEFT_INLINE void GradientTile(const BackwardScratch<Math>& scratch, int64_t rows, int64_t columns,
-                              float factor, int64_t query) {
+                              float factor, int64_t query, Dropout dropout) {
   constexpr int kPair = Math::kPair;
   for (int64_t c = 0; c < columns; c += kLanes) {
     VecF base = -Load(scratch.log_sum + query + c);
     VecF dot = Load(scratch.row_dot + query + c);
     VecF scale = Set(factor);
+    dropout.BeginColumns(c);
     for (int64_t r = 0; r < rows; r += 2) {
+      dropout.NextTwoRows(r);
       int64_t at = r * kTile + c;
       VecF p0 = Exp2<Math::kExpDegree>(Fma(Load(scratch.scores + at), scale, base));
       VecF p1 = Exp2<Math::kExpDegree>(Fma(Load(scratch.scores + at + kTile), scale, base));
-      VecF ds0 = p0 * (Load(scratch.dprobabilities + at) - dot);
-      VecF ds1 = p1 * (Load(scratch.dprobabilities + at + kTile) - dot);
-      Math::StoreRow(scratch.p_rows + at, p0);
-      Math::StoreRow(scratch.p_rows + at + kTile, p1);
+      VecF ds0 = p0 * (dropout.Even(Load(scratch.dprobabilities + at)) - dot);
+      VecF ds1 = p1 * (dropout.Odd(Load(scratch.dprobabilities + at + kTile)) - dot);
+      Math::StoreRow(scratch.p_rows + at, dropout.Even(p0));
+      Math::StoreRow(scratch.p_rows + at + kTile, dropout.Odd(p1));
       Math::StoreRow(scratch.ds_rows + at, ds0);
       Math::StoreRow(scratch.ds_rows + at + kTile, ds1);
       if constexpr (kPair > 1) {
@@ -133,6 +138,7 @@ void LoadQuerySpan(const AttentionWork& work, int64_t head, int64_t first_token,
                   work.out.stride, queries, work.head_dim, scratch.row_dot + query);
     const float* log_sum_exp = work.log_sum_exp + head * work.tokens + token;
     for (int64_t i = 0; i < columns; ++i) {
+      scratch.row_dot[query + i] *= work.dropout.kept;
       // Infinity makes the probabilities of padding zero.
       scratch.log_sum[query + i] = i < queries ? log_sum_exp[i] * kLog2E : __builtin_inff();
     }
@@ -159,8 +165,8 @@ void AttentionBackwardItem(const AttentionWork& work, const AttentionItem& item,
   const int64_t all_keys = item.key_end - item.key_begin;
   const BackwardScratch<Math> scratch(memory, work.head_dim, item.key_gradient ? all_keys : 0);
   const int64_t width = Padded<Math>(work.head_dim);
-  const float factor = work.scale * kLog2E;
-  for (int64_t i = 0; i < kAttentionSpan; ++i) scratch.scales[i] = work.scale;
+  const float factor = work.scale * kLog2E, gradient_scale = work.scale / work.dropout.kept;
+  for (int64_t i = 0; i < kAttentionSpan; ++i) scratch.scales[i] = gradient_scale;
   if (item.key_gradient) {
     size_t bytes = static_cast<size_t>(Padded<Math>(all_keys) * width) * sizeof(float);
     __builtin_memset(scratch.dk, 0, bytes);
@@ -196,7 +202,10 @@ void AttentionBackwardItem(const AttentionWork& work, const AttentionItem& item,
           Math::Multiply(scratch.value_rows, width, scratch.dout_columns + query * kPair,
                          kSpanStride * kPair, scratch.dprobabilities, kTile, rows, columns, width,
                          false);
-          GradientTile<Math>(scratch, rows, columns, factor, query);
+          WithDropout(work, head, item.sequence_begin + span + query, key,
+                      [&](const auto& dropout) {
+                        GradientTile<Math>(scratch, rows, columns, factor, query, dropout);
+                      });
           if (item.key_gradient) {
             int64_t at = (key - item.key_begin) * width;
             Math::Multiply(scratch.p_rows, kTile, scratch.dout_pairs + query * width, width * kPair,
@@ -220,9 +229,9 @@ void AttentionBackwardItem(const AttentionWork& work, const AttentionItem& item,
   Math::End();
   if (item.key_gradient) {
     int64_t token = item.sequence_begin + item.key_begin;
-    StoreScaled<Math>(scratch.dk, width, work.scale, all_keys, work.head_dim,
+    StoreScaled<Math>(scratch.dk, width, gradient_scale, all_keys, work.head_dim,
                       HeadRow<T>(work.dk, token, item.kv_head, work.head_dim), work.dk.stride);
-    StoreScaled<Math>(scratch.dv, width, 1.0f, all_keys, work.head_dim,
+    StoreScaled<Math>(scratch.dv, width, 1.0f / work.dropout.kept, all_keys, work.head_dim,
                       HeadRow<T>(work.dv, token, item.kv_head, work.head_dim), work.dv.stride);
   }
 }

@@ -17,7 +17,12 @@ struct Geometry {
   bool causal = true;
   int64_t window = 0;
   int64_t padding = 0;  ///< Elements between the rows of the inputs, and more between outputs'.
+  float dropout = 0;
 };
+
+// Both halves of the seed matter; tokens run over the border of 32 bits.
+constexpr PhiloxKey kDropoutKey = {.seed = 0xfedcba9876543210u, .step = 12345, .site = 0x80000001u};
+constexpr int64_t kFirstToken = (int64_t{1} << 32) - 20, kFirstHead = 700;
 
 std::string NameOf(const Geometry& g, DType dtype) {
   std::string lengths;
@@ -30,7 +35,8 @@ std::string NameOf(const Geometry& g, DType dtype) {
   return lengths + "/h" + std::to_string(g.heads) + "k" + std::to_string(g.kv_heads) + "d" +
          std::to_string(g.head_dim) + (g.causal ? "/causal" : "/full") +
          (g.window > 0 ? "_w" + std::to_string(g.window) : "") +
-         (g.padding > 0 ? "_p" + std::to_string(g.padding) : "") + "/" +
+         (g.padding > 0 ? "_p" + std::to_string(g.padding) : "") +
+         (g.dropout > 0 ? "_drop" + std::to_string(std::lround(g.dropout * 100)) : "") + "/" +
          std::string(DTypeName(dtype));
 }
 
@@ -95,7 +101,11 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype, CaseUse use) {
                                .window = g.window,
                                .out = {},
                                .log_sum_exp = {},
-                               .length = CommonLength(g)};
+                               .length = CommonLength(g),
+                               .dropout = {.probability = g.dropout,
+                                           .key = kDropoutKey,
+                                           .first_token = kFirstToken,
+                                           .first_head = kFirstHead}};
   ref::Attention reference = {.sequence_starts = starts,
                               .heads = g.heads,
                               .kv_heads = g.kv_heads,
@@ -103,6 +113,10 @@ Inputs MakeInputs(OpRun& run, const Geometry& g, DType dtype, CaseUse use) {
                               .scale = args.scale,
                               .causal = g.causal,
                               .window = g.window,
+                              .dropout = g.dropout,
+                              .key = kDropoutKey,
+                              .first_token = kFirstToken,
+                              .first_head = kFirstHead,
                               .q = {},
                               .k = {},
                               .v = {}};
@@ -232,8 +246,22 @@ std::vector<OpCase> AttentionCases() {
     add({.lengths = {3, 300}, .heads = heads, .kv_heads = 1, .head_dim = 16, .window = window},
         CaseUse::kTest);
   }
-  add({.lengths = std::vector<int32_t>(8, 256), .heads = 6, .kv_heads = 6}, CaseUse::kSpeed);
-  add({.lengths = std::vector<int32_t>(4, 512), .heads = 12, .kv_heads = 12}, CaseUse::kSpeed);
+  for (int64_t head_dim : {24, 64, 96, 128, 200}) {
+    add({.lengths = {3, 150}, .heads = 2, .kv_heads = 1, .head_dim = head_dim, .dropout = 0.25f},
+        CaseUse::kTest);
+  }
+  for (float dropout : {1e-6f, 0.1f, 0.9f}) {
+    add({.lengths = {33, 0, 300}, .heads = 2, .head_dim = 16, .causal = false, .dropout = dropout},
+        CaseUse::kTest);
+  }
+  add({.lengths = {5, 300}, .head_dim = 32, .window = 75, .padding = 1, .dropout = 0.5f},
+      CaseUse::kTest);
+  for (float dropout : {0.0f, 0.1f}) {
+    add({.lengths = std::vector<int32_t>(8, 256), .heads = 6, .kv_heads = 6, .dropout = dropout},
+        CaseUse::kSpeed);
+    add({.lengths = std::vector<int32_t>(4, 512), .heads = 12, .kv_heads = 12, .dropout = dropout},
+        CaseUse::kSpeed);
+  }
   const auto add_device = [&cases](const Geometry& g) {
     cases.push_back(ForwardCase(g, DType::kBF16, CaseUse::kDeviceSpeed));
     cases.push_back(BackwardCase(g, DType::kBF16, CaseUse::kDeviceSpeed));
@@ -250,8 +278,13 @@ std::vector<OpCase> AttentionCases() {
       }
     }
   }
-  // GPT-2 124M and a Llama with grouped queries.
-  add_device({.lengths = std::vector<int32_t>(64, 1024), .heads = 12, .kv_heads = 12});
+  // GPT-2 124M, with and without dropout, and a Llama with grouped queries.
+  for (float dropout : {0.0f, 0.1f}) {
+    add_device({.lengths = std::vector<int32_t>(64, 1024),
+                .heads = 12,
+                .kv_heads = 12,
+                .dropout = dropout});
+  }
   add_device({.lengths = std::vector<int32_t>(4, 4096), .heads = 32, .kv_heads = 8});
   return cases;
 }

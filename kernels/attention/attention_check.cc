@@ -24,6 +24,9 @@ Status CheckInputs(const Stream& stream, const char* op, const AttentionForwardA
             "window is negative, or given without causal")
       .That(args.scale > 0 && std::isfinite(args.scale), "scale is not a positive number")
       .That(sequences >= 0, "sequence_starts is not a vector of at least one element")
+      .That(args.dropout.probability >= 0 && args.dropout.probability < 1,
+            "dropout probability is not in [0, 1)")
+      .That(args.dropout.first_head >= 0, "dropout first_head is negative")
       .That(args.length == 0 || (args.length > 0 && sequences * args.length == tokens),
             "length is not that of every sequence")
       .Tensor("q", args.q, {tokens, width}, kFloatTypes)
@@ -50,6 +53,16 @@ Status CheckAttentionBackward(const Stream& stream, const AttentionBackwardArgs&
       .Tensor("dk", args.dk, forward.k.shape, {forward.q.dtype})
       .Tensor("dv", args.dv, forward.v.shape, {forward.q.dtype})
       .status();
+}
+
+AttentionDraw DrawOf(const AttentionDropout& dropout) {
+  const auto threshold = static_cast<int32_t>(std::lround(dropout.probability * 0x1.0p16f));
+  if (threshold == 0) return {};
+  return {.key = dropout.key,
+          .threshold = threshold,
+          .kept = 1.0f - dropout.probability,
+          .first_token = static_cast<uint32_t>(dropout.first_token),
+          .first_head = static_cast<uint32_t>(dropout.first_head)};
 }
 
 }  // namespace weft::kernels

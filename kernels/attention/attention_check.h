@@ -7,5 +7,7 @@ namespace weft::kernels {
 /// What all back ends demand of the arguments, but for the values of sequence_starts.
 Status CheckAttentionForward(const Stream& stream, const AttentionForwardArgs& args);
 Status CheckAttentionBackward(const Stream& stream, const AttentionBackwardArgs& args);
+/// What they all draw.
+AttentionDraw DrawOf(const AttentionDropout& dropout);
 
 }  // namespace weft::kernels

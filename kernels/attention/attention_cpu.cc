@@ -45,6 +45,7 @@ AttentionWork ForwardWork(const AttentionForwardArgs& args) {
   work.scale = args.scale;
   work.causal = args.causal;
   if (args.window > 0) work.window = args.window;
+  work.dropout = DrawOf(args.dropout);
   return work;
 }
 

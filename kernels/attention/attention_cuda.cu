@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kBlockThreads) StatsKernel(AttentionTensors<T>
   }
   if (token < a.tokens && threadIdx.x % kStatsLanes == 0) {
     const int64_t at = head * a.tokens + token;
-    a.stats[at] = {.log2_sum = a.log_sum_exp[at] * kLog2E, .mean = sum};
+    a.stats[at] = {.log2_sum = a.log_sum_exp[at] * kLog2E, .mean = sum * a.dropout.kept};
   }
 }
 
@@ -58,27 +58,32 @@ TokenRows<T> Rows(const TensorView& view) {
 template <class T>
 AttentionTensors<T> Tensors(const AttentionForwardArgs& args) {
   const auto tokens = static_cast<int>(args.q.shape[0]);
-  return {.q = Rows<const T>(args.q),
-          .k = Rows<const T>(args.k),
-          .v = Rows<const T>(args.v),
-          .out = Rows<T>(args.out),
-          .log_sum_exp = args.log_sum_exp.As<float>(),
-          .dout = {},
-          .dq = {},
-          .dk = {},
-          .dv = {},
-          .stats = nullptr,
-          .sequence_starts = args.sequence_starts.As<int32_t>(),
-          .sequences = static_cast<int>(args.sequence_starts.shape[0] - 1),
-          .tokens = tokens,
-          .heads = static_cast<int>(args.heads),
-          .kv_heads = static_cast<int>(args.kv_heads),
-          .head_dim = static_cast<int>(args.q.shape[1] / args.heads),
-          .scale = args.scale,
-          .log2_scale = args.scale * kLog2E,
-          .causal = args.causal,
-          .window =
-              args.window > 0 ? static_cast<int>(std::min<int64_t>(args.window, tokens)) : tokens};
+  const AttentionDraw dropout = DrawOf(args.dropout);
+  return {
+      .q = Rows<const T>(args.q),
+      .k = Rows<const T>(args.k),
+      .v = Rows<const T>(args.v),
+      .out = Rows<T>(args.out),
+      .log_sum_exp = args.log_sum_exp.As<float>(),
+      .dout = {},
+      .dq = {},
+      .dk = {},
+      .dv = {},
+      .stats = nullptr,
+      .sequence_starts = args.sequence_starts.As<int32_t>(),
+      .sequences = static_cast<int>(args.sequence_starts.shape[0] - 1),
+      .tokens = tokens,
+      .heads = static_cast<int>(args.heads),
+      .kv_heads = static_cast<int>(args.kv_heads),
+      .head_dim = static_cast<int>(args.q.shape[1] / args.heads),
+      .scale = args.scale,
+      .log2_scale = args.scale * kLog2E,
+      .gradient_scale = args.scale / dropout.kept,
+      .value_scale = 1.0f / dropout.kept,
+      .causal = args.causal,
+      .window = args.window > 0 ? static_cast<int>(std::min<int64_t>(args.window, tokens)) : tokens,
+      .dropout = dropout,
+      .step = {dropout.key.step, args.dropout.step}};
 }
 
 // Tokens and blocks are counted in 32 bits.

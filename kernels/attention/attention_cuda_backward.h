@@ -27,7 +27,7 @@ __device__ __forceinline__ void ScaleAll(Accumulators<kM, kN>& sums, float facto
 
 /// dK and dV of 16 kM kTensorWarps keys, and of kOut columns from a multiple of that on. The warps
 /// hold transposed scores, rows of keys, whose rounded probabilities are left operands as they are.
-template <class T, int kDim, int kOut, int kM, int kQueries>
+template <class T, int kDim, int kOut, int kM, int kQueries, bool kDrops>
 __global__ void __launch_bounds__(kTensorThreads)
     AttentionKeyGradientKernel(AttentionTensors<T> a) {
   using Tile = SwizzledTile<kDim>;
@@ -93,6 +93,8 @@ __global__ void __launch_bounds__(kTensorThreads)
     if (!a.AllSee(query, kQueries, key, 16 * kM)) {
       HideUnseen(p, [&](int row, int column) { return a.Sees(query + column, key + row); });
     }
+    const DropoutBlocks blocks(a, part.begin, kv_head * group + step / query_tiles);
+    const auto kept = KeptOfKeys<kDrops, kM, kQueries / 8>(blocks, query, key);
 #pragma unroll
     for (int n = 0; n < kQueries / 8; ++n) {
       // Two columns. Queries that are not there are zeros, and add nothing.
@@ -104,7 +106,8 @@ __global__ void __launch_bounds__(kTensorThreads)
         for (int i = 0; i < 4; ++i) {
           const float log2_sum = two[i % 2 * 2], mean = two[i % 2 * 2 + 1];
           p[m][n][i] = ptx::Exp2(p[m][n][i] * a.log2_scale - log2_sum);
-          ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - mean);
+          ds[m][n][i] = p[m][n][i] * (kept.Of(m, n, i, ds[m][n][i]) - mean);
+          p[m][n][i] = kept.Of(m, n, i, p[m][n][i]);
         }
       }
     }
@@ -115,7 +118,8 @@ __global__ void __launch_bounds__(kTensorThreads)
     Multiply<T>(dk, left, half(q, step), out_column);
   }
 
-  ScaleAll(dk, a.scale);
+  ScaleAll(dk, a.gradient_scale);
+  ScaleAll(dv, a.value_scale);
   StoreRows<T>(k, warp_row, dk);
   StoreRows<T>(v, warp_row, dv);
   const int rows = part.length - first - warp_row, columns = a.head_dim - out_column;
@@ -126,7 +130,7 @@ __global__ void __launch_bounds__(kTensorThreads)
 }
 
 /// dQ of 16 kM kTensorWarps queries of a head.
-template <class T, int kDim, int kM, int kKeys>
+template <class T, int kDim, int kM, int kKeys, bool kDrops>
 __global__ void __launch_bounds__(kTensorThreads)
     AttentionQueryGradientKernel(AttentionTensors<T> a) {
   using Tile = SwizzledTile<kDim>;
@@ -171,6 +175,7 @@ __global__ void __launch_bounds__(kTensorThreads)
     }
   }
 
+  const DropoutBlocks blocks(a, part.begin, head);
   Accumulators<kM, kDim / 8> dq = {};
   for (int turn = 0; key < keys.end; key += kKeys, turn ^= 1) {
     ptx::CopyAsyncWait<0>();
@@ -185,6 +190,7 @@ __global__ void __launch_bounds__(kTensorThreads)
         return (key + column < part.length) & a.Sees(query + row, key + column);
       });
     }
+    const auto kept = KeptOfQueries<kDrops, kM, kKeys / 8>(blocks, query, key);
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -193,7 +199,7 @@ __global__ void __launch_bounds__(kTensorThreads)
         for (int i = 0; i < 4; ++i) {
           const QueryStats& row = stats[m][i / 2];
           const float probability = ptx::Exp2(p[m][n][i] * a.log2_scale - row.log2_sum);
-          ds[m][n][i] = probability * (ds[m][n][i] - row.mean);
+          ds[m][n][i] = probability * (kept.Of(m, n, i, ds[m][n][i]) - row.mean);
         }
       }
     }
@@ -202,7 +208,7 @@ __global__ void __launch_bounds__(kTensorThreads)
     Multiply<T>(dq, left, half(k, turn), 0);
   }
 
-  ScaleAll(dq, a.scale);
+  ScaleAll(dq, a.gradient_scale);
   StoreRows<T>(q, warp_row, dq);
   q.template CopyOut<16 * kM>(a.dq.At(part.begin + first + warp_row, q_column), a.dq.stride,
                               warp_row, part.length - first - warp_row, a.head_dim);
@@ -218,7 +224,9 @@ Status LaunchKeyGradient(const Stream& stream, std::string_view op, const Attent
                                                 a.kv_heads * (kDim / kOut))},
                  .block = {kTensorThreads},
                  .shared_bytes = kTiles + 2 * kQueries * sizeof(QueryStats)},
-                AttentionKeyGradientKernel<T, kDim, kOut, kM, kQueries>, a);
+                a.Drops() ? AttentionKeyGradientKernel<T, kDim, kOut, kM, kQueries, true>
+                          : AttentionKeyGradientKernel<T, kDim, kOut, kM, kQueries, false>,
+                a);
 }
 
 template <class T, int kDim>
@@ -230,7 +238,9 @@ Status LaunchQueryGradient(const Stream& stream, std::string_view op,
                 {.grid = {static_cast<unsigned>(MostParts(a.tokens, a.sequences, kRows) * a.heads)},
                  .block = {kTensorThreads},
                  .shared_bytes = SwizzledTile<kDim>::Bytes(2 * kRows + 4 * kKeys)},
-                AttentionQueryGradientKernel<T, kDim, kM, kKeys>, a);
+                a.Drops() ? AttentionQueryGradientKernel<T, kDim, kM, kKeys, true>
+                          : AttentionQueryGradientKernel<T, kDim, kM, kKeys, false>,
+                a);
 }
 
 }  // namespace weft::kernels::cuda

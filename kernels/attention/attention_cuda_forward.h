@@ -4,6 +4,7 @@
 // takes a head and some queries of a sequence, each warp whole rows of them, and goes over their
 // keys with the softmax brought up to date on the way.
 
+#include "kernels/attention/attention_cuda_dropout.h"
 #include "kernels/attention/attention_cuda_work.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/shared_memory.h"
@@ -96,7 +97,7 @@ struct RunningSoftmax {
 };
 
 /// kDim: columns of the tiles, zeros behind those of a head. Rows of a block: kTensorWarps * 16 kM.
-template <class T, int kDim, int kM, int kKeys>
+template <class T, int kDim, int kM, int kKeys, bool kDrops>
 __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(AttentionTensors<T> a) {
   using Tile = SwizzledTile<kDim>;
   constexpr int kRows = kTensorWarps * 16 * kM;
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(Attenti
                                               part.length - first, a.head_dim);
   copy(k, a.k, key);
 
+  const DropoutBlocks blocks(a, part.begin, head);
   Accumulators<kM, kDim / 8> out = {};
   RunningSoftmax<kM> softmax;
   for (; key < keys.end; key += kKeys) {
@@ -149,6 +151,7 @@ __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(Attenti
     float factors[kM][2];
     softmax.Add(scores, a.log2_scale, factors);
     ScaleRows(out, factors);
+    KeptOfQueries<kDrops, kM, kKeys / 8>(blocks, query, key).Apply(scores);
     LeftFragments<kM, kKeys / 16> weights;
     RoundToLeft<T>(weights, scores);
     Multiply<T>(out, weights, v, 0);
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(Attenti
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sum = SumOfFour(softmax.sums[m][half]), inverse = 1.0f / sum;
+      const float sum = SumOfFour(softmax.sums[m][half]), inverse = a.value_scale / sum;
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
         out[m][n][2 * half] *= inverse;
@@ -184,7 +187,9 @@ Status LaunchForward(const Stream& stream, std::string_view op, const AttentionT
                 {.grid = {static_cast<unsigned>(MostParts(a.tokens, a.sequences, kRows) * a.heads)},
                  .block = {kTensorThreads},
                  .shared_bytes = SwizzledTile<kDim>::Bytes(kRows + 2 * kKeys)},
-                AttentionForwardKernel<T, kDim, kM, kKeys>, a);
+                a.Drops() ? AttentionForwardKernel<T, kDim, kM, kKeys, true>
+                          : AttentionForwardKernel<T, kDim, kM, kKeys, false>,
+                a);
 }
 
 }  // namespace weft::kernels::cuda

@@ -4,6 +4,7 @@
 // 16 bytes. The same division of work as on the tensor cores; see attention_cuda_forward.h and
 // attention_cuda_backward.h.
 
+#include "kernels/attention/attention_cuda_dropout.h"
 #include "kernels/attention/attention_cuda_work.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/shared_memory.h"
@@ -149,7 +150,7 @@ struct PlainShared {
   }
 };
 
-template <class T, int kPer>
+template <class T, int kPer, bool kDrops>
 __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(AttentionTensors<T> a) {
   constexpr int kTile = kPlainSide * kPer;
   const int head = static_cast<int>(blockIdx.x) % a.heads;
@@ -162,6 +163,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(Attention
   const PlainRows q = shared.Rows(0), k = shared.Rows(1), v = shared.Rows(2);
   q.Load<kPer>(a.q.At(part.begin + first, int64_t{head} * columns), a.q.stride, part.length - first,
                columns);
+  const DropoutBlocks blocks(a, part.begin, head);
   PlainSums<kPer> out;
   float maxima[kPer], sums[kPer];
 #pragma unroll
@@ -201,6 +203,10 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(Attention
       for (int j = 0; j < kPer; ++j) {
         scores[i][j] = ptx::Exp2(scores[i][j] * a.log2_scale - shift);
         sum += scores[i][j];
+        if constexpr (kDrops) {
+          const int query = first + thread.y + kPlainSide * i;
+          if (!blocks.Keeps(query, key + thread.x + kPlainSide * j)) scores[i][j] = 0;
+        }
       }
       sums[i] = sums[i] * factors[i] + sum;
     }
@@ -214,7 +220,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(Attention
     for (int bits = kPlainSide / 2; bits > 0; bits /= 2) {
       sums[i] += __shfl_xor_sync(kAllLanes, sums[i], bits);
     }
-    inverses[i] = 1.0f / sums[i];
+    inverses[i] = a.value_scale / sums[i];
     const int query = first + thread.y + kPlainSide * i;
     if (thread.x == 0 && query < part.length) {
       a.log_sum_exp[int64_t{head} * a.tokens + part.begin + query] =
@@ -226,11 +232,12 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(Attention
             part.length - first, columns, 1.0f);
 }
 
-/// Probabilities from scores, and in place of their gradients those of the scores, of query `query`
-/// and key `key` of the part's sequence.
-template <class T>
+/// Weights from scores, and in place of their gradients those of the scores, of query `query` and
+/// key `key` of the part's sequence.
+template <bool kDrops, class T>
 __device__ __forceinline__ void DifferentiateSoftmax(const AttentionTensors<T>& a,
-                                                     const SequencePart& part, int head, int query,
+                                                     const SequencePart& part, int head,
+                                                     const DropoutBlocks& blocks, int query,
                                                      int key, float& p, float& ds) {
   if (query >= part.length || key >= part.length || !a.Sees(query, key)) {
     p = ds = 0;
@@ -238,10 +245,12 @@ __device__ __forceinline__ void DifferentiateSoftmax(const AttentionTensors<T>& 
   }
   const QueryStats stats = a.stats[int64_t{head} * a.tokens + part.begin + query];
   p = ptx::Exp2(p * a.log2_scale - stats.log2_sum);
-  ds = p * (ds - stats.mean);
+  const bool kept = !kDrops || blocks.Keeps(query, key);
+  ds = p * ((kept ? ds : 0.0f) - stats.mean);
+  p = kept ? p : 0.0f;
 }
 
-template <class T, int kPer>
+template <class T, int kPer, bool kDrops>
 __global__ void __launch_bounds__(kPlainThreads, 2) PlainKeyGradientKernel(AttentionTensors<T> a) {
   constexpr int kTile = kPlainSide * kPer;
   const int kv_head = static_cast<int>(blockIdx.x) % a.kv_heads;
@@ -258,6 +267,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainKeyGradientKernel(Atten
   PlainSums<kPer> dk, dv;
   const IndexRange queries = QueriesOf(a, part.length, first, kTile);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    const DropoutBlocks blocks(a, part.begin, head);
     for (int query = queries.begin; query < queries.end; query += kTile) {
       const int64_t token = part.begin + query, column = int64_t{head} * columns;
       __syncthreads();
@@ -271,19 +281,20 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainKeyGradientKernel(Atten
       for (int i = 0; i < kPer; ++i) {
 #pragma unroll
         for (int j = 0; j < kPer; ++j) {
-          DifferentiateSoftmax(a, part, head, query + thread.x + kPlainSide * j,
-                               first + thread.y + kPlainSide * i, p[i][j], ds[i][j]);
+          DifferentiateSoftmax<kDrops>(a, part, head, blocks, query + thread.x + kPlainSide * j,
+                                       first + thread.y + kPlainSide * i, p[i][j], ds[i][j]);
         }
       }
       dv.Add(shared.Weights(4), p, dout, columns);
       dk.Add(shared.Weights(4), ds, q, columns);
     }
   }
-  dk.Store(a.dk.At(kv_token, kv_column), a.dk.stride, part.length - first, columns, a.scale);
-  dv.Store(a.dv.At(kv_token, kv_column), a.dv.stride, part.length - first, columns, 1.0f);
+  dk.Store(a.dk.At(kv_token, kv_column), a.dk.stride, part.length - first, columns,
+           a.gradient_scale);
+  dv.Store(a.dv.At(kv_token, kv_column), a.dv.stride, part.length - first, columns, a.value_scale);
 }
 
-template <class T, int kPer>
+template <class T, int kPer, bool kDrops>
 __global__ void __launch_bounds__(kPlainThreads, 2)
     PlainQueryGradientKernel(AttentionTensors<T> a) {
   constexpr int kTile = kPlainSide * kPer;
@@ -298,6 +309,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
   const int64_t q_token = part.begin + first, q_column = int64_t{head} * columns;
   q.Load<kPer>(a.q.At(q_token, q_column), a.q.stride, part.length - first, columns);
   dout.Load<kPer>(a.dout.At(q_token, q_column), a.dout.stride, part.length - first, columns);
+  const DropoutBlocks blocks(a, part.begin, head);
   PlainSums<kPer> dq;
   const IndexRange keys = KeysOf(a, part.length, first, kTile);
   for (int key = keys.begin / kTile * kTile; key < keys.end; key += kTile) {
@@ -313,13 +325,13 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
     for (int i = 0; i < kPer; ++i) {
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        DifferentiateSoftmax(a, part, head, first + thread.y + kPlainSide * i,
-                             key + thread.x + kPlainSide * j, p[i][j], ds[i][j]);
+        DifferentiateSoftmax<kDrops>(a, part, head, blocks, first + thread.y + kPlainSide * i,
+                                     key + thread.x + kPlainSide * j, p[i][j], ds[i][j]);
       }
     }
     dq.Add(shared.Weights(4), ds, k, columns);
   }
-  dq.Store(a.dq.At(q_token, q_column), a.dq.stride, part.length - first, columns, a.scale);
+  dq.Store(a.dq.At(q_token, q_column), a.dq.stride, part.length - first, columns, a.gradient_scale);
 }
 
 /// Two rows a thread where the head is narrow enough.
@@ -339,21 +351,28 @@ Status LaunchPlain(const Stream& stream, std::string_view op, const AttentionTen
 
 template <class T>
 Status LaunchPlainForward(const Stream& stream, std::string_view op, const AttentionTensors<T>& a) {
-  return LaunchPlain(stream, op, a, 3, a.heads, PlainForwardKernel<T, 2>, PlainForwardKernel<T, 1>);
+  return a.Drops() ? LaunchPlain(stream, op, a, 3, a.heads, PlainForwardKernel<T, 2, true>,
+                                 PlainForwardKernel<T, 1, true>)
+                   : LaunchPlain(stream, op, a, 3, a.heads, PlainForwardKernel<T, 2, false>,
+                                 PlainForwardKernel<T, 1, false>);
 }
 
 template <class T>
 Status LaunchPlainKeyGradient(const Stream& stream, std::string_view op,
                               const AttentionTensors<T>& a) {
-  return LaunchPlain(stream, op, a, 4, a.kv_heads, PlainKeyGradientKernel<T, 2>,
-                     PlainKeyGradientKernel<T, 1>);
+  return a.Drops() ? LaunchPlain(stream, op, a, 4, a.kv_heads, PlainKeyGradientKernel<T, 2, true>,
+                                 PlainKeyGradientKernel<T, 1, true>)
+                   : LaunchPlain(stream, op, a, 4, a.kv_heads, PlainKeyGradientKernel<T, 2, false>,
+                                 PlainKeyGradientKernel<T, 1, false>);
 }
 
 template <class T>
 Status LaunchPlainQueryGradient(const Stream& stream, std::string_view op,
                                 const AttentionTensors<T>& a) {
-  return LaunchPlain(stream, op, a, 4, a.heads, PlainQueryGradientKernel<T, 2>,
-                     PlainQueryGradientKernel<T, 1>);
+  return a.Drops() ? LaunchPlain(stream, op, a, 4, a.heads, PlainQueryGradientKernel<T, 2, true>,
+                                 PlainQueryGradientKernel<T, 1, true>)
+                   : LaunchPlain(stream, op, a, 4, a.heads, PlainQueryGradientKernel<T, 2, false>,
+                                 PlainQueryGradientKernel<T, 1, false>);
 }
 
 }  // namespace weft::kernels::cuda

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/attention/attention_dropout.h"
 #include "kernels/cuda/vector.h"
+#include "kernels/step_value.h"
 
 namespace weft::kernels::cuda {
 
@@ -24,7 +26,8 @@ struct TokenRows {
 /// What the backward pass needs of a query and head beside its rows.
 struct alignas(8) QueryStats {
   float log2_sum;  ///< log_sum_exp in base 2
-  float mean;      ///< of the gradients of its probabilities: sum(out * dout)
+  float mean;      ///< of the gradients of its probabilities, sum(out * dout), times the share of
+                   ///< the weights that dropout keeps
 };
 
 /// One call of the operation, after its arguments were checked. Queries and keys are counted from
@@ -44,10 +47,15 @@ struct AttentionTensors {
   int kv_heads;
   int head_dim;
   float scale;
-  float log2_scale;  ///< scale times log2(e): what 2 is raised to is a score times this.
+  float log2_scale;      ///< scale times log2(e): what 2 is raised to is a score times this.
+  float gradient_scale;  ///< scale over the share of the weights that dropout keeps
+  float value_scale;     ///< 1 over that share
   bool causal;
   int window;  ///< Causal only: 1 to tokens.
+  AttentionDraw dropout;
+  StepValue<uint32_t> step;  ///< Stands for that in dropout.key.
 
+  bool Drops() const { return dropout.threshold > 0; }
   __device__ __forceinline__ bool Sees(int query, int key) const {
     // Without branches, and of the difference alone: 0 to window - 1.
     return (!causal) | (static_cast<unsigned>(query - key) < static_cast<unsigned>(window));

@@ -11,9 +11,10 @@ namespace weft::kernels::cuda {
 /// alone.
 ///
 /// It takes bf16 and f16 with rows aligned to 16 bytes, in sequences of one known length
-/// (`length`). How to compute them is asked of the library once for their sizes and strides, which
-/// takes seconds, and kept with the stream. Its backward pass adds to dq in any order, so that bits
-/// of dq may differ from run to run. No device memory but the stream's scratch memory is used.
+/// (`length`), without dropout. How to compute them is asked of the library once for their sizes
+/// and strides, which takes seconds, and kept with the stream. Its backward pass adds to dq in any
+/// order, so that bits of dq may differ from run to run. No device memory but the stream's scratch
+/// memory is used.
 Result<bool> CudnnAttentionForward(const Stream& stream, std::string_view op,
                                    const AttentionForwardArgs& args);
 Result<bool> CudnnAttentionBackward(const Stream& stream, std::string_view op,

@@ -141,13 +141,15 @@ bool AreAligned(std::initializer_list<const TensorView*> views) {
 
 // The plan of a call; nullptr where our kernels are to serve it.
 Result<const AttentionPlan*> PlanOf(const Stream& stream, std::string_view op,
-                                    const CudnnAttentionShape& shape, bool backward, bool aligned) {
+                                    const CudnnAttentionShape& shape, bool backward, bool aligned,
+                                    bool drops) {
   std::shared_ptr<CudnnAttention>& attention = stream.cuda->cudnn_attention();
   if (attention == nullptr) attention = std::make_shared<CudnnAttention>();
   const auto plan = [&]() -> Result<const AttentionPlan*> {
     if (shape.length == 0) {
       return UnavailableError("the lengths of the sequences differ, or are not known");
     }
+    if (drops) return UnavailableError("its dropout draws other masks than ours");
     if (!aligned) return UnavailableError("rows are not aligned to 16 bytes");
     return attention->Get(stream, shape, backward);
   }();
@@ -177,7 +179,8 @@ Result<bool> CudnnAttentionForward(const Stream& stream, std::string_view op,
   const CudnnAttentionShape shape = ShapeOf(args);
   WEFT_ASSIGN_OR_RETURN(
       const AttentionPlan* plan,
-      PlanOf(stream, op, shape, false, AreAligned({&args.q, &args.k, &args.v, &args.out})));
+      PlanOf(stream, op, shape, false, AreAligned({&args.q, &args.k, &args.v, &args.out}),
+             args.dropout.probability > 0));
   if (plan == nullptr) return false;
   const auto window = static_cast<float>(shape.window);
   WEFT_ASSIGN_OR_RETURN(
@@ -197,7 +200,8 @@ Result<bool> CudnnAttentionBackward(const Stream& stream, std::string_view op,
   WEFT_ASSIGN_OR_RETURN(const AttentionPlan* plan,
                         PlanOf(stream, op, shape, true,
                                AreAligned({&forward.q, &forward.k, &forward.v, &forward.out,
-                                           &args.dout, &args.dq, &args.dk, &args.dv})));
+                                           &args.dout, &args.dq, &args.dk, &args.dv}),
+                               forward.dropout.probability > 0));
   if (plan == nullptr) return false;
   const auto window = static_cast<float>(shape.window);
   const auto queries = static_cast<size_t>(shape.sequences * shape.length * shape.heads);

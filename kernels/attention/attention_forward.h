@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/attention_drop_simd.h"
 #include "kernels/attention/attention_tiles.h"
 
 namespace weft::kernels::cpu::WEFT_ISA {
@@ -36,11 +37,12 @@ struct ForwardScratch {
 };
 
 /// Turns a tile of scores into probabilities 2^(factor * score - max), with max and total of each
-/// query kept up to date and its running sums rescaled when max moves.
-template <class Math>
+/// query kept up to date and its running sums rescaled when max moves. Those that `dropout` drops
+/// count in total.
+template <class Math, class Dropout>
 WEFT_INLINE void SoftmaxTile(const float* scores, int64_t rows, int64_t columns, float factor,
                              bool first, float* max, float* total, float* sums, int64_t width,
-                             typename Math::Element* probabilities) {
+                             typename Math::Element* probabilities, Dropout dropout) {
   // Any value near the maximum serves, so it moves only when the excess would cost range: values
   // up to 2^8 lose nothing in bf16 or f32, and rescaling of the sums becomes rare.
   constexpr float kSlack = 8;
@@ -68,11 +70,14 @@ WEFT_INLINE void SoftmaxTile(const float* scores, int64_t rows, int64_t columns,
       }
     }
     VecF scale = Set(factor);
+    dropout.BeginColumns(c);
     for (int64_t r = 0; r < rows; r += 2) {
+      dropout.NextTwoRows(r);
       VecF p0 = Exp2<Math::kExpDegree>(Fma(Load(scores + r * kTile + c), scale, -base));
       VecF p1 = Exp2<Math::kExpDegree>(Fma(Load(scores + (r + 1) * kTile + c), scale, -base));
       sum += p0 + p1;
-      Math::StorePair(probabilities + c * Math::kPair, kTile * Math::kPair, r, p0, p1);
+      Math::StorePair(probabilities + c * Math::kPair, kTile * Math::kPair, r, dropout.Even(p0),
+                      dropout.Odd(p1));
     }
     Store(max + c, base);
     Store(total + c, sum);
@@ -122,9 +127,11 @@ void AttentionForwardItem(const AttentionWork& work, const AttentionItem& item,
         if (IsMasked(work, keys, rows, key, first_query)) {
           MaskScores(work, scratch.scores, rows, columns, keys, key, first_query);
         }
-        SoftmaxTile<Math>(scratch.scores, rows, columns, factor, key == first, scratch.max + query,
-                          scratch.total + query, scratch.sums + query, width,
-                          scratch.probabilities);
+        WithDropout(work, head, first_token + query, key, [&](const auto& dropout) {
+          SoftmaxTile<Math>(scratch.scores, rows, columns, factor, key == first,
+                            scratch.max + query, scratch.total + query, scratch.sums + query, width,
+                            scratch.probabilities, dropout);
+        });
         Math::Multiply(scratch.values, kTile, scratch.probabilities, kTile * Math::kPair,
                        scratch.sums + query, kSpanStride, width, columns, rows, key > first);
       }
@@ -133,7 +140,7 @@ void AttentionForwardItem(const AttentionWork& work, const AttentionItem& item,
     for (int64_t query = 0; query < count; query += kLanes) {
       VecF total = Load(scratch.total + query);
       VecF log = Fma(Load(scratch.max + query), Set(kLn2), Log(total));
-      Store(scratch.total + query, 1.0f / total);
+      Store(scratch.total + query, 1.0f / (total * work.dropout.kept));
       if (query + kLanes <= count) {
         Store(log_sum_exp + query, log);
       } else {

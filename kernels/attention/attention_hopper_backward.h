@@ -131,7 +131,7 @@ struct HopperBackward {
 };
 
 /// dK and dV of kRows keys of a head, from transposed scores: rows of keys.
-template <class T, int kDim>
+template <class T, int kDim, bool kDrops>
 __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
     AttentionHopperKeyGradientKernel(const __grid_constant__ HeadMaps keys,
                                      const __grid_constant__ HeadMaps queries,
@@ -191,10 +191,13 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
         work.shared.large.WaitTillFull(large);
         const int key = item.first + warp_row;
         Accumulators<1, kDim / 8> dk = {}, dv = {};
-        int query = item.queries.begin;
+        int query = item.queries.begin, head = item.kv_head * group_heads;
 #pragma unroll 1
         for (int left = item.tiles * group_heads; left > 0; --left) {
-          if (query >= item.queries.end) query = item.queries.begin;
+          if (query >= item.queries.end) {
+            query = item.queries.begin;
+            ++head;
+          }
           work.shared.small.WaitTillFull(turn);
           work.ClearBehind(turn.stage(), item.part.length - query);
           Accumulators<1, kQueries / 8> p, ds;
@@ -202,6 +205,8 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
           if (!a.AllSee(query, kQueries, key, 16)) {
             HideUnseen(p, [&](int row, int column) { return a.Sees(query + column, key + row); });
           }
+          const DropoutBlocks blocks(a, item.part.begin, head);
+          const auto kept = KeptOfKeys<kDrops, 1, kQueries / 8>(blocks, query, key);
           LeftFragments<1, kQueries / 16> weights, gradients;
           // Two columns at a time. Queries that are not there are zeros, and add nothing.
           const float* log2_sums = work.shared.log2_sums[turn.stage()] + AccumulatorColumn(0);
@@ -213,14 +218,17 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
               p[0][n][i] = ptx::Exp2(p[0][n][i] * a.log2_scale - two[i % 2]);
             }
           }
-          RoundToLeft<T>(weights, p);
           const float* means = work.shared.means[turn.stage()] + AccumulatorColumn(0);
 #pragma unroll
           for (int n = 0; n < kQueries / 8; ++n) {
             const auto two = LoadPacked<2>(means + 8 * n);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - two[i % 2]);
+            for (int i = 0; i < 4; ++i) {
+              ds[0][n][i] = p[0][n][i] * (kept.Of(0, n, i, ds[0][n][i]) - two[i % 2]);
+            }
           }
+          kept.Apply(p);
+          RoundToLeft<T>(weights, p);
           RoundToLeft<T>(gradients, ds);
           ptx::PinRegisters(weights[0]);
           ptx::PinRegisters(gradients[0]);
@@ -239,7 +247,8 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
         }
         work.shared.large.Release(large);
         large.Next();
-        ScaleAll(dk, a.scale);
+        ScaleAll(dk, a.gradient_scale);
+        ScaleAll(dv, a.value_scale);
         const int64_t token = item.part.begin + key, column = int64_t{item.kv_head} * a.head_dim;
         const int rows = item.part.length - key;
         StoreSums(a.dk.At(token, column), a.dk.stride, rows, a.head_dim, dk);
@@ -251,7 +260,7 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
 }
 
 /// dQ of kRows queries of a head.
-template <class T, int kDim>
+template <class T, int kDim, bool kDrops>
 __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
     AttentionHopperQueryGradientKernel(const __grid_constant__ HeadMaps keys,
                                        const __grid_constant__ HeadMaps queries,
@@ -306,6 +315,7 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
           }
         }
         work.shared.large.WaitTillFull(large);
+        const DropoutBlocks blocks(a, item.part.begin, item.head);
         Accumulators<1, kDim / 8> dq = {};
         for (int key = item.keys.begin; key < item.keys.end; key += kKeys) {
           work.shared.small.WaitTillFull(turn);
@@ -317,13 +327,14 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
               return (key + column < item.part.length) & a.Sees(query + row, key + column);
             });
           }
+          const auto kept = KeptOfQueries<kDrops, 1, kKeys / 8>(blocks, query, key);
 #pragma unroll
           for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               const QueryStats& row = stats[i / 2];
               const float probability = ptx::Exp2(p[0][n][i] * a.log2_scale - row.log2_sum);
-              ds[0][n][i] = probability * (ds[0][n][i] - row.mean);
+              ds[0][n][i] = probability * (kept.Of(0, n, i, ds[0][n][i]) - row.mean);
             }
           }
           LeftFragments<1, kKeys / 16> gradients;
@@ -340,7 +351,7 @@ __global__ void __launch_bounds__(HopperBackward<kDim>::kThreads, 1)
         }
         work.shared.large.Release(large);
         large.Next();
-        ScaleAll(dq, a.scale);
+        ScaleAll(dq, a.gradient_scale);
         StoreSums(a.dq.At(item.part.begin + query, int64_t{item.head} * a.head_dim), a.dq.stride,
                   item.part.length - query, a.head_dim, dq);
       }
@@ -372,9 +383,13 @@ Status LaunchHopperBackward(const Stream& stream, std::string_view op,
             .shared_bytes = Work::kSharedBytes};
   };
   WEFT_RETURN_IF_ERROR(Launch(stream, op, shape(a.kv_heads),
-                              AttentionHopperKeyGradientKernel<T, kDim>, large, small, a));
-  return Launch(stream, op, shape(a.heads), AttentionHopperQueryGradientKernel<T, kDim>, small,
-                large, a);
+                              a.Drops() ? AttentionHopperKeyGradientKernel<T, kDim, true>
+                                        : AttentionHopperKeyGradientKernel<T, kDim, false>,
+                              large, small, a));
+  return Launch(stream, op, shape(a.heads),
+                a.Drops() ? AttentionHopperQueryGradientKernel<T, kDim, true>
+                          : AttentionHopperQueryGradientKernel<T, kDim, false>,
+                small, large, a);
 }
 
 }  // namespace weft::kernels::cuda

@@ -10,7 +10,7 @@
 
 namespace weft::kernels::cuda {
 
-template <class T, int kDim>
+template <class T, int kDim, bool kDrops>
 struct HopperForward {
   static constexpr int kGroups = 2;           ///< Warpgroups that multiply.
   static constexpr int kRows = 64 * kGroups;  ///< Queries of a block.
@@ -133,6 +133,7 @@ struct HopperForward {
                                       Turn<kStages>& turn) {
     const int warp_row = 64 * group + static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16;
     const int query = item.first + warp_row;
+    const DropoutBlocks blocks(a, item.part.begin, item.head);
     Accumulators<1, kDim / 8> out = {};
     Accumulators<1, kKeys / 8> scores;
     LeftFragments<1, kKeys / 16> weights;
@@ -150,6 +151,7 @@ struct HopperForward {
     int key = item.key;
     Hide(scores, item, query, key);
     softmax.Add(scores, a.log2_scale, factors);
+    KeptOfQueries<kDrops, 1, kKeys / 8>(blocks, query, key).Apply(scores);
     RoundToLeft<T>(weights, scores);
 
     for (key += kKeys; key < item.end; key += kKeys) {
@@ -172,6 +174,7 @@ struct HopperForward {
       barriers.k.Release(turn);
       Hide(scores, item, query, key);
       softmax.Add(scores, a.log2_scale, factors);
+      KeptOfQueries<kDrops, 1, kKeys / 8>(blocks, query, key).Apply(scores);
       ptx::WaitForProducts<0>();
       ptx::PinRegisters(out[0]);
       barriers.v.Release(values);
@@ -214,7 +217,7 @@ struct HopperForward {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = SumOfFour(softmax.sums[0][half]);
-      inverses[0][half] = 1.0f / sum;
+      inverses[0][half] = a.value_scale / sum;
       const int row = AccumulatorRow(2 * half);
       if (threadIdx.x % 4 == 0 && row < rows) {
         a.log_sum_exp[int64_t{item.head} * a.tokens + item.part.begin + query + row] =
@@ -227,11 +230,11 @@ struct HopperForward {
   }
 };
 
-template <class T, int kDim>
-__global__ void __launch_bounds__(HopperForward<T, kDim>::kThreads, 1)
+template <class T, int kDim, bool kDrops>
+__global__ void __launch_bounds__(HopperForward<T, kDim, kDrops>::kThreads, 1)
     AttentionHopperForwardKernel(const __grid_constant__ HeadMaps maps, AttentionTensors<T> a) {
   if constexpr (ptx::kHopper) {
-    using Work = HopperForward<T, kDim>;
+    using Work = HopperForward<T, kDim, kDrops>;
     Work work(a, maps, AlignedShared());
     if (threadIdx.x == 0) {
       constexpr int kReaders = 4 * Work::kGroups;
@@ -255,7 +258,7 @@ __global__ void __launch_bounds__(HopperForward<T, kDim>::kThreads, 1)
 template <class T, int kDim>
 Status LaunchHopperForward(const Stream& stream, std::string_view op,
                            const AttentionTensors<T>& a) {
-  using Work = HopperForward<T, kDim>;
+  using Work = HopperForward<T, kDim, false>;
   const int64_t items = MostParts(a.tokens, a.sequences, Work::kRows) * a.heads;
   if (items == 0) return OkStatus();
   HeadMaps maps = {};
@@ -266,7 +269,9 @@ Status LaunchHopperForward(const Stream& stream, std::string_view op,
                 {.grid = {PersistentBlocks(stream, items)},
                  .block = {Work::kThreads},
                  .shared_bytes = Work::kSharedBytes},
-                AttentionHopperForwardKernel<T, kDim>, maps, a);
+                a.Drops() ? AttentionHopperForwardKernel<T, kDim, true>
+                          : AttentionHopperForwardKernel<T, kDim, false>,
+                maps, a);
 }
 
 }  // namespace weft::kernels::cuda

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "common/rng.h"
+
 namespace weft::kernels::ref {
 
 /// Float64 attention over packed sequences, written from the definition: a full row of scores, its
@@ -19,6 +21,10 @@ struct Attention {
   double scale = 1;
   bool causal = true;
   int64_t window = 0;
+  double dropout = 0;  ///< Probability; the three after it as in attention_dropout.h.
+  PhiloxKey key = {};
+  int64_t first_token = 0;
+  int64_t first_head = 0;
   std::vector<double> q, k, v;
 
   struct Output {
@@ -37,9 +43,10 @@ struct Attention {
     result.log_sum_exp.assign(heads * Tokens(), 0.0);
     ForEachRow([&](int64_t h, int64_t t, int64_t first, const std::vector<double>& p, double lse) {
       result.log_sum_exp[h * Tokens() + t] = lse;
+      const std::vector<double> kept = Kept(h, t, first, p.size());
       for (size_t j = 0; j < p.size(); ++j) {
         for (int64_t c = 0; c < head_dim; ++c) {
-          result.out[QueryIndex(t, h, c)] += p[j] * v[KeyIndex(first + j, h, c)];
+          result.out[QueryIndex(t, h, c)] += kept[j] * p[j] * v[KeyIndex(first + j, h, c)];
         }
       }
     });
@@ -48,7 +55,7 @@ struct Attention {
 
   /// Gradients of sum(out * dout): with P = softmax(S), dS = P (dP - rowsum(P dP)), where
   /// rowsum(P dP) = rowsum(out * dout) is taken from the given result of the forward pass, which
-  /// may have been rounded.
+  /// may have been rounded. dP is of the weights before dropout.
   Gradient Backward(const std::vector<double>& dout, const std::vector<double>& out) const {
     Gradient g;
     g.dq.assign(q.size(), 0.0);
@@ -56,6 +63,7 @@ struct Attention {
     g.dv.assign(v.size(), 0.0);
     ForEachRow([&](int64_t h, int64_t t, int64_t first, const std::vector<double>& p, double) {
       std::vector<double> dp(p.size(), 0.0);
+      const std::vector<double> kept = Kept(h, t, first, p.size());
       double mean = 0;
       for (int64_t c = 0; c < head_dim; ++c) {
         mean += out[QueryIndex(t, h, c)] * dout[QueryIndex(t, h, c)];
@@ -63,8 +71,8 @@ struct Attention {
       for (size_t j = 0; j < p.size(); ++j) {
         for (int64_t c = 0; c < head_dim; ++c) {
           double d = dout[QueryIndex(t, h, c)];
-          dp[j] += d * v[KeyIndex(first + j, h, c)];
-          g.dv[KeyIndex(first + j, h, c)] += p[j] * d;
+          dp[j] += kept[j] * d * v[KeyIndex(first + j, h, c)];
+          g.dv[KeyIndex(first + j, h, c)] += kept[j] * p[j] * d;
         }
       }
       for (size_t j = 0; j < p.size(); ++j) {
@@ -76,6 +84,25 @@ struct Attention {
       }
     });
     return g;
+  }
+
+  /// What dropout multiplies the weights of `count` keys from token `first` on by, for the query of
+  /// head h and token t.
+  std::vector<double> Kept(int64_t h, int64_t t, int64_t first, size_t count) const {
+    std::vector<double> kept(count, 1.0);
+    if (dropout == 0) return kept;
+    const int64_t begin =
+        *(std::upper_bound(sequence_starts.begin(), sequence_starts.end(), t) - 1);
+    for (size_t j = 0; j < count; ++j) {
+      const auto index = static_cast<uint64_t>(first - begin) + j;
+      const uint64_t token = static_cast<uint64_t>(first_token + t) % (uint64_t{1} << 32);
+      const auto head = static_cast<uint64_t>(first_head + h);
+      const Philox4 words = Philox(key, token + (index / 8 << 32) + (head << 52));
+      const uint32_t number = words.v[index % 8 / 2] >> (index % 2 * 16) & 0xffff;
+      const bool dropped = number < static_cast<uint32_t>(std::lround(dropout * 65536));
+      kept[j] = dropped ? 0.0 : 1.0 / (1.0 - dropout);
+    }
+    return kept;
   }
 
  private:

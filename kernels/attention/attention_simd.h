@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention/attention_dropout.h"
 #include "kernels/cpu/isa.h"
 
 namespace weft::kernels::cpu {
@@ -25,6 +26,7 @@ struct AttentionWork {
   float scale = 1;
   bool causal = true;
   int64_t window = kNoWindow;  ///< Keys a query sees: its own and those before.
+  AttentionDraw dropout;
 };
 
 /// A part that one thread does: queries of some heads against keys of their common key head, both

@@ -31,7 +31,7 @@ Values Draw(PhiloxStream& rng, size_t count) {
 }
 
 TEST(Attention, ReferenceGradientsAreThoseOfFiniteDifferences) {
-  for (bool causal : {true, false}) {
+  for (auto [causal, dropout] : {std::pair{true, 0.0}, {false, 0.0}, {true, 0.3}, {false, 0.6}}) {
     PhiloxStream rng({.seed = 3, .step = 0, .site = 0});
     ref::Attention a = {.sequence_starts = {0, 1, 5, 8},
                         .heads = 4,
@@ -39,6 +39,8 @@ TEST(Attention, ReferenceGradientsAreThoseOfFiniteDifferences) {
                         .head_dim = 3,
                         .scale = 0.7,
                         .causal = causal,
+                        .dropout = dropout,
+                        .key = {.seed = 8, .step = 1, .site = 2},
                         .q = Draw(rng, 8 * 4 * 3),
                         .k = Draw(rng, 8 * 2 * 3),
                         .v = Draw(rng, 8 * 2 * 3)};
@@ -85,16 +87,21 @@ struct Problem {
     bool operator==(const Results&) const = default;
   };
 
-  // Forward and backward over tokens [begin, begin + starts.back()).
-  Results Run(std::vector<int32_t> starts, int64_t begin = 0, bool causal = true) const {
-    int64_t count = starts.back();
-    testing::TestTensor out(dtype, RowsShape(count)), dq(dtype, RowsShape(count));
-    testing::TestTensor dk(dtype, RowsShape(count)), dv(dtype, RowsShape(count));
-    testing::TestTensor lse(DType::kF32, {heads, count});
+  float dropout = 0;
+
+  // Forward and backward over tokens [begin, begin + starts.back()), of all heads or one of them.
+  Results Run(std::vector<int32_t> starts, int64_t begin = 0, bool causal = true,
+              int64_t only_head = -1) const {
+    const int64_t count = starts.back(), run_heads = only_head < 0 ? heads : 1;
+    const int64_t first_head = std::max<int64_t>(only_head, 0);
+    const Shape rows = {count, run_heads * head_dim};
+    testing::TestTensor out(dtype, rows), dq(dtype, rows), dk(dtype, rows), dv(dtype, rows);
+    testing::TestTensor lse(DType::kF32, {run_heads, count});
     auto part = [&](const testing::TestTensor& whole) {
       TensorView view = whole.view();
-      view.data = static_cast<char*>(view.data) + begin * view.row_stride * DTypeSize(dtype);
-      view.shape = {count, heads * head_dim};
+      view.data = static_cast<char*>(view.data) +
+                  (begin * view.row_stride + first_head * head_dim) * DTypeSize(dtype);
+      view.shape = rows;
       return view;
     };
     AttentionBackwardArgs args;
@@ -103,11 +110,15 @@ struct Problem {
     args.forward.v = part(v);
     args.forward.sequence_starts =
         TensorView(starts.data(), DType::kI32, {static_cast<int64_t>(starts.size())});
-    args.forward.heads = args.forward.kv_heads = heads;
+    args.forward.heads = args.forward.kv_heads = run_heads;
     args.forward.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
     args.forward.causal = causal;
     args.forward.out = out.view();
     args.forward.log_sum_exp = lse.view();
+    args.forward.dropout = {.probability = dropout,
+                            .key = {.seed = 4, .step = 3, .site = 2},
+                            .first_token = begin,
+                            .first_head = first_head};
     args.dout = part(dout);
     args.dq = dq.view();
     args.dk = dk.view();
@@ -147,14 +158,76 @@ TEST(Attention, ThreadsAndTheWayWorkIsSplitChangeNoBit) {
     // One long sequence and one head: a single thread computes both gradients at once, more
     // threads compute them apart.
     Problem problem(dtype, 600, 1, 40);
-    cpu::SetThreads(1);
-    Problem::Results one = problem.Run({0, 600});
-    for (int threads : {2, 3, 5}) {
-      cpu::SetThreads(threads);
-      EXPECT_EQ(problem.Run({0, 600}), one) << threads;
+    for (float dropout : {0.0f, 0.3f}) {
+      problem.dropout = dropout;
+      cpu::SetThreads(1);
+      Problem::Results one = problem.Run({0, 600});
+      for (int threads : {2, 3, 5}) {
+        cpu::SetThreads(threads);
+        EXPECT_EQ(problem.Run({0, 600}), one) << threads;
+      }
     }
   }
   cpu::SetThreads(before);
+}
+
+TEST(Attention, PartsOfABatchAndSingleHeadsDropWhatTheWholeDrops) {
+  for (DType dtype : kFloatTypes) {
+    Problem problem(dtype, 250, 3, 16);
+    problem.dropout = 0.4f;
+    const Problem::Results whole = problem.Run({0, 37, 250});
+    for (int64_t head = 0; head < 3; ++head) {
+      for (auto [begin, end] : {std::pair{0, 37}, {37, 250}}) {
+        const Problem::Results alone = problem.Run({0, end - begin}, begin, true, head);
+        for (auto [all, some] : {std::pair{&whole.out, &alone.out},
+                                 {&whole.dq, &alone.dq},
+                                 {&whole.dk, &alone.dk},
+                                 {&whole.dv, &alone.dv}}) {
+          Values part;
+          for (int64_t t = begin; t < end; ++t) {
+            const auto row = all->begin() + (t * 3 + head) * 16;
+            part.insert(part.end(), row, row + 16);
+          }
+          EXPECT_EQ(part, *some) << head << " " << begin;
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, DropsTheAskedShareAndKeepsTheMean) {
+  // Queries of zeros weigh all keys alike, so that values of 1 sum to the share that is kept.
+  constexpr int64_t kTokens = 512, kWidth = 2 * 8;
+  testing::TestTensor qk(DType::kF32, {kTokens, kWidth}), v(DType::kF32, {kTokens, kWidth});
+  testing::TestTensor out(DType::kF32, {kTokens, kWidth}), lse(DType::kF32, {2, kTokens});
+  qk.Assign(Values(kTokens * kWidth, 0.0));
+  v.Assign(Values(kTokens * kWidth, 1.0));
+  std::vector<int32_t> starts = {0, kTokens};
+  for (float probability : {0.1f, 0.5f, 0.75f}) {
+    ASSERT_TRUE(
+        AttentionForward({}, {.q = qk.view(),
+                              .k = qk.view(),
+                              .v = v.view(),
+                              .sequence_starts = TensorView(starts.data(), DType::kI32, {2}),
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .causal = false,
+                              .out = out.view(),
+                              .log_sum_exp = lse.view(),
+                              .dropout = {.probability = probability, .key = {}}})
+            .ok());
+    const Values sums = out.Values();
+    const double count = 2 * kTokens * kTokens;
+    const double mean = std::accumulate(sums.begin(), sums.end(), 0.0) / (kTokens * kWidth);
+    // Four standard deviations of the binomial distribution, of all weights and of a row's.
+    const double spread = 4 * std::sqrt(probability / (1 - probability));
+    EXPECT_NEAR(mean, 1.0, spread / std::sqrt(count));
+    double squares = 0;
+    for (double sum : sums) squares += (sum - 1) * (sum - 1);
+    const double variance = probability / (1 - probability) / kTokens;
+    EXPECT_NEAR(squares / (kTokens * kWidth) / variance, 1.0, 4 * std::sqrt(2.0 / (2 * kTokens)));
+    for (double log_sum : lse.Values()) EXPECT_NEAR(log_sum, std::log(kTokens), 1e-5);
+  }
 }
 
 TEST(Attention, LaterTokensAndOtherDocumentsAreNotSeen) {
@@ -234,6 +307,12 @@ TEST(Attention, RefusesArgumentsThatDoNotFit) {
                 "q does not have heads * head_dim columns with head_dim a multiple of 8 up to "
                 "256");
   EXPECT_EQ(message([](auto& a) { a = {}; }), prefix + "q is not a matrix");
+  for (float probability : {-0.1f, 1.0f, std::nanf("")}) {
+    EXPECT_EQ(message([&](auto& a) { a.dropout.probability = probability; }),
+              prefix + "dropout probability is not in [0, 1)");
+  }
+  EXPECT_EQ(message([](auto& a) { a.dropout.first_head = -1; }),
+            prefix + "dropout first_head is negative");
   AttentionBackwardArgs backward;
   backward.forward = good;
   EXPECT_EQ(AttentionBackward({}, backward).code(), StatusCode::kInvalid) << "no dout";

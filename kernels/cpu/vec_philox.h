@@ -41,14 +41,10 @@ WEFT_INLINE void MultiplyWide(VecU a, uint32_t factor, VecU& high, VecU& low) {
   low = even ? evens : ShiftUp32(odds);
 }
 
-/// Words of kLanes blocks from `block` on (see common/rng.h), in the order of the stream: words[0]
-/// has the first kLanes of them.
-WEFT_INLINE void PhiloxWords(const PhiloxKey& key, uint64_t block, VecU (&words)[4]) {
-  VecU c0, c1;
-  for (int i = 0; i < kLanes; ++i) {
-    c0[i] = static_cast<uint32_t>(block + i);
-    c1[i] = static_cast<uint32_t>((block + i) >> 32);
-  }
+/// Blocks of the stream (see common/rng.h), one a lane, the lower and the upper halves of whose
+/// numbers are given: words[i] has word i of each.
+WEFT_INLINE void PhiloxBlocks(const PhiloxKey& key, VecU low, VecU high, VecU (&words)[4]) {
+  VecU c0 = low, c1 = high;
   VecU c2 = VecU{} + key.step, c3 = VecU{} + key.site;
   auto k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
 #pragma GCC unroll 10
@@ -63,8 +59,23 @@ WEFT_INLINE void PhiloxWords(const PhiloxKey& key, uint64_t block, VecU (&words)
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
-  auto f0 = reinterpret_cast<VecF>(c0), f1 = reinterpret_cast<VecF>(c1);
-  auto f2 = reinterpret_cast<VecF>(c2), f3 = reinterpret_cast<VecF>(c3);
+  words[0] = c0;
+  words[1] = c1;
+  words[2] = c2;
+  words[3] = c3;
+}
+
+/// Words of kLanes blocks from `block` on, in the order of the stream: words[0] has the first
+/// kLanes of them.
+WEFT_INLINE void PhiloxWords(const PhiloxKey& key, uint64_t block, VecU (&words)[4]) {
+  VecU low, high;
+  for (int i = 0; i < kLanes; ++i) {
+    low[i] = static_cast<uint32_t>(block + i);
+    high[i] = static_cast<uint32_t>((block + i) >> 32);
+  }
+  PhiloxBlocks(key, low, high, words);
+  auto f0 = reinterpret_cast<VecF>(words[0]), f1 = reinterpret_cast<VecF>(words[1]);
+  auto f2 = reinterpret_cast<VecF>(words[2]), f3 = reinterpret_cast<VecF>(words[3]);
   VecF even_low = InterleaveLow(f0, f2), even_high = InterleaveHigh(f0, f2);
   VecF odd_low = InterleaveLow(f1, f3), odd_high = InterleaveHigh(f1, f3);
   words[0] = reinterpret_cast<VecU>(InterleaveLow(even_low, odd_low));
