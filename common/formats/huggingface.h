@@ -29,7 +29,7 @@ struct HuggingFaceTensor {
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model);
 
 /// What a `config.json` of model_type gpt2, llama, mistral, qwen2, bert or vit says of a model.
-/// Architecture and sizes come from the file; the rest (dropout, initializer range, import path,
+/// Architecture and sizes come from the file; the rest (dropout of both kinds, initializer range, import path,
 /// what is frozen) stays as in `base`, because it concerns training. The head is that of the file
 /// too, unless base.head asks for classification, or base.classes for another number of them: see
 /// HasHead. Unrelated keys are ignored.

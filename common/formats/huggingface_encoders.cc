@@ -75,7 +75,7 @@ void WriteSizes(const ModelSpec& model, Json& config) {
   config["intermediate_size"] = MlpWidth(model);
   config["layer_norm_eps"] = model.norm_epsilon;
   config["hidden_dropout_prob"] = model.dropout;
-  config["attention_probs_dropout_prob"] = 0.0;
+  config["attention_probs_dropout_prob"] = model.attention_dropout;
 }
 
 void WriteClasses(const ModelSpec& model, const std::vector<std::string>& classes, Json& config) {

@@ -51,7 +51,7 @@ Json Gpt2ToConfig(const ModelSpec& model) {
   config["layer_norm_epsilon"] = model.norm_epsilon;
   config["resid_pdrop"] = model.dropout;
   config["embd_pdrop"] = model.dropout;
-  config["attn_pdrop"] = 0.0;
+  config["attn_pdrop"] = model.attention_dropout;
   config["scale_attn_weights"] = true;
   config["scale_attn_by_inverse_layer_idx"] = false;
   config["reorder_and_upcast_attn"] = false;

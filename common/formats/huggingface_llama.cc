@@ -209,7 +209,7 @@ Result<Json> LlamaToConfig(const ModelSpec& model) {
   config["head_dim"] = HeadWidth(model);
   config["max_position_embeddings"] = model.context;
   config["rms_norm_eps"] = model.norm_epsilon;
-  config["attention_dropout"] = 0.0;
+  config["attention_dropout"] = model.attention_dropout;
   const Json rope = RopeConfig(model);
   config["rope_theta"] = model.rope_theta;
   config["rope_scaling"] = model.rope_scaling.kind == "none" ? Json(nullptr) : rope;

@@ -69,6 +69,7 @@ std::vector<float> FileValues(const SafetensorsFolder& files, const std::string&
 TEST(Gpt2Config, TakesSizesFromTheFileAndLeavesTrainingChoices) {
   ModelSpec base;
   base.dropout = 0.25;
+  base.attention_dropout = 0.125;
   base.import_path = "x";
   Result<ModelSpec> model = ReadModelConfig(Env::Posix(), kTiny, base);
   ASSERT_TRUE(model.ok()) << model.status().ToString();
@@ -80,6 +81,7 @@ TEST(Gpt2Config, TakesSizesFromTheFileAndLeavesTrainingChoices) {
   EXPECT_EQ(model->context, 6);
   EXPECT_EQ(model->norm_epsilon, 1e-5);
   EXPECT_EQ(model->dropout, 0.25);
+  EXPECT_EQ(model->attention_dropout, 0.125);
   EXPECT_EQ(model->import_path, "x");
 }
 

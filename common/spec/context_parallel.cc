@@ -66,6 +66,7 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
       {"resources.device cuda", resources.device == "cuda"},
       {"resources.tensor_parallel", resources.tensor_parallel > 1},
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
+      {"model.attention_dropout", job.model.attention_dropout > 0},
       {"resources.zero_stage", resources.zero_stage > 0},
       {"resources.offload_optimizer", resources.offload_optimizer != "none"},
       {"train.precision fp8", job.train.precision == "fp8"},

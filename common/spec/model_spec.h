@@ -126,6 +126,7 @@ struct ModelSpec {
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
   double router_aux_loss = 0.02;
+  double attention_dropout = 0.0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -225,6 +226,8 @@ struct ModelSpec {
                 "Weight of the loss that has the router spread tokens over the experts.")
               .Range(0, 10),
           self.router_aux_loss);
+    visit(Field("attention_dropout", "Probability of dropping weights of attention.").Range(0, 0.9),
+          self.attention_dropout);
   }
 };
 

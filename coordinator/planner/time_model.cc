@@ -84,6 +84,18 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Rate
          backward * exposed(BackwardTraffic(model, inputs.context, inputs.tokens, element), 5);
 }
 
+/// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
+/// FLOPs: each takes as long as so many of a product in f32 (Philox, a block for 8 weights).
+double SecondsOfDraws(const ModelSpec& model, double product_flops, const RateModel& rates,
+                      int64_t threads) {
+  if (model.attention_dropout == 0) return 0;
+  constexpr double kFlopsOfDraw = 50;
+  constexpr int64_t kLarge = 1024;
+  const double weights = product_flops / (2 * D(HeadWidth(model)));
+  return weights * kFlopsOfDraw /
+         rates.With(DType::kF32).GemmFlopsPerSecond(kLarge, kLarge, kLarge, threads);
+}
+
 }  // namespace
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
@@ -112,15 +124,20 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
       }
     }
   }
-  // Attention: 2 products forward, 5 backward (flash attention computes the scores again).
+  // Attention: 2 products forward, 5 backward (flash attention computes the scores again). Its
+  // dropout is drawn again in the backward pass, on a GPU in each of two kernels.
   const ModelSpec& model = shape.spec;
-  const double product = TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) /
-                         D(shape.tensor) / rates.AttentionFlopsPerSecond(threads);
+  const double product_flops =
+      TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.tensor);
+  const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
+  const double draw = SecondsOfDraws(model, product_flops, rates, threads);
+  const double forward_layer = 2 * product + draw;
+  const double backward_layer = 5 * product + (rates.device() != nullptr ? 2 : 1) * draw;
   const double backward_layers = D(model.layers - shape.first_trained_layer);
-  cost.gemm_seconds += (2 * D(model.layers) + 5 * backward_layers) * product;
-  cost.backward_gemm_seconds += 5 * backward_layers * product;
-  cost.block_forward_gemm_seconds += 2 * product;
-  cost.attention_forward_gemm_seconds += 2 * product;
+  cost.gemm_seconds += D(model.layers) * forward_layer + backward_layers * backward_layer;
+  cost.backward_gemm_seconds += backward_layers * backward_layer;
+  cost.block_forward_gemm_seconds += forward_layer;
+  cost.attention_forward_gemm_seconds += forward_layer;
   cost.attention_product_seconds = product;
 
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two

@@ -6,6 +6,8 @@ in float64: logits, loss, every gradient, and the weights after 20 steps of Adam
   gradients/  the same folder form, each "weight" being the gradient of the mean loss
   trained/    the model after the steps
   llama/expanded/  the same, but for each matrix of the MLPs trained as a product of two
+  {gpt2,llama,bert_mlm}/dropped/  the gradients, and loss.json, where weights of attention are dropped
+                   as kernels/attention/attention_dropout.h says, in step 0 of a job of seed 0
   batch.safetensors   tokens or pixels, token types and lengths of padded rows, targets (-1: none;
                       classes: one a row), logits (of masked tokens: where targets are), loss
   gpt2/imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens,
@@ -25,6 +27,7 @@ import json
 import pathlib
 import sys
 
+import numpy
 import torch
 from safetensors.torch import save_file
 from torch.nn.utils import parametrize
@@ -39,6 +42,7 @@ FOLDER = pathlib.Path(__file__).parent / "testdata"
 SEQUENCES, LENGTH = 3, 20
 # With which no choice of an expert hangs on rounding: the next one is far behind.
 SEEDS = {"mixtral": 80}
+DROPOUT = 0.2
 STEPS, LEARNING_RATE, BETAS, EPSILON, DECAY, CLIP = 20, 1e-3, (0.9, 0.95), 1e-6, 0.1, 1.0
 
 
@@ -256,6 +260,15 @@ def train(model, tokens, targets):
         optimizer.step()
 
 
+def of_gradients(model):
+    """A copy of a model with the gradients in place of the parameters."""
+    gradients = copy.deepcopy(model)
+    with torch.no_grad():
+        for target, source in zip(gradients.parameters(), model.parameters()):
+            target.copy_(source.grad)
+    return gradients
+
+
 def write_family(name):
     folder = FOLDER / name
     torch.manual_seed(SEEDS.get(name, 1))
@@ -284,11 +297,9 @@ def write_family(name):
         },
         folder / "batch.safetensors",
     )
-    gradients = copy.deepcopy(model)
-    with torch.no_grad():
-        for target, source in zip(gradients.parameters(), model.parameters()):
-            target.copy_(source.grad)
-    save(without_repetition(gradients), folder / "gradients")
+    save(without_repetition(of_gradients(model)), folder / "gradients")
+    if name in DROPPED:
+        write_dropped(name, model, tokens, targets)
 
     if name == "llama":
         expanded, layers = expand(model)
@@ -298,6 +309,68 @@ def write_family(name):
         save(expanded, folder / "expanded")
     train(model, tokens, targets)
     save(without_repetition(model), folder / "trained")
+
+
+# Names of the sites of attention's dropout, by layer.
+DROPPED = {
+    "gpt2": "transformer.h.{}.attn.attn_dropout",
+    "llama": "model.layers.{}.self_attn.attention_dropout",
+    "bert_mlm": "bert.encoder.layer.{}.attention.self.dropout",
+}
+
+
+def site_hash(name):
+    number = 2166136261
+    for byte in name.encode():
+        number = (number ^ byte) * 16777619 % 2**32
+    return number
+
+
+def philox(counter, key):
+    """Philox-4x32-10 of a counter of four arrays of words."""
+    counter = [numpy.asarray(word, numpy.uint64) for word in counter]
+    key, low, shift = list(key), numpy.uint64(2**32 - 1), numpy.uint64(32)
+    for _ in range(10):
+        first, second = numpy.uint64(0xD2511F53) * counter[0], numpy.uint64(0xCD9E8D57) * counter[2]
+        counter = [(second >> shift) ^ counter[1] ^ numpy.uint64(key[0]), second & low,
+                   (first >> shift) ^ counter[3] ^ numpy.uint64(key[1]), first & low]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    return counter
+
+
+def attention_mask(name, weights):
+    """What dropout multiplies weights [sequences, heads, length, length] by."""
+    sequences, heads, length, _ = weights.shape
+    sequence, head, query, key = numpy.ogrid[:sequences, :heads, :length, :length]
+    token, head, key = numpy.broadcast_arrays(sequence * length + query, head, key)
+    words = numpy.stack(philox([token, head << 20 | key // 8, 0 * token, 0 * token + site_hash(name)],
+                               (0, 0)))
+    word = numpy.take_along_axis(words, (key % 8 // 2)[None], 0)[0].astype(numpy.int64)
+    kept = (word >> (key % 2 * 16) & 0xFFFF) >= round(DROPOUT * 65536)
+    return torch.from_numpy(kept / (1 - DROPOUT))
+
+
+def write_dropped(name, model, tokens, targets):
+    """The gradients of a model whose transformers computes attention's weights one layer after the
+    other, and gives them, and no others of that many dimensions, to dropout."""
+    calls, plain = [], torch.nn.functional.dropout
+
+    def dropout(x, *_, **__):
+        if x.dim() < 4:
+            return x
+        calls.append(x)
+        return x * attention_mask(DROPPED[name].format(len(calls) - 1), x)
+
+    model.zero_grad()
+    torch.nn.functional.dropout = dropout
+    try:
+        loss = loss_of(model, tokens, targets)[1]
+    finally:
+        torch.nn.functional.dropout = plain
+    assert len(calls) == model.config.num_hidden_layers
+    loss.backward()
+    save(of_gradients(model), FOLDER / name / "dropped")
+    (FOLDER / name / "dropped" / "loss.json").write_text(json.dumps({"loss": loss.item()}) + "\n")
 
 
 def main():

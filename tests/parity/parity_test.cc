@@ -12,6 +12,7 @@
 #include "common/env_fault.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/safetensors.h"
+#include "common/json.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/testing/tiny_run.h"
 
@@ -40,8 +41,9 @@ ModelSpec FileSpec(const std::string& family) {
   return *spec;
 }
 
-ModelSpec Spec(const std::string& family) {
+ModelSpec Spec(const std::string& family, double attention_dropout = 0) {
   ModelSpec spec = FileSpec(family);
+  spec.attention_dropout = attention_dropout;
   if (family == "gpt2_shared") {
     spec.layers = 3;
     spec.distinct_blocks = 1;
@@ -106,8 +108,8 @@ Batch RecordedBatch(const std::string& family) {
 // A model with the weights of a recorded folder.
 struct Recorded : TinyRun {
   Recorded(const std::string& family, const std::string& name,
-           const PrecisionRecipe& precision = kFp32Precision)
-      : TinyRun(Spec(family), {&precision, true, {}}) {
+           const PrecisionRecipe& precision = kFp32Precision, double attention_dropout = 0)
+      : TinyRun(Spec(family, attention_dropout), {&precision, true, {}}) {
     TinyRun file(FileSpec(family), {&precision, false, {}});
     Status status = ImportWeights(Env::Posix(), Folder(family) + "/" + name, *file.model);
     WEFT_CHECK(status.ok(), status.message());
@@ -195,6 +197,24 @@ bool HasNoGradient(const std::string& name) {
          name.ends_with("attention.attention.key.bias");
 }
 
+// The gradients of `run` are the parameters of `expected`.
+void ExpectGradients(const TinyRun& run, const TinyRun& expected,
+                     const PrecisionRecipe& precision) {
+  for (int64_t p = 0; p < run.model->parameters().size(); ++p) {
+    const std::string& name = run.model->parameters()[p].name;
+    if (HasNoGradient(name)) {
+      EXPECT_LT(Norm(run.model->parameters().gradient(p)), ToleranceOf(precision).zero)
+          << name << " in " << precision.name;
+      EXPECT_LT(Norm(expected.model->parameters().value(p)), 1e-7);
+      continue;
+    }
+    EXPECT_LT(
+        RelativeError(run.model->parameters().gradient(p), expected.model->parameters().value(p)),
+        ToleranceOf(precision).gradients)
+        << name << " in " << precision.name;
+  }
+}
+
 TEST_P(ParityTest, EveryGradientIsThatOfPyTorch) {
   Recorded expected(GetParam(), "gradients");
   for (const PrecisionRecipe* precision : AllPrecisions()) {
@@ -202,18 +222,25 @@ TEST_P(ParityTest, EveryGradientIsThatOfPyTorch) {
     Recorded run(GetParam(), "start", *precision);
     const Batch batch = RecordedBatch(GetParam());
     run.Differentiate(batch, 1.0f / static_cast<float>(batch.target_count));
-    for (int64_t p = 0; p < run.model->parameters().size(); ++p) {
-      const std::string& name = run.model->parameters()[p].name;
-      if (HasNoGradient(name)) {
-        EXPECT_LT(Norm(run.model->parameters().gradient(p)), ToleranceOf(*precision).zero)
-            << name << " in " << precision->name;
-        EXPECT_LT(Norm(expected.model->parameters().value(p)), 1e-7);
-        continue;
-      }
-      EXPECT_LT(
-          RelativeError(run.model->parameters().gradient(p), expected.model->parameters().value(p)),
-          ToleranceOf(*precision).gradients)
-          << name << " in " << precision->name;
+    ExpectGradients(run, expected, *precision);
+  }
+}
+
+TEST(Parity, LossAndGradientsWithDropoutOfAttentionAreThoseOfPyTorchWithTheSameMask) {
+  for (const std::string family : {"gpt2", "llama", "bert_mlm"}) {
+    SCOPED_TRACE(family);
+    const Batch batch = RecordedBatch(family);
+    const auto count = static_cast<double>(batch.target_count);
+    auto text = ReadFile(Env::Posix(), Folder(family) + "/dropped/loss.json");
+    ASSERT_TRUE(text.ok());
+    const double loss = ParseJson(*text)->at("loss").get<double>();
+    Recorded expected(family, "dropped");
+    for (const PrecisionRecipe* precision : {&kFp32Precision, &kBf16Precision}) {
+      Recorded run(family, "start", *precision, 0.2);
+      EXPECT_NEAR(run.Differentiate(batch, static_cast<float>(1 / count)) / count, loss,
+                  ToleranceOf(*precision).logits);
+      ExpectGradients(run, expected, *precision);
+      EXPECT_GT(std::abs(run.Loss(batch) / count - loss), 1e-3) << "evaluation drops none";
     }
   }
 }

@@ -16,6 +16,7 @@ ModelSpec Spec(const char* family, double dropout) {
   ModelSpec spec = TinyModel();
   spec.family = family;
   spec.dropout = dropout;
+  spec.attention_dropout = dropout;
   return spec;
 }
 

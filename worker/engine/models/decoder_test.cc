@@ -190,6 +190,7 @@ TEST(DecoderTest, RecomputedGradientsAreBitForBitTheKeptOnes) {
   for (Variant& variant : Variants()) {
     variant.spec.layers *= 2;
     variant.spec.dropout = 0.2;
+    variant.spec.attention_dropout = 0.3;
     for (const PrecisionRecipe* precision : AllPrecisions()) {
       SCOPED_TRACE(std::string(variant.name) + " in " + std::string(precision->name));
       if (precision->fp8_blocks && variant.spec.experts > 0) continue;
@@ -219,6 +220,7 @@ TEST(DecoderTest, EveryScheduleGivesTheSameBitsAndDoesWhatItSays) {
       s.family = family;
       s.layers = 5;
       s.dropout = s.family == "gpt2" ? 0.2 : 0;
+      s.attention_dropout = 0.3;
     });
     for (const PrecisionRecipe* precision : {&kFp32Precision, &kBf16Precision}) {
       SCOPED_TRACE(std::string(family) + " in " + std::string(precision->name));

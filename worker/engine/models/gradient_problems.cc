@@ -297,14 +297,25 @@ struct AttentionKind {
   bool causal = true;
   bool rotary = false;
   int64_t window = 0;
+  double dropout = 0;
 };
+
+// Whether the weight stays of attention in a context of seed and step 0
+// (kernels/attention/attention_dropout.h).
+bool KeepsWeight(double dropout, const char* site, int64_t head, int64_t token, int64_t key) {
+  const uint64_t block = static_cast<uint64_t>(head << 52 | key / 8 << 32 | token);
+  const Philox4 words = Philox({.site = SiteHash(site)}, block);
+  return (words.v[key % 8 / 2] >> (key % 2 * 16) & 0xffffu) >= std::lround(dropout * 65536);
+}
 
 Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
   Problem p;
   constexpr int64_t kHeadDim = 8;
   const int64_t heads = 1 + sides.Below(2), groups = 1 + sides.Below(heads);
   const int64_t kv_heads = heads / groups, width = heads * kHeadDim;
+  constexpr int64_t kFirstToken = 1000;
   TokenBatch shape;
+  shape.first_token = kFirstToken;
   std::vector<int32_t> starts = {0}, positions;
   for (int64_t s = 0, runs = 1 + sides.Below(3); s < runs; ++s) {
     const int64_t length = std::min<int64_t>(sides.Draw(), 5);
@@ -326,7 +337,9 @@ Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
                                                                         .window = kind.window,
                                                                         .rotary = rotary,
                                                                         .qkv_bias = false,
-                                                                        .output_bias = false},
+                                                                        .output_bias = false,
+                                                                        .dropout = kind.dropout,
+                                                                        .dropout_site = "site"},
                                                    DType::kF32);
   p.inputs = {Map(sides.Normal(shape.count, width), [](double x) { return 0.5 * x; })};
   p.prepare = [attention, rotary](Context& c) {
@@ -360,9 +373,11 @@ Problem AttentionProblem(Sides& sides, const AttentionKind& kind) {
             for (int64_t c = 0; c < kHeadDim; ++c) score += q.at(i, own + c) * k.at(j, shared + c);
             const double weight = std::exp(score / std::sqrt(static_cast<double>(kHeadDim)));
             total += weight;
+            if (!KeepsWeight(kind.dropout, "site", h, kFirstToken + i, j - starts[s])) continue;
             for (int64_t c = 0; c < kHeadDim; ++c) mean[c] += weight * v.at(j, shared + c);
           }
-          for (int64_t c = 0; c < kHeadDim; ++c) y.at(i, own + c) = mean[c] / total;
+          for (int64_t c = 0; c < kHeadDim; ++c)
+            y.at(i, own + c) = mean[c] / total / (1 - kind.dropout);
         }
       }
     }
@@ -593,6 +608,7 @@ std::vector<Operation> Operations() {
       {"attention backward", "attention to all", attention({.causal = false})},
       {"attention backward", "attention within a window, by turned positions",
        attention({.rotary = true, .window = 3})},
+      {"attention backward", "attention with dropout", attention({.dropout = 0.3})},
       {"dropout backward", "dropout", DropoutProblem},
       {"affine backward", "affine", AffineProblem},
       {"gather rows backward", "gather rows", GatherProblem},

@@ -21,15 +21,19 @@ Result<Tensor> Apply(Context& context, Component component, Tensor x, kernels::D
 
 }  // namespace
 
+PhiloxKey DropoutKey(const Context& context, uint32_t site, int64_t use) {
+  // The golden ratio spreads the uses over the sites of other names.
+  return {context.seed, static_cast<uint32_t>(context.step),
+          site + static_cast<uint32_t>(use) * 0x9e3779b9u};
+}
+
 Result<Value> Dropout::Forward(Context& context, Tape& tape, Value x, int64_t first_token,
                                int64_t use) const {
   if (probability_ == 0 || !tape.differentiable()) return x;
   ProfileScope scope(context.profiler, "dropout forward");
   kernels::DropoutArgs args;
   args.probability = probability_;
-  // The golden ratio spreads the uses over the sites of other names.
-  args.key = {context.seed, static_cast<uint32_t>(context.step),
-              site_ + static_cast<uint32_t>(use) * 0x9e3779b9u};
+  args.key = DropoutKey(context, site_, use);
   args.step = context.Number(args.key.step, &StepNumbers::step).at;
   args.first_element = static_cast<uint64_t>(first_token * x.tensor.shape()[-1]);
   WEFT_ASSIGN_OR_RETURN(Tensor dropped,

@@ -8,6 +8,10 @@
 
 namespace weft::engine {
 
+/// What the masks of a site follow from in the step under way; `use` tells apart the layers that
+/// share it, from 0.
+PhiloxKey DropoutKey(const Context& context, uint32_t site, int64_t use);
+
 /// Dropout at one site of the network (Srivastava et al. 2014). The mask is drawn by position in
 /// the global batch, so micro-batches, ranks and recomputation do not change it. Off in evaluation.
 class Dropout {
@@ -15,8 +19,8 @@ class Dropout {
   Dropout(const std::string& name, double probability)
       : site_(SiteHash(name.c_str())), probability_(static_cast<float>(probability)) {}
 
-  /// `first_token` is the index of row 0 in the global batch; `use` tells apart the layers that
-  /// share this site, from 0. Works in place on a value that nobody else holds.
+  /// `first_token` is the index of row 0 in the global batch, `use` as in DropoutKey. Works in
+  /// place on a value that nobody else holds.
   Result<Value> Forward(Context& context, Tape& tape, Value x, int64_t first_token,
                         int64_t use = 0) const;
 

@@ -8,6 +8,7 @@
 
 #include "kernels/attention/attention.h"
 #include "worker/engine/nn/cached_attention.h"
+#include "worker/engine/nn/dropout.h"
 #include "worker/engine/nn/ring_attention.h"
 #include "worker/engine/nn/ulysses_attention.h"
 
@@ -122,7 +123,10 @@ SelfAttention::SelfAttention(ParameterSet* parameters, const SelfAttentionOption
       logit_scale_(static_cast<float>(o.logit_scale) / std::sqrt(static_cast<float>(o.head_dim))),
       causal_(o.causal),
       window_(o.window),
-      rotary_(o.rotary) {
+      rotary_(o.rotary),
+      dropout_(static_cast<float>(o.dropout)),
+      dropout_site_(SiteHash(o.dropout_site.c_str())) {
+  WEFT_CHECK(context_ == nullptr || dropout_ == 0, "ranks that share sequences drop no weights");
   if (o.qkv.size() > 1) return;
   const int64_t q_width = heads_ * o.head_dim, kv_width = kv_heads_ * o.head_dim;
   parameters->SetParts(parameters->Find(o.qkv[0] + ".weight").value(),
@@ -135,7 +139,8 @@ Status SelfAttention::Pack(Context& context, Repack what) {
 }
 
 Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& x,
-                                     const TokenBatch& batch, KeyValueCache* cache) const {
+                                     const TokenBatch& batch, int64_t use,
+                                     KeyValueCache* cache) const {
   WEFT_ASSIGN_OR_RETURN(Value qkv, Project(context, tape, x, batch));
   if (cache != nullptr) {
     const bool first = cache->length == 0;
@@ -147,7 +152,7 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
       return output_.Forward(context, tape, {std::move(attended), Value::kNoNode});
     }
   }
-  WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(context, tape, qkv, batch));
+  WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(context, tape, qkv, batch, use));
   WEFT_ASSIGN_OR_RETURN(Value out,
                         output_.Forward(context, tape, attended.value, std::move(attended.saved)));
   return LeaveShards(context, tape, tensor_, std::move(out));
@@ -162,12 +167,12 @@ Result<Value> SelfAttention::Project(Context& context, Tape& tape, const Value& 
 }
 
 Result<Value> SelfAttention::ForwardRecomputed(Context& context, Tape& tape, const Value& x,
-                                               const TokenBatch& batch) const {
-  const Segment inside = [this, batch](
+                                               const TokenBatch& batch, int64_t use) const {
+  const Segment inside = [this, batch, use](
                              Context& ctx, Tape& t,
                              const std::vector<Value>& inputs) -> Result<std::vector<Value>> {
     WEFT_ASSIGN_OR_RETURN(Value qkv, Project(ctx, t, inputs[0], batch));
-    WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(ctx, t, qkv, batch));
+    WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(ctx, t, qkv, batch, use));
     return std::vector<Value>{std::move(attended.value)};
   };
   WEFT_ASSIGN_OR_RETURN(RecomputedValues attended, RecomputeValues(context, tape, inside, {x}));
@@ -193,12 +198,24 @@ double SelfAttention::Flops(const std::vector<int32_t>& starts) const {
   return ProductFlops(whole, causal_, window_, width) / ranks;
 }
 
+kernels::AttentionDropout SelfAttention::DropoutOf(const Context& context, const Tape& tape,
+                                                   const TokenBatch& batch, int64_t use) const {
+  if (dropout_ == 0 || !tape.differentiable()) return {};
+  const PhiloxKey key = DropoutKey(context, dropout_site_, use);
+  return {.probability = dropout_,
+          .key = key,
+          .step = context.Number(key.step, &StepNumbers::step).at,
+          .first_token = batch.first_token,
+          .first_head = tensor_ != nullptr ? tensor_->rank() * heads_ : 0};
+}
+
 Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& tape,
-                                                      const Value& qkv,
-                                                      const TokenBatch& batch) const {
+                                                      const Value& qkv, const TokenBatch& batch,
+                                                      int64_t use) const {
   ProfileScope scope(context.profiler, "attention forward");
   const DType dtype = qkv.tensor.dtype();
-  const auto args_for = [this, length = CommonLength(batch.starts_on_host.get())](
+  const auto args_for = [this, length = CommonLength(batch.starts_on_host.get()),
+                         dropout = DropoutOf(context, tape, batch, use)](
                             const Tensor& packed, const Tensor& starts, const Tensor& out,
                             const Tensor& log_sum_exp) {
     const Projections p(packed, heads_ * head_dim_, kv_heads_ * head_dim_);
@@ -213,7 +230,8 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
                                          .window = window_,
                                          .out = out,
                                          .log_sum_exp = log_sum_exp,
-                                         .length = length};
+                                         .length = length,
+                                         .dropout = dropout};
   };
   WEFT_ASSIGN_OR_RETURN(
       Tensor out, Tensor::New(context, tape.component(), dtype, {batch.count, heads_ * head_dim_}));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/attention_dropout.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/linear.h"
@@ -38,6 +39,8 @@ struct SelfAttentionOptions {
   double logit_scale = 1;  ///< On top of 1 / sqrt(head_dim).
   /// Ranks that have some tokens of each sequence, of which all are seen; or none.
   const ContextParallel* context = nullptr;
+  double dropout = 0;  ///< Of the attention weights.
+  std::string dropout_site = {};
 };
 
 /// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762), with grouped queries when
@@ -51,15 +54,15 @@ class SelfAttention {
 
   Status Pack(Context& context, Repack what);
 
-  /// [count, width] -> the same. With a `cache` (evaluation only) the tokens follow those in it,
-  /// and are appended to it.
+  /// [count, width] -> the same. `use` tells apart the layers that share this, from 0. With a
+  /// `cache` (evaluation only) the tokens follow those in it, and are appended to it.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, const TokenBatch& batch,
-                        KeyValueCache* cache = nullptr) const;
+                        int64_t use = 0, KeyValueCache* cache = nullptr) const;
   /// The same, keeping x alone: queries, keys, values and what attention makes of them are computed
   /// again in the backward pass, the projection after it is not (what Korthikanti et al. 2022,
   /// arXiv 2205.05198, call selective, where attention is one operation that keeps no scores).
   Result<Value> ForwardRecomputed(Context& context, Tape& tape, const Value& x,
-                                  const TokenBatch& batch) const;
+                                  const TokenBatch& batch, int64_t use = 0) const;
 
  private:
   // Queries, keys and values of x, turned.
@@ -72,8 +75,12 @@ class SelfAttention {
     Value value;
     SavedTensor saved;
   };
-  Result<Attended> Attend(Context& context, Tape& tape, const Value& qkv,
-                          const TokenBatch& batch) const;
+  Result<Attended> Attend(Context& context, Tape& tape, const Value& qkv, const TokenBatch& batch,
+                          int64_t use) const;
+  // Of the weights, in training; drawn by position in the global batch and by head of the model, so
+  // that micro-batches, ranks and recomputation draw the same.
+  kernels::AttentionDropout DropoutOf(const Context& context, const Tape& tape,
+                                      const TokenBatch& batch, int64_t use) const;
   // Of one product over the pairs of a query and a key that this rank computes.
   double Flops(const std::vector<int32_t>& starts) const;
 
@@ -88,6 +95,8 @@ class SelfAttention {
   bool causal_;
   int64_t window_;
   std::shared_ptr<const RotaryTable> rotary_;
+  float dropout_;
+  uint32_t dropout_site_;
 };
 
 }  // namespace weft::engine

@@ -30,10 +30,10 @@ Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const R
   const int64_t first_token =
       use.batch.first_token + (tensor_ != nullptr ? tensor_->FirstRow(use.batch.count) : 0);
   const auto attend = [&](const Value& in) -> Result<Value> {
-    WEFT_ASSIGN_OR_RETURN(Value out,
-                          use.recompute_attention && tape.recording()
-                              ? attention_.ForwardRecomputed(context, tape, in, use.batch)
-                              : attention_.Forward(context, tape, in, use.batch, use.cache));
+    WEFT_ASSIGN_OR_RETURN(
+        Value out, use.recompute_attention && tape.recording()
+                       ? attention_.ForwardRecomputed(context, tape, in, use.batch, use.use)
+                       : attention_.Forward(context, tape, in, use.batch, use.use, use.cache));
     return attention_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
   };
   const auto transform = [&](const Value& in) -> Result<Value> {

@@ -160,6 +160,7 @@ class TrainerProcessTest : public testing::Test {
     job.model.heads = 2;
     job.model.context = 16;
     job.model.dropout = 0.1;
+    job.model.attention_dropout = 0.1;
     job.data.train = {root_ + "/text.txt"};
     job.data.tokenizer.vocab_size = 280;
     job.train.steps = 12;

@@ -41,6 +41,7 @@ TEST(OffloadTest, HasThemWithFrozenAndSharedParametersAveragesRecomputationAndTi
   job.model.distinct_blocks = 2;
   job.model.freeze = {"*.h.0.attn.*", "*ln_f*"};
   job.model.dropout = 0.1;
+  job.model.attention_dropout = 0.1;
   job.train.averaging.kind = "ema";
   job.train.averaging.every_steps = 1;
   job.train.gradient_clip_norm = 0.01;

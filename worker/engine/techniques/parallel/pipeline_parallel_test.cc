@@ -39,6 +39,7 @@ ModelSpec Gpt2Model() {
   ModelSpec spec = TinyModel();
   spec.layers = 5;
   spec.dropout = 0.1;
+  spec.attention_dropout = 0.1;
   return spec;
 }
 

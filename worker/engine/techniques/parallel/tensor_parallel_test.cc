@@ -14,12 +14,13 @@ namespace {
 constexpr int64_t kSteps = 10;
 constexpr int64_t kLength = 16;
 
-/// Learned positions, biases, a tied classifier, dropout, and a vocabulary that no degree divides.
+/// Learned positions, biases, a tied classifier, dropout of both kinds, and a vocabulary that no degree divides.
 ModelSpec Gpt2Model() {
   ModelSpec spec = TinyModel();
   spec.heads = 4;
   spec.vocab_size = 51;
   spec.dropout = 0.1;
+  spec.attention_dropout = 0.1;
   return spec;
 }
 
