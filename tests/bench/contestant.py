@@ -4,6 +4,7 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 
 
 def run(command, **options):
@@ -22,6 +23,7 @@ class Contestant:
             [*command, "--alternate"], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=environment)
         self.turns = []
+        self.slower_than = None  # seconds of a step, of one that was stopped
 
     def line(self):
         line = self.process.stdout.readline()
@@ -32,6 +34,29 @@ class Contestant:
     def wait_until_ready(self):
         while self.line().strip() != "ready":
             pass
+
+    def is_ready_within(self, seconds, warmup):
+        """Whether it is; else it is stopped, as if its steps of warm-up had just been done."""
+        late = threading.Event()
+
+        def stop():
+            late.set()
+            self.process.kill()
+
+        timer = threading.Timer(seconds, stop)
+        timer.start()
+        line = ""
+        for line in self.process.stdout:
+            if line.strip() == "ready":
+                break
+        timer.cancel()
+        timer.join()
+        if late.is_set():
+            self.process.wait()
+            self.slower_than = seconds / warmup
+        elif line.strip() != "ready":
+            sys.exit(f"failed: {' '.join(map(str, self.command))}: status {self.process.wait()}")
+        return not late.is_set()
 
     def take_turn(self, steps):
         self.process.stdin.write(f"{steps}\n")
@@ -49,7 +74,8 @@ class Contestant:
         self.process.wait()
 
     def seconds(self, turn):
-        return statistics.median(self.turns[turn]["seconds"])
+        return self.slower_than or statistics.median(self.turns[turn]["seconds"])
 
     def gemm_flops_per_second(self):
-        return max(turn["gemm_flops_per_second"] for turn in self.turns)
+        """0 where it had no turn."""
+        return max((turn["gemm_flops_per_second"] for turn in self.turns), default=0)

@@ -19,7 +19,7 @@ struct TransformerBlockOptions {
   SelfAttentionOptions attention;
   NormOptions mlp_norm;
   MlpOptions mlp;
-  std::optional<MixtureOfExpertsOptions> experts;  ///< In the place of mlp.
+  std::optional<MixtureOfExpertsOptions> experts = {};  ///< In the place of mlp.
   double dropout = 0;             ///< Of what attention and the MLP add to the stream.
   std::string attention_dropout;  ///< Name of the site.
   std::string mlp_dropout;
