@@ -158,7 +158,9 @@ int64_t Attempt::saving_rank() const {
   const engine::MeshLayout layout(spec_.plan.mesh);
   const int64_t shards = ShardRanks(spec_.plan);
   const int64_t shard = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
-  if (shard >= shards) return saving_ranks();
+  if (shard >= shards || layout.CoordinateOf(spec_.rank, engine::MeshAxis::kContext) > 0) {
+    return saving_ranks();
+  }
   const int64_t stage = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline);
   return (stage * shards + shard) * spec_.plan.mesh.tensor +
          layout.CoordinateOf(spec_.rank, engine::MeshAxis::kTensor);

@@ -299,6 +299,10 @@ TEST(ShardedTraining, GroupsThatShareAmongThemselvesFollowPlainRanks) {
       Way way{4, stage, c.precision, 3};
       way.shard_ranks = 2;
       const Outcome shared = Train(job, way, kSteps);
+      if (RoundsWhatPlainRanksDoNot(stage, c.precision)) {
+        ExpectLossesNear(shared, plain);
+        continue;
+      }
       for (size_t i = 0; i < plain.reports.size(); ++i) {
         const double loss = plain.reports[i].loss;
         EXPECT_NEAR(shared.reports[i].loss, loss, (c.precision == "fp32" ? 1e-6 : 1e-4) * loss);

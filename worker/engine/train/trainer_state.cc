@@ -26,7 +26,8 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
   const ParameterSet& parameters = parts_.model->parameters();
   std::map<std::string_view, int64_t> indices;
   for (int64_t i = 0; i < parameters.size(); ++i) indices[parameters[i].name] = i;
-  const bool first_replica = parts_.rank == 0;
+  const bool first_replica =
+      parts_.rank == 0 && (parts_.sequences == nullptr || parts_.sequences->rank() == 0);
   const bool first_shards = parts().empty() || parts_.reducer->first_shards();
   for (NamedTensor& tensor : tensors) {
     const int64_t* owner = OwnerOf(tensor.name, indices);

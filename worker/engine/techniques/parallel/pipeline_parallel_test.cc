@@ -286,8 +286,9 @@ void ExpectAsPlanned(const Case& c, const std::vector<Outcome>& ranks) {
 
 /// Stages, shared matrices, and replicas that share updates.
 Case AllKinds() {
-  return {
-      "gpt2, all kinds of ranks", Gpt2Model(), "1f1b", {3, 2}, 1, 2, 2, "keep", "fp32", kLength, 1};
+  ModelSpec model = Gpt2Model();
+  model.attention_dropout = 0;  // which makes the fourth digit of a last bit here
+  return {"gpt2, all kinds of ranks", model, "1f1b", {3, 2}, 1, 2, 2, "keep", "fp32", kLength, 1};
 }
 
 TEST(Pipeline, TrainingFollowsThatOfOneRank) {
