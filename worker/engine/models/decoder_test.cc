@@ -88,7 +88,7 @@ std::vector<Variant> Variants() {
       {"mixtral, shared blocks, experts with room for all", With([](ModelSpec& s) {
          Llama(s);
          s.distinct_blocks = 1;
-         s.experts = 3;
+         s.experts = 5;
          s.experts_per_token = 2;  // of a single one the weight is 1 and the router learns nothing
          s.expert_capacity = 8;
          s.router_aux_loss = 0;

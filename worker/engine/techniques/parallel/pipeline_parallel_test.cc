@@ -322,7 +322,8 @@ TEST(Pipeline, TrainingFollowsThatOfOneRank) {
     Case many = c;
     many.model = one.model;
     const std::string key = one.model.family + std::to_string(one.model.untied_classifier) +
-                            std::to_string(one.model.kv_heads);
+                            std::to_string(one.model.kv_heads) +
+                            std::to_string(one.model.attention_dropout);
     if (!wholes.contains(key)) wholes[key] = TrainOn(one).front();
     const std::vector<Outcome> ranks = TrainOn(many);
     ExpectFollows(many, ranks, wholes[key]);
