@@ -56,6 +56,15 @@ Choice Zero(int64_t stage, Effect effect) {
           [=](JobSpec& job) { job.resources.zero_stage = stage; }};
 }
 
+/// Within groups of two ranks.
+Choice ZeroInTwos(int64_t stage) {
+  return {"zero_stage " + std::to_string(stage) + " in twos", Effect::kSameNumbers,
+          [=](JobSpec& job) {
+            job.resources.zero_stage = stage;
+            job.resources.zero_shard_ranks = 2;
+          }};
+}
+
 Choice Recompute(const std::string& what, int64_t segment = 1) {
   return {"recompute " + what + (segment > 1 ? " by " + std::to_string(segment) : ""),
           Effect::kSameBits, [=](JobSpec& job) {
@@ -102,7 +111,9 @@ std::vector<Axis> MakeAxes() {
       {{"zero_stage 0", Effect::kSameBits, Nothing},
        Zero(1, Effect::kSameBits),
        Zero(2, Effect::kSameNumbers),
-       Zero(3, Effect::kSameNumbers)},
+       Zero(3, Effect::kSameNumbers),
+       ZeroInTwos(1),
+       ZeroInTwos(3)},
       {{"recompute none", Effect::kSameBits, Nothing},
        Recompute("attention"),
        Recompute("block"),
