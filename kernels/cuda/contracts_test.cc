@@ -13,10 +13,12 @@
 #include <gtest/gtest.h>
 
 #include "kernels/adafactor/adafactor.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather_rows/gather_rows.h"
+#include "kernels/group_quantize/group_quantize.h"
 #include "kernels/norm_stat/norm_stat.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/quantize_fp8/quantize_fp8.h"
@@ -446,6 +448,74 @@ TEST_F(ContractsOnCuda, QuantizationHasTheCodesOfTheCpu) {
     EXPECT_EQ(device_q.bytes(), q.bytes());
     EXPECT_EQ(device_transposed.bytes(), transposed.bytes());
     EXPECT_EQ(device_amax.bytes(), amax.bytes());
+  }
+}
+
+// Numbers of several groups, in which there are zeros of both signs, one value alone, spreads that
+// leave f32, and what is not finite.
+Values ExtremeGroups(int64_t count) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  PhiloxStream rng({.seed = 12});
+  Values values(static_cast<size_t>(count));
+  for (double& value : values) value = rng.Normal();
+  for (size_t i = 0; i < 128; ++i) {
+    values[i] = i % 3 == 1 ? -0.0 : 0.0;
+    values[128 + i] = -1.75;
+    values[2 * 128 + i] = i % 2 == 0 ? kLargest : -kLargest;
+    values[3 * 128 + i] = 1e-38 * static_cast<double>(i);
+    values[4 * 128 + i] = 1e-45 * static_cast<double>(i % 3);
+  }
+  values[5 * 128 + 7] = kNan;
+  values[6 * 128 + 127] = kInfinity;
+  values[7 * 128] = -kInfinity;
+  return values;
+}
+
+TEST_F(ContractsOnCuda, GroupsHaveTheCodesOfTheCpu) {
+  constexpr int64_t kCount = 9 * 128 + 77, kGroups = 10;
+  const Values values = ExtremeGroups(kCount);
+  const PhiloxKey key = {.seed = 3, .step = 4, .site = 5};
+  TestTensor& step = Make(DType::kI32, {1}, {static_cast<double>(key.step)});
+  for (DType dtype : kFloatTypes) {
+    for (int64_t bits : {8, 4, 2}) {
+      // In memory that is aligned, and in memory that is not.
+      for (int64_t shift : {0, 3}) {
+        SCOPED_TRACE(std::string(DTypeName(dtype)) + " " + std::to_string(bits) + " " +
+                     std::to_string(shift));
+        const int64_t bytes = kGroups * 16 * bits;
+        const auto run = [&](const Stream& to, TestTensor& x, TestTensor& codes, TestTensor& scales,
+                             TestTensor& y, const uint32_t* at) {
+          const TensorView shifted(codes.view().As<uint8_t>() + shift, DType::kU8,
+                                   {kGroups, 16 * bits}, to.device);
+          GroupQuantizeArgs args = {.x = x.view(),
+                                    .codes = shifted,
+                                    .scales = scales.view(),
+                                    .bits = bits,
+                                    .key = key,
+                                    .step = at,
+                                    .first_element = 1000};
+          // Of another step, were it not read where it lies.
+          if (at != nullptr) args.key.step = 9;
+          const Status status = GroupQuantize(to, args);
+          return status.ok() ? GroupDequantize(to, {shifted, scales.view(), bits, y.view()})
+                             : status;
+        };
+        TestTensor x(dtype, {kCount}), codes(DType::kU8, {bytes + shift});
+        TestTensor scales(DType::kF32, {kGroups, 2}), y(dtype, {kCount});
+        x.Assign(values).Reset();
+        for (TestTensor* tensor : {&codes, &scales, &y}) tensor->Reset();
+        ASSERT_EQ(run({}, x, codes, scales, y, nullptr).ToString(), "OK");
+        TestTensor& device_codes = Make(DType::kU8, {bytes + shift});
+        TestTensor& device_scales = Make(DType::kF32, {kGroups, 2});
+        TestTensor& device_y = Make(dtype, {kCount});
+        Finish(run(stream(), Make(dtype, {kCount}, values), device_codes, device_scales, device_y,
+                   static_cast<const uint32_t*>(step.view().data)));
+        EXPECT_EQ(device_codes.bytes(), codes.bytes());
+        EXPECT_EQ(device_scales.bytes(), scales.bytes());
+        // Without fused multiply-adds a CPU rounds twice.
+        if (cpu::ProcessIsa() != cpu::Isa::kBaseline) ExpectValues(device_y, y.Values());
+      }
+    }
   }
 }
 

@@ -177,6 +177,9 @@ TEST_F(KernelsOnCuda, Embedding) {
 TEST_F(KernelsOnCuda, GatherRows) {
   EXPECT_EQ(Failures(testing::GatherRowsCases()), "");
 }
+TEST_F(KernelsOnCuda, GroupQuantize) {
+  EXPECT_EQ(Failures(testing::GroupQuantizeCases()), "");
+}
 TEST_F(KernelsOnCuda, LayerNorm) {
   EXPECT_EQ(Failures(testing::LayerNormCases()), "");
 }

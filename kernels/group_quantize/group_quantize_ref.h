@@ -9,25 +9,30 @@
 
 namespace weft::kernels::ref {
 
-/// Float64 codes of one group of finite numbers, element 0 of which has random number `first`, and
-/// what they stand for.
+/// Codes of one group of finite numbers, element 0 of which has random number `first`, and what
+/// they stand for: the truth in double, and in float the roundings of the contract.
+template <class Real>
 struct GroupCodes {
-  double least = 0;
-  double step = 0;
+  Real least = 0;
+  Real step = 0;
   std::vector<int> codes;
 
-  double Value(size_t i) const { return least + codes[i] * step; }
+  Real Value(size_t i) const { return least + static_cast<Real>(codes[i]) * step; }
 };
 
-inline GroupCodes GroupQuantize(std::span<const double> x, int bits, PhiloxKey key,
-                                uint64_t first) {
+template <class Real>
+GroupCodes<Real> GroupQuantize(std::span<const double> x, int bits, PhiloxKey key, uint64_t first) {
   const auto [least, largest] = std::minmax_element(x.begin(), x.end());
-  GroupCodes group{*least, (*largest - *least) / ((1 << bits) - 1), {}};
+  const int most = (1 << bits) - 1;
+  GroupCodes<Real> group;
+  group.least = static_cast<Real>(*least);
+  group.step = (static_cast<Real>(*largest) - group.least) / static_cast<Real>(most);
+  const Real inverse = group.step > 0 ? 1 / group.step : 0;
   for (size_t i = 0; i < x.size(); ++i) {
     const uint64_t element = first + i;
-    const double uniform = UniformFloat(Philox(key, element / 4).v[element % 4]);
-    const double place = group.step > 0 ? (x[i] - group.least) / group.step : 0;
-    group.codes.push_back(std::min(static_cast<int>(std::floor(place + uniform)), (1 << bits) - 1));
+    const float uniform = UniformFloat(Philox(key, element / 4).v[element % 4]);
+    const Real place = (static_cast<Real>(x[i]) - group.least) * inverse;
+    group.codes.push_back(std::min(static_cast<int>(std::floor(place + uniform)), most));
   }
   return group;
 }

@@ -9,7 +9,9 @@ constexpr int kGroup = 128;
 
 typedef uint8_t VecB __attribute__((vector_size(kLanes)));
 
-// The least and the largest lane; a NaN where there is one.
+constexpr float kLargestFloat = 0x1.fffffep127f;
+
+// The least and the largest lane, zeros without their sign; a NaN where there is one.
 WEFT_INLINE void Reduce(VecF low, VecF high, VecI nan, float& least, float& largest) {
   least = low[0];
   largest = high[0];
@@ -19,7 +21,8 @@ WEFT_INLINE void Reduce(VecF low, VecF high, VecI nan, float& least, float& larg
     largest = high[i] > largest ? high[i] : largest;
     any |= nan[i];
   }
-  if (any != 0) least = __builtin_nanf("");
+  least = any != 0 ? __builtin_nanf("") : least + 0.0f;
+  largest += 0.0f;
 }
 
 template <class T>
@@ -37,7 +40,10 @@ void Quantize(const PhiloxKey& key, uint64_t block, int bits, const T* x, int64_
   float least, largest;
   Reduce(low, high, nan, least, largest);
   const int most = (1 << bits) - 1;
-  const float step = (largest - least) / static_cast<float>(most);
+  const float spread = largest - least;
+  float step = spread / static_cast<float>(most);
+  // One NaN of the many that there are.
+  if (!(spread <= kLargestFloat)) least = step = __builtin_nanf("");
   scale[0] = least;
   scale[1] = step;
   const VecF inverse = Set(step > 0 ? 1 / step : 0.0f), offset = Set(least);
@@ -49,15 +55,17 @@ void Quantize(const PhiloxKey& key, uint64_t block, int bits, const T* x, int64_
     for (int part = 0; part < 4; ++part) {
       const int64_t at = i + part * kLanes, left = count - at;
       if (left <= 0) break;
-      const VecF uniform = __builtin_convertvector(reinterpret_cast<VecI>(words[part] >> 8), VecF) *
-                           (1.0f / 16777216.0f);
-      VecF v = (LoadUpTo(x + at, left, first) - offset) * inverse + uniform;
+      const VecF random = __builtin_convertvector(reinterpret_cast<VecI>(words[part] >> 8), VecF);
+      const VecF place = (LoadUpTo(x + at, left, first) - offset) * inverse;
+      // That product is exact, so the bits do not depend on whether the processor can fuse it.
+      VecF v = Fma(random, Set(1.0f / 16777216.0f), place);
       // A NaN gives way to zero.
       v = Min(Max(v, Set(0)), Set(static_cast<float>(most)));
       const VecB q = __builtin_convertvector(__builtin_convertvector(v, VecI), VecB);
       __builtin_memcpy(code + at, &q, sizeof q);
     }
   }
+  for (int64_t i = count; i < kGroup; ++i) code[i] = 0;
   const int bytes = 16 * bits;
   for (int j = 0; j < bytes; ++j) {
     unsigned packed = 0;

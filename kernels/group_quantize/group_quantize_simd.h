@@ -8,8 +8,7 @@
 
 namespace weft::kernels::cpu {
 
-/// Of one group of `count` elements. Element j of the group has `bits` bits of byte j % (16 * bits)
-/// of `codes`, from bit j / (16 * bits) * bits on.
+/// Of one group of `count` elements.
 template <class T>
 struct GroupQuantizeLoop {
   /// `block` is the Philox block of element 0.

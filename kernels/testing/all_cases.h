@@ -16,6 +16,7 @@ std::vector<OpCase> DropoutCases();
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> EmbeddingCases();
 std::vector<OpCase> GatherRowsCases();
+std::vector<OpCase> GroupQuantizeCases();
 std::vector<OpCase> LayerNormCases();
 std::vector<OpCase> LinearCases();
 std::vector<OpCase> LinearFp8Cases();
@@ -37,13 +38,13 @@ std::vector<OpCase> SwiGluCases();
 inline std::vector<OpCase> AllCases() {
   std::vector<OpCase> all;
   for (const auto& list : {
-           ActivationCases(),    AdafactorCases(), AffineCases(),      AttentionCases(),
-           CrossEntropyCases(),  DropoutCases(),   ElementwiseCases(), EmbeddingCases(),
-           GatherRowsCases(),    LayerNormCases(), LinearCases(),      LinearFp8Cases(),
-           MoeCombineCases(),    MoeRouteCases(),  NormStatCases(),    OptimizerCases(),
-           OrthogonalizeCases(), PatchesCases(),   QuantizeFp8Cases(), QuantizeInt8Cases(),
-           RmsNormCases(),       RopeCases(),      StepTotalsCases(),  StochasticRoundCases(),
-           SwiGluCases(),
+           ActivationCases(),      AdafactorCases(),     AffineCases(),      AttentionCases(),
+           CrossEntropyCases(),    DropoutCases(),       ElementwiseCases(), EmbeddingCases(),
+           GatherRowsCases(),      GroupQuantizeCases(), LayerNormCases(),   LinearCases(),
+           LinearFp8Cases(),       MoeCombineCases(),    MoeRouteCases(),    NormStatCases(),
+           OptimizerCases(),       OrthogonalizeCases(), PatchesCases(),     QuantizeFp8Cases(),
+           QuantizeInt8Cases(),    RmsNormCases(),       RopeCases(),        StepTotalsCases(),
+           StochasticRoundCases(), SwiGluCases(),
        }) {
     all.insert(all.end(), list.begin(), list.end());
   }
