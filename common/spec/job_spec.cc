@@ -151,9 +151,6 @@ Status CheckActivationBits(const JobSpec& job) {
   if (bits != 8 && bits != 4 && bits != 2) {
     return InvalidError(field + " must be 8, 4, 2 or 0");
   }
-  if (resources.device != "cpu") {
-    return InvalidError(field + " is for CPUs; hint: resources.device: cpu");
-  }
   if (resources.recompute != "none") {
     return InvalidError(field +
                         " compresses what recomputation would not keep; hint: "

@@ -327,7 +327,7 @@ TEST(ValidateJob, SegmentsAreOfBlocksThatRecompute) {
   }
 }
 
-TEST(ValidateJob, CompressesActivationsWhereTheyAreKeptAndOnCpus) {
+TEST(ValidateJob, CompressesActivationsWhereTheyAreKept) {
   const auto bits = [](int64_t count, const char* device, const char* recompute) {
     return [=](JobSpec& job) {
       job.resources.activation_bits = count;
@@ -335,9 +335,12 @@ TEST(ValidateJob, CompressesActivationsWhereTheyAreKeptAndOnCpus) {
       job.resources.recompute = recompute;
     };
   };
-  for (int64_t count : {8, 4, 2}) EXPECT_TRUE(Accepts(bits(count, "cpu", "none")));
+  for (int64_t count : {8, 4, 2}) {
+    for (const char* device : {"auto", "cpu", "cuda"}) {
+      EXPECT_TRUE(Accepts(bits(count, device, "none")));
+    }
+  }
   EXPECT_THAT(ErrorAfter(bits(3, "cpu", "none")), HasSubstr("must be 8, 4, 2 or 0"));
-  EXPECT_THAT(ErrorAfter(bits(4, "auto", "none")), HasSubstr("resources.device: cpu"));
   EXPECT_THAT(ErrorAfter(bits(4, "cpu", "auto")), HasSubstr("resources.recompute: none"));
 }
 

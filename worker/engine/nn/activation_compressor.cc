@@ -9,15 +9,15 @@ namespace {
 
 constexpr int64_t kMostTensorsOfALayer = 16;
 
-/// Scales and codes of a tensor, in one piece of memory.
+/// Codes and scales of a tensor, in one piece of memory; the codes first, so that they are aligned.
 struct Parts {
-  Tensor scales;
   Tensor codes;
+  Tensor scales;
 
   Parts(const Tensor& memory, int64_t elements, int64_t bits) {
     const int64_t groups = kernels::QuantizeGroups(elements);
-    scales = memory.Part(0, DType::kF32, {groups, 2});
-    codes = memory.Part(scales.Bytes(), DType::kU8, {groups, 16 * bits});
+    codes = memory.Part(0, DType::kU8, {groups, 16 * bits});
+    scales = memory.Part(codes.Bytes(), DType::kF32, {groups, 2});
   }
 };
 
@@ -40,6 +40,7 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
                        .scales = parts.scales,
                        .bits = bits_,
                        .key = key,
+                       .step = context.Number(key.step, &StepNumbers::step).at,
                        .first_element = static_cast<uint64_t>(first_token_ * tensor.shape()[-1])}));
   return Tape::Save(std::move(memory),
                     [bits = bits_, dtype = tensor.dtype(), shape = tensor.shape()](

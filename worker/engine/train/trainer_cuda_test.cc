@@ -122,6 +122,26 @@ TEST_F(TrainerOnCuda, Fp8FollowsTheCpu) {
   Compare(job, TinyPlan("fp8", 2), data, 3);
 }
 
+TEST_F(TrainerOnCuda, CompressedActivationsFollowTheCpu) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job(2);
+  job.model.layers = 1;
+  for (const int64_t bits : {8, 4, 2}) {
+    SCOPED_TRACE(bits);
+    Plan plan = TinyPlan("fp32", 2);
+    plan.activation_bits = bits;
+    Compare(job, plan, data, 3);
+  }
+  job.model.layers = 2;
+  job.model.dropout = 0.1;
+  Plan plan = TinyPlan("bf16", 1, 2);
+  plan.activation_bits = 4;
+  Compare(job, plan, data, 3);
+  plan = TinyPlan("fp8", 2);
+  plan.activation_bits = 8;
+  Compare(job, plan, data, 2);
+}
+
 TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   RandomTokens tokens(50, 16);
   JobSpec llama = Job(2);
@@ -287,6 +307,17 @@ TEST_F(TrainerOnCuda, GraphsFollowLossScalesAndFp8Scales) {
   EXPECT_EQ(CompareWithEager(job, TinyPlan("fp8", 2), data, 5), 3);
   job.optimizer.name = "muon";
   EXPECT_EQ(CompareWithEager(job, TinyPlan("fp32", 2), data, 4), 2);
+}
+
+// Each step draws its own roundings.
+TEST_F(TrainerOnCuda, GraphsCompressActivationsAsTheirOperationsDo) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job(2);
+  job.model.layers = 1;
+  job.train.log_every_steps = 100;
+  Plan plan = TinyPlan("bf16", 1, 2);
+  plan.activation_bits = 2;
+  EXPECT_EQ(CompareWithEager(job, plan, data, 6), 4);
 }
 
 TEST_F(TrainerOnCuda, WhatCannotRepeatRunsWithoutGraphs) {
