@@ -1,6 +1,8 @@
 #include "tests/gpu/host/fake_nccl.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -33,6 +35,7 @@ std::condition_variable& changed = *new std::condition_variable;
 struct Arrival {
   const void* in = nullptr;
   void* out = nullptr;
+  uint64_t recorded = 0;  ///< Which recorded operation of the communicator this is, from 1.
 };
 struct Meeting {
   std::map<int, Arrival> arrivals;
@@ -61,11 +64,13 @@ struct ncclComm {
   std::shared_ptr<World> world;
   int rank = 0;
   int device = 0;
-  uint64_t meetings = 0;  ///< Called for.
+  uint64_t meetings = 0;    ///< That it has come to.
+  uint64_t recordings = 0;  ///< Called for.
   uint64_t splittings = 0;
   bool ready = false;
   bool aborted = false;
   int error = 0;
+  std::atomic<int> recorded{0};  ///< Operations that graphs have.
 };
 
 namespace weft::engine {
@@ -77,6 +82,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kInvalidDevice = 101;
 constexpr int kInvalidHandle = 400;
 constexpr int kInvalidArgument = 4;
+constexpr int kInvalidUsage = 5;
 using Lock = std::unique_lock<std::mutex>;
 namespace host = host_cuda;
 
@@ -123,7 +129,10 @@ int CommInitRankConfig(N::Comm* comm, int ranks, N::UniqueId id, int rank, N::Co
   if (world == nullptr) world = std::make_shared<World>();
   world->size = ranks;
   ++open_comms;
-  *comm = &Comms().emplace_back(ncclComm{world, rank, host::CurrentDevice()});
+  *comm = &Comms().emplace_back();
+  (*comm)->world = world;
+  (*comm)->rank = rank;
+  (*comm)->device = host::CurrentDevice();
   Join(*comm);
   return N::kInProgress;
 }
@@ -167,15 +176,19 @@ int CommFinalize(N::Comm) {
   return N::kSuccess;
 }
 
-int CommDestroy(N::Comm) {
-  std::lock_guard lock(mutex);
+void WaitForGraphs(Lock& lock, ncclComm* comm) {
+  while (comm->recorded > 0) changed.wait_for(lock, std::chrono::milliseconds(1));
+}
+
+int CommDestroy(N::Comm comm) {
+  Lock lock(mutex);
+  WaitForGraphs(lock, comm);
   --open_comms;
   return N::kSuccess;
 }
 
 int CommAbort(N::Comm comm) {
-  std::lock_guard lock(mutex);
-  --open_comms;
+  Lock lock(mutex);
   comm->aborted = true;
   if (comm->world != nullptr) {
     for (ncclComm* member : comm->world->members) {
@@ -183,6 +196,8 @@ int CommAbort(N::Comm comm) {
     }
   }
   changed.notify_all();
+  WaitForGraphs(lock, comm);
+  --open_comms;
   return N::kSuccess;
 }
 
@@ -203,8 +218,17 @@ bool WaitWithin(Lock& lock, ncclComm* comm, const std::function<bool()>& conditi
   return !comm->aborted;
 }
 
-void Enqueue(N::Stream stream, std::function<void(Lock&)> work) {
-  (void)host::Enqueue(stream, [work = std::move(work)]() -> std::string {
+/// What a graph has of a communicator, in all copies of the graph.
+struct InGraph {
+  explicit InGraph(ncclComm* its_comm) : comm(its_comm) { ++comm->recorded; }
+  ~InGraph() { --comm->recorded; }
+  ncclComm* comm;
+};
+
+void Enqueue(ncclComm* comm, N::Stream stream, std::function<void(Lock&)> work) {
+  const auto in_graph =
+      host::IsCaptured(stream) ? std::make_shared<InGraph>(comm) : std::shared_ptr<InGraph>();
+  (void)host::Enqueue(stream, [work = std::move(work), in_graph]() -> std::string {
     Lock lock(mutex);
     work(lock);
     return "";
@@ -212,19 +236,18 @@ void Enqueue(N::Stream stream, std::function<void(Lock&)> work) {
 }
 
 /// Enqueues an operation at which all ranks meet; `finish` makes all outputs.
-int Meet(ncclComm* comm, N::Stream stream, const Arrival& own,
+int Meet(ncclComm* comm, N::Stream stream, Arrival own,
          std::function<void(std::map<int, Arrival>&)> finish) {
   if (stream->device != comm->device) return kInvalidArgument;
-  uint64_t number = 0;
-  {
-    const std::lock_guard lock(mutex);
-    number = comm->meetings++;
-  }
-  Enqueue(stream, [=, finish = std::move(finish)](Lock& held) {
-    Meeting& meeting = comm->world->meetings[number];
+  if (host::IsCaptured(stream)) own.recorded = ++comm->recordings;
+  Enqueue(comm, stream, [=, finish = std::move(finish)](Lock& held) {
+    Meeting& meeting = comm->world->meetings[comm->meetings++];
     const auto arrive = [&] {
       meeting.arrivals[comm->rank] = own;
       if (static_cast<int>(meeting.arrivals.size()) == comm->world->size && !meeting.done) {
+        for (const auto& [rank, arrival] : meeting.arrivals) {
+          if (arrival.recorded != own.recorded) comm->error = kInvalidUsage;
+        }
         finish(meeting.arrivals);
         meeting.done = true;
         changed.notify_all();
@@ -333,7 +356,7 @@ thread_local std::optional<std::vector<Message>> group;
 
 int Run(std::vector<Message> messages) {
   if (messages.empty()) return N::kSuccess;
-  Enqueue(messages[0].stream, [messages](Lock& held) {
+  Enqueue(messages[0].comm, messages[0].stream, [messages](Lock& held) {
     for (const Message& message : messages) {
       if (!message.sends) continue;
       const auto nothing = [] { return true; };
@@ -399,8 +422,7 @@ int StreamDestroy(N::Stream stream) {
 }
 
 int StreamWaitEvent(N::Stream stream, N::Event event, unsigned) {
-  (void)host::WaitForEvent(stream, event);
-  return 0;
+  return host::WaitForEvent(stream, event).empty() ? 0 : kInvalidHandle;
 }
 
 int EventCreate(N::Event* event, unsigned) {
@@ -413,12 +435,14 @@ int EventDestroy(N::Event event) {
   return 0;
 }
 
-int EventRecord(N::Event event, N::Stream stream) {
+int EventRecordWithFlags(N::Event event, N::Stream stream, unsigned flags) {
   if (event->device != stream->device) return kInvalidHandle;
-  return host::RecordEvent(event, stream, false).empty() ? 0 : kInvalidHandle;
+  const bool external = flags == N::kEventRecordExternal;
+  return host::RecordEvent(event, stream, external).empty() ? 0 : kInvalidHandle;
 }
 
 int EventQuery(N::Event event) {
+  if (!host::RefuseInCapture("an event is queried").empty()) return kInvalidHandle;
   return host::HasPassed(event) ? 0 : N::kCudaNotReady;
 }
 
@@ -453,7 +477,7 @@ const NcclLibrary& FakeNccl() {
                                       .stream_wait_event = StreamWaitEvent,
                                       .event_create = EventCreate,
                                       .event_destroy = EventDestroy,
-                                      .event_record = EventRecord,
+                                      .event_record = EventRecordWithFlags,
                                       .event_query = EventQuery,
                                       .event_elapsed = EventElapsed};
   return library;

@@ -8,7 +8,9 @@ namespace weft::engine {
 /// must defer work. Its streams run by themselves. Operations begin when the stream comes to them,
 /// and end when all ranks have come. Communicators are in progress until all ranks have called for
 /// them. Reductions add from the last rank to the first, as no contract says, and maxima leave out
-/// what is not a number.
+/// what is not a number. An operation may be recorded as part of a graph, by all ranks or none,
+/// who launch what they have recorded together; as NCCL's does, a communicator's end waits until
+/// the graphs that have operations of it are gone.
 const NcclLibrary& FakeNccl();
 
 /// The next operation that rank `rank` of a communicator comes to never ends, or makes its

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -10,6 +11,7 @@
 
 #include "kernels/cuda/device.h"
 #include "tests/gpu/host/faults.h"
+#include "tests/gpu/host/streams.h"
 
 namespace weft::kernels::cuda {
 namespace {
@@ -145,6 +147,69 @@ TEST_F(HostExecution, AccessOutOfBoundsIsReported) {
   ExpectReport([this] { return RunReadBehind(stream(), data(), kCount); }, "use-after-poison");
   ExpectReport([this] { return RunReadBehindShared(stream(), data(), 32); }, "use-after-poison");
   ExpectReport([this] { return RunReadBehindDynamic(stream(), data(), 32); }, "use-after-poison");
+}
+
+// Two streams, of which the second runs by itself, and what each piece of their work writes.
+class Captures : public HostExecution {
+ protected:
+  Captures()
+      : origin_(host_cuda::NewStream()),
+        other_(host_cuda::NewStream(true)),
+        fork_(host_cuda::NewEvent()),
+        join_(host_cuda::NewEvent()) {}
+  ~Captures() override {
+    for (CUevent_st* event : {fork_, join_}) delete event;
+    for (CUstream_st* stream : {origin_, other_}) host_cuda::EndStream(stream);
+  }
+
+  std::string Write(CUstream_st* stream, char piece) {
+    return host_cuda::Enqueue(stream, [this, piece]() -> std::string {
+      written_ += piece;
+      return "";
+    });
+  }
+  // a, b beside it, and c after both, which `joins` says or not.
+  void Enqueue(bool joins) {
+    EXPECT_EQ(Write(origin_, 'a'), "");
+    EXPECT_EQ(host_cuda::RecordEvent(fork_, origin_, false), "");
+    EXPECT_EQ(host_cuda::WaitForEvent(other_, fork_), "");
+    EXPECT_EQ(Write(other_, 'b'), "");
+    EXPECT_EQ(host_cuda::RecordEvent(join_, other_, false), "");
+    if (joins) {
+      EXPECT_EQ(host_cuda::WaitForEvent(origin_, join_), "");
+    }
+    EXPECT_EQ(Write(origin_, 'c'), "");
+  }
+
+  CUstream_st *origin_, *other_;
+  CUevent_st *fork_, *join_;
+  std::string written_;
+};
+
+TEST_F(Captures, HaveWhatStreamsThatJoinThemDo) {
+  ASSERT_EQ(host_cuda::BeginCapture(origin_), "");
+  Enqueue(true);
+  EXPECT_EQ(written_, "");
+  std::string failure;
+  const auto graph = host_cuda::EndCapture(origin_, &failure);
+  ASSERT_NE(graph, nullptr) << failure;
+  for (const char* want : {"abc", "abcabc"}) {
+    EXPECT_EQ(host_cuda::LaunchGraph(*graph, origin_), "");
+    EXPECT_EQ(host_cuda::Synchronize(origin_), "");
+    EXPECT_EQ(written_, want);
+  }
+  // Both are free again.
+  Enqueue(true);
+  EXPECT_EQ(host_cuda::Synchronize(origin_), "");
+  EXPECT_EQ(written_, "abcabcabc");
+}
+
+TEST_F(Captures, FailWhereTheWorkOfAStreamIsNotAwaited) {
+  ASSERT_EQ(host_cuda::BeginCapture(origin_), "");
+  Enqueue(false);
+  std::string failure;
+  EXPECT_EQ(host_cuda::EndCapture(origin_, &failure), nullptr);
+  EXPECT_THAT(failure, HasSubstr("not joined"));
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ class Devices : public ::testing::Environment {
 };
 const auto* const kDevices = ::testing::AddGlobalTestEnvironment(new Devices);
 
-TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
+// After `steps` of them, of which so many were graphs.
+void LeaveAStep(int64_t steps, int64_t graph_steps) {
   RandomTokens data(50, 16);
   HashStore store;
   Plan plan = TinyPlan("fp32", 2);
@@ -60,7 +61,8 @@ TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
       auto group = ConnectCollective(options, store);
       ASSERT_TRUE(group.ok()) << group.status().message();
       DeviceRun run(TinyJob(4), plan, data, where, {.group = group->get()});
-      run.Step();
+      for (int64_t step = 0; step < steps; ++step) run.Step();
+      EXPECT_EQ(run.trainer->graph_steps(), graph_steps);
       if (rank == 1) {
         // Its first all-reduce never ends, and it is gone before long.
         BreakFakeRank(1, FakeFault::kHang);
@@ -78,7 +80,16 @@ TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
+  LeaveAStep(1, 0);
+}
+
+// Its communicator is given up while graphs still have operations of it.
+TEST(RanksOnHostExecution, AStepThatIsAGraphEndsForAllRanksWhenOneLeavesIt) {
+  LeaveAStep(4, 2);
 }
 
 constexpr const char* kStoreVariable = "WEFT_TEST_RANK_STORE";

@@ -1,5 +1,6 @@
 #include "tests/gpu/host/streams.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -73,10 +74,18 @@ std::string RunUntil(Lock& lock, CUstream_st& stream, uint64_t position) {
   return stream.failure;
 }
 
+// Of a stream that takes part in a capture.
+void AddNode(CUstream_st& stream, CUgraph_st::Node node) {
+  Capture& capture = *stream.capture;
+  if (&stream != capture.origin) node.stream = stream.shared_from_this();
+  capture.graph.nodes.push_back(std::move(node));
+  ++capture.streams[&stream][&stream];
+}
+
 std::string Enqueue(Lock& lock, CUstream_st& stream, Work work) {
   if (skipped) work = [] { return std::string(); };
   if (stream.capture != nullptr) {
-    stream.capture->nodes.push_back({std::move(work), nullptr});
+    AddNode(stream, {.work = std::move(work)});
     return "";
   }
   stream.queue.push_back(std::move(work));
@@ -90,7 +99,7 @@ std::string Enqueue(Lock& lock, CUstream_st& stream, Work work) {
 std::string Refuse(const std::string& what) {
   if (captured == nullptr) return "";
   std::string failure = what + " while the thread captures a stream";
-  if (captured->capture_failure.empty()) captured->capture_failure = failure;
+  if (captured->capture->failure.empty()) captured->capture->failure = failure;
   return failure;
 }
 
@@ -98,10 +107,32 @@ std::string Record(Lock& lock, CUevent_st& event, CUstream_st& stream) {
   event.stream = stream.shared_from_this();
   event.position = stream.enqueued + 1;
   event.passed = std::make_shared<std::chrono::steady_clock::time_point>();
+  event.captured = nullptr;
   return Enqueue(lock, stream, [passed = event.passed]() -> std::string {
     *passed = std::chrono::steady_clock::now();
     return "";
   });
+}
+
+// `position`: of a point in the work of `other`.
+std::string WaitFor(Lock& lock, CUstream_st& stream, std::shared_ptr<CUstream_st> other,
+                    uint64_t position) {
+  return Enqueue(lock, stream, [other = std::move(other), position] {
+    Lock held(Mutex());
+    return RunUntil(held, *other, position);
+  });
+}
+
+// Of a point of a capture, which `stream` joins where it does not take part yet.
+std::string WaitWithin(CUstream_st& stream, const CapturedPoint& point) {
+  const std::shared_ptr<Capture> capture = point.capture.lock();
+  if (capture == nullptr) return "an event of a capture that has ended is waited for";
+  if (stream.capture == nullptr) stream.capture = capture;
+  if (stream.capture != capture) return Refuse("an event of another capture is waited for");
+  Capture::Reach& reach = capture->streams[&stream];
+  for (const auto& [other, nodes] : point.reach) reach[other] = std::max(reach[other], nodes);
+  AddNode(stream, {.awaited = point.in_launch});
+  return "";
 }
 
 std::string Synchronize(Lock& lock, CUstream_st& stream) {
@@ -184,8 +215,9 @@ std::string BeginCapture(CUstream_st* stream) {
   if (captured != nullptr) return "this thread captures another stream";
   if (stream->capture != nullptr) return "another thread captures this stream";
   captured = stream;
-  stream->capture = std::make_unique<CUgraph_st>();
-  stream->capture_failure.clear();
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->origin = stream;
+  stream->capture->streams[stream] = {};
   return "";
 }
 
@@ -196,9 +228,16 @@ std::unique_ptr<CUgraph_st> EndCapture(CUstream_st* stream, std::string* failure
     return nullptr;
   }
   captured = nullptr;
-  std::unique_ptr<CUgraph_st> graph = std::move(stream->capture);
-  *failure = std::move(stream->capture_failure);
-  return failure->empty() ? std::move(graph) : nullptr;
+  const std::shared_ptr<Capture> capture = stream->capture;
+  for (const auto& [other, reach] : capture->streams) {
+    other->capture = nullptr;
+    const auto own = reach.find(other);
+    if (own == reach.end() || capture->streams[stream][other] == own->second) continue;
+    if (capture->failure.empty()) capture->failure = "the work of a stream was not joined";
+  }
+  *failure = capture->failure;
+  if (!failure->empty()) return nullptr;
+  return std::make_unique<CUgraph_st>(std::move(capture->graph));
 }
 
 std::string LaunchGraph(const CUgraph_st& graph, CUstream_st* stream) {
@@ -206,8 +245,11 @@ std::string LaunchGraph(const CUgraph_st& graph, CUstream_st* stream) {
   if (stream->capture != nullptr) return Refuse("a graph is launched");
   std::string failure;
   for (const CUgraph_st::Node& node : graph.nodes) {
-    std::string of_node = node.event != nullptr ? Record(lock, *node.event, *stream)
-                                                : Enqueue(lock, *stream, node.work);
+    CUstream_st& runs = node.stream != nullptr ? *node.stream : *stream;
+    std::string of_node = node.event != nullptr ? Record(lock, *node.event, runs)
+                          : node.awaited != nullptr
+                              ? WaitFor(lock, runs, node.awaited->stream, node.awaited->position)
+                              : Enqueue(lock, runs, node.work);
     if (failure.empty()) failure = std::move(of_node);
   }
   return failure;
@@ -216,6 +258,11 @@ std::string LaunchGraph(const CUgraph_st& graph, CUstream_st* stream) {
 std::string RefuseInCapture(const std::string& what) {
   const Lock lock(Mutex());
   return Refuse(what);
+}
+
+bool IsCaptured(CUstream_st* stream) {
+  const Lock lock(Mutex());
+  return stream->capture != nullptr;
 }
 
 std::string Synchronize(CUstream_st* stream) {
@@ -242,9 +289,20 @@ std::string CopyLater(CUstream_st* stream, void* to, const void* from, size_t by
 
 std::string RecordEvent(CUevent_st* event, CUstream_st* stream, bool external) {
   Lock lock(Mutex());
-  if (stream->capture != nullptr) {
-    if (!external) return Refuse("an event is recorded for nobody outside");
-    stream->capture->nodes.push_back({{}, event});
+  if (Capture* const capture = stream->capture.get(); capture != nullptr) {
+    if (external) {
+      event->captured = nullptr;
+      AddNode(*stream, {.event = event});
+      return "";
+    }
+    auto point = std::make_shared<CapturedPoint>();
+    point->capture = stream->capture;
+    point->in_launch = std::make_shared<CUevent_st>();
+    point->in_launch->device = event->device;
+    capture->graph.points.push_back(point->in_launch);
+    AddNode(*stream, {.event = point->in_launch.get()});
+    point->reach = capture->streams[stream];
+    event->captured = std::move(point);
     return "";
   }
   if (external) return "an event is recorded for a graph and none is captured";
@@ -273,13 +331,10 @@ std::string Synchronize(CUevent_st* event) {
 
 std::string WaitForEvent(CUstream_st* stream, CUevent_st* event) {
   Lock lock(Mutex());
+  if (event->captured != nullptr) return WaitWithin(*stream, *event->captured);
   if (event->stream == nullptr) return "";
   if (stream->capture != nullptr) return Refuse("an event from outside is waited for");
-  if (event->stream->capture != nullptr) return Refuse("another stream joins");
-  return Enqueue(lock, *stream, [other = event->stream, position = event->position] {
-    Lock held(Mutex());
-    return RunUntil(held, *other, position);
-  });
+  return WaitFor(lock, *stream, event->stream, event->position);
 }
 
 int64_t Waits() {

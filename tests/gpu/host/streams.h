@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,19 +17,28 @@ namespace weft::host_cuda {
 /// open while it runs.
 using Work = std::function<std::string()>;
 
+struct Capture;
+struct CapturedPoint;
+
 }  // namespace weft::host_cuda
 
 // NOLINTBEGIN(readability-identifier-naming): the names are CUDA's.
 
 struct CUevent_st;
+struct CUstream_st;
 
-/// A captured sequence of work, and what is made of it to be launched.
+/// A captured sequence of work, and what is made of it to be launched. What streams that joined the
+/// captured one brought runs on them again.
 struct CUgraph_st {
+  /// One of the three.
   struct Node {
-    weft::host_cuda::Work work;
-    CUevent_st* event = nullptr;  ///< Or a point that each launch passes.
+    std::shared_ptr<CUstream_st> stream = {};  ///< None: the one that it is launched on.
+    weft::host_cuda::Work work = {};
+    CUevent_st* event = nullptr;               ///< A point that each launch passes.
+    std::shared_ptr<CUevent_st> awaited = {};  ///< A point of the launch that is waited for.
   };
   std::vector<Node> nodes;
+  std::vector<std::shared_ptr<CUevent_st>> points;  ///< Those that are.
 };
 struct CUgraphExec_st : CUgraph_st {};
 
@@ -40,10 +50,9 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   uint64_t done = 0;
   bool running = false;  ///< The work after `done`, on some thread.
   bool closing = false;
-  std::thread thread;                   ///< Of one that runs by itself.
-  std::string failure;                  ///< The first; stays.
-  std::unique_ptr<CUgraph_st> capture;  ///< While one is under way.
-  std::string capture_failure;          ///< The first.
+  std::thread thread;                                 ///< Of one that runs by itself.
+  std::string failure;                                ///< The first; stays.
+  std::shared_ptr<weft::host_cuda::Capture> capture;  ///< That it takes part in.
 };
 
 /// A point in a stream's work.
@@ -53,11 +62,27 @@ struct CUevent_st {
   uint64_t position = 0;
   /// When the stream came to it; of each record anew.
   std::shared_ptr<std::chrono::steady_clock::time_point> passed;
+  std::shared_ptr<weft::host_cuda::CapturedPoint> captured;  ///< Instead, of a capture.
 };
 
 // NOLINTEND(readability-identifier-naming)
 
 namespace weft::host_cuda {
+
+/// A capture under way. Streams that wait for one of its points join it.
+struct Capture {
+  CUstream_st* origin = nullptr;
+  CUgraph_st graph;
+  std::string failure;  ///< The first.
+  /// Of each stream how many nodes of each come before what it gets next.
+  using Reach = std::map<CUstream_st*, size_t>;
+  std::map<CUstream_st*, Reach> streams;
+};
+struct CapturedPoint {
+  std::weak_ptr<Capture> capture;
+  std::shared_ptr<CUevent_st> in_launch;
+  Capture::Reach reach;
+};
 
 // Unless a test asks for more, work runs as soon as it is enqueued. Deferred work runs when
 // somebody waits for it, and no sooner: a host that reads a result without waiting, or writes over
@@ -96,19 +121,22 @@ std::string Synchronize(CUstream_st* stream);
 /// cudaStreamCaptureModeThreadLocal, what would wait or take memory is refused to this thread, and
 /// the capture has failed.
 std::string BeginCapture(CUstream_st* stream);
-/// Ends that. Null, with the first thing that cannot be captured, when there was one.
+/// Ends that. Null, with the first thing that cannot be captured, when there was one: also a stream
+/// that joined and was given work which the captured one does not wait for.
 std::unique_ptr<CUgraph_st> EndCapture(CUstream_st* stream, std::string* failure);
 /// Enqueues all of it.
 std::string LaunchGraph(const CUgraph_st& graph, CUstream_st* stream);
 /// While the calling thread captures, fails the capture and returns why; otherwise empty.
 std::string RefuseInCapture(const std::string& what);
+/// Whether `stream` takes part in a capture.
+bool IsCaptured(CUstream_st* stream);
 
 /// Copies as cudaMemcpyAsync does, with what that means for memory that is not page-locked: it is
 /// read at once, and written before the call returns.
 std::string CopyLater(CUstream_st* stream, void* to, const void* from, size_t bytes);
 
 /// Both of the same device. `external`: within a capture the event is passed by each launch of the
-/// graph. One that is not would order work within the graph alone, and is refused.
+/// graph. One that is not orders the streams of the capture.
 std::string RecordEvent(CUevent_st* event, CUstream_st* stream, bool external);
 bool HasPassed(const CUevent_st* event);
 /// Between two events that have passed.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kernels/cuda/device.h"
+#include "worker/engine/comm/collective_recorder.h"
 #include "worker/engine/comm/local_collective.h"
 
 namespace weft::engine {
@@ -60,9 +61,23 @@ struct Enqueued {
   std::vector<std::pair<N::Event, N::Event>> waits;
   std::optional<steady_clock::time_point> begun;  ///< When it was first seen to have.
   bool ended = false;
+  N::Event joined = nullptr;  ///< Of one that is recorded: its end within the graph.
+  std::shared_ptr<CollectiveRecorder::Recorded> recorded;  ///< Has the events, of a repeated one.
+};
+using Operation = std::shared_ptr<Enqueued>;
+
+struct RecordedOperations : CollectiveRecorder::Recorded {
+  explicit RecordedOperations(const NcclLibrary& its_library) : library(its_library) {}
+  ~RecordedOperations() override {
+    for (N::Event event : events) (void)library.event_destroy(event);
+  }
+
+  const NcclLibrary& library;
+  std::vector<Operation> operations;
+  std::vector<N::Event> events;
 };
 
-class NcclCollective : public Collective {
+class NcclCollective : public Collective, public CollectiveRecorder {
  public:
   NcclCollective(const NcclLibrary& library, const CollectiveOptions& options,
                  std::unique_ptr<Collective> host)
@@ -89,6 +104,11 @@ class NcclCollective : public Collective {
     }
     std::unique_lock lock(mutex_);
     Leave(lock);
+    if (aborter_.joinable()) {
+      lock.unlock();
+      aborter_.join();
+      lock.lock();
+    }
     (void)library_.set_device(options_.device.index);
     for (const Operation& operation : operations_) Recycle(*operation);
     for (N::Event event : events_) (void)library_.event_destroy(event);
@@ -131,9 +151,17 @@ class NcclCollective : public Collective {
     Fail(UnavailableError(Where("any operation") + ": the group was aborted here"));
   }
 
- private:
-  using Operation = std::shared_ptr<Enqueued>;
+  void StartRecording() override {
+    std::lock_guard lock(mutex_);
+    recording_ = std::make_shared<RecordedOperations>(library_);
+  }
+  std::shared_ptr<Recorded> TakeRecorded() override {
+    std::lock_guard lock(mutex_);
+    return std::exchange(recording_, nullptr);
+  }
+  Status Repeat(const std::shared_ptr<Recorded>& recorded) override;
 
+ private:
   /// What the operations' handles know the group by, which may be gone before they are.
   struct Shared {
     std::mutex mutex;
@@ -192,7 +220,14 @@ class NcclCollective : public Collective {
   void Fail(Status failure) {
     if (!failure_.ok()) return;
     failure_ = std::move(failure);
-    if (comm_ != nullptr) (void)library_.comm_abort(std::exchange(comm_, nullptr));
+    if (comm_ != nullptr) {
+      // Its operations end at once. It returns only when no graph has any of them, and who is to
+      // give those up may be waiting for one.
+      aborter_ = std::thread([this, comm = std::exchange(comm_, nullptr)] {
+        (void)library_.set_device(options_.device.index);
+        (void)library_.comm_abort(comm);
+      });
+    }
     host_->Abort();
     changed_.notify_all();
   }
@@ -222,21 +257,28 @@ class NcclCollective : public Collective {
   }
 
   Result<N::Event> NewEvent() {
-    if (!events_.empty()) {
+    if (recording_ == nullptr && !events_.empty()) {
       N::Event event = events_.back();
       events_.pop_back();
       return event;
     }
     N::Event event = nullptr;
     WEFT_RETURN_IF_ERROR(Cuda("making an event", library_.event_create(&event, N::kEventTimed)));
+    if (recording_ != nullptr) recording_->events.push_back(event);
     return event;
   }
-  Result<N::Event> RecordedEvent(N::Stream stream) {
+  /// `flags`: within a graph an event orders its streams, or is passed by each launch.
+  Result<N::Event> PlacedEvent(N::Stream stream, unsigned flags = N::kEventRecordDefault) {
     WEFT_ASSIGN_OR_RETURN(N::Event event, NewEvent());
-    WEFT_RETURN_IF_ERROR(Cuda("marking a stream", library_.event_record(event, stream)));
+    WEFT_RETURN_IF_ERROR(Cuda("marking a stream", library_.event_record(event, stream, flags)));
     return event;
+  }
+  /// For the books: to be asked whether and when it was passed.
+  Result<N::Event> WatchedEvent(N::Stream stream) {
+    return PlacedEvent(stream, recording_ ? N::kEventRecordExternal : N::kEventRecordDefault);
   }
   void Recycle(Enqueued& operation) {
+    if (operation.recorded != nullptr) return;
     for (N::Event event : {operation.begin, operation.end}) {
       if (event != nullptr) events_.push_back(event);
     }
@@ -252,6 +294,8 @@ class NcclCollective : public Collective {
   int Call(const CollectiveCall& call);
   int Transfers(const CollectiveCall& call);
   Status WaitFor(Enqueued& operation, const Stream& stream);
+  Status WaitInGraph(Enqueued& operation, const Stream& stream);
+  Status WaitOnStream(Enqueued& operation, N::Event end, const Stream& stream);
   void Harvest();
   void Watch();
 
@@ -265,10 +309,12 @@ class NcclCollective : public Collective {
   std::condition_variable changed_;
   N::Comm comm_ = nullptr;  ///< None once the group is broken.
   N::Stream stream_ = nullptr;
-  std::deque<Operation> operations_;  ///< Not all done.
-  std::vector<N::Event> events_;      ///< Free.
+  std::deque<Operation> operations_;               ///< Not all done.
+  std::vector<N::Event> events_;                   ///< Free.
+  std::shared_ptr<RecordedOperations> recording_;  ///< Under way, or none.
   Status failure_;
   bool closing_ = false;
+  std::thread aborter_;  ///< Once the group is broken.
 
   std::thread watcher_;
 };
@@ -279,7 +325,8 @@ Work NcclCollective::Start(const Stream& stream, CollectiveCall call) {
   if (stream.device != device() || stream.cuda == nullptr) {
     return Work(InvalidError(Where(call.label) + ": the stream is not of the group's device"));
   }
-  Harvest();
+  // A thread that records a graph may not ask for events.
+  if (recording_ == nullptr) Harvest();
   auto operation = std::make_shared<Enqueued>();
   operation->kind = call.kind;
   operation->label = call.label;
@@ -287,21 +334,42 @@ Work NcclCollective::Start(const Stream& stream, CollectiveCall call) {
   operation->sent_bytes = call.sent_bytes;
   const auto enqueue = [&]() -> Status {
     WEFT_RETURN_IF_ERROR(Cuda("choosing the device", library_.set_device(device().index)));
-    WEFT_ASSIGN_OR_RETURN(N::Event ready, RecordedEvent(stream.cuda->handle()));
-    events_.push_back(ready);  // Waiting takes what is recorded now: it may be recorded again.
+    WEFT_ASSIGN_OR_RETURN(N::Event ready, PlacedEvent(stream.cuda->handle()));
+    // Waiting takes what is recorded now: it may be recorded again.
+    if (recording_ == nullptr) events_.push_back(ready);
     WEFT_RETURN_IF_ERROR(Cuda("ordering streams", library_.stream_wait_event(stream_, ready, 0)));
-    WEFT_ASSIGN_OR_RETURN(operation->begin, RecordedEvent(stream_));
+    WEFT_ASSIGN_OR_RETURN(operation->begin, WatchedEvent(stream_));
     WEFT_RETURN_IF_ERROR(Settle(lock, call.label, Call(call), options_.timeout));
-    WEFT_ASSIGN_OR_RETURN(operation->end, RecordedEvent(stream_));
+    WEFT_ASSIGN_OR_RETURN(operation->end, WatchedEvent(stream_));
+    if (recording_ == nullptr) return OkStatus();
+    WEFT_ASSIGN_OR_RETURN(operation->joined, PlacedEvent(stream_));
     return OkStatus();
   };
   if (Status status = enqueue(); !status.ok()) {
+    if (recording_ != nullptr) return Work(status);
     Fail(status);
     return Work(failure_);
   }
-  operations_.push_back(operation);
-  changed_.notify_all();
+  if (recording_ != nullptr) {
+    recording_->operations.push_back(operation);
+  } else {
+    operations_.push_back(operation);
+    changed_.notify_all();
+  }
   return Work(std::make_shared<Handle>(shared_, std::move(operation)));
+}
+
+Status NcclCollective::Repeat(const std::shared_ptr<Recorded>& recorded) {
+  std::unique_lock lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  Harvest();
+  for (const Operation& each : static_cast<RecordedOperations&>(*recorded).operations) {
+    auto again = std::make_shared<Enqueued>(*each);
+    again->recorded = recorded;
+    operations_.push_back(std::move(again));
+  }
+  changed_.notify_all();
+  return OkStatus();
 }
 
 int NcclCollective::Call(const CollectiveCall& call) {
@@ -359,6 +427,9 @@ int NcclCollective::Transfers(const CollectiveCall& call) {
 
 Status NcclCollective::WaitFor(Enqueued& operation, const Stream& stream) {
   std::unique_lock lock(mutex_);
+  if (recording_ != nullptr) return WaitInGraph(operation, stream);
+  // Its graph has what waits for it.
+  if (operation.joined != nullptr) return failure_;
   if (stream.device.type != DeviceType::kCuda) {
     // The watcher ends what takes too long.
     Stopwatch watch;
@@ -367,17 +438,26 @@ Status NcclCollective::WaitFor(Enqueued& operation, const Stream& stream) {
     return failure_;
   }
   if (!failure_.ok() || operation.ended) return failure_;
-  const auto wait = [&]() -> Status {
-    WEFT_RETURN_IF_ERROR(Cuda("choosing the device", library_.set_device(device().index)));
-    WEFT_ASSIGN_OR_RETURN(N::Event before, RecordedEvent(stream.cuda->handle()));
-    WEFT_RETURN_IF_ERROR(Cuda("ordering streams",
-                              library_.stream_wait_event(stream.cuda->handle(), operation.end, 0)));
-    WEFT_ASSIGN_OR_RETURN(N::Event after, RecordedEvent(stream.cuda->handle()));
-    operation.waits.emplace_back(before, after);
-    return OkStatus();
-  };
-  if (Status status = wait(); !status.ok()) Fail(status);
+  if (Status status = WaitOnStream(operation, operation.end, stream); !status.ok()) Fail(status);
   return failure_;
+}
+
+Status NcclCollective::WaitInGraph(Enqueued& operation, const Stream& stream) {
+  if (!failure_.ok() || operation.ended) return failure_;
+  if (stream.device.type != DeviceType::kCuda || operation.joined == nullptr) {
+    return InternalError(Where(operation.label) + ": waited for while a graph is recorded");
+  }
+  return WaitOnStream(operation, operation.joined, stream);
+}
+
+Status NcclCollective::WaitOnStream(Enqueued& operation, N::Event end, const Stream& stream) {
+  WEFT_RETURN_IF_ERROR(Cuda("choosing the device", library_.set_device(device().index)));
+  WEFT_ASSIGN_OR_RETURN(N::Event before, WatchedEvent(stream.cuda->handle()));
+  WEFT_RETURN_IF_ERROR(
+      Cuda("ordering streams", library_.stream_wait_event(stream.cuda->handle(), end, 0)));
+  WEFT_ASSIGN_OR_RETURN(N::Event after, WatchedEvent(stream.cuda->handle()));
+  operation.waits.emplace_back(before, after);
+  return OkStatus();
 }
 
 // Enters what is done into the books. With the lock held.

@@ -34,6 +34,8 @@ static_assert(N::kNonBlocking.version == NCCL_VERSION(2, 14, 0));
 static_assert(N::kCudaNotReady == static_cast<int>(cudaErrorNotReady));
 static_assert(N::kStreamNonBlocking == cudaStreamNonBlocking);
 static_assert(N::kEventTimed == cudaEventDefault);
+static_assert(N::kEventRecordDefault == cudaEventRecordDefault);
+static_assert(N::kEventRecordExternal == cudaEventRecordExternal);
 
 // What NCCL's parameters are in our declarations.
 template <class T>
@@ -100,6 +102,7 @@ WEFT_SAME(set_device, cudaSetDevice);
 WEFT_SAME(device_bus_id, cudaDeviceGetPCIBusId);
 WEFT_SAME(stream_destroy, cudaStreamDestroy);
 WEFT_SAME(event_destroy, cudaEventDestroy);
+WEFT_SAME(event_record, cudaEventRecordWithFlags);
 WEFT_SAME(event_query, cudaEventQuery);
 WEFT_SAME(event_elapsed, cudaEventElapsedTime);
 

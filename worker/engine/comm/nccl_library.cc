@@ -26,6 +26,9 @@ Status Find(void* library, const char* name, Function& function) {
 }
 
 Result<const NcclLibrary*> Load() {
+  // Otherwise NCCL registers buffers of recorded operations and may reduce them in another way:
+  // steps as graphs would differ in bits from those before them.
+  (void)setenv("NCCL_GRAPH_REGISTER", "0", 0);
   const char* named = std::getenv("WEFT_NCCL_LIBRARY");
   const char* file = named != nullptr ? named : "libnccl.so.2";
   void* const nccl = dlopen(file, RTLD_NOW | RTLD_LOCAL);
@@ -57,7 +60,7 @@ Result<const NcclLibrary*> Load() {
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaStreamWaitEvent", l.stream_wait_event));
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaEventCreateWithFlags", l.event_create));
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaEventDestroy", l.event_destroy));
-  WEFT_RETURN_IF_ERROR(Find(cuda, "cudaEventRecord", l.event_record));
+  WEFT_RETURN_IF_ERROR(Find(cuda, "cudaEventRecordWithFlags", l.event_record));
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaEventQuery", l.event_query));
   WEFT_RETURN_IF_ERROR(Find(cuda, "cudaEventElapsedTime", l.event_elapsed));
   return &std::as_const(library);

@@ -63,6 +63,8 @@ struct NcclLibrary {
 
   static constexpr unsigned kStreamNonBlocking = 1;
   static constexpr unsigned kEventTimed = 0;
+  static constexpr unsigned kEventRecordDefault = 0;
+  static constexpr unsigned kEventRecordExternal = 1;
   static constexpr int kCudaNotReady = 600;
 
   int (*set_device)(int device);
@@ -72,7 +74,7 @@ struct NcclLibrary {
   int (*stream_wait_event)(Stream stream, Event event, unsigned flags);
   int (*event_create)(Event* event, unsigned flags);
   int (*event_destroy)(Event event);
-  int (*event_record)(Event event, Stream stream);
+  int (*event_record)(Event event, Stream stream, unsigned flags);
   int (*event_query)(Event event);
   int (*event_elapsed)(float* milliseconds, Event from, Event to);
 };

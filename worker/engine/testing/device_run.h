@@ -8,7 +8,7 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/models/model.h"
-#include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/tensor/transfer.h"
 #include "worker/engine/train/trainer.h"
@@ -39,7 +39,7 @@ struct DeviceRun {
   std::unique_ptr<ComputeDevice> device;
   Context context;
   std::unique_ptr<Model> model;
-  std::unique_ptr<DataParallel> reducer;  ///< With a group.
+  std::unique_ptr<BucketReducer> reducer;  ///< With a group.
   std::unique_ptr<Trainer> trainer;
 
   DeviceRun(const JobSpec& job, const Plan& plan, BatchSource& data, Device where,
@@ -49,16 +49,17 @@ struct DeviceRun {
     WEFT_CHECK(opened.ok(), opened.status().message());
     device = *std::move(opened);
     context = device->NewContext();
-    auto made = options.make ? options.make(context)
-                             : NewModel(context, job.model, ModelOptionsOf(plan, job.train));
+    ModelOptions model_options = ModelOptionsOf(plan, job.train);
+    if (options.group != nullptr) model_options.update_rank = options.group->rank();
+    auto made = options.make ? options.make(context) : NewModel(context, job.model, model_options);
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);
     const Status drawn = model->parameters().Initialize(1);
     WEFT_CHECK(drawn.ok(), drawn.message());
-    if (options.group != nullptr) {
-      reducer = std::make_unique<DataParallel>(options.group, &model->parameters(),
-                                               plan.bucket_bytes, context.stream);
-    }
+    auto reduces = NewReducer(context, plan, options.group, &model->parameters(),
+                              model_options.precision->products);
+    WEFT_CHECK(reduces.ok(), reduces.status().message());
+    reducer = *std::move(reduces);
     auto trains = Trainer::New(job, plan,
                                {.context = &context,
                                 .model = model.get(),

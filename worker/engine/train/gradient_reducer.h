@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 #include "kernels/tensor_view.h"
+#include "worker/engine/comm/collective_recorder.h"
 #include "worker/engine/nn/parameter_part.h"
 
 namespace weft::engine {
@@ -40,6 +42,10 @@ class GradientReducer {
 
   /// Bytes of the host that its collectives keep, which no Allocator gave them.
   virtual int64_t held_bytes() const { return 0; }
+
+  /// The groups whose operations Begin to Finish and GatherParameters enqueue, where these calls
+  /// can be recorded as part of a graph; empty: they cannot.
+  virtual std::vector<CollectiveRecorder*> recorders() const { return {}; }
 
   /// A micro-batch starts; only the gradients of the last one are reduced, but for
   /// places_gradients().

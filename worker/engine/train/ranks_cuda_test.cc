@@ -36,12 +36,16 @@ struct Outcome {
   std::vector<StepReport> reports;
   State state;
   EvaluationReport evaluation;
-  CollectiveTotals reductions;
+  CollectiveTotals collectives;
+  int64_t graph_steps = 0;
 };
 
-// What rank 0 comes to; all ranks must come to the same, bit for bit.
+constexpr int kAllRanks = 1 << 20;
+
+// What rank 0 comes to; all ranks must come to the same, bit for bit. Where they share the updates,
+// the state is that of all of them. The first `with_graphs` ranks may launch steps as graphs.
 Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type, int ranks,
-              int64_t steps) {
+              int64_t steps, int with_graphs = kAllRanks) {
   plan.mesh.data = ranks;
   plan.micro_batch = 1;
   plan.accumulation_steps = job.train.global_batch / ranks;
@@ -61,7 +65,7 @@ Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type,
         WEFT_CHECK(connected.ok(), connected.status().message());
         group = *std::move(connected);
       }
-      DeviceRun run(job, plan, data, where, {.group = group.get()});
+      DeviceRun run(job, plan, data, where, {.group = group.get(), .graphs = rank < with_graphs});
       Outcome& outcome = outcomes[static_cast<size_t>(rank)];
       for (int64_t step = 0; step < steps; ++step) outcome.reports.push_back(run.Step());
       auto evaluation = run.trainer->Evaluate();
@@ -70,18 +74,30 @@ Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type,
       outcome.state = run.State();
       if (group != nullptr) {
         WEFT_CHECK(group->Barrier().ok(), "barrier");
-        outcome.reductions = group->account().totals(CollectiveKind::kAllReduce);
+        for (const auto kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                CollectiveKind::kAllGather}) {
+          outcome.collectives += group->account().totals(kind);
+        }
       }
+      outcome.graph_steps = run.trainer->graph_steps();
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (const Outcome& each : outcomes) {
-    EXPECT_EQ(each.state, outcomes[0].state);
+    if (plan.zero_stage == 0) {
+      EXPECT_EQ(each.state, outcomes[0].state);
+    }
     EXPECT_EQ(each.evaluation.loss, outcomes[0].evaluation.loss);
+    EXPECT_EQ(each.graph_steps, outcomes[0].graph_steps);
     for (size_t step = 0; step < each.reports.size(); ++step) {
       EXPECT_EQ(each.reports[step].loss, outcomes[0].reports[step].loss) << step;
       if (each.reports[step].overflow) continue;  // Then the norm is no number.
       EXPECT_EQ(each.reports[step].gradient_norm, outcomes[0].reports[step].gradient_norm) << step;
+    }
+  }
+  for (int rank = 1; rank < ranks && plan.zero_stage > 0; ++rank) {
+    for (auto& tensor : outcomes[static_cast<size_t>(rank)].state) {
+      outcomes[0].state.push_back(std::move(tensor));
     }
   }
   return std::move(outcomes[0]);
@@ -155,9 +171,83 @@ TEST_F(RanksOnCuda, TrainAsRanksOnCpusAndAsOneRank) {
   job.model.dropout = 0.1;
   job.train.gradient_clip_norm = 0.5;
   const Outcome fp32 = Compare(job, SmallBuckets("fp32"), data, kManySteps, 1e-4);
-  EXPECT_GT(fp32.reductions.calls, 2 * kManySteps) << "more than one bucket a step";
+  EXPECT_GT(fp32.collectives.calls, 2 * kManySteps) << "more than one bucket a step";
   EXPECT_GT(fp32.reports[0].gradient_norm, job.train.gradient_clip_norm);
   Compare(job, SmallBuckets("bf16"), data, kManySteps, 1e-2);
+}
+
+// As graphs, operation by operation, and where one rank has no graphs: the same bits and books.
+TEST_F(RanksOnCuda, StepsAsGraphsComeToTheSameBits) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job();
+  job.model.dropout = 0.1;
+  job.train.gradient_clip_norm = 0.5;
+  job.train.gradient_noise_scale = true;
+  const int count = kernels::cuda::DeviceCount();
+  constexpr int64_t kSteps = 6;
+  for (const int64_t zero_stage : {0, 1}) {
+    SCOPED_TRACE(zero_stage);
+    Plan plan = SmallBuckets("bf16");
+    plan.zero_stage = zero_stage;
+    job.train.gradient_noise_scale = zero_stage == 0;
+    const auto train = [&](int with_graphs) {
+      return Train(job, plan, data, DeviceType::kCuda, count, kSteps, with_graphs);
+    };
+    const Outcome graphs = train(kAllRanks), eager = train(0), mixed = train(1);
+    // Batches lie in one of two places, and every second step measures norms by group.
+    EXPECT_EQ(graphs.graph_steps, kSteps - 2);
+    EXPECT_EQ(eager.graph_steps + mixed.graph_steps, 0);
+    for (const Outcome* other : {&graphs, &mixed}) {
+      for (size_t step = 0; step < kSteps; ++step) {
+        const StepReport &got = other->reports[step], &want = eager.reports[step];
+        EXPECT_EQ(got.loss, want.loss) << step;
+        EXPECT_EQ(got.gradient_norm, want.gradient_norm) << step;
+        EXPECT_EQ(got.noise_scale, want.noise_scale) << step;
+      }
+      EXPECT_EQ(other->state, eager.state);
+      EXPECT_EQ(other->evaluation.loss, eager.evaluation.loss);
+      EXPECT_EQ(other->collectives.calls, eager.collectives.calls);
+      EXPECT_EQ(other->collectives.bytes, eager.collectives.bytes);
+    }
+    EXPECT_GT(graphs.collectives.seconds, 0);
+  }
+}
+
+/// The sequences from `first` on are two documents each in two of every four steps.
+class UnevenDocuments : public BatchSource {
+ public:
+  explicit UnevenDocuments(int64_t first) : first_(first) {}
+  int64_t Sequences() const override { return tokens_.Sequences(); }
+  Result<Batch> Get(int64_t step, int64_t first, int64_t count) override {
+    WEFT_ASSIGN_OR_RETURN(Batch batch, tokens_.Get(step, first, count));
+    if (first < first_ || step % 4 < 2) return batch;
+    const int64_t half = batch.length / 2;
+    batch.sequence_starts.clear();
+    for (int64_t document = 0; document <= 2 * batch.sequences; ++document) {
+      batch.sequence_starts.push_back(static_cast<int32_t>(document * half));
+    }
+    for (int32_t& position : batch.positions) position %= static_cast<int32_t>(half);
+    return batch;
+  }
+
+ private:
+  int64_t first_;
+  RandomTokens tokens_{50, 16};
+};
+
+// What a rank has recorded is not launched with what another has recorded in another step.
+TEST_F(RanksOnCuda, RanksWhoseStepsDifferLaunchWhatTheyRecordedTogether) {
+  const JobSpec job = Job();
+  const int count = kernels::cuda::DeviceCount();
+  UnevenDocuments data(job.train.global_batch - 2);
+  constexpr int64_t kSteps = 10;
+  const auto train = [&](int with_graphs) {
+    return Train(job, SmallBuckets("fp32"), data, DeviceType::kCuda, count, kSteps, with_graphs);
+  };
+  const Outcome graphs = train(kAllRanks), eager = train(0);
+  // Of two places of batches, each with documents of two kinds.
+  EXPECT_EQ(graphs.graph_steps, kSteps - 4);
+  EXPECT_EQ(graphs.state, eager.state);
 }
 
 /// In the first steps only the sequences from `first` on have targets.

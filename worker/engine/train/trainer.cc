@@ -173,25 +173,56 @@ Status Trainer::SendNumbers(const StepReport& report) {
                          .step = static_cast<uint32_t>(counters_.step)});
 }
 
-Status Trainer::RunStep(std::vector<MicroBatch> batches, StepReport& report) {
-  Context& context = *parts_.context;
-  const bool loss_fails = !Failpoint("trainer.loss").ok();
-  if (graphs_ == nullptr || context.profiler != nullptr || loss_fails) {
-    return EnqueueStep(std::move(batches), loss_fails, report);
-  }
-  return graphs_->Run(context, clock_, GraphKey(batches),
-                      [&] { return EnqueueStep(batches, loss_fails, report); });
+StepGraphs::Offer Trainer::OfferWay(const std::vector<MicroBatch>& batches, bool loss_fails) {
+  const Context& context = *parts_.context;
+  if (graphs_ == nullptr || context.profiler != nullptr || loss_fails) return {};
+  return graphs_->Next(context, GraphKey(batches), SumsLosses() ? 2 : 1);
 }
 
-Status Trainer::EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report) {
+Result<StepGraphs::Way> Trainer::AgreeOnWay(StepGraphs::Offer own, std::span<double> counts,
+                                            PhaseSeconds& seconds) {
+  using enum StepGraphs::Way;
+  const auto recording = static_cast<double>(own.recording);
+  std::vector<double> sums = {own.way >= kRecord ? 1.0 : 0.0, own.way >= kLaunch ? 1.0 : 0.0,
+                              recording, recording * recording};
+  sums.insert(sums.end(), counts.begin(), counts.end());
+  WEFT_RETURN_IF_ERROR(SumScalars(sums, seconds));
+  std::copy_n(sums.end() - static_cast<std::ptrdiff_t>(counts.size()), counts.size(),
+              counts.begin());
+  const double ranks =
+      parts_.reducer != nullptr ? static_cast<double>(parts_.reducer->world_size()) : 1;
+  // The squares of numbers add up to this where all are equal, and to more where not.
+  const bool together = sums[3] * ranks == sums[2] * sums[2];
+  return sums[1] == ranks && together ? kLaunch : sums[0] == ranks ? kRecord : kEnqueue;
+}
+
+Status Trainer::RunStep(std::vector<MicroBatch> batches, StepGraphs::Way way, bool loss_fails,
+                        StepReport& report) {
   Context& context = *parts_.context;
-  WEFT_RETURN_IF_ERROR(clock_.Start(context));
+  const bool enqueues = way == StepGraphs::Way::kEnqueue;
+  const auto run = [&](size_t part, const std::function<Status()>& enqueue) {
+    return enqueues ? enqueue() : graphs_->Run(context, clock_, way, part, enqueue);
+  };
+  const auto gradients = [&] {
+    return EnqueueGradients(enqueues ? std::move(batches) : batches, report);
+  };
+  const auto update = [&] { return EnqueueUpdate(report); };
+  if (!SumsLosses() && !loss_fails) {
+    return run(0, [&]() -> Status {
+      WEFT_RETURN_IF_ERROR(gradients());
+      return update();
+    });
+  }
+  WEFT_RETURN_IF_ERROR(run(0, gradients));
+  WEFT_RETURN_IF_ERROR(SumLosses(loss_fails, report.seconds));
+  return run(1, update);
+}
+
+Status Trainer::EnqueueGradients(std::vector<MicroBatch> batches, StepReport& report) {
+  WEFT_RETURN_IF_ERROR(clock_.Start(*parts_.context));
   WEFT_RETURN_IF_ERROR(parts_.pipeline == nullptr ? ForwardAndBackward(std::move(batches), report)
                                                   : RunPipeline(std::move(batches), report));
-  WEFT_RETURN_IF_ERROR(FinishReduction(report.seconds));
-  WEFT_RETURN_IF_ERROR(SumLosses(loss_fails, report.seconds));
-  WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  return EnqueueUpdate(report);
+  return FinishReduction(report.seconds);
 }
 
 Status Trainer::ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report) {
@@ -272,7 +303,6 @@ Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report)
 // Only ranks that must ask each other wait for the device here.
 Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   Context& context = *parts_.context;
-  if (parts_.reducer == nullptr && parts_.pipeline == nullptr && !fails) return OkStatus();
   const bool shares = !parts().empty();
   if (shares) {
     ProfileScope scope(context.profiler, "gradient norm");
@@ -384,6 +414,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
   StepTotals* totals = totals_.device();
+  WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishDelayed());
   if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
@@ -486,7 +517,10 @@ Result<StepReport> Trainer::Step() {
   std::array<double, 3> counts = {static_cast<double>(batches.targets),
                                   static_cast<double>(batches.tokens),
                                   static_cast<double>(batches.padding_tokens)};
-  WEFT_RETURN_IF_ERROR(SumScalars(counts, report.seconds));
+  const bool loss_fails = !Failpoint("trainer.loss").ok();
+  WEFT_ASSIGN_OR_RETURN(
+      const StepGraphs::Way way,
+      AgreeOnWay(OfferWay(batches.micro_batches, loss_fails), counts, report.seconds));
   report.targets = static_cast<int64_t>(counts[0]);
   report.tokens = static_cast<int64_t>(counts[1]);
   report.padding_tokens = static_cast<int64_t>(counts[2]);
@@ -498,7 +532,7 @@ Result<StepReport> Trainer::Step() {
   const int64_t first_targets = batches.micro_batches.front().targets;
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
   context.numbers = stage_ == nullptr ? nullptr : numbers_.device();
-  const Status enqueued = RunStep(std::move(batches.micro_batches), report);
+  const Status enqueued = RunStep(std::move(batches.micro_batches), way, loss_fails, report);
   context.numbers = nullptr;
   WEFT_RETURN_IF_ERROR(enqueued);
   Prefetch();

@@ -48,7 +48,7 @@ struct TrainerParts {
   const ContextParallel* sequences = nullptr;
   /// The ranks that have the other stages of the model, or none. They train on the same sequences.
   PipelineParallel* pipeline = nullptr;
-  bool graphs = true;  ///< On a device, steps that repeat are launched as one graph.
+  bool graphs = true;  ///< On a device, steps that repeat are launched as graphs.
 };
 
 /// Trains a model as the job says what and the plan says how. Its whole state is StateTensors() and
@@ -75,7 +75,7 @@ class Trainer {
   /// Reads every weight once.
   Result<bool> WeightsAreFinite();
 
-  /// Steps so far that were launched as a graph.
+  /// Steps so far that were launched as graphs.
   int64_t graph_steps() const { return graphs_ == nullptr ? 0 : graphs_->launched(); }
 
   /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
@@ -133,13 +133,22 @@ class Trainer {
   void Prefetch();
   /// Why steps are enqueued operation by operation, or "".
   std::string_view WhyNoGraphs() const;
+  std::unique_ptr<StepGraphs> NewGraphs();
   StepGraphs::Key GraphKey(const std::vector<MicroBatch>& batches) const;
   /// Brings the numbers of the step to where its operations read them.
   Status SendNumbers(const StepReport& report);
-  /// Enqueues the step, or its graph.
-  Status RunStep(std::vector<MicroBatch> batches, StepReport& report);
-  /// `loss_fails`: the loss is to be infinite.
-  Status EnqueueStep(std::vector<MicroBatch> batches, bool loss_fails, StepReport& report);
+  /// How the step can be done here. `loss_fails`: as RunStep has it.
+  StepGraphs::Offer OfferWay(const std::vector<MicroBatch>& batches, bool loss_fails);
+  /// In which way all ranks do the step, of which this one offers `own`. Sums `counts` beside that.
+  Result<StepGraphs::Way> AgreeOnWay(StepGraphs::Offer own, std::span<double> counts,
+                                     PhaseSeconds& seconds);
+  /// Enqueues the step, or its graphs. `loss_fails`: the loss is to be infinite.
+  Status RunStep(std::vector<MicroBatch> batches, StepGraphs::Way way, bool loss_fails,
+                 StepReport& report);
+  /// Whether the host sums the losses before the update: other ranks have some.
+  bool SumsLosses() const { return parts_.reducer != nullptr || parts_.pipeline != nullptr; }
+  /// Enqueues all up to the gradients, summed over the ranks.
+  Status EnqueueGradients(std::vector<MicroBatch> batches, StepReport& report);
   float GradientScale(const StepReport& report) const;
   Status ForwardAndBackward(std::vector<MicroBatch> batches, StepReport& report);
   /// The same as a rank of a pipeline.

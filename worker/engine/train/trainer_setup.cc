@@ -1,5 +1,6 @@
 #include "worker/engine/train/trainer.h"
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -166,7 +167,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
     WEFT_ASSIGN_OR_RETURN(trainer->stage_, CopyStage::New(context));
     WEFT_ASSIGN_OR_RETURN(trainer->numbers_, ReadbackOf<StepNumbers>::New(context));
     if (const std::string_view why = trainer->WhyNoGraphs(); why.empty()) {
-      if (parts.graphs) trainer->graphs_ = std::make_unique<StepGraphs>();
+      if (parts.graphs) trainer->graphs_ = trainer->NewGraphs();
     } else {
       WEFT_LOG_INFO << "training steps are enqueued one operation after the other: " << why;
     }
@@ -174,8 +175,21 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   return trainer;
 }
 
+std::unique_ptr<StepGraphs> Trainer::NewGraphs() {
+  if (parts_.reducer == nullptr) return std::make_unique<StepGraphs>();
+  const auto agree = [this](bool own) -> Result<bool> {
+    std::array<double, 1> votes = {own ? 1.0 : 0.0};
+    WEFT_RETURN_IF_ERROR(parts_.reducer->SumScalars(votes));
+    return votes[0] == static_cast<double>(parts_.reducer->world_size());
+  };
+  return std::make_unique<StepGraphs>(parts_.reducer->recorders(), agree);
+}
+
 std::string_view Trainer::WhyNoGraphs() const {
-  if (parts_.reducer != nullptr) return "ranks exchange gradients on the way";
+  if (parts_.reducer != nullptr && parts_.reducer->recorders().empty()) {
+    return "what ranks exchange on the way cannot be recorded";
+  }
+  if (parts_.sequences != nullptr) return "ranks share sequences";
   if (parts_.tensor != nullptr) return "ranks share matrices";
   if (parts_.pipeline != nullptr) return "other ranks have the other stages";
   if (!updater_->repeats()) return "the optimizer has numbers of its own";

@@ -347,8 +347,8 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  *status =
-      stream->capture == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusActive;
+  *status = weft::host_cuda::IsCaptured(stream) ? cudaStreamCaptureStatusActive
+                                                : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 
@@ -397,6 +397,9 @@ inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stre
   return WeftOutcome(weft::host_cuda::RecordEvent(event, stream, flags == cudaEventRecordExternal));
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (auto refused = weft::host_cuda::RefuseInCapture("an event is queried"); !refused.empty()) {
+    return WeftOutcome(std::move(refused));
+  }
   return weft::host_cuda::HasPassed(event) ? cudaSuccess : cudaErrorNotReady;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -15,6 +15,12 @@ void BucketReducer::WaitForAll() {
   for (const Work& work : works_) (void)work.Wait(stream_);
 }
 
+std::vector<CollectiveRecorder*> BucketReducer::recorders() const {
+  CollectiveRecorder* const recorder = CollectiveRecorder::Of(*group_);
+  if (recorder == nullptr) return {};
+  return {recorder};
+}
+
 Status BucketReducer::Begin(bool last_micro_batch) {
   reduces_ = last_micro_batch || places_gradients();
   if (reduces_) {

@@ -19,6 +19,7 @@ class BucketReducer : public GradientReducer {
  public:
   int64_t world_size() const override { return group_->size(); }
   int64_t held_bytes() const override { return group_->held_bytes(); }
+  std::vector<CollectiveRecorder*> recorders() const override;
   Status Begin(bool last_micro_batch) override;
   Status OnGradientReady(int64_t index) override;
   Status Finish() override;

@@ -91,6 +91,12 @@ int64_t ShardedDataParallel::held_bytes() const {
   return bytes;
 }
 
+// Where reductions are settled one by one, what is enqueued depends on what is still under way.
+std::vector<CollectiveRecorder*> ShardedDataParallel::recorders() const {
+  if (sums_ || gatherer_ != nullptr || replicas_ != nullptr) return {};
+  return BucketReducer::recorders();
+}
+
 std::vector<AxisAccount> ShardedDataParallel::Accounts() const {
   std::vector<AxisAccount> accounts;
   if (owned_shards_ != nullptr) accounts.push_back({"data", &owned_shards_->account()});

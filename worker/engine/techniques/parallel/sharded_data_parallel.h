@@ -46,6 +46,7 @@ class ShardedDataParallel : public BucketReducer {
   bool first_shards() const override { return group()->rank() < shards_->size(); }
   Status SumOverParts(std::span<double> values) override;
   int64_t held_bytes() const override;
+  std::vector<CollectiveRecorder*> recorders() const override;
   /// The group that shares, and the ranks that have the same parts as this one; null for none.
   Collective& shards() const { return *shards_; }
   Collective* replicas() const { return replicas_.get(); }
