@@ -4,7 +4,8 @@
 # of generated text and a Hugging Face folder.
 #   deploy/quickstart.sh [--data FILE] [--steps N] [--summary FILE] [--home DIR] [--keep-up]
 #     --data FILE     text to learn (default: the King James Bible of Debian's bible-kjv-text)
-#     --steps N       optimizer steps (default 300)
+#     --steps N       optimizer steps (default: what the plan expects to take three minutes, but
+#                     60 at least and 300 at most)
 #     --summary FILE  write the final numbers there as JSON
 #     --home DIR      where daemons, checkpoints and results live (default build/quickstart)
 #     --keep-up       leave coordinator and workers running
@@ -12,8 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-data='' steps=300 summary='' home=$root/build/quickstart keep_up=false
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+data='' steps='' summary='' home=$root/build/quickstart keep_up=false
 while [ $# -gt 0 ]; do
   case $1 in
     --data) data=$(realpath -- "${2:?}"); shift 2 ;;
@@ -47,7 +48,9 @@ echo "$data: $(wc -c <"$data") bytes"
 
 export WEFT_HOME=$home
 job=$home/job.yaml
-cat >"$job" <<YAML
+# A job of so many steps.
+write_job() {
+  cat >"$job" <<YAML
 name: quickstart
 model: { family: gpt2, layers: 6, width: 384, heads: 6, context: 256 }
 data:
@@ -55,14 +58,15 @@ data:
   validation_fraction: 0.05
   tokenizer: { vocab_size: 8192 }
 optimizer: { learning_rate: 1.0e-3, weight_decay: 0.1 }
-schedule: { kind: cosine, warmup_steps: $((steps / 10)), final_ratio: 0.1 }
+schedule: { kind: cosine, warmup_steps: $(($1 / 10)), final_ratio: 0.1 }
 train:
-  steps: $steps
+  steps: $1
   global_batch: 16
   precision: bf16
-  eval_every_steps: $((steps / 4))
-checkpoint: { every_steps: $((steps / 4)), keep_last: 2 }
+  eval_every_steps: $(($1 / 4))
+checkpoint: { every_steps: $(($1 / 4)), keep_last: 2 }
 YAML
+}
 
 say "4/6 Coordinator and two workers"
 stop() { weft down --quiet || true; }
@@ -70,6 +74,17 @@ $keep_up || trap stop EXIT
 weft up --workers 2
 
 say "5/6 Plan and train"
+if [ -z "$steps" ]; then
+  write_job 300
+  expected=$(weft plan "$job" --top 1 -o json | python3 -c '
+import json, sys
+step = json.load(sys.stdin)["candidates"][0]["plan"]["prediction"]["step_seconds"]
+steps = min(max(int(180 / step), 60), 300)
+print(steps, round(steps * step))')
+  read -r steps seconds <<<"$expected"
+  echo "$steps steps, $seconds s by the plan; --steps N for another number"
+fi
+write_job "$steps"
 weft plan "$job" --top 5
 echo
 started=$(date +%s.%N)
