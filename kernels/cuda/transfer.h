@@ -11,8 +11,8 @@ struct CUevent_st;
 
 namespace weft::kernels::cuda {
 
-/// Host memory that the copy engines of all devices read and write by themselves: page-locked. A
-/// copy between it and a device runs at full speed and nobody waits for it. Not thread-safe.
+/// A piece of this process's PinnedArena: page-locked host memory, which the copy engines of all
+/// devices read and write by themselves, at full speed while nobody waits. Not thread-safe.
 class PinnedMemory {
  public:
   PinnedMemory() = default;

@@ -2,19 +2,18 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/pinned_arena.h"
 #include "kernels/cuda/scoped_device.h"
 
 namespace weft::kernels::cuda {
 
 PinnedMemory::~PinnedMemory() {
-  // A failure here is one of earlier work, which Synchronize() tells.
-  if (data_ != nullptr) (void)cudaFreeHost(data_);
+  PinnedArena::OfProcess().Give(data_);
 }
 
 Result<PinnedMemory> PinnedMemory::Allocate(size_t bytes) {
   PinnedMemory memory;
-  WEFT_RETURN_IF_CUDA_ERROR("locking " + std::to_string(bytes) + " bytes of host memory",
-                            cudaMallocHost(&memory.data_, bytes));
+  WEFT_ASSIGN_OR_RETURN(memory.data_, PinnedArena::OfProcess().Take(bytes));
   memory.bytes_ = bytes;
   return Result<PinnedMemory>(std::move(memory));
 }

@@ -6,11 +6,13 @@
 
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 
 #include "common/check.h"
 #include "tests/gpu/host/fiber_switch.h"
+#include "tests/gpu/host/pinned_count.h"
 #include "tests/gpu/host/streams.h"
 
 namespace weft::host_cuda {
@@ -35,6 +37,8 @@ std::mutex& Mutex() {
 int device_count = 1;
 int open = 0;
 int64_t allocations = 0;
+int64_t pinned_allocations = 0;
+size_t pinned_limit = std::numeric_limits<size_t>::max();
 thread_local int current = 0;
 
 class Device {
@@ -185,6 +189,13 @@ void* AllocatePinnedMemory(size_t bytes) {
   void* memory = nullptr;
   if (posix_memalign(&memory, kPage, RoundUp(bytes, kPage)) != 0) return nullptr;
   const std::lock_guard lock(Mutex());
+  ++pinned_allocations;
+  size_t held = bytes;
+  for (const auto& other : Pinned()) held += other.second;
+  if (held > pinned_limit) {
+    std::free(memory);
+    return nullptr;
+  }
   Pinned()[static_cast<uint8_t*>(memory)] = bytes;
   return memory;
 }
@@ -212,6 +223,15 @@ void DeviceMemoryInfo(size_t* free, size_t* total) {
 int64_t DeviceAllocations() {
   const std::lock_guard lock(Mutex());
   return allocations;
+}
+
+int64_t PinnedAllocations() {
+  const std::lock_guard lock(Mutex());
+  return pinned_allocations;
+}
+void LimitPinnedMemory(size_t bytes) {
+  const std::lock_guard lock(Mutex());
+  pinned_limit = bytes;
 }
 
 DeviceAccess::DeviceAccess() {

@@ -10,6 +10,7 @@
 
 #include "tests/gpu/host/cudnn.h"
 #include "tests/gpu/host/device_memory.h"
+#include "tests/gpu/host/pinned_count.h"
 #include "tests/gpu/host/streams.h"
 #include "worker/engine/testing/device_run.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -49,12 +50,17 @@ TEST(EngineOnHostExecution, AStepWaitsOnceAndTakesNoMemory) {
     job.train.log_every_steps = 1;
     DeviceRun run(job, TinyPlan(precision, 2, 2), data, kCuda);
     for (int step = 0; step < 2; ++step) run.Step();
+    // Evaluations read back through places of their own.
+    ASSERT_TRUE(run.trainer->Evaluate().ok());
     const int64_t allocations = host_cuda::DeviceAllocations();
+    const int64_t pinned = host_cuda::PinnedAllocations();
     for (int step = 2; step < 5; ++step) {
       const int64_t waits = host_cuda::Waits();
       run.Step();
       EXPECT_EQ(host_cuda::Waits(), waits + 1) << step;
       EXPECT_EQ(host_cuda::DeviceAllocations(), allocations) << step;
+      ASSERT_TRUE(run.trainer->Evaluate().ok());
+      EXPECT_EQ(host_cuda::PinnedAllocations(), pinned) << step;
     }
   }
 }

@@ -2,22 +2,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/free_pieces.h"
 #include "worker/engine/tensor/memory_source.h"
 
 namespace weft::engine {
 
-/// The memory of a CUDA device in few large chunks, cut to size by best fit; neighbours that are
-/// both given back become one again. Steps that ask for the same sizes in the same order take
-/// nothing from the device after the first ones, which matters: to ask means to wait for all of its
-/// work. What is given back may still be read by work that is enqueued; whoever takes it next must
-/// use it on the same stream, after that work.
+/// The memory of a CUDA device in few large chunks, cut to size (FreePieces). Steps that ask for
+/// the same sizes in the same order take nothing from the device after the first ones, which
+/// matters: to ask means to wait for all of its work. What is given back may still be read by work
+/// that is enqueued; whoever takes it next must use it on the same stream, after that work.
 class DeviceArena : public MemorySource {
  public:
   struct Options {
@@ -41,15 +38,11 @@ class DeviceArena : public MemorySource {
   explicit DeviceArena(const Options& options) : options_(options) {}
 
   bool AddChunk(size_t bytes);
-  void AddFree(char* at, size_t bytes);
-  void RemoveFree(std::map<char*, size_t>::iterator piece);
 
   const Options options_;
   std::vector<kernels::cuda::DeviceMemory> chunks_;
-  std::set<char*> chunk_starts_;  ///< No piece reaches over one.
   int64_t held_bytes_ = 0;
-  std::map<char*, size_t> free_;  ///< By address.
-  std::set<std::pair<size_t, char*>> free_by_size_;
+  kernels::cuda::FreePieces free_;
 };
 
 }  // namespace weft::engine

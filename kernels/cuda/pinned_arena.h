@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+#include "common/status.h"
+#include "kernels/cuda/free_pieces.h"
+
+namespace weft::kernels::cuda {
+
+/// Pinned host memory (PinnedMemory, kernels/cuda/transfer.h) in few chunks, of which it hands out
+/// pieces. To lock memory takes milliseconds and may wait for the devices; who asks for the same
+/// pieces again gets them without. Thread-safe.
+class PinnedArena {
+ public:
+  static constexpr size_t kAlignment = 256;
+
+  /// `chunk_bytes`: the least that is locked at once.
+  explicit PinnedArena(size_t chunk_bytes = size_t{1} << 20) : chunk_bytes_(chunk_bytes) {}
+  /// All pieces are back.
+  ~PinnedArena();
+  PinnedArena(const PinnedArena&) = delete;
+  PinnedArena& operator=(const PinnedArena&) = delete;
+
+  /// That of this process, which lives as long as it.
+  static PinnedArena& OfProcess();
+
+  /// At least `bytes`, at a multiple of kAlignment, for copies from and to the current device of
+  /// the calling thread. kExhausted when there is not as much. Where new memory has to be locked,
+  /// chunks of which nothing is used are unlocked before: they were too small.
+  Result<void*> Take(size_t bytes);
+
+  /// Back again; waits for what the device still copies. Null does nothing.
+  void Give(void* piece);
+
+  /// Locked, used or not.
+  size_t locked_bytes() const;
+
+ private:
+  struct Used {
+    size_t bytes;
+    int device;
+  };
+
+  Status AddChunk(size_t bytes);
+  void UnlockUnused();
+
+  const size_t chunk_bytes_;
+  mutable std::mutex mutex_;
+  std::map<char*, size_t> chunks_;
+  FreePieces free_;
+  std::map<char*, Used> used_;
+};
+
+}  // namespace weft::kernels::cuda
