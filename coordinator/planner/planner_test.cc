@@ -552,6 +552,30 @@ TEST(PlanJob, PrecisionDecidesMemoryAndTime) {
   EXPECT_EQ(fp16.memory_per_rank.activations_bytes, bf16.memory_per_rank.activations_bytes);
 }
 
+TEST(PlanJob, CompressedActivationsTakeLessMemoryAndMoreTime) {
+  const auto plan = [](int64_t bits) {
+    JobSpec job = Gpt2Job();
+    job.resources.ranks = 1;
+    job.resources.threads_per_rank = 4;
+    job.resources.micro_batch = 1;
+    job.resources.recompute = "none";
+    job.resources.activation_bits = bits;
+    return Best(job, Cluster(1, 4, 64 * kGiB)).prediction;
+  };
+  Prediction before = plan(0);
+  const double exact = before.time.memory_bound_seconds;
+  for (int64_t bits : {8, 4, 2}) {
+    const Prediction fewer = plan(bits);
+    EXPECT_LT(fewer.memory_per_rank.activations_bytes, before.memory_per_rank.activations_bytes);
+    EXPECT_GT(fewer.time.memory_bound_seconds, exact);
+    EXPECT_EQ(fewer.time.gemm_seconds, before.time.gemm_seconds);
+    if (bits < 8) {
+      EXPECT_LT(fewer.time.memory_bound_seconds, before.time.memory_bound_seconds);
+    }
+    before = fewer;
+  }
+}
+
 TEST(PlanJob, PlacesRanksWhereThereIsRoom) {
   ClusterProfile cluster = Cluster(3, 2, 16 * kGiB);
   cluster.workers[1].memory_limit_bytes = 1 << 20;  // too small for any rank

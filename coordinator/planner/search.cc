@@ -512,9 +512,9 @@ class Searcher {
   const PassCost& Pass(size_t kind, const Option& option) {
     auto [it, added] = passes_.try_emplace({kind, option.threads, option.micro_batch});
     if (added) {
-      it->second =
-          CostOfPass(shape_, option.micro_batch, SequenceLength(job_), precision_, job_.train.fp8,
-                     job_.model.dropout, rates_[kind], option.threads, context_.ranks);
+      it->second = CostOfPass(shape_, option.micro_batch, SequenceLength(job_), precision_,
+                              job_.train.fp8, job_.model.dropout, rates_[kind], option.threads,
+                              context_.ranks, job_.resources.activation_bits);
     }
     return it->second;
   }

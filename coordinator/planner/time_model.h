@@ -29,10 +29,12 @@ struct PassCost {
 
 /// `fp8`: counts where the precision has fp8_blocks, and on a GPU alone. A CPU computes FP8
 /// products on widened operands, as fast as those of precision.products. `sharers`: ranks that have
-/// equal parts of each sequence, and of its pairs of a query and a key.
+/// equal parts of each sequence, and of its pairs of a query and a key. `activation_bits`: of each
+/// value that blocks keep; 0: as it is.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
-                    const RateModel& rates, int64_t threads, int64_t sharers = 1);
+                    const RateModel& rates, int64_t threads, int64_t sharers = 1,
+                    int64_t activation_bits = 0);
 
 /// How a rank takes its steps.
 struct StepInputs {
