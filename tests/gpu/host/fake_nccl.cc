@@ -248,6 +248,7 @@ int Meet(ncclComm* comm, N::Stream stream, Arrival own,
         for (const auto& [rank, arrival] : meeting.arrivals) {
           if (arrival.recorded != own.recorded) comm->error = kInvalidUsage;
         }
+        if (comm->error != 0) return false;
         finish(meeting.arrivals);
         meeting.done = true;
         changed.notify_all();

@@ -156,8 +156,11 @@ class Captures : public HostExecution {
       : origin_(host_cuda::NewStream()),
         other_(host_cuda::NewStream(true)),
         fork_(host_cuda::NewEvent()),
-        join_(host_cuda::NewEvent()) {}
+        join_(host_cuda::NewEvent()) {
+    host_cuda::DeferWork(true);
+  }
   ~Captures() override {
+    host_cuda::DeferWork(false);
     for (CUevent_st* event : {fork_, join_}) delete event;
     for (CUstream_st* stream : {origin_, other_}) host_cuda::EndStream(stream);
   }

@@ -44,8 +44,10 @@ constexpr int kAllRanks = 1 << 20;
 
 // What rank 0 comes to; all ranks must come to the same, bit for bit. Where they share the updates,
 // the state is that of all of them. The first `with_graphs` ranks may launch steps as graphs.
+// `last_makes`: the model of the last rank, where it has one of its own.
 Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type, int ranks,
-              int64_t steps, int with_graphs = kAllRanks) {
+              int64_t steps, int with_graphs = kAllRanks,
+              const decltype(DeviceRunOptions::make)& last_makes = {}) {
   plan.mesh.data = ranks;
   plan.micro_batch = 1;
   plan.accumulation_steps = job.train.global_batch / ranks;
@@ -65,7 +67,9 @@ Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type,
         WEFT_CHECK(connected.ok(), connected.status().message());
         group = *std::move(connected);
       }
-      DeviceRun run(job, plan, data, where, {.group = group.get(), .graphs = rank < with_graphs});
+      DeviceRunOptions made = {.group = group.get(), .graphs = rank < with_graphs};
+      if (rank + 1 == ranks) made.make = last_makes;
+      DeviceRun run(job, plan, data, where, made);
       Outcome& outcome = outcomes[static_cast<size_t>(rank)];
       for (int64_t step = 0; step < steps; ++step) outcome.reports.push_back(run.Step());
       auto evaluation = run.trainer->Evaluate();
@@ -248,6 +252,45 @@ TEST_F(RanksOnCuda, RanksWhoseStepsDifferLaunchWhatTheyRecordedTogether) {
   // Of two places of batches, each with documents of two kinds.
   EXPECT_EQ(graphs.graph_steps, kSteps - 4);
   EXPECT_EQ(graphs.state, eager.state);
+}
+
+// A model that waits for the device.
+class Waits : public Model {
+ public:
+  Waits(std::unique_ptr<Model> model, const ModelOptions& options)
+      : Model(options), model_(std::move(model)) {}
+
+  const ModelSpec& spec() const override { return model_->spec(); }
+  const PrecisionRecipe& precision() const override { return model_->precision(); }
+  ParameterSet& parameters() override { return model_->parameters(); }
+  Status Pack(Context& context, Repack what) override { return model_->Pack(context, what); }
+  Status Loss(Context& context, Tape& tape, const TokenBatch& batch,
+              kernels::StepValue<float> gradient_scale, BatchLoss* total) const override {
+    WEFT_RETURN_IF_ERROR(model_->Loss(context, tape, batch, gradient_scale, total));
+    return context.stream.cuda->Synchronize();
+  }
+  Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override {
+    return model_->Logits(context, batch);
+  }
+
+ private:
+  std::unique_ptr<Model> model_;
+};
+
+TEST_F(RanksOnCuda, ARankThatCannotRecordItsStepsEndsTheGraphsOfAll) {
+  RandomTokens data(50, 16);
+  const JobSpec job = Job();
+  const Plan plan = SmallBuckets("fp32");
+  const int count = kernels::cuda::DeviceCount();
+  const auto waits = [&](Context& context) -> Result<std::unique_ptr<Model>> {
+    const ModelOptions options = ModelOptionsOf(plan, job.train);
+    WEFT_ASSIGN_OR_RETURN(auto model, NewModel(context, job.model, options));
+    return std::unique_ptr<Model>(std::make_unique<Waits>(std::move(model), options));
+  };
+  constexpr int64_t kSteps = 5;
+  const Outcome got = Train(job, plan, data, DeviceType::kCuda, count, kSteps, kAllRanks, waits);
+  EXPECT_EQ(got.graph_steps, 0);
+  EXPECT_EQ(got.state, Train(job, plan, data, DeviceType::kCuda, count, kSteps, 0).state);
 }
 
 /// In the first steps only the sequences from `first` on have targets.
