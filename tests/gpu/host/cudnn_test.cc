@@ -121,6 +121,25 @@ TEST_F(HostCudnn, WhatItDoesNotTakeIsComputedByOurKernels) {
   }
 }
 
+// Its backward pass would not give the same bits each time.
+TEST_F(HostCudnn, NothingOfItRunsUnlessItIsAskedFor) {
+  auto state = cuda::StreamState::Create(0);
+  ASSERT_TRUE(state.ok());
+  const Stream own = (*state)->stream();
+  const testing::ScopedTestDevice device(own.device, true);
+  Problem problem(DType::kBF16, 40), gradients(DType::kBF16, 40);
+  const host_cuda::CudnnCalls calls = host_cuda::CountCudnnCalls();
+  ASSERT_TRUE(AttentionForward(own, problem.args).ok());
+  ASSERT_TRUE(AttentionBackward(own, {.forward = problem.args,
+                                      .dout = gradients.args.out,
+                                      .dq = gradients.args.q,
+                                      .dk = gradients.args.k,
+                                      .dv = gradients.args.v})
+                  .ok());
+  EXPECT_EQ(host_cuda::CountCudnnCalls().plans, calls.plans);
+  EXPECT_EQ(host_cuda::CountCudnnCalls().runs, calls.runs);
+}
+
 TEST_F(HostCudnn, AStepAllocatesNoDeviceMemoryAndAsksForNoPlan) {
   auto state = cuda::StreamState::Create(0, {.attention = AttentionChoice::kCudnnOnly});
   ASSERT_TRUE(state.ok());
