@@ -48,6 +48,7 @@ TEST(EngineOnHostExecution, AStepWaitsOnceAndTakesNoMemory) {
     JobSpec job = TinyJob(4);
     job.model.dropout = 0.1;
     job.train.log_every_steps = 1;
+    job.train.eval_sequences = 2;
     DeviceRun run(job, TinyPlan(precision, 2, 2), data, kCuda);
     for (int step = 0; step < 2; ++step) run.Step();
     // Evaluations read back through places of their own.
