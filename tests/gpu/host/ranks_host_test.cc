@@ -80,7 +80,8 @@ void LeaveAStep(int64_t steps, int64_t graph_steps) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  // Long before the two minutes that an operation may take.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
 TEST(RanksOnHostExecution, AStepThatARankLeavesEndsForAllOfThem) {
