@@ -1,11 +1,14 @@
 // Predicts the steps of training runs on clusters, for tests/bench/planner_accuracy: reads one JSON
 // object from standard input and writes one.
-//   in   {"groups": [{"stack": NAME, "runs": [RUN...], "train": [INDEX...]}]}
-//        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", and "machine":
-//        what of the accelerator's usual machine is otherwise
-//   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "stack": {...}}],
-//        "plans_per_second": NUMBER}: by the built-in stack, and by that fitted to the runs in
-//        train
+//   in   {"groups": [{"stack": NAME, "from_defaults": BOOL, "runs": [RUN...], "train":
+//   [INDEX...]}]}
+//        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", "machine": what
+//        of the accelerator's usual machine is otherwise, and maybe "stack": how its program works,
+//        where that is not as the group's. From defaults: the eight constants that are fitted start
+//        at those of any program
+//   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "stack": {...},
+//        "outside": [[QUANTITY...]...]}], "plans_per_second": NUMBER}: by the stack, and by that
+//        fitted to the runs in train, and in what each run lies outside of those
 #include <cstdio>
 #include <ctime>
 #include <iostream>
@@ -15,6 +18,7 @@
 
 #include "common/json.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/planner/cluster/calibrated_range.h"
 #include "coordinator/planner/cluster/calibration.h"
 
 namespace weft::planner {
@@ -52,16 +56,32 @@ Result<MeasuredRun> ReadRun(const Json& json) {
   run.run.recomputation = RecomputationNamed(json.at("recomputation").get<std::string>());
   run.run.precision = json.at("precision").get<std::string>();
   run.seconds = json.at("seconds").get<double>();
+  if (json.contains("stack")) {
+    WEFT_ASSIGN_OR_RETURN(run.program, FindStack(json.at("stack").get<std::string>()));
+  }
   return run;
 }
 
 Json Predict(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
   Json seconds = Json::array();
   for (const MeasuredRun& run : runs) {
-    const Result<StepLedger> step = PredictStep(run.device, stack, run.run);
+    const SoftwareStack own = run.program ? WithConstants(*run.program, stack) : stack;
+    const Result<StepLedger> step = PredictStep(run.device, own, run.run);
     seconds.push_back(step.ok() ? Json(step->Seconds()) : Json());
   }
   return seconds;
+}
+
+Json Outside(const CalibratedRange& range, const std::vector<MeasuredRun>& runs) {
+  Json outside = Json::array();
+  for (const MeasuredRun& run : runs) {
+    Json quantities = Json::array();
+    for (const Extrapolation& each : range.Outside(run.device, run.run)) {
+      quantities.push_back(each.quantity);
+    }
+    outside.push_back(std::move(quantities));
+  }
+  return outside;
 }
 
 double PlansPerSecond(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
@@ -87,6 +107,7 @@ Status Evaluate() {
   double plans_per_second = 0;
   for (const Json& group : input.at("groups")) {
     WEFT_ASSIGN_OR_RETURN(SoftwareStack stack, FindStack(group.at("stack").get<std::string>()));
+    if (group.value("from_defaults", false)) stack = WithConstants(stack, SoftwareStack());
     std::vector<MeasuredRun> runs, train;
     for (const Json& json : group.at("runs")) {
       WEFT_ASSIGN_OR_RETURN(MeasuredRun run, ReadRun(json));
@@ -96,7 +117,8 @@ Status Evaluate() {
     const SoftwareStack fitted = FitStack(stack, train);
     groups.push_back({{"seconds", Predict(stack, runs)},
                       {"fitted", Predict(fitted, runs)},
-                      {"stack", ToJson(fitted)}});
+                      {"stack", ToJson(fitted)},
+                      {"outside", Outside(CalibratedRange(train), runs)}});
     if (plans_per_second == 0) plans_per_second = PlansPerSecond(stack, runs);
   }
   std::cout << Json{{"groups", groups}, {"plans_per_second", plans_per_second}}.dump() << "\n";

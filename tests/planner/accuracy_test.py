@@ -24,10 +24,22 @@ def main():
         report = json.loads(result.read_text())
     assert report["skipped"] == {"without some size or degree": 1}, report["skipped"]
     groups = report["groups"]
-    assert len(groups) == 2, list(groups)
+    assert len(groups) == 3, list(groups)
     for name, group in groups.items():
         assert group["built_in"]["mean"] < 0.12, (name, group["built_in"])
         assert group["fitted"]["rows"] + group["trained_on"] == group["built_in"]["rows"], name
+    # Two sources have the same program, so that each can be predicted from the other; the third
+    # has neither a program nor GPUs with others here.
+    held_out = report["held_out"]
+    assert [name.split(",")[0] for name in held_out] == [
+        "Megatron-LM SC21 Table 1", "Megatron-LM SC21 Table 2"], list(held_out)
+    for name, entry in held_out.items():
+        assert entry["all"]["mean"] < 0.12, (name, entry["all"])
+        inside, outside = (entry.get(part, {"rows": 0})["rows"] for part in ("inside", "outside"))
+        assert inside + outside == entry["all"]["rows"], (name, entry)
+        assert sum(entry["reasons"].values()) >= outside, (name, entry)
+    larger = held_out["Megatron-LM SC21 Table 1, Megatron until 2022"]
+    assert larger["reasons"]["million parameters"] > 0 and larger["outside"]["rows"] > 0, larger
     assert report["plans_per_second"] > 0
 
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace weft::planner {
 namespace {
@@ -54,7 +55,9 @@ struct Fit {
   Vector Residuals(const SoftwareStack& stack, const Vector& logs) const {
     Vector residuals;
     for (const MeasuredRun& run : runs) {
-      const Result<StepLedger> step = PredictStep(run.device, stack, run.run);
+      const Result<StepLedger> step =
+          run.program ? PredictStep(run.device, WithConstants(*run.program, stack), run.run)
+                      : PredictStep(run.device, stack, run.run);
       residuals.push_back(step.ok() ? std::log(step->Seconds() / run.seconds) / kRunDeviation : 0);
     }
     for (size_t i = 0; i < logs.size(); ++i) {
@@ -106,6 +109,11 @@ Vector Solve(Matrix a, Vector b) {
 }
 
 }  // namespace
+
+SoftwareStack WithConstants(SoftwareStack facts, const SoftwareStack& constants) {
+  Vector logs = LogsOf(constants);
+  return WithLogs(std::move(facts), logs);
+}
 
 SoftwareStack FitStack(const SoftwareStack& start, const std::vector<MeasuredRun>& runs) {
   Vector logs = LogsOf(start);

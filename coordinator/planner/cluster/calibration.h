@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "coordinator/planner/cluster/step_model.h"
@@ -11,7 +12,13 @@ struct MeasuredRun {
   AcceleratorSpec device;
   ClusterRun run;
   double seconds = 0;
+  /// How its program works, where that is not as the stack says that is fitted: all but the eight
+  /// constants.
+  std::optional<SoftwareStack> program = {};
 };
+
+/// How the program of `facts` works, with the eight constants of `constants`.
+SoftwareStack WithConstants(SoftwareStack facts, const SoftwareStack& constants);
 
 /// Fits the eight constants of a stack to measured steps: least squares of the logarithm of
 /// predicted over measured, large errors counted linearly (Huber 1964), by Levenberg and
