@@ -229,18 +229,25 @@ Status LaunchKeyGradient(const Stream& stream, std::string_view op, const Attent
                 a);
 }
 
-template <class T, int kDim>
-Status LaunchQueryGradient(const Stream& stream, std::string_view op,
-                           const AttentionTensors<T>& a) {
-  constexpr int kM = kDim <= 64 ? 2 : 1;
-  constexpr int kKeys = kDim <= 64 ? 64 : kDim <= 128 ? 32 : 16, kRows = kTensorWarps * 16 * kM;
+template <class T, int kDim, bool kDrops>
+Status LaunchQueryGradientKernel(const Stream& stream, std::string_view op,
+                                 const AttentionTensors<T>& a) {
+  // With dropout the registers hold the scores of fewer keys.
+  constexpr int kM = kDim <= 64 ? 2 : 1, kMostKeys = kDrops ? 32 : 64;
+  constexpr int kKeys = kDim <= 64 ? kMostKeys : kDim <= 128 ? 32 : 16;
+  constexpr int kRows = kTensorWarps * 16 * kM;
   return Launch(stream, op,
                 {.grid = {static_cast<unsigned>(MostParts(a.tokens, a.sequences, kRows) * a.heads)},
                  .block = {kTensorThreads},
                  .shared_bytes = SwizzledTile<kDim>::Bytes(2 * kRows + 4 * kKeys)},
-                a.Drops() ? AttentionQueryGradientKernel<T, kDim, kM, kKeys, true>
-                          : AttentionQueryGradientKernel<T, kDim, kM, kKeys, false>,
-                a);
+                AttentionQueryGradientKernel<T, kDim, kM, kKeys, kDrops>, a);
+}
+
+template <class T, int kDim>
+Status LaunchQueryGradient(const Stream& stream, std::string_view op,
+                           const AttentionTensors<T>& a) {
+  return a.Drops() ? LaunchQueryGradientKernel<T, kDim, true>(stream, op, a)
+                   : LaunchQueryGradientKernel<T, kDim, false>(stream, op, a);
 }
 
 }  // namespace weft::kernels::cuda

@@ -140,10 +140,12 @@ __device__ __forceinline__ auto KeptOfKeys(const DropoutBlocks& blocks, int quer
     // blocks in each of two n. Four of the lanes make those of one n, four those of the other.
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int which = lane / 4 % 2, made = lane / 8;
+    // One after the other: side by side they do not fit into Hopper's registers.
+    constexpr int kAtOnce = kM == 1 ? 1 : kN / 2;
     KeptWeights<kM, kN> kept;
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
-#pragma unroll
+#pragma unroll kAtOnce
       for (int n = 0; n < kN; n += 2) {
         const int column = 8 * (n + which) + 2 * (lane % 4) + made % 2;
         Philox4 block = blocks.At(query + column, (key + 16 * m) / kKeysPerBlock + made / 2);

@@ -179,17 +179,23 @@ __global__ void __launch_bounds__(kTensorThreads) AttentionForwardKernel(Attenti
                               warp_row, part.length - first - warp_row, a.head_dim);
 }
 
-template <class T, int kDim>
-Status LaunchForward(const Stream& stream, std::string_view op, const AttentionTensors<T>& a) {
-  constexpr int kM = kDim <= 128 ? 2 : 1, kKeys = kDim <= 64 ? 64 : 32;
+template <class T, int kDim, bool kDrops>
+Status LaunchForwardKernel(const Stream& stream, std::string_view op,
+                           const AttentionTensors<T>& a) {
+  // With dropout the registers of 96 columns hold half the rows.
+  constexpr int kM = kDim <= 128 && !(kDrops && kDim == 96) ? 2 : 1, kKeys = kDim <= 64 ? 64 : 32;
   constexpr int kRows = kTensorWarps * 16 * kM;
   return Launch(stream, op,
                 {.grid = {static_cast<unsigned>(MostParts(a.tokens, a.sequences, kRows) * a.heads)},
                  .block = {kTensorThreads},
                  .shared_bytes = SwizzledTile<kDim>::Bytes(kRows + 2 * kKeys)},
-                a.Drops() ? AttentionForwardKernel<T, kDim, kM, kKeys, true>
-                          : AttentionForwardKernel<T, kDim, kM, kKeys, false>,
-                a);
+                AttentionForwardKernel<T, kDim, kM, kKeys, kDrops>, a);
+}
+
+template <class T, int kDim>
+Status LaunchForward(const Stream& stream, std::string_view op, const AttentionTensors<T>& a) {
+  return a.Drops() ? LaunchForwardKernel<T, kDim, true>(stream, op, a)
+                   : LaunchForwardKernel<T, kDim, false>(stream, op, a);
 }
 
 }  // namespace weft::kernels::cuda
