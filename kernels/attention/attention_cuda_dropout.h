@@ -141,7 +141,7 @@ __device__ __forceinline__ auto KeptOfKeys(const DropoutBlocks& blocks, int quer
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int which = lane / 4 % 2, made = lane / 8;
     // One after the other: side by side they do not fit into Hopper's registers.
-    constexpr int kAtOnce = kM == 1 ? 1 : kN / 2;
+    [[maybe_unused]] constexpr int kAtOnce = kM == 1 ? 1 : kN / 2;
     KeptWeights<kM, kN> kept;
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
