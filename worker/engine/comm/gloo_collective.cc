@@ -13,8 +13,8 @@
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
 
+#include "worker/engine/comm/gloo_device.h"
 #include "worker/engine/comm/gloo_link.h"
 #include "worker/engine/comm/gloo_operations.h"
 #include "worker/engine/comm/local_collective.h"
@@ -326,8 +326,7 @@ Result<std::unique_ptr<Collective>> GlooCollective::Connect(GlooMeans means, int
 Result<std::unique_ptr<Collective>> ConnectGloo(const CollectiveOptions& options, Store& store) {
   GlooMeans means{options, &store, nullptr};
   try {
-    means.device =
-        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.host.c_str()));
+    means.device = NewGlooDevice(options.host);
   } catch (const std::exception& error) {
     return InvalidError("listening on '" + options.host + "' for collectives: " + error.what() +
                         "; hint: the worker's address must be one of its own machine");

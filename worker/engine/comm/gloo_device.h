@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <gloo/transport/device.h>
+
+namespace weft::engine {
+
+/// Gloo over TCP, which listens on `host`. Throws Gloo's exceptions where that is not possible.
+///
+/// A thread of Gloo handles the events of all connections. It cannot while another thread sends on
+/// a connection, and then asks for the events again, without end. Where that takes the sender its
+/// core, neither gets on before the scheduler's next tick, 4 ms later. Here it waits for the
+/// sender.
+std::shared_ptr<gloo::transport::Device> NewGlooDevice(const std::string& host);
+
+}  // namespace weft::engine
