@@ -137,6 +137,63 @@ TEST_F(TrainerProcessTest, TwoRanksTrainAsOne) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-5) << i;
 }
 
+// Rank 0 dies as soon as its first checkpoint is there, so each attempt goes on from the next one.
+TEST_F(TrainerProcessTest, RanksThatShareSequencesSaveOnceAndGoOnAloneOrTogether) {
+  const auto attempt = [&](AttemptSpec& spec, const std::string& method, int64_t ranks,
+                           const std::string& failpoint) {
+    spec.world_size = spec.plan.mesh.context = spec.job.resources.context_parallel = ranks;
+    spec.job.resources.context_method = ranks > 1 ? method : "ring";
+    std::vector<std::unique_ptr<Rank>> processes;
+    for (spec.rank = 0; spec.rank < ranks; ++spec.rank) {
+      processes.push_back(Start(spec, spec.rank == 0 ? failpoint : ""));
+    }
+    spec.rank = 0;
+    ++spec.epoch;
+    const int exit_code = processes[0]->Wait();
+    for (size_t rank = 1; rank < processes.size(); ++rank) {
+      const int others = processes[rank]->Wait();
+      // It may have nothing left to do with rank 0 when that dies.
+      EXPECT_TRUE(others == kExitDone || (others == kExitRetry && exit_code != kExitDone))
+          << others;
+    }
+    return exit_code;
+  };
+  const auto resumed_from = [&](const AttemptSpec& spec) {
+    return (*ParseJson(*ReadFile(env_, spec.run_dir + "/summary.json")))["resumed_from_step"];
+  };
+  const std::string dies = "checkpoint.after_publish=crash@1";
+  const auto spec_of = [&](const std::string& run) {
+    AttemptSpec spec = Spec(run);
+    spec.job.model.dropout = spec.job.model.attention_dropout = 0;
+    return spec;
+  };
+  AttemptSpec alone = spec_of("alone");
+  ASSERT_EQ(attempt(alone, "ring", 1, ""), kExitDone);
+  const std::vector<double> expected = Losses(alone);
+  ASSERT_EQ(expected.size(), 12u);
+
+  for (const std::string method : {"ring", "ulysses"}) {
+    AttemptSpec undisturbed = spec_of(method + "-undisturbed");
+    ASSERT_EQ(attempt(undisturbed, method, 2, ""), kExitDone);
+    EXPECT_THAT(Losses(undisturbed), testing::Pointwise(testing::DoubleNear(1e-5), expected));
+
+    AttemptSpec killed = spec_of(method + "-killed");
+    ASSERT_EQ(attempt(killed, method, 2, dies), -SIGKILL);
+    ASSERT_EQ(attempt(killed, method, 2, ""), kExitDone);
+    EXPECT_EQ(resumed_from(killed), 4);
+    EXPECT_EQ(Curve(killed), Curve(undisturbed));
+    EXPECT_EQ(FinalState(killed), FinalState(undisturbed));  // the only file of state
+
+    AttemptSpec changing = spec_of(method + "-changing");
+    ASSERT_EQ(attempt(changing, method, 2, dies), -SIGKILL);
+    ASSERT_EQ(attempt(changing, method, 1, dies), -SIGKILL);
+    ASSERT_EQ(attempt(changing, method, 2, ""), kExitDone);
+    EXPECT_EQ(resumed_from(changing), 8);
+    EXPECT_THAT(Losses(changing), testing::Pointwise(testing::DoubleNear(1e-5), expected));
+    EXPECT_EQ(FinalState(changing).size(), FinalState(alone).size());
+  }
+}
+
 /// The daemon's part of the rendezvous, until every rank trains.
 void ServeStore(std::vector<std::unique_ptr<Rank>>& ranks) {
   engine::HashStore store;
