@@ -46,7 +46,9 @@ struct SoftwareStack {
         Field("link_share", "Of the links inside a machine, what collectives reach.").Range(0.3, 1),
         self.link_share);
     visit(Field("network_share", "The same between machines.").Range(0.15, 1), self.network_share);
-    visit(Field("latency_seconds", "Of a collective inside a machine, without its bytes.")
+    visit(Field("latency_seconds",
+                "Of an all-reduce between two ranks, without its bytes; a ring of more has as many "
+                "more steps.")
               .Unit("seconds")
               .Range(2e-6, 2e-4),
           self.latency_seconds);

@@ -25,8 +25,10 @@ constexpr double kAttentionBackward = 2.5 * 1.15;
 // Passes of the loss over the logits in f32: softmax of a fused one, and of one operation after the
 // other.
 constexpr double kFusedLoss = 5, kPlainLoss = 20;
-// Passes over the scores where they are kept: softmax, mask, dropout, read and write.
-constexpr double kScorePasses = 4.5;
+// Passes over the scores where they are kept: softmax with its mask reads and writes, dropout
+// reads, writes and keeps a byte each; backward, dropout does the same, and softmax reads two and
+// writes.
+constexpr double kScorePasses = 4.5, kBackwardScorePasses = 5.5;
 // Bytes a parameter that AdamW with masters moves.
 constexpr double kOptimizerBytes = 40;
 
@@ -88,10 +90,11 @@ class ProductRates {
   double rate_ = 0;
 };
 
-/// Latencies of an all-reduce between machines, in those of one inside a machine: the steps of its
-/// ring, or, where they are fewer, up and down two trees.
-double NetworkHops(int64_t ranks) {
-  return std::max(2.0, std::min(D(ranks - 1), 4 * std::log2(D(ranks))));
+/// Latencies of an all-reduce, in those of one between two ranks: the steps of its ring, or, where
+/// they are fewer, up and down two trees.
+double Hops(int64_t ranks) {
+  constexpr int64_t kRing = 16;  // up to here its steps are fewer
+  return ranks <= kRing ? D(ranks - 1) : std::min(D(ranks - 1), 4 * std::log2(D(ranks)));
 }
 
 /// A forward or backward pass of a block for a micro-batch.
@@ -126,7 +129,7 @@ class StepModel {
     const PassSeconds forward = Forward(), backward = Backward();
     const PassSeconds again = Again(forward);
     const double layers = D(model_.layers) / D(run_.pipeline);
-    const double passes = D(run_.global_batch) / D(run_.data * run_.micro_batch);
+    const double passes = Passes();
     const double gathers = Gathers(forward.device(), backward.device() + again.device());
     // The processor runs ahead of the device within the forward pass and within the backward pass,
     // where a block is recomputed just before its gradients.
@@ -166,6 +169,7 @@ class StepModel {
   std::string_view HalfPrecision() const {
     return run_.precision == "fp8" ? "bf16" : std::string_view(run_.precision);
   }
+  double Passes() const { return D(run_.global_batch) / D(run_.data * run_.micro_batch); }
   double HeadsPerRank() const { return D(model_.heads) / D(run_.tensor); }
   double HeadWidth() const { return width_ / D(model_.heads); }
   double Scores() const { return D(run_.micro_batch) * HeadsPerRank(); }
@@ -177,7 +181,8 @@ class StepModel {
                     Product(tokens_, up_, width_) + Product(tokens_, width_, inner_);
     pass.attention = Attention();
     pass.memory_bound =
-        (ResidualBytes() + ActivationBytes() + ScoreBytes() + QuantizedBytes()) / bandwidth_;
+        (ResidualBytes() + ActivationBytes() + ScoreBytes(kScorePasses) + QuantizedBytes()) /
+        bandwidth_;
     AddCommunication(pass, 1);
     double kernels = stack_.fused_attention ? kFusedForward : kPlainForward;
     if (!stack_.fused_attention && std::fmod(Scores(), 4) != 0) kernels += kPlainScores;
@@ -195,8 +200,9 @@ class StepModel {
     pass.products =
         both(qkv_, width_) + both(width_, out) + both(up_, width_) + both(width_, inner_);
     pass.attention = Attention() * (stack_.fused_attention ? kAttentionBackward : 2);
-    pass.memory_bound =
-        (2 * (ResidualBytes() + ActivationBytes() + ScoreBytes()) + QuantizedBytes()) / bandwidth_;
+    pass.memory_bound = (2 * (ResidualBytes() + ActivationBytes()) +
+                         ScoreBytes(kBackwardScorePasses) + QuantizedBytes() + GradientSumBytes()) /
+                        bandwidth_;
     AddCommunication(pass, 2);
     double kernels = stack_.fused_attention ? kFusedBackward : kPlainBackward;
     if (run_.tensor > 1) kernels += 2;
@@ -223,9 +229,17 @@ class StepModel {
   double ActivationBytes() const {
     return kHalf * tokens_ * (inner_ * (model_.gated ? 3 : 2) + 2 * qkv_);
   }
-  double ScoreBytes() const {
+  double ScoreBytes(double passes) const {
     if (stack_.fused_attention) return 0;
-    return kHalf * Scores() * D(model_.sequence_length) * D(model_.sequence_length) * kScorePasses;
+    return kHalf * Scores() * D(model_.sequence_length) * D(model_.sequence_length) * passes;
+  }
+  // Programs of the time before fused attention add the gradients of a block to those of earlier
+  // micro-batches in a kernel that reads both and writes their sum; later ones do it in the
+  // product.
+  double GradientSumBytes() const {
+    if (stack_.fused_attention || run_.zero_stage >= 3) return 0;
+    const double sums = 1 - 1 / Passes();
+    return sums * (kHalf + 2 * stack_.gradient_bytes) * BlockParameters();
   }
   double QuantizedBytes() const {
     if (run_.precision != "fp8") return 0;
@@ -257,7 +271,7 @@ class StepModel {
   PassSeconds Again(const PassSeconds& forward) const {
     if (run_.recomputation == Recomputation::kBlock) return forward;
     if (run_.recomputation == Recomputation::kNone || stack_.fused_attention) return {};
-    return {.attention = forward.attention, .memory_bound = ScoreBytes() / bandwidth_};
+    return {.attention = forward.attention, .memory_bound = ScoreBytes(kScorePasses) / bandwidth_};
   }
 
   // Classifier and loss of a micro-batch.
@@ -373,11 +387,12 @@ double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stac
   if (ranks <= 1) return 0;
   const double inside = device.link_bytes_per_second * stack.link_share;
   const double share = D(ranks - 1) / D(ranks);
-  if (nodes <= 1) return stack.latency_seconds + 2 * share * bytes / inside;
+  if (nodes <= 1) return stack.latency_seconds * Hops(ranks) + 2 * share * bytes / inside;
   // Every rank of a machine carries its part of the ring between machines on its own network card.
   const double between =
       device.network_bytes_per_second * stack.network_share * D(ranks - 1) / D(nodes - 1);
-  return stack.latency_seconds * NetworkHops(ranks) + 2 * share * bytes / std::min(inside, between);
+  const double latency = stack.latency_seconds * std::max(2.0, Hops(ranks));
+  return latency + 2 * share * bytes / std::min(inside, between);
 }
 
 Result<StepLedger> PredictStep(const AcceleratorSpec& device, const SoftwareStack& stack,

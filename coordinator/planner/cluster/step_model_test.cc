@@ -168,6 +168,23 @@ TEST(StepModel, CountsWhatTheModelNeedsNotMore) {
   EXPECT_LT(ledger(sharded).optimizer, many.optimizer);
 }
 
+TEST(StepModel, AddsGradientsOfEachMicroBatch) {
+  const AcceleratorSpec device = Device("A100-SXM-80GB");
+  ClusterRun run = Gpt(24, 2304, 24, 1, 1, 32, 1, 16, 512);
+  const auto memory_bound = [&](const char* stack, int64_t micro_batch) {
+    ClusterRun changed = run;
+    changed.micro_batch = micro_batch;
+    return PredictStep(device, Stack(stack), changed)->memory_bound;
+  };
+  // The same tokens in twice the passes: what grows is the sum of gradients, two bytes of the
+  // new one and twice four of the sum, for all passes but the first.
+  const double bandwidth = device.memory_bytes_per_second * 0.75;
+  const double parameters = 12.0 * 2304 * 2304;
+  EXPECT_NEAR(memory_bound("megatron-2021", 8) - memory_bound("megatron-2021", 16),
+              24 * (2 + 2 * 4) * parameters / bandwidth, 1e-9);
+  EXPECT_NEAR(memory_bound("megatron-2024", 8) / memory_bound("megatron-2024", 16), 1, 1e-12);
+}
+
 TEST(AllReduce, TakesTheTimeOfItsNarrowestLink) {
   AcceleratorSpec device = Device("A100-SXM-80GB");
   SoftwareStack stack = Stack("megatron-2021");
@@ -175,7 +192,11 @@ TEST(AllReduce, TakesTheTimeOfItsNarrowestLink) {
   stack.latency_seconds = 2e-6;
   const double bytes = 1e9;
   EXPECT_EQ(AllReduceSeconds(device, stack, 1, 1, bytes), 0);
-  EXPECT_NEAR(AllReduceSeconds(device, stack, 8, 1, bytes), 2 * 7.0 / 8 * bytes / 300e9, 1e-5);
+  EXPECT_NEAR(AllReduceSeconds(device, stack, 8, 1, bytes), 2 * 7.0 / 8 * bytes / 300e9 + 7 * 2e-6,
+              1e-9);
+  EXPECT_NEAR(AllReduceSeconds(device, stack, 2, 1, 1), 2e-6, 1e-9);
+  // Trees have fewer steps than a ring of so many.
+  EXPECT_NEAR(AllReduceSeconds(device, stack, 256, 32, 1), 4 * 8 * 2e-6, 1e-9);
   // One rank a machine: its own card alone.
   EXPECT_NEAR(AllReduceSeconds(device, stack, 4, 4, bytes), 2 * 3.0 / 4 * bytes / 25e9, 1e-4);
   // Eight a machine on two: all eight cards carry the 15 / 1 steps of the ring.
