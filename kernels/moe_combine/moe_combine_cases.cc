@@ -29,7 +29,7 @@ std::vector<double> Places(const Sizes& sizes) {
 }
 
 OpCase ForwardCase(const Sizes& sizes, DType dtype, bool weighted, CaseUse use) {
-  const auto [tokens, k, width, drops] = sizes;
+  const int64_t tokens = sizes.tokens, k = sizes.k, width = sizes.width;
   return {NameOf(weighted ? "moe_combine" : "moe_combine_sum", sizes, dtype), use, [=](OpRun& run) {
             const int64_t padding = use == CaseUse::kTest ? 3 : 0;
             TestTensor& x = run.Input(dtype, {tokens * k, width}, padding);
@@ -49,7 +49,7 @@ OpCase ForwardCase(const Sizes& sizes, DType dtype, bool weighted, CaseUse use) 
 }
 
 OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
-  const auto [tokens, k, width, drops] = sizes;
+  const int64_t tokens = sizes.tokens, k = sizes.k, width = sizes.width;
   return {NameOf("moe_combine_backward", sizes, dtype), use, [=](OpRun& run) {
             TestTensor& dy = run.Input(dtype, {tokens, width});
             TestTensor& x = run.Input(dtype, {tokens * k, width});

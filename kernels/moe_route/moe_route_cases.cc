@@ -37,7 +37,7 @@ std::vector<double> Joined(const std::vector<ref::Route>& routes,
 }
 
 OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
-  const auto [tokens, experts, k] = sizes;
+  const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
   return {NameOf("moe_route", sizes, dtype), use, [=](OpRun& run) {
             TestTensor& logits = run.Input(dtype, {tokens, experts}, 0, 3.0);
             const auto routes = [=, &logits] { return Routes(logits.InitialValues(), sizes); };
@@ -57,7 +57,7 @@ OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
 }
 
 OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
-  const auto [tokens, experts, k] = sizes;
+  const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
   return {
       NameOf("moe_route_backward", sizes, dtype), use, [=](OpRun& run) {
         TestTensor& logits = run.Input(DType::kF32, {tokens, experts}, 0, 3.0);

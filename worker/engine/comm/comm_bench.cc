@@ -225,14 +225,14 @@ std::string LineOf(const char* path, const std::string& begin = "") {
 int main(int argc, char** argv) {
   using namespace weft::engine;
   const int most = argc > 1 ? std::atoi(argv[1]) : 2;
-  constexpr std::array sizes = {int64_t{1} << 10, int64_t{1} << 18, int64_t{1} << 20,
-                                int64_t{25} << 20};
+  constexpr std::array kSizes = {int64_t{1} << 10, int64_t{1} << 18, int64_t{1} << 20,
+                                 int64_t{25} << 20};
   const weft::Json report = {
       {"cpu", LineOf("/proc/cpuinfo", "model name")},
       {"kernel", LineOf("/proc/sys/kernel/osrelease")},
       {"congestion_control", LineOf("/proc/sys/net/ipv4/tcp_congestion_control")},
-      {"all_reduce_f32", CompareAll(most, sizes)},
-      {"others", MeasureAll(most, sizes)},
+      {"all_reduce_f32", CompareAll(most, kSizes)},
+      {"others", MeasureAll(most, kSizes)},
   };
   if (argc > 2) std::ofstream(argv[2]) << report.dump() << "\n";
 }

@@ -21,7 +21,30 @@ namespace tcp = gloo::transport::tcp;
 /// that finds its connection broken waits for the thread of the events.
 constexpr std::chrono::microseconds kPatience(100);
 
-class PatientPair : public tcp::Pair {
+/// Threads that send on a connection. Made before it, since it may have events as soon as it is.
+class Senders {
+ public:
+  void Enter() {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+  }
+  void Leave() {
+    const std::lock_guard lock(mutex_);
+    if (--count_ == 0) changed_.notify_one();
+  }
+  /// Whether there are none within kPatience.
+  bool WaitTillGone() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+};
+
+class PatientPair : private Senders, public tcp::Pair {
  public:
   using tcp::Pair::Pair;
 
@@ -45,34 +68,20 @@ class PatientPair : public tcp::Pair {
   }
 
   void handleEvents(int events) override {
-    {
-      std::unique_lock lock(mutex_);
-      if (!changed_.wait_for(lock, kPatience, [this] { return senders_ == 0; })) return;
-    }
-    tcp::Pair::handleEvents(events);
+    if (WaitTillGone()) tcp::Pair::handleEvents(events);
   }
 
  private:
   class Sending {
    public:
-    explicit Sending(PatientPair& pair) : pair_(pair) {
-      const std::lock_guard lock(pair_.mutex_);
-      ++pair_.senders_;
-    }
-    ~Sending() {
-      const std::lock_guard lock(pair_.mutex_);
-      if (--pair_.senders_ == 0) pair_.changed_.notify_one();
-    }
+    explicit Sending(Senders& senders) : senders_(senders) { senders_.Enter(); }
+    ~Sending() { senders_.Leave(); }
     Sending(const Sending&) = delete;
     Sending& operator=(const Sending&) = delete;
 
    private:
-    PatientPair& pair_;
+    Senders& senders_;
   };
-
-  std::mutex mutex_;  ///< Guards senders_.
-  std::condition_variable changed_;
-  int senders_ = 0;  ///< Threads in send or recv.
 };
 
 class PatientContext : public tcp::Context {
