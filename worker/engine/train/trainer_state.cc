@@ -42,7 +42,8 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
     if (parameter.shard.whole()) continue;
     if (!tensor.part) {
       WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
-      tensor.part.emplace();
+      tensor.part = {.whole = parameter.logical_shape(), .shard = parameter.shard};
+      continue;
     }
     tensor.part->whole = parameter.logical_shape();
     tensor.part->shard = parameter.shard;
