@@ -240,7 +240,7 @@ TEST(Parity, LossAndGradientsWithDropoutOfAttentionAreThoseOfPyTorchWithTheSameM
       EXPECT_NEAR(run.Differentiate(batch, static_cast<float>(1 / count)) / count, loss,
                   ToleranceOf(*precision).logits);
       ExpectGradients(run, expected, *precision);
-      if (precision != &kFp32Precision) continue;  // which rounds more than dropping changes
+      if (precision != &kFp32Precision) continue;  // bf16 rounds more than dropping changes
       EXPECT_GT(std::abs(run.Loss(batch) / count - loss), 1e-4) << "evaluation drops none";
     }
   }

@@ -11,16 +11,12 @@ Runs offload_bench, adds the processor to its report, and prints the tables of t
 import argparse
 import json
 import os
-import platform
+import pathlib
 import subprocess
+import sys
 
-
-def cpu_name():
-    with open("/proc/cpuinfo") as info:
-        for line in info:
-            if line.startswith("model name"):
-                return line.split(":")[1].strip()
-    return platform.processor()
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from machine import cpu_name  # noqa: E402
 
 
 def mib(number):

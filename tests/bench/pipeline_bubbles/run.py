@@ -11,19 +11,15 @@ there are cores, and stages that sleep on two and four. Prints the tables of the
 import argparse
 import json
 import os
-import platform
+import pathlib
 import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from machine import cpu_name  # noqa: E402
 
 COMPUTING, SLEEPING = (4, 8), (4, 8, 16)  # micro-batches
 SLEEPING_RANKS = (2, 4)
-
-
-def cpu_name():
-    with open("/proc/cpuinfo") as info:
-        for line in info:
-            if line.startswith("model name"):
-                return line.split(":")[1].strip()
-    return platform.processor()
 
 
 def percent(share):
