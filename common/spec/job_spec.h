@@ -53,6 +53,8 @@ struct ResourceSpec {
   int64_t host_link_bytes_per_second = 0;
   int64_t activation_bits = 0;
   std::string offload_parameters = "none";
+  int64_t expert_parallel = 1;
+  int64_t tensor_rows = 1;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -150,6 +152,16 @@ struct ResourceSpec {
                 "computed with.")
               .OneOf({"none", "host"}),
           self.offload_parameters);
+    visit(Field("expert_parallel",
+                "Ranks that share the experts of model.experts, each with some of them whole, and "
+                "send each other tokens. Divides the data-parallel ranks.")
+              .Range(1, 1 << 10),
+          self.expert_parallel);
+    visit(Field("tensor_rows",
+                "Of the ranks of tensor_parallel those that share each matrix by its inputs, where "
+                "the others share it by its outputs: a grid of two dimensions. 1: Megatron's way.")
+              .Range(1, 1 << 10),
+          self.tensor_rows);
   }
 };
 

@@ -147,6 +147,7 @@ struct Plan {
   int64_t activation_bits = 0;
   std::string offload_activations = "none";
   std::string offload_parameters = "none";
+  int64_t tensor_rows = 1;
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
   int64_t threads_per_rank = 1;
@@ -206,6 +207,9 @@ struct Plan {
     visit(Field("offload_parameters", "Where weights stand that come to the device block by block.")
               .OneOf({"none", "host"}),
           self.offload_parameters);
+    visit(Field("tensor_rows", "Of the tensor-parallel ranks those that share a matrix's inputs.")
+              .Range(1, 1 << 10),
+          self.tensor_rows);
     visit(Field("micro_batch", "Sequences per forward and backward pass of a rank.")
               .Unit("sequences")
               .Range(1, 1 << 24),

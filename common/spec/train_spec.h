@@ -128,6 +128,9 @@ struct TrainSpec {
   bool gradient_noise_scale = false;
   AveragingSpec averaging;
   GuardSpec guard;
+  int64_t local_steps = 1;
+  double outer_learning_rate = 0.7;
+  double outer_momentum = 0.9;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -184,6 +187,18 @@ struct TrainSpec {
           self.gradient_noise_scale);
     visit(Field("averaging", "Averaged weights for evaluation and export."), self.averaging);
     visit(Field("guard", "Against diverging."), self.guard);
+    visit(Field("local_steps",
+                "Steps that each data-parallel rank makes by itself between two outer steps, which "
+                "average what the ranks have learned (DiLoCo). 1: ranks sum gradients every step.")
+              .Unit("steps")
+              .Range(1, 1e6),
+          self.local_steps);
+    visit(Field("outer_learning_rate", "Learning rate of the outer step, with local_steps.")
+              .Range(0, 1e3),
+          self.outer_learning_rate);
+    visit(Field("outer_momentum", "Nesterov momentum of the outer step, with local_steps.")
+              .Range(0, 1),
+          self.outer_momentum);
   }
 };
 
