@@ -208,7 +208,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   const int64_t branch = scaled ? size.row : 0;
   int64_t peak = std::max({head, mlp_backward + branch, attention_backward + branch});
-  if (inputs.products == ProductKind::kWidened) {
+  if (WidensOperands(inputs.products)) {
     // f32 copies of both operands of the largest product.
     const int64_t widest = std::max(MlpInputs(model) * MlpWidth(model), 3 * model.width);
     peak += kF32 * std::max(chunk * (columns + model.width), tokens * (widest + model.width));
@@ -234,6 +234,18 @@ int64_t PackedBesideFp8(const MemoryInputs& inputs) {
   return classifier + (shape.packed - classifier) / DistinctBlocks(shape.spec) * bf16_blocks;
 }
 
+/// With ProductKind::kWidenedUnpacked: packed copies of what is not f32. Weights that are made of
+/// factors are.
+int64_t WidenedCopyBytes(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const bool stored = inputs.precision->matrices == DType::kF32;
+  // What is gathered for products in bf16 comes in that type.
+  if (SharesParameters(inputs) && inputs.precision->products == DType::kBF16) {
+    return kF32 * inputs.sharded.packed;
+  }
+  return stored ? 0 : kF32 * (shape.packed - shape.factored);
+}
+
 /// Copies of the weights for the forward pass.
 int64_t PackedBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
@@ -241,6 +253,8 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
   const int64_t packed = shares ? inputs.sharded.packed : shape.packed;
   const int64_t in_tiles = shares ? inputs.sharded.packed_in_tiles : shape.packed_in_tiles;
   switch (inputs.products) {
+    case ProductKind::kUnpacked:
+      return 0;
     case ProductKind::kSplit:
       return kF32 * (packed - in_tiles);
     case ProductKind::kNative:
@@ -253,13 +267,16 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       if (inputs.precision->products == DType::kF32) return 0;
       return ElementBytes(inputs.precision->products) * (stored ? shape.factored : packed);
     }
+    case ProductKind::kWidenedUnpacked:
+      if (!inputs.precision->fp8_blocks) return WidenedCopyBytes(inputs);
+      break;
     case ProductKind::kWidened:
       break;
   }
   if (!inputs.precision->fp8_blocks) return kF32 * packed;
   // Codes by rows and by columns are not widened before they are multiplied.
   const int64_t beside = PackedBesideFp8(inputs);
-  return kF32 * beside + 2 * (packed - beside);
+  return (MultipliesStoredF32(inputs.products) ? 0 : kF32) * beside + 2 * (packed - beside);
 }
 
 /// What the device has of offloaded weights beside packed copies: what operations read as it is,
@@ -320,6 +337,10 @@ class Streaming {
   }
   int64_t Packed(const StreamedUnit& unit) const {
     switch (inputs_.products) {
+      case ProductKind::kUnpacked:
+        return 0;
+      case ProductKind::kWidenedUnpacked:
+        return Stored() == kF32 ? 0 : kF32 * unit.matrices;
       case ProductKind::kSplit:
         return kF32 * (unit.matrices - unit.in_tiles);
       case ProductKind::kNative:
@@ -343,7 +364,8 @@ int64_t FactorWorkspace(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
   const bool narrow = inputs.precision->matrices != DType::kF32;
-  const int64_t packed = OnCuda(inputs) ? 0 : shape.largest_factored;
+  const bool stored = OnCuda(inputs) || MultipliesStoredF32(inputs.products);
+  const int64_t packed = stored ? 0 : shape.largest_factored;
   return kF32 * (packed + (narrow ? shape.largest_factor : 0));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -38,12 +39,31 @@ int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element
 
 /// How a processor multiplies matrices of a type, from the least memory to the most.
 enum class ProductKind : uint8_t {
-  kSplit,    ///< Weights as they are stored, where sizes are multiples of 32; others are packed as
-             ///< f32 (f32 and f16 on AMX).
-  kNative,   ///< Weights are packed in that type.
-  kWidened,  ///< Weights are packed as f32, and other operands widened for each product.
-  kStored,   ///< CUDA: weights as they are stored where that is the type, else copies of it.
+  kUnpacked,  ///< Weights as they are stored (f32 without AVX-512).
+  kSplit,     ///< Weights as they are stored, where sizes are multiples of 32; others are packed as
+              ///< f32 (f32 and f16 on AMX).
+  kNative,    ///< Weights are packed in that type.
+  kWidenedUnpacked,  ///< Weights as they are stored where that is f32, else packed as f32; other
+                     ///< operands widened for each product (bf16 and f16 without AVX-512).
+  kWidened,          ///< Weights are packed as f32, and other operands widened for each product.
+  kStored,  ///< CUDA: weights as they are stored where that is the type, else copies of it.
 };
+
+/// A kind that takes at least the memory of either.
+inline ProductKind Fuller(ProductKind a, ProductKind b) {
+  const bool widened = a == ProductKind::kWidenedUnpacked || b == ProductKind::kWidenedUnpacked;
+  return a != b && widened ? ProductKind::kWidened : std::max(a, b);
+}
+
+/// Whether it has no copies of matrices that are stored as f32.
+inline bool MultipliesStoredF32(ProductKind kind) {
+  return kind == ProductKind::kUnpacked || kind == ProductKind::kWidenedUnpacked;
+}
+
+/// Whether other operands of products than weights are widened for each.
+inline bool WidensOperands(ProductKind kind) {
+  return kind == ProductKind::kWidenedUnpacked || kind == ProductKind::kWidened;
+}
 
 /// Scratch memory of matrix products on a CUDA device of this compute capability ("9.0"): what
 /// cuBLASLt is allowed, the library's own recommendation.

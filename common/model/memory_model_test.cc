@@ -49,9 +49,13 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
   inputs.products = ProductKind::kSplit;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored);
+  inputs.products = ProductKind::kUnpacked;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored);
   inputs.precision = &kBf16Precision;
   inputs.products = ProductKind::kWidened;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored + 4 * packed);
+  inputs.products = ProductKind::kWidenedUnpacked;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 4 * stored);
 
   // Without masters: two bytes for each number but those of biases and norms.
   inputs = Gpt2Inputs();
@@ -59,6 +63,9 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   const int64_t vectors = 12 * (3 * 768 + 768 + 3072 + 768 + 4 * 768) + 2 * 768;
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
             2 * (stored - vectors) + 4 * vectors + 2 * packed);
+  inputs.products = ProductKind::kWidenedUnpacked;
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
+            2 * (stored - vectors) + 4 * vectors + 4 * packed);
   EXPECT_EQ(PredictMemory(inputs).gradients_bytes, 4 * stored);
   inputs.precision = &kFp16Precision;
   inputs.products = ProductKind::kWidened;

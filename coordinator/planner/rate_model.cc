@@ -61,12 +61,11 @@ RateModel::RateModel(const WorkerProfile& worker, DType products, bool on_device
 }
 
 ProductKind RateModel::ProductsOf(const WorkerProfile& worker, DType products) {
-  const bool amx = worker.isa == "amx";
-  if (products == DType::kBF16) {
-    const bool bf16 = amx || worker.isa == "avx512" || worker.isa == "avx512_bf16";
-    return bf16 ? ProductKind::kNative : ProductKind::kWidened;
+  if (worker.isa == "baseline" || worker.isa == "avx2") {
+    return products == DType::kF32 ? ProductKind::kUnpacked : ProductKind::kWidenedUnpacked;
   }
-  if (amx) return ProductKind::kSplit;
+  if (products == DType::kBF16) return ProductKind::kNative;
+  if (worker.isa == "amx") return ProductKind::kSplit;
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }
 

@@ -42,6 +42,12 @@ class RateModel {
   /// Of the GPU, or null on the processor.
   const DeviceModel* device() const { return model_ ? &*model_ : nullptr; }
 
+  /// Whether products on the processor need no copies of matrices stored in that type.
+  bool MultipliesStored(DType matrices) const {
+    return device_ == nullptr && matrices == DType::kF32 &&
+           MultipliesStoredF32(ProductsOf(worker_, products_));
+  }
+
   /// How the worker's processor multiplies operands of that type.
   static ProductKind ProductsOf(const WorkerProfile& worker, DType products);
 

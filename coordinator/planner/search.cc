@@ -198,9 +198,9 @@ class Searcher {
             std::max(product_workspace_, ProductWorkspaceBytes(device.compute_capability));
       }
       rates_.emplace_back(worker, precision_.products, on_devices_);
-      products_ =
-          std::max(products_, on_devices_ ? ProductKind::kStored
-                                          : RateModel::ProductsOf(worker, precision_.products));
+      const ProductKind products =
+          on_devices_ ? ProductKind::kStored : RateModel::ProductsOf(worker, precision_.products);
+      products_ = rates_.size() == 1 ? products : Fuller(products_, products);
     }
   }
 
@@ -531,7 +531,7 @@ class Searcher {
   const OptimizerBytes optimizer_;
   const int64_t open_gradients_;
   std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
-  ProductKind products_ = ProductKind::kSplit;
+  ProductKind products_ = ProductKind::kUnpacked;
   int64_t product_workspace_ = 0;  ///< Of the GPU that wants most.
   std::vector<const WorkerProfile*> workers_;
   /// Workers in a row that are of one kind.

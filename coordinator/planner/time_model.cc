@@ -213,8 +213,10 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   TimeBreakdown time;
   time.gemm_seconds = passes * pass.gemm_seconds;
   const double packed = D(ElementBytes(inputs.precision->products));
+  const bool unpacked = rates.MultipliesStored(inputs.precision->matrices);
   // Where the stored matrix is not of the products' type, the backward pass packs it once more.
-  const double again = inputs.precision->matrices == inputs.precision->products ? 0 : 2 * packed;
+  const double again =
+      unpacked || inputs.precision->matrices == inputs.precision->products ? 0 : 2 * packed;
   time.memory_bound_seconds = (passes * (pass.memory_bytes + matrices * again) +
                                (2 * passes - 1) * pass.weight_gradient_bytes) /
                               bandwidth;
@@ -236,7 +238,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                            : 0;
   const double sharing = D(inputs.sharers);
   // Gathered parameters are packed in every pass, twice, and not after the update.
-  const double packing = matrices * (stored + packed);
+  const double packing = unpacked ? 0 : matrices * (stored + packed);
   if (inputs.SharesParameters()) time.memory_bound_seconds += 2 * passes * packing / bandwidth;
   const double optimizer_bytes = D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
                                  (inputs.SharesParameters() ? 0 : packing) +

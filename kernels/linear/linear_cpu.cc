@@ -24,10 +24,16 @@ DType ProductType(DType compute) {
   return compute == DType::kBF16 && MatmulHasBf16() ? DType::kBF16 : DType::kF32;
 }
 
-// c = a b (+ bias), or c += a b; `b` is packed, or of the product's type with `b_stride` elements
-// between its rows.
-Status Product(const TensorView& a, const void* b, int64_t b_stride, const TensorView& bias,
-               const TensorView& c, bool accumulate) {
+// The right-hand matrix of a product, packed or of the product's type.
+struct RightHand {
+  const void* data = nullptr;
+  int64_t stride = 0;  // elements between rows as they are stored; 0: packed
+  bool transposed = false;
+};
+
+// c = a b (+ bias), or c += a b.
+Status Product(const TensorView& a, const RightHand& b, const TensorView& bias, const TensorView& c,
+               bool accumulate) {
   DType product_type = ProductType(a.dtype);
   Operand left(a, product_type, true);
   // A narrower result of f32 products is computed in f32 and rounded once.
@@ -39,49 +45,64 @@ Status Product(const TensorView& a, const void* b, int64_t b_stride, const Tenso
                        .input = product_type,
                        .output = result_type,
                        .a_stride = left.view().row_stride,
-                       .b_stride = b_stride,
+                       .b_stride = b.stride,
+                       .b_transposed = b.transposed,
                        .c_stride = result.view().row_stride,
                        .bias = static_cast<bool>(bias),
                        .accumulate = accumulate};
-  WEFT_RETURN_IF_ERROR(
-      Matmul(shape, left.view().data, b, static_cast<const float*>(bias.data), result.view().data));
+  WEFT_RETURN_IF_ERROR(Matmul(shape, left.view().data, b.data, static_cast<const float*>(bias.data),
+                              result.view().data));
   result.WriteBack(c);
   return OkStatus();
 }
 
 // Wᵀ packed as the right-hand matrix of x Wᵀ, and the stored W for that of dy W. Where oneDNN has
-// no products of the compute type the packed copy is f32, and operands are widened for each call.
+// no products of the compute type the packed copy is f32, and operands are widened for each call;
+// where it gains nothing from packing, a stored W of the products' type is all there is.
 class OneDnnWeight final : public CpuWeight {
  public:
-  OneDnnWeight(int64_t out, int64_t in, DType compute, PackedMatrix packed)
-      : CpuWeight(out, in, compute), packed_(std::move(packed)) {}
+  OneDnnWeight(int64_t out, int64_t in, DType compute) : CpuWeight(out, in, compute) {}
+
+  /// Room for the packed copy, where there will be one of any stored matrix.
+  Status Reserve() {
+    if (!MatmulGainsFromPacking()) return OkStatus();
+    return packed_.Reset(in_features(), out_features(), ProductType(compute()));
+  }
 
   Status Pack(const Stream& stream, const TensorView& master) override {
     WEFT_RETURN_IF_ERROR(CheckPack(stream, *this, master));
     master_ = master;
+    if (ReadsStoredAlone()) return OkStatus();
+    WEFT_RETURN_IF_ERROR(packed_.Reset(in_features(), out_features(), ProductType(compute())));
     return PackMaster(packed_, 1, in_features());
   }
 
   int64_t Bytes() const override { return packed_.bytes(); }
 
   Status Forward(const LinearForwardArgs& args) const override {
-    return Product(args.x, packed_.data(), 0, args.bias, args.y, false);
+    RightHand weight = {.data = packed_.data()};
+    if (ReadsStoredAlone()) weight = {master_.data, in_features(), true};
+    return Product(args.x, weight, args.bias, args.y, false);
   }
 
   Status BackwardInput(const LinearBackwardInputArgs& args) const override {
     const TensorView &dy = args.dy, &dx = args.dx;
     const DType type = ProductType(compute());
-    if (master_.dtype == type && packed_.bytes() > kPackedBytes) {
-      return Product(dy, master_.data, in_features(), {}, dx, args.accumulate);
+    if (ReadsStoredAlone() || (master_.dtype == type && packed_.bytes() > kPackedBytes)) {
+      return Product(dy, {master_.data, in_features()}, {}, dx, args.accumulate);
     }
     // Packed for each product: that costs no more time than to keep a second copy.
     thread_local PackedMatrix packed;
     WEFT_RETURN_IF_ERROR(packed.Reset(out_features(), in_features(), type));
     WEFT_RETURN_IF_ERROR(PackMaster(packed, in_features(), 1));
-    return Product(dy, packed.data(), 0, {}, dx, args.accumulate);
+    return Product(dy, {.data = packed.data()}, {}, dx, args.accumulate);
   }
 
  private:
+  bool ReadsStoredAlone() const {
+    return !MatmulGainsFromPacking() && master_.dtype == ProductType(compute());
+  }
+
   Status PackMaster(PackedMatrix& packed, int64_t row_stride, int64_t column_stride) const {
     // oneDNN reads bf16 only where it multiplies it.
     Operand source(master_, MatmulHasBf16() ? master_.dtype : DType::kF32, true);
@@ -178,10 +199,9 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t
   if (SplitServes(out_features, in_features, compute)) {
     return std::unique_ptr<PackedWeight>(NewSplitWeight(out_features, in_features, compute));
   }
-  PackedMatrix packed;
-  WEFT_RETURN_IF_ERROR(packed.Reset(in_features, out_features, ProductType(compute)));
-  return std::unique_ptr<PackedWeight>(
-      std::make_unique<OneDnnWeight>(out_features, in_features, compute, std::move(packed)));
+  auto weight = std::make_unique<OneDnnWeight>(out_features, in_features, compute);
+  WEFT_RETURN_IF_ERROR(weight->Reserve());
+  return std::unique_ptr<PackedWeight>(std::move(weight));
 }
 
 }  // namespace weft::kernels::cpu

@@ -97,11 +97,12 @@ Product MakeProduct(const MatmulShape& shape) {
   dnnl::memory::data_type in = ToOneDnn(shape.input);
   dnnl::memory::dims a_strides = {shape.a_stride, 1};
   if (shape.a_transposed) std::swap(a_strides[0], a_strides[1]);
+  dnnl::memory::dims b_strides = {shape.b_stride, 1};
+  if (shape.b_transposed) std::swap(b_strides[0], b_strides[1]);
   Product product;
   product.a = Desc({shape.m, shape.k}, in, a_strides);
-  product.b = shape.b_stride == 0
-                  ? PackedDesc(shape.k, shape.n, shape.input)
-                  : Desc({shape.k, shape.n}, in, dnnl::memory::dims{shape.b_stride, 1});
+  product.b = shape.b_stride == 0 ? PackedDesc(shape.k, shape.n, shape.input)
+                                  : Desc({shape.k, shape.n}, in, b_strides);
   product.c =
       Desc({shape.m, shape.n}, ToOneDnn(shape.output), dnnl::memory::dims{shape.c_stride, 1});
   dnnl::primitive_attr attributes;
@@ -161,13 +162,8 @@ ProductCache& Cache() {
 
 struct Scratch;
 
-dnnl::memory Wrap(const Desc& desc, const void* data) {
-  return {desc, Engine(), const_cast<void*>(data)};
-}
-
-}  // namespace
-
-bool MatmulHasBf16() {
+// Of what oneDNN may use.
+bool HasAvx512() {
   static const bool kHas = [] {
     Engine();
     auto isa = dnnl::get_effective_cpu_isa();
@@ -175,6 +171,20 @@ bool MatmulHasBf16() {
            isa != dnnl::cpu_isa::avx2_vnni;
   }();
   return kHas;
+}
+
+dnnl::memory Wrap(const Desc& desc, const void* data) {
+  return {desc, Engine(), const_cast<void*>(data)};
+}
+
+}  // namespace
+
+bool MatmulHasBf16() {
+  return HasAvx512();
+}
+
+bool MatmulGainsFromPacking() {
+  return HasAvx512();
 }
 
 Status PackedMatrix::Reset(int64_t k, int64_t n, DType dtype) {

@@ -10,9 +10,10 @@ namespace weft::engine {
 inline ProductKind ProductsOf(DType products) {
   using kernels::cpu::Isa;
   const Isa isa = kernels::cpu::ActiveIsa();
-  if (products == DType::kBF16) {
-    return isa >= Isa::kAvx512 ? ProductKind::kNative : ProductKind::kWidened;
+  if (isa < Isa::kAvx512) {
+    return products == DType::kF32 ? ProductKind::kUnpacked : ProductKind::kWidenedUnpacked;
   }
+  if (products == DType::kBF16) return ProductKind::kNative;
   if (isa >= Isa::kAmx) return ProductKind::kSplit;
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }

@@ -153,7 +153,7 @@ void ExpectSame(const Outcome& shared, const Outcome& plain) {
 bool RoundsWhatPlainRanksDoNot(int64_t stage, const std::string& precision) {
   const PrecisionRecipe& recipe = PrecisionOf(precision);
   return stage > 2 && recipe.products == DType::kBF16 && recipe.matrices == DType::kF32 &&
-         ProductsOf(recipe.products) == ProductKind::kWidened;
+         WidensOperands(ProductsOf(recipe.products));
 }
 
 void ExpectLossesNear(const Outcome& shared, const Outcome& plain) {
@@ -394,7 +394,7 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
       held("optimizer", &MemoryBreakdown::optimizer_bytes);
       held("activations", &MemoryBreakdown::activations_bytes);
       // Operands that are widened for a product stand outside the allocator, which counts none.
-      if (inputs.products != ProductKind::kWidened) {
+      if (!WidensOperands(inputs.products)) {
         held("workspace", &MemoryBreakdown::workspace_bytes);
       }
       held("communication", &MemoryBreakdown::communication_bytes);
