@@ -388,9 +388,9 @@ double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stac
   const double inside = device.link_bytes_per_second * stack.link_share;
   const double share = D(ranks - 1) / D(ranks);
   if (nodes <= 1) return stack.latency_seconds * Hops(ranks) + 2 * share * bytes / inside;
-  // Every rank of a machine carries its part of the ring between machines on its own network card.
+  // As many rings as ranks on a machine, each of which leaves it once, by another's network card.
   const double between =
-      device.network_bytes_per_second * stack.network_share * D(ranks - 1) / D(nodes - 1);
+      device.network_bytes_per_second * stack.network_share * D(ranks) / D(nodes);
   const double latency = stack.latency_seconds * std::max(2.0, Hops(ranks));
   return latency + 2 * share * bytes / std::min(inside, between);
 }
