@@ -6,9 +6,10 @@
 //        of the accelerator's usual machine is otherwise, and maybe "stack": how its program works,
 //        where that is not as the group's. From defaults: the eight constants that are fitted start
 //        at those of any program
-//   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "stack": {...},
-//        "outside": [[QUANTITY...]...]}], "plans_per_second": NUMBER}: by the stack, and by that
-//        fitted to the runs in train, and in what each run lies outside of those
+//   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "nearby": [...],
+//        "stack": {...}, "outside": [[QUANTITY...]...]}], "plans_per_second": NUMBER}: by the
+//        stack, by that fitted to the runs in train, by that and what those near it say, and in
+//        what each run lies outside of those
 #include <cstdio>
 #include <ctime>
 #include <iostream>
@@ -20,6 +21,7 @@
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/cluster/calibrated_range.h"
 #include "coordinator/planner/cluster/calibration.h"
+#include "coordinator/planner/cluster/nearby_runs.h"
 
 namespace weft::planner {
 namespace {
@@ -72,6 +74,14 @@ Json Predict(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
   return seconds;
 }
 
+Json Nearby(const NearbyRuns& nearby, const std::vector<MeasuredRun>& runs, Json seconds) {
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (seconds[i].is_null()) continue;
+    seconds[i] = seconds[i].get<double>() * nearby.Factor(runs[i].device, runs[i].run);
+  }
+  return seconds;
+}
+
 Json Outside(const CalibratedRange& range, const std::vector<MeasuredRun>& runs) {
   Json outside = Json::array();
   for (const MeasuredRun& run : runs) {
@@ -115,8 +125,10 @@ Status Evaluate() {
     }
     for (const Json& index : group.at("train")) train.push_back(runs.at(index.get<size_t>()));
     const SoftwareStack fitted = FitStack(stack, train);
+    const Json seconds = Predict(fitted, runs);
     groups.push_back({{"seconds", Predict(stack, runs)},
-                      {"fitted", Predict(fitted, runs)},
+                      {"fitted", seconds},
+                      {"nearby", Nearby(NearbyRuns(fitted, train), runs, seconds)},
                       {"stack", ToJson(fitted)},
                       {"outside", Outside(CalibratedRange(train), runs)}});
     if (plans_per_second == 0) plans_per_second = PlansPerSecond(stack, runs);

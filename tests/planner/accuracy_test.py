@@ -2,6 +2,8 @@
 """tests/bench/planner_accuracy on a few published measurements: its page is whole, and its errors
 are those of a model that can be trusted. Rows that say too little are left out with a reason."""
 
+import importlib.machinery
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -11,7 +13,32 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 
 
+def check_contradictions():
+    """Rows that no kernel explains are found, and nothing else is."""
+    loader = importlib.machinery.SourceFileLoader("planner_accuracy",
+                                                  str(HERE.parent / "bench/planner_accuracy"))
+    tool = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(tool)
+
+    def found(seconds, tensor=4, width=8192, recompute="full"):
+        runs = [{"micro_batch": b, "seconds": s, "tensor": tensor, "width": width, "data": 16,
+                 "pipeline": 8, "stages_per_rank": 1, "sequence_length": 2048, "global_batch": 1536}
+                for b, s in seconds.items()]
+        return tool.contradictory({"runs": runs, "rows": [{"recompute": recompute}] * len(runs)})
+
+    # A step is 55, 39, 31 and 23 passes of the pipeline: these are even, then ever better products.
+    assert found({2: 11.0, 3: 11.7, 4: 12.4, 6: 13.8}) == set()
+    assert found({2: 11.0, 3: 11.1, 4: 11.2, 6: 11.8}) == set()
+    # One that takes twice as long contradicts the smaller ones; a fall at once any of its family,
+    # but only where products fill the device.
+    assert found({2: 11.0, 3: 11.7, 6: 27.6}) == {2}
+    assert found({2: 16.1, 3: 17.6, 4: 17.4, 6: 16.1}) == {0, 1, 2, 3}
+    assert found({2: 16.1, 3: 17.6, 4: 17.4, 6: 16.1}, tensor=16, width=1024) == set()
+    assert found({2: 16.1, 3: 17.6, 4: 17.4, 6: 16.1}, recompute="") == set()
+
+
 def main():
+    check_contradictions()
     data = (HERE / "published.csv").read_text().splitlines()
     incomplete = data[1].split(",")
     incomplete[data[0].split(",").index("layers")] = ""
@@ -27,6 +54,8 @@ def main():
     assert len(groups) == 3, list(groups)
     for name, group in groups.items():
         assert group["built_in"]["mean"] < 0.12, (name, group["built_in"])
+        assert group["nearby"]["mean"] < 0.12, (name, group["nearby"])
+        assert group["nearby"]["rows"] == group["fitted"]["rows"], name
         assert group["fitted"]["rows"] + group["trained_on"] == group["built_in"]["rows"], name
     # Two sources have the same program, so that each can be predicted from the other; the third
     # has neither a program nor GPUs with others here.

@@ -6,11 +6,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "coordinator/planner/cluster/cholesky.h"
+
 namespace weft::planner {
 namespace {
-
-using Vector = std::vector<double>;
-using Matrix = std::vector<Vector>;
 
 // From here on a run whose prediction is off counts ever less.
 constexpr double kOutlier = 0.06;
@@ -86,28 +85,6 @@ struct Fit {
   static double Excess(double residual) { return std::pow(residual * kRunDeviation / kOutlier, 2); }
 };
 
-// Solves a x = b for a symmetric, positive a of a few rows (Cholesky).
-Vector Solve(Matrix a, Vector b) {
-  const size_t n = b.size();
-  for (size_t j = 0; j < n; ++j) {
-    for (size_t k = 0; k < j; ++k) a[j][j] -= a[j][k] * a[j][k];
-    a[j][j] = std::sqrt(std::max(a[j][j], 1e-12));
-    for (size_t i = j + 1; i < n; ++i) {
-      for (size_t k = 0; k < j; ++k) a[i][j] -= a[i][k] * a[j][k];
-      a[i][j] /= a[j][j];
-    }
-  }
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t k = 0; k < i; ++k) b[i] -= a[i][k] * b[k];
-    b[i] /= a[i][i];
-  }
-  for (size_t i = n; i-- > 0;) {
-    for (size_t k = i + 1; k < n; ++k) b[i] -= a[k][i] * b[k];
-    b[i] /= a[i][i];
-  }
-  return b;
-}
-
 }  // namespace
 
 SoftwareStack WithConstants(SoftwareStack facts, const SoftwareStack& constants) {
@@ -156,7 +133,7 @@ SoftwareStack FitStack(const SoftwareStack& start, const std::vector<MeasuredRun
     while (damping < 1e8) {
       Matrix damped = normal;
       for (size_t j = 0; j < n; ++j) damped[j][j] *= 1 + damping;
-      const Vector change = Solve(damped, gradient);
+      const Vector change = SolveSymmetric(damped, gradient);
       Vector trial = logs;
       for (size_t j = 0; j < n; ++j) trial[j] += std::clamp(change[j], -1.0, 1.0);
       const SoftwareStack candidate = WithLogs(start, trial);
