@@ -8,6 +8,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
 #include "coordinator/planner/device_model.h"
+#include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
 
@@ -36,7 +37,7 @@ std::string WhySlower(const Option& option, const Option& best) {
          HumanSeconds(own[worst].seconds - other[worst].seconds) + " more";
 }
 
-std::string WhyChosen(const Option& option, const SearchResult& result) {
+std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResult& result) {
   std::string text =
       "shortest predicted step of " + std::to_string(result.fitting.size()) + " plans that fit";
   if (option.recomputed_blocks > 0) {
@@ -49,6 +50,11 @@ std::string WhyChosen(const Option& option, const SearchResult& result) {
     text += "; " + std::to_string(option.context) + " ranks share each sequence";
   }
   if (!result.times_from.empty()) text += "; times by " + result.times_from;
+  std::string outside;
+  for (const Extrapolation& each : OutsideMeasured(job, result, option)) {
+    outside += (outside.empty() ? "" : ", ") + each.text;
+  }
+  if (!outside.empty()) text += "; beyond what was measured: " + outside;
   return text;
 }
 
@@ -205,7 +211,7 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& given) {
     PlanCandidate candidate = MakeCandidate(job, result, option);
     candidate.chosen = i == 0;
     candidate.reason =
-        i == 0 ? WhyChosen(option, result) : WhySlower(option, result.fitting.front());
+        i == 0 ? WhyChosen(job, option, result) : WhySlower(option, result.fitting.front());
     report.candidates.push_back(std::move(candidate));
   }
   for (size_t i = 0; i < std::min(result.misfitting.size(), kMisfittingShown); ++i) {

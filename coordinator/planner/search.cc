@@ -133,16 +133,6 @@ class Searcher {
     return it->second.steps.empty() ? nullptr : &it->second;
   }
 
-  static ModelShape ShapeOfRank(const JobSpec& job) {
-    const int64_t tensor = job.resources.tensor_parallel;
-    ModelShape shape = ShapeOf(job);
-    if (tensor == 1) return shape;
-    const double masked_share = shape.masked_share;
-    shape = ModelShape(shape.spec, tensor, job.resources.sequence_parallel);
-    shape.masked_share = masked_share;
-    return shape;
-  }
-
   /// Ranks that share matrices update their parts of them.
   static OptimizerBytes OptimizerOfRank(const JobSpec& job, const ModelShape& shape,
                                         const PrecisionRecipe& precision) {
@@ -547,6 +537,16 @@ class Searcher {
 };
 
 }  // namespace
+
+ModelShape ShapeOfRank(const JobSpec& job) {
+  const int64_t tensor = job.resources.tensor_parallel;
+  ModelShape shape = ShapeOf(job);
+  if (tensor == 1) return shape;
+  const double masked_share = shape.masked_share;
+  shape = ModelShape(shape.spec, tensor, job.resources.sequence_parallel);
+  shape.masked_share = masked_share;
+  return shape;
+}
 
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model) {
   if (job.resources.offload_optimizer == "none") return kBucketBytes;

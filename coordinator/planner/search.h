@@ -60,6 +60,9 @@ inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 /// no more than a block, so that few are there at a time.
 int64_t BucketBytes(const JobSpec& job, const ModelSpec& model);
 
+/// What a rank of `job` has of its model, of each stage as if it were alone.
+ModelShape ShapeOfRank(const JobSpec& job);
+
 /// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, has no
 /// pipeline and no shared sequences, and some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);

@@ -1,6 +1,7 @@
 #include "coordinator/planner/cluster/calibrated_range.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 namespace weft::planner {
@@ -56,19 +57,36 @@ std::vector<Kind> Kinds(const AcceleratorSpec& device, const ClusterRun& run) {
           {"data parallelism", Reach(run.data * run.context > 1 && replica > device.per_node)}};
 }
 
+/// "1.5 times" for 3 and 2.
+std::string Times(int64_t more, int64_t less) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g times",
+                static_cast<double>(more) / static_cast<double>(less));
+  return text;
+}
+
 std::string Listed(const std::set<std::string>& values) {
   std::string text;
   for (const std::string& value : values) text += (text.empty() ? "" : ", ") + value;
   return text;
 }
 
-Extrapolation Outlier(std::string_view quantity, const std::string& value,
-                      const std::string& measured) {
+}  // namespace
+
+Extrapolation OutsideSpan(std::string_view quantity, int64_t value, int64_t low, int64_t high) {
+  std::string measured;
+  if (low <= high) measured = std::to_string(low);
+  if (low < high) measured += " to " + std::to_string(high);
+  if (0 < high && high < value) measured += "; " + Times(value, high) + " the most";
+  if (0 < value && value < low) measured += "; the least is " + Times(low, value) + " as much";
+  return OutsideKinds(quantity, std::to_string(value), measured);
+}
+
+Extrapolation OutsideKinds(std::string_view quantity, const std::string& value,
+                           const std::string& measured) {
   return {quantity, std::string(quantity) + " " + value +
                         " (measured: " + (measured.empty() ? "none" : measured) + ")"};
 }
-
-}  // namespace
 
 CalibratedRange::CalibratedRange(const std::vector<MeasuredRun>& runs) {
   for (const MeasuredRun& measured : runs) {
@@ -94,16 +112,13 @@ std::vector<Extrapolation> CalibratedRange::Outside(const AcceleratorSpec& devic
     const Span span = i < spans_.size() ? spans_[i] : Span{};
     const int64_t value = numbers[i].value;
     if (span.low <= value && value <= span.high) continue;
-    std::string measured;
-    if (span.low <= span.high) measured = std::to_string(span.low);
-    if (span.low < span.high) measured += " to " + std::to_string(span.high);
-    outside.push_back(Outlier(numbers[i].quantity, std::to_string(value), measured));
+    outside.push_back(OutsideSpan(numbers[i].quantity, value, span.low, span.high));
   }
   const std::vector<Kind> kinds = Kinds(device, run);
   for (size_t i = 0; i < kinds.size(); ++i) {
     const std::set<std::string> known = i < kinds_.size() ? kinds_[i] : std::set<std::string>();
     if (known.contains(kinds[i].value)) continue;
-    outside.push_back(Outlier(kinds[i].quantity, kinds[i].value, Listed(known)));
+    outside.push_back(OutsideKinds(kinds[i].quantity, kinds[i].value, Listed(known)));
   }
   return outside;
 }

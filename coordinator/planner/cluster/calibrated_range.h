@@ -13,8 +13,15 @@ namespace weft::planner {
 /// A quantity in which a run lies outside of all that were measured.
 struct Extrapolation {
   std::string_view quantity;  ///< "micro-batch", "pipeline-parallel ranks", "accelerator", ...
-  std::string text;           ///< "micro-batch 16 (measured: 1 to 8)".
+  std::string text;           ///< "micro-batch 16 (measured: 1 to 8; 2 times the most)".
 };
+
+/// Of a number outside of what was measured, [low, high]; nothing was where high is less.
+Extrapolation OutsideSpan(std::string_view quantity, int64_t value, int64_t low, int64_t high);
+
+/// Of a kind that is none of those measured.
+Extrapolation OutsideKinds(std::string_view quantity, const std::string& value,
+                           const std::string& measured);
 
 /// What the runs span that constants were fitted to. Constants carry over within it; outside, other
 /// effects may rule, and a prediction is an extrapolation. Quantities are looked at one by one: a

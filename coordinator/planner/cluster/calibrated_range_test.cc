@@ -52,13 +52,13 @@ TEST_F(CalibratedRangeTest, NamesEachQuantityThatWasNotMeasured) {
   EXPECT_THAT(Outside([](ClusterRun&) {}), IsEmpty());
   EXPECT_THAT(Outside([](ClusterRun& r) { r.tensor = 2; }), IsEmpty());
   EXPECT_THAT(Outside([](ClusterRun& r) { r.micro_batch = 8; }),
-              ElementsAre("micro-batch 8 (measured: 1 to 4)",
-                          "micro-batches a step 2 (measured: 4 "
-                          "to 16)"));
+              ElementsAre("micro-batch 8 (measured: 1 to 4; 2 times the most)",
+                          "micro-batches a step 2 (measured: 4 to 16; the least is 2 times as "
+                          "much)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.model.sequence_length = 4096; }),
-              ElementsAre("sequence length 4096 (measured: 2048)"));
+              ElementsAre("sequence length 4096 (measured: 2048; 2 times the most)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.pipeline = 2; }),
-              ElementsAre("pipeline-parallel ranks 2 (measured: 1)"));
+              ElementsAre("pipeline-parallel ranks 2 (measured: 1; 2 times the most)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.zero_stage = 1; }),
               ElementsAre("ZeRO stage 1 (measured: 0)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.recomputation = Recomputation::kBlock; }),
@@ -66,7 +66,8 @@ TEST_F(CalibratedRangeTest, NamesEachQuantityThatWasNotMeasured) {
   EXPECT_THAT(Outside([](ClusterRun& r) { r.precision = "fp16"; }),
               ElementsAre("precision fp16 (measured: bf16)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.model.layers = 12; }),
-              ElementsAre("million parameters 707 (measured: 1310 to 5037)"));
+              ElementsAre("million parameters 707 (measured: 1310 to 5037; the least is 1.85 times "
+                          "as much)"));
 }
 
 TEST_F(CalibratedRangeTest, TellsMachinesApart) {
@@ -76,8 +77,8 @@ TEST_F(CalibratedRangeTest, TellsMachinesApart) {
                 r.data = 1;
                 r.global_batch = 16;
               }),
-              ElementsAre("tensor-parallel ranks 16 (measured: 1 to 4)",
-                          "data-parallel ranks 1 (measured: 4)",
+              ElementsAre("tensor-parallel ranks 16 (measured: 1 to 4; 4 times the most)",
+                          "data-parallel ranks 1 (measured: 4; the least is 4 times as much)",
                           "tensor parallelism between machines (measured: within a machine)"));
   const AcceleratorSpec other = *FindAccelerator("H100-SXM");
   EXPECT_THAT(Texts(CalibratedRange(runs_).Outside(other, Gpt())),
