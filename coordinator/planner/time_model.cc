@@ -249,11 +249,11 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
       inputs.host_link_bytes_per_second > 0 ? D(inputs.host_link_bytes_per_second) : bandwidth / 2;
   if (inputs.offloads_optimizer) {
     // Gradients go down beside the backward pass, and sums of earlier passes come up before they
-    // are added to; weights go up beside the update.
+    // are added to; weights go up beside the update and the first forward pass after it.
     const double down = passes * std::max(0.0, 4 * trained / link - pass.backward_gemm_seconds);
     const double sums = (passes - 1) * 4 * trained / link;
-    const double up =
-        std::max(0.0, D(inputs.uploaded_weight_bytes) / link - time.optimizer_seconds);
+    const double beside = time.optimizer_seconds + pass.gemm_seconds - pass.backward_gemm_seconds;
+    const double up = std::max(0.0, D(inputs.uploaded_weight_bytes) / link - beside);
     time.exposed_communication_seconds = down + sums + up;
   }
   time.exposed_communication_seconds +=

@@ -261,6 +261,7 @@ Result<Json> RunBench(BenchOptions options) {
   ResetPeakMemory();
   LinkTotals down, up;
   if (context.host != nullptr) {
+    WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
     down = context.host->down().totals();
     up = context.host->up().totals();
   }
@@ -271,6 +272,7 @@ Result<Json> RunBench(BenchOptions options) {
     WEFT_RETURN_IF_ERROR(Run(*trainer, context, options.steps, measured));
   }
   if (measured.seconds.empty()) return InvalidError("engine_bench: no step was asked for");
+  if (context.host != nullptr) WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
   std::vector<double>& seconds = measured.seconds;
   const auto steps = static_cast<double>(seconds.size());
   std::sort(seconds.begin(), seconds.end());

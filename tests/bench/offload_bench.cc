@@ -135,6 +135,7 @@ Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps) {
   WEFT_RETURN_IF_ERROR(trainer->Step().status());
   LinkTotals down, up;
   if (context.host != nullptr) {
+    WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
     down = context.host->down().totals();
     up = context.host->up().totals();
   }
@@ -151,6 +152,7 @@ Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps) {
   trained.step_seconds = seconds[seconds.size() / 2];
   trained.device_bytes = TotalBytes(context.allocator->Peaks());
   if (context.host == nullptr) return trained;
+  WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
   const auto a_step = [&](const LinkTotals& now, const LinkTotals& before) {
     return static_cast<double>(now.bytes - before.bytes) / static_cast<double>(steps);
   };

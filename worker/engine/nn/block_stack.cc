@@ -53,8 +53,9 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
   for (size_t i = 0; i < remat_.size(); ++i) {
     const RematStep& step = remat_[i];
     const int64_t last = step.end() - 1;
-    if (step.first % uses == 0) {
-      WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, first_unit_ + step.first / uses));
+    for (int64_t layer = step.first; layer <= last; ++layer) {
+      if (layer % uses != 0) continue;
+      WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, first_unit_ + layer / uses));
     }
     WEFT_ASSIGN_OR_RETURN(stream,
                           offload == nullptr
@@ -131,7 +132,8 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
 Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const RematStep& step,
                                         const Residual& x, const TokenBatch& batch) const {
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
-  if (parameters_->residence() != nullptr && step.first / uses != (step.end() - 1) / uses) {
+  const ParameterResidence* residence = parameters_->residence();
+  if (residence != nullptr && residence->drops() && step.first / uses != (step.end() - 1) / uses) {
     return InvalidError("blocks " + std::to_string(step.first) + " to " +
                         std::to_string(step.end() - 1) +
                         " are recomputed at once, and parameters of one block at a time are in "

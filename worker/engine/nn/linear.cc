@@ -54,10 +54,15 @@ PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index,
 Status PackedParameter::Pack(Context& context, Repack what) {
   const ParameterSet& parameters = *copies_->parameters;
   if (parameters.values_sharded() || parameters.streamed()) return OkStatus();
-  bool trained = false;
-  for (int64_t i = index(); i < index() + count(); ++i) trained |= parameters[i].trainable();
-  if (version() > 0 && what == Repack::kTrained && !trained) return OkStatus();
+  if (version() > 0 && what == Repack::kTrained && !copies_->trained()) return OkStatus();
   return copies_->Make(context);
+}
+
+bool PackedParameter::Copies::trained() const {
+  for (int64_t i = index; i < index + count; ++i) {
+    if ((*parameters)[i].trainable()) return true;
+  }
+  return false;
 }
 
 TensorView PackedParameter::Copies::Master() const {

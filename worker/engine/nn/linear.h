@@ -67,6 +67,7 @@ class PackedParameter {
     Tensor stored;  ///< Copy on the device of an offloaded matrix that products read.
 
     TensorView Master() const;
+    bool trained() const override;
     Status Reserve(Context& context) override;
     Status Make(Context& context) override;
     Status MakeOffloaded(Context& context, const TensorView& master);

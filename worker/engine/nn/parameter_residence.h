@@ -13,6 +13,8 @@ class ParameterSet;
 class DerivedCopies {
  public:
   virtual ~DerivedCopies() = default;
+  /// Some of these parameters are not frozen.
+  virtual bool trained() const = 0;
   /// Takes the memory that Make writes, which otherwise does it the first time: all of it where
   /// values are offloaded. Once until they are dropped.
   virtual Status Reserve(Context& context) = 0;
@@ -37,6 +39,9 @@ class ParameterResidence {
 
   /// The unit has been computed with.
   virtual Status Release(int64_t unit) = 0;
+
+  /// Whether Release gives memory back, so that one unit at a time is there.
+  virtual bool drops() const { return true; }
 };
 
 /// What a part of a network does before its forward pass, so that its parameters are there, now and

@@ -460,15 +460,13 @@ Status ParameterSet::AllocateOperands(Context& context) {
   return Clear(stream_, operands_);
 }
 
-Status ParameterSet::UploadOperands(Context& context, bool matrices) const {
-  if (!offloaded_ || streamed_) return OkStatus();
+void ParameterSet::UploadOperands(Context& context, int64_t unit) const {
   for (int64_t i = 0; i < size(); ++i) {
-    if (parameters_[i].operand_offset < 0 || (parameters_[i].shape.rank >= 2) != matrices) continue;
+    if (parameters_[i].operand_offset < 0 || parameters_[i].unit != unit) continue;
     context.host->updated().WaitFor(i);
     const TensorView from = value(i);
     context.host->up().Copy(operand(i).data, from.data, from.Bytes());
   }
-  return OkStatus();
 }
 
 Status ParameterSet::Initialize(uint64_t seed) {

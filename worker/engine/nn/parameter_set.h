@@ -254,9 +254,9 @@ class ParameterSet {
   TensorView stacked_operand(int64_t first, int64_t count) const {
     return OperandView(first, count, false);
   }
-  /// Renews the copies of offloaded values, of matrices or of vectors, each as soon as an update
-  /// under way is done with it. Nothing where they are streamed.
-  Status UploadOperands(Context& context, bool matrices) const;
+  /// Renews the copies of offloaded values of `unit` that are not streamed, each as soon as an
+  /// update under way is done with it.
+  void UploadOperands(Context& context, int64_t unit) const;
 
   /// None for a frozen parameter, and while it has no place. That of a weight with factors is of
   /// the weight, before theirs are made of it.

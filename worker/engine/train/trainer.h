@@ -26,6 +26,7 @@
 #include "worker/engine/train/step_clock.h"
 #include "worker/engine/train/step_graphs.h"
 #include "worker/engine/train/step_report.h"
+#include "worker/engine/train/weight_arrival.h"
 
 namespace weft::engine {
 
@@ -177,7 +178,7 @@ class Trainer {
   Status UpdateParameters(const StepReport& report);
   /// Begins the update and has the next step write its gradients elsewhere.
   Status DelayUpdate(const StepReport& report);
-  /// Waits for a delayed update and brings its weights to the device.
+  /// Waits for weights on their way to the device, and for a delayed update with its weights.
   Status FinishDelayed();
   /// Of the step under way.
   bool Delays() const;
@@ -226,6 +227,7 @@ class Trainer {
   std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
   Tensor other_gradients_;                  ///< Those of a delayed update, or room for the next.
   double waited_for_tiers_ = 0;             ///< Seconds, up to the last report.
+  std::unique_ptr<WeightArrival> arrival_;  ///< Of offloaded parameters that are not streamed.
   std::unique_ptr<DelayedUpdate> delayed_;  ///< Or none; ends before the parameters do.
   TrainCounters counters_;
   int64_t peak_in_flight_ = 0;

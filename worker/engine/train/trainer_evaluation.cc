@@ -10,6 +10,7 @@ namespace weft::engine {
 
 Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
   if (averages.empty()) return OkStatus();
+  WEFT_RETURN_IF_ERROR(FinishDelayed());
   WEFT_RETURN_IF_ERROR(Exchange(*parts_.context, averages));
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(GatherParameters(ignored));

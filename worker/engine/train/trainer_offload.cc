@@ -11,32 +11,28 @@ namespace weft::engine {
 
 Status Trainer::UploadWeights(Context& context) {
   const ParameterSet& parameters = parts_.model->parameters();
-  WEFT_RETURN_IF_ERROR(parameters.UploadOperands(context, /*matrices=*/true));
-  WEFT_RETURN_IF_ERROR(parts_.model->Pack(context, stale_.value_or(Repack::kTrained)));
-  return parameters.UploadOperands(context, /*matrices=*/false);
+  if (arrival_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(arrival_->Finish());
+    for (int64_t unit = 0; unit < parameters.units(); ++unit) {
+      parameters.UploadOperands(context, unit);
+    }
+  }
+  return parts_.model->Pack(context, stale_.value_or(Repack::kTrained));
 }
 
-// The weights of a tile go up while the next tile is updated.
+// The weights of a tile go up while the next tile is updated, and what is left of them while the
+// next step computes with those before.
 Status Trainer::UpdateOffloaded(StepReport& report) {
   Context& context = *parts_.context;
   HostTier& host = *context.host;
   if (totals_.host()->made == 0) return OkStatus();
   if (Delays()) return DelayUpdate(report);
-  stale_ = stale_.value_or(Repack::kTrained);
-  Context uploads = context;
-  uploads.profiler = nullptr;  // another thread's
   host.updated().Start();
-  const int64_t uploaded = host.up().Enqueue([this, &uploads] { return UploadWeights(uploads); });
+  if (arrival_ != nullptr) arrival_->Start(context);
   const Status updated = UpdateParameters(report);
   host.updated().Finish();
-  WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
-  const Status done = host.up().WaitFor(uploaded);
-  WEFT_RETURN_IF_ERROR(
-      clock_.Mark(context, "wait for weights", &PhaseSeconds::communication_exposed));
   WEFT_RETURN_IF_ERROR(updated);
-  WEFT_RETURN_IF_ERROR(done);
-  stale_.reset();
-  return OkStatus();
+  return clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer);
 }
 
 // Early gradients change fast: the first steps are not delayed, as in section 5.2 of the paper. The
@@ -68,6 +64,7 @@ Status Trainer::DelayUpdate(const StepReport& report) {
 }
 
 Status Trainer::FinishDelayed() {
+  if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
   if (delayed_ == nullptr) return OkStatus();
   Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));

@@ -152,6 +152,10 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                    trainer->parts()));
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
+  ParameterSet& parameters = parts.model->parameters();
+  if (parameters.offloaded() && !parameters.streamed()) {
+    trainer->arrival_ = std::make_unique<WeightArrival>(context, &parameters);
+  }
   if (plan.delayed_update) {
     WEFT_ASSIGN_OR_RETURN(trainer->other_gradients_,
                           Tensor::New(state, Component::kGradients, DType::kF32,

@@ -51,6 +51,8 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
 }
 
 std::vector<NamedTensor> Trainer::StateTensors() {
+  // They may be written to. A failure is told again by the next step.
+  if (arrival_ != nullptr) (void)arrival_->Finish();
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
   for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {

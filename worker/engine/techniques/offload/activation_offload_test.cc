@@ -76,9 +76,11 @@ Measured Train(const JobSpec& job, const Plan& plan) {
   Training training(job, plan, true);
   EXPECT_TRUE(training.trainer->Step().ok());
   HostTier& host = *training.context.host;
+  EXPECT_TRUE(host.up().WaitForAll().ok());
   const LinkTotals down = host.down().totals(), up = host.up().totals();
   const auto report = training.trainer->Step();
   EXPECT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(host.up().WaitForAll().ok());
   return {training.context.allocator->Peaks().activations_bytes,
           host.allocator().Peaks().activations_bytes, host.down().totals().bytes - down.bytes,
           host.up().totals().bytes - up.bytes, report->seconds};

@@ -86,8 +86,10 @@ TEST(OffloadTest, BytesOverTheLinkAreThoseOfTheFormula) {
     Training training(TinyJob(6), TinyPlan("bf16", 6 / accumulation, accumulation), true);
     ASSERT_TRUE(training.trainer->Step().ok());  // packs twice
     HostTier& host = *training.context.host;
+    ASSERT_TRUE(host.up().WaitForAll().ok());
     const LinkTotals down = host.down().totals(), up = host.up().totals();
     ASSERT_TRUE(training.trainer->Step().ok());
+    ASSERT_TRUE(host.up().WaitForAll().ok());
     const ParameterSet& parameters = training.model->parameters();
     int64_t gradients = 0, operands = 0, packed = 0;
     for (int64_t i = 0; i < parameters.size(); ++i) {

@@ -1,0 +1,48 @@
+#include "worker/engine/train/weight_arrival.h"
+
+#include <algorithm>
+
+#include "worker/engine/tensor/host_tier.h"
+
+namespace weft::engine {
+
+WeightArrival::WeightArrival(Context& context, ParameterSet* parameters)
+    : host_(context.host),
+      parameters_(parameters),
+      copies_(static_cast<size_t>(parameters->units())),
+      jobs_(static_cast<size_t>(parameters->units())) {
+  for (const ParameterSet::CopiesOf& of : parameters->copies()) {
+    if (!of.copies->trained()) continue;
+    copies_[static_cast<size_t>(parameters->UnitOfCopies(of.first))].push_back(of.copies.get());
+  }
+  parameters->SetResidence(this);
+}
+
+WeightArrival::~WeightArrival() {
+  (void)Finish();
+  if (parameters_->residence() == this) parameters_->SetResidence(nullptr);
+}
+
+void WeightArrival::Start(const Context& context) {
+  Context below = context;
+  below.profiler = nullptr;  // another thread's
+  for (size_t unit = 0; unit < jobs_.size(); ++unit) {
+    jobs_[unit] = host_->up().Enqueue([this, unit, below]() mutable -> Status {
+      parameters_->UploadOperands(below, static_cast<int64_t>(unit));
+      for (DerivedCopies* copies : copies_[unit]) WEFT_RETURN_IF_ERROR(copies->Make(below));
+      return OkStatus();
+    });
+  }
+}
+
+Status WeightArrival::Finish() {
+  return host_->up().WaitFor(jobs_.empty() ? 0 : jobs_.back());
+}
+
+Status WeightArrival::Fetch(Context& context, int64_t unit, Pass pass) {
+  if (pass == Pass::kBackward) return OkStatus();
+  ProfileScope scope(context.profiler, "wait for weights");
+  return host_->up().WaitFor(jobs_[static_cast<size_t>(unit)]);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/nn/parameter_residence.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/context.h"
+
+namespace weft::engine {
+
+/// Brings weights that stand in the host tier, and stay on the device as well, there after an
+/// update: unit by unit, each as soon as the update is done with it, while the next forward pass
+/// computes with those that have come.
+class WeightArrival : public ParameterResidence {
+ public:
+  /// `parameters`, offloaded ones that are not streamed, outlive this, which is their residence for
+  /// as long as it lives; so does the host tier of `context`.
+  WeightArrival(Context& context, ParameterSet* parameters);
+  ~WeightArrival() override;
+
+  /// An update has begun (HostTier::updated): what it changes will come.
+  void Start(const Context& context);
+
+  /// Waits until all has come. Before values change that were under way.
+  Status Finish();
+
+  Status Fetch(Context& context, int64_t unit, Pass pass) override;
+  Status Release(int64_t /*unit*/) override { return OkStatus(); }
+  bool drops() const override { return false; }
+
+ private:
+  HostTier* host_;
+  ParameterSet* parameters_;
+  std::vector<std::vector<DerivedCopies*>> copies_;  ///< By unit, of what is trained.
+  std::vector<int64_t> jobs_;                        ///< Of the lane up, by unit.
+};
+
+}  // namespace weft::engine
