@@ -132,9 +132,9 @@ void DescribePlan(const v1::Plan& plan, std::ostream& out) {
   int64_t recomputed = 0;
   for (const std::string& policy : plan.block_memory_policy()) recomputed += policy == "recompute";
   out << "  plan:        " << plan.rank_workers_size() << " ranks x " << plan.threads_per_rank()
-      << " threads, data parallel " << plan.mesh().data() << ", micro-batch " << plan.micro_batch()
-      << " x " << plan.accumulation_steps() << ", " << plan.precision() << ", " << recomputed
-      << " of " << plan.block_memory_policy_size() << " blocks recomputed\n";
+      << " threads, data parallel " << plan.mesh().data() * plan.mesh().expert() << ", micro-batch "
+      << plan.micro_batch() << " x " << plan.accumulation_steps() << ", " << plan.precision()
+      << ", " << recomputed << " of " << plan.block_memory_policy_size() << " blocks recomputed\n";
   out << "  predicted:   " << HumanDuration(prediction.step_seconds()) << " per step, "
       << HumanCount(prediction.tokens_per_second()) << " tokens/s\n";
   const v1::MemoryBreakdown& memory = prediction.memory_per_rank();

@@ -5,6 +5,7 @@
 
 #include "common/formats/huggingface.h"
 #include "common/model/model_sizes.h"
+#include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
 #include "common/spec/spec_json.h"
 
@@ -172,6 +173,7 @@ Status ResolveImportedModel(Env& env, JobSpec& job) {
   WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
   WEFT_RETURN_IF_ERROR(CheckFamily(job.model));
   WEFT_RETURN_IF_ERROR(ValidateHead(job));
+  WEFT_RETURN_IF_ERROR(CheckExpertParallel(job));
   if (job.model.family == "vit" || SequenceLength(job) <= job.model.context) return OkStatus();
   return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
                       " is longer than the context " + std::to_string(job.model.context) +

@@ -39,21 +39,23 @@ int64_t RouteNumbers(const ModelSpec& model) {
   return model.experts > 0 ? model.experts + 3 * model.experts_per_token : 0;
 }
 
-/// Rows that experts work on for each token, unless they are full; 1 without experts.
-int64_t ExpertRows(const ModelSpec& model) {
-  return model.experts > 0 ? model.experts_per_token : 1;
+/// Rows of one expert for each token of the own, at most.
+int64_t RowsOfOneExpert(const ModelShape& shape) {
+  return std::min(shape.expert_ranks, shape.ExpertRows());
 }
 
 /// Bytes of the tensors that come and go, for the tokens of a micro-batch.
 struct Sizes {
-  int64_t row;         ///< [tokens, width]
-  int64_t qkv;         ///< Queries, keys and values.
-  int64_t inner;       ///< Inside of the MLP, after the activation.
-  int64_t before;      ///< The same before it; of all experts.
-  int64_t passed = 0;  ///< Before and behind the experts.
-  int64_t narrow;      ///< A row of a factorised embedding; 0 without.
-  int64_t block;       ///< All that a block saves.
-  int64_t head;        ///< [rows of the head, width]
+  int64_t row;            ///< [tokens, width]
+  int64_t qkv;            ///< Queries, keys and values.
+  int64_t inner;          ///< Inside of the MLP, after the activation.
+  int64_t before;         ///< The same before it; of all experts.
+  int64_t passed = 0;     ///< Before and behind the experts.
+  int64_t active = 0;     ///< Inside of one expert, after the activation.
+  int64_t exchanged = 0;  ///< Results of experts, or their gradients, for tokens of several ranks.
+  int64_t narrow;         ///< A row of a factorised embedding; 0 without.
+  int64_t block;          ///< All that a block saves.
+  int64_t head;           ///< [rows of the head, width]
 
   explicit Sizes(const MemoryInputs& inputs) {
     const ModelSpec& model = inputs.shape.spec;
@@ -63,11 +65,14 @@ struct Sizes {
     row = element * model.width;
     qkv = element * (model.width + 2 * KvWidth(model)) / ranks;
     inner = element * MlpWidth(model) / ranks;
-    before = MlpInputs(model) * inner * ExpertRows(model);
+    const int64_t expert_rows = inputs.shape.ExpertRows();
+    before = MlpInputs(model) * inner * expert_rows;
     if (model.experts > 0) {
-      // What experts read and what they make of it, and where it goes.
-      passed = 2 * row * ExpertRows(model) + kF32 * tokens * RouteNumbers(model);
+      // What experts read and what the own tokens get of them, and where it goes.
+      passed = row * (expert_rows + model.experts_per_token) + kF32 * tokens * RouteNumbers(model);
+      active = inner * RowsOfOneExpert(inputs.shape);
     }
+    if (inputs.shape.expert_ranks > 1) exchanged = row * expert_rows;
     narrow = element * model.embedding_width;
     block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs), inputs.activation_bits);
     head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width;
@@ -190,7 +195,12 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
   // Experts have their gradients in the place of what they kept, but for one activation, of all
   // tokens at most.
-  if (model.experts > 0) mlp_backward = 2 * size.row + size.inner;
+  if (model.experts > 0) mlp_backward = 2 * size.row + size.active;
+  if (shape.expert_ranks > 1) {
+    // And for those that come from other ranks, beside those of the router.
+    const int64_t router = tokens * (model.experts_per_token * kF32 + model.experts * element);
+    mlp_backward = std::max(2 * size.row, size.row + size.active + size.exchanged + router);
+  }
   int64_t attention_backward =
       2 * size.row + size.qkv + ContextWorkspaceBytes(model, inputs.context, tokens, element);
   if (inputs.precision->fp8_blocks) {
@@ -214,7 +224,9 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     peak += kF32 * std::max(chunk * (columns + model.width), tokens * (widest + model.width));
   }
   // An evaluation saves nothing, but all results of a block count as workspace.
-  const int64_t evaluation = 5 * size.row + size.qkv + size.inner + size.before + size.passed;
+  const int64_t inner = model.experts > 0 ? size.active : size.inner;
+  const int64_t evaluation =
+      5 * size.row + size.qkv + inner + size.before + size.passed + size.exchanged;
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
@@ -422,11 +434,11 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   if (scaled) slots.push_back({"branch_1", c, true});
   add_norm("residual_2", "norm_2_statistics", "norm_2");
   if (model.experts > 0) {
-    const int64_t expert_rows = ExpertRows(model);
+    const int64_t expert_rows = shape.ExpertRows();
     slots.push_back({"route", RouteNumbers(model), false});
     slots.push_back({"expert_inputs", expert_rows * c});
     slots.push_back({"experts_before_activation", expert_rows * 2 * MlpWidth(model)});
-    slots.push_back({"expert_results", expert_rows * c});
+    slots.push_back({"expert_results", model.experts_per_token * c});
   } else {
     slots.push_back(
         {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
@@ -512,9 +524,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
                            KernelScratch(inputs);
   if (!OnCuda(inputs)) {
     const int64_t groups = inputs.Sharers() > 1 ? inputs.ranks / inputs.Sharers() : 1;
-    memory.communication_bytes = ReductionStagingBytes(inputs.ranks / groups) +
-                                 ReductionStagingBytes(groups) +
-                                 ReductionStagingBytes(shape.tensor);
+    memory.communication_bytes =
+        ReductionStagingBytes(inputs.ranks / groups) + ReductionStagingBytes(groups) +
+        (shape.expert_ranks > 1 ? ReductionStagingBytes(inputs.ranks / shape.expert_ranks) : 0) +
+        ReductionStagingBytes(shape.tensor);
   } else if (inputs.ranks > 1) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.
     memory.communication_bytes = 2 * inputs.bucket_bytes;

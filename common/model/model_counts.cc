@@ -136,7 +136,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
     add_in_blocks("router", c, model.experts, ParameterKind::kRouter, false);
   }
   // Of experts the mean: as many products as experts, each of its share of the tokens.
-  const int64_t experts = std::max<int64_t>(model.experts, 1);
+  const int64_t experts = std::max<int64_t>(model.experts / shape.expert_ranks, 1);
   const int64_t rows = model.experts > 0 ? tokens * model.experts_per_token / experts : tokens;
   const auto add_mlp = [&](std::string_view name, int64_t in, int64_t out, bool output) {
     add(name, rows, in, out, experts * model.layers, experts * backward,

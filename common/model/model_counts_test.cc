@@ -87,6 +87,21 @@ TEST(TrainingFlops, CountTheExpertsThatATokenMeets) {
   EXPECT_NEAR(products / (6 * 256 * (met - norms)), 1, 1e-12);
 }
 
+TEST(ModelShape, OfRanksThatShareExpertsHasAPartOfTheseAndAllElse) {
+  const ModelShape whole(Mixtral8x7B()), rank = ModelShape::OfExpertRank(Mixtral8x7B(), 8);
+  const int64_t expert = int64_t{32} * 3 * 4096 * 14336;
+  EXPECT_EQ(rank.counts.Total(), whole.counts.Total() - 7 * expert);
+  EXPECT_EQ(rank.stored_trained_experts, expert);
+  // With as many tokens of others as it sends to them it has as much to do.
+  EXPECT_EQ(ForwardFlopsPerToken(rank, 64), ForwardFlopsPerToken(whole, 64));
+  const auto products = [](const ModelShape& shape) {
+    double flops = 0;
+    for (const Gemm& gemm : WeightGemms(shape, 256, 64, 2)) flops += gemm.Flops();
+    return flops;
+  };
+  EXPECT_DOUBLE_EQ(products(rank), products(whole));
+}
+
 ModelSpec Bert(const std::string& head, int64_t classes) {
   ModelSpec model;
   model.family = "bert";

@@ -51,11 +51,16 @@ bool IsHere(const ModelSpec& model, const StageShape& stage, const ParameterInfo
 ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence)
     : ModelShape(model, {model.layers, true, true}, ranks, sequence) {}
 
+ModelShape ModelShape::OfExpertRank(const ModelSpec& model, int64_t ranks) {
+  return {model, {model.layers, true, true}, 1, false, ranks};
+}
+
 ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t ranks,
-                       bool sequence)
+                       bool sequence, int64_t experts)
     : spec(model),
       tensor(ranks),
       sequence_parallel(sequence),
+      expert_ranks(experts),
       embeds(stage.first),
       has_head(stage.last) {
   spec.layers = stage.blocks;
@@ -86,17 +91,19 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
         trains_embeddings = true;
       }
     }
-    CountOf(counts, parameter.kind) += elements;
-    stored += in_memory;
-    if (parameter.matrix()) stored_matrices += in_memory;
     ParameterUses& uses = classifies || parameter.kind == ParameterKind::kClassifier ? head : body;
     uses.all += times * elements;
     if (backward || classifies) uses.backward += times * elements;
+    if (is_trained) uses.trained += times * elements;
+    if (!IsOnExpertRank(spec, parameter, expert_ranks)) continue;
+    CountOf(counts, parameter.kind) += elements;
+    stored += in_memory;
+    if (parameter.matrix()) stored_matrices += in_memory;
     if (is_trained) {
       trained += elements;
       stored_trained += in_memory;
+      if (parameter.expert >= 0) stored_trained_experts += in_memory;
       if (parameter.matrix()) stored_trained_matrices += in_memory;
-      uses.trained += times * elements;
     }
     const bool looked_up =
         parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);
@@ -116,6 +123,16 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   stored += factors;
   stored_trained += factors;
   stored_matrices += factors - factored;
+}
+
+int64_t ModelShape::ExpertRows() const {
+  if (spec.experts == 0) return 1;
+  const int64_t chosen = spec.experts_per_token;
+  if (expert_ranks == 1) return chosen;
+  const int64_t most = expert_ranks * std::min(chosen, spec.experts / expert_ranks);
+  if (spec.expert_capacity == 0) return most;
+  const double taken = spec.expert_capacity * static_cast<double>(chosen);
+  return std::min(most, static_cast<int64_t>(std::ceil(taken)));
 }
 
 int64_t HeadRows(const ModelShape& shape, int64_t tokens, int64_t sequence_length) {

@@ -48,18 +48,23 @@ struct ModelShape {
   /// that share each matrix, the one with most; `spec` is of all. `sequence`: they share the tokens
   /// between these, too.
   explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false);
+  /// Numbers of one of `ranks` ranks that share the experts; uses are of all.
+  static ModelShape OfExpertRank(const ModelSpec& model, int64_t ranks);
   /// The same of one stage of a pipeline, whose blocks are those of `spec`.
-  ModelShape(const ModelSpec& model, const StageShape& stage, int64_t tensor, bool sequence);
+  ModelShape(const ModelSpec& model, const StageShape& stage, int64_t tensor, bool sequence,
+             int64_t experts = 1);
 
   ModelSpec spec;
   int64_t tensor = 1;              ///< Ranks that share each matrix ...
   bool sequence_parallel = false;  ///< ... and the tokens between them.
+  int64_t expert_ranks = 1;        ///< Ranks that share the experts.
   bool embeds = true;              ///< What stands before the blocks is here ...
   bool has_head = true;            ///< ... and what stands after them.
   ParameterCounts counts;
-  int64_t trained = 0;          ///< Numbers that model.freeze leaves to be trained.
-  int64_t stored = 0;           ///< All numbers in memory, with factors and padded vocabulary.
-  int64_t stored_trained = 0;   ///< Those that have a gradient.
+  int64_t trained = 0;         ///< Numbers that model.freeze leaves to be trained.
+  int64_t stored = 0;          ///< All numbers in memory, with factors and padded vocabulary.
+  int64_t stored_trained = 0;  ///< Those that have a gradient.
+  int64_t stored_trained_experts = 0;  ///< Those of them that are of experts.
   int64_t stored_matrices = 0;  ///< Those whose type the precision says: of matrices and tables
                                 ///< that are not made of factors.
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
@@ -86,6 +91,11 @@ struct ModelShape {
     const int64_t columns = HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size;
     return PaddedVocabulary((columns + tensor - 1) / tensor);
   }
+
+  /// Rows that the experts of a rank work on for each token that it sees itself; 1 without experts.
+  /// Of ranks that share experts those at most that come from all: of each token as many choices as
+  /// a rank has experts, up to their capacity.
+  int64_t ExpertRows() const;
 
   /// Numbers that the optimizer updates.
   int64_t Updated() const { return trained - factored + factors; }

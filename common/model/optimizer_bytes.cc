@@ -33,10 +33,10 @@ int64_t StateNumbers(const OptimizerSpec& optimizer, const ParameterInfo& parame
 }
 
 /// What the optimizer updates: factors in the place of over-parameterised weights.
-std::vector<ParameterInfo> UpdatedParameters(const ModelSpec& model) {
+std::vector<ParameterInfo> UpdatedParameters(const ModelSpec& model, int64_t expert_ranks) {
   std::vector<ParameterInfo> updated;
   for (ParameterInfo& parameter : ParametersOf(model)) {
-    if (!IsTrained(model, parameter)) continue;
+    if (!IsTrained(model, parameter) || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
     if (!IsOverParameterized(model, parameter)) {
       updated.push_back(std::move(parameter));
       continue;
@@ -62,12 +62,13 @@ int64_t MuonWorkspace(const ModelSpec& model, const ParameterInfo& parameter, DT
 
 }  // namespace
 
-OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products) {
+OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
+                                int64_t expert_ranks) {
   const AveragingSpec& averaging = job.train.averaging;
   int64_t averages = averaging.kind == "lawa" ? averaging.window : 0;
   if (averaging.kind == "ema") averages = 1;
   OptimizerBytes bytes;
-  for (const ParameterInfo& parameter : UpdatedParameters(model)) {
+  for (const ParameterInfo& parameter : UpdatedParameters(model, expert_ranks)) {
     bytes.state +=
         kF32 * (StateNumbers(job.optimizer, parameter) + averages * parameter.Elements());
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {

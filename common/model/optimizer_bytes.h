@@ -14,7 +14,9 @@ struct OptimizerBytes {
 };
 
 /// What the optimizer of `job` and its averages of the weights take. `model` with vocab_size
-/// resolved; `products`: the type of the operands of matrix products.
-OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products);
+/// resolved; `products`: the type of the operands of matrix products; on one of `expert_ranks`
+/// ranks that share the experts.
+OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
+                                int64_t expert_ranks = 1);
 
 }  // namespace weft

@@ -261,6 +261,10 @@ bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter) {
   return of_tokens ? table != model.untied_classifier : !table;
 }
 
+bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int64_t ranks) {
+  return parameter.expert < model.experts / ranks;
+}
+
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
   return std::none_of(model.freeze.begin(), model.freeze.end(), [&](const std::string& pattern) {
     return GlobMatches(pattern, parameter.name);

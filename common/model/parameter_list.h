@@ -54,6 +54,9 @@ bool IsOutputProjection(const ParameterInfo& parameter);
 /// Whether the softmax is over the rows of this matrix: the token table, or one of its own.
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter);
 
+/// Whether a rank of so many that share the experts has the parameter; all have as many.
+bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int64_t ranks);
+
 /// Whether model.freeze leaves the parameter alone.
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);
 

@@ -16,6 +16,16 @@ int64_t ContextBytes(const MemoryInputs& inputs) {
           backward * BackwardTraffic(model, inputs.context, tokens, element).sent);
 }
 
+/// To experts and back, forward and backward, and forward once more where it is recomputed.
+int64_t ExchangedBytes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t replays =
+      inputs.remat.empty() ? inputs.recomputed_blocks : ReplayedBlocks(inputs.remat);
+  return inputs.accumulation_steps * (4 * model.layers + 2 * replays) * inputs.micro_batch *
+         inputs.sequence_length * model.experts_per_token * model.width *
+         ElementBytes(inputs.precision->activations);
+}
+
 }  // namespace
 
 RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
@@ -33,6 +43,11 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   switch (inputs.zero_stage) {
     case 0:
       traffic.all_reduced = gradients;
+      if (shape.expert_ranks > 1) {
+        traffic.experts_reduced = kF32 * shape.stored_trained_experts;
+        traffic.all_reduced -= traffic.experts_reduced;
+        traffic.exchanged = ExchangedBytes(inputs);
+      }
       break;
     case 3:
       traffic.reduce_scattered = passes * inputs.sharded.reduced_payload;

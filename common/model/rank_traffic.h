@@ -6,16 +6,20 @@
 
 namespace weft {
 
-/// Bytes that the ranks of a job that hold the same parameters exchange in one optimizer step, as
+/// Bytes that the ranks of a job that see different tokens exchange in one optimizer step, as
 /// payloads of their collectives: of n bytes a rank of g sends n (g-1)/g for a reduce-scatter or an
 /// all-gather, and twice that for an all-reduce. Scalars, and maxima of FP8 magnitudes, are not
-/// counted.
+/// counted, nor are the numbers of rows that go to experts.
 struct RankTraffic {
   int64_t all_reduced = 0;
   int64_t reduce_scattered = 0;  ///< Of the group of ranks that share (MemoryInputs::Sharers) ...
   int64_t gathered = 0;          ///< ... as this.
   int64_t between_groups = 0;    ///< All-reduced between ranks of groups that have the same parts.
   int64_t context_sent = 0;      ///< By a rank to those that share its sequences, for attention.
+  int64_t experts_reduced = 0;   ///< All-reduced between ranks that have the same experts.
+  /// Rows of tokens that a rank gives to experts, and gets of them, without a capacity: those whose
+  /// experts it has itself too. Of the others, an even share of g ranks, it sends (g-1)/g.
+  int64_t exchanged = 0;
 };
 
 RankTraffic TrafficOfStep(const MemoryInputs& inputs);

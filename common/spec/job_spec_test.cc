@@ -508,6 +508,53 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
               HasSubstr("model.expert_capacity needs model.experts"));
 }
 
+TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {
+  const auto shared = [](JobSpec& job) {
+    job.model.family = "llama";
+    job.model.experts = 6;
+    job.train.global_batch = 8;
+    job.resources.device = "cpu";
+    job.resources.ranks = 4;
+    job.resources.expert_parallel = 2;
+  };
+  const auto error = [&](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      shared(job);
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts(shared));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    shared(job);
+    job.resources.ranks = 0;  // the planner's choice
+  }));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.experts = 0; }),
+              HasSubstr("resources.expert_parallel 2 shares the experts of model.experts, and the "
+                        "model has none; hint: 1"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.expert_parallel = 4; }),
+              HasSubstr("resources.expert_parallel 4 must divide model.experts 6"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.ranks = 1; }),
+              HasSubstr("resources.expert_parallel 2 must divide resources.ranks 1"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 0;
+                job.train.global_batch = 9;
+              }),
+              HasSubstr("resources.expert_parallel 2 must divide train.global_batch 9"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.freeze = {"model.norm.weight"}; }),
+              HasSubstr("model.freeze"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.optimizer.groups.emplace_back().parameters = {"*.gate.*"}; }),
+      HasSubstr("optimizer.groups"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.gradient_noise_scale = true; }),
+              HasSubstr("train.gradient_noise_scale"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.local_steps = 4; }),
+              HasSubstr("train.local_steps"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 1; }),
+              HasSubstr("resources.zero_stage"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
+              HasSubstr("resources.tensor_parallel"));
+}
+
 TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
   const auto staged = [](JobSpec& job) {
     job.model.layers = 4;

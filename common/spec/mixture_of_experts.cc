@@ -5,8 +5,52 @@
 
 namespace weft {
 
+Status CheckExpertParallel(const JobSpec& job) {
+  const ResourceSpec& resources = job.resources;
+  const int64_t degree = resources.expert_parallel;
+  if (degree == 1) return OkStatus();
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  const std::string field = "resources.expert_parallel " + text(degree);
+  if (job.model.experts == 0) {
+    return InvalidError(field +
+                        " shares the experts of model.experts, and the model has none; hint: 1, "
+                        "which leaves the ranks data-parallel");
+  }
+  if (job.model.experts % degree != 0) {
+    return InvalidError(field + " must divide model.experts " + text(job.model.experts));
+  }
+  if (resources.ranks % degree != 0) {
+    return InvalidError(field + " must divide resources.ranks " + text(resources.ranks) +
+                        ", which see different sequences and share the experts");
+  }
+  const bool grows = job.train.batch_warmup_steps > 0;
+  const int64_t batch = grows ? job.train.batch_warmup_start : job.train.global_batch;
+  if (batch % degree != 0) {
+    return InvalidError(field + " must divide " +
+                        (grows ? "train.batch_warmup_start " : "train.global_batch ") +
+                        text(batch) + ": each of these ranks sees as many sequences");
+  }
+  const std::pair<const char*, bool> others[] = {
+      {"model.freeze, whose patterns name parameters that a rank may not have; hint: 1",
+       !job.model.freeze.empty()},
+      {"optimizer.groups, whose patterns name parameters that a rank may not have; hint: 1",
+       !job.optimizer.groups.empty()},
+      {"train.gradient_noise_scale, because the gradients of experts are those of several ranks; "
+       "hint: 1",
+       job.train.gradient_noise_scale},
+      {"train.local_steps, because these ranks compute every step together; hint: 1",
+       job.train.local_steps > 1},
+  };
+  for (const auto& [name, asked] : others) {
+    if (asked) return InvalidError(field + " does not go with " + name);
+  }
+  return OkStatus();
+}
+
 Status CheckMixtureOfExperts(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
+  const bool known = job.model.import_path.empty() || job.model.experts > 0;
+  if (known) WEFT_RETURN_IF_ERROR(CheckExpertParallel(job));
   if (job.model.experts == 0) return OkStatus();
   const std::string field = "model.experts " + std::to_string(job.model.experts);
   if (resources.device != "cpu") {

@@ -9,4 +9,7 @@ namespace weft {
 /// go with it. An imported model is looked at once its sizes are known.
 Status CheckMixtureOfExperts(const JobSpec& job);
 
+/// The same of resources.expert_parallel, with the sizes of the model known.
+Status CheckExpertParallel(const JobSpec& job);
+
 }  // namespace weft

@@ -49,6 +49,8 @@ std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResu
   if (option.context > 1) {
     text += "; " + std::to_string(option.context) + " ranks share each sequence";
   }
+  if (option.experts > 1)
+    text += "; " + std::to_string(option.experts) + " ranks share the experts";
   if (!result.times_from.empty()) text += "; times by " + result.times_from;
   std::string outside;
   for (const Extrapolation& each : OutsideMeasured(job, result, option)) {
@@ -62,7 +64,8 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   const ModelShape shape = ShapeOf(job);
   PlanCandidate candidate;
   Plan& plan = candidate.plan;
-  plan.mesh.data = option.data_ranks();
+  plan.mesh.data = option.data_ranks() / option.experts;
+  plan.mesh.expert = option.experts;
   plan.mesh.tensor = option.tensor;
   plan.mesh.context = option.context;
   plan.mesh.pipeline = option.pipeline;

@@ -503,6 +503,42 @@ TEST(PlanJob, RanksShareSequencesWhereTheJobSaysSo) {
   EXPECT_THAT(report->candidates[0].reason, HasSubstr("2 ranks share each sequence"));
 }
 
+TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.model.family = "llama";
+  job.model.experts = 8;
+  job.resources.device = "cpu";
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  const auto plan = [&](int64_t ranks, int64_t expert, double capacity) {
+    job.resources.ranks = ranks;
+    job.resources.expert_parallel = expert;
+    job.model.expert_capacity = capacity;
+    return Best(job, Cluster(1, 4, 32 * kGiB));
+  };
+  const Plan whole = plan(4, 1, 1), twos = plan(4, 2, 1), fours = plan(4, 4, 1);
+  EXPECT_EQ(twos.mesh.data, 2);
+  EXPECT_EQ(twos.mesh.expert, 2);
+  EXPECT_EQ(fours.mesh.data, 1);
+  EXPECT_EQ(fours.mesh.expert, 4);
+  EXPECT_EQ(fours.accumulation_steps, whole.accumulation_steps) << "all see different sequences";
+  const auto& all = whole.prediction.memory_per_rank;
+  const auto& part = fours.prediction.memory_per_rank;
+  const ModelShape shape = ShapeOf(job), of_rank = ModelShape::OfExpertRank(shape.spec, 4);
+  EXPECT_EQ(part.optimizer_bytes, 8 * of_rank.trained);
+  EXPECT_EQ(part.gradients_bytes, 4 * of_rank.stored_trained);
+  EXPECT_LT(part.parameters_bytes, all.parameters_bytes);
+  EXPECT_EQ(part.activations_bytes, all.activations_bytes) << "full experts take no more";
+  EXPECT_GT(plan(4, 4, 0).prediction.memory_per_rank.activations_bytes, part.activations_bytes)
+      << "all tokens of all ranks may come";
+  EXPECT_LT(fours.prediction.time.optimizer_seconds, whole.prediction.time.optimizer_seconds);
+  EXPECT_GT(fours.prediction.time.exposed_communication_seconds, 0);
+  EXPECT_EQ(plan(0, 2, 1).mesh.expert, 2);
+  job.resources.expert_parallel = 3;
+  EXPECT_EQ(PlanJob(job, Cluster(1, 4, 32 * kGiB)).status().code(), StatusCode::kInvalid);
+}
+
 TEST(PlanJob, StagesAreCutPlacedAndPricedWhereTheJobSaysSo) {
   JobSpec job = SmallJob();
   job.resources.ranks = 4;

@@ -133,10 +133,11 @@ class Searcher {
     return it->second.steps.empty() ? nullptr : &it->second;
   }
 
-  /// Ranks that share matrices update their parts of them.
+  /// Ranks that share matrices, or experts, update their parts of them.
   static OptimizerBytes OptimizerOfRank(const JobSpec& job, const ModelShape& shape,
                                         const PrecisionRecipe& precision) {
-    OptimizerBytes bytes = OptimizerBytesOf(shape.spec, job, precision.products);
+    OptimizerBytes bytes =
+        OptimizerBytesOf(shape.spec, job, precision.products, shape.expert_ranks);
     if (shape.tensor == 1) return bytes;
     const double part = static_cast<double>(shape.Updated()) /
                         static_cast<double>(ModelShape(shape.spec).Updated());
@@ -225,6 +226,7 @@ class Searcher {
     if (Offloads(job_.resources)) return {1};
     std::vector<int64_t> choices;
     for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
+      if (data % shape_.expert_ranks != 0) continue;
       const int64_t ranks = data * replica();
       if (data > 1 && data % std::max<int64_t>(job_.resources.zero_shard_ranks, 1) != 0) continue;
       if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
@@ -354,6 +356,7 @@ class Searcher {
     option.tensor = tensor_;
     option.pipeline = pipeline_;
     option.context = context_.ranks;
+    option.experts = shape_.expert_ranks;
     option.ranks_per_worker = spread;
     option.micro_batch = micro;
     option.accumulation_steps = job_.train.global_batch / (option.data_ranks() * micro);
@@ -541,6 +544,9 @@ class Searcher {
 ModelShape ShapeOfRank(const JobSpec& job) {
   const int64_t tensor = job.resources.tensor_parallel;
   ModelShape shape = ShapeOf(job);
+  if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
+    return ModelShape::OfExpertRank(shape.spec, experts);
+  }
   if (tensor == 1) return shape;
   const double masked_share = shape.masked_share;
   shape = ModelShape(shape.spec, tensor, job.resources.sequence_parallel);

@@ -19,6 +19,7 @@ struct Option {
   int64_t tensor = 1;            ///< Of them share each matrix.
   int64_t pipeline = 1;          ///< Stages that so many ranks have each.
   int64_t context = 1;           ///< Ranks that share each sequence.
+  int64_t experts = 1;           ///< Of those that see different sequences, share the experts.
   int64_t ranks_per_worker = 1;  ///< At most so many on each.
   int64_t threads = 1;
   int64_t micro_batch = 1;

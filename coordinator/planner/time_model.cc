@@ -84,6 +84,24 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Rate
          backward * exposed(BackwardTraffic(model, inputs.context, inputs.tokens, element), 5);
 }
 
+/// What ranks that share experts send each other in a pass, where tokens are spread evenly: to
+/// experts and back in each layer, forward and backward, and once more where a block is recomputed.
+/// Before that they agree on how many. Nothing runs beside it.
+double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t ranks = inputs.shape.expert_ranks;
+  const double others = D(ranks - 1);
+  const double bytes = others / D(ranks) *
+                       D(inputs.tokens * model.experts_per_token * model.width *
+                         ElementBytes(inputs.precision->activations));
+  const double link = rates.LinkBytesPerSecond(ranks <= inputs.ranks_on_worker);
+  // A message for each expert of another rank.
+  const double messages = others * D(model.experts / ranks);
+  const double forward = D(model.layers + inputs.recomputed_blocks);
+  return 2 * (forward + D(model.layers)) * (bytes / link + messages * kSecondsPerMessage) +
+         forward * others * kSecondsPerMessage;
+}
+
 /// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
 /// FLOPs: each takes as long as so many of a product in f32 (Philox, a block for 8 weights).
 double SecondsOfDraws(const ModelSpec& model, double product_flops, const RateModel& rates,
@@ -286,7 +304,10 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
         exposed(backward + between, pass.backward_gemm_seconds);
   } else if (inputs.ranks > 1) {
-    const double bytes = 4 * trained;
+    // Those of experts that ranks share are reduced among fewer ranks.
+    const bool shares_experts = inputs.shape.expert_ranks > 1;
+    const double of_experts = shares_experts ? 4 * D(inputs.shape.stored_trained_experts) : 0;
+    const double bytes = 4 * trained - of_experts;
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     // Of updates that are shared, parameters come back, with nothing beside them.
     const bool shares = inputs.sharers > 1;
@@ -295,7 +316,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
     const double gathering = shares ? scatter : 0;
     const double reducing = shares ? scatter : 2 * scatter;
     const double between =
-        2 * ScatterSeconds(inputs.Groups(), bytes / D(inputs.sharers), buckets, wire);
+        2 * ScatterSeconds(inputs.Groups(), bytes / D(inputs.sharers), buckets, wire) +
+        2 * ScatterSeconds(inputs.ranks / inputs.shape.expert_ranks, of_experts,
+                           of_experts / D(inputs.bucket_bytes), wire);
     // Where gradients are shared out too, every pass reduces, else the last one alone; its last
     // bucket has nothing to hide behind.
     const auto exposed = [&](double communicating) {
@@ -308,6 +331,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   }
   if (inputs.context.ranks > 1) {
     time.exposed_communication_seconds += passes * ContextSeconds(inputs, pass, rates);
+  }
+  if (inputs.shape.expert_ranks > 1) {
+    time.exposed_communication_seconds += passes * ExpertSeconds(inputs, rates);
   }
   if (const int64_t tensor = inputs.shape.tensor; tensor > 1) {
     // Each layer sums the residual stream twice forward and twice backward, and twice more when it

@@ -27,6 +27,9 @@ struct Way {
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::string family = "gpt2";
+  int64_t expert = 1;  ///< Of a model whose tokens go to all experts.
+
+  int64_t replicas() const { return data * expert; }
 };
 
 void PrintTo(const Way& way, std::ostream* out) {
@@ -48,13 +51,15 @@ std::vector<Way> Ways() {
       {.name = "interleaved", .pipeline = 2, .schedule = "interleaved", .chunks = 2},
       {.name = "dataAndTensor", .data = 2, .tensor = 2},
       {.name = "all", .data = 2, .tensor = 2, .pipeline = 2},
+      {.name = "expert", .family = "llama", .expert = 2},
+      {.name = "dataAndExpert", .data = 2, .family = "llama", .expert = 2},
   };
 }
 
 JobSpec JobOfWay(const Way& way) {
   JobSpec job = JobOf(Combination(Axes().size(), 0));
   ResourceSpec& resources = job.resources;
-  resources.ranks = way.data * way.tensor * way.pipeline;
+  resources.ranks = way.replicas() * way.tensor * way.pipeline;
   resources.tensor_parallel = way.tensor;
   resources.sequence_parallel = way.sequence;
   resources.pipeline_parallel = way.pipeline;
@@ -63,6 +68,10 @@ JobSpec JobOfWay(const Way& way) {
   resources.zero_stage = way.zero_stage;
   resources.micro_batch = 1;
   job.model.family = way.family;
+  if (way.expert > 1) {
+    resources.expert_parallel = way.expert;
+    job.model.experts = job.model.experts_per_token = 4;
+  }
   job.train.steps = kSteps;
   return job;
 }
@@ -78,7 +87,7 @@ class Accounting : public ::testing::TestWithParam<Way> {
     ASSERT_TRUE(training.ok()) << training.status().message();
     training_ = *training;
     // As many tokens in a pass of one replica, and as many passes.
-    passes_ = static_cast<double>(job_.train.global_batch / GetParam().data);
+    passes_ = static_cast<double>(job_.train.global_batch / GetParam().replicas());
     stream_ = static_cast<double>(SequenceLength(job_) * job_.model.width) * sizeof(float);
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
@@ -107,7 +116,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
   const Way& way = GetParam();
   for (size_t rank = 0; rank < training_.ranks.size(); ++rank) {
     SCOPED_TRACE(rank);
-    if (way.data > 1 && way.pipeline == 1) {
+    if (way.data > 1 && way.pipeline == 1 && way.expert == 1) {
       MemoryInputs inputs;
       inputs.shape = ModelShape(job_.model, way.tensor, way.sequence);
       inputs.precision = &PrecisionOf("fp32");
@@ -125,6 +134,26 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       const double others = static_cast<double>(way.data - 1) / static_cast<double>(way.data);
       ExpectNear("sent", Counted(rank, "data", "reduce-scatter", &CollectiveUse::sent_bytes),
                  others * static_cast<double>(traffic.reduce_scattered));
+    }
+    if (way.expert > 1) {
+      MemoryInputs inputs;
+      inputs.shape = ModelShape::OfExpertRank(job_.model, way.expert);
+      inputs.precision = &PrecisionOf("fp32");
+      inputs.sequence_length = SequenceLength(job_);
+      inputs.accumulation_steps = static_cast<int64_t>(passes_);
+      inputs.ranks = way.replicas();
+      const RankTraffic traffic = TrafficOfStep(inputs);
+      ExpectNear("all-reduce",
+                 Counted(rank, way.data > 1 ? "expert and data" : "expert", "all-reduce"),
+                 static_cast<double>(traffic.all_reduced));
+      ExpectNear("all-reduce of experts", Counted(rank, "data", "all-reduce"),
+                 way.data > 1 ? static_cast<double>(traffic.experts_reduced) : 0);
+      ExpectNear("rows", Counted(rank, "expert", "send and receive"),
+                 static_cast<double>(traffic.exchanged));
+      const double others = static_cast<double>(way.expert - 1) / static_cast<double>(way.expert);
+      ExpectNear("sent rows",
+                 Counted(rank, "expert", "send and receive", &CollectiveUse::sent_bytes),
+                 others * static_cast<double>(traffic.exchanged));
     }
     if (way.tensor > 1 && way.pipeline == 1) {
       // Shoeybi et al. 2019, and Korthikanti et al. 2022 with sequence: two of the residual stream

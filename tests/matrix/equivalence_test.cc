@@ -34,7 +34,7 @@ Combination Twin(const Combination& combination) {
   return Without(combination, [](Effect effect) { return effect == Effect::kSameBits; });
 }
 
-class EquivalenceMatrix : public ::testing::TestWithParam<int> {
+class EquivalenceOfMeshes : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = ::testing::TempDir() + "weft_matrix_XXXXXX";
@@ -43,6 +43,11 @@ class EquivalenceMatrix : public ::testing::TestWithParam<int> {
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 
+  std::string root_;
+};
+
+class EquivalenceMatrix : public EquivalenceOfMeshes, public ::testing::WithParamInterface<int> {
+ protected:
   std::string NewFolder() { return root_ + "/" + std::to_string(++folders_); }
 
   /// Losses of the whole training; made once.
@@ -56,7 +61,6 @@ class EquivalenceMatrix : public ::testing::TestWithParam<int> {
     return entry->second;
   }
 
-  std::string root_;
   int folders_ = 0;
   std::map<Combination, std::vector<double>> losses_;
 };
@@ -105,6 +109,31 @@ TEST_P(EquivalenceMatrix, ATrainingGoesOnInAnotherWay) {
       }
     }
   }
+}
+
+// Each of these meshes has the experts elsewhere.
+TEST_F(EquivalenceOfMeshes, ExpertsMoveBetweenRanks) {
+  JobSpec job = JobOf(Combination(Axes().size(), 0));
+  job.model.family = "llama";
+  job.model.experts = 4;
+  job.model.expert_capacity = 1;
+  job.train.eval_every_steps = 5;
+  const auto train = [&](int64_t ranks, int64_t expert, int64_t last_step) {
+    job.resources.ranks = ranks;
+    job.resources.expert_parallel = expert;
+    const auto training = Train(job, root_, last_step);
+    EXPECT_TRUE(training.ok()) << training.status().message();
+    return training.ok() ? training->losses : std::vector<double>();
+  };
+  std::vector<double> losses;
+  int64_t step = 0;
+  for (const auto& [ranks, expert] :
+       std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {4, 4}, {4, 2}, {2, 1}, {4, 4}}) {
+    const std::vector<double> more = train(ranks, expert, step += 2);
+    losses.insert(losses.end(), more.begin(), more.end());
+  }
+  EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok());
+  ExpectNear(losses, train(1, 1, 10));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, EquivalenceMatrix, ::testing::Range(0, kShards));

@@ -51,6 +51,13 @@ Choice Context(const std::string& method, int64_t ranks) {
           }};
 }
 
+Choice Experts(int64_t ranks) {
+  return {"expert " + std::to_string(ranks), Effect::kSameNumbers, [=](JobSpec& job) {
+            AddRanks(job.resources, ranks);
+            job.resources.expert_parallel = ranks;
+          }};
+}
+
 Choice Zero(int64_t stage, Effect effect) {
   return {"zero_stage " + std::to_string(stage), effect,
           [=](JobSpec& job) { job.resources.zero_stage = stage; }};
@@ -92,6 +99,13 @@ std::vector<Axis> MakeAxes() {
         [](JobSpec& job) {
           job.model.family = "llama";
           job.model.kv_heads = 2;
+        }},
+       {"mixtral", Effect::kOwnTraining,
+        [](JobSpec& job) {
+          job.model.family = "llama";
+          job.model.kv_heads = 2;
+          job.model.experts = 4;
+          job.model.router_aux_loss = 0;  // of a micro-batch, whose sizes differ
         }}},
       {{"data 1", Effect::kSameNumbers, Nothing}, Data(2), Data(4)},
       {{"tensor 1", Effect::kSameNumbers, Nothing},
@@ -108,6 +122,7 @@ std::vector<Axis> MakeAxes() {
        Context("ring", 2),
        Context("ring", 4),
        Context("ulysses", 2)},
+      {{"expert 1", Effect::kSameNumbers, Nothing}, Experts(2), Experts(4)},
       {{"zero_stage 0", Effect::kSameBits, Nothing},
        Zero(1, Effect::kSameBits),
        Zero(2, Effect::kSameNumbers),

@@ -256,6 +256,7 @@ void Metrics::BeginRun(const std::string& name, int64_t epoch, const v1::Plan& p
                                                   {"tp", std::to_string(mesh.tensor())},
                                                   {"pp", std::to_string(mesh.pipeline())},
                                                   {"cp", std::to_string(mesh.context())},
+                                                  {"ep", std::to_string(mesh.expert())},
                                                   {"zero", std::to_string(plan.zero_stage())},
                                                   {"precision", plan.precision()}});
   run.plan_info->Set(1);

@@ -28,6 +28,7 @@ using engine::CheckpointProgress;
 constexpr engine::AxisSet kTensorAxis = {engine::MeshAxis::kTensor};
 constexpr engine::AxisSet kPipelineAxis = {engine::MeshAxis::kPipeline};
 constexpr engine::AxisSet kContextAxis = {engine::MeshAxis::kContext};
+constexpr engine::AxisSet kExpertAxis = {engine::MeshAxis::kExpert};
 
 using std::chrono::steady_clock;
 
@@ -134,15 +135,16 @@ Status Attempt::Join() {
   options.device = context_.stream.device;
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
   WEFT_ASSIGN_OR_RETURN(
-      groups_,
-      engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
-                               {kTensorAxis, engine::kGradientAxes, kPipelineAxis, kContextAxis}));
+      groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
+                                        {kTensorAxis, engine::kGradientAxes, kPipelineAxis,
+                                         kContextAxis, kExpertAxis, engine::kSameExpertAxes}));
   if (engine::Collective* ranks = groups_.Along(kTensorAxis)) {
     tensor_.emplace(ranks, spec_.plan.sequence_parallel);
   }
   if (engine::Collective* ranks = groups_.Along(kContextAxis)) {
     sequences_.emplace(ranks, spec_.job.resources.context_method);
   }
+  if (engine::Collective* ranks = groups_.Along(kExpertAxis)) experts_.emplace(ranks);
   if (engine::Collective* stages = groups_.Along(kPipelineAxis)) {
     WEFT_ASSIGN_OR_RETURN(pipeline_,
                           engine::PipelineParallel::New(
@@ -162,15 +164,16 @@ int64_t Attempt::saving_rank() const {
     return saving_ranks();
   }
   const int64_t stage = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline);
-  return (stage * shards + shard) * spec_.plan.mesh.tensor +
+  const int64_t experts = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kExpert);
+  return ((stage * shards + shard) * spec_.plan.mesh.expert + experts) * spec_.plan.mesh.tensor +
          layout.CoordinateOf(spec_.rank, engine::MeshAxis::kTensor);
 }
 
 Result<int64_t> Attempt::CountParameters() {
   const engine::ParameterSet& parameters = model_->parameters();
-  if (pipeline_ == nullptr) return parameters.ElementCount();
   std::array<double, 1> count = {static_cast<double>(parameters.ElementCount())};
-  WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(count));
+  if (experts_) WEFT_RETURN_IF_ERROR(engine::SumScalars(experts_->group(), count));
+  if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(count));
   return static_cast<int64_t>(count[0]);
 }
 
@@ -190,18 +193,20 @@ Status Attempt::BuildModel() {
   engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
   if (tensor_) options.tensor = &*tensor_;
   if (sequences_) options.context = &*sequences_;
+  if (experts_) options.experts = &*experts_;
   if (pipeline_ != nullptr) {
     WEFT_ASSIGN_OR_RETURN(options.pipeline, engine::PipelinePartOf(spec_.plan, pipeline_->rank(),
                                                                    spec_.job.model.layers));
   }
   const engine::MeshLayout layout(spec_.plan.mesh);
-  const int64_t replica = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
+  const int64_t replica = layout.ReplicaOf(spec_.rank);
   options.update_rank = replica % ShardRanks(spec_.plan);
   WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
   WEFT_ASSIGN_OR_RETURN(
       reducer_, engine::NewReducer(context_, spec_.plan, groups_.Along(engine::kGradientAxes),
-                                   &model_->parameters(), options.precision->products));
+                                   &model_->parameters(), options.precision->products,
+                                   groups_.Along(engine::kSameExpertAxes)));
   if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
   offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters());
   WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
@@ -213,6 +218,7 @@ Status Attempt::BuildModel() {
                                                         .rank = replica,
                                                         .tensor = options.tensor,
                                                         .sequences = options.context,
+                                                        .experts = options.experts,
                                                         .pipeline = pipeline_.get()}));
   return OkStatus();
 }
@@ -448,6 +454,7 @@ Result<bool> Attempt::OnAnyRank(bool own) {
   std::array<double, 1> sum = {own ? 1.0 : 0.0};
   if (shares_updates()) WEFT_RETURN_IF_ERROR(reducer_->SumOverParts(sum));
   if (tensor_) WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
+  if (experts_) WEFT_RETURN_IF_ERROR(engine::SumScalars(experts_->group(), sum));
   if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(sum));
   return sum[0] > 0;
 }

@@ -11,6 +11,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
 #include "worker/engine/nn/context_parallel.h"
+#include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/tensor_parallel.h"
 #include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
@@ -60,7 +61,8 @@ class Attempt {
   /// So many ranks hold a part of the state each, which they save; the others hold the same parts
   /// as they.
   int64_t saving_ranks() const {
-    return ShardRanks(spec_.plan) * spec_.plan.mesh.tensor * spec_.plan.mesh.pipeline;
+    return ShardRanks(spec_.plan) * spec_.plan.mesh.tensor * spec_.plan.mesh.expert *
+           spec_.plan.mesh.pipeline;
   }
   /// The number of this rank among them, the first stage first; that of no rank for others.
   int64_t saving_rank() const;
@@ -72,7 +74,7 @@ class Attempt {
   Status Join();
   Status AgreeOnData();
   Status BuildModel();
-  /// Of the whole network, of which stages have parts.
+  /// Of the whole network, of which ranks with other stages or experts have parts.
   Result<int64_t> CountParameters();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
@@ -113,6 +115,7 @@ class Attempt {
   engine::MeshGroups groups_;
   std::optional<engine::TensorParallel> tensor_;      ///< None where this rank has whole matrices.
   std::optional<engine::ContextParallel> sequences_;  ///< None where it has whole sequences.
+  std::optional<engine::ExpertParallel> experts_;     ///< None where it has all experts.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
   CollectiveBooks books_;                               ///< Of all groups of this rank.
   std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.

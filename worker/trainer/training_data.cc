@@ -26,9 +26,8 @@ using engine::BatchSource;
 engine::RangesOfStep RangesOfRank(const AttemptSpec& spec) {
   const int64_t size = spec.plan.micro_batch;
   const engine::MeshLayout layout(spec.plan.mesh);
-  return [schedule = BatchSchedule(spec.job.train),
-          rank = layout.CoordinateOf(spec.rank, engine::MeshAxis::kData), size,
-          ranks = spec.plan.mesh.data](int64_t step) {
+  return [schedule = BatchSchedule(spec.job.train), rank = layout.ReplicaOf(spec.rank), size,
+          ranks = layout.degree(engine::kSequenceAxes)](int64_t step) {
     const int64_t micro_batches = schedule.At(step) / (size * ranks);
     std::vector<engine::SequenceRange> ranges;
     for (int64_t k = 0; k < micro_batches; ++k) {

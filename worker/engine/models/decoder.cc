@@ -40,6 +40,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
   const auto block = [&](int64_t index) {
     TransformerBlockOptions own = family.block(index);
     own.attention.context = options.context;
+    if (own.experts) own.experts->ranks = options.experts;
     return own;
   };
   std::vector<BlockStack> stacks;
@@ -112,6 +113,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       parameters_.SetSharedByStages(tokens_, part_.first);
     }
   }
+  if (options.experts != nullptr) SetExpertRank(*options.experts, parameters_);
   if (tensor_ == nullptr) return;
   parameters_.SetTensorRank(tensor_->rank(), tensor_->sequence());
   if (positions_ >= 0) parameters_.SetSeesAllRows(positions_);

@@ -117,10 +117,19 @@ Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
 }
 
 Status ValidateExperts(const Context& context, const ModelSpec& spec, const ModelOptions& options) {
-  if (spec.experts == 0) return OkStatus();
+  const int64_t ranks = options.experts == nullptr ? 1 : options.experts->degree();
+  if (spec.experts == 0 && ranks == 1) return OkStatus();
   const std::string named = "model.experts " + Text(spec.experts);
   if (context.stream.device.type == DeviceType::kCuda) {
     return UnavailableError(named + " are for CPUs; hint: resources.device cpu");
+  }
+  if (spec.experts == 0 || spec.experts % ranks != 0) {
+    return InvalidError(named + " cannot be shared by " + Text(ranks) +
+                        " ranks; hint: a multiple of them, or resources.expert_parallel 1");
+  }
+  if (ranks > 1 && !spec.freeze.empty()) {
+    return InvalidError("model.freeze does not go with " + Text(ranks) +
+                        " ranks that share the experts; hint: resources.expert_parallel 1");
   }
   if (options.precision->fp8_blocks || options.tensor != nullptr || options.context != nullptr ||
       options.pipeline || options.update_ranks > 1 || options.offload ||

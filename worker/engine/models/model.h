@@ -12,6 +12,7 @@
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/context_parallel.h"
+#include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/pipeline_part.h"
 #include "worker/engine/nn/token_batch.h"
@@ -49,6 +50,9 @@ struct ModelOptions {
 
   /// Ranks that share each sequence, or none; outlives the model.
   const ContextParallel* context = nullptr;
+
+  /// Ranks that share the experts, or none; outlives the model.
+  const ExpertParallel* experts = nullptr;
 
   /// What of the network is here, where other ranks of a pipeline have the rest.
   std::optional<PipelinePart> pipeline = std::nullopt;

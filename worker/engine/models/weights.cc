@@ -84,7 +84,7 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
     WEFT_RETURN_IF_ERROR(round_waiting());
     if (model.parameters().of_stage() && !model.parameters().Find(tensor.parameter).ok()) {
-      // Another stage's: read and forgotten.
+      // Another rank's: read and forgotten.
       int64_t count = 1;
       for (const int64_t extent : tensor.shape) count *= extent;
       floats.resize(static_cast<size_t>(count));

@@ -29,17 +29,20 @@ struct MixtureOfExperts::Saved {
   Tensor chosen;                ///< [count, per_token] i32
   Tensor weights;               ///< [count, per_token] f32
   Tensor places;                ///< [count, per_token] i32
-  std::vector<int64_t> wanted;  ///< By expert: how many tokens have chosen it ...
-  std::vector<int64_t> taken;   ///< ... and how many of them it takes.
-  Tensor inputs;                ///< [rows of all experts, width]
-  std::vector<Tensor> before;   ///< By expert: [its rows, 2 * inner]
-  Tensor results;               ///< As inputs.
+  std::vector<int64_t> wanted;  ///< By expert: how many tokens have chosen it.
+  ExpertRows rows;
+  std::vector<int64_t> counts;  ///< Of rows, by expert here.
+  Tensor inputs;                ///< [received rows, width]
+  std::vector<Tensor> before;   ///< By expert here: [its rows, 2 * inner]
+  Tensor results;               ///< [sent rows, width]
 };
 
 MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& o,
                                    const ProductOptions& products)
     : options_(o), router_(parameters, Layer({{o.name + ".gate", o.experts}}, o.width), products) {
-  for (int64_t e = 0; e < o.experts; ++e) {
+  const int64_t here = o.ranks == nullptr ? o.experts : o.experts / o.ranks->degree();
+  const int64_t first = o.ranks == nullptr ? 0 : o.ranks->rank() * here;
+  for (int64_t e = first; e < first + here; ++e) {
     const std::string name = o.name + ".experts." + std::to_string(e);
     experts_.push_back(
         {{parameters,
@@ -103,19 +106,34 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
        .wanted_count = wanted,
        .taken_count = taken}));
   saved.wanted = Numbers(wanted);
-  saved.taken = Numbers(taken);
-  const int64_t count = std::accumulate(saved.taken.begin(), saved.taken.end(), int64_t{0});
-  WEFT_ASSIGN_OR_RETURN(Tensor inputs,
-                        Tensor::New(context, tape.component(), x.dtype(), {count, options_.width}));
-  WEFT_RETURN_IF_ERROR(kernels::GatherRows(context.stream, {x, rows.Elements(0, count), inputs}));
+  const ExpertParallel* ranks = options_.ranks;
+  if (ranks == nullptr) {
+    saved.counts = Numbers(taken);
+    saved.rows = {saved.counts, saved.counts};
+  } else {
+    WEFT_ASSIGN_OR_RETURN(saved.rows, ranks->Agree(context, Numbers(taken)));
+    for (auto of = saved.rows.received.begin(); of != saved.rows.received.end();
+         of += ranks->degree()) {
+      saved.counts.push_back(std::accumulate(of, of + ranks->degree(), int64_t{0}));
+    }
+  }
+  const int64_t sent = saved.rows.SentRows(), width = options_.width;
+  const Component component = ranks == nullptr ? tape.component() : Component::kWorkspace;
+  WEFT_ASSIGN_OR_RETURN(Tensor own, Tensor::New(context, component, x.dtype(), {sent, width}));
+  WEFT_RETURN_IF_ERROR(kernels::GatherRows(context.stream, {x, rows.Elements(0, sent), own}));
+  if (ranks == nullptr) return own;
+  WEFT_ASSIGN_OR_RETURN(Tensor inputs, Tensor::New(context, tape.component(), x.dtype(),
+                                                   {saved.rows.ReceivedRows(), width}));
+  WEFT_RETURN_IF_ERROR(ranks->ToExperts(context, saved.rows, own, inputs));
   return inputs;
 }
 
-Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, Saved& saved) const {
+Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, Saved& saved,
+                                    const Tensor& results) const {
   const int64_t inner = options_.inner;
   int64_t first = 0;
   for (size_t e = 0; e < experts_.size(); ++e) {
-    const int64_t count = saved.taken[e];
+    const int64_t count = saved.counts[e];
     WEFT_ASSIGN_OR_RETURN(Tensor before,
                           experts_[e].up.Apply(context, tape, saved.inputs.Rows(first, count)));
     WEFT_ASSIGN_OR_RETURN(
@@ -123,7 +141,7 @@ Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, Saved& s
     WEFT_RETURN_IF_ERROR(kernels::SwiGluForward(
         context.stream, {before.Columns(0, inner), before.Columns(inner, inner), active}));
     WEFT_RETURN_IF_ERROR(
-        experts_[e].down.ApplyTo(context, tape, active, saved.results.Rows(first, count)));
+        experts_[e].down.ApplyTo(context, tape, active, results.Rows(first, count)));
     saved.before.push_back(std::move(before));
     first += count;
   }
@@ -138,9 +156,18 @@ Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Valu
   logits.tensor = {};
   WEFT_ASSIGN_OR_RETURN(saved->inputs, Dispatch(context, tape, x.tensor, *saved));
   const DType dtype = x.tensor.dtype();
-  WEFT_ASSIGN_OR_RETURN(saved->results,
-                        Tensor::New(context, tape.component(), dtype, saved->inputs.shape()));
-  WEFT_RETURN_IF_ERROR(RunExperts(context, tape, *saved));
+  const auto new_results = [&](Component component, int64_t rows) {
+    return Tensor::New(context, component, dtype, {rows, options_.width});
+  };
+  WEFT_ASSIGN_OR_RETURN(saved->results, new_results(tape.component(), saved->rows.SentRows()));
+  if (options_.ranks == nullptr) {
+    WEFT_RETURN_IF_ERROR(RunExperts(context, tape, *saved, saved->results));
+  } else {
+    WEFT_ASSIGN_OR_RETURN(Tensor there,
+                          new_results(Component::kWorkspace, saved->rows.ReceivedRows()));
+    WEFT_RETURN_IF_ERROR(RunExperts(context, tape, *saved, there));
+    WEFT_RETURN_IF_ERROR(options_.ranks->FromExperts(context, saved->rows, there, saved->results));
+  }
   for (const Expert& expert : experts_) {
     expert.up.Use(tape);
     expert.down.Use(tape);
@@ -162,13 +189,13 @@ Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Valu
 // In the places of what is saved: the gradients of gate and up in that of their values, and of the
 // inputs in that of the results'.
 Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved& saved,
-                                            bool for_input) const {
+                                            const Tensor& gradients, bool for_input) const {
   const int64_t inner = options_.inner;
   int64_t first = 0;
   for (size_t e = 0; e < experts_.size(); ++e) {
     const Expert& expert = experts_[e];
-    const int64_t count = saved.taken[e];
-    const Tensor rows = saved.results.Rows(first, count), before = saved.before[e];
+    const int64_t count = saved.counts[e];
+    const Tensor rows = gradients.Rows(first, count), before = saved.before[e];
     const Tensor gate = before.Columns(0, inner), up = before.Columns(inner, inner);
     Tensor active;
     if (count > 0) {
@@ -222,7 +249,17 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
                          .dlogits = dlogits}));
     WEFT_RETURN_IF_ERROR(tape.AddGradient(context, logits_node, std::move(dlogits)));
   }
-  WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, for_input));
+  if (options_.ranks == nullptr) {
+    WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, saved.results, for_input));
+  } else {
+    WEFT_ASSIGN_OR_RETURN(Tensor there,
+                          Tensor::New(context, Component::kWorkspace, dtype, saved.inputs.shape()));
+    WEFT_RETURN_IF_ERROR(options_.ranks->ToExperts(context, saved.rows, saved.results, there));
+    WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, there, for_input));
+    if (for_input) {
+      WEFT_RETURN_IF_ERROR(options_.ranks->FromExperts(context, saved.rows, there, saved.results));
+    }
+  }
   if (!for_input) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(
       Tensor dx, Tensor::New(context, Component::kWorkspace, dtype, {count, options_.width}));

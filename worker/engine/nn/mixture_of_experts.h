@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/linear.h"
 
 namespace weft::engine {
@@ -12,11 +13,13 @@ struct MixtureOfExpertsOptions {
   std::string
       name;  ///< Parameters are `name`.gate.weight and `name`.experts.0.w1.weight and so on.
   int64_t width = 0;
-  int64_t inner = 0;  ///< Of each expert.
-  int64_t experts = 0;
+  int64_t inner = 0;    ///< Of each expert.
+  int64_t experts = 0;  ///< On all ranks.
   int64_t per_token = 2;
   double capacity = 0;  ///< Tokens that an expert takes in training, over their mean; 0: all.
   double balance = 0;   ///< Weight of the loss of load balancing.
+  /// That share the experts, or none; outlives the mixture.
+  const ExpertParallel* ranks = nullptr;
 };
 
 /// A mixture of experts as Mixtral has it (Jiang et al. 2024, arXiv 2401.04088): a router gives
@@ -33,7 +36,8 @@ class MixtureOfExperts {
 
   /// [count, width] -> the same. Keeps x, what went to the experts, their values before the
   /// activation and their results. In training an expert takes its first tokens, up to its
-  /// capacity; in evaluation all.
+  /// capacity; in evaluation all. Ranks that share the experts call it together, each with rows of
+  /// its own; capacity and balance are of these.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
 
  private:
@@ -46,18 +50,20 @@ class MixtureOfExperts {
   struct Saved;
 
   Status Route(Context& context, const Tape& tape, const Tensor& logits, Saved& saved) const;
-  /// Copies of the rows of `x` in the order of the experts that take them.
+  /// What the experts here read: copies of rows of `x`, and of the other ranks'.
   Result<Tensor> Dispatch(Context& context, const Tape& tape, const Tensor& x, Saved& saved) const;
-  Status RunExperts(Context& context, const Tape& tape, Saved& saved) const;
-  /// saved.results hold the gradients of results, which become those of what the experts read.
-  Status RunExpertsBackward(Context& context, Tape& tape, Saved& saved, bool for_input) const;
+  /// What they make of it.
+  Status RunExperts(Context& context, const Tape& tape, Saved& saved, const Tensor& results) const;
+  /// `gradients` of that become those of what the experts read.
+  Status RunExpertsBackward(Context& context, Tape& tape, Saved& saved, const Tensor& gradients,
+                            bool for_input) const;
   Status Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node, int32_t x_node,
                   Tensor dy) const;
   bool Trains(const Tape& tape) const;
 
   MixtureOfExpertsOptions options_;
   Linear router_;
-  std::vector<Expert> experts_;
+  std::vector<Expert> experts_;  ///< That are here.
 };
 
 }  // namespace weft::engine

@@ -33,7 +33,7 @@ struct MeshCase {
   /// The same on one rank, with as many sequences in a micro-batch.
   MeshCase Whole() const {
     MeshCase one = *this;
-    one.plan.accumulation_steps *= plan.mesh.data;
+    one.plan.accumulation_steps *= plan.mesh.data * plan.mesh.expert;
     one.plan.mesh = {};
     return one;
   }
@@ -44,18 +44,20 @@ struct MeshRanks {
   MeshGroups groups;
   std::optional<TensorParallel> tensor;
   std::optional<ContextParallel> sequences;
+  std::optional<ExpertParallel> experts;
   std::unique_ptr<PipelineParallel> pipeline;
   ModelOptions options;
   int64_t data_rank = 0;
 
   MeshRanks(const MeshCase& c, Collective& world) : options(ModelOptionsOf(c.plan)) {
     constexpr AxisSet kTensor = {MeshAxis::kTensor}, kContext = {MeshAxis::kContext};
-    constexpr AxisSet kPipeline = {MeshAxis::kPipeline};
+    constexpr AxisSet kPipeline = {MeshAxis::kPipeline}, kExpert = {MeshAxis::kExpert};
     const MeshLayout layout(c.plan.mesh);
-    auto made = MeshGroups::Make(&world, layout, {kTensor, kGradientAxes, kPipeline, kContext});
+    auto made = MeshGroups::Make(
+        &world, layout, {kTensor, kGradientAxes, kPipeline, kContext, kExpert, kSameExpertAxes});
     WEFT_CHECK(made.ok(), made.status().message());
     groups = *std::move(made);
-    data_rank = layout.CoordinateOf(world.rank(), MeshAxis::kData);
+    data_rank = layout.ReplicaOf(world.rank());
     options.update_rank = data_rank % ShardRanks(c.plan);
     if (Collective* group = groups.Along(kTensor)) {
       options.tensor = &tensor.emplace(group, c.plan.sequence_parallel);
@@ -63,6 +65,7 @@ struct MeshRanks {
     if (Collective* group = groups.Along(kContext)) {
       options.context = &sequences.emplace(group, c.job.resources.context_method);
     }
+    if (Collective* group = groups.Along(kExpert)) options.experts = &experts.emplace(group);
     if (Collective* group = groups.Along(kPipeline)) {
       auto connected = PipelineParallel::New(
           group,
@@ -92,8 +95,9 @@ struct MeshRank {
       tokens =
           std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
     }
-    auto reduces = NewReducer(run.context, c.plan, ranks.groups.Along(kGradientAxes),
-                              &run.model->parameters(), run.model->precision().products);
+    auto reduces =
+        NewReducer(run.context, c.plan, ranks.groups.Along(kGradientAxes), &run.model->parameters(),
+                   run.model->precision().products, ranks.groups.Along(kSameExpertAxes));
     WEFT_CHECK(reduces.ok(), reduces.status().message());
     reducer = *std::move(reduces);
     auto trains = Trainer::New(c.job, c.plan,
@@ -105,6 +109,7 @@ struct MeshRank {
                                 .rank = ranks.data_rank,
                                 .tensor = ranks.options.tensor,
                                 .sequences = ranks.options.context,
+                                .experts = ranks.options.experts,
                                 .pipeline = ranks.pipeline.get()});
     WEFT_CHECK(trains.ok(), trains.status().message());
     trainer = *std::move(trains);
@@ -120,7 +125,7 @@ struct MeshOutcome {
   std::map<std::string, std::vector<float>> values;
   std::map<std::string, Shard> shards;
   std::map<std::string, Shape> shapes;
-  CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its sequences.
+  CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its sequences, or experts.
 };
 
 inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
@@ -131,8 +136,11 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
     WEFT_CHECK(report.ok(), report.status().message());
     outcome.reports.push_back(*report);
   }
-  if (const ContextParallel* sharers = rank.ranks.options.context) {
-    CollectiveAccount& account = sharers->group().account();
+  const ModelOptions& options = rank.ranks.options;
+  if (options.context != nullptr || options.experts != nullptr) {
+    CollectiveAccount& account =
+        (options.context != nullptr ? options.context->group() : options.experts->group())
+            .account();
     outcome.exchanged = account.totals(CollectiveKind::kExchange);
     outcome.all_to_all = account.totals(CollectiveKind::kAllToAll);
   }

@@ -10,6 +10,7 @@
 
 #include "common/failpoint.h"
 #include "kernels/step_totals/step_totals.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/schedule.h"
 #include "worker/engine/train/guard.h"
@@ -89,6 +90,9 @@ Status Trainer::SumScalars(std::span<double> values, PhaseSeconds& seconds) {
 Status Trainer::SumOverReplica(std::span<double> values, PhaseSeconds& seconds) {
   Stopwatch watch;
   if (parts_.tensor != nullptr) WEFT_RETURN_IF_ERROR(parts_.tensor->SumScalars(values));
+  if (parts_.experts != nullptr) {
+    WEFT_RETURN_IF_ERROR(engine::SumScalars(parts_.experts->group(), values));
+  }
   if (parts_.pipeline != nullptr) WEFT_RETURN_IF_ERROR(parts_.pipeline->SumScalars(values));
   Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
@@ -362,7 +366,9 @@ Status Trainer::GatherParameters(PhaseSeconds& seconds) {
 }
 
 Status Trainer::SumOverShards(PhaseSeconds& seconds) {
-  if (parts_.tensor == nullptr && parts_.pipeline == nullptr) return OkStatus();
+  if (parts_.tensor == nullptr && parts_.experts == nullptr && parts_.pipeline == nullptr) {
+    return OkStatus();
+  }
   Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(totals_.Wait().status());

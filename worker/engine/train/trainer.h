@@ -47,6 +47,9 @@ struct TrainerParts {
   /// The ranks that share each sequence, or none; of reducer's. `train` and `validation` give the
   /// chunks of this one.
   const ContextParallel* sequences = nullptr;
+  /// The ranks that share the experts of the model, which was made with it, or none; of reducer's.
+  /// They see different sequences.
+  const ExpertParallel* experts = nullptr;
   /// The ranks that have the other stages of the model, or none. They train on the same sequences.
   PipelineParallel* pipeline = nullptr;
   bool graphs = true;  ///< On a device, steps that repeat are launched as graphs.
@@ -71,9 +74,9 @@ class Trainer {
   /// where the job has them. kNotFound without validation data.
   Result<EvaluationReport> Evaluate();
 
-  /// Whether no weight of this rank, and of those that share its matrices or parameters, who all
-  /// ask, is NaN or infinite, which an update can make it although loss and gradients were finite.
-  /// Reads every weight once.
+  /// Whether no weight of this rank, and of those that share its matrices, experts or parameters,
+  /// who all ask, is NaN or infinite, which an update can make it although loss and gradients were
+  /// finite. Reads every weight once.
   Result<bool> WeightsAreFinite();
 
   /// Steps so far that were launched as graphs.
@@ -161,8 +164,8 @@ class Trainer {
   std::span<const ParameterPart> parts() const {
     return parts_.reducer ? parts_.reducer->parts() : std::span<const ParameterPart>();
   }
-  /// Of norms that the ranks of parts_.tensor and parts_.pipeline have measured, each of what it
-  /// counts.
+  /// Of norms that the ranks of parts_.tensor, parts_.experts and parts_.pipeline have measured,
+  /// each of what it counts.
   Status SumOverShards(PhaseSeconds& seconds);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);

@@ -61,8 +61,8 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
     targets += found;
     first += sequences;
   }
-  if (parts_.model->parameters().values_sharded()) {
-    // Ranks with fewer sequences take part in what the others gather.
+  if (parts_.model->parameters().values_sharded() || parts_.experts != nullptr) {
+    // Ranks with fewer sequences take part in what the others gather, or send to experts.
     const int64_t most = (count + data_ranks() - 1) / data_ranks();
     WEFT_ASSIGN_OR_RETURN(auto unused, ReadbackOf<BatchLoss>::New(context));
     for (; passes < (most + plan_.micro_batch - 1) / plan_.micro_batch; ++passes) {

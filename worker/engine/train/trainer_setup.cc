@@ -21,15 +21,24 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   const int64_t replicas = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
   const int64_t ranks = replicas / sharers;  // that see different sequences
   const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
+  const int64_t experts = parts.experts != nullptr ? parts.experts->degree() : 1;
   const int64_t pipeline = parts.pipeline != nullptr ? parts.pipeline->degree() : 1;
-  if (RankCount(plan.mesh) != replicas * tensor * pipeline || plan.mesh.data != ranks ||
+  if (RankCount(plan.mesh) != replicas * tensor * pipeline ||
+      plan.mesh.data * plan.mesh.expert != ranks || plan.mesh.expert != experts ||
       plan.mesh.context != sharers || plan.mesh.pipeline != pipeline) {
-    return InvalidError("a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
-                        std::to_string(plan.mesh.data) + " of them data-parallel, cannot run on " +
-                        std::to_string(ranks) +
-                        (sharers > 1 ? " times " + std::to_string(sharers) + " of context" : "") +
-                        (tensor > 1 ? " times " + std::to_string(tensor) : "") +
-                        (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
+    return InvalidError(
+        "a plan for " + std::to_string(RankCount(plan.mesh)) + " ranks, " +
+        std::to_string(plan.mesh.data * plan.mesh.expert) +
+        " of them data-parallel, cannot run on " + std::to_string(ranks) +
+        (experts > 1 ? ", of which " + std::to_string(experts) + " share experts" : "") +
+        (sharers > 1 ? " times " + std::to_string(sharers) + " of context" : "") +
+        (tensor > 1 ? " times " + std::to_string(tensor) : "") +
+        (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
+  }
+  if (experts > 1 && (plan.zero_stage > 0 || job.train.gradient_noise_scale)) {
+    return InvalidError(
+        "ranks that share experts go neither with plan.zero_stage nor with "
+        "train.gradient_noise_scale; hint: leave them out");
   }
   if (pipeline > 1 && plan.zero_stage > 1) {
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) +
@@ -57,7 +66,8 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_parameters " + plan.offload_parameters +
                         ", but nothing brings parameters to the device so");
   }
-  if (parts.model->parameters().of_stage() != (parts.pipeline != nullptr) ||
+  const bool other_parts = parts.pipeline != nullptr || parts.experts != nullptr;
+  if (parts.model->parameters().of_stage() != other_parts ||
       parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
     return InvalidError("the model was made for another mesh than the trainer");
   }

@@ -26,18 +26,21 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
   const ParameterSet& parameters = parts_.model->parameters();
   std::map<std::string_view, int64_t> indices;
   for (int64_t i = 0; i < parameters.size(); ++i) indices[parameters[i].name] = i;
+  const int64_t sharers = parts_.experts == nullptr ? 1 : parts_.experts->degree();
   const bool first_replica =
-      parts_.rank == 0 && (parts_.sequences == nullptr || parts_.sequences->rank() == 0);
+      parts_.rank < sharers && (parts_.sequences == nullptr || parts_.sequences->rank() == 0);
   const bool first_shards = parts().empty() || parts_.reducer->first_shards();
   for (NamedTensor& tensor : tensors) {
     const int64_t* owner = OwnerOf(tensor.name, indices);
     if (owner == nullptr) {
-      tensor.saved = first_replica && (parts_.tensor == nullptr || parts_.tensor->rank() == 0) &&
+      tensor.saved = parts_.rank == 0 && first_replica &&
+                     (parts_.tensor == nullptr || parts_.tensor->rank() == 0) &&
                      (parts_.pipeline == nullptr || parts_.pipeline->rank() == 0);
       continue;
     }
     const Parameter& parameter = parameters[*owner];
-    tensor.everywhere = !parameters.of_stage();
+    tensor.everywhere =
+        parts_.experts == nullptr ? !parameters.of_stage() : !IsOfSharedExpert(parameters, *owner);
     tensor.saved = parameters.Counts(*owner) && (tensor.part ? first_shards : first_replica);
     if (parameter.shard.whole()) continue;
     if (!tensor.part) {

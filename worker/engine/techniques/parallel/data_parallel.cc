@@ -15,8 +15,10 @@ TensorView Slice(const TensorView& buffer, const GradientBucket& bucket) {
 }  // namespace
 
 DataParallel::DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
-                           Stream stream)
-    : BucketReducer(group, parameters, bucket_bytes, stream), gradients_(parameters->gradients()) {}
+                           Stream stream, Collective* same_experts)
+    : BucketReducer(group, parameters, bucket_bytes, stream),
+      same_experts_(same_experts),
+      gradients_(parameters->gradients()) {}
 
 DataParallel::~DataParallel() {
   WaitForAll();
@@ -36,19 +38,27 @@ TensorView DataParallel::Narrow(int64_t bucket) const {
   return Slice(narrow_, this->bucket(bucket));
 }
 
+int64_t DataParallel::held_bytes() const {
+  const bool another = same_experts_ != nullptr && same_experts_ != group();
+  return BucketReducer::held_bytes() + (another ? same_experts_->held_bytes() : 0);
+}
+
 Result<Work> DataParallel::Reduce(int64_t bucket) {
+  Collective* const replicas = this->bucket(bucket).of_experts ? same_experts_ : group();
+  if (replicas == nullptr) return Work();
   TensorView values = Gradients(bucket);
   if (narrow_) {
     values = Narrow(bucket);
     WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {Gradients(bucket), values}));
   }
-  return group()->AllReduce(stream(), values, Reduction::kSum, "all-reduce gradients");
+  return replicas->AllReduce(stream(), values, Reduction::kSum, "all-reduce gradients");
 }
 
 Status DataParallel::Finish() {
   WEFT_RETURN_IF_ERROR(BucketReducer::Finish());
   if (!narrow_) return OkStatus();
   for (int64_t bucket = 0; bucket < bucket_count(); ++bucket) {
+    if (this->bucket(bucket).of_experts && same_experts_ == nullptr) continue;
     WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {Narrow(bucket), Gradients(bucket)}));
   }
   return OkStatus();

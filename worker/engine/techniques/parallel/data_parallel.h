@@ -8,13 +8,16 @@
 namespace weft::engine {
 
 /// Data parallelism: every rank computes the gradient of its own sequences, their sum is formed on
-/// all of them, and all make the same update.
+/// all of them, and all make the same update. Where ranks share the experts, gradients of these
+/// already come from the sequences of all that share them, and are summed over those that have the
+/// same.
 class DataParallel : public BucketReducer {
  public:
   /// `group` and `parameters` (allocated with gradients, on the device of the group) outlive this.
-  /// `stream` is where gradients are computed.
+  /// `stream` is where gradients are computed. `same_experts`: the ranks that have the same experts
+  /// as this one, where that is not all of `group`; none where it is alone with them.
   DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
-               Stream stream = {});
+               Stream stream = {}, Collective* same_experts = nullptr);
 
   /// Waits for the reductions that are under way.
   ~DataParallel() override;
@@ -23,6 +26,7 @@ class DataParallel : public BucketReducer {
   /// Halves the bytes on the wire for 2 bytes of memory an element. Before the first step.
   Status ReduceInBFloat16(Context& context);
 
+  int64_t held_bytes() const override;
   Status Finish() override;
 
  private:
@@ -30,6 +34,7 @@ class DataParallel : public BucketReducer {
   TensorView Gradients(int64_t bucket) const;
   TensorView Narrow(int64_t bucket) const;
 
+  Collective* const same_experts_;
   const TensorView gradients_;
   Tensor narrow_;  ///< The gradients in bf16, where they travel so.
 };

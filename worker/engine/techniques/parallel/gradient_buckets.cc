@@ -1,5 +1,7 @@
 #include "worker/engine/techniques/parallel/gradient_buckets.h"
 
+#include "worker/engine/nn/expert_parallel.h"
+
 namespace weft::engine {
 namespace {
 
@@ -29,7 +31,10 @@ BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
   for (int64_t index = parameters.size() - 1; index >= 0; --index) {
     if (!parameters[index].differentiated()) continue;
     const ParameterSet::Range range = parameters.GradientRange(index);
-    if (!open) layout.buckets.push_back({range.end, range.end, 0});
+    const bool of_expert = IsOfSharedExpert(parameters, index);
+    if (!open || layout.buckets.back().of_experts != of_expert) {
+      layout.buckets.push_back({range.end, range.end, 0, of_expert});
+    }
     GradientBucket& bucket = layout.buckets.back();
     bucket.begin = range.begin;
     ++bucket.parameters;

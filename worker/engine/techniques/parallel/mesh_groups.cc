@@ -1,5 +1,6 @@
 #include "worker/engine/techniques/parallel/mesh_groups.h"
 
+#include <algorithm>
 #include <string>
 
 #include "common/check.h"
@@ -16,8 +17,12 @@ Result<MeshGroups> MeshGroups::Make(Collective* world, const MeshLayout& layout,
   groups.world_ = world;
   for (const AxisSet& axes : sets) {
     Member member{axes, layout.Name(axes), nullptr, nullptr};
+    const auto same = std::find_if(groups.members_.begin(), groups.members_.end(),
+                                   [&](const Member& other) { return other.name == member.name; });
     if (layout.degree(axes) == layout.ranks() && layout.ranks() > 1) {
       member.group = world;
+    } else if (same != groups.members_.end()) {
+      member.group = same->group;
     } else if (layout.degree(axes) > 1) {
       WEFT_ASSIGN_OR_RETURN(member.owned,
                             world->Split(layout.GroupColor(world->rank(), axes), member.name));
@@ -41,7 +46,7 @@ std::vector<AxisAccount> MeshGroups::Accounts() const {
   for (const Member& member : members_) {
     if (member.owned != nullptr) {
       accounts.push_back({member.name, &member.owned->account()});
-    } else if (member.group != nullptr) {
+    } else if (member.group == world_) {
       accounts.front().axis = member.name;
     }
   }

@@ -12,7 +12,7 @@ namespace weft::engine {
 
 /// The groups of one rank along the axes of a mesh, made once from the group of all ranks. Axes
 /// along which there is only one rank have no group and cost nothing; axes that span all ranks
-/// share the group of all.
+/// share the group of all, as do sets that differ by axes of one rank share theirs.
 class MeshGroups {
  public:
   /// `world` has the ranks of the layout and outlives this. All ranks ask for the same `sets`.

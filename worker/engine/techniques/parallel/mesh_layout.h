@@ -49,6 +49,10 @@ class AxisSet {
 /// expert axis has of its own.
 inline constexpr AxisSet kGradientAxes = {MeshAxis::kData, MeshAxis::kContext, MeshAxis::kExpert};
 
+/// Of these, the ranks that see different sequences, and those that have the same experts.
+inline constexpr AxisSet kSequenceAxes = {MeshAxis::kData, MeshAxis::kExpert};
+inline constexpr AxisSet kSameExpertAxes = {MeshAxis::kData, MeshAxis::kContext};
+
 /// Which rank is where in a mesh. Rank = coordinates, the tensor axis running fastest, in the order
 /// of MeshAxis. A pure value.
 class MeshLayout {
@@ -67,6 +71,12 @@ class MeshLayout {
     return CoordinatesOf(rank)[static_cast<size_t>(axis)];
   }
   int64_t RankAt(const Coordinates& coordinates) const;
+
+  /// Which of the ranks that see different sequences it is.
+  int64_t ReplicaOf(int64_t rank) const {
+    return CoordinateOf(rank, MeshAxis::kData) * degree(MeshAxis::kExpert) +
+           CoordinateOf(rank, MeshAxis::kExpert);
+  }
 
   /// The group of `rank` along `axes`: the ranks that differ from it in these coordinates only, in
   /// rising order. Each rank is in one group, and groups of disjoint axes share one rank at most.

@@ -10,7 +10,7 @@ namespace weft::engine {
 
 Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& plan,
                                                   Collective* replicas, ParameterSet* parameters,
-                                                  DType products) {
+                                                  DType products, Collective* same_experts) {
   if (replicas == nullptr) return std::unique_ptr<BucketReducer>();
   if (plan.zero_stage > 0) {
     WEFT_ASSIGN_OR_RETURN(auto shared,
@@ -18,8 +18,8 @@ Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& 
                                                    plan.bucket_bytes, products));
     return std::unique_ptr<BucketReducer>(std::move(shared));
   }
-  return std::unique_ptr<BucketReducer>(
-      std::make_unique<DataParallel>(replicas, parameters, plan.bucket_bytes, context.stream));
+  return std::unique_ptr<BucketReducer>(std::make_unique<DataParallel>(
+      replicas, parameters, plan.bucket_bytes, context.stream, same_experts));
 }
 
 }  // namespace weft::engine
