@@ -136,6 +136,46 @@ TEST(PlanJob, OnAGpuComesNearTheClosedFormOfTheClusterPlanner) {
   }
 }
 
+// Of the machine's own rates: two GPUs that share every matrix.
+TEST(PlanJob, OnGpusRanksThatShareMatricesPayForTheirSums) {
+  const char* name = "NVIDIA H100 80GB HBM3";
+  const AcceleratorSpec& accelerator = AcceleratorOf(Gpu(name, "9.0", 79));
+  const SoftwareStack stack = *FindStack("weft");
+  JobSpec job = Llama("bf16");
+  job.resources.ranks = job.resources.tensor_parallel = 2;
+  const auto plan = [&](double link) {
+    ClusterProfile cluster = OneGpu(Gpu(name, "9.0", 79));
+    std::vector<DeviceSpec>& devices = cluster.workers.front().devices;
+    devices.push_back(devices.front());
+    for (int64_t index = 0; index < 2; ++index) {
+      devices[index].index = index;
+      devices[index].links = {{1 - index, "nvlink", true, link}};
+    }
+    const Result<PlanReport> report = PlanJob(job, cluster);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? report->candidates.front().plan : Plan{};
+  };
+  const double link = accelerator.link_bytes_per_second * stack.link_share;
+  const Plan fast = plan(link), slow = plan(link / 10);
+  const ClusterRun run{
+      .model = {job.model.layers, job.model.width, job.model.heads, KvHeads(job.model),
+                job.model.mlp_width, true, job.model.vocab_size, job.model.context},
+      .tensor = 2,
+      .micro_batch = 4,
+      .global_batch = 16,
+      .precision = "bf16"};
+  const auto closed = PredictStep(accelerator, stack, run);
+  ASSERT_TRUE(closed.ok()) << closed.status().message();
+  EXPECT_NEAR(fast.prediction.step_seconds / closed->Seconds(), 1, 0.15);
+  // The closed form leaves out the sums of embedding and classifier, two beside four a block.
+  const double sums = closed->tensor_communication * (4 * 16 + 2) / (4 * 16);
+  const auto exposed = [](const Plan& of) {
+    return of.prediction.time.exposed_communication_seconds;
+  };
+  EXPECT_NEAR(exposed(fast) / sums, 1, 1e-6);
+  EXPECT_GT(exposed(slow), 8 * exposed(fast));
+}
+
 TEST(PlanJob, PricesFp8AsFp8AndRefusesItWhereItIsNot) {
   const DeviceSpec h100 = Gpu("NVIDIA H100 80GB HBM3", "9.0", 79);
   const double gain = PlannedSeconds(Llama("bf16"), h100) / PlannedSeconds(Llama("fp8"), h100);

@@ -65,8 +65,11 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   const auto all_reduce = [&](int64_t ranks, int64_t nodes, double bytes) {
     return device.AllReduceSeconds(ranks, nodes, network_bytes_per_second, bytes);
   };
+  // Those that share matrices are neighbours, and of others so many are on a machine.
+  const int64_t replicas_on_worker =
+      std::max<int64_t>(1, inputs.ranks_on_worker / inputs.shape.tensor);
   const auto nodes_of = [&](int64_t ranks) {
-    return (ranks + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+    return (ranks + replicas_on_worker - 1) / replicas_on_worker;
   };
   // Ranks that have the same parts stand as far apart as they can.
   const int64_t group_nodes = std::min(inputs.Groups(), nodes_of(inputs.ranks));

@@ -44,10 +44,14 @@ TimeBreakdown PredictPipelineStep(const StepInputs& inputs, const PipelineTimeIn
     const PassCost pass =
         CostOfPass(own.shape, pipeline.micro_batch, pipeline.sequence_length, *own.precision,
                    pipeline.fp8, pipeline.dropout, rates, own.threads);
-    const TimeBreakdown time = PredictStep(own, pass, rates);
+    TimeBreakdown time = PredictStep(own, pass, rates);
+    // What ranks that share matrices send is a part of each pass, and not of the step alone.
+    const double tensor = TensorSeconds(own, rates);
+    time.exposed_communication_seconds -= tensor;
     // A forward pass is a third of the work; what is recomputed comes in the backward pass.
     const double plain = ComputeSeconds(time) - time.recompute_seconds;
-    costs.stages.push_back({plain / 3, plain / 3 + time.recompute_seconds, plain / 3, 0});
+    costs.stages.push_back(
+        {plain / 3 + tensor / 2, plain / 3 + time.recompute_seconds + tensor / 2, plain / 3, 0});
     Add(time, passes, ranks[static_cast<size_t>(stage % schedule.ranks)]);
   }
   const double bytes = static_cast<double>(inputs.tokens * inputs.shape.spec.width *

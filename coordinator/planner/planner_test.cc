@@ -569,6 +569,27 @@ TEST(PlanJob, StagesAreCutPlacedAndPricedWhereTheJobSaysSo) {
               HasSubstr("each needs a block"));
 }
 
+TEST(PlanJob, StagesOfRanksThatShareMatricesPayInEachPass) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.tensor_parallel = 2;
+  job.resources.pipeline_parallel = 2;
+  const auto exposed = [&](double link) {
+    ClusterProfile cluster = Cluster(1, 4, 8 * kGiB);
+    cluster.workers[0].loopback_bytes_per_second = link;
+    return Best(job, cluster).prediction.time.exposed_communication_seconds;
+  };
+  // Of two ranks each sum sends the stream once; a stage has half of the blocks, and one has the
+  // embedding or the classifier beside them.
+  const double bytes = static_cast<double>(SequenceLength(job) * job.model.width * 2);
+  const double sums = 4 * static_cast<double>(job.model.layers) / 2 + 1;
+  const double passes = 24;
+  EXPECT_GT(exposed(1e8) - exposed(1e9), 0.9 * passes * sums * bytes * (1 / 1e8 - 1 / 1e9));
+}
+
 TEST(PlanJob, PrecisionDecidesMemoryAndTime) {
   const auto plan = [](const char* precision) {
     JobSpec job = Gpt2Job();

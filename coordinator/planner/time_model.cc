@@ -217,9 +217,29 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   return cost;
 }
 
+double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
+  const int64_t tensor = inputs.shape.tensor;
+  if (tensor == 1) return 0;
+  const double sums = 4 * D(inputs.shape.spec.layers) + 2 * D(inputs.recomputed_blocks) + 2;
+  const double bytes =
+      D(inputs.tokens * inputs.shape.spec.width * ElementBytes(inputs.precision->activations));
+  if (const DeviceModel* device = rates.device()) {
+    const int64_t nodes = (tensor + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+    return sums * device->AllReduceSeconds(tensor, nodes, rates.LinkBytesPerSecond(false), bytes);
+  }
+  const double others = D(tensor - 1);
+  return sums * (2 * others / D(tensor) * bytes /
+                     rates.LinkBytesPerSecond(tensor <= inputs.ranks_on_worker) +
+                 2 * others * kSecondsPerMessage);
+}
+
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
   if (rates.device() != nullptr) {
-    return PredictDeviceStep(inputs, pass, *rates.device(), rates.LinkBytesPerSecond(false));
+    TimeBreakdown time =
+        PredictDeviceStep(inputs, pass, *rates.device(), rates.LinkBytesPerSecond(false));
+    time.exposed_communication_seconds +=
+        D(inputs.accumulation_steps) * TensorSeconds(inputs, rates);
+    return time;
   }
   const double passes = D(inputs.accumulation_steps);
   const double bandwidth = rates.MemoryBytesPerSecond(inputs.threads, inputs.ranks_on_worker);
@@ -335,19 +355,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   if (inputs.shape.expert_ranks > 1) {
     time.exposed_communication_seconds += passes * ExpertSeconds(inputs, rates);
   }
-  if (const int64_t tensor = inputs.shape.tensor; tensor > 1) {
-    // Each layer sums the residual stream twice forward and twice backward, and twice more when it
-    // is recomputed; embedding and classifier once. Nothing runs beside it.
-    const ModelSpec& model = inputs.shape.spec;
-    const double sums = 4 * D(model.layers) + 2 * D(inputs.recomputed_blocks) + 2;
-    const double bytes =
-        D(inputs.tokens * model.width * ElementBytes(inputs.precision->activations));
-    const double others = D(tensor - 1);
-    const double seconds = 2 * others / D(tensor) * bytes /
-                               rates.LinkBytesPerSecond(tensor <= inputs.ranks_on_worker) +
-                           2 * others * kSecondsPerMessage;
-    time.exposed_communication_seconds += passes * sums * seconds;
-  }
+  time.exposed_communication_seconds += passes * TensorSeconds(inputs, rates);
   return time;
 }
 

@@ -64,11 +64,17 @@ struct StepInputs {
   bool SharesParameters() const { return zero_stage > 2 && sharers > 1; }
 };
 
+/// Of a pass, with ranks that share matrices: each layer sums the residual stream twice forward and
+/// twice backward, and twice more when it is recomputed; embedding and classifier once. Nothing
+/// runs beside it.
+double TensorSeconds(const StepInputs& inputs, const RateModel& rates);
+
 /// Where the time of one optimizer step goes on this worker.
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates);
 
 /// The same on its GPUs: the processor starts kernels while the device computes, collectives hide
-/// behind the backward pass, and nothing is packed but copies for products of another type.
+/// behind the backward pass, and nothing is packed but copies for products of another type. Without
+/// TensorSeconds.
 TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
                                 const DeviceModel& device, double network_bytes_per_second);
 
