@@ -67,10 +67,12 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   const AveragingSpec& averaging = job.train.averaging;
   int64_t averages = averaging.kind == "lawa" ? averaging.window : 0;
   if (averaging.kind == "ema") averages = 1;
+  // The parameters after the last outer step, and its momentum.
+  const int64_t outer = job.train.local_steps > 1 ? 2 : 0;
   OptimizerBytes bytes;
   for (const ParameterInfo& parameter : UpdatedParameters(model, expert_ranks)) {
     bytes.state +=
-        kF32 * (StateNumbers(job.optimizer, parameter) + averages * parameter.Elements());
+        kF32 * (StateNumbers(job.optimizer, parameter) + (averages + outer) * parameter.Elements());
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
     }

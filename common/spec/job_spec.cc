@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/spec/context_parallel.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
@@ -301,6 +302,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));
+  WEFT_RETURN_IF_ERROR(CheckLocalSteps(job));
   WEFT_RETURN_IF_ERROR(CheckMixtureOfExperts(job));
   const ResourceSpec& resources = job.resources;
   WEFT_RETURN_IF_ERROR(

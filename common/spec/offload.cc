@@ -6,11 +6,13 @@
 namespace weft {
 namespace {
 
-/// What of `job` no offloaded state goes with, told of `field`.
+/// What of `job` no offloaded state goes with, told of `field`. Ranks that make local steps have
+/// their tiers to themselves.
 Status CheckMesh(const JobSpec& job, const std::string& field) {
   const ResourceSpec& resources = job.resources;
   const std::pair<const char*, bool> others[] = {
-      {"resources.ranks above 1", resources.ranks > 1},
+      {"resources.ranks above 1 without train.local_steps",
+       resources.ranks > 1 && job.train.local_steps == 1},
       {"resources.zero_stage", resources.zero_stage > 0},
       {"resources.tensor_parallel", resources.tensor_parallel > 1},
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},

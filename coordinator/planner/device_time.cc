@@ -93,6 +93,11 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         passes * exposed(forward, pass.gemm_seconds - pass.backward_gemm_seconds) +
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
         exposed(backward + between, pass.backward_gemm_seconds);
+  } else if (inputs.local_steps > 1) {
+    const double bytes = 4 * D(inputs.shape.trained);
+    time.exposed_communication_seconds =
+        all_reduce(inputs.ranks, nodes_of(inputs.ranks), bytes) / D(inputs.local_steps);
+    time.optimizer_seconds += OuterStepBytes(inputs) / bandwidth / D(inputs.local_steps);
   } else if (inputs.ranks > 1) {
     const double bytes = stack.gradient_bytes * D(inputs.shape.trained);
     const int64_t sharers = inputs.sharers > 1 ? inputs.sharers : inputs.ranks;

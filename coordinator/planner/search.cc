@@ -223,7 +223,7 @@ class Searcher {
 
   std::vector<int64_t> RankChoices(int64_t threads) const {
     if (job_.resources.ranks > 0) return {job_.resources.ranks};
-    if (Offloads(job_.resources)) return {1};
+    if (Offloads(job_.resources) && job_.train.local_steps == 1) return {1};
     std::vector<int64_t> choices;
     for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
       if (data % shape_.expert_ranks != 0) continue;
@@ -473,7 +473,8 @@ class Searcher {
           offloads_optimizer(),
           context_,
           ShardRanks(job_.resources.zero_stage, job_.resources.zero_shard_ranks,
-                     option.data_ranks())};
+                     option.data_ranks()),
+          job_.train.local_steps};
       const TimeBreakdown time =
           pipeline_ == 1 ? PredictStep(inputs, Pass(kind_[w], option), rates)
                          : PredictPipelineStep(inputs,

@@ -233,6 +233,13 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
                  2 * others * kSecondsPerMessage);
 }
 
+double OuterStepBytes(const StepInputs& inputs) {
+  // What was learned is made of two numbers, the momentum and the parameters of that; these are
+  // copied to where they are trained.
+  const double stored = D(ElementBytes(inputs.precision->matrices));
+  return D(inputs.shape.trained) * ((stored + 4) + 3 * 4 + 5 * 4 + (4 + stored));
+}
+
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
   if (rates.device() != nullptr) {
     TimeBreakdown time =
@@ -323,6 +330,14 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
         passes * exposed(forward, forward_gemm) +
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
         exposed(backward + between, pass.backward_gemm_seconds);
+  } else if (inputs.local_steps > 1) {
+    // Of an outer step. Nothing runs beside its sums.
+    const double bytes = 4 * trained;
+    const double sums = 2 * ScatterSeconds(inputs.ranks, bytes,
+                                           std::max(1.0, bytes / D(inputs.bucket_bytes)), wire);
+    const double weights = D(inputs.uploaded_weight_bytes) / link;
+    time.exposed_communication_seconds += (sums + weights) / D(inputs.local_steps);
+    time.optimizer_seconds += OuterStepBytes(inputs) / bandwidth / D(inputs.local_steps);
   } else if (inputs.ranks > 1) {
     // Those of experts that ranks share are reduced among fewer ranks.
     const bool shares_experts = inputs.shape.expert_ranks > 1;

@@ -57,6 +57,7 @@ struct StepInputs {
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
   ContextSharing context = {};             ///< Of `ranks`, those that share each sequence.
   int64_t sharers = 1;                     ///< Of `ranks`, those that share (ShardRanks).
+  int64_t local_steps = 1;                 ///< Steps that each of `ranks` makes by itself.
 
   /// Groups that share, each among its ranks.
   int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
@@ -68,6 +69,9 @@ struct StepInputs {
 /// twice backward, and twice more when it is recomputed; embedding and classifier once. Nothing
 /// runs beside it.
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates);
+
+/// Bytes that the outer step of ranks with local_steps reads and writes, beside what they exchange.
+double OuterStepBytes(const StepInputs& inputs);
 
 /// Where the time of one optimizer step goes on this worker.
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates);

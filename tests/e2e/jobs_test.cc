@@ -162,6 +162,24 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
   }
 }
 
+TEST(Jobs, WithLocalStepsGoOnFromTheOuterStepWhenAWorkerIsLostForGood) {
+  constexpr int64_t kSteps = 24;
+  Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});
+  v1::JobSpec spec = OpenJob(cluster, "local-steps", kSteps);
+  spec.mutable_train()->set_local_steps(3);
+  const std::string id = cluster.Submit(spec);
+  cluster.AwaitStep(id, 12);
+  cluster.worker(1).Kill();
+  const v1::Job job = cluster.Await(id, v1::SUCCEEDED);
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_LT(job.attempts(1).plan().rank_workers_size(), job.attempts(0).plan().rank_workers_size());
+  EXPECT_GT(job.attempts(1).first_step(), 0) << "from a checkpoint";
+  EXPECT_EQ(job.attempts(1).first_step() % 3, 0) << "of an outer step";
+  const std::vector<double> losses = Losses(cluster.LossCurve(id));
+  ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_LT(losses.back(), losses.front());
+}
+
 TEST(Jobs, WaitForEachOtherAndAreCancelled) {
   Cluster cluster(
       {.workers = 1, .cores = 2, .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});

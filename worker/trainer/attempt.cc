@@ -12,6 +12,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
 #include "common/model/model_sizes.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/transfer.h"
@@ -43,6 +44,12 @@ ModelSpec ResolveModel(const JobSpec& job, const TrainingData& data) {
 std::optional<double> IfFinite(double value) {
   if (!std::isfinite(value)) return std::nullopt;
   return value;
+}
+
+/// How long a rank waits for the others: as long as ever for each step that they may be behind.
+std::chrono::milliseconds PatienceOf(const TrainSpec& train, std::chrono::milliseconds of_step) {
+  constexpr std::chrono::milliseconds kMost = std::chrono::hours(24);
+  return train.local_steps < kMost / of_step ? train.local_steps * of_step : kMost;
 }
 
 /// " accuracy 91.3 %", where there is one.
@@ -133,6 +140,7 @@ Status Attempt::Join() {
   options.size = static_cast<int>(spec_.world_size);
   if (!spec_.host.empty()) options.host = spec_.host;
   options.device = context_.stream.device;
+  options.timeout = PatienceOf(spec_.job.train, options.timeout);
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
   WEFT_ASSIGN_OR_RETURN(
       groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
@@ -158,7 +166,7 @@ Status Attempt::Join() {
 
 int64_t Attempt::saving_rank() const {
   const engine::MeshLayout layout(spec_.plan.mesh);
-  const int64_t shards = ShardRanks(spec_.plan);
+  const int64_t shards = saving_replicas();
   const int64_t shard = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
   if (shard >= shards || layout.CoordinateOf(spec_.rank, engine::MeshAxis::kContext) > 0) {
     return saving_ranks();
@@ -209,23 +217,25 @@ Status Attempt::BuildModel() {
                                    groups_.Along(engine::kSameExpertAxes)));
   if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
   offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters());
-  WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
-                                                       {.context = &context_,
-                                                        .model = model_.get(),
-                                                        .train = data_.train.get(),
-                                                        .validation = data_.validation.get(),
-                                                        .reducer = GradientsLeave(),
-                                                        .rank = replica,
-                                                        .tensor = options.tensor,
-                                                        .sequences = options.context,
-                                                        .experts = options.experts,
-                                                        .pipeline = pipeline_.get()}));
+  WEFT_ASSIGN_OR_RETURN(
+      trainer_, engine::Trainer::New(spec_.job, spec_.plan,
+                                     {.context = &context_,
+                                      .model = model_.get(),
+                                      .train = data_.train.get(),
+                                      .validation = data_.validation.get(),
+                                      .reducer = GradientsLeave(),
+                                      .outer = makes_local_steps() ? reducer_.get() : nullptr,
+                                      .rank = replica,
+                                      .tensor = options.tensor,
+                                      .sequences = options.context,
+                                      .experts = options.experts,
+                                      .pipeline = pipeline_.get()}));
   return OkStatus();
 }
 
 engine::GradientReducer* Attempt::GradientsLeave() const {
   if (offload_.gradients != nullptr) return offload_.gradients.get();
-  return reducer_.get();
+  return makes_local_steps() ? nullptr : reducer_.get();
 }
 
 Status Attempt::OpenOutputs(const StartPoint& start) {
@@ -267,6 +277,11 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
   while (!trainer_->finished()) {
     WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_step"));
     WEFT_RETURN_IF_ERROR(Step());
+    if (!trainer_->AtOuterStep()) {
+      // Nothing is asked of the others here, but one that is gone is noticed.
+      WEFT_RETURN_IF_ERROR(group_->Health());
+      continue;
+    }
     const int64_t step = trainer_->counters().step;
     WEFT_ASSIGN_OR_RETURN(Votes votes, CollectVotes());
     if (votes.fenced) {
@@ -292,10 +307,10 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
     if (votes.profile_steps > 0) {
       profile_.emplace(context_, books_, step + 1, votes.profile_steps);
     }
-    const int64_t eval_every = job.train.eval_every_steps;
-    if (eval_every > 0 && step % eval_every == 0) WEFT_RETURN_IF_ERROR(EvaluateNow());
-    const int64_t save_every = job.checkpoint.every_steps;
-    if (save_every > 0 && step % save_every == 0) WEFT_RETURN_IF_ERROR(SaveInBackground());
+    if (IsDue(job.train, job.train.eval_every_steps, step)) WEFT_RETURN_IF_ERROR(EvaluateNow());
+    if (IsDue(job.train, job.checkpoint.every_steps, step)) {
+      WEFT_RETURN_IF_ERROR(SaveInBackground());
+    }
   }
   return Finish();
 }
@@ -383,9 +398,15 @@ Status Attempt::Step() {
 
   // An overflow that lowered the loss scale is how the scale is found, and nothing to worry about.
   if (report.overflow) return OkStatus();
-  skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
-  if (!report.skipped || !first_rank()) return OkStatus();
-  Event("warning", "step " + std::to_string(counters.step) + ": " +
+  const bool local = !trainer_->AtOuterStep();
+  if (!local) skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (!report.skipped || !(first_rank() || local)) return OkStatus();
+  const std::string step = "step " + std::to_string(counters.step);
+  if (makes_local_steps() && !local) {
+    Event("warning", step + ": a rank has dropped all its updates since the last outer step");
+    return OkStatus();
+  }
+  Event("warning", step + (local ? " of rank " + std::to_string(spec_.rank) : "") + ": " +
                        (report.spike ? "the loss of " + engine::DescribeSpike(
                                                             counters.recent_losses, report.loss)
                                      : "the loss or a gradient is not finite") +
@@ -452,7 +473,7 @@ Result<Attempt::Votes> Attempt::CollectVotes() {
 
 Result<bool> Attempt::OnAnyRank(bool own) {
   std::array<double, 1> sum = {own ? 1.0 : 0.0};
-  if (shares_updates()) WEFT_RETURN_IF_ERROR(reducer_->SumOverParts(sum));
+  if (saving_replicas() > 1) WEFT_RETURN_IF_ERROR(reducer_->SumOverParts(sum));
   if (tensor_) WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
   if (experts_) WEFT_RETURN_IF_ERROR(engine::SumScalars(experts_->group(), sum));
   if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(sum));

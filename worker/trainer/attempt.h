@@ -56,12 +56,16 @@ class Attempt {
   };
 
   bool first_rank() const { return spec_.rank == 0; }
-  /// The data-parallel ranks share the updates.
-  bool shares_updates() const { return spec_.plan.zero_stage > 0 && spec_.plan.mesh.data > 1; }
+  bool makes_local_steps() const { return spec_.job.train.local_steps > 1; }
+  /// Data-parallel ranks that each save something: parts of the updates that they share, or the
+  /// state of local steps.
+  int64_t saving_replicas() const {
+    return makes_local_steps() ? spec_.plan.mesh.data : ShardRanks(spec_.plan);
+  }
   /// So many ranks hold a part of the state each, which they save; the others hold the same parts
   /// as they.
   int64_t saving_ranks() const {
-    return ShardRanks(spec_.plan) * spec_.plan.mesh.tensor * spec_.plan.mesh.expert *
+    return saving_replicas() * spec_.plan.mesh.tensor * spec_.plan.mesh.expert *
            spec_.plan.mesh.pipeline;
   }
   /// The number of this rank among them, the first stage first; that of no rank for others.

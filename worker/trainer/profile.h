@@ -27,7 +27,7 @@ class ProfileRecording {
 
   /// A step that took so long, and used so much, is done.
   void OnStep(double seconds, const TierUse& tiers);
-  bool done() const { return steps_ == wanted_; }
+  bool done() const { return steps_ >= wanted_; }
 
   /// Stops recording and gathers the events of all ranks, by rank. A collective: all ranks call it.
   Result<std::vector<std::string>> GatherEvents(engine::Collective& group);

@@ -65,9 +65,9 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                         manifest.data_fingerprint + ", the job's data is now " + data_fingerprint +
                         "; hint: restore the files, or submit a new job");
   }
-  // Of a pipeline this is one stage: there is more.
-  const auto extra =
-      model.parameters().of_stage() ? engine::ExtraTensors::kIgnore : engine::ExtraTensors::kRefuse;
+  // Of a pipeline this is one stage, and of ranks that make local steps one: there is more.
+  const bool more = model.parameters().of_stage() || spec.job.train.local_steps > 1;
+  const auto extra = more ? engine::ExtraTensors::kIgnore : engine::ExtraTensors::kRefuse;
   WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, search.latest->path, manifest,
                                            trainer.StateTensors(), extra,
                                            model.parameters().stream()));
@@ -79,11 +79,19 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
   return start;
 }
 
+/// Whether not all ranks have it.
+bool IsOwn(const NamedTensor& tensor) {
+  return tensor.part || !tensor.everywhere;
+}
+
 /// What this rank holds alone of the state in `folder`, which rank 0 has verified.
-Status LoadParts(Env& env, const std::string& folder, const std::vector<NamedTensor>& parts,
+Status LoadParts(Env& env, const std::string& folder, engine::Trainer& trainer,
                  const Stream& stream) {
   WEFT_ASSIGN_OR_RETURN(const CheckpointManifest manifest, engine::ReadManifest(env, folder));
-  return engine::LoadTensors(env, folder, manifest, parts, engine::ExtraTensors::kIgnore, stream);
+  std::vector<NamedTensor> own = trainer.StateTensors(manifest.plan.mesh.data);
+  std::erase_if(own, [](const NamedTensor& tensor) { return !IsOwn(tensor); });
+  if (own.empty()) return OkStatus();
+  return engine::LoadTensors(env, folder, manifest, own, engine::ExtraTensors::kIgnore, stream);
 }
 
 /// The same text on every rank.
@@ -128,16 +136,13 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     if (group.rank() > 0 && has_part && start.checkpoint_path.empty() && !import_path.empty()) {
       WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, import_path, model));
     }
-    std::vector<NamedTensor> own;
-    for (NamedTensor& tensor : trainer.StateTensors()) {
-      if (tensor.part || !tensor.everywhere) {
-        own.push_back(std::move(tensor));
-        continue;
-      }
+    for (const NamedTensor& tensor : trainer.StateTensors()) {
+      if (IsOwn(tensor)) continue;
       WEFT_RETURN_IF_ERROR(BroadcastTensor(group, model.parameters().stream(), tensor.view));
     }
-    if (group.rank() > 0 && !own.empty() && !start.checkpoint_path.empty()) {
-      WEFT_RETURN_IF_ERROR(LoadParts(env, start.checkpoint_path, own, model.parameters().stream()));
+    if (group.rank() > 0 && !start.checkpoint_path.empty()) {
+      WEFT_RETURN_IF_ERROR(
+          LoadParts(env, start.checkpoint_path, trainer, model.parameters().stream()));
     }
   }
   trainer.Restored(start.counters);

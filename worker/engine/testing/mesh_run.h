@@ -100,12 +100,14 @@ struct MeshRank {
                    run.model->precision().products, ranks.groups.Along(kSameExpertAxes));
     WEFT_CHECK(reduces.ok(), reduces.status().message());
     reducer = *std::move(reduces);
+    const bool local = c.job.train.local_steps > 1;
     auto trains = Trainer::New(c.job, c.plan,
                                {.context = &run.context,
                                 .model = run.model.get(),
                                 .train = tokens.get(),
                                 .validation = tokens.get(),
-                                .reducer = reducer.get(),
+                                .reducer = local ? nullptr : reducer.get(),
+                                .outer = local ? reducer.get() : nullptr,
                                 .rank = ranks.data_rank,
                                 .tensor = ranks.options.tensor,
                                 .sequences = ranks.options.context,

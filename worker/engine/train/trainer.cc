@@ -496,12 +496,14 @@ Status Trainer::FinishUpdate(StepReport& report) {
     report.norms = GroupNorms(parts_.model->parameters(), totals->groups, report.loss_scale);
   }
   ++counters_.updates;
+  ++round_updates_;
   return updater_->Made(*parts_.context, counters_.updates);
 }
 
 // Enters what collectives hold into the books of this rank.
 Status Trainer::CountCommunication() {
   int64_t bytes = parts_.reducer == nullptr ? 0 : parts_.reducer->held_bytes();
+  if (parts_.outer != nullptr) bytes += parts_.outer->held_bytes();
   if (parts_.tensor != nullptr) bytes += parts_.tensor->group().held_bytes();
   if (bytes == 0) return OkStatus();
   return communication_.Set(parts_.context->allocator, Component::kCommunication, bytes);
@@ -548,10 +550,11 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(EstimateNoiseScale(first_targets, report));
   WEFT_RETURN_IF_ERROR(UpdateFp8Scales(report.seconds));
   ++counters_.step;
-  counters_.tokens += report.tokens;
+  if (outer_ == nullptr) counters_.tokens += report.tokens;
   if (report.skipped) ++counters_.skipped_steps;
   if (report.spike) ++counters_.loss_spikes;
   if (report.overflow) ++counters_.overflows;
+  if (outer_ != nullptr) WEFT_RETURN_IF_ERROR(FinishRound(report));
   WEFT_RETURN_IF_ERROR(CountCommunication());
   report.peak_memory = context.allocator->Peaks();
   report.step_memory = context.allocator->TakeRecentPeaks();

@@ -10,6 +10,7 @@
 
 #include "common/spec/batch_schedule.h"
 #include "common/spec/job_spec.h"
+#include "common/spec/local_steps.h"
 #include "common/spec/plan.h"
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/data/batch_source.h"
@@ -17,6 +18,7 @@
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/noise_scale.h"
 #include "worker/engine/optim/updater.h"
+#include "worker/engine/techniques/parallel/outer_step.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/transfer.h"
@@ -40,7 +42,10 @@ struct TrainerParts {
   BatchSource* train = nullptr;
   BatchSource* validation = nullptr;   ///< Or none.
   GradientReducer* reducer = nullptr;  ///< None for one rank.
-  int64_t rank = 0;                    ///< Among those that see other sequences.
+  /// With train.local_steps, what sums over the ranks in outer steps, or none for one rank; then
+  /// `reducer` is of this rank alone, or none.
+  GradientReducer* outer = nullptr;
+  int64_t rank = 0;  ///< Among those that see other sequences.
   /// The ranks that share the matrices of the model, which was made with it, or none. They train on
   /// the same sequences.
   const TensorParallel* tensor = nullptr;
@@ -67,8 +72,13 @@ class Trainer {
   /// One optimizer step: accumulation_steps micro-batches forward and backward, the sum over ranks,
   /// clipping, update. A loss or gradient that is not finite, or a spike of the loss (train.guard),
   /// skips the update on all ranks. After an error the state is as before the step, or the update
-  /// is complete but not counted.
+  /// is complete but not counted. With train.local_steps all this is of this rank alone, but for
+  /// the steps at whose end AtOuterStep: those tell of all ranks (FinishRound).
   Result<StepReport> Step();
+
+  /// Whether all ranks are at the same weights, and so may evaluate and save: after each step, with
+  /// train.local_steps after each outer step.
+  bool AtOuterStep() const { return counters_.step == LastOuterStep(job_.train, counters_.step); }
 
   /// Mean loss over the job's evaluation sequences, all ranks together, of the averaged weights
   /// where the job has them. kNotFound without validation data.
@@ -92,8 +102,11 @@ class Trainer {
   /// say, until the next step.
   Status GatherState();
 
-  /// Parameters under their own names, then the state of optimizer and averages.
-  std::vector<NamedTensor> StateTensors();
+  /// Parameters under their own names, then the state of optimizer and averages. With
+  /// train.local_steps each rank has an optimizer's state of its own, under names that begin with
+  /// "rank/<rank>/" but for those of rank 0; or, given the ranks of a checkpoint, under those of
+  /// the rank with whose state this one goes on, its own number modulo `saved_ranks`.
+  std::vector<NamedTensor> StateTensors(int64_t saved_ranks = 0);
 
   /// StateTensors() have been overwritten with the state that belongs to `counters`.
   void Restored(const TrainCounters& counters);
@@ -203,12 +216,18 @@ class Trainer {
   Status SumOverReplica(std::span<double> values, PhaseSeconds& seconds);
   Status FinishReduction(PhaseSeconds& seconds);
   Status CountCommunication();
+  /// The outer step that follows the local step of `report`, which becomes one of all ranks: loss
+  /// and counts of the global batch. Its update was skipped where some rank has made none since the
+  /// last outer step. Counters become the largest of the ranks, the loss scale the smallest.
+  Status FinishRound(StepReport& report);
+  Status AgreeOnRound(StepReport& report);
   void MarkPlaces(std::vector<NamedTensor>& tensors) const;
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
   /// Ranks that see other sequences than each other.
   int64_t data_ranks() const {
     const int64_t sharers = parts_.sequences != nullptr ? parts_.sequences->degree() : 1;
+    if (parts_.outer != nullptr) return parts_.outer->world_size();
     return parts_.reducer != nullptr ? parts_.reducer->world_size() / sharers : 1;
   }
 
@@ -218,6 +237,9 @@ class Trainer {
   BatchSchedule batches_;
   ParameterGradients gradients_;
   std::unique_ptr<Updater> updater_;
+  std::unique_ptr<OuterStep> outer_;  ///< With local steps.
+  int64_t round_updates_ = 0;         ///< Updates of this rank since the last outer step.
+  int64_t round_tokens_ = 0;          ///< Likewise.
   std::optional<NoiseScale> noise_scale_;
   ReadbackOf<NormSums> small_;  ///< Of the gradients of the first micro-batch, in parts.
   size_t small_parts_ = 0;

@@ -18,7 +18,8 @@ namespace {
 
 Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
   const int64_t sharers = parts.sequences != nullptr ? parts.sequences->degree() : 1;
-  const int64_t replicas = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
+  const GradientReducer* const summing = parts.outer != nullptr ? parts.outer : parts.reducer;
+  const int64_t replicas = summing != nullptr ? summing->world_size() : 1;
   const int64_t ranks = replicas / sharers;  // that see different sequences
   const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
   const int64_t experts = parts.experts != nullptr ? parts.experts->degree() : 1;
@@ -39,6 +40,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError(
         "ranks that share experts go neither with plan.zero_stage nor with "
         "train.gradient_noise_scale; hint: leave them out");
+  }
+  const bool local = job.train.local_steps > 1;
+  if (local ? parts.reducer != nullptr && parts.reducer->world_size() > 1
+            : parts.outer != nullptr) {
+    return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
+                        ", but the ranks sum gradients " + (local ? "" : "in outer steps alone"));
   }
   if (pipeline > 1 && plan.zero_stage > 1) {
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) +
@@ -91,7 +98,7 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   if (parts.rank < 0 || parts.rank >= ranks) {
     return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
   }
-  const bool shares = ranks > 1 && !parts.reducer->parts().empty();
+  const bool shares = ranks > 1 && parts.reducer != nullptr && !parts.reducer->parts().empty();
   if (shares != (ranks > 1 && plan.zero_stage > 0)) {
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) + ", but the ranks " +
                         (shares ? "share" : "do not share") + " the updates");
@@ -160,6 +167,10 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
       Updater::New(state, job, parts.model->parameters(),
                    parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16,
                    trainer->parts()));
+  if (job.train.local_steps > 1) {
+    WEFT_ASSIGN_OR_RETURN(trainer->outer_,
+                          OuterStep::New(state, job.train, parts.model->parameters(), parts.outer));
+  }
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
   ParameterSet& parameters = parts.model->parameters();

@@ -1,6 +1,7 @@
 #include "worker/engine/train/trainer.h"
 
 #include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -53,10 +54,14 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
   }
 }
 
-std::vector<NamedTensor> Trainer::StateTensors() {
+std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
   // They may be written to. A failure is told again by the next step.
   if (arrival_ != nullptr) (void)arrival_->Finish();
   std::vector<NamedTensor> tensors = parts_.model->parameters().NamedValues();
+  if (outer_ != nullptr) {
+    for (NamedTensor& tensor : outer_->StateTensors()) tensors.push_back(std::move(tensor));
+  }
+  const size_t of_all_ranks = tensors.size();
   for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
     for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
@@ -65,6 +70,13 @@ std::vector<NamedTensor> Trainer::StateTensors() {
     for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
   }
   MarkPlaces(tensors);
+  if (outer_ == nullptr) return tensors;
+  const int64_t rank = saved_ranks > 0 ? parts_.rank % saved_ranks : parts_.rank;
+  for (size_t i = of_all_ranks; i < tensors.size(); ++i) {
+    tensors[i].everywhere = false;
+    tensors[i].saved = true;
+    if (rank > 0) tensors[i].name = "rank/" + std::to_string(rank) + "/" + tensors[i].name;
+  }
   return tensors;
 }
 
@@ -74,6 +86,10 @@ void Trainer::Restored(const TrainCounters& counters) {
   // What the first steps do may be different, as their scales are in FP8.
   if (graphs_ != nullptr) graphs_->Clear();
   if (parts_.model->fp8() != nullptr) parts_.model->fp8()->Restored(counters.step);
+  if (outer_ == nullptr) return;
+  const Status restored = outer_->Restored(*parts_.context, counters.step > 0);
+  WEFT_CHECK(restored.ok(), restored.message());
+  round_updates_ = round_tokens_ = 0;
 }
 
 }  // namespace weft::engine

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// The last step up to `step`, both counted as steps done, with which ranks that make
+/// `train.local_steps` by themselves have come together. The last round is shorter where the steps
+/// of the training are no multiple.
+inline int64_t LastOuterStep(const TrainSpec& train, int64_t step) {
+  return step >= train.steps ? train.steps : step / train.local_steps * train.local_steps;
+}
+
+/// Whether something that is to happen every `every_steps` (0: never) happens after step `step`,
+/// with which ranks have come together: where one of its steps is since the outer step before.
+inline bool IsDue(const TrainSpec& train, int64_t every_steps, int64_t step) {
+  return every_steps > 0 && step / every_steps > LastOuterStep(train, step - 1) / every_steps;
+}
+
+/// kInvalid names what train.local_steps does not go with.
+Status CheckLocalSteps(const JobSpec& job);
+
+}  // namespace weft

@@ -1,0 +1,119 @@
+#include "common/spec/local_steps.h"
+
+#include <functional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+using testing::HasSubstr;
+
+JobSpec LocalJob() {
+  JobSpec job;
+  job.name = "local";
+  job.data.train = {"text"};
+  job.train.local_steps = 8;
+  job.train.steps = 100;
+  job.resources.ranks = 4;
+  return job;
+}
+
+TEST(LocalSteps, RanksComeTogetherEverySoManyStepsAndAtTheEnd) {
+  TrainSpec train;
+  train.local_steps = 8;
+  train.steps = 20;
+  EXPECT_EQ(LastOuterStep(train, 0), 0);
+  EXPECT_EQ(LastOuterStep(train, 7), 0);
+  EXPECT_EQ(LastOuterStep(train, 8), 8);
+  EXPECT_EQ(LastOuterStep(train, 19), 16);
+  EXPECT_EQ(LastOuterStep(train, 20), 20) << "the last round is shorter";
+  train.local_steps = 1;
+  for (int64_t step = 0; step <= 20; ++step) EXPECT_EQ(LastOuterStep(train, step), step);
+}
+
+TEST(LocalSteps, WhatIsDueHappensAtTheNextOuterStep) {
+  TrainSpec train;
+  train.steps = 100;
+  const auto due = [&](int64_t local_steps, int64_t every) {
+    train.local_steps = local_steps;
+    std::string steps;
+    for (int64_t step = local_steps; step < 40; step += local_steps) {
+      if (IsDue(train, every, step)) steps += std::to_string(step) + " ";
+    }
+    return steps;
+  };
+  EXPECT_EQ(due(1, 10), "10 20 30 ");
+  EXPECT_EQ(due(8, 10), "16 24 32 ");
+  EXPECT_EQ(due(8, 8), "8 16 24 32 ");
+  EXPECT_EQ(due(8, 16), "16 32 ");
+  EXPECT_EQ(due(8, 3), "8 16 24 32 ") << "once, however often it was due";
+  EXPECT_EQ(due(8, 0), "");
+}
+
+TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
+  ASSERT_TRUE(ValidateJob(LocalJob()).ok()) << ValidateJob(LocalJob()).message();
+  const auto refusal = [](const std::function<void(JobSpec&)>& change) {
+    JobSpec job = LocalJob();
+    change(job);
+    const Status status = ValidateJob(job);
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(), HasSubstr("hint: "));
+    return status.message();
+  };
+  const auto asked = [](const char* with) {
+    return HasSubstr(std::string("train.local_steps 8 does not go with ") + with);
+  };
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.zero_stage = 1; }),
+              asked("resources.zero_stage"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
+              asked("resources.tensor_parallel"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.pipeline_parallel = 2; }),
+              asked("resources.pipeline_parallel"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.context_parallel = 2; }),
+              asked("resources.context_parallel"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.averaging.kind = "ema"; }),
+              asked("train.averaging"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.precision = "fp8"; }),
+              asked("train.precision fp8"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.gradient_noise_scale = true; }),
+              asked("train.gradient_noise_scale"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.guard.spike_deviations = 6; }),
+              asked("train.guard.spike_deviations"));
+  EXPECT_THAT(refusal([](JobSpec& job) {
+                job.optimizer.name = "schedule_free_adamw";
+                job.schedule.kind = "constant";
+              }),
+              asked("optimizer.name schedule_free_adamw"));
+  EXPECT_THAT(
+      refusal([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
+      asked("model.over_parameterization"));
+  EXPECT_THAT(refusal([](JobSpec& job) {
+                job.resources.offload_optimizer = "host";
+                job.resources.delayed_update = true;
+              }),
+              asked("resources.delayed_update"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.outer_learning_rate = 0; }),
+              HasSubstr("train.outer_learning_rate 0"));
+  EXPECT_THAT(refusal([](JobSpec& job) { job.train.outer_momentum = 1; }),
+              HasSubstr("train.outer_momentum must be below 1"));
+  EXPECT_THAT(refusal([](JobSpec& job) {
+                job.train.local_steps = 1;
+                job.train.outer_momentum = 0.5;
+              }),
+              HasSubstr("train.local_steps above 1"));
+}
+
+TEST(LocalSteps, RanksThatMakeThemMayOffload) {
+  JobSpec job = LocalJob();
+  job.resources.offload_optimizer = "host";
+  job.resources.offload_parameters = "host";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  job.train.local_steps = 1;
+  EXPECT_THAT(ValidateJob(job).message(), HasSubstr("resources.ranks above 1"));
+}
+
+}  // namespace
+}  // namespace weft

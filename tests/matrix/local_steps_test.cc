@@ -1,0 +1,136 @@
+// Whole attempts of ranks that make local steps, as the planner plans them: what they exchange, and
+// beside state that is offloaded.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/env.h"
+#include "common/model/rank_traffic.h"
+#include "coordinator/planner/planner.h"
+#include "tests/matrix/techniques.h"
+#include "tests/matrix/training.h"
+
+namespace weft::testing {
+namespace {
+
+class LocalStepsAttempt : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "weft_local_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
+
+  static JobSpec LocalJob(int64_t ranks) {
+    JobSpec job = JobOf(Combination(Axes().size(), 0));
+    job.resources.ranks = ranks;
+    job.train.local_steps = 3;
+    return job;
+  }
+  Training Run(const JobSpec& job, const std::string& name, int64_t last_step = 10) {
+    const auto training = Train(job, root_ + "/" + name, last_step);
+    EXPECT_TRUE(training.ok()) << name << ": " << training.status().message();
+    return training.ok() ? *training : Training();
+  }
+
+  std::string root_;
+};
+
+TEST_F(LocalStepsAttempt, ThoseThatStreamTheirParametersHaveTheSameBits) {
+  JobSpec job = LocalJob(2);
+  const std::vector<double> plain = Run(job, "plain").losses;
+  ASSERT_EQ(plain.size(), 10u);
+  EXPECT_LT(plain.back(), plain.front() + 0.5);
+  job.resources.offload_optimizer = "host";
+  EXPECT_EQ(Run(job, "optimizer").losses, plain);
+  job.resources.offload_parameters = "host";
+  job.resources.offload_activations = "host";
+  const Training streamed = Run(job, "streamed");
+  EXPECT_EQ(streamed.losses, plain);
+  for (const trainer::ProgressMessage& rank : streamed.ranks) {
+    EXPECT_GT(rank.tiers.host_bytes, rank.tiers.device_bytes) << "state is on the host";
+  }
+  job.resources.offload_optimizer = "nvme";
+  job.resources.offload_directory = root_;
+  EXPECT_EQ(Run(job, "nvme").losses, plain);
+}
+
+TEST_F(LocalStepsAttempt, WorkersWhoseDeviceCannotHoldTheModelTrainAllOfIt) {
+  // Each has the whole model, of which blocks pass through a device that is smaller than the
+  // parameters alone (ATOM, Wu et al. 2024, arXiv 2403.10504); a step needs no other worker.
+  JobSpec job = LocalJob(2);
+  job.model.layers = 16;
+  job.model.width = 128;
+  const std::vector<double> plain = Run(job, "plain").losses;
+  const int64_t parameters = 4 * ShapeOf(job).stored;
+  job.resources.recompute = "block";
+  job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+  job.resources.offload_activations = "host";
+  job.resources.device_memory_bytes = parameters;
+  const Training streamed = Run(job, "streamed");
+  EXPECT_EQ(streamed.losses, plain);
+  for (const trainer::ProgressMessage& rank : streamed.ranks) {
+    EXPECT_LT(rank.tiers.device_bytes, parameters);
+  }
+}
+
+TEST_F(LocalStepsAttempt, AStopWaitsForTheOuterStepAndTheNextAttemptHasTheSameBits) {
+  const JobSpec job = LocalJob(2);
+  const std::vector<double> undisturbed = Run(job, "undisturbed").losses;
+  std::vector<double> losses = Run(job, "stopped", 5).losses;
+  EXPECT_EQ(losses.size(), 6u);
+  for (const double loss : Run(job, "stopped").losses) losses.push_back(loss);
+  EXPECT_EQ(losses, undisturbed);
+}
+
+TEST_F(LocalStepsAttempt, OneOuterStepMovesWhatTheFormulasSayAndLocalOnesNothing) {
+  for (const int64_t ranks : {2, 4}) {
+    const JobSpec job = LocalJob(ranks);
+    MemoryInputs inputs;
+    inputs.shape = ShapeOf(job);
+    inputs.precision = &PrecisionOf("fp32");
+    inputs.ranks = ranks;
+    const auto traffic = static_cast<double>(TrafficOfStep(inputs).all_reduced);
+    // The tenth step is a round of its own; the eighth has no outer step.
+    const Training training = Run(job, "ranks" + std::to_string(ranks));
+    for (const trainer::ProgressMessage& rank : training.ranks) {
+      double all_reduced = 0;
+      for (const CollectiveUse& use : rank.collectives) {
+        if (use.collective == "all-reduce") all_reduced += use.bytes;
+      }
+      EXPECT_NEAR(all_reduced, traffic, 0.01 * traffic);
+    }
+  }
+}
+
+TEST_F(LocalStepsAttempt, ThePlannerExpectsLessCommunicationTheLongerTheRounds) {
+  WorkerProfile worker;
+  worker.worker_id = "a";
+  worker.isa = "avx2";
+  worker.cores = 1;
+  worker.memory_bytes = worker.memory_limit_bytes = int64_t{8} << 30;
+  worker.copy_bytes_per_second = 1e10;
+  worker.gemm = {{"fp32", 64, 64, 64, 1, 1e10}};
+  ClusterProfile cluster{{worker, worker}};
+  cluster.workers[1].worker_id = "b";
+  const auto predicted = [&](int64_t local_steps) {
+    JobSpec job = LocalJob(2);
+    job.train.local_steps = local_steps;
+    const auto report = planner::PlanJob(job, cluster);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report->candidates.front().plan.prediction;
+  };
+  const Prediction sum = predicted(1), two = predicted(2), twenty = predicted(20);
+  EXPECT_NEAR(two.time.exposed_communication_seconds,
+              10 * twenty.time.exposed_communication_seconds,
+              1e-6 * two.time.exposed_communication_seconds);
+  EXPECT_LT(twenty.time.exposed_communication_seconds, sum.time.exposed_communication_seconds);
+  EXPECT_GT(two.time.optimizer_seconds, twenty.time.optimizer_seconds);
+  EXPECT_EQ(two.memory_per_rank.optimizer_bytes, 2 * sum.memory_per_rank.optimizer_bytes);
+}
+
+}  // namespace
+}  // namespace weft::testing

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/spec/train_spec.h"
+#include "worker/engine/nn/parameter_part.h"
+#include "worker/engine/optim/optimizer_state.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/train/gradient_reducer.h"
+
+namespace weft::engine {
+
+/// What ranks do together after train.local_steps steps that each made by itself: the outer step of
+/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Of G, the parameters after the
+/// last outer step, and L_i, those that rank i of k has come to,
+///   D = sum_i (G - L_i) / k;  m = momentum m + D;  G -= learning_rate (D + momentum m)
+/// and all ranks go on from G, with the same bits. G and m are f32, whatever the parameters are.
+class OuterStep {
+ public:
+  /// `ranks` sums over the ranks, of which there is one without it; it and `parameters`, which have
+  /// gradients, outlive this. kExhausted without memory for G and m.
+  static Result<std::unique_ptr<OuterStep>> New(Context& context, const TrainSpec& train,
+                                                const ParameterSet& parameters,
+                                                GradientReducer* ranks);
+
+  int64_t world_size() const { return ranks_ == nullptr ? 1 : ranks_->world_size(); }
+
+  /// Replaces each value by its sum over the ranks, added in rank order.
+  Status SumScalars(std::span<double> values);
+
+  /// Leaves D k in the gradients of the parameters, which nothing needs between two steps.
+  Status Sum(const Context& context);
+
+  /// Then: the parameters become the next G.
+  Status Update(const Context& context);
+
+  /// The parameters are those of an outer step; `restored`: its state has been restored with them,
+  /// and is not to be made of them.
+  Status Restored(const Context& context, bool restored);
+
+  /// "outer/<parameter>/momentum", and "outer/<parameter>/value" of those that are not f32.
+  std::vector<NamedTensor> StateTensors() const;
+
+ private:
+  struct Entry {
+    ParameterPart part;
+    float* value = nullptr;     ///< Of G.
+    float* momentum = nullptr;  ///< Of m.
+
+    TensorView ValueView() const {
+      return {value, DType::kF32, part.value.shape, part.value.device};
+    }
+    bool derived() const { return part.value.dtype == DType::kF32; }
+  };
+
+  OuterStep(const TrainSpec& train, const ParameterSet& parameters, GradientReducer* ranks);
+
+  const float learning_rate_;
+  const float momentum_;
+  const ParameterSet& parameters_;
+  GradientReducer* ranks_;
+  OptimizerState state_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace weft::engine
