@@ -22,20 +22,20 @@ struct Logical {
   Shape shape;
   int axis = 0;
   std::vector<int64_t> blocks;  ///< Along the axis, each of which is dealt out; none: all have it.
+  bool grid = false;            ///< Four ranks are a grid of two rows, which divide the columns.
 
   Shard Of(int64_t rank, int64_t ranks) const {
+    const bool both = grid && ranks == 4;
+    const int64_t parts = both ? 2 : ranks, part = rank % parts;
     Shard shard{axis, 0, {}};
     for (int64_t size : blocks) {
       shard.ranges.push_back(
-          {shard.extent + size * rank / ranks, shard.extent + size * (rank + 1) / ranks});
+          {shard.extent + size * part / parts, shard.extent + size * (part + 1) / parts});
       shard.extent += size;
     }
-    return shard;
-  }
-  Shape PartShape(const Shard& shard) const {
-    Shape part = shape;
-    if (!shard.whole()) part.dims[static_cast<size_t>(axis)] = shard.size();
-    return part;
+    const int64_t width = shape[-1];
+    if (!both) return shard;
+    return shard.Across({1, width, {{width * (rank / 2) / 2, width * (rank / 2 + 1) / 2}}});
   }
   std::vector<float> Values() const {
     std::vector<float> values(static_cast<size_t>(shape.Elements()));
@@ -47,6 +47,7 @@ struct Logical {
 const std::vector<Logical>& Tensors() {
   static const std::vector<Logical> tensors = {{"stacked", {24, 3}, 0, {8, 8, 8}},
                                                {"columns", {5, 12}, 1, {12}},
+                                               {"rows of a grid", {16, 7}, 0, {8, 8}, true},
                                                {"uneven table", {7, 3}, 0, {7}},
                                                {"bias", {9}, 0, {9}},
                                                {"norm", {6}, 0, {}}};
@@ -61,7 +62,7 @@ struct RankState {
   RankState(int64_t rank, int64_t ranks, bool right) {
     for (const Logical& logical : Tensors()) {
       const Shard shard = ranks == 1 ? Shard{} : logical.Of(rank, ranks);
-      const Shape shape = logical.PartShape(shard);
+      const Shape shape = shard.PartShape(logical.shape);
       std::vector<float> own(static_cast<size_t>(shape.Elements()), -1.0f);
       const std::vector<float> all = logical.Values();
       shard.ForEachRun(shape, [&](int64_t to, int64_t from, int64_t count) {
@@ -124,6 +125,10 @@ TEST(Shards, WhoseRangesMakeNoSenseAreCorrupt) {
        {R"({"shape":[5,12],"axis":1,"ranges":[[0,3],[2,5]]})", R"({"shape":[5,12],"axis":1})",
         R"({"shape":[5,12],"axis":1,"ranges":[[7,13]]})",
         R"({"shape":[5,12],"axis":1,"ranges":[[3,3],[4,10]]})",
+        R"({"shape":[5,12],"axis":0,"ranges":[[0,5]],"columns":[6,13]})",
+        R"({"shape":[5,12],"axis":0,"ranges":[[0,5]],"columns":[6,6]})",
+        R"({"shape":[5,12],"axis":0,"ranges":[[0,5]],"columns":6})",
+        R"({"shape":[5,12],"axis":1,"ranges":[[0,6]],"columns":[0,12]})",
         R"({"shape":[5,12],"axis":1,"ranges":[]})", R"({"shape":[5,12],"axis":2,"ranges":[[0,6]]})",
         R"({"shape":[5,12],"axis":0,"ranges":[[0,5]]})",
         R"({"shape":[5,12],"axis":-1,"ranges":[[0,6]]})",

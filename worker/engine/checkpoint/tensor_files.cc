@@ -47,7 +47,7 @@ std::vector<uint64_t> SizesOf(const Shape& shape) {
 /// ranges that are there, and of successive elements the first one.
 constexpr char kPartsKey[] = "weft_parts";
 constexpr char kShapeKey[] = "shape", kFirstKey[] = "first";
-constexpr char kAxisKey[] = "axis", kRangesKey[] = "ranges";
+constexpr char kAxisKey[] = "axis", kRangesKey[] = "ranges", kColumnsKey[] = "columns";
 
 /// Elements that stand one behind the other in a part and in its tensor.
 struct Run {
@@ -91,11 +91,24 @@ Json JsonOf(const NamedTensor::Place& place, const Shape& part) {
     json[kRangesKey].push_back(
         {static_cast<uint64_t>(range.begin), static_cast<uint64_t>(range.end)});
   }
+  if (const Shard::Range& across = place.shard.across; across.size() > 0) {
+    json[kColumnsKey] = {static_cast<uint64_t>(across.begin), static_cast<uint64_t>(across.end)};
+  }
   return json;
 }
 
 bool IsSize(const Json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 62;
+}
+
+/// [begin, end), not empty; none when it is something else.
+std::optional<Shard::Range> RangeOf(const Json& range) {
+  if (!range.is_array() || range.size() != 2 || !IsSize(range[0]) || !IsSize(range[1])) {
+    return std::nullopt;
+  }
+  const Shard::Range found{range[0].get<int64_t>(), range[1].get<int64_t>()};
+  if (found.size() <= 0) return std::nullopt;
+  return found;
 }
 
 /// The shard of a tensor of these sizes, all of it where there are no ranges; none when something
@@ -112,15 +125,19 @@ std::optional<Shard> ShardOf(const Json& place, const Shape& whole) {
   Shard shard{static_cast<int>(axis), whole.dims[axis], {}};
   int64_t end = 0;
   for (const Json& range : place[kRangesKey]) {
-    if (!range.is_array() || range.size() != 2 || !IsSize(range[0]) || !IsSize(range[1])) {
-      return std::nullopt;
-    }
-    const auto begin = range[0].get<int64_t>();
-    if (begin < end || range[1].get<int64_t>() <= begin) return std::nullopt;
-    end = range[1].get<int64_t>();
-    shard.ranges.push_back({begin, end});
+    const std::optional<Shard::Range> rows = RangeOf(range);
+    if (!rows || rows->begin < end) return std::nullopt;
+    end = rows->end;
+    shard.ranges.push_back(*rows);
   }
   if (shard.whole() || end > shard.extent) return std::nullopt;
+  if (!place.contains(kColumnsKey)) return shard;
+  const std::optional<Shard::Range> columns = RangeOf(place[kColumnsKey]);
+  if (!columns || axis != 0 || whole.rank != 2 || columns->end > whole.dims[1]) {
+    return std::nullopt;
+  }
+  shard.across = *columns;
+  shard.across_extent = whole.dims[1];
   return shard;
 }
 

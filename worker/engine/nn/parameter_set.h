@@ -137,7 +137,8 @@ class ParameterSet {
   /// each logical number counts once.
   bool Counts(int64_t index) const {
     const Parameter& parameter = parameters_[index];
-    return parameter.counted && (tensor_rank_ <= 0 || !parameter.shard.whole());
+    if (!parameter.counted || !parameter.shard.first) return false;
+    return tensor_rank_ <= 0 || !parameter.shard.whole();
   }
 
   /// Whether the gradient of `index`, which all ranks have, is the sum of theirs, because each

@@ -12,17 +12,13 @@ namespace weft::engine {
 
 /// A tensor of the training state under the name it has in checkpoints, or this rank's part of one.
 struct NamedTensor {
-  /// Where a part belongs: some rows or columns of a tensor, or successive elements of these.
+  /// Where a part belongs: some rows, columns or both of a tensor, or successive elements of these.
   struct Place {
     Shape whole;        ///< Of the tensor.
     int64_t first = 0;  ///< Element of the shard with which the part begins.
     Shard shard = {};
 
-    Shape ShardShape() const {
-      Shape shape = whole;
-      if (!shard.whole()) shape.dims[static_cast<size_t>(shard.axis)] = shard.size();
-      return shape;
-    }
+    Shape ShardShape() const { return shard.PartShape(whole); }
 
     /// As Shard::ForEachRun, of a part of so many elements.
     template <class Run>

@@ -9,7 +9,7 @@
 namespace weft::engine {
 
 /// Which part of a logical tensor stands here, where several ranks have a part each: some of its
-/// rows, or of the columns of a matrix. The default is all of it.
+/// rows, of the columns of a matrix, or some columns of some of its rows. The default is all of it.
 struct Shard {
   struct Range {
     int64_t begin = 0;
@@ -19,6 +19,9 @@ struct Shard {
   int axis = 0;               ///< 0: rows, 1: columns.
   int64_t extent = 0;         ///< Of the logical tensor along the axis.
   std::vector<Range> ranges;  ///< Of it, in the order in which they stand here; not empty ones.
+  Range across = {};          ///< Of some rows of a matrix, these columns alone; none: all.
+  int64_t across_extent = 0;  ///< Columns of the logical tensor, where some are here.
+  bool first = true;          ///< Of the ranks that have this same part.
 
   bool whole() const { return ranges.empty(); }
 
@@ -31,7 +34,24 @@ struct Shard {
   /// Of the logical tensor, when the part here has the shape `part`.
   Shape LogicalShape(Shape part) const {
     if (!whole()) part.dims[static_cast<size_t>(axis)] = extent;
+    if (across.size() > 0) part.dims[1] = across_extent;
     return part;
+  }
+
+  /// Of the part here, when the logical tensor has the shape `logical`.
+  Shape PartShape(Shape logical) const {
+    if (!whole()) logical.dims[static_cast<size_t>(axis)] = size();
+    if (across.size() > 0) logical.dims[1] = across.size();
+    return logical;
+  }
+
+  /// Of these rows the columns, one range of them, that `columns` says.
+  Shard Across(const Shard& columns) const {
+    Shard both = *this;
+    both.across = columns.ranges.front();
+    both.across_extent = columns.extent;
+    both.first = true;
+    return both;
   }
 
   /// Calls run(part, logical, count) for each run of elements that stand one behind the other both
@@ -41,6 +61,15 @@ struct Shard {
   void ForEachRun(const Shape& shape, Run&& run) const {
     if (whole()) {
       run(int64_t{0}, int64_t{0}, shape.Elements());
+      return;
+    }
+    if (across.size() > 0) {
+      int64_t part = 0;
+      for (const Range& range : ranges) {
+        for (int64_t row = range.begin; row < range.end; ++row, part += across.size()) {
+          run(part, row * across_extent + across.begin, across.size());
+        }
+      }
       return;
     }
     const int64_t rows = axis == 0 ? 1 : shape[0];
