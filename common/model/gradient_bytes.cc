@@ -7,9 +7,10 @@
 
 namespace weft {
 
-int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor) {
+int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
+                          int64_t rows) {
   constexpr int64_t kF32 = 4;
-  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor);
+  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
   std::vector<int64_t> buckets;
   bool open = false;
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {

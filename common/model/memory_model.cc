@@ -46,7 +46,8 @@ int64_t RowsOfOneExpert(const ModelShape& shape) {
 
 /// Bytes of the tensors that come and go, for the tokens of a micro-batch.
 struct Sizes {
-  int64_t row;            ///< [tokens, width]
+  int64_t row;            ///< [tokens, width], of the features that are here.
+  int64_t attended;       ///< [tokens, width], of the heads that are here.
   int64_t qkv;            ///< Queries, keys and values.
   int64_t inner;          ///< Inside of the MLP, after the activation.
   int64_t before;         ///< The same before it; of all experts.
@@ -61,10 +62,11 @@ struct Sizes {
     const ModelSpec& model = inputs.shape.spec;
     const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
     const int64_t element = tokens * ElementOf(inputs);
-    const int64_t ranks = inputs.shape.tensor;
-    row = element * model.width;
-    qkv = element * (model.width + 2 * KvWidth(model)) / ranks;
-    inner = element * MlpWidth(model) / ranks;
+    const int64_t rows = inputs.shape.tensor_rows, columns = inputs.shape.TensorColumns();
+    row = element * model.width / rows;
+    attended = element * model.width / columns;
+    qkv = element * (model.width + 2 * KvWidth(model)) / columns;
+    inner = element * MlpWidth(model) / columns;
     const int64_t expert_rows = inputs.shape.ExpertRows();
     before = MlpInputs(model) * inner * expert_rows;
     if (model.experts > 0) {
@@ -75,7 +77,7 @@ struct Sizes {
     if (inputs.shape.expert_ranks > 1) exchanged = row * expert_rows;
     narrow = element * model.embedding_width;
     block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs), inputs.activation_bits);
-    head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width;
+    head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width / rows;
   }
 };
 
@@ -201,8 +203,8 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     const int64_t router = tokens * (model.experts_per_token * kF32 + model.experts * element);
     mlp_backward = std::max(2 * size.row, size.row + size.active + size.exchanged + router);
   }
-  int64_t attention_backward =
-      2 * size.row + size.qkv + ContextWorkspaceBytes(model, inputs.context, tokens, element);
+  int64_t attention_backward = size.row + std::max(size.row, size.attended) + size.qkv +
+                               ContextWorkspaceBytes(model, inputs.context, tokens, element);
   if (inputs.precision->fp8_blocks) {
     // The gradient's codes by rows and by columns, and those of the input by columns.
     const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;
@@ -225,8 +227,8 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   }
   // An evaluation saves nothing, but all results of a block count as workspace.
   const int64_t inner = model.experts > 0 ? size.active : size.inner;
-  const int64_t evaluation =
-      5 * size.row + size.qkv + inner + size.before + size.passed + size.exchanged;
+  const int64_t evaluation = 4 * size.row + std::max(size.row, size.attended) + size.qkv + inner +
+                             size.before + size.passed + size.exchanged;
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
@@ -415,8 +417,9 @@ int64_t KernelScratch(const MemoryInputs& inputs) {
 
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const ModelSpec& model = shape.spec;
-  const int64_t c = model.width, ranks = shape.tensor;
-  const int64_t rows = shape.sequence_parallel ? ranks : 1;  // that share those of the stream
+  const int64_t c = model.width, ranks = shape.TensorColumns();
+  // That share the stream, its tokens or its features.
+  const int64_t rows = shape.sequence_parallel ? ranks : shape.tensor_rows;
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
@@ -461,9 +464,10 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   const Sizes size(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   BlockBytes bytes{.row = size.row,
+                   .attended = size.attended,
                    .qkv = size.qkv,
                    .before = size.before + size.passed,
-                   .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.tensor,
+                   .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
                    .saved = size.block,
                    .post_norm = NormPositionOf(model) == "post",
                    // Fixup saves the shifted stream, so that the stream itself is alive beside it.
@@ -527,7 +531,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     memory.communication_bytes =
         ReductionStagingBytes(inputs.ranks / groups) + ReductionStagingBytes(groups) +
         (shape.expert_ranks > 1 ? ReductionStagingBytes(inputs.ranks / shape.expert_ranks) : 0) +
-        ReductionStagingBytes(shape.tensor);
+        ReductionStagingBytes(shape.TensorColumns()) + ReductionStagingBytes(shape.tensor_rows);
   } else if (inputs.ranks > 1) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.
     memory.communication_bytes = 2 * inputs.bucket_bytes;

@@ -48,17 +48,18 @@ bool IsHere(const ModelSpec& model, const StageShape& stage, const ParameterInfo
 
 }  // namespace
 
-ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence)
-    : ModelShape(model, {model.layers, true, true}, ranks, sequence) {}
+ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence, int64_t rows)
+    : ModelShape(model, {model.layers, true, true}, ranks, sequence, rows) {}
 
 ModelShape ModelShape::OfExpertRank(const ModelSpec& model, int64_t ranks) {
-  return {model, {model.layers, true, true}, 1, false, ranks};
+  return {model, {model.layers, true, true}, 1, false, 1, ranks};
 }
 
 ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t ranks,
-                       bool sequence, int64_t experts)
+                       bool sequence, int64_t rows, int64_t experts)
     : spec(model),
       tensor(ranks),
+      tensor_rows(rows),
       sequence_parallel(sequence),
       expert_ranks(experts),
       embeds(stage.first),
@@ -70,7 +71,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
-  for (const ParameterInfo& parameter : ParametersOfRank(spec, tensor)) {
+  for (const ParameterInfo& parameter : ParametersOfRank(spec, tensor, rows)) {
     if (!IsHere(spec, stage, parameter)) continue;
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);

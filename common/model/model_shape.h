@@ -46,16 +46,18 @@ struct ModelShape {
   ModelShape() = default;
   /// `model` with vocab_size resolved. With `tensor` above 1 numbers are of one of so many ranks
   /// that share each matrix, the one with most; `spec` is of all. `sequence`: they share the tokens
-  /// between these, too.
-  explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false);
+  /// between these, too. They are a grid of `rows`.
+  explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false,
+                      int64_t rows = 1);
   /// Numbers of one of `ranks` ranks that share the experts; uses are of all.
   static ModelShape OfExpertRank(const ModelSpec& model, int64_t ranks);
   /// The same of one stage of a pipeline, whose blocks are those of `spec`.
   ModelShape(const ModelSpec& model, const StageShape& stage, int64_t tensor, bool sequence,
-             int64_t experts = 1);
+             int64_t rows = 1, int64_t experts = 1);
 
   ModelSpec spec;
   int64_t tensor = 1;              ///< Ranks that share each matrix ...
+  int64_t tensor_rows = 1;         ///< ... the features of the residual stream these of them ...
   bool sequence_parallel = false;  ///< ... and the tokens between them.
   int64_t expert_ranks = 1;        ///< Ranks that share the experts.
   bool embeds = true;              ///< What stands before the blocks is here ...
@@ -86,10 +88,13 @@ struct ModelShape {
   /// Of the tokens that a masked language model reads, those it has to predict.
   double masked_share = MaskingSpec().probability;
 
+  /// Of the ranks that share matrices those that share heads, inner columns and tokens.
+  int64_t TensorColumns() const { return tensor / tensor_rows; }
+
   /// Columns of the logits in the memory of a rank.
   int64_t PaddedClasses() const {
     const int64_t columns = HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size;
-    return PaddedVocabulary((columns + tensor - 1) / tensor);
+    return PaddedVocabulary((columns + TensorColumns() - 1) / TensorColumns());
   }
 
   /// Rows that the experts of a rank work on for each token that it sees itself; 1 without experts.

@@ -178,20 +178,31 @@ std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
   return std::move(add.list);
 }
 
-// Makes `parameter` what one of `ranks` ranks has of it.
-void TakePart(int64_t ranks, ParameterInfo& parameter) {
+// Makes `parameter` what one of the ranks of a grid has of it: the rows divide the features of the
+// residual stream, the columns the other side of each matrix.
+void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
+  std::vector<int64_t>& shape = parameter.shape;
   const bool block =
       parameter.kind == ParameterKind::kAttention || parameter.kind == ParameterKind::kMlp;
   const bool table = parameter.kind == ParameterKind::kTokenEmbedding ||
                      parameter.kind == ParameterKind::kClassifier;
-  if (!block && !table) return;
-  if (block && IsOutputProjection(parameter)) {
-    parameter.shape[1] /= ranks;
+  if (!block && !table) {
+    // A norm, or positions.
+    shape.back() /= rows;
     return;
   }
-  // The bias of such a product is whole on each rank.
-  if (parameter.name.ends_with("c_proj.bias")) return;
-  parameter.shape[0] = (parameter.shape[0] + ranks - 1) / ranks;
+  if (block && IsOutputProjection(parameter)) {
+    shape[0] /= rows;
+    shape[1] /= columns;
+    return;
+  }
+  // The bias of such a product is that of features.
+  if (parameter.name.ends_with("c_proj.bias")) {
+    shape[0] /= rows;
+    return;
+  }
+  shape[0] = (shape[0] + columns - 1) / columns;
+  if (shape.size() > 1) shape[1] /= rows;
 }
 
 }  // namespace
@@ -271,10 +282,10 @@ bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
   });
 }
 
-std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor) {
+std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor, int64_t rows) {
   std::vector<ParameterInfo> parameters = ParametersOf(model);
   if (tensor == 1) return parameters;
-  for (ParameterInfo& parameter : parameters) TakePart(tensor, parameter);
+  for (ParameterInfo& parameter : parameters) TakePart(rows, tensor / rows, parameter);
   return parameters;
 }
 

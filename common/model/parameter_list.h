@@ -45,8 +45,10 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 
-/// What one of `tensor` ranks that share each matrix has of them, the one with most.
-std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor);
+/// What one of `tensor` ranks that share each matrix, as a grid of so many rows, has of them, the
+/// one with most.
+std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor,
+                                            int64_t rows = 1);
 
 /// Whether the weight belongs to the product that ends a sub-layer: after attention, after the MLP.
 bool IsOutputProjection(const ParameterInfo& parameter);

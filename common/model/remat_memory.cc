@@ -15,8 +15,9 @@ class Walk {
       : b_(bytes),
         // Both results of attention with what it read, before and after it is projected; at the end
         // the MLP's as well.
-        passing_(std::max(
-            {3 * b_.row + b_.qkv, 2 * b_.row + b_.qkv + b_.log_sum_exp, 4 * b_.row + b_.before})) {}
+        passing_(std::max({3 * b_.row + b_.qkv,
+                           b_.row + std::max(b_.row, b_.attended) + b_.qkv + b_.log_sum_exp,
+                           4 * b_.row + b_.before})) {}
 
   int64_t peak() const { return peak_; }
 

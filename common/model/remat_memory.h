@@ -8,9 +8,10 @@ namespace weft {
 
 /// Bytes of what a block makes of a micro-batch.
 struct BlockBytes {
-  int64_t row = 0;     ///< [tokens, width], of the residual stream.
-  int64_t qkv = 0;     ///< Queries, keys and values.
-  int64_t before = 0;  ///< Inside of the MLP, before the activation.
+  int64_t row = 0;       ///< [tokens, width], of the residual stream.
+  int64_t attended = 0;  ///< What attention makes.
+  int64_t qkv = 0;       ///< Queries, keys and values.
+  int64_t before = 0;    ///< Inside of the MLP, before the activation.
   int64_t log_sum_exp = 0;
   int64_t saved = 0;      ///< All that a block keeps.
   int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.

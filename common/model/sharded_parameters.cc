@@ -35,11 +35,12 @@ bool LookedUp(const ParameterInfo& parameter) {
 
 class Sharding {
  public:
-  Sharding(const ModelSpec& model, const PrecisionRecipe& precision, int64_t ranks, int64_t tensor)
+  Sharding(const ModelSpec& model, const PrecisionRecipe& precision, int64_t ranks, int64_t tensor,
+           int64_t rows)
       : precision_(precision), ranks_(ranks), last_(DistinctBlocks(model) + 1) {
     std::map<std::tuple<int64_t, int64_t, bool, bool, bool>, size_t> found;
     int64_t unit = 0;
-    for (const ParameterInfo& parameter : ParametersOfRank(model, tensor)) {
+    for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
       if (parameter.block >= 0) {
         unit = parameter.block + 1;
       } else if (unit > 0) {
@@ -146,8 +147,8 @@ class Sharding {
 }  // namespace
 
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks, int64_t tensor) {
-  return Sharding(model, precision, ranks, tensor).Result();
+                                  int64_t ranks, int64_t tensor, int64_t rows) {
+  return Sharding(model, precision, ranks, tensor, rows).Result();
 }
 
 }  // namespace weft

@@ -27,8 +27,8 @@ struct ShardedParameters {
 };
 
 /// `model` with vocab_size resolved; each of the `ranks` has its part of what one of `tensor` ranks
-/// that share each matrix has.
+/// that share each matrix, as a grid of `rows`, has.
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks, int64_t tensor = 1);
+                                  int64_t ranks, int64_t tensor = 1, int64_t rows = 1);
 
 }  // namespace weft

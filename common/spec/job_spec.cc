@@ -305,8 +305,8 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckLocalSteps(job));
   WEFT_RETURN_IF_ERROR(CheckMixtureOfExperts(job));
   const ResourceSpec& resources = job.resources;
-  WEFT_RETURN_IF_ERROR(
-      CheckTensorParallel(job, resources.tensor_parallel, resources.sequence_parallel));
+  WEFT_RETURN_IF_ERROR(CheckTensorParallel(job, resources.tensor_parallel,
+                                           resources.sequence_parallel, resources.tensor_rows));
   WEFT_RETURN_IF_ERROR(
       CheckContextParallel(job, resources.context_parallel, resources.context_method));
   // Ranks of a replica.

@@ -469,6 +469,54 @@ TEST(ValidateJob, RefusesMatricesThatRanksCannotShare) {
               HasSubstr("hint: resources.tensor_parallel"));
 }
 
+TEST(ValidateJob, RefusesGridsThatCannotBeMade) {
+  const auto grid = [](JobSpec& job) {
+    job.model.width = 64;
+    job.model.heads = 4;
+    job.train.global_batch = 8;
+    job.resources.device = "cpu";
+    job.resources.ranks = 8;
+    job.resources.tensor_parallel = 8;
+    job.resources.tensor_rows = 2;
+  };
+  const auto error = [&](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      grid(job);
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts(grid)) << "heads are divided by the columns alone";
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    grid(job);
+    job.resources.tensor_parallel = 4;
+    job.resources.zero_stage = 3;
+    job.resources.zero_shard_ranks = 2;
+  }));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_rows = 3; }),
+              HasSubstr("must divide resources.tensor_parallel, which is 8"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_parallel = 1; }),
+              HasSubstr("must divide resources.tensor_parallel, which is 1"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.heads = 2; }),
+              HasSubstr("model.heads in equal parts"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.model.width = job.model.heads = 12;
+                job.resources.tensor_rows = 8;
+              }),
+              HasSubstr("needs model.width in equal parts, and it is 12"));
+  const std::pair<std::function<void(JobSpec&)>, const char*> others[] = {
+      {[](JobSpec& job) { job.resources.device = "auto"; }, "resources.device: cpu"},
+      {[](JobSpec& job) { job.model.dropout = 0.1; }, "model.dropout"},
+      {[](JobSpec& job) { job.model.embedding_width = 16; }, "model.embedding_width"},
+      {[](JobSpec& job) { job.model.initialization.method = "rezero"; },
+       "scales residual branches"},
+      {[](JobSpec& job) { job.resources.sequence_parallel = true; }, "sequence_parallel"},
+      {[](JobSpec& job) { job.resources.activation_bits = 4; }, "activation_bits"},
+      {[](JobSpec& job) { job.train.precision = "fp8"; }, "fp8"},
+      {[](JobSpec& job) { job.model.family = "bert"; }, "bert"},
+  };
+  for (const auto& [change, reason] : others) EXPECT_THAT(error(change), HasSubstr(reason));
+}
+
 TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
   const auto mixed = [](JobSpec& job) {
     job.model.family = "llama";

@@ -1,6 +1,9 @@
 #include "common/spec/tensor_parallel.h"
 
 #include <string>
+#include <utility>
+
+#include "common/spec/model_family.h"
 
 namespace weft {
 namespace {
@@ -19,10 +22,64 @@ Status CheckDivides(const std::string& name, int64_t size, int64_t degree) {
                       Text(size) + "; hint: a degree of " + Text(next));
 }
 
+std::string GridOf(int64_t rows) {
+  return "a grid of resources.tensor_rows " + Text(rows);
+}
+
+// Of several rows: features of the residual stream are dealt out to these.
+Status CheckGrid(const ModelSpec& model, int64_t rows) {
+  if (model.width % rows != 0) {
+    return InvalidError(GridOf(rows) + " needs model.width in equal parts, and it is " +
+                        Text(model.width) + "; hint: 1 or another divisor of it");
+  }
+  const std::pair<const char*, bool> others[] = {
+      {"model.dropout, whose masks are of whole rows (model.attention_dropout is possible); hint: "
+       "0",
+       model.dropout > 0},
+      {"model.embedding_width; hint: 0", model.embedding_width > 0},
+      {"an initialization that scales residual branches; hint: initialization.method gpt2",
+       BranchScalingOf(model) != BranchScaling::kNone},
+      {"model.experts; hint: 0", model.experts > 0},
+  };
+  for (const auto& [name, asked] : others) {
+    if (asked) return InvalidError(GridOf(rows) + " does not go with " + name);
+  }
+  return OkStatus();
+}
+
+// What the ranks of such a grid do not do yet.
+Status CheckGrid(const JobSpec& job, int64_t degree, int64_t rows) {
+  const ResourceSpec& resources = job.resources;
+  if (degree % rows != 0) {
+    return InvalidError("resources.tensor_rows " + Text(rows) +
+                        " must divide resources.tensor_parallel, which is " + Text(degree));
+  }
+  if (resources.device != "cpu") {
+    return InvalidError(GridOf(rows) + " is for CPUs; hint: resources.device: cpu");
+  }
+  const std::pair<const char*, bool> others[] = {
+      {"resources.sequence_parallel", resources.sequence_parallel},
+      {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
+      {"resources.context_parallel", resources.context_parallel > 1},
+      {"resources.expert_parallel", resources.expert_parallel > 1},
+      {"resources.offload_optimizer", resources.offload_optimizer != "none"},
+      {"resources.offload_activations", resources.offload_activations != "none"},
+      {"resources.activation_bits", resources.activation_bits > 0},
+  };
+  for (const auto& [name, asked] : others) {
+    if (asked) return InvalidError(GridOf(rows) + " does not go with " + name + " yet");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
-Status CheckTensorParallel(const ModelSpec& model, int64_t degree) {
-  if (degree == 1) return OkStatus();
+Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows) {
+  if (rows > 1) {
+    WEFT_RETURN_IF_ERROR(CheckGrid(model, rows));
+    degree /= rows;
+  }
+  if (degree == 1 && rows == 1) return OkStatus();
   if (model.family != "gpt2" && model.family != "llama") {
     return InvalidError(kDegree + Text(degree) + " is not available with model.family " +
                         model.family + "; hint: gpt2, llama, or data parallelism alone");
@@ -44,15 +101,17 @@ Status CheckTensorParallel(const ModelSpec& model, int64_t degree) {
   return OkStatus();
 }
 
-Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_parallel) {
-  if (degree == 1) {
+Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_parallel,
+                           int64_t rows) {
+  if (rows > 1) WEFT_RETURN_IF_ERROR(CheckGrid(job, degree, rows));
+  if (degree == 1 && rows == 1) {
     if (!sequence_parallel) return OkStatus();
     return InvalidError(
         "sequence parallelism is between ranks of tensor parallelism, and there "
         "is one; hint: resources.tensor_parallel");
   }
   const bool imported = !job.model.import_path.empty();
-  if (!imported) WEFT_RETURN_IF_ERROR(CheckTensorParallel(job.model, degree));
+  if (!imported) WEFT_RETURN_IF_ERROR(CheckTensorParallel(job.model, degree, rows));
   if (job.train.precision == "fp8" || job.train.precision == "bf16_pure") {
     return InvalidError(kDegree + Text(degree) + " is not available in train.precision " +
                         job.train.precision + "; hint: bf16");

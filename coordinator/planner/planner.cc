@@ -75,6 +75,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
     plan.stage_blocks = CutModel(job).value();
   }
   plan.sequence_parallel = job.resources.sequence_parallel;
+  plan.tensor_rows = job.resources.tensor_rows;
   if (option.data_ranks() > 1) {
     plan.zero_stage = job.resources.zero_stage;
     plan.zero_shard_ranks = job.resources.zero_shard_ranks;

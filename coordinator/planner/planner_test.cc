@@ -467,6 +467,19 @@ TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {
   EXPECT_LT(least.activations_bytes, half.activations_bytes);
   EXPECT_GT(shared.prediction.time.exposed_communication_seconds,
             whole.prediction.time.exposed_communication_seconds);
+  job.resources.device = "cpu";
+  job.model.heads = 4;
+  const Plan row = plan(4, false);
+  job.resources.tensor_rows = 2;
+  const Plan grid = plan(4, false);
+  EXPECT_EQ(grid.mesh.tensor, 4);
+  EXPECT_EQ(grid.tensor_rows, 2);
+  // As large parts of the matrices, smaller ones of the stream, and of four ranks more to send.
+  EXPECT_NEAR(static_cast<double>(grid.prediction.memory_per_rank.parameters_bytes) /
+                  static_cast<double>(row.prediction.memory_per_rank.parameters_bytes),
+              1, 0.1);
+  EXPECT_GT(grid.prediction.time.exposed_communication_seconds,
+            row.prediction.time.exposed_communication_seconds);
 }
 
 TEST(PlanJob, RanksShareSequencesWhereTheJobSaysSo) {

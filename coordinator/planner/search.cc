@@ -60,7 +60,8 @@ class Searcher {
         precision_(PrecisionOf(job.train.precision)),
         optimizer_(OptimizerOfRank(job, shape_, precision_)),
         open_gradients_(job.resources.zero_stage == 2 || offloads_optimizer()
-                            ? OpenGradientBytes(shape_.spec, BucketBytes(job, shape_.spec), tensor_)
+                            ? OpenGradientBytes(shape_.spec, BucketBytes(job, shape_.spec), tensor_,
+                                                job.resources.tensor_rows)
                             : 0) {
     for (const WorkerProfile& worker : cluster.workers) {
       if (!on_devices_ || UsableDevices(worker.devices) > 0) workers_.push_back(&worker);
@@ -267,7 +268,8 @@ class Searcher {
     const int64_t sharers = ShardRanks(resources.zero_stage, resources.zero_shard_ranks, ranks);
     auto [it, added] = sharded_.try_emplace(sharers);
     if (added && resources.zero_stage > 2 && sharers > 1) {
-      it->second = ShardParameters(shape_.spec, precision_, sharers, tensor_);
+      it->second =
+          ShardParameters(shape_.spec, precision_, sharers, tensor_, resources.tensor_rows);
     }
     return it->second;
   }
@@ -550,7 +552,8 @@ ModelShape ShapeOfRank(const JobSpec& job) {
   }
   if (tensor == 1) return shape;
   const double masked_share = shape.masked_share;
-  shape = ModelShape(shape.spec, tensor, job.resources.sequence_parallel);
+  shape =
+      ModelShape(shape.spec, tensor, job.resources.sequence_parallel, job.resources.tensor_rows);
   shape.masked_share = masked_share;
   return shape;
 }

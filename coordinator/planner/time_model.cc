@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/model/model_counts.h"
+#include "common/model/tensor_traffic.h"
 
 namespace weft::planner {
 namespace {
@@ -143,7 +144,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
       seconds += cost.fp8_share * (codes - seconds);
     }
     // The classifier's columns are already those of a rank.
-    if (gemm.name != "classifier") seconds /= D(shape.tensor);
+    seconds /= D(gemm.name == "classifier" ? shape.tensor_rows : shape.tensor);
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -158,7 +159,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   // dropout is drawn again in the backward pass, on a GPU in each of two kernels.
   const ModelSpec& model = shape.spec;
   const double product_flops =
-      TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.tensor);
+      TwiceTheKeys(model, sequence_length) * D(model.width) * D(tokens) / D(shape.TensorColumns());
   const double product = product_flops / rates.AttentionFlopsPerSecond(threads);
   const double draw = SecondsOfDraws(model, product_flops, rates, threads);
   const double forward_layer = 2 * product + draw;
@@ -173,8 +174,8 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
   // and writes two, an activation reads its one or two inputs and writes one; backward, a norm
   // moves four and an activation twice as much, and the bias gradients read what the products read.
-  const double c = D(model.width) * D(element);
-  const double f = D(MlpWidth(model)) * D(element) / D(shape.tensor);
+  const double c = D(model.width) * D(element) / D(shape.tensor_rows);
+  const double f = D(MlpWidth(model)) * D(element) / D(shape.TensorColumns());
   const double rows = model.experts > 0 ? D(model.experts_per_token) : 1;
   const double activation = D(MlpInputs(model) + 1) * f * rows;
   const double mask = dropout > 0 ? 2 * 2 * c : 0;  // two a block, read and write
@@ -218,19 +219,31 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
 }
 
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
-  const int64_t tensor = inputs.shape.tensor;
-  if (tensor == 1) return 0;
-  const double sums = 4 * D(inputs.shape.spec.layers) + 2 * D(inputs.recomputed_blocks) + 2;
-  const double bytes =
-      D(inputs.tokens * inputs.shape.spec.width * ElementBytes(inputs.precision->activations));
+  const ModelShape& shape = inputs.shape;
+  if (shape.tensor == 1) return 0;
   if (const DeviceModel* device = rates.device()) {
-    const int64_t nodes = (tensor + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
-    return sums * device->AllReduceSeconds(tensor, nodes, rates.LinkBytesPerSecond(false), bytes);
+    const double sums = 4 * D(shape.spec.layers) + 2 * D(inputs.recomputed_blocks) + 2;
+    const double bytes =
+        D(inputs.tokens * shape.spec.width * ElementBytes(inputs.precision->activations));
+    const int64_t nodes = (shape.tensor + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+    return sums *
+           device->AllReduceSeconds(shape.tensor, nodes, rates.LinkBytesPerSecond(false), bytes);
   }
-  const double others = D(tensor - 1);
-  return sums * (2 * others / D(tensor) * bytes /
-                     rates.LinkBytesPerSecond(tensor <= inputs.ranks_on_worker) +
-                 2 * others * kSecondsPerMessage);
+  MemoryInputs pass;
+  pass.shape = shape;
+  pass.sequence_length = inputs.tokens;
+  pass.precision = inputs.precision;
+  pass.recomputed_blocks = inputs.recomputed_blocks;
+  pass.attention_blocks = inputs.recomputed_attentions;
+  const auto seconds = [&](const TensorTraffic& traffic, int64_t ranks, int64_t span) {
+    const double others = D(ranks - 1);
+    return others / D(ranks) * D(2 * traffic.summed + traffic.gathered) /
+               rates.LinkBytesPerSecond(span <= inputs.ranks_on_worker) +
+           others * D(2 * traffic.sums + traffic.gathers) * kSecondsPerMessage;
+  };
+  // The ranks of a row are successive ones.
+  return seconds(TrafficOfRow(pass), shape.TensorColumns(), shape.TensorColumns()) +
+         seconds(TrafficOfColumn(pass), shape.tensor_rows, shape.tensor);
 }
 
 double OuterStepBytes(const StepInputs& inputs) {

@@ -9,6 +9,7 @@
 
 #include "common/env.h"
 #include "common/model/rank_traffic.h"
+#include "common/model/tensor_traffic.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 
@@ -28,6 +29,7 @@ struct Way {
   int64_t chunks = 1;
   std::string family = "gpt2";
   int64_t expert = 1;  ///< Of a model whose tokens go to all experts.
+  int64_t rows = 1;
 
   int64_t replicas() const { return data * expert; }
 };
@@ -49,6 +51,9 @@ std::vector<Way> Ways() {
       {.name = "pipeline", .pipeline = 2},
       {.name = "gpipe4", .pipeline = 4, .schedule = "gpipe"},
       {.name = "interleaved", .pipeline = 2, .schedule = "interleaved", .chunks = 2},
+      {.name = "grid", .tensor = 4, .rows = 2},
+      {.name = "gridOfLlama", .tensor = 2, .family = "llama", .rows = 2},
+      {.name = "gridAndZero3", .data = 2, .tensor = 4, .zero_stage = 3, .rows = 2},
       {.name = "dataAndTensor", .data = 2, .tensor = 2},
       {.name = "all", .data = 2, .tensor = 2, .pipeline = 2},
       {.name = "expert", .family = "llama", .expert = 2},
@@ -61,6 +66,7 @@ JobSpec JobOfWay(const Way& way) {
   ResourceSpec& resources = job.resources;
   resources.ranks = way.replicas() * way.tensor * way.pipeline;
   resources.tensor_parallel = way.tensor;
+  resources.tensor_rows = way.rows;
   resources.sequence_parallel = way.sequence;
   resources.pipeline_parallel = way.pipeline;
   resources.pipeline_schedule = way.schedule;
@@ -118,12 +124,13 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
     SCOPED_TRACE(rank);
     if (way.data > 1 && way.pipeline == 1 && way.expert == 1) {
       MemoryInputs inputs;
-      inputs.shape = ModelShape(job_.model, way.tensor, way.sequence);
+      inputs.shape = ModelShape(job_.model, way.tensor, way.sequence, way.rows);
       inputs.precision = &PrecisionOf("fp32");
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
       inputs.ranks = way.data;
       inputs.zero_stage = way.zero_stage;
-      inputs.sharded = ShardParameters(job_.model, *inputs.precision, way.data);
+      inputs.sharded =
+          ShardParameters(job_.model, *inputs.precision, way.data, way.tensor, way.rows);
       const RankTraffic traffic = TrafficOfStep(inputs);
       ExpectNear("all-reduce", Counted(rank, "data", "all-reduce"),
                  static_cast<double>(traffic.all_reduced));
@@ -155,7 +162,17 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                  Counted(rank, "expert", "send and receive", &CollectiveUse::sent_bytes),
                  others * static_cast<double>(traffic.exchanged));
     }
-    if (way.tensor > 1 && way.pipeline == 1) {
+    if (way.rows > 1) {
+      MemoryInputs pass;
+      pass.shape = ModelShape(job_.model, way.tensor, false, way.rows);
+      pass.sequence_length = SequenceLength(job_);
+      pass.precision = &PrecisionOf("fp32");
+      const TensorTraffic row = TrafficOfRow(pass), column = TrafficOfColumn(pass);
+      ExpectNear("all-reduce", Counted(rank, "tensor", "all-reduce"),
+                 passes_ * static_cast<double>(row.summed + column.summed));
+      ExpectNear("all-gather", Counted(rank, "tensor", "all-gather"),
+                 passes_ * static_cast<double>(row.gathered + column.gathered));
+    } else if (way.tensor > 1 && way.pipeline == 1) {
       // Shoeybi et al. 2019, and Korthikanti et al. 2022 with sequence: two of the residual stream
       // a layer in each direction, one for the embedding, one for the classifier's gradient.
       const auto layers = static_cast<double>(job_.model.layers);

@@ -34,6 +34,16 @@ Choice Tensor(int64_t ranks, bool sequence) {
           }};
 }
 
+/// A grid of so many rows.
+Choice Grid(int64_t rows, int64_t columns) {
+  return {"grid " + std::to_string(rows) + " x " + std::to_string(columns), Effect::kSameNumbers,
+          [=](JobSpec& job) {
+            AddRanks(job.resources, rows * columns);
+            job.resources.tensor_parallel = rows * columns;
+            job.resources.tensor_rows = rows;
+          }};
+}
+
 Choice Pipeline(const std::string& schedule, int64_t ranks, int64_t chunks = 1) {
   return {schedule + " " + std::to_string(ranks), Effect::kSameNumbers, [=](JobSpec& job) {
             AddRanks(job.resources, ranks);
@@ -111,7 +121,9 @@ std::vector<Axis> MakeAxes() {
       {{"tensor 1", Effect::kSameNumbers, Nothing},
        Tensor(2, false),
        Tensor(2, true),
-       Tensor(4, false)},
+       Tensor(4, false),
+       Grid(2, 1),
+       Grid(2, 2)},
       {{"pipeline 1", Effect::kSameNumbers, Nothing},
        Pipeline("gpipe", 2),
        Pipeline("1f1b", 2),

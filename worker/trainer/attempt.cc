@@ -147,7 +147,8 @@ Status Attempt::Join() {
                                         {kTensorAxis, engine::kGradientAxes, kPipelineAxis,
                                          kContextAxis, kExpertAxis, engine::kSameExpertAxes}));
   if (engine::Collective* ranks = groups_.Along(kTensorAxis)) {
-    tensor_.emplace(ranks, spec_.plan.sequence_parallel);
+    WEFT_ASSIGN_OR_RETURN(tensor_, engine::TensorParallel::New(ranks, spec_.plan.sequence_parallel,
+                                                               spec_.plan.tensor_rows));
   }
   if (engine::Collective* ranks = groups_.Along(kContextAxis)) {
     sequences_.emplace(ranks, spec_.job.resources.context_method);
@@ -160,6 +161,7 @@ Status Attempt::Join() {
                                        !spec_.job.model.untied_classifier}));
   }
   books_ = CollectiveBooks(groups_.Accounts());
+  if (tensor_) books_.Add(tensor_->Accounts());
   if (pipeline_ != nullptr) books_.Add(pipeline_->Accounts());
   return OkStatus();
 }

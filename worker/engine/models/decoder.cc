@@ -9,12 +9,31 @@ namespace {
 
 int64_t RegisterVocabulary(ParameterSet& parameters, const std::string& name, const ModelSpec& spec,
                            int64_t width, ParameterRole role, const TensorParallel* ranks) {
-  const Shard shard = ranks == nullptr ? Shard{} : ranks->Rows({spec.vocab_size});
-  const int64_t rows = ranks == nullptr ? spec.vocab_size : shard.size();
+  if (ranks == nullptr) {
+    return parameters.Register(name, {spec.vocab_size, width}, role,
+                               PaddedVocabulary(spec.vocab_size));
+  }
+  Shard shard = ranks->Rows({spec.vocab_size});
+  const int64_t rows = shard.size();
+  if (ranks->rows() > 1) shard = shard.Across(ranks->FeatureColumns(width));
   // All ranks have room for the largest part: other parameters stand at the same place on each.
-  const int64_t degree = ranks == nullptr ? 1 : ranks->degree();
-  const int64_t padded = PaddedVocabulary((spec.vocab_size + degree - 1) / degree);
-  return parameters.Register(name, {rows, width}, role, padded, shard);
+  const int64_t columns = ranks->columns();
+  const int64_t padded = PaddedVocabulary((spec.vocab_size + columns - 1) / columns);
+  return parameters.Register(name, {rows, ranks->Features(width)}, role, padded, shard);
+}
+
+int64_t RegisterPositions(ParameterSet& parameters, const std::string& name, const ModelSpec& spec,
+                          const TensorParallel* ranks) {
+  const int64_t width = EmbeddingWidth(spec);
+  const ParameterRole role = ParameterRole::kPositionEmbedding;
+  if (ranks == nullptr) return parameters.Register(name, {spec.context, width}, role);
+  return parameters.Register(name, {spec.context, ranks->Features(width)}, role, 0,
+                             ranks->FeatureColumns(width));
+}
+
+NormOptions SharedBy(const TensorParallel* ranks, NormOptions norm) {
+  norm.ranks = ranks;
+  return norm;
 }
 
 // All blocks in one stage where there is no pipeline.
@@ -41,6 +60,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
     TransformerBlockOptions own = family.block(index);
     own.attention.context = options.context;
     if (own.experts) own.experts->ranks = options.experts;
+    own.attention_norm.ranks = own.mlp_norm.ranks = options.tensor;
     return own;
   };
   std::vector<BlockStack> stacks;
@@ -81,9 +101,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                   : -1),
       positions_(family.position_embedding.empty() || !part_.first
                      ? -1
-                     : parameters_.Register(family.position_embedding,
-                                            {spec.context, EmbeddingWidth(spec)},
-                                            ParameterRole::kPositionEmbedding)),
+                     : RegisterPositions(parameters_, family.position_embedding, spec, tensor_)),
       embedding_(&parameters_, tokens_, positions_, precision_.activations),
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
@@ -92,7 +110,8 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, {precision_.products, fp8(), tensor_})),
       final_norm_(NormPositionOf(spec) == "pre" && part_.last
-                      ? std::optional<Norm>(std::in_place, &parameters_, family.final_norm)
+                      ? std::optional<Norm>(std::in_place, &parameters_,
+                                            SharedBy(tensor_, family.final_norm))
                       : std::nullopt),
       embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier && part_.last,
                                 &parameters_, "embedding_out", spec.width, EmbeddingWidth(spec),

@@ -155,7 +155,8 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
         "resources.recompute block");
   }
   if (options.tensor != nullptr) {
-    WEFT_RETURN_IF_ERROR(CheckTensorParallel(spec, options.tensor->degree()));
+    WEFT_RETURN_IF_ERROR(
+        CheckTensorParallel(spec, options.tensor->degree(), options.tensor->rows()));
     if (options.precision->fp8_blocks) {
       return InvalidError("precision fp8 does not go with tensor parallelism; hint: bf16");
     }

@@ -27,16 +27,16 @@ Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Ten
 
 Status ClassifierHead::CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
                                     const Tensor& found) const {
-  if (tensor_ == nullptr) return kernels::CrossEntropy(context.stream, args);
+  if (!shares_classes()) return kernels::CrossEntropy(context.stream, args);
   const Shard::Range rows = tensor_->Part(vocabulary_);
   const kernels::LogitsPart part{rows.begin, rows.size(), vocabulary_};
   const int64_t count = args.logits.shape[0], numbers = kernels::kLogitsPartNumbers;
-  const Tensor all = found.Part(0, DType::kF32, {tensor_->degree() * numbers, count});
-  const Tensor own = all.Rows(tensor_->rank() * numbers, numbers);
+  const Tensor all = found.Part(0, DType::kF32, {tensor_->columns() * numbers, count});
+  const Tensor own = all.Rows(tensor_->column() * numbers, numbers);
   WEFT_RETURN_IF_ERROR(
       kernels::MeasureLogitsPart(context.stream, {args.logits, args.targets, part, own}));
-  WEFT_RETURN_IF_ERROR(tensor_->group()
-                           .AllGather(context.stream, own, all, "softmax of shards")
+  WEFT_RETURN_IF_ERROR(tensor_->along_row()
+                           ->AllGather(context.stream, own, all, "softmax of shards")
                            .Wait(context.stream));
   return kernels::CrossEntropyOfParts(context.stream, {.logits = args.logits,
                                                        .targets = args.targets,
@@ -63,7 +63,7 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   const int64_t widest =
       tensor_ == nullptr
           ? columns
-          : PaddedVocabulary((vocabulary_ + tensor_->degree() - 1) / tensor_->degree());
+          : PaddedVocabulary((vocabulary_ + tensor_->columns() - 1) / tensor_->columns());
   const int64_t chunk = LogitsChunkRows(widest, rows, static_cast<int64_t>(DTypeSize(dtype)));
 
   WEFT_ASSIGN_OR_RETURN(Tensor logits_space, Tensor::New(context, Component::kWorkspace, dtype,
@@ -76,9 +76,9 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                           Tensor::New(context, Component::kWorkspace, DType::kI32, {rows}));
   }
   Tensor found;
-  if (tensor_ != nullptr) {
+  if (shares_classes()) {
     WEFT_ASSIGN_OR_RETURN(found, Tensor::New(context, Component::kWorkspace, DType::kF32,
-                                             {tensor_->degree() * kernels::kLogitsPartNumbers,
+                                             {tensor_->columns() * kernels::kLogitsPartNumbers,
                                               std::min(chunk, rows)}));
   }
   Tensor dhidden;
@@ -100,6 +100,11 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
       WEFT_RETURN_IF_ERROR(
           kernels::LinearForward(context.stream, {input, weight_->packed(), Bias(), logits}));
       CountWork(context.profiler, product);
+    }
+    if (tensor_ != nullptr && tensor_->along_column() != nullptr) {
+      WEFT_RETURN_IF_ERROR(tensor_->along_column()
+                               ->AllReduce(context.stream, logits, Reduction::kSum, "logits")
+                               .Wait(context.stream));
     }
     {
       ProfileScope loss(context.profiler, "head: cross entropy");

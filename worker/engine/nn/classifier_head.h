@@ -18,7 +18,7 @@ struct BatchLoss {
 /// all tokens never exist: chunk after chunk they are computed, turned into their gradient in place
 /// and, while in cache, multiplied into the gradients of the weight and of the input. Where ranks
 /// have some rows of the weight each, they tell each other three numbers a token, and the gradient
-/// of the input is a summand.
+/// of the input is a summand; where they have some columns, the logits are summands.
 class ClassifierHead {
  public:
   /// `weight` [padded vocabulary, width] may be shared with an embedding; the caller packs it.
@@ -49,6 +49,9 @@ class ClassifierHead {
                       const Tensor& found) const;
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
                            const Tensor& dlogits) const;
+
+  /// Other ranks have other classes.
+  bool shares_classes() const { return tensor_ != nullptr && tensor_->columns() > 1; }
 
   const ParameterSet* parameters_;
   const PackedParameter* weight_;

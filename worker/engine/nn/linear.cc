@@ -14,7 +14,8 @@ std::vector<ParameterSet::StackedPart> Weights(const LinearOptions& options) {
   std::vector<ParameterSet::StackedPart> parts = options.outputs;
   for (ParameterSet::StackedPart& part : parts) {
     part.name += ".weight";
-    if (!options.inputs.whole()) part.shard = options.inputs;
+    if (options.inputs.whole()) continue;
+    part.shard = part.shard.whole() ? options.inputs : part.shard.Across(options.inputs);
   }
   return parts;
 }

@@ -87,7 +87,7 @@ struct LinearOptions {
   int64_t in_features = 0;
   bool bias = true;
   /// Which columns of W and x stand here, when other ranks have the rest: then y is a summand of
-  /// the result, and the first rank's one has the bias.
+  /// the result, and the first rank's one has the bias. One range.
   Shard inputs = {};
 };
 

@@ -12,6 +12,10 @@ LinearOptions UpOptions(const MlpOptions& o, const TensorParallel* ranks) {
   WEFT_CHECK(o.up.size() == (o.activation == MlpActivation::kSwiGlu ? 2 : 1),
              "a layer for each input of the activation");
   LinearOptions options{{}, o.width, o.bias};
+  if (ranks != nullptr) {
+    options.inputs = ranks->FeatureColumns(o.width);
+    options.in_features = ranks->Features(o.width);
+  }
   for (const std::string& name : o.up) {
     ParameterSet::StackedPart part{name, o.inner, ParameterRole::kMlpUp, {}};
     if (ranks != nullptr) {
@@ -26,6 +30,8 @@ LinearOptions UpOptions(const MlpOptions& o, const TensorParallel* ranks) {
 LinearOptions DownOptions(const MlpOptions& o, const TensorParallel* ranks) {
   LinearOptions options{{{o.down, o.width, ParameterRole::kMlpDown}}, o.inner, o.bias};
   if (ranks == nullptr) return options;
+  options.outputs[0].shard = ranks->FeatureRows(o.width);
+  options.outputs[0].rows = ranks->Features(o.width);
   options.inputs = ranks->Columns(o.inner);
   options.in_features = options.inputs.size();
   return options;
@@ -52,9 +58,12 @@ Status Mlp::Pack(Context& context, Repack what) {
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
   GeluValue gelu{FormOf(activation_)};
+  // Of a summand there is no GELU.
+  const bool summand = tensor_ != nullptr && tensor_->rows() > 1;
   WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved),
-                                                 is_gelu() ? &gelu : nullptr));
+                                                 is_gelu() && !summand ? &gelu : nullptr));
   in = {};
+  WEFT_ASSIGN_OR_RETURN(inner, LeaveFeatures(context, tape, tensor_, std::move(inner)));
   WEFT_ASSIGN_OR_RETURN(Value out, Project(context, tape, inner, std::move(gelu.value)));
   return LeaveShards(context, tape, tensor_, std::move(out));
 }
@@ -115,8 +124,10 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                 if (is_gelu()) {
                   WEFT_ASSIGN_OR_RETURN(
                       dx, down_.InputGradient(ctx, dy, input, {FormOf(activation_), again}));
+                  WEFT_ASSIGN_OR_RETURN(dx, SumOverFeatures(ctx, tensor_, std::move(dx)));
                 } else {
                   WEFT_ASSIGN_OR_RETURN(dactive, down_.InputGradient(ctx, dy));
+                  WEFT_ASSIGN_OR_RETURN(dactive, SumOverFeatures(ctx, tensor_, std::move(dactive)));
                   WEFT_ASSIGN_OR_RETURN(dx, DifferentiateSwiGlu(ctx, dactive, input, again));
                 }
                 if (trains && t.defers()) {

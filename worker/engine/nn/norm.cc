@@ -1,22 +1,35 @@
 #include "worker/engine/nn/norm.h"
 
 #include "kernels/layer_norm/layer_norm.h"
+#include "kernels/norm_part/norm_part.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace weft::engine {
+namespace {
+
+int64_t Register(ParameterSet* parameters, const NormOptions& options, const char* what,
+                 ParameterRole role) {
+  const TensorParallel* ranks = options.ranks;
+  if (ranks == nullptr) return parameters->Register(options.name + what, {options.width}, role);
+  return parameters->Register(options.name + what, {ranks->Features(options.width)}, role, 0,
+                              ranks->FeatureRows(options.width));
+}
+
+}  // namespace
 
 Norm::Norm(ParameterSet* parameters, const NormOptions& options)
     : parameters_(parameters),
-      weight_(parameters->Register(options.name + ".weight", {options.width},
-                                   ParameterRole::kNormWeight)),
-      bias_(
-          options.kind == NormKind::kLayer
-              ? parameters->Register(options.name + ".bias", {options.width}, ParameterRole::kBias)
-              : -1),
+      sharers_(options.ranks == nullptr ? nullptr : options.ranks->along_column()),
+      width_(options.width),
+      weight_(Register(parameters, options, ".weight", ParameterRole::kNormWeight)),
+      bias_(options.kind == NormKind::kLayer
+                ? Register(parameters, options, ".bias", ParameterRole::kBias)
+                : -1),
       epsilon_(static_cast<float>(options.epsilon)) {}
 
 Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,
                        const Statistics& rows, const Tensor& y) const {
+  if (sharers_ != nullptr) return NormalizePart(context, x, sum, rows, y);
   const TensorView added = x.delta.tensor ? sum.view() : TensorView();
   if (layer()) {
     return kernels::LayerNormForward(context.stream, {.residual = x.stream.tensor,
@@ -40,6 +53,7 @@ Status Norm::Normalize(Context& context, const Residual& x, const Tensor& sum,
 
 Status Norm::Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
                            const Statistics& rows, const Tensor& dsum, const Tensor& dx) const {
+  if (sharers_ != nullptr) return DifferentiatePart(context, tape, dy, sum, rows, dsum, dx);
   ParameterGradients& gradients = tape.parameters();
   WEFT_ASSIGN_OR_RETURN(TensorView dweight, gradients.Add(context, weight_));
   if (!layer()) {
@@ -66,6 +80,68 @@ Status Norm::Differentiate(Context& context, Tape& tape, const Tensor& dy, const
                                                   .dbias = dbias}));
   WEFT_RETURN_IF_ERROR(gradients.Done(weight_));
   return gradients.Done(bias_);
+}
+
+Status Norm::NormalizePart(Context& context, const Residual& x, const Tensor& sum,
+                           const Statistics& rows, const Tensor& y) const {
+  const int64_t numbers = kernels::NormPartNumbers(layer());
+  WEFT_ASSIGN_OR_RETURN(Tensor all, Tensor::New(context, Component::kWorkspace, DType::kF32,
+                                                {sharers_->size() * numbers, sum.shape().Rows()}));
+  const Tensor own = all.Rows(sharers_->rank() * numbers, numbers);
+  kernels::MeasureNormPartArgs measure{.residual = x.stream.tensor, .layer = layer(), .found = own};
+  if (x.delta.tensor) {
+    measure.delta = x.delta.tensor;
+    measure.sum = sum;
+  }
+  WEFT_RETURN_IF_ERROR(kernels::MeasureNormPart(context.stream, measure));
+  WEFT_RETURN_IF_ERROR(
+      sharers_->AllGather(context.stream, own, all, "norm of parts").Wait(context.stream));
+  return kernels::NormOfParts(context.stream,
+                              {.x = sum,
+                               .weight = parameters_->operand(weight_),
+                               .bias = layer() ? parameters_->operand(bias_) : TensorView(),
+                               .epsilon = epsilon_,
+                               .found = all,
+                               .y = y,
+                               .mean = rows.mean,
+                               .scale = rows.scale});
+}
+
+Status Norm::DifferentiatePart(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
+                               const Statistics& rows, const Tensor& dsum, const Tensor& dx) const {
+  ParameterGradients& gradients = tape.parameters();
+  WEFT_ASSIGN_OR_RETURN(Tensor sums,
+                        Tensor::New(context, Component::kWorkspace, DType::kF32,
+                                    {kernels::NormPartNumbers(layer()), sum.shape().Rows()}));
+  WEFT_ASSIGN_OR_RETURN(TensorView dweight, gradients.Add(context, weight_));
+  TensorView dbias;
+  if (layer()) {
+    WEFT_ASSIGN_OR_RETURN(dbias, gradients.Add(context, bias_));
+  }
+  WEFT_RETURN_IF_ERROR(
+      kernels::MeasureNormGradientPart(context.stream, {.dy = dy,
+                                                        .x = sum,
+                                                        .weight = parameters_->operand(weight_),
+                                                        .mean = rows.mean,
+                                                        .scale = rows.scale,
+                                                        .dweight = dweight,
+                                                        .dbias = dbias,
+                                                        .found = sums}));
+  WEFT_RETURN_IF_ERROR(
+      sharers_->AllReduce(context.stream, sums, Reduction::kSum, "norm gradient of parts")
+          .Wait(context.stream));
+  WEFT_RETURN_IF_ERROR(
+      kernels::NormGradientOfParts(context.stream, {.dy = dy,
+                                                    .x = sum,
+                                                    .weight = parameters_->operand(weight_),
+                                                    .mean = rows.mean,
+                                                    .scale = rows.scale,
+                                                    .width = width_,
+                                                    .sums = sums,
+                                                    .dresidual = dsum,
+                                                    .dx = dx}));
+  WEFT_RETURN_IF_ERROR(gradients.Done(weight_));
+  return layer() ? gradients.Done(bias_) : OkStatus();
 }
 
 Result<Norm::Output> Norm::Forward(Context& context, Tape& tape, const Residual& x) const {

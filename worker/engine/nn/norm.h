@@ -5,6 +5,7 @@
 
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/tensor_parallel.h"
 
 namespace weft::engine {
 
@@ -25,9 +26,13 @@ struct NormOptions {
   int64_t width = 0;
   double epsilon = 1e-5;
   NormKind kind = NormKind::kLayer;
+  /// The ranks that share the matrices, of which those of a column have some features each; or
+  /// none.
+  const TensorParallel* ranks = nullptr;
 };
 
-/// A norm with the addition before it.
+/// A norm with the addition before it. Where ranks have some columns each, they tell each other two
+/// numbers a row in each direction, an RMS norm one.
 class Norm {
  public:
   Norm(ParameterSet* parameters, const NormOptions& options);
@@ -48,9 +53,16 @@ class Norm {
                    const Tensor& y) const;
   Status Differentiate(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
                        const Statistics& rows, const Tensor& dsum, const Tensor& dx) const;
+  // The same of the columns that are here.
+  Status NormalizePart(Context& context, const Residual& x, const Tensor& sum,
+                       const Statistics& rows, const Tensor& y) const;
+  Status DifferentiatePart(Context& context, Tape& tape, const Tensor& dy, const Tensor& sum,
+                           const Statistics& rows, const Tensor& dsum, const Tensor& dx) const;
   bool layer() const { return bias_ >= 0; }
 
   const ParameterSet* parameters_;
+  Collective* sharers_;  ///< Ranks that have the other columns, or none.
+  int64_t width_;        ///< Of all columns.
   int64_t weight_;
   int64_t bias_;  ///< -1: an RMS norm.
   float epsilon_;

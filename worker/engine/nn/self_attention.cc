@@ -28,8 +28,8 @@ struct Projections {
 // Heads that are here, of `heads` in all.
 int64_t OwnHeads(int64_t heads, const TensorParallel* ranks) {
   if (ranks == nullptr) return heads;
-  WEFT_CHECK(heads % ranks->degree() == 0, "each rank has as many heads");
-  return heads / ranks->degree();
+  WEFT_CHECK(heads % ranks->columns() == 0, "each rank has as many heads");
+  return heads / ranks->columns();
 }
 
 LinearOptions QkvOptions(const SelfAttentionOptions& o, const TensorParallel* ranks) {
@@ -46,6 +46,10 @@ LinearOptions QkvOptions(const SelfAttentionOptions& o, const TensorParallel* ra
     return part;
   };
   LinearOptions options{{}, o.width, o.qkv_bias};
+  if (ranks != nullptr) {
+    options.inputs = ranks->FeatureColumns(o.width);
+    options.in_features = ranks->Features(o.width);
+  }
   if (o.qkv.size() == 1) {
     options.outputs = {
         output(o.qkv[0], {q_width, kv_width, kv_width}, ParameterRole::kQueriesKeysValues)};
@@ -72,6 +76,8 @@ LinearOptions OutputOptions(const SelfAttentionOptions& o, const TensorParallel*
   LinearOptions options{
       {{o.output, o.width, ParameterRole::kAttentionOutput}}, o.heads * o.head_dim, o.output_bias};
   if (ranks == nullptr) return options;
+  options.outputs[0].shard = ranks->FeatureRows(o.width);
+  options.outputs[0].rows = ranks->Features(o.width);
   options.inputs = ranks->Columns(options.in_features, o.head_dim);
   options.in_features = options.inputs.size();
   return options;
@@ -153,8 +159,13 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
     }
   }
   WEFT_ASSIGN_OR_RETURN(Attended attended, Attend(context, tape, qkv, batch, use));
-  WEFT_ASSIGN_OR_RETURN(Value out,
-                        output_.Forward(context, tape, attended.value, std::move(attended.saved)));
+  return Output(context, tape, std::move(attended.value), std::move(attended.saved));
+}
+
+Result<Value> SelfAttention::Output(Context& context, Tape& tape, Value attended,
+                                    SavedTensor saved) const {
+  const Value in = EnterFeatures(tape, tensor_, std::move(attended));
+  WEFT_ASSIGN_OR_RETURN(Value out, output_.Forward(context, tape, in, std::move(saved)));
   return LeaveShards(context, tape, tensor_, std::move(out));
 }
 
@@ -162,6 +173,7 @@ Result<Value> SelfAttention::Project(Context& context, Tape& tape, const Value& 
                                      const TokenBatch& batch) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
   WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in.value, std::move(in.saved)));
+  WEFT_ASSIGN_OR_RETURN(qkv, LeaveFeatures(context, tape, tensor_, std::move(qkv)));
   WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
   return qkv;
 }
@@ -176,9 +188,7 @@ Result<Value> SelfAttention::ForwardRecomputed(Context& context, Tape& tape, con
     return std::vector<Value>{std::move(attended.value)};
   };
   WEFT_ASSIGN_OR_RETURN(RecomputedValues attended, RecomputeValues(context, tape, inside, {x}));
-  WEFT_ASSIGN_OR_RETURN(
-      Value out, output_.Forward(context, tape, attended.values[0], std::move(attended.saved[0])));
-  return LeaveShards(context, tape, tensor_, std::move(out));
+  return Output(context, tape, std::move(attended.values[0]), std::move(attended.saved[0]));
 }
 
 Status SelfAttention::Rotate(Context& context, const Tensor& qkv, const Tensor& positions,
@@ -206,7 +216,7 @@ kernels::AttentionDropout SelfAttention::DropoutOf(const Context& context, const
           .key = key,
           .step = context.Number(key.step, &StepNumbers::step).at,
           .first_token = batch.first_token,
-          .first_head = tensor_ != nullptr ? tensor_->rank() * heads_ : 0};
+          .first_head = tensor_ != nullptr ? tensor_->column() * heads_ : 0};
 }
 
 Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& tape,

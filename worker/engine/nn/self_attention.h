@@ -77,6 +77,8 @@ class SelfAttention {
   };
   Result<Attended> Attend(Context& context, Tape& tape, const Value& qkv, const TokenBatch& batch,
                           int64_t use) const;
+  // The product after attention.
+  Result<Value> Output(Context& context, Tape& tape, Value attended, SavedTensor saved) const;
   // Of the weights, in training; drawn by position in the global batch and by head of the model, so
   // that micro-batches, ranks and recomputation draw the same.
   kernels::AttentionDropout DropoutOf(const Context& context, const Tape& tape,

@@ -11,17 +11,41 @@ namespace weft::engine {
 namespace {
 
 // The sum over the ranks, in place when nobody else looks at `x`.
-Result<Tensor> AllReduced(Context& context, Component component, const TensorParallel& ranks,
-                          Tensor x) {
+Result<Tensor> AllReduced(Context& context, Component component, Collective& ranks, Tensor x) {
   if (!x.unique()) {
     WEFT_ASSIGN_OR_RETURN(Tensor copy, Tensor::New(context, component, x.dtype(), x.shape()));
     WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {x, copy}));
     x = std::move(copy);
   }
-  WEFT_RETURN_IF_ERROR(ranks.group()
-                           .AllReduce(context.stream, x, Reduction::kSum, "sum of shards")
-                           .Wait(context.stream));
+  WEFT_RETURN_IF_ERROR(
+      ranks.AllReduce(context.stream, x, Reduction::kSum, "sum of shards").Wait(context.stream));
   return x;
+}
+
+// `x`, whose gradient is the sum over the ranks.
+Value SumGradient(Tape& tape, Collective& ranks, Value x) {
+  Value y = tape.NewValue(std::move(x.tensor), x.needs_gradient());
+  if (!tape.Records(y)) return y;
+  tape.Record(
+      "enter shards", [&ranks, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
+        WEFT_ASSIGN_OR_RETURN(
+            Tensor dx, AllReduced(ctx, Component::kWorkspace, ranks, t.TakeGradient(y_node)));
+        return t.AddGradient(ctx, x_node, std::move(dx));
+      });
+  return y;
+}
+
+// The sum over the ranks of `x`.
+Result<Value> SumValue(Context& context, Tape& tape, Collective& ranks, Value x) {
+  const int32_t x_node = x.node;
+  WEFT_ASSIGN_OR_RETURN(Tensor sum,
+                        AllReduced(context, tape.component(), ranks, std::move(x.tensor)));
+  Value y = tape.NewValue(std::move(sum), x_node != Value::kNoNode);
+  if (!tape.Records(y)) return y;
+  tape.Record("leave shards", [x_node, y_node = y.node](Context& ctx, Tape& t) {
+    return t.AddGradient(ctx, x_node, t.TakeGradient(y_node));
+  });
+  return y;
 }
 
 // The own rows of the sum.
@@ -51,6 +75,21 @@ Result<Tensor> AllGathered(Context& context, Component component, const TensorPa
 
 }  // namespace
 
+Result<TensorParallel> TensorParallel::New(Collective* group, bool sequence, int64_t rows) {
+  TensorParallel ranks(group, sequence);
+  if (rows == 1) return ranks;
+  if (rows < 1 || group->size() % rows != 0 || sequence) {
+    return InvalidError("a grid of " + std::to_string(rows) + " rows" +
+                        (sequence ? " with sequence parallelism" : "") + " cannot be made of " +
+                        std::to_string(group->size()) + " ranks");
+  }
+  const int64_t columns = group->size() / rows;
+  WEFT_ASSIGN_OR_RETURN(ranks.rows_, group->Split(group->rank() % columns, "tensor column"));
+  WEFT_ASSIGN_OR_RETURN(ranks.owned_columns_, group->Split(group->rank() / columns, "tensor row"));
+  ranks.columns_ = ranks.owned_columns_.get();
+  return ranks;
+}
+
 Shard TensorParallel::Rows(const std::vector<int64_t>& blocks, int64_t unit) const {
   Shard shard;
   for (int64_t rows : blocks) {
@@ -58,6 +97,7 @@ Shard TensorParallel::Rows(const std::vector<int64_t>& blocks, int64_t unit) con
     shard.ranges.push_back({shard.extent + part.begin * unit, shard.extent + part.end * unit});
     shard.extent += rows;
   }
+  shard.first = row() == 0;
   return shard;
 }
 
@@ -65,6 +105,25 @@ Shard TensorParallel::Columns(int64_t extent, int64_t unit) const {
   Shard shard = Rows({extent}, unit);
   shard.axis = 1;
   return shard;
+}
+
+Shard TensorParallel::Features(int64_t width, int axis) const {
+  if (rows() == 1) return {};
+  WEFT_CHECK(width % rows() == 0, "each row of the grid has as many features");
+  Shard shard{axis, width, {{row() * Features(width), (row() + 1) * Features(width)}}};
+  shard.first = column() == 0;
+  return shard;
+}
+
+int64_t TensorParallel::held_bytes() const {
+  int64_t bytes = group_->held_bytes();
+  if (rows_ != nullptr) bytes += rows_->held_bytes() + owned_columns_->held_bytes();
+  return bytes;
+}
+
+std::vector<AxisAccount> TensorParallel::Accounts() const {
+  if (rows_ == nullptr) return {};
+  return {{"tensor", &rows_->account()}, {"tensor", &owned_columns_->account()}};
 }
 
 Status TensorParallel::CheckRows(int64_t rows) const {
@@ -81,51 +140,65 @@ Status TensorParallel::SumScalars(std::span<double> values) const {
 
 Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks,
                                 Value x) {
-  if (ranks == nullptr && tape.recording()) {
+  Collective* row = ranks == nullptr ? nullptr : ranks->along_row();
+  if (row == nullptr && tape.recording()) {
     WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, x.tensor));
     return ShardsInput{std::move(x), std::move(kept)};
   }
   SavedTensor saved = tape.Save(x.tensor);
-  if (ranks == nullptr) return ShardsInput{std::move(x), std::move(saved)};
-  const bool needs_gradient = x.needs_gradient();
-  Tensor all = x.tensor;
-  if (ranks->sequence()) {
-    // All rows are there for the product alone.
-    WEFT_ASSIGN_OR_RETURN(all, AllGathered(context, Component::kWorkspace, *ranks, x.tensor));
-    saved = Tape::Save(x.tensor, [ranks](Context& ctx, const Tensor& own) {
-      return AllGathered(ctx, Component::kWorkspace, *ranks, own);
-    });
+  if (row == nullptr) return ShardsInput{std::move(x), std::move(saved)};
+  if (!ranks->sequence()) {
+    Value y = SumGradient(tape, *row, std::move(x));
+    return ShardsInput{std::move(y), std::move(saved)};
   }
-  Value y = tape.NewValue(std::move(all), needs_gradient);
-  if (!tape.Records(y)) return ShardsInput{std::move(y), std::move(saved)};
-  tape.Record("enter shards", [ranks, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) {
-    Tensor dy = t.TakeGradient(y_node);
-    Result<Tensor> dx = ranks->sequence()
-                            ? ReduceScattered(ctx, Component::kWorkspace, *ranks, dy)
-                            : AllReduced(ctx, Component::kWorkspace, *ranks, std::move(dy));
-    WEFT_RETURN_IF_ERROR(dx.status());
-    return t.AddGradient(ctx, x_node, *std::move(dx));
+  // All rows are there for the product alone.
+  WEFT_ASSIGN_OR_RETURN(Tensor all, AllGathered(context, Component::kWorkspace, *ranks, x.tensor));
+  saved = Tape::Save(x.tensor, [ranks](Context& ctx, const Tensor& own) {
+    return AllGathered(ctx, Component::kWorkspace, *ranks, own);
   });
+  Value y = tape.NewValue(std::move(all), x.needs_gradient());
+  if (!tape.Records(y)) return ShardsInput{std::move(y), std::move(saved)};
+  tape.Record(
+      "enter shards", [ranks, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
+        WEFT_ASSIGN_OR_RETURN(
+            Tensor dx, ReduceScattered(ctx, Component::kWorkspace, *ranks, t.TakeGradient(y_node)));
+        return t.AddGradient(ctx, x_node, std::move(dx));
+      });
   return ShardsInput{std::move(y), std::move(saved)};
 }
 
 Result<Value> LeaveShards(Context& context, Tape& tape, const TensorParallel* ranks, Value x) {
-  if (ranks == nullptr) return x;
-  const int32_t x_node = x.node;
-  Result<Tensor> sum = ranks->sequence()
-                           ? ReduceScattered(context, tape.component(), *ranks, x.tensor)
-                           : AllReduced(context, tape.component(), *ranks, std::move(x.tensor));
-  WEFT_RETURN_IF_ERROR(sum.status());
-  Value y = tape.NewValue(*std::move(sum), x_node != Value::kNoNode);
+  Collective* row = ranks == nullptr ? nullptr : ranks->along_row();
+  if (row == nullptr) return x;
+  if (!ranks->sequence()) return SumValue(context, tape, *row, std::move(x));
+  WEFT_ASSIGN_OR_RETURN(Tensor sum, ReduceScattered(context, tape.component(), *ranks, x.tensor));
+  Value y = tape.NewValue(std::move(sum), x.needs_gradient());
   if (!tape.Records(y)) return y;
-  tape.Record("leave shards", [ranks, x_node, y_node = y.node](Context& ctx, Tape& t) -> Status {
-    Tensor dx = t.TakeGradient(y_node);
-    if (ranks->sequence()) {
-      WEFT_ASSIGN_OR_RETURN(dx, AllGathered(ctx, Component::kWorkspace, *ranks, dx));
-    }
-    return t.AddGradient(ctx, x_node, std::move(dx));
-  });
+  tape.Record(
+      "leave shards", [ranks, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
+        WEFT_ASSIGN_OR_RETURN(
+            Tensor dx, AllGathered(ctx, Component::kWorkspace, *ranks, t.TakeGradient(y_node)));
+        return t.AddGradient(ctx, x_node, std::move(dx));
+      });
   return y;
+}
+
+Value EnterFeatures(Tape& tape, const TensorParallel* ranks, Value x) {
+  Collective* column = ranks == nullptr ? nullptr : ranks->along_column();
+  if (column == nullptr) return x;
+  return SumGradient(tape, *column, std::move(x));
+}
+
+Result<Value> LeaveFeatures(Context& context, Tape& tape, const TensorParallel* ranks, Value x) {
+  Collective* column = ranks == nullptr ? nullptr : ranks->along_column();
+  if (column == nullptr) return x;
+  return SumValue(context, tape, *column, std::move(x));
+}
+
+Result<Tensor> SumOverFeatures(Context& context, const TensorParallel* ranks, Tensor x) {
+  Collective* column = ranks == nullptr ? nullptr : ranks->along_column();
+  if (column == nullptr) return x;
+  return AllReduced(context, Component::kWorkspace, *column, std::move(x));
 }
 
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,

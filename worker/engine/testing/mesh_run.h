@@ -35,6 +35,7 @@ struct MeshCase {
     MeshCase one = *this;
     one.plan.accumulation_steps *= plan.mesh.data * plan.mesh.expert;
     one.plan.mesh = {};
+    one.plan.tensor_rows = 1;
     return one;
   }
 };
@@ -60,7 +61,9 @@ struct MeshRanks {
     data_rank = layout.ReplicaOf(world.rank());
     options.update_rank = data_rank % ShardRanks(c.plan);
     if (Collective* group = groups.Along(kTensor)) {
-      options.tensor = &tensor.emplace(group, c.plan.sequence_parallel);
+      auto shared = TensorParallel::New(group, c.plan.sequence_parallel, c.plan.tensor_rows);
+      WEFT_CHECK(shared.ok(), shared.status().message());
+      options.tensor = &tensor.emplace(*std::move(shared));
     }
     if (Collective* group = groups.Along(kContext)) {
       options.context = &sequences.emplace(group, c.job.resources.context_method);

@@ -504,7 +504,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
 Status Trainer::CountCommunication() {
   int64_t bytes = parts_.reducer == nullptr ? 0 : parts_.reducer->held_bytes();
   if (parts_.outer != nullptr) bytes += parts_.outer->held_bytes();
-  if (parts_.tensor != nullptr) bytes += parts_.tensor->group().held_bytes();
+  if (parts_.tensor != nullptr) bytes += parts_.tensor->held_bytes();
   if (bytes == 0) return OkStatus();
   return communication_.Set(parts_.context->allocator, Component::kCommunication, bytes);
 }

@@ -51,8 +51,13 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) +
                         " does not go with a pipeline; hint: 1");
   }
+  const int64_t rows = parts.tensor != nullptr ? parts.tensor->rows() : 1;
+  if (plan.tensor_rows != rows) {
+    return InvalidError("a plan for grids of " + std::to_string(plan.tensor_rows) +
+                        " rows cannot run on " + std::to_string(rows));
+  }
   WEFT_RETURN_IF_ERROR(
-      CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence()));
+      CheckTensorParallel(job, tensor, parts.tensor != nullptr && parts.tensor->sequence(), rows));
   if (parts.sequences != nullptr) {
     WEFT_RETURN_IF_ERROR(CheckContextParallel(job, sharers, parts.sequences->method()));
   }

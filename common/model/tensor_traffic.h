@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/memory_model.h"
+
+namespace weft {
+
+/// Bytes that ranks which share matrices exchange in the forward and backward pass of one
+/// micro-batch, as payloads of their collectives (rank_traffic.h), between the ranks of a row of
+/// the grid or of a column. Without sequence parallelism, whose reduce-scatters and all-gathers put
+/// the same bytes on the wire.
+struct TensorTraffic {
+  int64_t sums = 0;  ///< All-reduces.
+  int64_t summed = 0;
+  int64_t gathers = 0;  ///< All-gathers: of the softmax, or of norms.
+  int64_t gathered = 0;
+};
+
+/// Between the ranks of a row, which have other heads, inner columns and tokens.
+TensorTraffic TrafficOfRow(const MemoryInputs& inputs);
+
+/// Between the ranks of a column, which have other features of the residual stream; nothing where
+/// there is one row.
+TensorTraffic TrafficOfColumn(const MemoryInputs& inputs);
+
+/// A grid for `tensor` ranks.
+struct TensorGrid {
+  int64_t rows = 1;
+  int64_t sent = 0;  ///< Bytes that a rank sends in a pass.
+};
+
+/// All grids of inputs.shape.tensor ranks that this model can be computed on, the one in which a
+/// rank sends least first: what the communication model of AxoNN (Singh et al. 2023, arXiv
+/// 2305.13525) ranks them by, for ranks between which all links are alike.
+std::vector<TensorGrid> RankTensorGrids(const MemoryInputs& inputs);
+
+}  // namespace weft
