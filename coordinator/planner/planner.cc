@@ -4,9 +4,11 @@
 #include <cstdio>
 
 #include "common/model/device_order.h"
+#include "common/model/memory_text.h"
 #include "common/model/model_counts.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
+#include "common/model/tensor_traffic.h"
 #include "coordinator/planner/device_model.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/search.h"
@@ -37,6 +39,29 @@ std::string WhySlower(const Option& option, const Option& best) {
          HumanSeconds(own[worst].seconds - other[worst].seconds) + " more";
 }
 
+/// What a rank of the job's grid sends, beside what one of the grid would in which that is least.
+std::string GridText(const JobSpec& job, const Option& option) {
+  MemoryInputs pass;
+  pass.shape = ShapeOfRank(job);
+  pass.micro_batch = option.micro_batch;
+  pass.sequence_length = SequenceLength(job);
+  pass.precision = &PrecisionOf(job.train.precision);
+  pass.recomputed_blocks = option.recomputed_blocks;
+  pass.attention_blocks = option.attention_blocks;
+  const std::vector<TensorGrid> grids = RankTensorGrids(pass);
+  const auto own = std::find_if(grids.begin(), grids.end(), [&](const TensorGrid& grid) {
+    return grid.rows == job.resources.tensor_rows;
+  });
+  if (own == grids.end()) return "";
+  const auto name = [&](const TensorGrid& grid) {
+    return std::to_string(grid.rows) + " x " + std::to_string(option.tensor / grid.rows);
+  };
+  const std::string text = "; a rank of the grid of " + name(*own) + " sends " +
+                           HumanBytes(own->sent) + " a micro-batch, ";
+  if (own == grids.begin()) return text + "the least of all grids";
+  return text + "of " + name(grids.front()) + " it would send " + HumanBytes(grids.front().sent);
+}
+
 std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResult& result) {
   std::string text =
       "shortest predicted step of " + std::to_string(result.fitting.size()) + " plans that fit";
@@ -49,8 +74,10 @@ std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResu
   if (option.context > 1) {
     text += "; " + std::to_string(option.context) + " ranks share each sequence";
   }
-  if (option.experts > 1)
+  if (option.experts > 1) {
     text += "; " + std::to_string(option.experts) + " ranks share the experts";
+  }
+  if (job.resources.tensor_rows > 1) text += GridText(job, option);
   if (!result.times_from.empty()) text += "; times by " + result.times_from;
   std::string outside;
   for (const Extrapolation& each : OutsideMeasured(job, result, option)) {

@@ -480,6 +480,10 @@ TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {
               1, 0.1);
   EXPECT_GT(grid.prediction.time.exposed_communication_seconds,
             row.prediction.time.exposed_communication_seconds);
+  const Result<PlanReport> report = PlanJob(job, Cluster(1, 4, 8 * kGiB));
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->candidates.front().reason, HasSubstr("a rank of the grid of 2 x 2 sends "));
+  EXPECT_THAT(report->candidates.front().reason, HasSubstr("of 1 x 4 it would send "));
 }
 
 TEST(PlanJob, RanksShareSequencesWhereTheJobSaysSo) {
