@@ -13,6 +13,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/rank_traffic.h"
 #include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/models/weights.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
 
@@ -137,6 +138,7 @@ void ExpectFollows(const std::vector<MeshOutcome>& ranks, const std::vector<Mesh
       EXPECT_EQ(report.loss, ranks[0].reports[step].loss) << "the same on all ranks";
       EXPECT_EQ(report.gradient_norm, ranks[0].reports[step].gradient_norm);
       EXPECT_EQ(report.targets, truth.targets);
+      EXPECT_EQ(report.skipped, truth.skipped);
       ASSERT_EQ(report.norms.size(), truth.norms.size());
       for (size_t g = 0; g < truth.norms.size(); ++g) {
         EXPECT_EQ(report.norms[g].group, truth.norms[g].group);
@@ -172,7 +174,8 @@ TEST(ExpertParallel, TrainingFollowsThatOfRanksThatHaveAllExperts) {
                                             {4, 4, 0, "attention"},
                                             {8, 2},
                                             {8, 4},
-                                            {4, 2, 0, "keep", "bf16"}}) {
+                                            {4, 2, 0, "keep", "bf16"},
+                                            {2, 2, 0, "keep", "fp16"}}) {
     SCOPED_TRACE(NameOf(ways));
     Ways plain = ways;
     plain.expert = 1;
@@ -239,6 +242,34 @@ TEST(ExpertParallel, StateIsReadByOtherMeshesBitForBit) {
   EXPECT_EQ(Resume(env, one, &of_fours, 0, of_one).tensors, state.tensors);
   EXPECT_EQ(of_one.manifest.files.size(), 1u);
   EXPECT_EQ(Resume(env, twos, &of_one, 0, again).tensors, state.tensors);
+}
+
+TEST(ExpertParallel, MixtralFoldersAreWrittenAndRead) {
+  FaultEnv env;
+  const MeshCase shared = CaseOf({4, 4}), one = CaseOf({1, 1});
+  Folder of_fours{"/fours"};
+  const SavedState state = Resume(env, shared, nullptr, 2, of_fours);
+  RunRanks(1, std::chrono::seconds(20), [&](Collective& world) {
+    MeshRank rank(one, world);
+    Status status = LoadTensors(env, of_fours.path, of_fours.manifest, rank.trainer->StateTensors(),
+                                ExtraTensors::kIgnore);
+    ASSERT_TRUE(status.ok()) << status.message();
+    status = ExportWeights(env, "/mixtral", *rank.run.model, {});
+    ASSERT_TRUE(status.ok()) << status.message();
+  });
+  std::mutex mutex;
+  RunRanks(4, std::chrono::seconds(20), [&](Collective& world) {
+    MeshRank rank(shared, world);
+    Model& model = *rank.run.model;
+    EXPECT_EQ(ExportWeights(env, "/part", model, {}).code(), StatusCode::kInvalid);
+    const std::lock_guard lock(mutex);
+    const Status status = ImportWeights(env, "/mixtral", model);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (int64_t i = 0; i < model.parameters().size(); ++i) {
+      const std::string& name = model.parameters()[i].name;
+      EXPECT_EQ(ValuesOf(model.parameters().value(i)), state.tensors.at(name)) << name;
+    }
+  });
 }
 
 TEST(ExpertParallel, ARankThatIsLostStopsAllOthers) {

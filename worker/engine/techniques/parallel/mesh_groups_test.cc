@@ -99,6 +99,15 @@ TEST(MeshLayout, TensorRanksStandTogetherAndStagesApart) {
   EXPECT_EQ(MeshLayout({.data = 2, .context = 2}).Name(kGradientAxes), "context and data");
 }
 
+TEST(MeshLayout, RanksThatShareExpertsSeeDifferentSequences) {
+  const MeshLayout layout({.data = 2, .expert = 4});
+  for (int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(layout.ReplicaOf(rank), rank);
+  EXPECT_EQ(layout.degree(kSequenceAxes), 8);
+  EXPECT_THAT(layout.Group(6, {MeshAxis::kExpert}), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(layout.Group(6, kSameExpertAxes), ElementsAre(2, 6));
+  EXPECT_EQ(layout.Name(kGradientAxes), "expert and data");
+}
+
 TEST(MeshGroups, AddAlongTheirAxesAndCostNothingAlongNone) {
   const Mesh mesh{.data = 2, .tensor = 2};
   RunRanks(4, std::chrono::seconds(20), [&](Collective& world) {
@@ -106,10 +115,14 @@ TEST(MeshGroups, AddAlongTheirAxesAndCostNothingAlongNone) {
                                    {{MeshAxis::kTensor},
                                     kGradientAxes,
                                     {MeshAxis::kPipeline},
-                                    {MeshAxis::kTensor, MeshAxis::kData}});
+                                    {MeshAxis::kTensor, MeshAxis::kData},
+                                    kSameExpertAxes});
     ASSERT_TRUE(groups.ok()) << groups.status().message();
     EXPECT_EQ(groups->Along({MeshAxis::kPipeline}), nullptr);
     EXPECT_EQ(groups->Along({MeshAxis::kTensor, MeshAxis::kData}), &world);
+    EXPECT_EQ(groups->Along(kSameExpertAxes), groups->Along(kGradientAxes)) << "the same ranks";
+    EXPECT_EQ(groups->Accounts().size(), 3u) << "world, tensor, data";
+    EXPECT_EQ(groups->Accounts().front().axis, "tensor and data");
     float value = static_cast<float>(1 << world.rank());
     const TensorView view(&value, DType::kF32, {1});
     Collective* tensor = groups->Along({MeshAxis::kTensor});
