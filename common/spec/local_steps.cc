@@ -32,6 +32,8 @@ Status CheckLocalSteps(const JobSpec& job) {
       {"resources.expert_parallel yet", resources.expert_parallel > 1},
       {"resources.pipeline_parallel yet", resources.pipeline_parallel > 1},
       {"resources.context_parallel yet", resources.context_parallel > 1},
+      {"resources.expert_parallel, whose ranks need each other in every step",
+       resources.expert_parallel > 1},
       {"resources.delayed_update yet", resources.delayed_update},
       {"model.over_parameterization yet", job.model.over_parameterization.kind != "none"},
       {"train.precision fp8, whose scales are of all ranks", train.precision == "fp8"},

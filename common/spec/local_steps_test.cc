@@ -74,6 +74,12 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
               asked("resources.pipeline_parallel"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.resources.context_parallel = 2; }),
               asked("resources.context_parallel"));
+  EXPECT_THAT(refusal([](JobSpec& job) {
+                job.model.family = "llama";
+                job.model.experts = 4;
+                job.resources.expert_parallel = 2;
+              }),
+              asked("resources.expert_parallel"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.averaging.kind = "ema"; }),
               asked("train.averaging"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.precision = "fp8"; }),

@@ -41,11 +41,11 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
         "ranks that share experts go neither with plan.zero_stage nor with "
         "train.gradient_noise_scale; hint: leave them out");
   }
-  const bool local = job.train.local_steps > 1;
-  if (local ? parts.reducer != nullptr && parts.reducer->world_size() > 1
-            : parts.outer != nullptr) {
+  const bool sums_gradients = parts.reducer != nullptr && parts.reducer->world_size() > 1;
+  if (job.train.local_steps > 1 ? sums_gradients : parts.outer != nullptr) {
     return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
-                        ", but the ranks sum gradients " + (local ? "" : "in outer steps alone"));
+                        ", but the ranks are to meet in " +
+                        (sums_gradients ? "every step" : "outer steps alone"));
   }
   if (pipeline > 1 && plan.zero_stage > 1) {
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) +
