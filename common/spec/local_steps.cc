@@ -29,7 +29,6 @@ Status CheckLocalSteps(const JobSpec& job) {
   const std::pair<const char*, bool> others[] = {
       {"resources.zero_stage, whose ranks need each other in every step", resources.zero_stage > 0},
       {"resources.tensor_parallel yet", resources.tensor_parallel > 1},
-      {"resources.expert_parallel yet", resources.expert_parallel > 1},
       {"resources.pipeline_parallel yet", resources.pipeline_parallel > 1},
       {"resources.context_parallel yet", resources.context_parallel > 1},
       {"resources.expert_parallel, whose ranks need each other in every step",

@@ -38,8 +38,6 @@ Status CheckExpertParallel(const JobSpec& job) {
       {"train.gradient_noise_scale, because the gradients of experts are those of several ranks; "
        "hint: 1",
        job.train.gradient_noise_scale},
-      {"train.local_steps, because these ranks compute every step together; hint: 1",
-       job.train.local_steps > 1},
   };
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(field + " does not go with " + name);
