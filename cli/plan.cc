@@ -16,6 +16,7 @@ namespace {
 struct PlanOptions {
   std::string file;
   std::string cluster;
+  bool any_mesh = false;
   int top = 10;
 };
 
@@ -30,7 +31,7 @@ Result<PlanReport> MakePlan(const Session& session, const PlanOptions& options) 
   WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file));
   if (!options.cluster.empty()) {
     WEFT_ASSIGN_OR_RETURN(ClusterProfile cluster, LoadCluster(options.cluster));
-    return planner::PlanJob(job, cluster);
+    return options.any_mesh ? planner::PlanAnyMesh(job, cluster) : planner::PlanJob(job, cluster);
   }
   v1::PlanJobRequest request;
   *request.mutable_spec() = ToProto<v1::JobSpec>(job);
@@ -89,9 +90,15 @@ void AddPlanCommand(CLI::App& app, Session& session) {
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str()
       ->needs(budget);
-  command->add_option("--cluster", options->cluster,
-                      "Plan for the machines in this file (ClusterProfile) instead of the "
-                      "attached workers");
+  CLI::Option* cluster =
+      command->add_option("--cluster", options->cluster,
+                          "Plan for the machines in this file (ClusterProfile) instead of the "
+                          "attached workers");
+  command
+      ->add_flag("--any-mesh", options->any_mesh,
+                 "Choose tensor, pipeline and context parallelism, ZeRO stage and sequence "
+                 "parallelism too, where the job leaves them at their defaults")
+      ->needs(cluster);
   command->add_option("--top", options->top, "Candidates to show")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

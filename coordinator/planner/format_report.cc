@@ -67,6 +67,23 @@ std::string Shared(const Plan& plan) {
   return groups > 1 ? text + ", in " + std::to_string(groups) + " groups" : text;
 }
 
+/// "8 data x 2 tensor x 4 pipeline (zero_bubble), ZeRO 1": how ranks share the model.
+std::string MeshText(const Plan& plan) {
+  std::string text = std::to_string(plan.mesh.data) + " data";
+  const auto add = [&](int64_t ranks, const char* name) {
+    if (ranks > 1) text += " x " + std::to_string(ranks) + " " + name;
+  };
+  add(plan.mesh.tensor, plan.sequence_parallel ? "tensor and sequence" : "tensor");
+  add(plan.mesh.context, "context");
+  add(plan.mesh.pipeline, "pipeline");
+  if (plan.mesh.pipeline > 1) {
+    text += " (" + plan.pipeline_schedule;
+    if (plan.pipeline_chunks > 1) text += " in " + std::to_string(plan.pipeline_chunks);
+    text += ")";
+  }
+  return plan.zero_stage > 0 ? text + ", ZeRO " + std::to_string(plan.zero_stage) : text;
+}
+
 std::string Placement(const Plan& plan) {
   std::string text;
   for (size_t i = 0; i < plan.rank_workers.size();) {
@@ -128,8 +145,8 @@ std::string Chosen(const PlanCandidate& candidate, int64_t parameters) {
 
 std::string FormatPlanReport(const PlanReport& report) {
   std::string text;
-  std::vector<std::vector<std::string>> rows = {
-      {"", "ranks", "threads", "micro-batch", "recomputed", "memory/rank", "step", "why"}};
+  std::vector<std::vector<std::string>> rows = {{"", "ranks", "of them", "threads", "micro-batch",
+                                                 "recomputed", "memory/rank", "step", "why"}};
   for (const PlanCandidate& candidate : report.candidates) {
     const Plan& plan = candidate.plan;
     if (candidate.chosen) text += Chosen(candidate, report.parameters);
@@ -137,7 +154,8 @@ std::string FormatPlanReport(const PlanReport& report) {
         {candidate.chosen     ? "*"
          : candidate.feasible ? ""
                               : "x",
-         std::to_string(RankCount(plan.mesh)), std::to_string(plan.threads_per_rank),
+         std::to_string(RankCount(plan.mesh)), MeshText(plan),
+         std::to_string(plan.threads_per_rank),
          std::to_string(plan.micro_batch) + " x " + std::to_string(plan.accumulation_steps),
          std::to_string(Blocks(plan, "recompute")),
          HumanBytes(TotalBytes(plan.prediction.memory_per_rank)),
@@ -147,7 +165,7 @@ std::string FormatPlanReport(const PlanReport& report) {
   if (report.candidates.empty()) return "No plans.\n";
   text += "\nCandidates (" + std::to_string(report.candidates.size()) + " of " +
           std::to_string(report.candidates_considered) + " considered; * chosen, x does not fit)\n";
-  return text + Table(rows, {false, true, true, true, true, true, true, false});
+  return text + Table(rows, {false, true, false, true, true, true, true, true, false});
 }
 
 }  // namespace weft::planner

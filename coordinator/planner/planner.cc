@@ -11,6 +11,7 @@
 #include "common/model/tensor_traffic.h"
 #include "coordinator/planner/device_model.h"
 #include "coordinator/planner/measured_range.h"
+#include "coordinator/planner/meshes.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
 
@@ -221,34 +222,77 @@ Status NoDevices(const ClusterProfile& cluster) {
                         "; hint: see docs/operations.md, or ask for resources.device: cpu");
 }
 
-}  // namespace
+/// A fitting option of one of several searches.
+struct Found {
+  size_t search;
+  const Option* option;
+};
 
-Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& given) {
-  WEFT_RETURN_IF_ERROR(ValidateJob(job));
-  if (given.workers.empty()) {
-    return UnavailableError("there are no workers to plan for; hint: start weft-worker");
+/// The jobs differ in how ranks share the model; the first one is what was asked for.
+Result<PlanReport> PlanAmong(const std::vector<JobSpec>& jobs, const ClusterProfile& cluster) {
+  FastestSteps fastest;
+  std::vector<SearchResult> results;
+  for (const JobSpec& job : jobs) {
+    results.push_back(Search(job, cluster, jobs.size() > 1 ? &fastest : nullptr));
   }
-  WEFT_RETURN_IF_ERROR(CutModel(job).status());
-  const ClusterProfile cluster = WithoutUnfit(job, given);
-  const SearchResult result = Search(job, cluster);
-  if (result.workers.empty()) return NoDevices(cluster);
-  if (result.fitting.empty()) return NothingFits(job, result);
-
+  if (results.front().workers.empty()) return NoDevices(cluster);
+  std::vector<Found> fitting, misfitting;
   PlanReport report;
-  report.parameters = ShapeOf(job).counts.Total();
-  report.candidates_considered = result.considered;
-  for (size_t i = 0; i < std::min(result.fitting.size(), kFittingShown); ++i) {
-    const Option& option = result.fitting[i];
-    PlanCandidate candidate = MakeCandidate(job, result, option);
+  report.parameters = ShapeOf(jobs.front()).counts.Total();
+  for (size_t s = 0; s < results.size(); ++s) {
+    report.candidates_considered += results[s].considered;
+    for (size_t i = 0; i < std::min(results[s].fitting.size(), kFittingShown); ++i) {
+      fitting.push_back({s, &results[s].fitting[i]});
+    }
+    for (size_t i = 0; i < std::min(results[s].misfitting.size(), kMisfittingShown); ++i) {
+      misfitting.push_back({s, &results[s].misfitting[i]});
+    }
+  }
+  // What was asked for comes first among equals.
+  std::stable_sort(fitting.begin(), fitting.end(), [](const Found& a, const Found& b) {
+    return StepSeconds(a.option->time) < StepSeconds(b.option->time);
+  });
+  std::stable_sort(misfitting.begin(), misfitting.end(), [](const Found& a, const Found& b) {
+    return TotalBytes(a.option->memory) < TotalBytes(b.option->memory);
+  });
+  if (fitting.empty()) {
+    const size_t least = misfitting.empty() ? 0 : misfitting.front().search;
+    return NothingFits(jobs[least], results[least]);
+  }
+  for (size_t i = 0; i < std::min(fitting.size(), kFittingShown); ++i) {
+    const auto& [search, option] = fitting[i];
+    PlanCandidate candidate = MakeCandidate(jobs[search], results[search], *option);
     candidate.chosen = i == 0;
-    candidate.reason =
-        i == 0 ? WhyChosen(job, option, result) : WhySlower(option, result.fitting.front());
+    candidate.reason = i == 0 ? WhyChosen(jobs[search], *option, results[search])
+                              : WhySlower(*option, *fitting.front().option);
     report.candidates.push_back(std::move(candidate));
   }
-  for (size_t i = 0; i < std::min(result.misfitting.size(), kMisfittingShown); ++i) {
-    report.candidates.push_back(MakeCandidate(job, result, result.misfitting[i]));
+  for (size_t i = 0; i < std::min(misfitting.size(), kMisfittingShown); ++i) {
+    const auto& [search, option] = misfitting[i];
+    report.candidates.push_back(MakeCandidate(jobs[search], results[search], *option));
   }
   return report;
+}
+
+Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
+  WEFT_RETURN_IF_ERROR(ValidateJob(job));
+  if (cluster.workers.empty()) {
+    return UnavailableError("there are no workers to plan for; hint: start weft-worker");
+  }
+  return CutModel(job).status();
+}
+
+}  // namespace
+
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
+  WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
+  return PlanAmong({job}, WithoutUnfit(job, cluster));
+}
+
+Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster) {
+  WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
+  const ClusterProfile fit = WithoutUnfit(job, cluster);
+  return PlanAmong(MeshesOf(job, fit), fit);
 }
 
 }  // namespace weft::planner

@@ -21,6 +21,10 @@ namespace weft::planner {
 /// itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the smallest need.
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 
+/// As PlanJob, and finds how ranks share the model where the job leaves that open (MeshesOf), with
+/// options left out that provably are not among those shown. The same errors.
+Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster);
+
 /// The report for people: the chosen plan with memory by component and where the time goes, then
 /// the candidates and why they lost. Ends with a newline.
 std::string FormatPlanReport(const PlanReport& report);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -49,8 +50,9 @@ constexpr int64_t kMostTokens = int64_t{1} << 20;
 
 class Searcher {
  public:
-  Searcher(const JobSpec& job, const ClusterProfile& cluster)
+  Searcher(const JobSpec& job, const ClusterProfile& cluster, FastestSteps* fastest)
       : job_(job),
+        fastest_(fastest),
         on_devices_(WantsDevices(job, cluster)),
         tensor_(job.resources.tensor_parallel),
         pipeline_(job.resources.pipeline_parallel),
@@ -232,6 +234,8 @@ class Searcher {
       if (data > 1 && data % std::max<int64_t>(job_.resources.zero_shard_ranks, 1) != 0) continue;
       if (ranks <= std::max<int64_t>(Slots(threads), 1)) choices.push_back(ranks);
     }
+    // The fastest are likely among the largest, and leave out many others.
+    if (fastest_ != nullptr) std::reverse(choices.begin(), choices.end());
     return choices;
   }
 
@@ -373,6 +377,7 @@ class Searcher {
       return;
     }
     ++result_.considered;
+    if (fastest_ != nullptr && LeastSeconds(option) > fastest_->Limit()) return;
     const auto fits = [&](const RematChoice& choice) {
       option.recomputed_blocks = choice.recomputed_blocks;
       option.attention_blocks = choice.attention_blocks;
@@ -392,7 +397,19 @@ class Searcher {
       return;
     }
     option.time = SlowestRank(option);
+    if (fastest_ != nullptr) fastest_->Add(StepSeconds(option.time));
     result_.fitting.push_back(std::move(option));
+  }
+
+  /// Products of a step on the fastest kind of worker, shared out evenly among the stages.
+  double LeastSeconds(const Option& option) {
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t kind = 0; kind < rates_.size(); ++kind) {
+      least = std::min(least, Pass(kind, option).gemm_seconds);
+    }
+    constexpr double kRounding = 1 - 1e-9;
+    return kRounding * least * static_cast<double>(option.accumulation_steps) /
+           static_cast<double>(pipeline_);
   }
 
   bool HasCores(const Option& option) const {
@@ -516,6 +533,7 @@ class Searcher {
   }
 
   const JobSpec& job_;
+  FastestSteps* const fastest_;  ///< Null: everything is looked at.
   const bool on_devices_;
   const int64_t tensor_;
   const int64_t pipeline_;
@@ -583,8 +601,8 @@ bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }
 
-SearchResult Search(const JobSpec& job, const ClusterProfile& cluster) {
-  return Searcher(job, cluster).Run();
+SearchResult Search(const JobSpec& job, const ClusterProfile& cluster, FastestSteps* fastest) {
+  return Searcher(job, cluster, fastest).Run();
 }
 
 }  // namespace weft::planner

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <queue>
 #include <string>
 #include <vector>
 
@@ -54,6 +56,24 @@ std::vector<int64_t> PlaceRanks(const Option& option,
 /// So many options at the head of each list are in order.
 inline constexpr size_t kSorted = 32;
 
+/// The step times of the kSorted fastest options of one search or several. What cannot be as fast
+/// as all of them need not be looked at.
+class FastestSteps {
+ public:
+  void Add(double seconds) {
+    if (fastest_.size() == kSorted && seconds >= fastest_.top()) return;
+    fastest_.push(seconds);
+    if (fastest_.size() > kSorted) fastest_.pop();
+  }
+  /// Steps that take longer are not among them.
+  double Limit() const {
+    return fastest_.size() < kSorted ? std::numeric_limits<double>::infinity() : fastest_.top();
+  }
+
+ private:
+  std::priority_queue<double> fastest_;
+};
+
 /// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
@@ -68,7 +88,10 @@ ModelShape ShapeOfRank(const JobSpec& job);
 /// pipeline and no shared sequences, and some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);
 
-/// Tries everything. `cluster` outlives the result.
-SearchResult Search(const JobSpec& job, const ClusterProfile& cluster);
+/// Tries everything. `cluster` outlives the result. With `fastest`, options are left out, but for
+/// being counted, whose products alone take longer than its limit: what is among the kSorted
+/// fastest of all searches that share it is found.
+SearchResult Search(const JobSpec& job, const ClusterProfile& cluster,
+                    FastestSteps* fastest = nullptr);
 
 }  // namespace weft::planner

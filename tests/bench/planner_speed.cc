@@ -45,7 +45,7 @@ struct Case {
   const char* name;
   int64_t machines;
   int64_t layers, width, heads, kv_heads, mlp_width, sequence_length, global_batch;
-  int64_t tensor, zero_stage;
+  int64_t zero_stage;
 };
 
 JobSpec JobOf(const Case& wanted) {
@@ -63,16 +63,18 @@ JobSpec JobOf(const Case& wanted) {
   job.train.global_batch = wanted.global_batch;
   job.train.precision = "bf16";
   job.resources.device = "cuda";
-  job.resources.tensor_parallel = wanted.tensor;
   job.resources.zero_stage = wanted.zero_stage;
   return job;
 }
 
 int Run() {
   const Case cases[] = {
-      {"7B on 64", 8, 32, 4096, 32, 32, 11008, 4096, 1024, 1, 3},
-      {"175B on 512", 64, 96, 12288, 96, 96, 32768, 2048, 1536, 1, 3},
-      {"405B on 16,384", 2048, 126, 16384, 128, 8, 53248, 4096, 16384, 1, 3},
+      {"7B on 64", 8, 32, 4096, 32, 32, 11008, 4096, 1024, 3},
+      {"175B on 512", 64, 96, 12288, 96, 96, 32768, 2048, 1536, 3},
+      {"7B on 64, any mesh", 8, 32, 4096, 32, 32, 11008, 4096, 1024, 0},
+      {"175B on 512, any mesh", 64, 96, 12288, 96, 96, 32768, 2048, 1536, 0},
+      {"405B on 16,384, any mesh", 2048, 126, 16384, 128, 8, 53248, 4096, 16384, 0},
+      {"405B on 16,384", 2048, 126, 16384, 128, 8, 53248, 4096, 16384, 3},
   };
   std::printf("| job | plans | seconds | plans a second | peak memory |\n|---|---|---|---|---|\n");
   for (const Case& wanted : cases) {
@@ -80,7 +82,8 @@ int Run() {
     for (int64_t i = 0; i < wanted.machines; ++i) cluster.workers.push_back(Machine(i));
     const JobSpec job = JobOf(wanted);
     const std::clock_t start = std::clock();
-    const Result<PlanReport> report = PlanJob(job, cluster);
+    const Result<PlanReport> report =
+        wanted.zero_stage > 0 ? PlanJob(job, cluster) : PlanAnyMesh(job, cluster);
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     if (!report.ok()) {
       std::fprintf(stderr, "%s: %.2f s, %s\n", wanted.name, seconds,

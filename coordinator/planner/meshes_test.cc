@@ -1,0 +1,141 @@
+// The search over meshes finds what trying each mesh by itself finds.
+#include "coordinator/planner/meshes.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/rng.h"
+#include "coordinator/planner/planner.h"
+
+namespace weft::planner {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+JobSpec Job() {
+  JobSpec job;
+  job.name = "job";
+  job.data.train = {"a.txt"};
+  job.model.layers = 4;
+  job.model.width = 256;
+  job.model.heads = 4;
+  job.model.vocab_size = 1024;
+  job.model.context = 256;
+  job.train.sequence_length = 256;
+  job.train.global_batch = 8;
+  job.train.precision = "fp32";
+  job.resources.threads_per_rank = 1;
+  return job;
+}
+
+ClusterProfile Cluster(int workers, int64_t cores, int64_t memory, double link) {
+  ClusterProfile cluster;
+  for (int i = 0; i < workers; ++i) {
+    WorkerProfile worker;
+    worker.worker_id = "w" + std::to_string(i);
+    worker.isa = "avx2";
+    worker.cores = cores;
+    worker.memory_bytes = worker.memory_limit_bytes = memory;
+    worker.loopback_bytes_per_second = link;
+    cluster.workers.push_back(worker);
+  }
+  return cluster;
+}
+
+using Key = std::tuple<int64_t, int64_t, int64_t, std::string, int64_t, int64_t, bool>;
+Key KeyOf(const ResourceSpec& r) {
+  return {r.tensor_parallel, r.pipeline_parallel, r.context_parallel, r.pipeline_schedule,
+          r.pipeline_chunks, r.zero_stage,        r.sequence_parallel};
+}
+
+TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
+  const JobSpec job = Job();
+  const ClusterProfile cluster = Cluster(1, 4, 4096 * kMiB, 1e9);
+  const std::vector<JobSpec> meshes = MeshesOf(job, cluster);
+  EXPECT_EQ(KeyOf(meshes.front().resources), KeyOf(job.resources));
+  std::set<Key> keys;
+  for (const JobSpec& mesh : meshes) {
+    const ResourceSpec& r = mesh.resources;
+    EXPECT_TRUE(ValidateJob(mesh).ok());
+    EXPECT_LE(r.tensor_parallel * r.pipeline_parallel * r.context_parallel, 4);
+    EXPECT_TRUE(keys.insert(KeyOf(r)).second);
+  }
+  for (const Key& key :
+       {Key{2, 1, 1, "1f1b", 1, 0, true}, Key{4, 1, 1, "1f1b", 1, 1, false},
+        Key{1, 2, 1, "interleaved", 2, 0, false}, Key{1, 4, 1, "zero_bubble", 1, 0, false},
+        Key{2, 2, 1, "1f1b", 1, 0, false}, Key{1, 1, 2, "1f1b", 1, 0, false},
+        Key{1, 1, 1, "1f1b", 1, 3, false}}) {
+    EXPECT_TRUE(keys.contains(key)) << std::get<0>(key) << " " << std::get<1>(key) << " "
+                                    << std::get<2>(key) << " " << std::get<3>(key);
+  }
+}
+
+TEST(MeshesOf, KeepsWhatTheJobSays) {
+  JobSpec job = Job();
+  job.resources.tensor_parallel = 2;
+  job.resources.zero_stage = 1;
+  for (const JobSpec& mesh : MeshesOf(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
+    EXPECT_EQ(mesh.resources.tensor_parallel, 2);
+    EXPECT_EQ(mesh.resources.zero_stage, 1);
+  }
+}
+
+TEST(PlanAnyMesh, FindsTheFastestOfAllMeshes) {
+  PhiloxStream random({11, 0, 0});
+  const auto pick = [&](std::vector<int64_t> values) {
+    return values[random.Next() % values.size()];
+  };
+  int beyond = 0, fit = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    JobSpec job = Job();
+    job.model.layers = pick({2, 3, 4});
+    job.model.width = pick({64, 256, 512});
+    job.train.global_batch = pick({2, 4, 8, 12});
+    job.train.sequence_length = pick({64, 256});
+    const ClusterProfile cluster = Cluster(static_cast<int>(pick({1, 2, 3})), pick({1, 2, 4}),
+                                           pick({200, 260, 400, 4096}) * kMiB,
+                                           static_cast<double>(pick({10, 100, 10000})) * 1e6);
+    double fastest = 0;
+    int64_t considered = 0;
+    std::vector<double> all;
+    for (const JobSpec& mesh : MeshesOf(job, cluster)) {
+      const Result<PlanReport> report = PlanJob(mesh, cluster);
+      if (!report.ok()) continue;
+      considered += report->candidates_considered;
+      for (const PlanCandidate& candidate : report->candidates) {
+        if (candidate.feasible) all.push_back(candidate.plan.prediction.step_seconds);
+      }
+    }
+    std::sort(all.begin(), all.end());
+    const Result<PlanReport> any = PlanAnyMesh(job, cluster);
+    ASSERT_EQ(any.ok(), !all.empty()) << trial << ": " << any.status().message();
+    if (all.empty()) continue;
+    ++fit;
+    fastest = all.front();
+    EXPECT_GE(any->candidates_considered, considered);
+    const Prediction& best = any->candidates.front().plan.prediction;
+    EXPECT_DOUBLE_EQ(best.step_seconds, fastest) << trial;
+    // And so on down to the last that is shown.
+    for (size_t i = 0; i < any->candidates.size() && any->candidates[i].feasible; ++i) {
+      EXPECT_DOUBLE_EQ(any->candidates[i].plan.prediction.step_seconds, all[i]) << trial;
+    }
+    const Result<PlanReport> asked = PlanJob(job, cluster);
+    if (!asked.ok() ||
+        asked->candidates.front().plan.prediction.step_seconds > fastest * (1 + 1e-9)) {
+      ++beyond;
+    }
+  }
+  // Otherwise nothing was at stake.
+  EXPECT_GT(fit, 20);
+  EXPECT_GT(beyond, 5);
+}
+
+}  // namespace
+}  // namespace weft::planner
