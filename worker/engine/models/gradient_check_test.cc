@@ -195,6 +195,7 @@ TEST(GradientCheck, KnowsWhereEveryKernelIsDifferentiated) {
       {"linear_fp8", "linear backward, whose rounding differs"},
       {"moe_combine", "experts backward"},
       {"moe_route", "experts backward"},
+      {"norm_part", "between ranks: kernels/norm_part/norm_part_test.cc has that of one norm"},
       {"norm_stat", "a measurement"},
       {"optimizer", "an update"},
       {"orthogonalize", "an update"},
