@@ -25,7 +25,8 @@ fi
 memory=(kernels_cuda_host_test engine_train_test engine_offload_test weft_common_test weft_yaml_test
   weft_spec_test env_fault_test safetensors_test huggingface_test tokenizer_test documents_test
   kernels_test engine_tensor_test engine_autograd_test engine_data_test engine_parallel_test
-  engine_pipeline_test engine_context_test comm_test nccl_host_test
+  engine_pipeline_test engine_context_test engine_experts_test engine_local_steps_test comm_test
+  nccl_host_test
   checkpoint_test trainer_control_test trainer_test coordinator_store_test
   coordinator_scheduler_test coordinator_service_test)
 # Not comm_test: without a report, but it does not always end within minutes.
