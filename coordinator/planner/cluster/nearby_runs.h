@@ -35,9 +35,7 @@ class NearbyRuns {
   /// Runs of the same shape.
   struct Measured {
     Shape shape;
-    double deviation = 0;  ///< Mean logarithm of measured over predicted seconds.
-    double variance = 0;   ///< Of that mean.
-    double weight = 0;     ///< What it counts for its neighbours.
+    double weight = 0;  ///< What it counts for its neighbours.
   };
 
   static Shape ShapeOf(const AcceleratorSpec& device, const ClusterRun& run);
