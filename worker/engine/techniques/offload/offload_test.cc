@@ -108,6 +108,20 @@ TEST(OffloadTest, BytesOverTheLinkAreThoseOfTheFormula) {
   }
 }
 
+TEST(OffloadTest, WeightsArriveBesideTheNextForwardPass) {
+  Plan plan = TinyPlan("fp32", 4);
+  plan.host_link_bytes_per_second = 200'000;
+  Training training(TinyJob(4), plan, true);
+  ASSERT_TRUE(training.trainer->Step().ok());
+  LinkLane& up = training.context.host->up();
+  ASSERT_TRUE(up.WaitForAll().ok());
+  const int64_t before = up.totals().bytes;
+  ASSERT_TRUE(training.trainer->Step().ok());
+  const int64_t early = up.totals().bytes - before;
+  ASSERT_TRUE(up.WaitForAll().ok());
+  EXPECT_LT(early, (up.totals().bytes - before) / 2) << "the step has not waited for them";
+}
+
 TEST(OffloadTest, EitherWayGoesOnFromTheStateOfTheOther) {
   const JobSpec job = TinyJob(4);
   const Plan plan = TinyPlan("bf16");
