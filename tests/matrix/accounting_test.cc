@@ -93,7 +93,8 @@ class Accounting : public ::testing::TestWithParam<Way> {
     ASSERT_TRUE(training.ok()) << training.status().message();
     training_ = *training;
     // As many tokens in a pass of one replica, and as many passes.
-    passes_ = static_cast<double>(job_.train.global_batch / GetParam().replicas());
+    const int64_t passes = job_.train.global_batch / GetParam().replicas();
+    passes_ = static_cast<double>(passes);
     stream_ = static_cast<double>(SequenceLength(job_) * job_.model.width) * sizeof(float);
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
