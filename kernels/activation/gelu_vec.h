@@ -11,7 +11,8 @@ namespace weft::kernels::cpu::WEFT_ISA {
 // GELU'(x) = s + x s (1 - s) 2u'. With e = e^-2u, s is 1 / (1 + e) and 1 - s is e s, without
 // cancellation. The relative error of e is 2e-7 and that of rounding 2u: below 5e-7 where |x| < 2,
 // and s is next to 0 or 1 where it grows. Past +-10, where e could overflow, s is taken at +-10: 1,
-// or below 1e-37, with x at -10 so that their product stays next to 0.
+// or below 1e-37, with x at -10 so that their product stays next to 0. A NaN goes past e: through
+// x.
 struct TanhGelu {
   VecF above;  // x from -10 up
   VecF near;   // x within +-10
@@ -20,7 +21,7 @@ struct TanhGelu {
 
   WEFT_INLINE explicit TanhGelu(VecF x) : above(Max(Set(-10.0f), x)), near(Min(Set(10.0f), above)) {
     VecF cube = Fma(near * near, Set(kGeluCubic), Set(1.0f)) * near;
-    e = Exp(cube * -kTwoSqrtTwoOverPi);
+    e = ExpWithin87(cube * -kTwoSqrtTwoOverPi);
     s = Reciprocal(1.0f + e);
   }
 

@@ -85,10 +85,11 @@ void RowDots(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t
 /// factor of dS, and of dP the dropped are zero; division by the share that is kept is left to the
 /// sums.
 template <class Math, class Dropout>
-WEFT_INLINE void GradientTile(const BackwardScratch<Math>& scratch, int64_t rows, int64_t columns,
+WEFT_INLINE void GradientTile(const BackwardScratch<Math>& scratch, const SeenPart<Math>& seen,
                               float factor, int64_t query, Dropout dropout) {
   constexpr int kPair = Math::kPair;
-  for (int64_t c = 0; c < columns; c += kLanes) {
+  for (int64_t c = 0; c < seen.columns; c += kLanes) {
+    const int64_t rows = seen.RowsOf(c);
     VecF base = -Load(scratch.log_sum + query + c);
     VecF dot = Load(scratch.row_dot + query + c);
     VecF scale = Set(factor);
@@ -194,28 +195,38 @@ void AttentionBackwardItem(const AttentionWork& work, const AttentionItem& item,
           int64_t columns = Padded<Math>(Smaller(kTile, count - query));
           const int64_t first = FirstKey(work, span + query);
           if (work.causal && (key >= span + query + kTile || key < first)) continue;
-          Math::Multiply(scratch.key_rows, width, scratch.q_columns + query * kPair,
-                         kSpanStride * kPair, scratch.scores, kTile, rows, columns, width, false);
+          const SeenPart<Math> seen{rows, columns, work.causal && key == span + query};
+          seen.ByColumns([&](int64_t c, int64_t some, int64_t seen_rows) {
+            const int64_t column = (query + c) * kPair;
+            Math::Multiply(scratch.key_rows, width, scratch.q_columns + column, kSpanStride * kPair,
+                           scratch.scores + c, kTile, seen_rows, some, width, false);
+            Math::Multiply(scratch.value_rows, width, scratch.dout_columns + column,
+                           kSpanStride * kPair, scratch.dprobabilities + c, kTile, seen_rows, some,
+                           width, false);
+          });
           if (IsMasked(work, keys, rows, key, span + query)) {
             MaskScores(work, scratch.scores, rows, columns, keys, key, span + query);
           }
-          Math::Multiply(scratch.value_rows, width, scratch.dout_columns + query * kPair,
-                         kSpanStride * kPair, scratch.dprobabilities, kTile, rows, columns, width,
-                         false);
           WithDropout(work, head, item.sequence_begin + span + query, key,
                       [&](const auto& dropout) {
-                        GradientTile<Math>(scratch, rows, columns, factor, query, dropout);
+                        GradientTile<Math>(scratch, seen, factor, query, dropout);
                       });
           if (item.key_gradient) {
-            int64_t at = (key - item.key_begin) * width;
-            Math::Multiply(scratch.p_rows, kTile, scratch.dout_pairs + query * width, width * kPair,
-                           scratch.dv + at, width, rows, width, columns, true);
-            Math::Multiply(scratch.ds_rows, kTile, scratch.q_pairs + query * width, width * kPair,
-                           scratch.dk + at, width, rows, width, columns, true);
+            seen.ByRows([&](int64_t r, int64_t some, int64_t c) {
+              const int64_t at = (key - item.key_begin + r) * width, from = r * kTile + c;
+              const int64_t row = (query + c) * width;
+              Math::Multiply(scratch.p_rows + from, kTile, scratch.dout_pairs + row, width * kPair,
+                             scratch.dv + at, width, some, width, columns - c, true);
+              Math::Multiply(scratch.ds_rows + from, kTile, scratch.q_pairs + row, width * kPair,
+                             scratch.dk + at, width, some, width, columns - c, true);
+            });
           }
           if (item.query_gradient) {
-            Math::Multiply(scratch.keys_transposed, kTile, scratch.ds_pairs, kTile * kPair,
-                           scratch.dq + query, kSpanStride, width, columns, rows, key > first);
+            seen.ByColumns([&](int64_t c, int64_t some, int64_t seen_rows) {
+              Math::Multiply(scratch.keys_transposed, kTile, scratch.ds_pairs + c * kPair,
+                             kTile * kPair, scratch.dq + query + c, kSpanStride, width, some,
+                             seen_rows, key > first);
+            });
           }
         }
       }

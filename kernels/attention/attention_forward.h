@@ -40,13 +40,14 @@ struct ForwardScratch {
 /// query kept up to date and its running sums rescaled when max moves. Those that `dropout` drops
 /// count in total.
 template <class Math, class Dropout>
-WEFT_INLINE void SoftmaxTile(const float* scores, int64_t rows, int64_t columns, float factor,
+WEFT_INLINE void SoftmaxTile(const float* scores, const SeenPart<Math>& seen, float factor,
                              bool first, float* max, float* total, float* sums, int64_t width,
                              typename Math::Element* probabilities, Dropout dropout) {
   // Any value near the maximum serves, so it moves only when the excess would cost range: values
   // up to 2^8 lose nothing in bf16 or f32, and rescaling of the sums becomes rare.
   constexpr float kSlack = 8;
-  for (int64_t c = 0; c < columns; c += kLanes) {
+  for (int64_t c = 0; c < seen.columns; c += kLanes) {
+    const int64_t rows = seen.RowsOf(c);
     VecF even = Load(scores + c), odd = Load(scores + kTile + c);
     for (int64_t r = 2; r < rows; r += 2) {
       even = Max(even, Load(scores + r * kTile + c));
@@ -121,19 +122,25 @@ void AttentionForwardItem(const AttentionWork& work, const AttentionItem& item,
         int64_t first_query = item.query_begin + query;
         const int64_t first = FirstKey(work, first_query);
         if (work.causal && (key >= first_query + kTile || key < first)) continue;
-        Math::Multiply(scratch.rows, width, scratch.queries + query * Math::kPair,
-                       kSpanStride * Math::kPair, scratch.scores, kTile, rows, columns, width,
-                       false);
+        const SeenPart<Math> seen{rows, columns, work.causal && key == first_query};
+        seen.ByColumns([&](int64_t c, int64_t some, int64_t seen_rows) {
+          Math::Multiply(scratch.rows, width, scratch.queries + (query + c) * Math::kPair,
+                         kSpanStride * Math::kPair, scratch.scores + c, kTile, seen_rows, some,
+                         width, false);
+        });
         if (IsMasked(work, keys, rows, key, first_query)) {
           MaskScores(work, scratch.scores, rows, columns, keys, key, first_query);
         }
         WithDropout(work, head, first_token + query, key, [&](const auto& dropout) {
-          SoftmaxTile<Math>(scratch.scores, rows, columns, factor, key == first,
-                            scratch.max + query, scratch.total + query, scratch.sums + query, width,
+          SoftmaxTile<Math>(scratch.scores, seen, factor, key == first, scratch.max + query,
+                            scratch.total + query, scratch.sums + query, width,
                             scratch.probabilities, dropout);
         });
-        Math::Multiply(scratch.values, kTile, scratch.probabilities, kTile * Math::kPair,
-                       scratch.sums + query, kSpanStride, width, columns, rows, key > first);
+        seen.ByColumns([&](int64_t c, int64_t some, int64_t seen_rows) {
+          Math::Multiply(scratch.values, kTile, scratch.probabilities + c * Math::kPair,
+                         kTile * Math::kPair, scratch.sums + query + c, kSpanStride, width, some,
+                         seen_rows, key > first);
+        });
       }
     }
     float* log_sum_exp = work.log_sum_exp + head * work.tokens + first_token;

@@ -126,6 +126,39 @@ WEFT_INLINE bool IsMasked(const AttentionWork& work, int64_t keys, int64_t rows,
   return keys < rows || (work.causal && (key + kTile > query || key + work.window < query + kTile));
 }
 
+/// The scores of a tile that are looked at: all, or on the diagonal of causal attention, where row
+/// 0 and column 0 are the same token, those of squares of kStep that hold one which is seen.
+template <class Math>
+struct SeenPart {
+  static constexpr int64_t kStep = Math::kMultiple;
+
+  int64_t rows;
+  int64_t columns;
+  bool diagonal;
+
+  /// Rows from the first on that the squares around column `c` have.
+  WEFT_INLINE int64_t RowsOf(int64_t c) const {
+    return diagonal ? Smaller(rows, c / kStep * kStep + kStep) : rows;
+  }
+
+  /// Calls fn(first column, columns, rows): the tile as few as possible full rectangles.
+  template <class Fn>
+  WEFT_INLINE void ByColumns(Fn&& fn) const {
+    const int64_t step = diagonal ? kStep : columns;
+    for (int64_t c = 0; c < columns; c += step) fn(c, step, RowsOf(c));
+  }
+
+  /// Calls fn(first row, rows, first column that is looked at): the same, row by row.
+  template <class Fn>
+  WEFT_INLINE void ByRows(Fn&& fn) const {
+    const int64_t step = diagonal ? kStep : rows;
+    for (int64_t r = 0; r < rows; r += step) {
+      const int64_t first = diagonal ? r : 0;
+      if (first < columns) fn(r, step, first);
+    }
+  }
+};
+
 /// Overwrites the scores that must not be seen: rows of keys from `keys` on, and, when causal, keys
 /// after the query or before its window. Row and column 0 are key `key` and query `query`.
 WEFT_INLINE void MaskScores(const AttentionWork& work, float* scores, int64_t rows, int64_t columns,

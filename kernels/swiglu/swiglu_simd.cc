@@ -8,7 +8,7 @@ namespace {
 
 // silu(x) = x s with s = 1 / (1 + e) and e = e^-x; silu'(x) = s + x s (1 - s), where 1 - s is e s
 // without cancellation. Past +-80, where e could leave the range of f32, s is taken at +-80: 1, or
-// below 1e-34, with x at -80 so that their product stays next to 0.
+// below 1e-34, with x at -80 so that their product stays next to 0. A NaN goes past e: through x.
 struct Silu {
   VecF above;  // x from -80 up
   VecF near;   // x within +-80
@@ -16,7 +16,7 @@ struct Silu {
   VecF s;
 
   WEFT_INLINE explicit Silu(VecF x) : above(Max(Set(-80.0f), x)), near(Min(Set(80.0f), above)) {
-    e = Exp(-near);
+    e = ExpWithin87(-near);
     s = Reciprocal(1.0f + e);
   }
 
