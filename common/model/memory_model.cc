@@ -133,13 +133,16 @@ OffloadedPeaks ActivationPeaks(const MemoryInputs& inputs) {
   // Those of a bert or vit are sums of several tables.
   const int64_t tables = (HeadOf(inputs.shape.spec) == "causal_lm" ? 1 : 4) * size.row;
   const int64_t last = inputs.shape.has_head ? HeadActivations(inputs, size) : size.row;
-  const RematPlan plan = PlanOfBlocks(inputs);
   const BlockBytes block = BlockBytesOf(inputs);
   OffloadedPeaks peaks;
   if (inputs.offload_activations) {
-    peaks = PeakOfOffloadedBlocks(plan, block, start, last);
+    peaks = PeakOfOffloadedBlocks(PlanOfBlocks(inputs), block, start, last);
+  } else if (!inputs.remat.empty()) {
+    peaks.device = PeakOfBlocks(inputs.remat, block, start, last);
   } else {
-    peaks.device = PeakOfBlocks(plan, block, start, last);
+    peaks.device =
+        PeakOfFirstBlocks(inputs.shape.spec.layers, inputs.recomputed_blocks,
+                          inputs.attention_blocks, inputs.recompute_segment, block, start, last);
   }
   peaks.device = std::max(peaks.device, start.saved + tables);
   return peaks;

@@ -33,6 +33,7 @@ std::optional<ParameterInfo> Find(const ModelShape& shape, std::string_view name
 }
 
 bool TrainsClassifier(const ModelShape& shape) {
+  if (shape.spec.freeze.empty()) return true;
   for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
     if (IsClassifier(shape.spec, parameter)) return IsTrained(shape.spec, parameter);
   }
@@ -41,6 +42,7 @@ bool TrainsClassifier(const ModelShape& shape) {
 
 /// Layers whose weights of one kind get a gradient.
 int64_t LayersTraining(const ModelShape& shape, ParameterKind kind, bool output) {
+  if (shape.spec.freeze.empty()) return shape.spec.layers;
   int64_t layers = 0;
   for (int64_t layer = 0; layer < shape.spec.layers; ++layer) {
     for (const ParameterInfo& parameter :
@@ -149,9 +151,13 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   if (narrow) add("embedding out", tokens, c, e, 1, 1, 1);
   const int64_t head_rows = HeadRows(shape, tokens, sequence_length);
   const int64_t below = shape.body.trained > 0 ? 1 : 0;
-  for (const char* dense : {"cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"}) {
-    const auto weight = Find(shape, dense);
-    if (weight) add("head transform", head_rows, c, c, 1, below, IsTrained(model, *weight) ? 1 : 0);
+  if (model.family == "bert") {
+    for (const char* dense :
+         {"cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"}) {
+      const auto weight = Find(shape, dense);
+      if (!weight) continue;
+      add("head transform", head_rows, c, c, 1, below, IsTrained(model, *weight) ? 1 : 0);
+    }
   }
   const int64_t chunk =
       std::min(LogitsChunkRows(shape.PaddedClasses(), head_rows, element_bytes), head_rows);

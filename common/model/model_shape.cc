@@ -71,17 +71,11 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   bool blocks = false;    // from the first of them on
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
-  for (const ParameterInfo& parameter : ParametersOfRank(spec, tensor, rows)) {
+  for (const ParameterGroup& group : ParameterGroupsOfRank(spec, tensor, rows)) {
+    const ParameterInfo& parameter = group.first;
     if (!IsHere(spec, stage, parameter)) continue;
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);
-    const int64_t elements = parameter.Elements();
-    const int64_t in_memory = parameter.StoredElements();
-    const bool met = parameter.expert < spec.experts_per_token;
-    const int64_t times = !met                   ? 0
-                          : parameter.block >= 0 ? uses_of_block
-                          : table && !classifies ? 0
-                                                 : 1;
     const bool is_trained = IsTrained(spec, parameter);
     blocks = blocks || parameter.block >= 0;
     if (is_trained && !backward) {
@@ -92,11 +86,21 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
         trains_embeddings = true;
       }
     }
+    // Of the group's experts those up to number `end`, of all its blocks.
+    const auto members = [&](int64_t end) {
+      return group.blocks * (parameter.expert < 0
+                                 ? 1
+                                 : std::clamp<int64_t>(end - parameter.expert, 0, group.experts));
+    };
+    const int64_t times = parameter.block >= 0 ? uses_of_block : table && !classifies ? 0 : 1;
+    const int64_t met = times * members(spec.experts_per_token) * parameter.Elements();
     ParameterUses& uses = classifies || parameter.kind == ParameterKind::kClassifier ? head : body;
-    uses.all += times * elements;
-    if (backward || classifies) uses.backward += times * elements;
-    if (is_trained) uses.trained += times * elements;
-    if (!IsOnExpertRank(spec, parameter, expert_ranks)) continue;
+    uses.all += met;
+    if (backward || classifies) uses.backward += met;
+    if (is_trained) uses.trained += met;
+    const int64_t here = members(spec.experts / expert_ranks);
+    const int64_t elements = here * parameter.Elements();
+    const int64_t in_memory = here * parameter.StoredElements();
     CountOf(counts, parameter.kind) += elements;
     stored += in_memory;
     if (parameter.matrix()) stored_matrices += in_memory;
@@ -111,13 +115,15 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     if (parameter.matrix() && !looked_up) {
       packed += in_memory;
       const int64_t columns = parameter.shape[1];
-      if (in_memory / columns % 32 == 0 && columns % 32 == 0) packed_in_tiles += in_memory;
+      if (parameter.StoredElements() / columns % 32 == 0 && columns % 32 == 0) {
+        packed_in_tiles += in_memory;
+      }
     }
     if (!IsOverParameterized(spec, parameter)) continue;
     factored += elements;
-    largest_factored = std::max(largest_factored, elements);
+    largest_factored = std::max(largest_factored, parameter.Elements());
     for (const ParameterInfo& factor : FactorsOf(spec.over_parameterization, parameter)) {
-      factors += factor.Elements();
+      factors += here * factor.Elements();
       largest_factor = std::max(largest_factor, factor.Elements());
     }
   }

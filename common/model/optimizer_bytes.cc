@@ -32,22 +32,6 @@ int64_t StateNumbers(const OptimizerSpec& optimizer, const ParameterInfo& parame
   return 2 * all;
 }
 
-/// What the optimizer updates: factors in the place of over-parameterised weights.
-std::vector<ParameterInfo> UpdatedParameters(const ModelSpec& model, int64_t expert_ranks) {
-  std::vector<ParameterInfo> updated;
-  for (ParameterInfo& parameter : ParametersOf(model)) {
-    if (!IsTrained(model, parameter) || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
-    if (!IsOverParameterized(model, parameter)) {
-      updated.push_back(std::move(parameter));
-      continue;
-    }
-    for (ParameterInfo& factor : FactorsOf(model.over_parameterization, parameter)) {
-      updated.push_back(std::move(factor));
-    }
-  }
-  return updated;
-}
-
 /// The direction of a matrix and the room that kernels/orthogonalize wants beside it: two iterates,
 /// a copy in f32 where they are not, and the squares of its shorter side.
 int64_t MuonWorkspace(const ModelSpec& model, const ParameterInfo& parameter, DType products) {
@@ -70,11 +54,26 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   // The parameters after the last outer step, and its momentum.
   const int64_t outer = job.train.local_steps > 1 ? 2 : 0;
   OptimizerBytes bytes;
-  for (const ParameterInfo& parameter : UpdatedParameters(model, expert_ranks)) {
+  const auto add = [&](const ParameterInfo& parameter, int64_t count) {
     bytes.state +=
-        kF32 * (StateNumbers(job.optimizer, parameter) + (averages + outer) * parameter.Elements());
+        count * kF32 *
+        (StateNumbers(job.optimizer, parameter) + (averages + outer) * parameter.Elements());
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
+    }
+  };
+  for (const ParameterGroup& group : ParameterGroupsOfRank(model, 1)) {
+    const ParameterInfo& parameter = group.first;
+    if (!IsTrained(model, parameter) || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
+    // Experts of a group are shared out; alone they are here or not.
+    const int64_t count = group.blocks * (group.experts > 1 ? group.experts / expert_ranks : 1);
+    if (!IsOverParameterized(model, parameter)) {
+      add(parameter, count);
+      continue;
+    }
+    // Factors are updated in the place of over-parameterised weights.
+    for (const ParameterInfo& factor : FactorsOf(model.over_parameterization, parameter)) {
+      add(factor, count);
     }
   }
   return bytes;

@@ -22,20 +22,20 @@ class Walk {
   int64_t peak() const { return peak_; }
 
   void Pass(const RematPlan& plan, StreamBytes live, int64_t at_end) {
-    std::vector<StreamBytes> before, after;
-    for (const RematStep& step : plan) {
-      before.push_back(live);
-      step.kind == Kind::kSegment ? Preview(step, live) : Run(step, live);
-      after.push_back(live);
-    }
+    for (const RematStep& step : plan) Step(step, live);
     Reach(live, at_end);
-    for (size_t i = plan.size(); i-- > 0;) {
-      if (plan[i].kind == Kind::kAttention) {
-        Reach({.saved = before[i].saved}, b_.entry + b_.attention);
-      } else if (plan[i].kind == Kind::kSegment && Trained(plan[i].end() - 1)) {
-        Pass(plan[i].replay, {.saved = after[i].saved, .input_is_saved = true}, 0);
-      }
-    }
+  }
+
+  // So many steps of one kind, of `count` blocks each from block `first` on; what they run again
+  // they keep.
+  void Repeat(Kind kind, int64_t first, int64_t count, int64_t times, StreamBytes& live) {
+    const int64_t untrained = std::clamp<int64_t>((b_.untrained - first) / count, 0, times);
+    RepeatAlike(kind, first, count, untrained, live);
+    RepeatAlike(kind, first + untrained * count, count, times - untrained, live);
+  }
+
+  void Reach(const StreamBytes& live, int64_t more) {
+    peak_ = std::max(peak_, live.saved + live.stream + live.delta + more);
   }
 
   // What a step saves is on the device until the next one has run, and again from the backward
@@ -64,9 +64,37 @@ class Walk {
 
  private:
   bool Trained(int64_t block) const { return block >= b_.untrained; }
-  void Reach(const StreamBytes& live, int64_t more) {
-    peak_ = std::max(peak_, live.saved + live.stream + live.delta + more);
+
+  // A step forward and its part of the backward pass, where nothing is left that later steps saved.
+  void Step(const RematStep& step, StreamBytes& live) {
+    const int64_t before = live.saved;
+    step.kind == Kind::kSegment ? Preview(step, live) : Run(step, live);
+    if (step.kind == Kind::kAttention) {
+      Reach({.saved = before}, b_.entry + b_.attention);
+    } else if (step.kind == Kind::kSegment && Trained(step.end() - 1)) {
+      StreamBytes again{.saved = live.saved, .input_is_saved = true};
+      if (!step.replay.empty()) return Pass(step.replay, again, 0);
+      Repeat(Kind::kKeep, step.first, 1, step.count, again);
+      Reach(again, 0);
+    }
   }
+
+  // Steps that all are trained, or none. A step leaves the stream in one state whatever it found,
+  // so from the second on each adds as much as the one before: the first two and the last one reach
+  // what any of them does.
+  void RepeatAlike(Kind kind, int64_t first, int64_t count, int64_t times, StreamBytes& live) {
+    int64_t added = 0;
+    for (int64_t i = 0; i < times; ++i) {
+      if (i == 2) {
+        live.saved += (times - 3) * added;
+        i = times - 1;
+      }
+      const int64_t before = live.saved;
+      Step({kind, first + i * count, count, {}}, live);
+      added = live.saved - before;
+    }
+  }
+
   void Leave(StreamBytes& live, int64_t stream) const {
     live.stream = b_.post_norm ? b_.row : stream;
     live.delta = b_.post_norm ? 0 : b_.row;
@@ -133,6 +161,19 @@ int64_t PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const Strea
                      int64_t at_end) {
   Walk walk(bytes);
   walk.Pass(plan, start, at_end);
+  return walk.peak();
+}
+
+int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
+                          const BlockBytes& bytes, const StreamBytes& start, int64_t at_end) {
+  Walk walk(bytes);
+  StreamBytes live = start;
+  const int64_t segments = recomputed / segment, whole = segments * segment;
+  walk.Repeat(Kind::kSegment, 0, segment, segments, live);
+  if (recomputed > whole) walk.Repeat(Kind::kSegment, whole, recomputed - whole, 1, live);
+  walk.Repeat(Kind::kAttention, recomputed, 1, attention, live);
+  walk.Repeat(Kind::kKeep, recomputed + attention, 1, layers - recomputed - attention, live);
+  walk.Reach(live, at_end);
   return walk.peak();
 }
 

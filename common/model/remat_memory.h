@@ -36,6 +36,12 @@ struct StreamBytes {
 int64_t PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
                      int64_t at_end);
 
+/// The same of a plan by numbers: segments of `segment` blocks (the last one may have fewer) take
+/// the first `recomputed` of `layers`, the next `attention` blocks recompute their attention, and
+/// the others keep all. In a time that does not depend on the numbers.
+int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
+                          const BlockBytes& bytes, const StreamBytes& start, int64_t at_end);
+
 /// Where what the steps of the plan save waits in the host tier for their backward pass.
 struct OffloadedPeaks {
   int64_t device = 0;  ///< The largest sum there.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/model/precision.h"
 #include "common/spec/model_spec.h"
@@ -26,8 +27,48 @@ struct ShardedParameters {
   int64_t open_gradients = 0;   ///< Whole gradients, at most: of two units under way.
 };
 
-/// `model` with vocab_size resolved; each of the `ranks` has its part of what one of `tensor` ranks
-/// that share each matrix, as a grid of `rows`, has.
+/// What ranks share out of a model, for any number of them: the regions of its parameters, found
+/// once.
+class ParameterRegions {
+ public:
+  /// `model` with vocab_size resolved; of what one of `tensor` ranks that share each matrix, as a
+  /// grid of `rows`, has. `precision` outlives it.
+  ParameterRegions(const ModelSpec& model, const PrecisionRecipe& precision, int64_t tensor = 1,
+                   int64_t rows = 1);
+
+  /// Each of the `ranks` has its part.
+  ShardedParameters Among(int64_t ranks) const;
+
+ private:
+  /// As the engine has it (ParameterSet::Region).
+  struct Region {
+    int64_t first_unit = 0;
+    int64_t last_unit = 0;
+    bool matrices = false;
+    bool looked_up = false;
+    bool trained = false;
+    int64_t elements = 0;
+  };
+  /// What the functions of Among() share.
+  struct Sharing;
+
+  int64_t Held(const Region& region) const;
+  int64_t Travels(const Region& region, int64_t unit) const;
+  int64_t Bytes(const Sharing& sharing, int64_t unit, bool backward,
+                int64_t* count = nullptr) const;
+  void Gather(const Sharing& sharing, ShardedParameters& result) const;
+  void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
+
+  const PrecisionRecipe& precision_;
+  const int64_t last_;  ///< Unit: the head.
+  std::vector<Region> regions_;
+  std::vector<std::vector<size_t>> of_unit_;  ///< Regions by unit.
+  int64_t first_differentiated_ = INT64_MAX;
+  int64_t packed_ = 0;
+  int64_t packed_in_tiles_ = 0;
+};
+
+/// ParameterRegions::Among().
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
                                   int64_t ranks, int64_t tensor = 1, int64_t rows = 1);
 

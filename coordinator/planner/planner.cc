@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "common/model/device_order.h"
 #include "common/model/memory_text.h"
@@ -63,9 +64,19 @@ std::string GridText(const JobSpec& job, const Option& option) {
   return text + "of " + name(grids.front()) + " it would send " + HumanBytes(grids.front().sent);
 }
 
-std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResult& result) {
-  std::string text =
-      "shortest predicted step of " + std::to_string(result.fitting.size()) + " plans that fit";
+/// Over all searches.
+struct Counts {
+  int64_t fit = 0;
+  int64_t too_slow = 0;
+};
+
+std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResult& result,
+                      const Counts& counts) {
+  std::string text = "shortest predicted step of " + std::to_string(counts.fit) + " plans that fit";
+  if (counts.too_slow > 0) {
+    text += ", beside " + std::to_string(counts.too_slow) + " that are slower than " +
+            std::to_string(kSorted) + " of these whatever they recompute";
+  }
   if (option.recomputed_blocks > 0) {
     text += "; recomputes " + std::to_string(option.recomputed_blocks) + " blocks to fit in memory";
   }
@@ -229,18 +240,18 @@ struct Found {
 };
 
 /// The jobs differ in how ranks share the model; the first one is what was asked for.
-Result<PlanReport> PlanAmong(const std::vector<JobSpec>& jobs, const ClusterProfile& cluster) {
-  FastestSteps fastest;
-  std::vector<SearchResult> results;
-  for (const JobSpec& job : jobs) {
-    results.push_back(Search(job, cluster, jobs.size() > 1 ? &fastest : nullptr));
-  }
+Result<PlanReport> PlanAmong(const std::vector<JobSpec>& jobs, const ClusterProfile& cluster,
+                             int threads) {
+  const std::vector<SearchResult> results = Search(jobs, cluster, threads);
   if (results.front().workers.empty()) return NoDevices(cluster);
   std::vector<Found> fitting, misfitting;
+  Counts counts;
   PlanReport report;
   report.parameters = ShapeOf(jobs.front()).counts.Total();
   for (size_t s = 0; s < results.size(); ++s) {
     report.candidates_considered += results[s].considered;
+    counts.fit += results[s].fit;
+    counts.too_slow += results[s].too_slow;
     for (size_t i = 0; i < std::min(results[s].fitting.size(), kFittingShown); ++i) {
       fitting.push_back({s, &results[s].fitting[i]});
     }
@@ -263,7 +274,7 @@ Result<PlanReport> PlanAmong(const std::vector<JobSpec>& jobs, const ClusterProf
     const auto& [search, option] = fitting[i];
     PlanCandidate candidate = MakeCandidate(jobs[search], results[search], *option);
     candidate.chosen = i == 0;
-    candidate.reason = i == 0 ? WhyChosen(jobs[search], *option, results[search])
+    candidate.reason = i == 0 ? WhyChosen(jobs[search], *option, results[search], counts)
                               : WhySlower(*option, *fitting.front().option);
     report.candidates.push_back(std::move(candidate));
   }
@@ -286,13 +297,14 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  return PlanAmong({job}, WithoutUnfit(job, cluster));
+  return PlanAmong({job}, WithoutUnfit(job, cluster), 1);
 }
 
-Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster) {
+Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const ClusterProfile fit = WithoutUnfit(job, cluster);
-  return PlanAmong(MeshesOf(job, fit), fit);
+  if (threads == 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return PlanAmong(MeshesOf(job, fit), fit, threads);
 }
 
 }  // namespace weft::planner

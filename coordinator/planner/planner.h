@@ -22,8 +22,9 @@ namespace weft::planner {
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 
 /// As PlanJob, and finds how ranks share the model where the job leaves that open (MeshesOf), with
-/// options left out that provably are not among those shown. The same errors.
-Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster);
+/// options left out that provably are not among those shown. Computes on `threads` threads (0: as
+/// many as the machine runs), of which the report does not depend. The same errors.
+Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0);
 
 /// The report for people: the chosen plan with memory by component and where the time goes, then
 /// the candidates and why they lost. Ends with a newline.

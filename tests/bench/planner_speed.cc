@@ -1,12 +1,21 @@
 // Times the planner on clusters of GPUs: what `weft plan` takes on this machine's processor, and
-// how much memory. Prints a row of Markdown for each job.
+// how much memory. Prints a row of Markdown for each job, or writes the page of them:
+//   planner_speed [--markdown FILE]
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
-#include <ctime>
+#include <fstream>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
 
+#include "common/env.h"
+#include "coordinator/planner/meshes.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/search.h"
 
 namespace weft::planner {
 namespace {
@@ -67,8 +76,8 @@ JobSpec JobOf(const Case& wanted) {
   return job;
 }
 
-int Run() {
-  const Case cases[] = {
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases = {
       {"7B on 64", 8, 32, 4096, 32, 32, 11008, 4096, 1024, 3},
       {"175B on 512", 64, 96, 12288, 96, 96, 32768, 2048, 1536, 3},
       {"7B on 64, any mesh", 8, 32, 4096, 32, 32, 11008, 4096, 1024, 0},
@@ -76,32 +85,107 @@ int Run() {
       {"405B on 16,384, any mesh", 2048, 126, 16384, 128, 8, 53248, 4096, 16384, 0},
       {"405B on 16,384", 2048, 126, 16384, 128, 8, 53248, 4096, 16384, 3},
   };
-  std::printf("| job | plans | seconds | plans a second | peak memory |\n|---|---|---|---|---|\n");
-  for (const Case& wanted : cases) {
-    ClusterProfile cluster;
-    for (int64_t i = 0; i < wanted.machines; ++i) cluster.workers.push_back(Machine(i));
-    const JobSpec job = JobOf(wanted);
-    const std::clock_t start = std::clock();
-    const Result<PlanReport> report =
-        wanted.zero_stage > 0 ? PlanJob(job, cluster) : PlanAnyMesh(job, cluster);
-    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-    if (!report.ok()) {
-      std::fprintf(stderr, "%s: %.2f s, %s\n", wanted.name, seconds,
-                   report.status().ToString().c_str());
-      continue;
-    }
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    const auto plans = static_cast<double>(report->candidates_considered);
-    std::printf("| %s | %.0f | %.3f | %.0f | %ld MiB |\n", wanted.name, plans, seconds,
-                plans / seconds, usage.ru_maxrss >> 10);
+  return cases;
+}
+
+/// Median of several times.
+template <class Work>
+double SecondsOf(const Work& work) {
+  std::vector<double> seconds(5);
+  for (double& each : seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    static_cast<void>(work());
+    each = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  return 0;
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+/// The row of a job, or an empty one where it has no plan.
+std::string RowOf(const Case& wanted, int threads) {
+  ClusterProfile cluster;
+  for (int64_t i = 0; i < wanted.machines; ++i) cluster.workers.push_back(Machine(i));
+  const JobSpec job = JobOf(wanted);
+  const bool any_mesh = wanted.zero_stage == 0;
+  const auto plan = [&](int using_threads) {
+    return any_mesh ? PlanAnyMesh(job, cluster, using_threads) : PlanJob(job, cluster);
+  };
+  const Result<PlanReport> report = plan(threads);
+  if (!report.ok()) {
+    std::fprintf(stderr, "%s: %s\n", wanted.name, report.status().ToString().c_str());
+    return "";
+  }
+  int64_t plans = 0, too_slow = 0;
+  for (const SearchResult& result :
+       Search(any_mesh ? MeshesOf(job, cluster) : std::vector{job}, cluster, threads)) {
+    plans += result.considered;
+    too_slow += result.too_slow;
+  }
+  const double alone = SecondsOf([&] { return plan(1); });
+  const double together = any_mesh ? SecondsOf([&] { return plan(threads); }) : alone;
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  char row[256];
+  std::snprintf(row, sizeof(row), "| %s | %lld | %lld | %.3f | %s | %.0f | %ld MiB |\n",
+                wanted.name, static_cast<long long>(plans),
+                static_cast<long long>(plans - too_slow), alone,
+                any_mesh ? std::to_string(together).substr(0, 5).c_str() : "",
+                static_cast<double>(plans) / together, usage.ru_maxrss >> 10);
+  return row;
+}
+
+std::string Processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(": ") + 2);
+  }
+  return "an unknown processor";
+}
+
+std::string Page(const std::string& table, int threads) {
+  return "# Planning for large clusters\n\n"
+         "`planner_speed` plans Llama jobs for machines of eight H100, as `weft plan` does: every "
+         "number of ranks, spread and micro-batch, each with the cheapest recomputation that fits; "
+         "with ZeRO-3, and once more with any mesh (tensor parallelism, ZeRO stage, sequence "
+         "parallelism). Seconds are the clock's, the median of five, on " +
+         Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
+         "\nOf any mesh, plans are looked at in the order of what they take at least: on GPUs the "
+         "step without recomputation and as close together as they may stand, on processors the "
+         "products alone. What takes longer than the 32 fastest of those that fit is counted and "
+         "not looked at; the counts are exact and do not depend on the threads.\n\n"
+         "A plan that is looked at is an exact account of memory for each recomputation that is "
+         "tried, and a step time; accounts take the same time for any number of blocks. Workers "
+         "that measured the same are looked at once, so the number of machines hardly matters: "
+         "what grows with it is reading their measurements. Peak memory is that of the process up "
+         "to that row.\n\n"
+         "Run it: `build/release/bin/planner_speed --markdown FILE`.\n";
+}
+
+int Run(int argc, char** argv) {
+  const bool to_file = argc == 3 && std::string_view(argv[1]) == "--markdown";
+  if (argc != 1 && !to_file) {
+    std::fprintf(stderr, "usage: planner_speed [--markdown FILE]\n");
+    return 2;
+  }
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  std::string table = "| job | plans | looked at | seconds, one thread | " +
+                      std::to_string(threads) +
+                      " threads | plans a second | peak memory |\n|---|---|---|---|---|---|---|\n";
+  for (const Case& wanted : Cases()) {
+    const std::string row = RowOf(wanted, threads);
+    if (row.empty()) return 1;
+    table += row;
+  }
+  std::fputs(table.c_str(), stdout);
+  if (!to_file) return 0;
+  const Status written = WriteFileAtomic(Env::Posix(), argv[2], Page(table, threads));
+  if (!written.ok()) std::fprintf(stderr, "%s\n", written.ToString().c_str());
+  return written.ok() ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace weft::planner
 
-int main() {
-  return weft::planner::Run();
+int main(int argc, char** argv) {
+  return weft::planner::Run(argc, argv);
 }

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model/remat_schedule.h"
+#include "common/spec/cluster_spec.h"
+#include "common/spec/plan.h"
+
+namespace weft::planner {
+
+/// One way to run the job, with what it costs.
+struct Option {
+  bool on_devices = false;  ///< Each rank has a GPU of its own.
+  int64_t ranks = 1;
+  int64_t tensor = 1;            ///< Of them share each matrix.
+  int64_t pipeline = 1;          ///< Stages that so many ranks have each.
+  int64_t context = 1;           ///< Ranks that share each sequence.
+  int64_t experts = 1;           ///< Of those that see different sequences, share the experts.
+  int64_t ranks_per_worker = 1;  ///< At most so many on each.
+  int64_t threads = 1;
+  int64_t micro_batch = 1;
+  int64_t accumulation_steps = 1;
+  int64_t recomputed_blocks = 0;  ///< The first ones, each once; of a schedule, all replays.
+  int64_t attention_blocks = 0;   ///< After them, those that recompute attention alone.
+  RematPlan schedule;             ///< Instead, where it is not empty.
+  TimeBreakdown time;
+  MemoryBreakdown memory;
+  int64_t device_bytes = 0;  ///< Of it on the device, where that has a limit.
+  std::string misfit;        ///< Why it cannot run; empty when it can.
+
+  /// Those that see different sequences.
+  int64_t data_ranks() const { return ranks / (tensor * pipeline * context); }
+};
+
+/// Ranks on each of `workers`: filled one after the other, at most option.ranks_per_worker on each,
+/// as many as its cores and its memory, or its GPUs, hold. Adds up to less than option.ranks when
+/// there is no room for all.
+std::vector<int64_t> PlaceRanks(const Option& option,
+                                const std::vector<const WorkerProfile*>& workers);
+
+}  // namespace weft::planner

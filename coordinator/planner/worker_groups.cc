@@ -1,0 +1,195 @@
+#include "coordinator/planner/worker_groups.h"
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+
+#include "common/model/device_order.h"
+
+namespace weft::planner {
+namespace {
+
+/// Threads that a rank on a GPU has for its data and its checkpoints; more do nothing.
+constexpr int64_t kMostThreadsOfDevice = 8;
+
+/// Whether they measured the same: all but names is equal.
+bool Alike(const WorkerProfile& a, const WorkerProfile& b) {
+  const auto measured = [](const WorkerProfile& worker) {
+    return std::tie(worker.device, worker.cpu_model, worker.isa, worker.cores, worker.memory_bytes,
+                    worker.memory_limit_bytes, worker.gemm, worker.copy_bytes_per_second,
+                    worker.loopback_bytes_per_second, worker.disk_write_bytes_per_second);
+  };
+  const auto of_device = [](const DeviceSpec& d) {
+    return std::tie(d.device, d.index, d.name, d.compute_capability, d.driver, d.memory_bytes,
+                    d.memory_limit_bytes, d.pcie_generation, d.pcie_width, d.nvlinks, d.numa_node,
+                    d.ecc, d.mig, d.unusable, d.gemm, d.copy_bytes_per_second,
+                    d.upload_bytes_per_second, d.download_bytes_per_second, d.links);
+  };
+  return measured(a) == measured(b) &&
+         std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(),
+                    [&](const DeviceSpec& one, const DeviceSpec& other) {
+                      return of_device(one) == of_device(other);
+                    });
+}
+
+}  // namespace
+
+WorkerGroups::WorkerGroups(const ClusterProfile& cluster, const PrecisionRecipe& precision,
+                           bool on_devices)
+    : on_devices_(on_devices) {
+  std::vector<std::pair<int64_t, const WorkerProfile*>> counted;
+  for (const WorkerProfile& worker : cluster.workers) {
+    const int64_t devices = on_devices ? UsableDevices(worker.devices) : 0;
+    if (!on_devices || devices > 0) counted.emplace_back(devices, &worker);
+  }
+  // The largest first, so that few machines do the work; equals by name.
+  std::sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) {
+    return std::tie(b.first, b.second->cores, b.second->memory_limit_bytes, a.second->worker_id) <
+           std::tie(a.first, a.second->cores, a.second->memory_limit_bytes, b.second->worker_id);
+  });
+  std::vector<const WorkerProfile*> first_of_kind;
+  for (const auto& [devices, worker] : counted) {
+    workers_.push_back(worker);
+    size_t kind = 0;
+    while (kind < first_of_kind.size() && !Alike(*first_of_kind[kind], *worker)) ++kind;
+    if (kind == first_of_kind.size()) {
+      first_of_kind.push_back(worker);
+      AddKind(*worker, precision);
+    }
+    if (groups_.empty() || groups_.back().kind != kind) {
+      groups_.push_back(GroupOf(*worker));
+      groups_.back().kind = kind;
+    }
+    ++groups_.back().count;
+    kinds_.push_back(kind);
+  }
+}
+
+WorkerGroups::Group WorkerGroups::GroupOf(const WorkerProfile& worker) const {
+  Group group;
+  group.cores = worker.cores;
+  group.memory = worker.memory_limit_bytes;
+  if (!on_devices_) return group;
+  for (const DeviceSpec& device : worker.devices) {
+    if (device.unusable.empty()) group.devices.push_back(device.memory_limit_bytes);
+  }
+  std::sort(group.devices.begin(), group.devices.end(), std::greater<>());
+  return group;
+}
+
+void WorkerGroups::AddKind(const WorkerProfile& worker, const PrecisionRecipe& precision) {
+  for (const DeviceSpec& device : worker.devices) {
+    if (!on_devices_ || !device.unusable.empty()) continue;
+    product_workspace_ =
+        std::max(product_workspace_, ProductWorkspaceBytes(device.compute_capability));
+  }
+  rates_.emplace_back(worker, precision.products, on_devices_);
+  const ProductKind products =
+      on_devices_ ? ProductKind::kStored : RateModel::ProductsOf(worker, precision.products);
+  products_ = rates_.size() == 1 ? products : Fuller(products_, products);
+}
+
+int64_t WorkerGroups::Room(const Group& group, int64_t threads) const {
+  const int64_t room = group.cores / threads;
+  return on_devices_ ? std::min(room, std::ssize(group.devices)) : room;
+}
+
+int64_t WorkerGroups::RanksOn(const Group& group, const Option& option, int64_t bytes,
+                              int64_t left) const {
+  const auto lacks = [bytes](int64_t limit) { return limit < bytes; };
+  const int64_t held =
+      on_devices_
+          ? std::find_if(group.devices.begin(), group.devices.end(), lacks) - group.devices.begin()
+          : group.memory / std::max<int64_t>(bytes, 1);
+  return std::min({left, option.ranks_per_worker, group.cores / option.threads, held});
+}
+
+int64_t WorkerGroups::LargestLimit() const {
+  int64_t most = 0;
+  for (const Group& group : groups_) {
+    most = std::max(most, on_devices_ ? group.devices.front() : group.memory);
+  }
+  return most;
+}
+
+std::set<int64_t> WorkerGroups::ThreadChoices() const {
+  std::set<int64_t> choices;
+  for (const Group& group : groups_) {
+    if (on_devices_) {
+      choices.insert(
+          std::clamp<int64_t>(group.cores / std::ssize(group.devices), 1, kMostThreadsOfDevice));
+      continue;
+    }
+    // Skips the numbers of parts that give the same threads.
+    for (int64_t parts = 1; parts <= group.cores; parts = group.cores / (group.cores / parts) + 1) {
+      choices.insert(group.cores / parts);
+    }
+  }
+  return choices;
+}
+
+std::set<int64_t> WorkerGroups::SpreadChoices(int64_t ranks, int64_t threads) const {
+  const int64_t most = std::max<int64_t>(Room(groups_.front(), threads), 1);
+  std::set<int64_t> choices;
+  for (size_t used = 1; used <= workers_.size(); ++used) {
+    const auto count = static_cast<int64_t>(used);
+    choices.insert(std::min((ranks + count - 1) / count, most));
+  }
+  return choices;
+}
+
+int64_t WorkerGroups::Slots(int64_t threads) const {
+  int64_t slots = 0;
+  for (const Group& group : groups_) slots += group.count * Room(group, threads);
+  return slots;
+}
+
+bool WorkerGroups::HasCores(const Option& option) const {
+  int64_t room = 0;
+  for (const Group& group : groups_) {
+    room += group.count * std::min(option.ranks_per_worker, Room(group, option.threads));
+  }
+  return room >= option.ranks;
+}
+
+bool WorkerGroups::HasRoom(const Option& option, int64_t bytes) const {
+  int64_t left = option.ranks;
+  for (const Group& group : groups_) {
+    left -= std::min(left, group.count * RanksOn(group, option, bytes, left));
+  }
+  return left == 0;
+}
+
+std::vector<std::pair<size_t, int64_t>> WorkerGroups::Placements(const Option& option) const {
+  std::vector<std::pair<size_t, int64_t>> placements;
+  int64_t left = option.ranks;
+  for (const Group& group : groups_) {
+    const int64_t each = RanksOn(group, option, TotalBytes(option.memory), left);
+    if (each == 0) continue;
+    const int64_t full = std::min(group.count, left / each);
+    placements.emplace_back(group.kind, each);
+    left -= full * each;
+    if (full == group.count || left == 0) continue;
+    placements.emplace_back(group.kind, left);
+    left = 0;
+  }
+  return placements;
+}
+
+std::vector<int64_t> PlaceRanks(const Option& option,
+                                const std::vector<const WorkerProfile*>& workers) {
+  const int64_t bytes = TotalBytes(option.memory);
+  std::vector<int64_t> ranks_on;
+  int64_t left = option.ranks;
+  for (const WorkerProfile* worker : workers) {
+    const int64_t held = option.on_devices
+                             ? UsableDevices(worker->devices, bytes)
+                             : worker->memory_limit_bytes / std::max<int64_t>(bytes, 1);
+    ranks_on.push_back(
+        std::min({left, option.ranks_per_worker, worker->cores / option.threads, held}));
+    left -= ranks_on.back();
+  }
+  return ranks_on;
+}
+
+}  // namespace weft::planner

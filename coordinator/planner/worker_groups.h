@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "common/model/memory_model.h"
+#include "common/model/precision.h"
+#include "common/spec/cluster_spec.h"
+#include "coordinator/planner/option.h"
+#include "coordinator/planner/rate_model.h"
+
+namespace weft::planner {
+
+/// The workers of a cluster that count for a job, the largest first, with their rates. What
+/// measured the same is looked at once. Does not change once it is made.
+class WorkerGroups {
+ public:
+  /// With `on_devices` only workers with usable GPUs count. `cluster` outlives it.
+  WorkerGroups(const ClusterProfile& cluster, const PrecisionRecipe& precision, bool on_devices);
+
+  const std::vector<const WorkerProfile*>& workers() const { return workers_; }
+  /// By worker: equal where all but names is equal, and an index into rates().
+  const std::vector<size_t>& kinds() const { return kinds_; }
+  const std::vector<RateModel>& rates() const { return rates_; }
+  bool on_devices() const { return on_devices_; }
+
+  /// That takes at least the memory of any worker's.
+  ProductKind products() const { return products_; }
+  /// Of the GPU that wants most.
+  int64_t product_workspace_bytes() const { return product_workspace_; }
+  /// The most memory that any offers: a worker, or one of its GPUs.
+  int64_t LargestLimit() const;
+
+  /// Every way to cut some worker's cores into equal parts; on GPUs a GPU's share of them.
+  std::set<int64_t> ThreadChoices() const;
+  /// Most ranks that one worker may have, as they spread over one, two, ... all of them.
+  std::set<int64_t> SpreadChoices(int64_t ranks, int64_t threads) const;
+  /// Ranks of `threads` for which there are cores and GPUs.
+  int64_t Slots(int64_t threads) const;
+
+  /// Whether the ranks of the option find cores and GPUs, and whether they have room with so many
+  /// bytes each.
+  bool HasCores(const Option& option) const;
+  bool HasRoom(const Option& option, int64_t bytes) const;
+
+  /// PlaceRanks, without repetitions: a kind, and how many ranks are on one such worker.
+  std::vector<std::pair<size_t, int64_t>> Placements(const Option& option) const;
+
+ private:
+  /// Workers in a row that are of one kind.
+  struct Group {
+    size_t kind = 0;
+    int64_t count = 0;
+    int64_t cores = 0;
+    int64_t memory = 0;            ///< On offer, in bytes.
+    std::vector<int64_t> devices;  ///< What usable GPUs offer, in bytes, the most first.
+  };
+
+  Group GroupOf(const WorkerProfile& worker) const;
+  void AddKind(const WorkerProfile& worker, const PrecisionRecipe& precision);
+  int64_t Room(const Group& group, int64_t threads) const;
+  int64_t RanksOn(const Group& group, const Option& option, int64_t bytes, int64_t left) const;
+
+  const bool on_devices_;
+  std::vector<const WorkerProfile*> workers_;
+  std::vector<size_t> kinds_;
+  std::vector<Group> groups_;
+  std::vector<RateModel> rates_;
+  ProductKind products_ = ProductKind::kUnpacked;
+  int64_t product_workspace_ = 0;
+};
+
+}  // namespace weft::planner
