@@ -96,8 +96,8 @@ void AddPlanCommand(CLI::App& app, Session& session) {
                           "attached workers");
   command
       ->add_flag("--any-mesh", options->any_mesh,
-                 "Choose tensor, pipeline and context parallelism, ZeRO stage and sequence "
-                 "parallelism too, where the job leaves them at their defaults")
+                 "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
+                 "sequence parallelism too, where the job leaves them at their defaults")
       ->needs(cluster);
   command->add_option("--top", options->top, "Candidates to show")
       ->check(CLI::Range(1, 1000))

@@ -75,6 +75,7 @@ std::string MeshText(const Plan& plan) {
   };
   add(plan.mesh.tensor, plan.sequence_parallel ? "tensor and sequence" : "tensor");
   add(plan.mesh.context, "context");
+  add(plan.mesh.expert, "expert");
   add(plan.mesh.pipeline, "pipeline");
   if (plan.mesh.pipeline > 1) {
     text += " (" + plan.pipeline_schedule;

@@ -49,8 +49,8 @@ std::vector<std::pair<std::string, int64_t>> Schedules(const ResourceSpec& asked
 
 bool SameMesh(const ResourceSpec& a, const ResourceSpec& b) {
   const auto key = [](const ResourceSpec& r) {
-    return std::tie(r.tensor_parallel, r.context_parallel, r.pipeline_parallel, r.pipeline_schedule,
-                    r.pipeline_chunks, r.zero_stage, r.sequence_parallel);
+    return std::tie(r.tensor_parallel, r.context_parallel, r.expert_parallel, r.pipeline_parallel,
+                    r.pipeline_schedule, r.pipeline_chunks, r.zero_stage, r.sequence_parallel);
   };
   return key(a) == key(b);
 }
@@ -83,25 +83,34 @@ std::vector<JobSpec> MeshesOf(const JobSpec& job, const ClusterProfile& cluster)
       }
     }
   };
-  for (const int64_t tensor : Degrees(asked.tensor_parallel, most, job.model.heads)) {
-    if (!goes(&ResourceSpec::tensor_parallel, tensor)) continue;
-    for (const int64_t context :
-         Degrees(asked.context_parallel, most / tensor, SequenceLength(job))) {
-      if (!goes(&ResourceSpec::context_parallel, context)) continue;
-      for (int64_t pipeline = 1; pipeline <= job.model.layers; ++pipeline) {
-        if (asked.pipeline_parallel != 1 && pipeline != asked.pipeline_parallel) continue;
-        if (tensor * context * pipeline > most) break;
-        if (asked.pipeline_parallel == 1 && !goes(&ResourceSpec::pipeline_parallel, pipeline)) {
-          continue;
-        }
-        for (const auto& [schedule, chunks] : Schedules(asked, pipeline, job.model.layers)) {
-          JobSpec mesh = job;
-          mesh.resources.tensor_parallel = tensor;
-          mesh.resources.context_parallel = context;
-          mesh.resources.pipeline_parallel = pipeline;
-          mesh.resources.pipeline_schedule = schedule;
-          mesh.resources.pipeline_chunks = chunks;
-          stages(mesh);
+  // Ranks that share experts see different sequences, and make no replica larger.
+  std::vector<int64_t> expert_degrees = {asked.expert_parallel};
+  if (job.model.experts > 0) {
+    expert_degrees = Degrees(asked.expert_parallel, most, job.model.experts);
+  }
+  for (const int64_t experts : expert_degrees) {
+    if (!goes(&ResourceSpec::expert_parallel, experts)) continue;
+    for (const int64_t tensor : Degrees(asked.tensor_parallel, most, job.model.heads)) {
+      if (!goes(&ResourceSpec::tensor_parallel, tensor)) continue;
+      for (const int64_t context :
+           Degrees(asked.context_parallel, most / tensor, SequenceLength(job))) {
+        if (!goes(&ResourceSpec::context_parallel, context)) continue;
+        for (int64_t pipeline = 1; pipeline <= job.model.layers; ++pipeline) {
+          if (asked.pipeline_parallel != 1 && pipeline != asked.pipeline_parallel) continue;
+          if (tensor * context * pipeline > most) break;
+          if (asked.pipeline_parallel == 1 && !goes(&ResourceSpec::pipeline_parallel, pipeline)) {
+            continue;
+          }
+          for (const auto& [schedule, chunks] : Schedules(asked, pipeline, job.model.layers)) {
+            JobSpec mesh = job;
+            mesh.resources.expert_parallel = experts;
+            mesh.resources.tensor_parallel = tensor;
+            mesh.resources.context_parallel = context;
+            mesh.resources.pipeline_parallel = pipeline;
+            mesh.resources.pipeline_schedule = schedule;
+            mesh.resources.pipeline_chunks = chunks;
+            stages(mesh);
+          }
         }
       }
     }

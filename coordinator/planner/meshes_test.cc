@@ -78,6 +78,40 @@ TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
   }
 }
 
+TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
+  JobSpec job = Job();
+  job.model.family = "llama";
+  job.model.experts = 6;
+  job.resources.device = "cpu";
+  std::set<int64_t> degrees;
+  for (const JobSpec& mesh : MeshesOf(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
+    EXPECT_TRUE(ValidateJob(mesh).ok());
+    EXPECT_TRUE(degrees.insert(mesh.resources.expert_parallel).second);
+  }
+  // Three do not divide the batch of 8, and there is room for four.
+  EXPECT_EQ(degrees, (std::set<int64_t>{1, 2}));
+  job.resources.expert_parallel = 2;
+  EXPECT_EQ(MeshesOf(job, Cluster(1, 4, 4096 * kMiB, 1e9)).size(), 1u);
+}
+
+TEST(PlanAnyMesh, SharesExpertsWhereOneRankHasNoRoomForAll) {
+  JobSpec job = Job();
+  job.model.family = "llama";
+  job.model.width = 512;
+  job.model.experts = 8;
+  job.model.experts_per_token = 1;
+  job.model.expert_capacity = 1;
+  job.resources.device = "cpu";
+  const ClusterProfile cluster = Cluster(8, 1, 900 * kMiB, 1e9);
+  EXPECT_FALSE(PlanJob(job, cluster).ok());
+  const Result<PlanReport> report = PlanAnyMesh(job, cluster);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  const PlanCandidate& best = report->candidates.front();
+  EXPECT_GT(best.plan.mesh.expert, 1);
+  EXPECT_NE(FormatPlanReport(*report).find(std::to_string(best.plan.mesh.expert) + " expert"),
+            std::string::npos);
+}
+
 TEST(MeshesOf, KeepsWhatTheJobSays) {
   JobSpec job = Job();
   job.resources.tensor_parallel = 2;
@@ -99,6 +133,12 @@ class RandomCases {
     job.model.width = on_devices ? Pick({1024, 2048}) : Pick({64, 256, 512});
     job.train.global_batch = Pick({2, 4, 8, 12});
     job.train.sequence_length = Pick({64, 256});
+    if (!on_devices && Pick({0, 1}) == 1) {
+      job.model.family = "llama";
+      job.model.experts = Pick({4, 6});
+      job.model.experts_per_token = Pick({1, 2});
+      job.resources.device = "cpu";
+    }
     if (on_devices) {
       job.train.precision = "bf16";
       job.resources.device = "cuda";
@@ -179,7 +219,7 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
   // Otherwise nothing was at stake.
   EXPECT_GT(fit, 20);
   EXPECT_GT(beyond, 5);
-  EXPECT_GT(left_out, 20);
+  EXPECT_GT(left_out, 10);
 }
 
 TEST_P(AnyMesh, IsTheSameOnAnyNumberOfThreads) {

@@ -46,7 +46,11 @@ Result<MeasuredRun> ReadRun(const Json& json) {
                    .mlp_width = number("mlp_width"),
                    .gated = json.at("gated").get<bool>(),
                    .vocabulary = number("vocabulary"),
-                   .sequence_length = number("sequence_length")};
+                   .sequence_length = number("sequence_length"),
+                   .head_width = json.value("head_width", int64_t{0}),
+                   .experts = json.value("experts", int64_t{1}),
+                   .experts_per_token = json.value("experts_per_token", int64_t{1})};
+  run.run.expert = json.value("expert", int64_t{1});
   run.run.tensor = number("tensor");
   run.run.context = number("context");
   run.run.data = number("data");

@@ -18,10 +18,10 @@ struct Kind {
 };
 
 int64_t MillionParameters(const DecoderShape& model) {
-  const int64_t head = model.width / model.heads;
-  const int64_t attention = head * (2 * model.heads + 2 * model.key_heads);
-  const int64_t block = model.width * (attention + model.mlp_width * (model.gated ? 3 : 2));
-  return (model.layers * block + model.vocabulary * model.width) / 1'000'000;
+  const BlockParameters block = ParametersOfBlock(model);
+  const auto layers = static_cast<double>(model.layers);
+  const auto table = static_cast<double>(model.vocabulary * model.width);
+  return static_cast<int64_t>((layers * (block.dense + block.experts) + table) / 1e6);
 }
 
 std::vector<Number> Numbers(const ClusterRun& run) {
@@ -32,6 +32,9 @@ std::vector<Number> Numbers(const ClusterRun& run) {
           {"tensor-parallel ranks", run.tensor},
           {"context-parallel ranks", run.context},
           {"data-parallel ranks", run.data},
+          {"experts", run.model.experts},
+          {"experts of a token", run.model.experts_per_token},
+          {"expert-parallel ranks", run.expert},
           {"pipeline-parallel ranks", run.pipeline},
           {"stages a rank", run.stages_per_rank},
           {"micro-batch", run.micro_batch},

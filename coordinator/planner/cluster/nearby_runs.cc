@@ -81,7 +81,8 @@ NearbyRuns::Shape NearbyRuns::ShapeOf(const AcceleratorSpec& device, const Clust
   const int64_t tokens = run.micro_batch * run.model.sequence_length / run.context;
   return {.logs = {Log2(run.model.width), Log2(run.tensor), Log2(tokens),
                    Log2(run.model.sequence_length)},
-          .kind = device.name + " " + run.precision + " " + std::string(NameOf(run.recomputation))};
+          .kind = device.name + " " + run.precision + " " + std::string(NameOf(run.recomputation)) +
+                  " " + std::to_string(run.model.experts)};
 }
 
 double NearbyRuns::Covariance(const Shape& a, const Shape& b) {

@@ -16,6 +16,11 @@ constexpr double kHalf = 2;  // bytes of bf16 and fp16
 // Kernels of a block: the norms, products and what lies between them, forward and backward.
 constexpr double kFusedForward = 16, kFusedBackward = 24;
 constexpr double kPlainForward = 30, kPlainBackward = 40;
+// Of a mixture, beside them: router, choice, counts, order of rows, their copies and their sum.
+constexpr double kRoutingForward = 10, kRoutingBackward = 12;
+// Copies of a row on its way to an expert and back: written for the expert, the result read and
+// added up; backward the results are read and written once more.
+constexpr double kRowPasses = 3, kBackwardRowPasses = 5;
 // Without fused attention, scores of fewer than four heads and sequences fall back to more kernels.
 constexpr double kPlainScores = 10;
 // The backward pass is started by the framework's own thread, in half the time.
@@ -90,13 +95,6 @@ class ProductRates {
   double rate_ = 0;
 };
 
-/// Latencies of an all-reduce, in those of one between two ranks: the steps of its ring, or, where
-/// they are fewer, up and down two trees.
-double Hops(int64_t ranks) {
-  constexpr int64_t kRing = 16;  // up to here its steps are fewer
-  return ranks <= kRing ? D(ranks - 1) : std::min(D(ranks - 1), 4 * std::log2(D(ranks)));
-}
-
 /// A forward or backward pass of a block for a micro-batch.
 struct PassSeconds {
   double products = 0;
@@ -104,9 +102,10 @@ struct PassSeconds {
   double memory_bound = 0;
   double tensor = 0;
   double context = 0;
+  double expert = 0;
   double host = 0;  ///< To start its kernels.
 
-  double device() const { return products + attention + memory_bound + tensor + context; }
+  double device() const { return products + attention + memory_bound + tensor + context + expert; }
 };
 
 class StepModel {
@@ -118,9 +117,12 @@ class StepModel {
         model_(run.model),
         tokens_(D(run.micro_batch * run.model.sequence_length) / D(run.context)),
         width_(D(run.model.width)),
-        qkv_(width_ / D(model_.heads) * D(model_.heads + 2 * model_.key_heads) / D(run.tensor)),
+        attended_(D(model_.heads * model_.HeadWidth()) / D(run.tensor)),
+        qkv_(D(model_.HeadWidth()) * D(model_.heads + 2 * model_.key_heads) / D(run.tensor)),
         inner_(D(model_.mlp_width) / D(run.tensor)),
         up_(inner_ * (model_.gated ? 2 : 1)),
+        experts_(D(model_.experts) / D(run.expert)),
+        rows_(tokens_ * Choices(model_)),
         bandwidth_(device.memory_bytes_per_second * stack.memory_share),
         products_(device, stack, run.precision),
         half_products_(device, stack, HalfPrecision()) {}
@@ -153,10 +155,13 @@ class StepModel {
     ledger.host_wait = blocks * host_wait;
     ledger.tensor_communication = blocks * (forward.tensor + backward.tensor);
     ledger.context_communication = blocks * (forward.context + backward.context);
+    ledger.expert_communication = blocks * (forward.expert + backward.expert);
     ledger.pipeline_communication = head >= sends ? 0 : passes * sends;
     ledger.bubble = D(run_.pipeline - 1) * (stage / D(run_.stages_per_rank) + hop);
     ledger.data_communication = blocks * gathers + Reduction();
-    ledger.optimizer = Parameters() / Shards() * kOptimizerBytes / bandwidth_;
+    ledger.optimizer =
+        (DenseParameters() / Shards(Replicas()) + ExpertParameters() / Shards(ExpertReplicas())) *
+        kOptimizerBytes / bandwidth_;
     ledger.fixed = stack_.step_seconds;
     return ledger;
   }
@@ -171,48 +176,72 @@ class StepModel {
   }
   double Passes() const { return D(run_.global_batch) / D(run_.data * run_.micro_batch); }
   double HeadsPerRank() const { return D(model_.heads) / D(run_.tensor); }
-  double HeadWidth() const { return width_ / D(model_.heads); }
+  double HeadWidth() const { return D(model_.HeadWidth()); }
   double Scores() const { return D(run_.micro_batch) * HeadsPerRank(); }
+
+  // Rows of MLPs for each token, where experts have equal shares of them.
+  static double Choices(const DecoderShape& model) {
+    const double taken = model.expert_capacity > 0 ? std::min(1.0, model.expert_capacity) : 1;
+    return model.HasExperts() ? D(model.experts_per_token) * taken : 1;
+  }
+  // Products of the experts of a rank in one kernel, each of its share of the rows.
+  double MlpProduct(double m_share, double n, double k) const {
+    return products_.Seconds(m_share, n, k, experts_);
+  }
+  double ExpertRows() const { return rows_ / experts_; }
 
   PassSeconds Forward() const {
     PassSeconds pass;
-    const double out = width_ / D(run_.tensor);
-    pass.products = Product(tokens_, qkv_, width_) + Product(tokens_, width_, out) +
-                    Product(tokens_, up_, width_) + Product(tokens_, width_, inner_);
+    pass.products = Product(tokens_, qkv_, width_) + Product(tokens_, width_, attended_) +
+                    MlpProduct(ExpertRows(), up_, width_) +
+                    MlpProduct(ExpertRows(), width_, inner_);
     pass.attention = Attention();
-    pass.memory_bound =
-        (ResidualBytes() + ActivationBytes() + ScoreBytes(kScorePasses) + QuantizedBytes()) /
-        bandwidth_;
+    pass.memory_bound = (ResidualBytes() + ActivationBytes() + ScoreBytes(kScorePasses) +
+                         QuantizedBytes() + RoutingBytes(kRowPasses)) /
+                        bandwidth_;
     AddCommunication(pass, 1);
     double kernels = stack_.fused_attention ? kFusedForward : kPlainForward;
     if (!stack_.fused_attention && std::fmod(Scores(), 4) != 0) kernels += kPlainScores;
     if (run_.tensor > 1) kernels += 2;
+    if (model_.HasExperts()) {
+      pass.products += HalfProduct(tokens_, D(model_.experts), width_);
+      kernels += kRoutingForward;
+    }
     pass.host = kernels * stack_.host_seconds;
     return pass;
   }
 
   PassSeconds Backward() const {
     PassSeconds pass;
-    const double out = width_ / D(run_.tensor);
     const auto both = [&](double n, double k) {
       return Product(tokens_, k, n) + Product(k, n, tokens_);
     };
-    pass.products =
-        both(qkv_, width_) + both(width_, out) + both(up_, width_) + both(width_, inner_);
+    const auto both_of_mlp = [&](double n, double k) {
+      return MlpProduct(ExpertRows(), k, n) + MlpProduct(k, n, ExpertRows());
+    };
+    pass.products = both(qkv_, width_) + both(width_, attended_) + both_of_mlp(up_, width_) +
+                    both_of_mlp(width_, inner_);
     pass.attention = Attention() * (stack_.fused_attention ? kAttentionBackward : 2);
-    pass.memory_bound = (2 * (ResidualBytes() + ActivationBytes()) +
-                         ScoreBytes(kBackwardScorePasses) + QuantizedBytes() + GradientSumBytes()) /
-                        bandwidth_;
+    pass.memory_bound =
+        (2 * (ResidualBytes() + ActivationBytes()) + ScoreBytes(kBackwardScorePasses) +
+         QuantizedBytes() + GradientSumBytes() + RoutingBytes(kBackwardRowPasses)) /
+        bandwidth_;
     AddCommunication(pass, 2);
     double kernels = stack_.fused_attention ? kFusedBackward : kPlainBackward;
     if (run_.tensor > 1) kernels += 2;
+    if (model_.HasExperts()) {
+      const double experts = D(model_.experts);
+      pass.products +=
+          HalfProduct(tokens_, width_, experts) + HalfProduct(width_, experts, tokens_);
+      kernels += kRoutingBackward;
+    }
     pass.host = kernels * stack_.host_seconds * kBackwardHost;
     return pass;
   }
 
   double Attention() const {
     if (stack_.fused_attention) {
-      const double causal = 2 * tokens_ * D(model_.sequence_length) * width_ / D(run_.tensor);
+      const double causal = 2 * tokens_ * D(model_.sequence_length) * attended_;
       const ProductPeak* peak = device_.Find(HalfPrecision());
       return causal / (peak->flops_per_second * device_.attention_share * stack_.attention_share *
                        stack_.product_share);
@@ -223,11 +252,18 @@ class StepModel {
 
   // Norms, and the additions to the residual stream with their dropout.
   double ResidualBytes() const {
-    const bool shared = stack_.sequence_parallel && run_.tensor > 1;
-    return kHalf * tokens_ * width_ * (2 * 2 + 2 * 3) / (shared ? D(run_.tensor) : 1);
+    return kHalf * tokens_ * width_ * (2 * 2 + 2 * 3) / StreamSharers();
+  }
+  double StreamSharers() const {
+    return stack_.sequence_parallel && run_.tensor > 1 ? D(run_.tensor) : 1;
+  }
+  // Rows that are copied for their experts, and the tokens that they come from.
+  double RoutingBytes(double passes) const {
+    if (!model_.HasExperts()) return 0;
+    return kHalf * width_ * (passes * rows_ + tokens_) / StreamSharers();
   }
   double ActivationBytes() const {
-    return kHalf * tokens_ * (inner_ * (model_.gated ? 3 : 2) + 2 * qkv_);
+    return kHalf * (rows_ * inner_ * (model_.gated ? 3 : 2) + tokens_ * 2 * qkv_);
   }
   double ScoreBytes(double passes) const {
     if (stack_.fused_attention) return 0;
@@ -239,11 +275,11 @@ class StepModel {
   double GradientSumBytes() const {
     if (stack_.fused_attention || run_.zero_stage >= 3) return 0;
     const double sums = 1 - 1 / Passes();
-    return sums * (kHalf + 2 * stack_.gradient_bytes) * BlockParameters();
+    return sums * (kHalf + 2 * stack_.gradient_bytes) * (DenseOfBlock() + ExpertsOfBlock());
   }
   double QuantizedBytes() const {
     if (run_.precision != "fp8") return 0;
-    return 1.5 * kHalf * tokens_ * (width_ + qkv_ + up_ + inner_);
+    return 1.5 * kHalf * (tokens_ * qkv_ + rows_ * (width_ + up_ + inner_));
   }
 
   void AddCommunication(PassSeconds& pass, double hops) const {
@@ -259,6 +295,14 @@ class StepModel {
       const double seconds = hops * bytes * D(run_.context - 1) /
                              LinkRate(run_.tensor * run_.context > device_.per_node);
       pass.context = std::max(0.0, seconds - pass.attention);
+    }
+    if (run_.expert > 1) {
+      // Rows go to their experts and results come back, with nothing beside them. Of ranks that
+      // share matrices each sends its part.
+      const int64_t on_machine =
+          std::max<int64_t>(1, device_.per_node / (run_.tensor * run_.context));
+      pass.expert = 2 * AllToAllSeconds(device_, stack_, run_.expert, on_machine,
+                                        kHalf * rows_ * width_ / D(run_.tensor));
     }
   }
 
@@ -292,27 +336,36 @@ class StepModel {
   }
 
   int64_t Replicas() const { return run_.data * run_.context; }
+  int64_t ExpertReplicas() const { return Replicas() / run_.expert; }
   int64_t ReplicaNodes() const {
     return std::min(Replicas(), CeilDiv(run_.tensor * Replicas(), device_.per_node));
   }
-  double AllReduce(double bytes) const {
-    return AllReduceSeconds(device_, stack_, Replicas(), ReplicaNodes(), bytes);
+  // All-reduce of so many bytes of each parameter: those of experts among fewer ranks, which stand
+  // as far apart as they can.
+  double AllReduce(double bytes, double dense, double experts) const {
+    return AllReduceSeconds(device_, stack_, Replicas(), ReplicaNodes(), bytes * dense) +
+           (experts > 0
+                ? AllReduceSeconds(device_, stack_, ExpertReplicas(),
+                                   std::min(ExpertReplicas(), ReplicaNodes()), bytes * experts)
+                : 0);
   }
-  double BlockParameters() const {
-    return width_ * (qkv_ + width_ / D(run_.tensor) + up_ + inner_);
+  double DenseOfBlock() const { return ParametersOfBlock(model_).dense / D(run_.tensor); }
+  double ExpertsOfBlock() const {
+    return ParametersOfBlock(model_).experts / D(run_.tensor * run_.expert);
   }
-  double Parameters() const {
-    return D(model_.layers) / D(run_.pipeline) * BlockParameters() +
-           D(model_.vocabulary) * width_ / D(run_.tensor);
+  double Blocks() const { return D(model_.layers) / D(run_.pipeline); }
+  double DenseParameters() const {
+    return Blocks() * DenseOfBlock() + D(model_.vocabulary) * width_ / D(run_.tensor);
   }
-  double Shards() const { return run_.zero_stage > 0 ? D(Replicas()) : 1; }
+  double ExpertParameters() const { return Blocks() * ExpertsOfBlock(); }
+  double Shards(int64_t replicas) const { return run_.zero_stage > 0 ? D(replicas) : 1; }
 
   // With sharded parameters: what a block adds to its passes by gathering weights before each and
   // scattering gradients after.
   double Gathers(double forward, double backward) const {
     if (run_.zero_stage < 3) return 0;
-    const double gather = AllReduce(kHalf * BlockParameters()) / 2;
-    const double scatter = AllReduce(stack_.gradient_bytes * BlockParameters()) / 2;
+    const double gather = AllReduce(kHalf, DenseOfBlock(), ExpertsOfBlock()) / 2;
+    const double scatter = AllReduce(stack_.gradient_bytes, DenseOfBlock(), ExpertsOfBlock()) / 2;
     const auto exposed = [&](double compute, double communication) {
       return std::max(compute, communication) - compute +
              (1 - stack_.overlap) * std::min(compute, communication);
@@ -322,8 +375,11 @@ class StepModel {
 
   double Reduction() const {
     if (run_.zero_stage >= 3 || Replicas() == 1) return 0;
-    double seconds = AllReduce(stack_.gradient_bytes * Parameters());
-    if (run_.zero_stage > 0) seconds = seconds / 2 + AllReduce(kHalf * Parameters()) / 2;
+    const auto all_reduce = [&](double bytes) {
+      return AllReduce(bytes, DenseParameters(), ExpertParameters());
+    };
+    double seconds = all_reduce(stack_.gradient_bytes);
+    if (run_.zero_stage > 0) seconds = seconds / 2 + all_reduce(kHalf) / 2;
     return seconds * (1 - stack_.overlap);
   }
 
@@ -333,9 +389,12 @@ class StepModel {
   const DecoderShape& model_;
   double tokens_;
   double width_;
+  double attended_;  ///< Columns of attention's result.
   double qkv_;
   double inner_;
   double up_;
+  double experts_;  ///< Of a rank.
+  double rows_;     ///< Of all its MLPs.
   double bandwidth_;
   ProductRates products_;
   ProductRates half_products_;
@@ -352,6 +411,9 @@ Status Check(const AcceleratorSpec& device, const ClusterRun& run) {
                          run.tensor,
                          run.context,
                          run.data,
+                         run.expert,
+                         run.model.experts,
+                         run.model.experts_per_token,
                          run.pipeline,
                          run.stages_per_rank,
                          run.micro_batch,
@@ -368,6 +430,14 @@ Status Check(const AcceleratorSpec& device, const ClusterRun& run) {
                         std::to_string(run.micro_batch) +
                         "; hint: it is a multiple of their product");
   }
+  if (run.model.experts_per_token > run.model.experts || run.model.experts % run.expert != 0 ||
+      run.data % run.expert != 0) {
+    return InvalidError(std::to_string(run.model.experts) + " experts, " +
+                        std::to_string(run.model.experts_per_token) +
+                        " of them for each token, on " + std::to_string(run.expert) + " of " +
+                        std::to_string(run.data) +
+                        " data-parallel ranks; hint: the ranks divide both");
+  }
   if (run.pipeline * run.stages_per_rank > run.model.layers) {
     return InvalidError(std::to_string(run.pipeline * run.stages_per_rank) +
                         " pipeline stages for " + std::to_string(run.model.layers) + " blocks");
@@ -382,17 +452,12 @@ double ProductSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
   return ProductRates(device, stack, precision).Seconds(m, n, k, batch);
 }
 
-double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stack, int64_t ranks,
-                        int64_t nodes, double bytes) {
-  if (ranks <= 1) return 0;
-  const double inside = device.link_bytes_per_second * stack.link_share;
-  const double share = D(ranks - 1) / D(ranks);
-  if (nodes <= 1) return stack.latency_seconds * Hops(ranks) + 2 * share * bytes / inside;
-  // As many rings as ranks on a machine, each of which leaves it once, by another's network card.
-  const double between =
-      device.network_bytes_per_second * stack.network_share * D(ranks) / D(nodes);
-  const double latency = stack.latency_seconds * std::max(2.0, Hops(ranks));
-  return latency + 2 * share * bytes / std::min(inside, between);
+BlockParameters ParametersOfBlock(const DecoderShape& model) {
+  const double width = D(model.width);
+  const double heads = D(2 * model.heads + 2 * model.key_heads) * D(model.HeadWidth());
+  const double mlp = D(model.mlp_width) * (model.gated ? 3 : 2);
+  if (!model.HasExperts()) return {width * (heads + mlp), 0};
+  return {width * (heads + D(model.experts)), width * mlp * D(model.experts)};
 }
 
 Result<StepLedger> PredictStep(const AcceleratorSpec& device, const SoftwareStack& stack,

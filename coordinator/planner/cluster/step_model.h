@@ -5,11 +5,12 @@
 
 #include "common/status.h"
 #include "coordinator/planner/cluster/accelerator.h"
+#include "coordinator/planner/cluster/collectives.h"
 #include "coordinator/planner/cluster/software_stack.h"
 
 namespace weft::planner {
 
-/// A dense decoder.
+/// A decoder, dense or a mixture of experts.
 struct DecoderShape {
   int64_t layers = 1;
   int64_t width = 1;
@@ -19,16 +20,33 @@ struct DecoderShape {
   bool gated = false;  ///< The MLP has two matrices before its activation.
   int64_t vocabulary = 1;
   int64_t sequence_length = 1;
+  int64_t head_width = 0;         ///< 0: width / heads.
+  int64_t experts = 1;            ///< MLPs of each block; 1: there is nothing to choose.
+  int64_t experts_per_token = 1;  ///< Of them that a router picks for each token.
+  double expert_capacity = 0;     ///< Most rows of one, as a multiple of the mean; 0: all.
+
+  int64_t HeadWidth() const { return head_width > 0 ? head_width : width / heads; }
+  bool HasExperts() const { return experts > 1; }
 };
+
+/// Parameters of a block beside its norms, whole: those of one rank are shares of them.
+struct BlockParameters {
+  double dense = 0;    ///< Attention and router; without experts the MLP too.
+  double experts = 0;  ///< Of all experts.
+};
+BlockParameters ParametersOfBlock(const DecoderShape& model);
 
 enum class Recomputation : uint8_t { kNone, kAttention, kBlock };
 
-/// How a model is trained on a cluster. Neighbouring ranks: tensor, context, data, pipeline.
+/// How a model is trained on a cluster. Neighbouring ranks: tensor, context, data, pipeline; ranks
+/// that share experts are neighbours of those that see different sequences, with tokens evenly
+/// spread over experts.
 struct ClusterRun {
   DecoderShape model;
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t data = 1;
+  int64_t expert = 1;  ///< Of the data-parallel ranks so many share the experts.
   int64_t pipeline = 1;
   int64_t stages_per_rank = 1;  ///< Of the pipeline.
   int64_t zero_stage = 0;
@@ -50,6 +68,7 @@ struct StepLedger {
   double host_wait = 0;  ///< For the processor to start kernels.
   double tensor_communication = 0;
   double context_communication = 0;
+  double expert_communication = 0;
   double data_communication = 0;
   double pipeline_communication = 0;
   double bubble = 0;
@@ -58,8 +77,8 @@ struct StepLedger {
 
   double Seconds() const {
     return products + attention + memory_bound + recomputed + host_wait + tensor_communication +
-           context_communication + data_communication + pipeline_communication + bubble +
-           optimizer + fixed;
+           context_communication + expert_communication + data_communication +
+           pipeline_communication + bubble + optimizer + fixed;
   }
 };
 
@@ -68,13 +87,9 @@ struct StepLedger {
 double ProductSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
                       std::string_view precision, double m, double n, double k, double batch = 1);
 
-/// Seconds of an all-reduce of `bytes` over `ranks` that stand on `nodes` machines, a rank's share
-/// of each link; all-gather and reduce-scatter take half.
-double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stack, int64_t ranks,
-                        int64_t nodes, double bytes);
-
 /// The step's time in closed form. kInvalid when the run contradicts itself (a batch that its ranks
-/// do not divide, more stages than layers, a precision that the device lacks).
+/// do not divide, more stages than layers, experts that ranks do not share out evenly, a precision
+/// that the device lacks).
 Result<StepLedger> PredictStep(const AcceleratorSpec& device, const SoftwareStack& stack,
                                const ClusterRun& run);
 
