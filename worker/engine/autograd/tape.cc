@@ -29,16 +29,20 @@ Status Tape::RunBackward(Context& context) {
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    ProfileScope scope(context.profiler, entry.name);
-    WEFT_RETURN_IF_ERROR(entry.backward(context, *this));
+    const bool put_off = !beside_.empty();
+    {
+      ProfileScope scope(context.profiler, entry.name);
+      WEFT_RETURN_IF_ERROR(entry.backward(context, *this));
+    }
+    if (put_off) WEFT_RETURN_IF_ERROR(RunBesides(context));
   }
-  return OkStatus();
+  return RunBesides(context);
 }
 
-Status Tape::RunDeferred(Context& context) {
-  while (!deferred_.empty()) {
-    Entry entry = std::move(deferred_.front());
-    deferred_.pop_front();
+Status Tape::Run(Context& context, std::deque<Entry>& entries) {
+  while (!entries.empty()) {
+    Entry entry = std::move(entries.front());
+    entries.pop_front();
     ProfileScope scope(context.profiler, entry.name);
     WEFT_RETURN_IF_ERROR(entry.backward(context, *this));
   }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -141,6 +142,17 @@ class Tape {
   /// Runs the recorded operations, last first, freeing each after it ran.
   Status RunBackward(Context& context);
 
+  /// The gradient of `node` is about to be summed over ranks, as soon as it is known.
+  void SumsGradient(int32_t node) { summed_.insert(node); }
+  bool IsSummed(int32_t node) const { return summed_.contains(node); }
+  /// Puts off the part of an operation's Backward that the sum of its input's gradient need not
+  /// wait for, so that it runs beside that: after the next operation at the latest.
+  void RunBeside(std::string_view name, Backward work) {
+    beside_.push_back({name, std::move(work)});
+  }
+  /// Runs what was put off so far: while something else is on its way.
+  Status RunBesides(Context& context) { return Run(context, beside_); }
+
   /// From now on the gradients of weights wait until RunDeferred (Qi et al. 2023, arXiv
   /// 2401.10241).
   void DeferWeightGradients() { defers_ = true; }
@@ -149,7 +161,7 @@ class Tape {
   void Defer(std::string_view name, Backward work) { deferred_.push_back({name, std::move(work)}); }
   /// Runs what was put off, in the order of the backward pass, freeing each after it ran: the
   /// gradients are bit for bit what they would have been.
-  Status RunDeferred(Context& context);
+  Status RunDeferred(Context& context) { return Run(context, deferred_); }
 
   /// A tape for running a part of the forward pass without recording it, to be replayed later.
   Tape Preview() const {
@@ -174,6 +186,9 @@ class Tape {
     Backward backward;
   };
 
+  /// In their order, freeing each after it ran.
+  Status Run(Context& context, std::deque<Entry>& entries);
+
   Tape(ParameterGradients* parameters, Mode mode, float auxiliary_scale = 0)
       : parameters_(parameters), mode_(mode), auxiliary_scale_(auxiliary_scale) {}
 
@@ -185,6 +200,8 @@ class Tape {
   std::vector<Tensor> gradients_;  ///< By node.
   bool defers_ = false;
   std::deque<Entry> deferred_;
+  std::unordered_set<int32_t> summed_;  ///< Nodes.
+  std::deque<Entry> beside_;
 };
 
 inline SavedTensor TensorKeeper::KeepExactly(Tensor tensor) {

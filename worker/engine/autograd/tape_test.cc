@@ -1,5 +1,7 @@
 #include "worker/engine/autograd/tape.h"
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -74,6 +76,43 @@ TEST_F(TapeTest, AValueUsedTwiceGetsTheSumOfItsGradients) {
   ASSERT_TRUE(parameters_.FinishPass(context_).ok());
   EXPECT_EQ(gradient_[0], 2 * (1 * 1 + 10 * 2)) << "both uses, nothing of the step before";
   EXPECT_EQ(gradient_[1], 0) << "a parameter without use has gradient zero";
+}
+
+TEST_F(TapeTest, WhatIsPutOffRunsBesideTheNextOperationOrRightAfterIt) {
+  parameters_.StartStep();
+  parameters_.StartPass({});
+  Tape tape(&parameters_);
+  std::vector<std::string> done;
+  const auto note = [&done](std::string what) {
+    return [&done, what = std::move(what)](Context&, Tape&) {
+      done.push_back(what);
+      return OkStatus();
+    };
+  };
+  const auto put_off = [&note](std::string what) {
+    return [&note, what = std::move(what)](Context&, Tape& t) {
+      t.RunBeside("put off", note(what));
+      return OkStatus();
+    };
+  };
+  // Backwards: last first.
+  tape.Record("first", put_off("at the end"));
+  tape.Record("plain", note("plain"));
+  tape.Record("second", put_off("after plain"));
+  tape.Record("sum", [&](Context& ctx, Tape& t) -> Status {
+    done.push_back("sum starts");
+    WEFT_RETURN_IF_ERROR(t.RunBesides(ctx));
+    done.push_back("sum ends");
+    return OkStatus();
+  });
+  tape.Record("third", put_off("beside the sum"));
+  const Value x = tape.NewValue(Vector({1}), true);
+  EXPECT_FALSE(tape.IsSummed(x.node));
+  tape.SumsGradient(x.node);
+  EXPECT_TRUE(tape.IsSummed(x.node));
+  ASSERT_TRUE(tape.RunBackward(context_).ok());
+  EXPECT_THAT(done, ElementsAre("sum starts", "beside the sum", "sum ends", "plain", "after plain",
+                                "at the end"));
 }
 
 TEST_F(TapeTest, AGradientIsReportedOnceAfterItsLastUse) {

@@ -334,14 +334,16 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x, Save
                 const bool for_input = x_node != Value::kNoNode;
                 WEFT_ASSIGN_OR_RETURN(const OutputGradient dy,
                                       Prepare(ctx, t, t.TakeGradient(y_node), for_input, trains));
+                const auto add = [this, saved, dy](Context& c, Tape& later) -> Status {
+                  WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(c));
+                  return AddWeightGradient(c, later, input, dy);
+                };
                 if (trains && t.defers()) {
-                  t.Defer("linear backward", [this, saved, dy](Context& c, Tape& later) -> Status {
-                    WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(c));
-                    return AddWeightGradient(c, later, input, dy);
-                  });
+                  t.Defer("linear backward", add);
+                } else if (trains && t.IsSummed(x_node)) {
+                  t.RunBeside("linear backward", add);
                 } else if (trains) {
-                  WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(ctx));
-                  WEFT_RETURN_IF_ERROR(AddWeightGradient(ctx, t, input, dy));
+                  WEFT_RETURN_IF_ERROR(add(ctx, t));
                 }
                 if (!for_input) return OkStatus();
                 WEFT_ASSIGN_OR_RETURN(Tensor dx, InputGradient(ctx, dy));

@@ -120,22 +120,26 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                   WEFT_RETURN_IF_ERROR(Activate(ctx, input, again));
                   return down_.AddWeightGradient(ctx, t, again, dy);
                 }
-                Tensor dactive, dx;
-                if (is_gelu()) {
-                  WEFT_ASSIGN_OR_RETURN(
-                      dx, down_.InputGradient(ctx, dy, input, {FormOf(activation_), again}));
-                  WEFT_ASSIGN_OR_RETURN(dx, SumOverFeatures(ctx, tensor_, std::move(dx)));
-                } else {
-                  WEFT_ASSIGN_OR_RETURN(dactive, down_.InputGradient(ctx, dy));
-                  WEFT_ASSIGN_OR_RETURN(dactive, SumOverFeatures(ctx, tensor_, std::move(dactive)));
-                  WEFT_ASSIGN_OR_RETURN(dx, DifferentiateSwiGlu(ctx, dactive, input, again));
-                }
-                if (trains && t.defers()) {
+                // While the sum of a GELU's gradient is on its way; a gate's needs the sum first.
+                const auto add_weight_gradient = [&]() -> Status {
+                  if (!trains) return OkStatus();
+                  if (!t.defers()) return down_.AddWeightGradient(ctx, t, again, dy);
                   t.Defer("mlp backward", [this, again, dy](Context& c, Tape& later) {
                     return down_.AddWeightGradient(c, later, again, dy);
                   });
-                } else if (trains) {
-                  WEFT_RETURN_IF_ERROR(down_.AddWeightGradient(ctx, t, again, dy));
+                  return OkStatus();
+                };
+                Tensor dx;
+                if (is_gelu()) {
+                  WEFT_ASSIGN_OR_RETURN(
+                      dx, down_.InputGradient(ctx, dy, input, {FormOf(activation_), again}));
+                  WEFT_ASSIGN_OR_RETURN(
+                      dx, SumOverFeatures(ctx, tensor_, std::move(dx), add_weight_gradient));
+                } else {
+                  WEFT_ASSIGN_OR_RETURN(Tensor dactive, down_.InputGradient(ctx, dy));
+                  WEFT_ASSIGN_OR_RETURN(dactive, SumOverFeatures(ctx, tensor_, std::move(dactive)));
+                  WEFT_ASSIGN_OR_RETURN(dx, DifferentiateSwiGlu(ctx, dactive, input, again));
+                  WEFT_RETURN_IF_ERROR(add_weight_gradient());
                 }
                 return t.AddGradient(ctx, x_node, std::move(dx));
               });

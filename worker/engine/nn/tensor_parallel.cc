@@ -10,26 +10,35 @@
 namespace weft::engine {
 namespace {
 
-// The sum over the ranks, in place when nobody else looks at `x`.
-Result<Tensor> AllReduced(Context& context, Component component, Collective& ranks, Tensor x) {
+// The sum over the ranks, in place when nobody else looks at `x`. `beside` runs meanwhile.
+template <class Fn>
+Result<Tensor> AllReducedBeside(Context& context, Component component, Collective& ranks, Tensor x,
+                                Fn&& beside) {
   if (!x.unique()) {
     WEFT_ASSIGN_OR_RETURN(Tensor copy, Tensor::New(context, component, x.dtype(), x.shape()));
     WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {x, copy}));
     x = std::move(copy);
   }
-  WEFT_RETURN_IF_ERROR(
-      ranks.AllReduce(context.stream, x, Reduction::kSum, "sum of shards").Wait(context.stream));
+  const Work sum = ranks.AllReduce(context.stream, x, Reduction::kSum, "sum of shards");
+  WEFT_RETURN_IF_ERROR(beside());
+  WEFT_RETURN_IF_ERROR(sum.Wait(context.stream));
   return x;
+}
+
+Result<Tensor> AllReduced(Context& context, Component component, Collective& ranks, Tensor x) {
+  return AllReducedBeside(context, component, ranks, std::move(x), [] { return OkStatus(); });
 }
 
 // `x`, whose gradient is the sum over the ranks.
 Value SumGradient(Tape& tape, Collective& ranks, Value x) {
   Value y = tape.NewValue(std::move(x.tensor), x.needs_gradient());
   if (!tape.Records(y)) return y;
+  tape.SumsGradient(y.node);
   tape.Record(
       "enter shards", [&ranks, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
         WEFT_ASSIGN_OR_RETURN(
-            Tensor dx, AllReduced(ctx, Component::kWorkspace, ranks, t.TakeGradient(y_node)));
+            Tensor dx, AllReducedBeside(ctx, Component::kWorkspace, ranks, t.TakeGradient(y_node),
+                                        [&] { return t.RunBesides(ctx); }));
         return t.AddGradient(ctx, x_node, std::move(dx));
       });
   return y;
@@ -195,10 +204,14 @@ Result<Value> LeaveFeatures(Context& context, Tape& tape, const TensorParallel* 
   return SumValue(context, tape, *column, std::move(x));
 }
 
-Result<Tensor> SumOverFeatures(Context& context, const TensorParallel* ranks, Tensor x) {
+Result<Tensor> SumOverFeatures(Context& context, const TensorParallel* ranks, Tensor x,
+                               const std::function<Status()>& beside) {
   Collective* column = ranks == nullptr ? nullptr : ranks->along_column();
-  if (column == nullptr) return x;
-  return AllReduced(context, Component::kWorkspace, *column, std::move(x));
+  if (column == nullptr) {
+    WEFT_RETURN_IF_ERROR(beside());
+    return x;
+  }
+  return AllReducedBeside(context, Component::kWorkspace, *column, std::move(x), beside);
 }
 
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -112,8 +113,10 @@ Value EnterFeatures(Tape& tape, const TensorParallel* ranks, Value x);
 /// possible.
 Result<Value> LeaveFeatures(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
 
-/// The same of a gradient, not recorded.
-Result<Tensor> SumOverFeatures(Context& context, const TensorParallel* ranks, Tensor x);
+/// The same of a gradient, not recorded. `beside` runs once, while the sum is on its way.
+Result<Tensor> SumOverFeatures(
+    Context& context, const TensorParallel* ranks, Tensor x,
+    const std::function<Status()>& beside = [] { return OkStatus(); });
 
 /// Replaces the gradients of which each rank has a summand (ParameterSet::Partial) by their sums,
 /// in one all-reduce; the same bits on all ranks. Of those in `parts` alone where there are some,
