@@ -5,7 +5,8 @@
 #include <cmath>
 
 #include "common/check.h"
-#include "coordinator/planner/cluster/step_model.h"
+#include "coordinator/planner/cluster/collectives.h"
+#include "coordinator/planner/cluster/product_rates.h"
 
 namespace weft::planner {
 namespace {

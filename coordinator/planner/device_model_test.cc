@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/model_sizes.h"
+#include "coordinator/planner/cluster/product_rates.h"
 #include "coordinator/planner/cluster/step_model.h"
 #include "coordinator/planner/planner.h"
 

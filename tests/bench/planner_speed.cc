@@ -1,6 +1,7 @@
 // Times the planner on clusters of GPUs: what `weft plan` takes on this machine's processor, and
-// how much memory. Prints a row of Markdown for each job, or writes the page of them:
-//   planner_speed [--markdown FILE]
+// how much memory. Prints a row of Markdown for each job, or writes the page of them; or writes the
+// last job and its cluster, for `weft plan DIR/job.json --cluster DIR/cluster.json --any-mesh`:
+//   planner_speed [--markdown FILE | --write DIR]
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "common/env.h"
+#include "common/spec/spec_json.h"
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/search.h"
@@ -20,15 +22,16 @@
 namespace weft::planner {
 namespace {
 
-/// Eight H100 as a worker reports them, with rates of the maker.
-WorkerProfile Machine(int64_t number) {
+/// A machine as a worker reports it, with eight H100 and rates of the maker.
+WorkerProfile Machine(int64_t number, bool with_devices) {
   WorkerProfile worker;
   worker.worker_id = "machine-" + std::to_string(number);
-  worker.device = "cuda";
   worker.isa = "avx512_bf16";
   worker.cores = 96;
   worker.memory_bytes = worker.memory_limit_bytes = int64_t{1} << 40;
   worker.loopback_bytes_per_second = 50e9;
+  if (!with_devices) return worker;
+  worker.device = "cuda";
   for (int64_t index = 0; index < 8; ++index) {
     DeviceSpec device;
     device.index = index;
@@ -55,6 +58,7 @@ struct Case {
   int64_t machines;
   int64_t layers, width, heads, kv_heads, mlp_width, sequence_length, global_batch;
   int64_t zero_stage;
+  int64_t experts = 0;  ///< 8 of them for each token.
 };
 
 JobSpec JobOf(const Case& wanted) {
@@ -73,6 +77,13 @@ JobSpec JobOf(const Case& wanted) {
   job.train.precision = "bf16";
   job.resources.device = "cuda";
   job.resources.zero_stage = wanted.zero_stage;
+  if (wanted.experts > 0) {
+    // Experts are trained on processors alone.
+    job.resources.device = "cpu";
+    job.model.experts = wanted.experts;
+    job.model.experts_per_token = 8;
+    job.model.expert_capacity = 1.25;
+  }
   return job;
 }
 
@@ -84,6 +95,8 @@ const std::vector<Case>& Cases() {
       {"175B on 512, any mesh", 64, 96, 12288, 96, 96, 32768, 2048, 1536, 0},
       {"405B on 16,384, any mesh", 2048, 126, 16384, 128, 8, 53248, 4096, 16384, 0},
       {"405B on 16,384", 2048, 126, 16384, 128, 8, 53248, 4096, 16384, 3},
+      {"1T of 128 experts on the processors of 512 machines, any mesh", 512, 64, 8192, 64, 8, 4992,
+       4096, 8192, 0, 128},
   };
   return cases;
 }
@@ -101,10 +114,17 @@ double SecondsOf(const Work& work) {
   return seconds[seconds.size() / 2];
 }
 
+ClusterProfile ClusterOf(const Case& wanted) {
+  ClusterProfile cluster;
+  for (int64_t i = 0; i < wanted.machines; ++i) {
+    cluster.workers.push_back(Machine(i, wanted.experts == 0));
+  }
+  return cluster;
+}
+
 /// The row of a job, or an empty one where it has no plan.
 std::string RowOf(const Case& wanted, int threads) {
-  ClusterProfile cluster;
-  for (int64_t i = 0; i < wanted.machines; ++i) cluster.workers.push_back(Machine(i));
+  const ClusterProfile cluster = ClusterOf(wanted);
   const JobSpec job = JobOf(wanted);
   const bool any_mesh = wanted.zero_stage == 0;
   const auto plan = [&](int using_threads) {
@@ -147,7 +167,10 @@ std::string Page(const std::string& table, int threads) {
          "`planner_speed` plans Llama jobs for machines of eight H100, as `weft plan` does: every "
          "number of ranks, spread and micro-batch, each with the cheapest recomputation that fits; "
          "with ZeRO-3, and once more with any mesh (tensor parallelism, ZeRO stage, sequence "
-         "parallelism). Seconds are the clock's, the median of five, on " +
+         "parallelism). Experts are trained on processors alone, so that the mixture of experts (8 "
+         "of "
+         "128 for each token) is planned for those of such machines, with any number of ranks that "
+         "share them. Seconds are the clock's, the median of five, on " +
          Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
          "\nOf any mesh, plans are looked at in the order of what they take at least: on GPUs the "
          "step without recomputation and as close together as they may stand, on processors the "
@@ -158,13 +181,30 @@ std::string Page(const std::string& table, int threads) {
          "that measured the same are looked at once, so the number of machines hardly matters: "
          "what grows with it is reading their measurements. Peak memory is that of the process up "
          "to that row.\n\n"
-         "Run it: `build/release/bin/planner_speed --markdown FILE`.\n";
+         "Run it: `build/release/bin/planner_speed --markdown FILE`; with `--write DIR` it writes "
+         "the "
+         "last job and its cluster for `weft plan`.\n";
+}
+
+int Report(const Status& status) {
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
+
+Status WriteCase(const Case& wanted, const std::string& folder) {
+  const auto write = [&](const char* name, const Json& json) {
+    return WriteFileAtomic(Env::Posix(), folder + "/" + name, json.dump(1) + "\n");
+  };
+  WEFT_RETURN_IF_ERROR(write("job.json", ToJson(JobOf(wanted))));
+  return write("cluster.json", ToJson(ClusterOf(wanted)));
 }
 
 int Run(int argc, char** argv) {
-  const bool to_file = argc == 3 && std::string_view(argv[1]) == "--markdown";
+  const std::string_view option = argc == 3 ? argv[1] : "";
+  if (option == "--write") return Report(WriteCase(Cases().back(), argv[2]));
+  const bool to_file = option == "--markdown";
   if (argc != 1 && !to_file) {
-    std::fprintf(stderr, "usage: planner_speed [--markdown FILE]\n");
+    std::fprintf(stderr, "usage: planner_speed [--markdown FILE | --write DIR]\n");
     return 2;
   }
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -178,9 +218,7 @@ int Run(int argc, char** argv) {
   }
   std::fputs(table.c_str(), stdout);
   if (!to_file) return 0;
-  const Status written = WriteFileAtomic(Env::Posix(), argv[2], Page(table, threads));
-  if (!written.ok()) std::fprintf(stderr, "%s\n", written.ToString().c_str());
-  return written.ok() ? 0 : 1;
+  return Report(WriteFileAtomic(Env::Posix(), argv[2], Page(table, threads)));
 }
 
 }  // namespace

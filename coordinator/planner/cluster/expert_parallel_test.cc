@@ -9,6 +9,7 @@
 
 #include "common/model/model_shape.h"
 #include "coordinator/planner/cluster/collectives.h"
+#include "coordinator/planner/cluster/product_rates.h"
 #include "coordinator/planner/cluster/step_model.h"
 
 namespace weft::planner {

@@ -1,17 +1,15 @@
 #include "coordinator/planner/cluster/step_model.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
+
+#include "coordinator/planner/cluster/collectives.h"
+#include "coordinator/planner/cluster/product_rates.h"
 
 namespace weft::planner {
 namespace {
 
-// Elements of k after which a tile's pipeline is full.
-constexpr double kTileStart = 160;
-// How far a last wave that is not full costs a whole one: libraries split k and interleave tiles.
-constexpr double kWaveShare = 0.5;
 constexpr double kHalf = 2;  // bytes of bf16 and fp16
 // Kernels of a block: the norms, products and what lies between them, forward and backward.
 constexpr double kFusedForward = 16, kFusedBackward = 24;
@@ -37,63 +35,13 @@ constexpr double kScorePasses = 4.5, kBackwardScorePasses = 5.5;
 // Bytes a parameter that AdamW with masters moves.
 constexpr double kOptimizerBytes = 40;
 
-struct TileShape {
-  double per_m, per_n;  ///< Of its sides, one over.
-  double cost;          ///< Elements over the share of the rate that such tiles reach.
-};
-constexpr TileShape Tile(double m, double n, double share) {
-  return {1 / m, 1 / n, m * n / share};
-}
-constexpr std::array<TileShape, 4> kTiles = {
-    {Tile(256, 128, 1.0), Tile(128, 128, 0.95), Tile(128, 64, 0.8), Tile(64, 64, 0.6)}};
-
 double D(int64_t value) {
   return static_cast<double>(value);
-}
-
-/// Of a value far below 2^63; std::ceil is a call on baseline x86-64.
-double Ceil(double value) {
-  const double below = D(static_cast<int64_t>(value));
-  return below < value ? below + 1 : below;
 }
 
 int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
-
-/// What the times of products of one precision share.
-class ProductRates {
- public:
-  ProductRates(const AcceleratorSpec& device, const SoftwareStack& stack,
-               std::string_view precision)
-      : multiprocessors_(device.multiprocessors),
-        operand_(precision == "fp8"    ? 1
-                 : precision == "fp32" ? 4
-                                       : kHalf),
-        bandwidth_(device.memory_bytes_per_second * stack.memory_share) {
-    const ProductPeak* peak = device.Find(precision);
-    rate_ = peak->flops_per_second * peak->sustained_share * stack.product_share;
-  }
-
-  double Seconds(double m, double n, double k, double batch = 1) const {
-    double elements = INFINITY;  // of tiles, as if all reached the rate of the best
-    for (const TileShape& tile : kTiles) {
-      const double tiles = Ceil(m * tile.per_m) * Ceil(n * tile.per_n) * batch;
-      const double full = tiles / multiprocessors_;
-      const double waves = kWaveShare * Ceil(full) + (1 - kWaveShare) * std::max(1.0, full);
-      elements = std::min(elements, waves * tile.cost);
-    }
-    const double flops = elements * multiprocessors_ * 2 * (k + kTileStart);
-    const double bytes = batch * (operand_ * (m * k + k * n) + std::max(operand_, kHalf) * m * n);
-    return std::max(flops / rate_, bytes / bandwidth_);
-  }
-
- private:
-  double multiprocessors_;
-  double operand_;  ///< Bytes.
-  double bandwidth_;
-  double rate_ = 0;
-};
 
 /// A forward or backward pass of a block for a micro-batch.
 struct PassSeconds {
@@ -446,11 +394,6 @@ Status Check(const AcceleratorSpec& device, const ClusterRun& run) {
 }
 
 }  // namespace
-
-double ProductSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
-                      std::string_view precision, double m, double n, double k, double batch) {
-  return ProductRates(device, stack, precision).Seconds(m, n, k, batch);
-}
 
 BlockParameters ParametersOfBlock(const DecoderShape& model) {
   const double width = D(model.width);

@@ -5,7 +5,6 @@
 
 #include "common/status.h"
 #include "coordinator/planner/cluster/accelerator.h"
-#include "coordinator/planner/cluster/collectives.h"
 #include "coordinator/planner/cluster/software_stack.h"
 
 namespace weft::planner {
@@ -81,11 +80,6 @@ struct StepLedger {
            pipeline_communication + bubble + optimizer + fixed;
   }
 };
-
-/// Seconds of a product [m, k] x [k, n], `batch` of them in one kernel: tiles in waves over the
-/// multiprocessors, or its bytes. A tile costs k plus a start of kTileStart elements.
-double ProductSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
-                      std::string_view precision, double m, double n, double k, double batch = 1);
 
 /// The step's time in closed form. kInvalid when the run contradicts itself (a batch that its ranks
 /// do not divide, more stages than layers, experts that ranks do not share out evenly, a precision

@@ -11,6 +11,7 @@
 
 #include "common/rng.h"
 #include "coordinator/planner/cluster/calibration.h"
+#include "coordinator/planner/cluster/collectives.h"
 
 namespace weft::planner {
 namespace {

@@ -1,0 +1,73 @@
+#include "coordinator/planner/worker_groups.h"
+
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace weft::planner {
+namespace {
+
+/// Changes the field of that number, in the order of their declarations.
+class ChangeField {
+ public:
+  explicit ChangeField(int number) : left_(number) {}
+
+  template <class T>
+  void operator()(const Field& field, T& member) {
+    if (left_-- != 0) return;
+    name = field.name;
+    if constexpr (std::is_same_v<T, std::string>) {
+      member += "x";
+    } else if constexpr (std::is_same_v<T, bool>) {
+      member = !member;
+    } else if constexpr (kIsVector<T>) {
+      member.emplace_back();
+    } else {
+      member += 1;
+    }
+  }
+
+  std::string name;  ///< Of the field; empty where there are not as many.
+
+ private:
+  int left_;
+};
+
+WorkerProfile Worker() {
+  WorkerProfile worker;
+  worker.cores = 8;
+  DeviceSpec device;
+  device.memory_limit_bytes = 1 << 30;
+  worker.devices = {device};
+  return worker;
+}
+
+bool OneKind(const WorkerProfile& a, const WorkerProfile& b) {
+  const WorkerGroups groups({{a, b}}, PrecisionOf("bf16"), false);
+  return groups.kinds().at(0) == groups.kinds().at(1);
+}
+
+TEST(WorkerGroups, TellApartWhatDiffersInAnythingButNames) {
+  std::set<std::string> names;
+  for (int number = 0;; ++number) {
+    WorkerProfile changed = Worker();
+    ChangeField change(number);
+    WorkerProfile::Fields(changed, change);
+    if (change.name.empty()) break;
+    if (OneKind(Worker(), changed)) names.insert(change.name);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"host", "worker_id"}));
+  names.clear();
+  for (int number = 0;; ++number) {
+    WorkerProfile changed = Worker();
+    ChangeField change(number);
+    DeviceSpec::Fields(changed.devices.front(), change);
+    if (change.name.empty()) break;
+    if (OneKind(Worker(), changed)) names.insert(change.name);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"uuid"}));
+}
+
+}  // namespace
+}  // namespace weft::planner
