@@ -6,11 +6,11 @@
 #include <memory>
 #include <mutex>
 #include <queue>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "common/spec/offload.h"
+#include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -34,23 +34,6 @@ class FastestSteps {
   std::priority_queue<double> fastest_;
   std::atomic<double> limit_ = std::numeric_limits<double>::infinity();
 };
-
-/// Calls work(i) for i below `count` on so many threads, in order but for what they do at once.
-/// Stops early when a call returns false.
-template <class Work>
-void OnThreads(int threads, size_t count, const Work& work) {
-  std::atomic<size_t> next = 0;
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      if (work(i)) continue;
-      next = count;
-    }
-  };
-  std::vector<std::jthread> others;
-  for (int t = 1; t < std::min<int>(threads, static_cast<int>(count)); ++t)
-    others.emplace_back(run);
-  run();
-}
 
 /// A candidate of one of several meshes.
 struct Entry {

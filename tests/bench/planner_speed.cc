@@ -15,6 +15,7 @@
 
 #include "common/env.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/planner/cluster/run_search.h"
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/search.h"
@@ -122,6 +123,26 @@ ClusterProfile ClusterOf(const Case& wanted) {
   return cluster;
 }
 
+int Report(const Status& status) {
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
+
+/// `together`: seconds on all threads; 0 where there is but one.
+std::string Row(const std::string& name, int64_t plans, int64_t looked_at, double alone,
+                double together) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  char on_threads[32] = "";
+  if (together > 0) std::snprintf(on_threads, sizeof(on_threads), "%.3f", together);
+  char row[256];
+  std::snprintf(row, sizeof(row), "| %s | %lld | %lld | %.3f | %s | %.0f | %ld MiB |\n",
+                name.c_str(), static_cast<long long>(plans), static_cast<long long>(looked_at),
+                alone, on_threads, static_cast<double>(plans) / (together > 0 ? together : alone),
+                usage.ru_maxrss >> 10);
+  return row;
+}
+
 /// The row of a job, or an empty one where it has no plan.
 std::string RowOf(const Case& wanted, int threads) {
   const ClusterProfile cluster = ClusterOf(wanted);
@@ -143,15 +164,34 @@ std::string RowOf(const Case& wanted, int threads) {
   }
   const double alone = SecondsOf([&] { return plan(1); });
   const double together = any_mesh ? SecondsOf([&] { return plan(threads); }) : alone;
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  char row[256];
-  std::snprintf(row, sizeof(row), "| %s | %lld | %lld | %.3f | %s | %.0f | %ld MiB |\n",
-                wanted.name, static_cast<long long>(plans),
-                static_cast<long long>(plans - too_slow), alone,
-                any_mesh ? std::to_string(together).substr(0, 5).c_str() : "",
-                static_cast<double>(plans) / together, usage.ru_maxrss >> 10);
-  return row;
+  return Row(wanted.name, plans, plans - too_slow, alone, any_mesh ? together : 0);
+}
+
+/// The row of the mixture of experts on GPUs, by the closed form of the cluster model.
+std::string RowOfRuns(const Case& wanted, int64_t devices, int threads) {
+  const DecoderShape model{.layers = wanted.layers,
+                           .width = wanted.width,
+                           .heads = wanted.heads,
+                           .key_heads = wanted.kv_heads,
+                           .mlp_width = wanted.mlp_width,
+                           .gated = true,
+                           .vocabulary = 128'256,
+                           .sequence_length = wanted.sequence_length,
+                           .experts = wanted.experts,
+                           .experts_per_token = 8};
+  const Result<AcceleratorSpec> device = FindAccelerator("H100-SXM");
+  const Result<SoftwareStack> stack = FindStack("megatron-2024");
+  const auto search = [&](int using_threads) {
+    return FastestRuns(*device, *stack, model, "bf16", devices, wanted.global_batch,
+                       0.92 * device->memory_bytes, using_threads);
+  };
+  const Result<RunSearch> found = search(threads);
+  if (Report(found.status()) != 0) return "";
+  const double alone = SecondsOf([&] { return search(1); });
+  const double together = SecondsOf([&] { return search(threads); });
+  const std::string name =
+      "1T of 128 experts on " + std::to_string(devices) + " H100, by the closed form";
+  return Row(name, found->considered, found->fit, alone, together);
 }
 
 std::string Processor() {
@@ -170,7 +210,12 @@ std::string Page(const std::string& table, int threads) {
          "parallelism). Experts are trained on processors alone, so that the mixture of experts (8 "
          "of "
          "128 for each token) is planned for those of such machines, with any number of ranks that "
-         "share them. Seconds are the clock's, the median of five, on " +
+         "share them; on GPUs by the closed form of the cluster model (`cluster/run_search.h`: "
+         "tensor, "
+         "pipeline, data and expert parallelism, ZeRO stage, micro-batch, recomputation, with "
+         "bytes by "
+         "`cluster/run_memory.h`; what fits is looked at). Seconds are the clock's, the median of "
+         "five, on " +
          Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
          "\nOf any mesh, plans are looked at in the order of what they take at least: on GPUs the "
          "step without recomputation and as close together as they may stand, on processors the "
@@ -184,11 +229,6 @@ std::string Page(const std::string& table, int threads) {
          "Run it: `build/release/bin/planner_speed --markdown FILE`; with `--write DIR` it writes "
          "the "
          "last job and its cluster for `weft plan`.\n";
-}
-
-int Report(const Status& status) {
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
 }
 
 Status WriteCase(const Case& wanted, const std::string& folder) {
@@ -213,6 +253,11 @@ int Run(int argc, char** argv) {
                       " threads | plans a second | peak memory |\n|---|---|---|---|---|---|---|\n";
   for (const Case& wanted : Cases()) {
     const std::string row = RowOf(wanted, threads);
+    if (row.empty()) return 1;
+    table += row;
+  }
+  for (const int64_t devices : {1024, 4096}) {
+    const std::string row = RowOfRuns(Cases().back(), devices, threads);
     if (row.empty()) return 1;
     table += row;
   }

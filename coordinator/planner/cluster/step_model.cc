@@ -70,7 +70,7 @@ class StepModel {
         inner_(D(model_.mlp_width) / D(run.tensor)),
         up_(inner_ * (model_.gated ? 2 : 1)),
         experts_(D(model_.experts) / D(run.expert)),
-        rows_(tokens_ * Choices(model_)),
+        rows_(tokens_ * model_.RowsOfToken()),
         bandwidth_(device.memory_bytes_per_second * stack.memory_share),
         products_(device, stack, run.precision),
         half_products_(device, stack, HalfPrecision()) {}
@@ -127,11 +127,6 @@ class StepModel {
   double HeadWidth() const { return D(model_.HeadWidth()); }
   double Scores() const { return D(run_.micro_batch) * HeadsPerRank(); }
 
-  // Rows of MLPs for each token, where experts have equal shares of them.
-  static double Choices(const DecoderShape& model) {
-    const double taken = model.expert_capacity > 0 ? std::min(1.0, model.expert_capacity) : 1;
-    return model.HasExperts() ? D(model.experts_per_token) * taken : 1;
-  }
   // Products of the experts of a rank in one kernel, each of its share of the rows.
   double MlpProduct(double m_share, double n, double k) const {
     return products_.Seconds(m_share, n, k, experts_);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -26,6 +27,11 @@ struct DecoderShape {
 
   int64_t HeadWidth() const { return head_width > 0 ? head_width : width / heads; }
   bool HasExperts() const { return experts > 1; }
+  /// Rows of MLPs for each token, where experts have equal shares of them.
+  double RowsOfToken() const {
+    const double taken = expert_capacity > 0 ? std::min(1.0, expert_capacity) : 1;
+    return HasExperts() ? static_cast<double>(experts_per_token) * taken : 1;
+  }
 };
 
 /// Parameters of a block beside its norms, whole: those of one rank are shares of them.
