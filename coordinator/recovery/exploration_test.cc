@@ -39,7 +39,7 @@ struct World {
   /// Attempts a worker process has seen: it starts none twice, and forgets when it crashes.
   std::map<std::string, std::set<std::pair<int, int64_t>>> known;
   std::set<Message> reports;
-  int cancels = 1, retries = 1, crashes = 1, suspicions = 1;
+  int cancels = 1, retries = 1, crashes = 1, suspicions = 1, replans = 1;
 
   std::string Key() const {
     std::ostringstream out;
@@ -65,7 +65,7 @@ struct World {
     for (const Message& m : reports) {
       out << '/' << m.job << m.worker << m.epoch << static_cast<int>(m.event);
     }
-    out << '#' << cancels << retries << crashes << suspicions;
+    out << '#' << cancels << retries << crashes << suspicions << replans;
     return out.str();
   }
 
@@ -169,6 +169,15 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
         visit(next);
       }
     }
+    if (world.replans > 0 && c.attempt) {
+      auto change = ReplanAttempt(c, c.attempt->epoch, "more ranks", 1);
+      if (change.ok() && !change->empty()) {
+        World next = world;
+        --next.replans;
+        next.Commit(j, *change);
+        visit(next);
+      }
+    }
     if (world.cancels > 0) {
       World next = world;
       --next.cancels;
@@ -245,6 +254,7 @@ TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
   std::unordered_set<std::string> seen = {start.Key()};
   std::deque<World> frontier = {start};
   std::set<JobState> reached;
+  bool went_on_by_another_plan = false;
   constexpr size_t kLimit = 60000;
   while (!frontier.empty() && seen.size() < kLimit) {
     World world = std::move(frontier.front());
@@ -252,7 +262,10 @@ TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
     Visit visit = [&](const World& next) {
       if (!seen.insert(next.Key()).second) return;
       CheckInvariants(next);
-      for (const JobCase& c : next.jobs) reached.insert(c.job.state);
+      for (const JobCase& c : next.jobs) {
+        reached.insert(c.job.state);
+        went_on_by_another_plan |= c.job.last_epoch > 1 && c.previous_reason == Reason::kReplanned;
+      }
       frontier.push_back(next);
     };
     CoordinatorSteps(world, visit);
@@ -260,6 +273,7 @@ TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_EQ(reached.size(), static_cast<size_t>(kJobStates));
+  EXPECT_TRUE(went_on_by_another_plan);
   std::cout << "explored " << seen.size() << " states, "
             << (frontier.empty() ? "all" : "not all; breadth first") << "\n";
 }

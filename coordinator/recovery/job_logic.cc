@@ -107,6 +107,7 @@ int Weight(Reason reason) {
     case Reason::kWorkerLost:
       return 2;
     case Reason::kNone:
+    case Reason::kReplanned:
       return 0;
     default:
       return 1;
@@ -115,13 +116,15 @@ int Weight(Reason reason) {
 
 void Interrupt(Change& change, Reason reason, const std::string& message) {
   AttemptRecord& attempt = *change.attempt();
+  const bool saves = attempt.reason == Reason::kReplanned;  // and cannot any more
   if (Weight(reason) > Weight(attempt.reason)) {
     attempt.reason = reason;
     attempt.message = message;
     change.SaveAttempt();
   }
   JobState before = change.job().state;
-  if (change.Fire(JobEvent::kInterrupted) == JobOutcome::kMove) change.StopRanks(false);
+  const bool moved = change.Fire(JobEvent::kInterrupted) == JobOutcome::kMove;
+  if (moved || saves) change.StopRanks(false);
   if (before == JobState::kCancelling) return;
   change.job().reason = attempt.reason;
   change.job().message = attempt.message;
@@ -142,6 +145,7 @@ void CloseAttempt(Change& change) {
     return;
   }
   bool cancelled = job.state == JobState::kCancelling;
+  if (attempt.reason == Reason::kReplanned) ++job.budget_from;
   if (change.Fire(JobEvent::kGone) != JobOutcome::kMove) return;
   change.EndAttempt(cancelled ? Reason::kCancelledByUser : Reason::kNone);
   if (cancelled) {
@@ -256,6 +260,23 @@ Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reas
   return change.Finish();
 }
 
+Result<Transaction> ReplanAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                  double now) {
+  Change change(current, now);
+  if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at ||
+      change.Fire(JobEvent::kReplan) != JobOutcome::kMove) {
+    return Transaction{};
+  }
+  change.Event("replan", why, epoch);
+  for (Reason* reason : {&change.attempt()->reason, &change.job().reason}) {
+    *reason = Reason::kReplanned;
+  }
+  for (std::string* message : {&change.attempt()->message, &change.job().message}) *message = why;
+  change.SaveAttempt();
+  change.StopRanks(/*graceful=*/true);
+  return change.Finish();
+}
+
 Result<Transaction> CancelJob(const JobCase& current, double now) {
   Change change(current, now);
   JobState before = current.job.state;
@@ -267,7 +288,8 @@ Result<Transaction> CancelJob(const JobCase& current, double now) {
   job.reason = Reason::kCancelledByUser;
   job.message = before == JobState::kQueued ? "cancelled by the user before it started"
                                             : "cancel asked for; ranks are stopping";
-  if (before != JobState::kQueued) change.StopRanks(before == JobState::kRunning);
+  const bool saves = change.attempt() && change.attempt()->reason == Reason::kReplanned;
+  if (before != JobState::kQueued) change.StopRanks(before == JobState::kRunning || saves);
   return change.Finish();
 }
 

@@ -42,6 +42,11 @@ Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& repor
 Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reason reason,
                                      const std::string& message, double now);
 
+/// Has the ranks save and stop, so that the next attempt runs by another plan; `why` is for people.
+/// Such an end does not count against max_attempts. Nothing unless this attempt is RUNNING.
+Result<Transaction> ReplanAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                  double now);
+
 /// A user asks it to end. A second time while CANCELLING: ranks are killed at once.
 Result<Transaction> CancelJob(const JobCase& current, double now);
 

@@ -199,6 +199,87 @@ TEST(JobLogic, RepeatedReportsChangeNothing) {
   EXPECT_TRUE(life.last.empty());
 }
 
+TEST(JobLogic, ForABetterPlanRanksSaveAndItIsNoFailure) {
+  Life life(2);
+  for (int i = 0; i < 3; ++i) {
+    life.Dispatch({"a", "b"});
+    life.Report("a", ShareEvent::kTraining);
+    life.Take(ReplanAttempt(life.current, life.current.job.last_epoch, "2 to 4 ranks", 3));
+    EXPECT_EQ(life.state(), JobState::kRecovering);
+    EXPECT_EQ(life.current.job.message, "2 to 4 ranks");
+    ASSERT_EQ(life.last.add_intents.size(), 2u);
+    for (const IntentRecord& intent : life.last.add_intents) {
+      EXPECT_EQ(intent.kind, IntentKind::kStop);
+      EXPECT_TRUE(intent.graceful);
+    }
+    life.Report("a", ShareEvent::kStopped);
+    EXPECT_TRUE(life.last.add_intents.empty()) << "b saves on";
+    life.Report("b", ShareEvent::kStopped);
+    EXPECT_EQ(life.state(), JobState::kQueued) << i;
+    EXPECT_EQ(life.current.attempt->reason, Reason::kReplanned);
+    EXPECT_EQ(life.current.attempt->message, "2 to 4 ranks");
+  }
+  // Both attempts that may fail are left.
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kFailed);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kFailed);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_THAT(life.current.job.message, HasSubstr("gave up after 2 attempts"));
+}
+
+TEST(JobLogic, OnlyTheRunningAttemptIsReplanned) {
+  Life life;
+  EXPECT_TRUE(ReplanAttempt(life.current, 1, "", 1)->empty());
+  life.Dispatch({"a"});
+  EXPECT_TRUE(ReplanAttempt(life.current, 1, "", 1)->empty()) << "STARTING";
+  life.Report("a", ShareEvent::kTraining);
+  EXPECT_TRUE(ReplanAttempt(life.current, 2, "", 1)->empty()) << "another attempt";
+  life.Take(ReplanAttempt(life.current, 1, "", 1));
+  EXPECT_TRUE(ReplanAttempt(life.current, 1, "", 1)->empty()) << "once";
+  life.Take(CancelJob(life.current, 2));
+  EXPECT_TRUE(ReplanAttempt(life.current, 1, "", 1)->empty()) << "CANCELLING";
+}
+
+TEST(JobLogic, ARankThatDiesWhileTheOthersSaveForABetterPlanIsAFailure) {
+  Life life(1);
+  life.Dispatch({"a", "b"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(ReplanAttempt(life.current, 1, "2 to 4 ranks", 3));
+  life.Report("b", ShareEvent::kFailed, Reason::kRankDied, "signal 9");
+  ASSERT_FALSE(life.last.add_intents.empty()) << "a waits for b in vain";
+  EXPECT_EQ(life.last.add_intents[0].worker_id, "a");
+  EXPECT_FALSE(life.last.add_intents[0].graceful);
+  life.Report("a", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_EQ(life.current.attempt->reason, Reason::kRankDied);
+}
+
+TEST(JobLogic, ACancelWhileRanksSaveForABetterPlanLetsThemSave) {
+  Life life;
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(ReplanAttempt(life.current, 1, "1 to 2 ranks", 3));
+  life.Take(CancelJob(life.current, 4));
+  ASSERT_EQ(life.last.add_intents.size(), 1u);
+  EXPECT_TRUE(life.last.add_intents[0].graceful);
+  life.Report("a", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kCancelled);
+  EXPECT_EQ(life.current.attempt->reason, Reason::kCancelledByUser);
+}
+
+TEST(JobLogic, RanksThatFinishBeforeTheyCanBeStoppedForABetterPlanSucceed) {
+  Life life;
+  life.Dispatch({"a", "b"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(ReplanAttempt(life.current, 1, "2 to 4 ranks", 3));
+  life.Report("a", ShareEvent::kFinished);
+  life.Report("b", ShareEvent::kFinished);
+  EXPECT_EQ(life.state(), JobState::kSucceeded);
+  EXPECT_EQ(life.current.attempt->reason, Reason::kCompleted);
+}
+
 TEST(JobLogic, OnlyQueuedJobsAreDispatchedAndOnlyEndedOnesRetried) {
   Life life;
   EXPECT_EQ(RetryJob(life.current, 1).status().code(), StatusCode::kConflict);

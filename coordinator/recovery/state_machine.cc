@@ -30,6 +30,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kQueued, JobEvent::kGone),
     Move(kQueued, JobEvent::kCancel, kCancelled),
     Refuse(kQueued, JobEvent::kRetry),
+    Refuse(kQueued, JobEvent::kReplan),
 
     Refuse(kStarting, JobEvent::kDispatch),
     Move(kStarting, JobEvent::kTraining, kRunning),
@@ -38,6 +39,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kStarting, JobEvent::kGone),
     Move(kStarting, JobEvent::kCancel, kCancelling),
     Refuse(kStarting, JobEvent::kRetry),
+    Refuse(kStarting, JobEvent::kReplan),
 
     Refuse(kRunning, JobEvent::kDispatch),
     Record(kRunning, JobEvent::kTraining),
@@ -46,15 +48,17 @@ constexpr JobTransition kJobTable[] = {
     Record(kRunning, JobEvent::kGone),
     Move(kRunning, JobEvent::kCancel, kCancelling),
     Refuse(kRunning, JobEvent::kRetry),
+    Move(kRunning, JobEvent::kReplan, kRecovering),
 
     Refuse(kRecovering, JobEvent::kDispatch),
     Record(kRecovering, JobEvent::kTraining),
-    Record(kRecovering, JobEvent::kFinished),
+    Move(kRecovering, JobEvent::kFinished, kSucceeded),
     Record(kRecovering, JobEvent::kInterrupted),
     Move(kRecovering, JobEvent::kGone, kQueued, JobGuard::kMayRetry),
     Move(kRecovering, JobEvent::kGone, kFailed, JobGuard::kMayNotRetry),
     Move(kRecovering, JobEvent::kCancel, kCancelling),
     Refuse(kRecovering, JobEvent::kRetry),
+    Refuse(kRecovering, JobEvent::kReplan),
 
     Refuse(kCancelling, JobEvent::kDispatch),
     Record(kCancelling, JobEvent::kTraining),
@@ -63,6 +67,7 @@ constexpr JobTransition kJobTable[] = {
     Move(kCancelling, JobEvent::kGone, kCancelled),
     Record(kCancelling, JobEvent::kCancel),
     Refuse(kCancelling, JobEvent::kRetry),
+    Refuse(kCancelling, JobEvent::kReplan),
 
     Refuse(kSucceeded, JobEvent::kDispatch),
     Record(kSucceeded, JobEvent::kTraining),
@@ -71,6 +76,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kSucceeded, JobEvent::kGone),
     Record(kSucceeded, JobEvent::kCancel),
     Refuse(kSucceeded, JobEvent::kRetry),
+    Refuse(kSucceeded, JobEvent::kReplan),
 
     Refuse(kFailed, JobEvent::kDispatch),
     Record(kFailed, JobEvent::kTraining),
@@ -79,6 +85,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kFailed, JobEvent::kGone),
     Record(kFailed, JobEvent::kCancel),
     Move(kFailed, JobEvent::kRetry, kQueued),
+    Refuse(kFailed, JobEvent::kReplan),
 
     Refuse(kCancelled, JobEvent::kDispatch),
     Record(kCancelled, JobEvent::kTraining),
@@ -87,6 +94,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kCancelled, JobEvent::kGone),
     Record(kCancelled, JobEvent::kCancel),
     Move(kCancelled, JobEvent::kRetry, kQueued),
+    Refuse(kCancelled, JobEvent::kReplan),
 };
 
 constexpr auto MakeShareTable() {
@@ -132,7 +140,7 @@ ShareState NextShareState(ShareState from, ShareEvent event) {
 
 std::string_view Name(JobEvent event) {
   constexpr std::string_view kNames[kJobEvents] = {
-      "dispatch", "training", "finished", "interrupted", "gone", "cancel", "retry"};
+      "dispatch", "training", "finished", "interrupted", "gone", "cancel", "retry", "replan"};
   return kNames[static_cast<size_t>(event)];
 }
 

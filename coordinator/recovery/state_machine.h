@@ -16,8 +16,9 @@ enum class JobEvent {
   kGone,         ///< No rank of the attempt is left, and not all had finished.
   kCancel,       ///< A user asks it to end.
   kRetry,        ///< A user asks for another run of a failed or cancelled job.
+  kReplan,       ///< The ranks are to save and stop, since another plan is better.
 };
-inline constexpr int kJobEvents = 7;
+inline constexpr int kJobEvents = 8;
 
 /// Condition under which a row of the table holds.
 enum class JobGuard {

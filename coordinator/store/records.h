@@ -40,8 +40,9 @@ enum class Reason {
   kServiceFault,
   kCompleted,
   kDeviceFailed,
+  kReplanned,
 };
-inline constexpr int kReasons = 13;
+inline constexpr int kReasons = 14;
 
 /// Where the ranks of one attempt on one worker stand.
 enum class ShareState {
@@ -146,7 +147,7 @@ struct JobRecord {
   std::string summary_json;
   Progress progress;        ///< As known at the last change of the record.
   int64_t last_epoch = 0;   ///< Epoch of the newest attempt; 0 before the first.
-  int64_t budget_from = 0;  ///< Attempts up to this epoch do not count against max_attempts.
+  int64_t budget_from = 0;  ///< So many of them do not count against max_attempts.
   int64_t version = 0;      ///< Grows by one with every write; 0: not stored yet.
   int64_t ordinal = 0;      ///< Place in the order of submission; given by the store.
 };
