@@ -8,23 +8,13 @@
 namespace weft::coordinator {
 namespace {
 
-int64_t RankBytes(const Plan& plan) {
-  const MemoryBreakdown& m = plan.prediction.memory_per_rank;
-  return m.parameters_bytes + m.gradients_bytes + m.optimizer_bytes + m.activations_bytes +
-         m.workspace_bytes + m.communication_bytes + m.runtime_bytes;
-}
-
-bool OnDevices(const Plan& plan) {
-  return plan.device == "cuda";
-}
-
 /// Whether one more rank fits, on GPUs on `device`; takes its share if so.
 bool TakeRank(const Plan& plan, int64_t device, FreeCapacity& free) {
   if (free.cores < plan.threads_per_rank) return false;
   if (OnDevices(plan)) {
     if (free.devices.erase(device) == 0) return false;
   } else {
-    int64_t bytes = RankBytes(plan);
+    int64_t bytes = TotalBytes(plan.prediction.memory_per_rank);
     if (free.memory_bytes < bytes) return false;
     free.memory_bytes -= bytes;
   }
@@ -32,32 +22,10 @@ bool TakeRank(const Plan& plan, int64_t device, FreeCapacity& free) {
   return true;
 }
 
-int64_t DeviceOf(const Plan& plan, size_t rank) {
-  return rank < plan.rank_devices.size() ? plan.rank_devices[rank] : -1;
-}
-
-/// All ranks where the plan puts them.
-bool Fits(const Plan& plan, std::map<std::string, FreeCapacity> free) {
-  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
-    auto it = free.find(plan.rank_workers[rank]);
-    if (it == free.end() || !TakeRank(plan, DeviceOf(plan, rank), it->second)) return false;
-  }
-  return true;
-}
-
-/// The GPUs of a worker that are free and work.
-std::vector<DeviceSpec> FreeDevices(const WorkerProfile& worker, const FreeCapacity& free) {
-  std::vector<DeviceSpec> devices;
-  for (const DeviceSpec& device : worker.devices) {
-    if (free.devices.contains(device.index)) devices.push_back(device);
-  }
-  return devices;
-}
-
 /// The same plan on workers that have room: where it was if possible, else filling the emptiest
 /// worker first so that neighbouring ranks share a machine.
 std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
-                               const std::map<std::string, FreeCapacity>& free) {
+                               const FreeMap& free) {
   if (last.rank_workers.empty()) return std::nullopt;
   if (Fits(last, free)) return last;
   struct Room {
@@ -84,7 +52,8 @@ std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
     if (OnDevices(plan)) {
       const int64_t wanted = std::min(static_cast<int64_t>(plan.rank_workers.size() - rank),
                                       room.free.cores / plan.threads_per_rank);
-      devices = NearestDevices(FreeDevices(*room.worker, room.free), wanted, RankBytes(plan));
+      devices = NearestDevices(FreeDevices(*room.worker, room.free), wanted,
+                               TotalBytes(plan.prediction.memory_per_rank));
     }
     size_t next = 0;
     while (rank < plan.rank_workers.size()) {
@@ -98,51 +67,20 @@ std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
   return plan;
 }
 
-ClusterProfile FreePart(const ClusterProfile& cluster,
-                        const std::map<std::string, FreeCapacity>& free) {
-  ClusterProfile part;
-  for (WorkerProfile worker : cluster.workers) {
-    auto it = free.find(worker.worker_id);
-    if (it == free.end() || it->second.cores < 1) continue;
-    worker.cores = it->second.cores;
-    worker.memory_limit_bytes = it->second.memory_bytes;
-    worker.devices = FreeDevices(worker, it->second);
-    part.workers.push_back(std::move(worker));
-  }
-  return part;
-}
-
-/// The chosen plan, or the planner's reason against all.
-Result<Plan> BestPlan(const JobSpec& spec, const ClusterProfile& cluster,
-                      const PlanFunction& plan) {
-  WEFT_ASSIGN_OR_RETURN(PlanReport report, plan(spec, cluster));
-  for (const PlanCandidate& candidate : report.candidates) {
-    if (candidate.chosen && candidate.feasible) return candidate.plan;
-  }
-  if (report.candidates.empty()) return ExhaustedError("no plan fits the workers");
-  return ExhaustedError(report.candidates.front().reason);
-}
-
-/// The job with the device it computes on said.
-JobSpec WithDevice(const QueuedJob& job, const ClusterProfile& cluster) {
-  JobSpec spec = *job.spec;
-  if (spec.resources.device != "auto") return spec;
-  const bool devices =
-      job.last_plan != nullptr
-          ? OnDevices(*job.last_plan)
-          : std::any_of(cluster.workers.begin(), cluster.workers.end(),
-                        [](const WorkerProfile& worker) { return worker.device == "cuda"; });
-  spec.resources.device = devices ? "cuda" : "cpu";
-  return spec;
-}
-
 /// The plan for what is free: the last one again, or a new one.
 Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProfile& cluster,
-                    const std::map<std::string, FreeCapacity>& free, const PlanFunction& plan) {
+                    const FreeMap& free, const PlanFunction& plan) {
   const ClusterProfile part = FreePart(cluster, free);
   if (job.out_of_memory && job.last_plan != nullptr && !part.workers.empty()) {
     Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), part, plan);
     if (smaller.ok()) return smaller;
+  }
+  if (job.next_plan != nullptr && Fits(*job.next_plan, free)) return *job.next_plan;
+  if (job.replanned && job.last_plan != nullptr && !part.workers.empty()) {
+    Result<Plan> better = BetterPlan(spec, *job.last_plan, job.ran_out_of_memory, part, plan);
+    if (better.ok() && better->prediction.step_seconds < job.last_plan->prediction.step_seconds) {
+      return better;
+    }
   }
   if (job.last_plan != nullptr) {
     if (std::optional<Plan> again = PlaceAgain(*job.last_plan, cluster, free)) return *again;
@@ -153,15 +91,15 @@ Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProf
 
 }  // namespace
 
-JobSpec WithLessMemory(const JobSpec& spec, const Plan& plan) {
-  JobSpec smaller = spec;
-  int64_t& limit = smaller.resources.memory_per_rank_bytes;
-  const int64_t less = RankBytes(plan) / 20 * 17;
-  limit = limit > 0 ? std::min(limit, less) : std::max<int64_t>(less, 1);
-  return smaller;
+bool Fits(const Plan& plan, FreeMap free) {
+  for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+    auto it = free.find(plan.rank_workers[rank]);
+    if (it == free.end() || !TakeRank(plan, DeviceOf(plan, rank), it->second)) return false;
+  }
+  return true;
 }
 
-void TakeCapacity(const Plan& plan, std::map<std::string, FreeCapacity>& free) {
+void TakeCapacity(const Plan& plan, FreeMap& free) {
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
     auto it = free.find(plan.rank_workers[rank]);
     if (it == free.end()) continue;
@@ -169,7 +107,7 @@ void TakeCapacity(const Plan& plan, std::map<std::string, FreeCapacity>& free) {
     if (OnDevices(plan)) {
       it->second.devices.erase(DeviceOf(plan, rank));
     } else {
-      it->second.memory_bytes -= RankBytes(plan);
+      it->second.memory_bytes -= TotalBytes(plan.prediction.memory_per_rank);
     }
     if (it->second.cores < 1) free.erase(it);
   }
@@ -177,7 +115,7 @@ void TakeCapacity(const Plan& plan, std::map<std::string, FreeCapacity>& free) {
 
 SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunction& plan) {
   SchedulerDecisions decisions;
-  std::map<std::string, FreeCapacity> free = snapshot.free;
+  FreeMap free = snapshot.free;
   std::string held_back_by;
   for (const QueuedJob& job : snapshot.queue) {
     if (!held_back_by.empty()) {
@@ -190,7 +128,7 @@ SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunctio
           {job.id, Reason::kWaitingForWorkers, "no worker is attached; hint: start weft-worker"});
       continue;
     }
-    const JobSpec spec = WithDevice(job, snapshot.cluster);
+    const JobSpec spec = WithDevice(*job.spec, job.last_plan, snapshot.cluster);
     Result<Plan> chosen = Choose(job, spec, snapshot.cluster, free, plan);
     if (chosen.ok() && Fits(*chosen, free)) {
       TakeCapacity(*chosen, free);

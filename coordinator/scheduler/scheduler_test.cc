@@ -20,6 +20,7 @@ Result<PlanReport> SimplePlan(const JobSpec& spec, const ClusterProfile& cluster
   plan.device = spec.resources.device;
   const int64_t limit = spec.resources.memory_per_rank_bytes;
   plan.prediction.memory_per_rank.parameters_bytes = limit > 0 ? limit : 10;
+  plan.prediction.step_seconds = 1 / static_cast<double>(plan.mesh.data);
   if (limit > 0 && limit < 5) return ExhaustedError("5 bytes are the least");
   const bool devices = plan.device == "cuda";
   for (const WorkerProfile& worker : cluster.workers) {
@@ -215,6 +216,43 @@ TEST(Scheduler, AJobThatRanOutOfMemoryIsPlannedWithLess) {
   decisions = s.Run();
   ASSERT_EQ(decisions.starts.size(), 1u);
   EXPECT_EQ(TotalBytes(decisions.starts[0].plan.prediction.memory_per_rank), 4);
+}
+
+TEST(Scheduler, AJobStoppedForABetterPlanGetsItOrTheBestThatIsFaster) {
+  Plan last;
+  last.mesh.data = 1;
+  last.rank_workers = {"a"};
+  last.prediction.step_seconds = 1;
+  Plan next = last;
+  next.mesh.data = 2;
+  next.rank_workers = {"a", "b"};
+  next.prediction.step_seconds = 0.6;
+  Situation s;
+  s.Worker("a", 1, 1).Worker("b", 1, 1).Worker("c", 1, 1).Job("j", 3, 1, &last);
+  QueuedJob& job = s.snapshot.queue[0];
+  job.replanned = true;
+  job.next_plan = &next;
+  auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("a", "b"));
+  // The coordinator was restarted, and does not know what it had in mind.
+  job.next_plan = nullptr;
+  decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("a", "b", "c"));
+  // One that is no faster than the last is no reason to leave that.
+  last.prediction.step_seconds = 1e-9;
+  decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("a"));
+  // The new worker has gone again.
+  job.next_plan = &next;
+  last.prediction.step_seconds = 1;
+  s.snapshot.free.erase("b");
+  s.snapshot.free.erase("c");
+  decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_THAT(decisions.starts[0].plan.rank_workers, ElementsAre("a"));
 }
 
 TEST(Scheduler, NeverGivesMoreThanIsFree) {

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+#include "common/spec/cluster_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan.h"
+#include "common/status.h"
+
+namespace weft::coordinator {
+
+/// Finds plans for a job on a cluster, best first; kExhausted or kInvalid says why there is none.
+using PlanFunction = std::function<Result<PlanReport>(const JobSpec&, const ClusterProfile&)>;
+
+/// What is free on an attached worker.
+struct FreeCapacity {
+  int64_t cores = 0;
+  int64_t memory_bytes = 0;
+  std::set<int64_t> devices = {};  ///< Indices of GPUs that work.
+};
+
+/// By worker id; an absent worker is full.
+using FreeMap = std::map<std::string, FreeCapacity>;
+
+/// Ranks of the plan have a GPU each.
+inline bool OnDevices(const Plan& plan) {
+  return plan.device == "cuda";
+}
+
+/// The GPU of a rank; -1: it has none.
+inline int64_t DeviceOf(const Plan& plan, size_t rank) {
+  return rank < plan.rank_devices.size() ? plan.rank_devices[rank] : -1;
+}
+
+/// The GPUs of a worker that are free and work.
+std::vector<DeviceSpec> FreeDevices(const WorkerProfile& worker, const FreeCapacity& free);
+
+/// The cluster as if it had only what is free.
+ClusterProfile FreePart(const ClusterProfile& cluster, const FreeMap& free);
+
+/// The job with the device it computes on said: that of `last_plan`, or before the first plan a GPU
+/// where some worker has one.
+JobSpec WithDevice(const JobSpec& spec, const Plan* last_plan, const ClusterProfile& cluster);
+
+/// The job after an attempt with `plan` ran out of memory: a rank may use 15 % less than that plan
+/// expected, and less than the job allowed before.
+JobSpec WithLessMemory(const JobSpec& spec, const Plan& plan);
+
+/// The chosen plan, or the planner's reason against all.
+Result<Plan> BestPlan(const JobSpec& spec, const ClusterProfile& cluster, const PlanFunction& plan);
+
+/// The plan to go on by after one with which the job was stopped for a better one. Of a job that
+/// once `ran_out_of_memory` ranks get no more memory than they have in `present`.
+Result<Plan> BetterPlan(const JobSpec& spec, const Plan& present, bool ran_out_of_memory,
+                        const ClusterProfile& cluster, const PlanFunction& plan);
+
+}  // namespace weft::coordinator

@@ -1,0 +1,90 @@
+#include "coordinator/scheduler/growth.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+namespace weft::coordinator {
+namespace {
+
+/// What plans on the same kind as `plan` could compute with.
+int64_t OfferedCompute(const Plan& plan, const ClusterProfile& cluster) {
+  int64_t sum = 0;
+  for (const WorkerProfile& worker : cluster.workers) {
+    sum += OnDevices(plan) ? std::ssize(worker.devices) : worker.cores;
+  }
+  return sum;
+}
+
+/// Of the run until its end. What a stop waits for is training too, but runs by the old plan.
+double SecondsSaved(const RunningJob& job, double gain) {
+  const auto steps = static_cast<double>(job.steps_left - job.spec->train.local_steps);
+  return std::max(steps, 0.0) * job.step_seconds * (1 - 1 / gain);
+}
+
+/// Ranks save and stop in about the time in which they load and start.
+double RestartSeconds(const RunningJob& job, const GrowthRules& rules) {
+  return 2 * job.start_seconds.value_or(rules.assumed_start_seconds);
+}
+
+std::string Words(const Plan& from, const Plan& to, double gain) {
+  const size_t ranks = to.rank_workers.size();
+  const bool more_ranks = ranks != from.rank_workers.size();
+  char factor[32];
+  std::snprintf(factor, sizeof(factor), "%.1f", gain);
+  return (more_ranks
+              ? std::to_string(from.rank_workers.size()) + " to " + std::to_string(ranks) + " ranks"
+              : std::to_string(from.threads_per_rank) + " to " +
+                    std::to_string(to.threads_per_rank) + " threads a rank") +
+         ": " + factor + " times as fast by the plan";
+}
+
+}  // namespace
+
+void GrowthHistory::Add(const AttemptRecord& attempt) {
+  const bool failed = attempt.reason != Reason::kReplanned &&
+                      attempt.reason != Reason::kCompleted &&
+                      attempt.reason != Reason::kCancelledByUser;
+  if (replanned && failed) ++undone;
+  most_compute = std::max(most_compute, ComputeOf(attempt.plan));
+  ran_out_of_memory = ran_out_of_memory || attempt.reason == Reason::kOutOfMemory;
+  replanned = attempt.reason == Reason::kReplanned;
+}
+
+int64_t ComputeOf(const Plan& plan) {
+  const int64_t ranks = std::ssize(plan.rank_workers);
+  return OnDevices(plan) ? ranks : ranks * plan.threads_per_rank;
+}
+
+bool MayGrow(const RunningJob& job, const GrowthRules& rules) {
+  if (rules.after_seconds <= 0 || !job.saved || job.step_seconds <= 0) return false;
+  const bool shrunk = ComputeOf(*job.plan) < job.history.most_compute;
+  if (job.spec->resources.ranks > 0 && !shrunk) return false;
+  const auto doublings = static_cast<int>(std::min(job.history.undone, rules.most_doublings));
+  if (job.attempt_seconds < std::ldexp(rules.after_seconds, doublings)) return false;
+  // Not even a plan that takes no time at all would pay for the restart.
+  const double most = SecondsSaved(job, std::numeric_limits<double>::infinity());
+  return most >= rules.least_payback * RestartSeconds(job, rules);
+}
+
+std::optional<Growth> FindGrowth(const RunningJob& job, const ClusterProfile& cluster,
+                                 const FreeMap& free, const GrowthRules& rules,
+                                 const PlanFunction& plan) {
+  if (!MayGrow(job, rules)) return std::nullopt;
+  const Plan& present = *job.plan;
+  const ClusterProfile part = FreePart(cluster, free);
+  if (OfferedCompute(present, part) <= ComputeOf(present)) return std::nullopt;
+  const JobSpec spec = WithDevice(*job.spec, &present, cluster);
+  Result<Plan> better = BetterPlan(spec, present, job.history.ran_out_of_memory, part, plan);
+  if (!better.ok() || ComputeOf(*better) <= ComputeOf(present)) return std::nullopt;
+  const double before = present.prediction.step_seconds, after = better->prediction.step_seconds;
+  if (before <= 0 || after <= 0 || before < rules.least_gain * after) return std::nullopt;
+  if (SecondsSaved(job, before / after) < rules.least_payback * RestartSeconds(job, rules)) {
+    return std::nullopt;
+  }
+  std::string why = Words(present, *better, before / after);
+  return Growth{*std::move(better), std::move(why)};
+}
+
+}  // namespace weft::coordinator
