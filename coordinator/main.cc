@@ -38,6 +38,7 @@ struct Options {
   std::vector<std::string> data_roots;
   double lease_seconds = 10;
   double heartbeat_seconds = 2;
+  double grow_after_seconds = GrowthRules().after_seconds;
 };
 
 int ExitCodeOf(const Status& status) {
@@ -142,6 +143,7 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.lease = std::chrono::nanoseconds(std::llround(options.lease_seconds * 1e9));
   service_options.heartbeat =
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
+  service_options.growth.after_seconds = options.grow_after_seconds;
   Service service(*store, Clock::System(), planner::PlanJob, metrics, service_options);
   WEFT_RETURN_IF_ERROR(service.Start());
   std::unique_ptr<prometheus::Exposer> exposer;
@@ -206,6 +208,12 @@ int Main(int argc, char** argv) {
   app.add_option("--heartbeat-seconds", options.heartbeat_seconds, "How often workers report")
       ->envname("WEFT_COORDINATOR_HEARTBEAT_SECONDS")
       ->check(CLI::Range(0.05, 600.0))
+      ->capture_default_str();
+  app.add_option("--grow-after-seconds", options.grow_after_seconds,
+                 "A job runs, and a new worker stays, so long before the job gets more ranks; 0: "
+                 "no running job does")
+      ->envname("WEFT_COORDINATOR_GROW_AFTER_SECONDS")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -53,6 +53,11 @@ Metrics::Metrics()
                        .Name("weft_coord_job_transitions_total")
                        .Help("Changes of state of jobs.")
                        .Register(*registry_)),
+      replanned_(BuildCounter()
+                     .Name("weft_coord_jobs_replanned_total")
+                     .Help("Running jobs stopped at a checkpoint to go on with more ranks.")
+                     .Register(*registry_)
+                     .Add({})),
       pending_(BuildGauge()
                    .Name("weft_coord_pending_jobs")
                    .Help("Queued jobs, by what they wait for.")

@@ -23,6 +23,8 @@ class Metrics {
   void JobSubmitted() { submitted_.Increment(); }
   void JobMoved(JobState from, JobState to);
   void JobFinished(JobState outcome, Reason reason);
+  /// Stopped at a checkpoint to go on by another plan.
+  void JobReplanned() { replanned_.Increment(); }
   void SetPending(Reason reason, int64_t count);
   void QueueWaited(double seconds) { queue_wait_.Observe(seconds); }
   void ScheduleCycle(double seconds) { schedule_cycle_.Observe(seconds); }
@@ -50,6 +52,7 @@ class Metrics {
   prometheus::Counter& submitted_;
   prometheus::Family<prometheus::Counter>& finished_;
   prometheus::Family<prometheus::Counter>& transitions_;
+  prometheus::Counter& replanned_;
   prometheus::Family<prometheus::Gauge>& pending_;
   prometheus::Histogram& queue_wait_;
   prometheus::Histogram& schedule_cycle_;

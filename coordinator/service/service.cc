@@ -61,6 +61,7 @@ Status Service::Start() {
   }
   CountWorkers();
   ArmLeaseTimer();
+  LookAtGrowthLater();
   metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
   if (!live_.empty()) {
     WEFT_LOG_INFO << live_.size() << " unfinished jobs loaded, " << placed_.size()
@@ -93,6 +94,9 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job_id));
   live->progress = live->current.job.progress;
   if (attempts.size() > 1) live->current.previous_reason = attempts[attempts.size() - 2].reason;
+  for (const AttemptRecord& attempt : attempts) {
+    if (attempt.ended_at) live->history.Add(attempt);
+  }
   if (!attempts.empty()) {
     live->current.attempt = std::move(attempts.back());
     for (const ShareRecord& share : live->current.attempt->shares) {
@@ -193,7 +197,11 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
         live.shares[share.worker_id].expected_from = clock_.Monotonic();
       }
       live.dispatched_at = clock_.Monotonic();
+      live.steps = StepTimer();
+      live.next_plan.reset();
+      live.planned.reset();
     }
+    if (attempt.ended_at) live.history.Add(attempt);
     live.current.attempt = attempt;
     SetPlaced(attempt);
     if (attempt.ended_at) rendezvous_.Drop(job_id, attempt.epoch);
@@ -236,6 +244,13 @@ void Service::ShowMove(LiveJob& live, JobState from) {
       (from != JobState::kRecovering && job.state == JobState::kQueued && live.current.attempt)) {
     live.interrupted_at = clock_.Monotonic();
     live.interrupted_by = job.reason;
+  }
+  if (job.state == JobState::kRunning && live.current.attempt) {
+    const double seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
+    live.start_seconds = std::max({0.0, seconds, live.start_seconds.value_or(0)});
+  }
+  if (job.state == JobState::kRecovering && job.reason == Reason::kReplanned) {
+    metrics_.JobReplanned();
   }
   if (job.state == JobState::kRunning && live.interrupted_at) {
     metrics_.Recovered(live.interrupted_by, Seconds(clock_.Monotonic() - *live.interrupted_at));

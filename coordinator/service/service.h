@@ -14,11 +14,13 @@
 #include "common/clock.h"
 #include "coordinator/membership/lease_table.h"
 #include "coordinator/recovery/job_logic.h"
+#include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/service/event_loop.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/notifier.h"
 #include "coordinator/service/rendezvous.h"
+#include "coordinator/service/step_timer.h"
 #include "coordinator/service/worker_link.h"
 #include "coordinator/store/store.h"
 
@@ -29,6 +31,7 @@ struct ServiceOptions {
   std::vector<std::string> data_roots;  ///< Files of jobs must be below one; empty: anywhere.
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
   std::chrono::nanoseconds heartbeat = std::chrono::seconds(2);
+  GrowthRules growth;
 
   /// Past the lease, until ranks of a lost worker are surely gone.
   std::chrono::nanoseconds Margin() const { return lease / 5; }
@@ -159,6 +162,12 @@ class Service {
     std::optional<Duration> dispatched_at;      ///< Until the first answer.
     std::optional<Duration> interrupted_at;     ///< Until it trains again.
     Reason interrupted_by = Reason::kNone;
+    GrowthHistory history;                ///< Of the attempts that have ended.
+    StepTimer steps;                      ///< Of the newest attempt.
+    std::optional<double> start_seconds;  ///< The longest from dispatch to training.
+    std::optional<Plan> next_plan;        ///< For which it was stopped.
+    /// What was planned last to see whether it should grow, and for what.
+    std::optional<std::pair<ClusterProfile, Result<PlanReport>>> planned;
   };
 
   struct Session {
@@ -170,6 +179,7 @@ class Service {
     bool stale_ranks = false;  ///< Runs ranks of attempts that are over; takes no others.
     bool draining = false;     ///< Ends soon; takes no others.
     Duration registered_at{0};
+    Duration steady_from{0};  ///< Neither lost nor started anew since.
     Duration heard_at{0};
     double last_heartbeat_at = 0;
   };
@@ -229,9 +239,17 @@ class Service {
   // service_schedule.cc: starting attempts. On the loop.
   void ScheduleSoon();
   void RunSchedule();
-  SchedulerSnapshot TakeSnapshot();
+  /// Without what `apart` holds, if that is a job.
+  SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
   Result<PlanReport> TimedPlan(const JobSpec& spec, const ClusterProfile& cluster);
   void Deliver(const IntentRecord& intent);
+
+  // service_growth.cc: running jobs that get more machines. On the loop.
+  void LookAtGrowthLater();
+  void LookAtGrowth();
+  /// Whether the job is being stopped for a better plan now.
+  bool Grow(const std::string& job_id);
+  bool HasAllWorkers(const Plan& plan) const;
 
   Store& store_;
   const Clock& clock_;
@@ -251,7 +269,8 @@ class Service {
   std::map<int64_t, ProfileCall> profiles_;  ///< By request id.
   int64_t next_profile_ = 1;
   bool schedule_pending_ = false;
-  bool settling_ = false;  ///< Just started: workers are still coming back.
+  bool settling_ = false;     ///< Just started: workers are still coming back.
+  bool queue_waits_ = false;  ///< For workers that others hold, or to be started.
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
   int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.

@@ -25,7 +25,7 @@ void Service::ScheduleSoon() {
   });
 }
 
-SchedulerSnapshot Service::TakeSnapshot() {
+SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   SchedulerSnapshot snapshot;
   for (const auto& [id, session] : sessions_) {
     if (!session.link || session.lost || session.draining || !leases_.IsValid(id)) continue;
@@ -46,13 +46,15 @@ SchedulerSnapshot Service::TakeSnapshot() {
   for (const auto& [worker_id, jobs] : placed_) {
     for (const std::string& job_id : jobs) {
       auto it = live_.find(job_id);
-      if (it == live_.end() || !counted.insert(job_id).second) continue;
+      if (it == live_.end() || job_id == apart || !counted.insert(job_id).second) continue;
       const AttemptRecord& attempt = *it->second->current.attempt;
+      // Nobody takes the place of a job that stops to go on with more.
+      const bool keeps = attempt.reason == Reason::kReplanned;
       Plan held = attempt.plan;
       held.rank_workers.clear();
       held.rank_devices.clear();
       for (const ShareRecord& share : attempt.shares) {
-        if (IsGone(share.state)) continue;
+        if (IsGone(share.state) && !keeps) continue;
         for (int64_t rank : share.ranks) {
           held.rank_workers.push_back(share.worker_id);
           if (rank < std::ssize(attempt.plan.rank_devices)) {
@@ -70,7 +72,9 @@ SchedulerSnapshot Service::TakeSnapshot() {
     if (snapshot.queue.size() >= kLongestLook) break;
     const std::optional<AttemptRecord>& last = live.current.attempt;
     snapshot.queue.push_back({job_id, &live.current.job.spec, last ? &last->plan : nullptr,
-                              last && last->reason == Reason::kOutOfMemory});
+                              last && last->reason == Reason::kOutOfMemory,
+                              live.history.ran_out_of_memory, live.history.replanned,
+                              live.next_plan ? &*live.next_plan : nullptr});
   }
   return snapshot;
 }
@@ -85,6 +89,7 @@ Result<PlanReport> Service::TimedPlan(const JobSpec& spec, const ClusterProfile&
 }
 
 void Service::RunSchedule() {
+  queue_waits_ = false;
   if (queue_.empty()) {
     metrics_.SetPending(Reason::kWaitingForWorkers, 0);
     metrics_.SetPending(Reason::kWaitingForCapacity, 0);
@@ -126,6 +131,7 @@ void Service::RunSchedule() {
   }
   metrics_.SetPending(Reason::kWaitingForWorkers, for_workers);
   metrics_.SetPending(Reason::kWaitingForCapacity, for_capacity);
+  queue_waits_ = for_capacity > 0 || !decisions.starts.empty();
 }
 
 void Service::Deliver(const IntentRecord& intent) {

@@ -3,160 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <future>
 
 #include "common/env.h"
 #include "common/failpoint.h"
 #include "common/formats/huggingface.h"
-#include "common/version.h"
-#include "coordinator/store/sqlite_store.h"
+#include "coordinator/service/testing.h"
 
 namespace weft::coordinator {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-/// Writes down what it is told, as words.
-class FakeLink : public WorkerLink {
- public:
-  void SendRegistered(double, double, const std::vector<AttemptKey>& adopted) override {
-    Note("registered " + std::to_string(adopted.size()));
-  }
-  void Refuse(const std::string& why) override { Note("refused " + why); }
-  void AckHeartbeat(int64_t sequence) override { Note("heartbeat " + std::to_string(sequence)); }
-  void Start(const StartOrder& order) override {
-    Note("start " + order.job_id + " " + std::to_string(order.epoch));
-  }
-  void Stop(const std::string& job, int64_t epoch, bool graceful) override {
-    Note("stop " + job + " " + std::to_string(epoch) + (graceful ? " gracefully" : ""));
-  }
-  void AckReport(const std::string& job, int64_t epoch, ShareEvent) override {
-    Note("ack " + job + " " + std::to_string(epoch));
-  }
-  void AckLogs(const std::string&, int64_t, int64_t position) override {
-    Note("logs " + std::to_string(position));
-  }
-  void ReplyStore(int64_t, const Result<std::string>&) override { Note("store"); }
-  void Profile(int64_t request_id, const AttemptKey& attempt, int64_t steps) override {
-    Note("profile " + std::to_string(request_id) + " " + attempt.job_id + " " +
-         std::to_string(attempt.epoch) + " " + std::to_string(steps));
-  }
-  void Close() override { Note("closed"); }
-
-  /// Waits (real time) until a note begins so; whether it came.
-  bool Saw(const std::string& beginning, milliseconds timeout = seconds(5)) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, timeout, [&] {
-      return std::any_of(notes_.begin(), notes_.end(),
-                         [&](const auto& note) { return note.rfind(beginning, 0) == 0; });
-    });
-  }
-
- private:
-  void Note(const std::string& note) {
-    std::lock_guard lock(mutex_);
-    notes_.push_back(note);
-    changed_.notify_all();
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> notes_;
-};
-
-Result<PlanReport> OneRankEach(const JobSpec& spec, const ClusterProfile& cluster) {
-  Plan plan;
-  const int64_t limit = spec.resources.memory_per_rank_bytes;
-  plan.prediction.memory_per_rank.activations_bytes = limit > 0 ? limit : 2000;
-  if (spec.resources.device == "cuda") plan.device = "cuda";
-  for (const auto& worker : cluster.workers) {
-    if (plan.device == "cuda" && worker.devices.empty()) continue;
-    if (std::ssize(plan.rank_workers) < spec.resources.ranks) {
-      plan.rank_workers.push_back(worker.worker_id);
-      if (plan.device == "cuda") plan.rank_devices.push_back(worker.devices[0].index);
-    }
-  }
-  plan.mesh.data = spec.resources.ranks;
-  bool fits = std::ssize(plan.rank_workers) == spec.resources.ranks;
-  PlanReport report;
-  report.candidates.push_back({plan, fits, fits, "too few workers"});
-  return report;
-}
-
-class ServiceTest : public testing::Test {
- protected:
-  void SetUp() override {
-    SqliteOptions sqlite;
-    sqlite.path = ":memory:";
-    store_ = std::move(*SqliteStore::Open(sqlite));
-    service_ = std::make_unique<Service>(*store_, clock_, OneRankEach, metrics_, ServiceOptions{});
-    ASSERT_TRUE(service_->Start().ok());
-  }
-  void TearDown() override {
-    ASSERT_TRUE(SetFailpoints("").ok());
-    service_.reset();
-  }
-  /// With so many GPUs.
-  std::shared_ptr<FakeLink> Attach(const std::string& id, int gpus = 0) {
-    auto link = std::make_shared<FakeLink>();
-    WorkerHello hello;
-    hello.worker_id = id;
-    hello.incarnation = "i";
-    hello.version = kVersion;
-    hello.api_level = kApiLevel;
-    hello.profile.cores = 1;
-    hello.profile.memory_limit_bytes = 1 << 30;
-    for (int index = 0; index < gpus; ++index) {
-      hello.profile.device = "cuda";
-      hello.profile.devices.emplace_back().index = index;
-      hello.profile.devices.back().memory_limit_bytes = 1 << 30;
-    }
-    service_->Attach(link, hello);
-    EXPECT_TRUE(link->Saw("registered"));
-    return link;
-  }
-  Result<SubmitResult> Submit(int64_t ranks, const std::string& import_path = "") {
-    JobSpec spec;
-    spec.name = "job";
-    spec.data.train = {"/data/a"};
-    spec.resources.ranks = ranks;
-    spec.model.import_path = spec.data.tokenizer.path = import_path;
-    std::promise<Result<SubmitResult>> promise;
-    service_->Submit(spec, "request-" + std::to_string(++requests_),
-                     [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });
-    return promise.get_future().get();
-  }
-  /// Moves the clock, with the given workers sending heartbeats every second.
-  void Pass(int duration, const std::vector<std::shared_ptr<FakeLink>>& alive,
-            const std::vector<RunningAttempt>& running = {}) {
-    for (int i = 0; i < duration; ++i) {
-      clock_.Advance(seconds(1));
-      for (const auto& link : alive) {
-        int64_t sequence = ++heartbeats_;
-        service_->Heartbeat(link, sequence, running, false);
-        ASSERT_TRUE(link->Saw("heartbeat " + std::to_string(sequence)));
-      }
-      service_->Wake();
-    }
-  }
-  JobState AwaitState(const std::string& id, JobState state) {
-    JobState now = service_->Get(id)->job.state;
-    for (int i = 0; i < 1000 && now != state; ++i) {
-      std::this_thread::sleep_for(milliseconds(1));
-      now = service_->Get(id)->job.state;
-    }
-    return now;
-  }
-
-  ManualClock clock_;
-  Metrics metrics_;
-  std::unique_ptr<SqliteStore> store_;
-  std::unique_ptr<Service> service_;
-  int requests_ = 0;
-  int64_t heartbeats_ = 0;
-};
 
 TEST_F(ServiceTest, AProfileGoesToTheWorkerOfRankZeroOfARunningJob) {
   auto a = Attach("a");

@@ -81,6 +81,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     }
     std::unique_lock lock(view_mutex_);
     Session& session = sessions_[id];
+    if (session.lost || session.incarnation != hello.incarnation) session.steady_from = now;
     session.link = link;
     link_workers_[link.get()] = id;
     session.incarnation = hello.incarnation;
@@ -153,7 +154,8 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     LiveJob& live = *it->second;
     live.shares[worker_id].listed_at = clock_.Monotonic();
     JobState state = live.current.job.state;
-    if (adopted != nullptr && state != JobState::kRecovering) {
+    const bool saves = live.current.attempt->reason == Reason::kReplanned;
+    if (adopted != nullptr && (state != JobState::kRecovering || saves)) {
       adopted->push_back({item.job_id, item.epoch});
     }
     if (share->state == ShareState::kDispatched) {
@@ -169,6 +171,7 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     if (item.progress.step > 0 && (share->ranks.empty() || share->ranks.front() == 0 ||
                                    item.progress.step > live.progress.step)) {
       live.progress = item.progress;
+      live.steps.See(item.progress.step, clock_.Monotonic());
       AttemptRecord& attempt = *live.current.attempt;
       if (!attempt.first_step) attempt.first_step = item.progress.step;
       SetOverlay(item.job_id, [&](Overlay& overlay) { overlay.progress = item.progress; });
@@ -230,6 +233,7 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
       std::lock_guard lock(view_mutex_);
       session->heard_at = clock_.Monotonic();
       session->last_heartbeat_at = clock_.UnixSeconds();
+      if (session->lost) session->steady_from = session->heard_at;
       session->lost = false;
     }
     leases_.Renew(id);

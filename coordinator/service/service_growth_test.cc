@@ -1,0 +1,236 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/service/testing.h"
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using Links = std::vector<std::shared_ptr<FakeLink>>;
+
+/// Jobs of 1000 steps that take a second each; growth is looked at every ten seconds, after 120.
+class GrowthTest : public ServiceTest {
+ protected:
+  /// Submits a job, which starts on the workers that are there, on all when `ranks` is 0.
+  std::string Start(int64_t ranks, const Links& on, int start_seconds = 0) {
+    const std::string id = Submit(ranks)->view.job.id;
+    for (const auto& link : on) EXPECT_TRUE(link->Saw("start " + id + " 1"));
+    for (int i = 0; i < start_seconds; ++i) Pass(1, on, {{id, 1, {}}});
+    for (const auto& link : on) {
+      service_->Report(link, id, {"", 1, ShareEvent::kTraining, Reason::kNone, "", ""});
+      EXPECT_TRUE(link->Saw("ack " + id));
+    }
+    EXPECT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+    return id;
+  }
+  RunningAttempt Running(const std::string& id, int64_t epoch) {
+    RunningAttempt running{id, epoch, {}};
+    running.progress.step = ++step_;
+    running.progress.checkpoint_step = 1;
+    return running;
+  }
+  /// So many seconds, and steps of the job, whose ranks are on `training`.
+  void Train(int duration, const std::string& id, int64_t epoch, const Links& training,
+             const Links& idle = {}) {
+    for (int i = 0; i < duration; ++i) {
+      clock_.Advance(seconds(1));
+      const RunningAttempt running = Running(id, epoch);
+      for (const Links* links : {&training, &idle}) {
+        for (const auto& link : *links) {
+          const int64_t sequence = ++heartbeats_;
+          std::vector<RunningAttempt> list;
+          if (links == &training) list.push_back(running);
+          service_->Heartbeat(link, sequence, list, false);
+          ASSERT_TRUE(link->Saw("heartbeat " + std::to_string(sequence)));
+        }
+      }
+      service_->Wake();
+    }
+  }
+  /// Whether the ranks of attempt 1 were told to save and stop.
+  static bool Stopped(const std::shared_ptr<FakeLink>& link, const std::string& id,
+                      milliseconds patience = seconds(5)) {
+    return link->Saw("stop " + id + " 1 gracefully", patience);
+  }
+  static bool StoppedByNow(const std::shared_ptr<FakeLink>& link, const std::string& id) {
+    return Stopped(link, id, milliseconds(20));
+  }
+
+  int64_t step_ = 0;
+};
+
+TEST_F(GrowthTest, AJobTakesAWorkerThatStaysAndLosesNothing) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  Train(60, id, 1, {a});
+  auto b = Attach("b");
+  Train(119, id, 1, {a}, {b});
+  EXPECT_FALSE(StoppedByNow(a, id));
+  Train(11, id, 1, {a}, {b});
+  ASSERT_TRUE(Stopped(a, id));
+  EXPECT_EQ(AwaitState(id, JobState::kRecovering), JobState::kRecovering);
+  EXPECT_EQ(service_->Get(id)->job.reason, Reason::kReplanned);
+  Train(30, id, 1, {a}, {b});  // it saves, or trains to its outer step
+  EXPECT_FALSE(a->Saw("stop " + id + " 1", milliseconds(1)) &&
+               a->Saw("start " + id + " 2", milliseconds(1)));
+  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  ASSERT_TRUE(b->Saw("start " + id + " 2"));
+  const JobView view = *service_->Get(id);
+  EXPECT_EQ(view.attempts[0].reason, Reason::kReplanned);
+  EXPECT_EQ(view.attempts[0].message, "1 to 2 ranks: 2.0 times as fast by the plan");
+  EXPECT_THAT(view.attempts[1].plan.rank_workers, ElementsAre("a", "b"));
+  const std::vector<EventRecord> events = *store_->ListEvents(id);
+  EXPECT_TRUE(std::any_of(events.begin(), events.end(), [](const EventRecord& event) {
+    return event.kind == "replan" && event.text == "1 to 2 ranks: 2.0 times as fast by the plan";
+  }));
+}
+
+TEST_F(GrowthTest, AWorkerThatComesAndGoesIsNotTaken) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  std::shared_ptr<FakeLink> b;
+  for (int i = 0; i < 5; ++i) {
+    b = Attach("b", 0, {}, "process " + std::to_string(i));
+    Train(100, id, 1, {a}, {b});
+    service_->Detach(b);
+    Train(2, id, 1, {a});
+  }
+  EXPECT_FALSE(StoppedByNow(a, id));
+  // One that loses only its connection stays.
+  b = Attach("b", 0, {}, "process 4");
+  Train(40, id, 1, {a}, {b});
+  EXPECT_TRUE(Stopped(a, id));
+}
+
+TEST_F(GrowthTest, JobsThatWaitComeFirst) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  const std::string wide = Submit(2)->view.job.id;  // wants both workers
+  auto b = Attach("b");
+  Train(300, id, 1, {a}, {b});
+  EXPECT_FALSE(StoppedByNow(a, id));
+  EXPECT_EQ(service_->Get(wide)->job.reason, Reason::kWaitingForCapacity);
+  service_->Cancel(wide, [](const Result<JobView>&) {});
+  EXPECT_EQ(AwaitState(wide, JobState::kCancelled), JobState::kCancelled);
+  Train(11, id, 1, {a}, {b});
+  EXPECT_TRUE(Stopped(a, id));
+}
+
+TEST_F(GrowthTest, AJobThatNoWorkerCanRunHoldsNobodyBack) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  ASSERT_TRUE(Submit(8).ok());
+  auto b = Attach("b");
+  Train(140, id, 1, {a}, {b});
+  EXPECT_TRUE(Stopped(a, id));
+}
+
+TEST_F(GrowthTest, AJobSubmittedMeanwhileTakesTheFreeWorkerButNotThePlace) {
+  auto a = Attach("a");
+  auto b = Attach("b");
+  const std::string id = Start(0, {a, b});
+  auto c = Attach("c");
+  Train(140, id, 1, {a, b}, {c});
+  ASSERT_TRUE(Stopped(a, id));
+  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("ack " + id));
+  const std::string other = Submit(1)->view.job.id;
+  ASSERT_TRUE(c->Saw("start " + other + " 1"));
+  service_->Report(b, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  ASSERT_TRUE(b->Saw("start " + id + " 2"));
+}
+
+TEST_F(GrowthTest, AJobThatSaysItsRanksStaysAsItIs) {
+  auto a = Attach("a");
+  const std::string id = Start(1, {a});
+  auto b = Attach("b");
+  Train(300, id, 1, {a}, {b});
+  EXPECT_FALSE(StoppedByNow(a, id));
+}
+
+TEST_F(GrowthTest, NotWhenItIsAboutToEnd) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a}, 5);
+  step_ = 900;  // a start takes 5 s: 100 steps at twice the speed save 50 s, 20 steps 10 s
+  auto b = Attach("b");
+  Train(60, id, 1, {a}, {b});
+  Train(39, id, 1, {a}, {b});
+  EXPECT_FALSE(StoppedByNow(a, id));
+}
+
+TEST_F(GrowthTest, NotWhileItIsRecordedOrItsWorkerDrains) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  auto b = Attach("b");
+  Train(110, id, 1, {a}, {b});
+  std::promise<Result<JobProfile>> profile;
+  service_->Profile(id, 3, [&](Result<JobProfile> p) { profile.set_value(std::move(p)); });
+  ASSERT_TRUE(a->Saw("profile 1"));
+  Train(30, id, 1, {a}, {b});
+  EXPECT_FALSE(StoppedByNow(a, id));
+  service_->Heartbeat(a, ++heartbeats_, {Running(id, 1)}, /*draining=*/true);
+  service_->ReportProfile(a, 1, std::string("{}"));
+  EXPECT_TRUE(profile.get_future().get().ok());
+  for (int i = 0; i < 12; ++i) {
+    clock_.Advance(seconds(1));
+    service_->Heartbeat(a, ++heartbeats_, {Running(id, 1)}, /*draining=*/true);
+    service_->Heartbeat(b, ++heartbeats_, {}, false);
+    ASSERT_TRUE(b->Saw("heartbeat " + std::to_string(heartbeats_)));
+  }
+  EXPECT_FALSE(StoppedByNow(a, id));
+  Train(11, id, 1, {a}, {b});
+  EXPECT_TRUE(Stopped(a, id));
+}
+
+TEST_F(GrowthTest, ACoordinatorKilledAfterItDecidedLetsTheRanksSaveAndGoesOnOnce) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  auto b = Attach("b");
+  Train(140, id, 1, {a}, {b});
+  ASSERT_TRUE(Stopped(a, id));
+  EXPECT_EQ(AwaitState(id, JobState::kRecovering), JobState::kRecovering);
+  StartService();
+  // The ranks are not killed for being unknown, and are told again.
+  a = Attach("a", 0, {Running(id, 1)});
+  EXPECT_TRUE(a->Saw("registered 1"));
+  EXPECT_TRUE(Stopped(a, id));
+  b = Attach("b");
+  Train(5, id, 1, {a}, {b});
+  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  ASSERT_TRUE(b->Saw("start " + id + " 2"));
+  EXPECT_EQ(service_->Get(id)->attempts.size(), 2u);
+  EXPECT_EQ(service_->Get(id)->attempts[0].reason, Reason::kReplanned);
+}
+
+TEST_F(GrowthTest, WithoutTheNewWorkerItGoesOnAsBefore) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  auto b = Attach("b");
+  Train(140, id, 1, {a}, {b});
+  ASSERT_TRUE(Stopped(a, id));
+  service_->Detach(b);
+  service_->Report(a, id, {"", 1, ShareEvent::kStopped, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("start " + id + " 2"));
+  EXPECT_THAT(service_->Get(id)->attempts[1].plan.rank_workers, ElementsAre("a"));
+}
+
+TEST_F(GrowthTest, WhatCannotBeStoredStopsNobody) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  auto b = Attach("b");
+  Train(115, id, 1, {a}, {b});
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  Train(30, id, 1, {a}, {b});
+  EXPECT_FALSE(StoppedByNow(a, id));
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning);
+  ASSERT_TRUE(SetFailpoints("").ok());
+  Train(11, id, 1, {a}, {b});
+  EXPECT_TRUE(Stopped(a, id));
+}
+
+}  // namespace
+}  // namespace weft::coordinator
