@@ -6,10 +6,8 @@
 #include <fstream>
 #include <functional>
 #include <set>
-#include <sstream>
 
 #include "common/env.h"
-#include "common/json.h"
 #include "common/version.h"
 #include "tests/framework/cluster.h"
 #include "weft/v1/worker.grpc.pb.h"
@@ -20,17 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-std::vector<double> Losses(const std::string& curve) {
-  std::vector<double> losses;
-  std::istringstream lines(curve);
-  for (std::string line; std::getline(lines, line);) {
-    auto json = ParseJson(line);
-    EXPECT_TRUE(json.ok()) << line;
-    losses.push_back(json->at("loss").get<double>());
-  }
-  return losses;
-}
 
 TEST(Jobs, SucceedOnTwoWorkersAndTellEverything) {
   Cluster cluster({.cores = 1});  // so that two ranks need both
@@ -51,7 +38,7 @@ TEST(Jobs, SucceedOnTwoWorkersAndTellEverything) {
   EXPECT_TRUE(job.progress().has_validation_loss());
   EXPECT_THAT(job.summary_json(), HasSubstr("\"steps\":40"));
 
-  std::vector<double> losses = Losses(cluster.LossCurve(id));
+  std::vector<double> losses = cluster.Losses(id);
   ASSERT_EQ(losses.size(), 40u);
   EXPECT_NEAR(losses.front(), std::log(320), 0.5) << "a fresh model knows nothing";
   EXPECT_LT(losses.back(), 0.8 * losses.front());
@@ -94,24 +81,13 @@ TEST(Jobs, HaveTheSameLossCurveOnOneTwoAndFourRanks) {
     v1::JobSpec spec = cluster.TinyJob("ranks-" + std::to_string(ranks), 20, ranks);
     std::string id = cluster.Submit(spec);
     cluster.Await(id, v1::SUCCEEDED);
-    std::vector<double> losses = Losses(cluster.LossCurve(id));
+    std::vector<double> losses = cluster.Losses(id);
     ASSERT_EQ(losses.size(), 20u) << ranks;
     if (reference.empty()) reference = losses;
     for (size_t i = 0; i < losses.size(); ++i) {
       EXPECT_NEAR(losses[i], reference[i], 1e-5) << ranks << " ranks, step " << i + 1;
     }
   }
-}
-
-/// A job that leaves the number of its ranks open; large enough that four are faster than two.
-v1::JobSpec OpenJob(const Cluster& cluster, const std::string& name, int64_t steps) {
-  v1::JobSpec spec = cluster.TinyJob(name, steps, 0);
-  spec.mutable_model()->set_layers(4);
-  spec.mutable_model()->set_width(128);
-  spec.mutable_model()->set_context(64);
-  spec.mutable_train()->set_global_batch(16);
-  spec.mutable_checkpoint()->set_every_steps(4);
-  return spec;
 }
 
 TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
@@ -135,7 +111,7 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
   for (const auto& [name, mesh, replica] : cases) {
     SCOPED_TRACE(name);
     Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});
-    v1::JobSpec spec = OpenJob(cluster, name, kSteps);
+    v1::JobSpec spec = cluster.OpenJob(name, kSteps);
     mesh(*spec.mutable_resources());
     const std::string id = cluster.Submit(spec);
     cluster.AwaitStep(id, 6);
@@ -148,12 +124,11 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
     EXPECT_EQ(ranks_after % replica, 0) << ranks_after;
     EXPECT_GT(job.attempts(1).first_step(), 0) << "from a checkpoint";
     // The same sequences in the same steps, whoever computes them: as one rank alone does it.
-    v1::JobSpec alone = OpenJob(cluster, std::string(name) + "-alone", kSteps);
+    v1::JobSpec alone = cluster.OpenJob(std::string(name) + "-alone", kSteps);
     alone.mutable_resources()->set_ranks(1);
     const std::string reference = cluster.Submit(alone);
     cluster.Await(reference, v1::SUCCEEDED);
-    const std::vector<double> losses = Losses(cluster.LossCurve(id)),
-                              expected = Losses(cluster.LossCurve(reference));
+    const std::vector<double> losses = cluster.Losses(id), expected = cluster.Losses(reference);
     ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
     ASSERT_EQ(expected.size(), losses.size());
     for (size_t i = 0; i < losses.size(); ++i) {
@@ -165,7 +140,7 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
 TEST(Jobs, WithLocalStepsGoOnFromTheOuterStepWhenAWorkerIsLostForGood) {
   constexpr int64_t kSteps = 24;
   Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});
-  v1::JobSpec spec = OpenJob(cluster, "local-steps", kSteps);
+  v1::JobSpec spec = cluster.OpenJob("local-steps", kSteps);
   spec.mutable_train()->set_local_steps(3);
   const std::string id = cluster.Submit(spec);
   cluster.AwaitStep(id, 12);
@@ -176,7 +151,7 @@ TEST(Jobs, WithLocalStepsGoOnFromTheOuterStepWhenAWorkerIsLostForGood) {
   const int64_t first_step = job.attempts(1).first_step();  // the one after the checkpoint's
   EXPECT_GT(first_step, 1) << "from a checkpoint";
   EXPECT_EQ((first_step - 1) % 3, 0) << "of an outer step";
-  const std::vector<double> losses = Losses(cluster.LossCurve(id));
+  const std::vector<double> losses = cluster.Losses(id);
   ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
   EXPECT_LT(losses.back(), losses.front());
 }

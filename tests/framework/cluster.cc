@@ -214,6 +214,16 @@ v1::JobSpec Cluster::TinyJob(const std::string& name, int64_t steps, int64_t ran
   return spec;
 }
 
+v1::JobSpec Cluster::OpenJob(const std::string& name, int64_t steps) const {
+  v1::JobSpec spec = TinyJob(name, steps, 0);
+  spec.mutable_model()->set_layers(4);
+  spec.mutable_model()->set_width(128);
+  spec.mutable_model()->set_context(64);
+  spec.mutable_train()->set_global_batch(16);
+  spec.mutable_checkpoint()->set_every_steps(4);
+  return spec;
+}
+
 grpc::Status Cluster::TrySubmit(const v1::JobSpec& spec, const std::string& request_id,
                                 v1::SubmitJobResponse* response) {
   grpc::ClientContext context;
@@ -301,6 +311,17 @@ std::vector<v1::Checkpoint> Cluster::Checkpoints(const std::string& job_id) {
 
 std::string Cluster::LossCurve(const std::string& job_id) const {
   return ReadText(RunDir(job_id) + "/loss.jsonl");
+}
+
+std::vector<double> Cluster::Losses(const std::string& job_id) const {
+  std::vector<double> losses;
+  std::istringstream lines(LossCurve(job_id));
+  for (std::string line; std::getline(lines, line);) {
+    auto json = ParseJson(line);
+    EXPECT_TRUE(json.ok()) << line;
+    if (json.ok()) losses.push_back(json->at("loss").get<double>());
+  }
+  return losses;
 }
 
 std::string Cluster::CoordinatorMetrics() const {

@@ -51,6 +51,9 @@ class Cluster {
   // Jobs.
   /// A few-second job on text that the cluster made: 2 ranks, fp32, a checkpoint every 5 steps.
   v1::JobSpec TinyJob(const std::string& name, int64_t steps = 40, int64_t ranks = 2) const;
+  /// The same for ranks whose number the planner chooses; large enough that four are faster than
+  /// two, with a checkpoint every 4 steps.
+  v1::JobSpec OpenJob(const std::string& name, int64_t steps) const;
   /// Retries while the coordinator is away, with the same request id; the job's id.
   std::string Submit(const v1::JobSpec& spec);
   grpc::Status TrySubmit(const v1::JobSpec& spec, const std::string& request_id,
@@ -66,6 +69,8 @@ class Cluster {
   std::vector<v1::Checkpoint> Checkpoints(const std::string& job_id);
   /// The loss curve: loss.jsonl, byte for byte.
   std::string LossCurve(const std::string& job_id) const;
+  /// The losses in it, step by step.
+  std::vector<double> Losses(const std::string& job_id) const;
   v1::Coordinator::Stub& api() { return *api_; }
 
   // Places.
