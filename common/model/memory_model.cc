@@ -1,6 +1,7 @@
 #include "common/model/memory_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/model/gradient_bytes.h"
 #include "common/model/model_counts.h"
@@ -118,12 +119,14 @@ int64_t HeadActivations(const MemoryInputs& inputs, const Sizes& size) {
 RematPlan PlanOfBlocks(const MemoryInputs& inputs) {
   if (!inputs.remat.empty()) return inputs.remat;
   const int64_t layers = inputs.shape.spec.layers;
-  return RematOfPolicies(BlockPolicies(layers, inputs.recomputed_blocks, inputs.attention_blocks),
-                         layers, inputs.recompute_segment);
+  RematPlan plan =
+      RematOfPolicies(BlockPolicies(layers, inputs.recomputed_blocks, inputs.attention_blocks),
+                      layers, inputs.recompute_segment);
+  return inputs.offload_activations ? AllOnHost(std::move(plan)) : std::move(plan);
 }
 
 /// Peak of saved tensors and of the results that are alive beside them, in each tier.
-OffloadedPeaks ActivationPeaks(const MemoryInputs& inputs) {
+TierPeaks ActivationPeaks(const MemoryInputs& inputs) {
   const Sizes size(inputs);
   // The embedding; as soon as a block saves it, it counts there.
   StreamBytes start{.stream = size.row};
@@ -134,11 +137,9 @@ OffloadedPeaks ActivationPeaks(const MemoryInputs& inputs) {
   const int64_t tables = (HeadOf(inputs.shape.spec) == "causal_lm" ? 1 : 4) * size.row;
   const int64_t last = inputs.shape.has_head ? HeadActivations(inputs, size) : size.row;
   const BlockBytes block = BlockBytesOf(inputs);
-  OffloadedPeaks peaks;
-  if (inputs.offload_activations) {
-    peaks = PeakOfOffloadedBlocks(PlanOfBlocks(inputs), block, start, last);
-  } else if (!inputs.remat.empty()) {
-    peaks.device = PeakOfBlocks(inputs.remat, block, start, last);
+  TierPeaks peaks;
+  if (inputs.offload_activations || !inputs.remat.empty()) {
+    peaks = PeakOfBlocks(PlanOfBlocks(inputs), block, start, last);
   } else {
     peaks.device =
         PeakOfFirstBlocks(inputs.shape.spec.layers, inputs.recomputed_blocks,
@@ -524,7 +525,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     if (inputs.delayed_update) memory.gradients_bytes *= 2;
     memory.gradients_bytes += inputs.open_gradients;
   }
-  const OffloadedPeaks activations = ActivationPeaks(inputs);
+  const TierPeaks activations = ActivationPeaks(inputs);
   memory.activations_bytes = activations.device + activations.host;
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, activations.device),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
@@ -573,7 +574,7 @@ StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
 }
 
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs) {
-  return inputs.offload_activations ? ActivationPeaks(inputs).host : 0;
+  return ActivationPeaks(inputs).host;
 }
 
 int64_t ProductWorkspaceBytes(std::string_view compute_capability) {

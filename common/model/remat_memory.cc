@@ -1,7 +1,6 @@
 #include "common/model/remat_memory.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 namespace weft {
@@ -38,28 +37,35 @@ class Walk {
     peak_ = std::max(peak_, live.saved + live.stream + live.delta + more);
   }
 
-  // What a step saves is on the device until the next one has run, and again from the backward
-  // pass of the next one on. Returns what leaves.
-  int64_t PassOffloaded(const RematPlan& plan, StreamBytes live, int64_t at_end) {
-    const int64_t below = live.saved;
+  // Of a plan that sends what steps keep to the host. Returns what leaves.
+  int64_t PassBetweenTiers(const RematPlan& plan, StreamBytes live, int64_t at_end) {
+    int64_t away = 0;
     std::vector<int64_t> saved;
-    for (const RematStep& step : plan) {
+    for (size_t i = 0; i < plan.size(); ++i) {
       const int64_t before = live.saved;
-      step.kind == Kind::kSegment ? Preview(step, live) : Run(step, live);
-      if (!saved.empty()) live.saved -= saved.back();
-      saved.push_back(live.saved + (saved.empty() ? 0 : saved.back()) - before);
-    }
-    Reach(live, at_end);
-    for (size_t i = plan.size(); i-- > 0;) {
-      const int64_t next = below + (i > 0 ? saved[i - 1] : 0);
-      Reach({.saved = next + saved[i]}, 0);
-      if (plan[i].kind == Kind::kAttention) {
-        Reach({.saved = next}, b_.entry + b_.attention);
-      } else if (plan[i].kind == Kind::kSegment && Trained(plan[i].end() - 1)) {
-        Pass(plan[i].replay, {.saved = next + saved[i], .input_is_saved = true}, 0);
+      plan[i].kind == Kind::kSegment ? Preview(plan[i], live) : Run(plan[i], live);
+      saved.push_back(live.saved - before);
+      for (size_t k = 0; k < i; ++k) {
+        if (plan[k].sent != static_cast<int64_t>(i)) continue;
+        live.saved -= saved[k];
+        away += saved[k];
       }
     }
-    return std::accumulate(saved.begin(), saved.end() - 1, int64_t{0});
+    Reach(live, at_end);
+    int64_t held = live.saved;
+    for (size_t i = plan.size(); i-- > 0;) {
+      for (size_t k = 0; k < i; ++k) {
+        if (plan[k].fetched == static_cast<int64_t>(i)) held += saved[k];
+      }
+      Reach({.saved = held}, 0);
+      if (plan[i].kind == Kind::kAttention) {
+        Reach({.saved = held - saved[i]}, b_.entry + b_.attention);
+      } else if (plan[i].kind == Kind::kSegment && Trained(plan[i].end() - 1)) {
+        Pass(plan[i].replay, {.saved = held, .input_is_saved = true}, 0);
+      }
+      held -= saved[i];
+    }
+    return away;
   }
 
  private:
@@ -157,11 +163,21 @@ class Walk {
 
 }  // namespace
 
-int64_t PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
-                     int64_t at_end) {
+int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes) {
+  if (step.end() <= bytes.untrained) return 0;
+  if (step.kind == Kind::kSegment) return bytes.row;
+  return bytes.saved - (step.kind == Kind::kAttention ? bytes.attention : 0);
+}
+
+TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
+                       int64_t at_end) {
   Walk walk(bytes);
+  if (Travels(plan)) {
+    const int64_t host = walk.PassBetweenTiers(plan, start, at_end);
+    return {walk.peak(), host};
+  }
   walk.Pass(plan, start, at_end);
-  return walk.peak();
+  return {walk.peak(), 0};
 }
 
 int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
@@ -175,13 +191,6 @@ int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention,
   walk.Repeat(Kind::kKeep, recomputed + attention, 1, layers - recomputed - attention, live);
   walk.Reach(live, at_end);
   return walk.peak();
-}
-
-OffloadedPeaks PeakOfOffloadedBlocks(const RematPlan& plan, const BlockBytes& bytes,
-                                     const StreamBytes& start, int64_t at_end) {
-  Walk walk(bytes);
-  const int64_t host = walk.PassOffloaded(plan, start, at_end);
-  return {walk.peak(), host};
 }
 
 }  // namespace weft

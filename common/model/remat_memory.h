@@ -30,25 +30,26 @@ struct StreamBytes {
   bool input_is_saved = false;  ///< The stream is one tensor, which `saved` has.
 };
 
-/// Follows the saved tensors of a forward pass over blocks and of its backward pass, as the engine
-/// (worker/engine/nn/block_stack.h) allocates them. `start`: before the first block; `at_end`: what
-/// comes on top after the last one, before the backward pass. Returns the largest sum.
-int64_t PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
-                     int64_t at_end);
+/// What a step of the plan saves in the forward pass; nothing where it is not trained.
+int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes);
 
-/// The same of a plan by numbers: segments of `segment` blocks (the last one may have fewer) take
-/// the first `recomputed` of `layers`, the next `attention` blocks recompute their attention, and
-/// the others keep all. In a time that does not depend on the numbers.
+/// The largest sums in each tier.
+struct TierPeaks {
+  int64_t device = 0;
+  int64_t host = 0;  ///< What travels, which crosses the link once each way.
+};
+
+/// Follows the saved tensors of a forward pass over blocks and of its backward pass, as the engine
+/// (worker/engine/nn/block_stack.h, activation_offload.h) allocates them. `start`: before the first
+/// block; `at_end`: what comes on top after the last one, before the backward pass.
+TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
+                       int64_t at_end);
+
+/// The same on the device of a plan by numbers, without a host to send to: segments of `segment`
+/// blocks (the last one may have fewer) take the first `recomputed` of `layers`, the next
+/// `attention` blocks recompute their attention, and the others keep all. In a time that does not
+/// depend on the numbers.
 int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
                           const BlockBytes& bytes, const StreamBytes& start, int64_t at_end);
-
-/// Where what the steps of the plan save waits in the host tier for their backward pass.
-struct OffloadedPeaks {
-  int64_t device = 0;  ///< The largest sum there.
-  int64_t host = 0;    ///< Likewise: what all steps but the last save, which crosses once each way.
-};
-/// The same as worker/engine/nn/activation_offload.h has it.
-OffloadedPeaks PeakOfOffloadedBlocks(const RematPlan& plan, const BlockBytes& bytes,
-                                     const StreamBytes& start, int64_t at_end);
 
 }  // namespace weft

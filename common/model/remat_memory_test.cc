@@ -33,7 +33,7 @@ TEST(PeakOfFirstBlocks, IsThatOfThePlanStepByStep) {
     const RematPlan plan =
         RematOfPolicies(BlockPolicies(layers, recomputed, attention), layers, segment);
     ASSERT_EQ(PeakOfFirstBlocks(layers, recomputed, attention, segment, bytes, start, at_end),
-              PeakOfBlocks(plan, bytes, start, at_end))
+              PeakOfBlocks(plan, bytes, start, at_end).device)
         << trial << ": " << layers << " blocks, " << recomputed << " in segments of " << segment
         << ", attention of " << attention << ", untrained " << bytes.untrained;
   }

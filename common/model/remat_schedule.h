@@ -21,14 +21,21 @@ struct RematStep {
   int64_t first = 0;
   int64_t count = 1;
   /// Of a segment: the pass over its blocks that its backward pass begins with.
-  std::vector<RematStep> replay;
+  std::vector<RematStep> replay = {};
+
+  /// Where what the step keeps waits on the host: the step, by its index, after whose forward pass
+  /// it has left the device, and the one beside whose backward pass it comes back. Both are later
+  /// ones. -1: it stays on the device.
+  int64_t sent = -1;
+  int64_t fetched = -1;
 
   int64_t end() const { return first + count; }
+  bool travels() const { return sent >= 0; }
   bool operator==(const RematStep&) const = default;
 };
 
 /// A forward pass over successive blocks, each of which is in one step. Its backward pass takes the
-/// steps in reverse.
+/// steps in reverse. Replays keep all that they keep on the device.
 using RematPlan = std::vector<RematStep>;
 
 /// What policies of blocks ("recompute", "attention"; all others keep, as do blocks past their end)
@@ -37,24 +44,38 @@ using RematPlan = std::vector<RematStep>;
 RematPlan RematOfPolicies(const std::vector<std::string>& policies, int64_t layers,
                           int64_t segment);
 
+/// The plan with all that its steps keep on the host in between, but for the last one's: away after
+/// the next step's forward pass, and back beside its backward pass.
+RematPlan AllOnHost(RematPlan plan);
+
+/// Whether something that a step keeps leaves the device.
+bool Travels(const RematPlan& plan);
+
 /// The policy of each block in the forward pass.
 std::vector<std::string> PoliciesOf(const RematPlan& plan);
 
 /// What is done with blocks, in order, in the words of Beaumont et al. (arXiv 1911.13214): "F_all
 /// 3" runs a block and keeps what its backward pass needs, "F_attention 3" all but the inside of
 /// attention, "F_ck 3" its input, "F_none 3" nothing; "B 3" is its backward pass. The loss stands
-/// before the first "B".
+/// before the first "B". "F_all_host 3", "F_attention_host 3" and "F_ck_host 3" also begin to send
+/// what they keep to the host; "sent 3" waits until it is there and gives back its memory, "fetch
+/// 3" takes memory again and begins to bring it, and what reads it waits.
 std::vector<std::string> RematOperations(const RematPlan& plan);
 
 /// The plan with these operations on blocks 0 to `layers` - 1. kInvalid names the first that cannot
 /// stand where it does.
 Result<RematPlan> ParseRemat(const std::vector<std::string>& operations, int64_t layers);
 
-/// What a plan says: its recompute_schedule, or else its block_memory_policy and recompute_segment.
+/// What a plan says: its recompute_schedule, or else its block_memory_policy and recompute_segment
+/// with all on the host where offload_activations says so. kInvalid where a schedule sends and
+/// offload_activations is none.
 Result<RematPlan> RematOf(const Plan& plan, int64_t layers);
 
 /// Forward passes of blocks that the backward pass makes; those of attention alone do not count.
 int64_t ReplayedBlocks(const RematPlan& plan);
+
+/// Blocks of steps that send what they keep to the host.
+int64_t SentBlocks(const RematPlan& plan);
 
 /// Blocks of which attention alone is computed again, each time it is.
 int64_t ReplayedAttentions(const RematPlan& plan);

@@ -42,6 +42,51 @@ TEST(RematScheduleTest, OperationsStandInTheOrderInWhichTheyAreDone) {
   }
 }
 
+TEST(RematScheduleTest, WhatTravelsLeavesAndComesWhereTheListSays) {
+  const Strings operations = {
+      "F_all_host 0", "F_ck_host 1", "F_none 2", "sent 0",  "F_attention_host 3",
+      "F_all 4",      "sent 1",      "sent 3",   "fetch 3", "B 4",
+      "B 3",          "fetch 1",     "F_all 1",  "F_all 2", "B 2",
+      "B 1",          "B 0"};
+  EXPECT_FALSE(ParseRemat(operations, 5).ok()) << "block 1 is fetched too late";
+  const Strings right = {"F_all_host 0", "F_ck_host 1", "F_none 2", "sent 0",  "F_attention_host 3",
+                         "F_all 4",      "sent 1",      "sent 3",   "fetch 3", "fetch 1",
+                         "B 4",          "B 3",         "fetch 0",  "F_all 1", "F_all 2",
+                         "B 2",          "B 1",         "B 0"};
+  auto plan = ParseRemat(right, 5);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(RematOperations(*plan), right);
+  ASSERT_EQ(plan->size(), 4u);
+  const auto expect = [&](size_t step, int64_t sent, int64_t fetched) {
+    EXPECT_EQ((*plan)[step].sent, sent) << step;
+    EXPECT_EQ((*plan)[step].fetched, fetched) << step;
+  };
+  expect(0, 1, 1);
+  expect(1, 3, 3);
+  expect(2, 3, 3);
+  expect(3, -1, -1);
+  EXPECT_TRUE(Travels(*plan));
+  EXPECT_EQ(SentBlocks(*plan), 4);
+  const RematPlan all = AllOnHost(RematOfPolicies({"recompute", "keep", "attention"}, 4, 1));
+  EXPECT_EQ(SentBlocks(all), 3);
+  auto read = ParseRemat(RematOperations(all), 4);
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(*read, all);
+}
+
+TEST(RematScheduleTest, APlanSaysWhatTravels) {
+  Plan plan;
+  EXPECT_FALSE(Travels(*RematOf(plan, 3)));
+  plan.offload_activations = "host";
+  EXPECT_EQ(*RematOf(plan, 3), AllOnHost(RematOfPolicies({}, 3, 1)));
+  plan.recompute_schedule = {"F_all 0", "F_all 1", "B 1", "B 0"};
+  EXPECT_FALSE(Travels(*RematOf(plan, 2))) << "the list does not say so";
+  plan.recompute_schedule = {"F_all_host 0", "F_all 1", "sent 0", "fetch 0", "B 1", "B 0"};
+  EXPECT_TRUE(Travels(*RematOf(plan, 2)));
+  plan.offload_activations = "none";
+  EXPECT_THAT(RematOf(plan, 2).status().message(), HasSubstr("plan.offload_activations is none"));
+}
+
 TEST(RematScheduleTest, WhatIsNoScheduleIsRefusedByNameOfTheOperation) {
   const struct {
     Strings operations;
@@ -56,6 +101,21 @@ TEST(RematScheduleTest, WhatIsNoScheduleIsRefusedByNameOfTheOperation) {
       {{"F_ck 0", "F_none 1", "F_ck 0", "F_none 1", "F_all 0", "F_all 1", "B 1", "B 0"},
        "repeats itself"},
       {{"F_all 0 ", "F_all 1", "B 1", "B 0"}, "operation 0"},
+      {{"F_all_host 0", "F_all 1", "fetch 0", "B 1", "B 0"},
+       "operation 2 is \"fetch 0\", expected sent 0 before the backward pass"},
+      {{"F_all_host 0", "sent 0", "F_all 1", "fetch 0", "B 1", "B 0"},
+       "operation 1 is \"sent 0\", expected F_all"},
+      {{"F_all_host 0", "F_all 1", "sent 0", "B 1", "B 0"},
+       "operation 4 is \"B 0\", expected fetch 0 beside the backward pass"},
+      {{"F_all_host 0", "F_all 1", "sent 0", "B 1", "fetch 0", "B 0"}, "expected fetch 0"},
+      {{"F_all_host 0", "F_all 1", "sent 0", "fetch 0", "fetch 0", "B 1", "B 0"},
+       "operation 4 is \"fetch 0\", expected B of block 1"},
+      {{"F_all_host 0", "F_all 1", "sent 0", "sent 0", "fetch 0", "B 1", "B 0"},
+       "operation 3 is \"sent 0\""},
+      {{"F_all 0", "F_all 1", "sent 0", "fetch 0", "B 1", "B 0"}, "operation 2 is \"sent 0\""},
+      {{"F_all 0", "F_all_host 1", "sent 1", "B 1", "B 0"},
+       "what block 1 keeps is read first in the backward pass, and cannot be sent"},
+      {{"F_ck 0", "F_all 1", "B 1", "F_all_host 0", "B 0"}, "operation 3 is \"F_all_host 0\""},
   };
   for (const auto& [operations, message] : cases) {
     const auto plan = ParseRemat(operations, 2);

@@ -73,7 +73,6 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                           .block = block,
                           .remat = RematOfStage(options, stage),
                           .activation_bits = options.activation_bits,
-                          .offload_activations = options.offload_activations,
                           .operations = options.block_operations},
         products);
   }

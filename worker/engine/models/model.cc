@@ -171,8 +171,12 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
 }  // namespace
 
 Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
-  if (!options.recompute_schedule.empty()) return ParseRemat(options.recompute_schedule, layers);
-  return RematOfPolicies(options.block_memory_policy, layers, options.recompute_segment);
+  Plan plan;
+  plan.block_memory_policy = options.block_memory_policy;
+  plan.recompute_segment = options.recompute_segment;
+  plan.recompute_schedule = options.recompute_schedule;
+  plan.offload_activations = options.offload_activations ? "host" : "none";
+  return RematOf(plan, layers);
 }
 
 Model::Model(const ModelOptions& options)

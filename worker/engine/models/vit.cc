@@ -67,7 +67,6 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                .block = [spec](int64_t index) { return Block(spec, index); },
                .remat = RematOf(options, spec.layers).value(),
                .activation_bits = options.activation_bits,
-               .offload_activations = options.offload_activations,
                .operations = options.block_operations},
               {precision_.products, fp8()}),
       final_norm_(&parameters_, LayerNorm(spec, "vit.layernorm")),

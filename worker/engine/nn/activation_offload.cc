@@ -30,29 +30,37 @@ SavedTensor ActivationOffload::KeepExactly(Tensor tensor) {
 }
 
 Status ActivationOffload::EndForward(Context& context, size_t step) {
-  Step& now = steps_[step];
-  for (const std::weak_ptr<Place>& saved : saved_) {
-    if (std::shared_ptr<Place> place = saved.lock()) now.places.push_back(std::move(place));
+  if (plan_[step].travels()) {
+    for (const std::weak_ptr<Place>& saved : saved_) {
+      if (std::shared_ptr<Place> place = saved.lock()) {
+        steps_[step].places.push_back(std::move(place));
+      }
+    }
+    saved_.clear();
+    WEFT_RETURN_IF_ERROR(Leave(context, steps_[step]));
   }
-  saved_.clear();
-  if (step + 1 < steps_.size()) WEFT_RETURN_IF_ERROR(Leave(context, now));
-  if (step == 0) return OkStatus();
-  Step& before = steps_[step - 1];
-  ProfileScope scope(context.profiler, "wait for activations");
-  WEFT_RETURN_IF_ERROR(host_->down().WaitFor(before.job));
-  for (const std::shared_ptr<Place>& place : before.places) place->device = {};
+  for (size_t i = 0; i < step; ++i) {
+    if (plan_[i].sent != static_cast<int64_t>(step)) continue;
+    ProfileScope scope(context.profiler, "wait for activations");
+    WEFT_RETURN_IF_ERROR(host_->down().WaitFor(steps_[i].job));
+    for (const std::shared_ptr<Place>& place : steps_[i].places) place->device = {};
+  }
   return OkStatus();
 }
 
 Status ActivationOffload::StartBackward(Context& context, size_t step) {
-  Step& now = steps_[step];
-  if (step + 1 < steps_.size()) {
+  if (plan_[step].travels()) {
     ProfileScope scope(context.profiler, "wait for activations");
-    WEFT_RETURN_IF_ERROR(host_->up().WaitFor(now.job));
-    for (const std::shared_ptr<Place>& place : now.places) place->host = {};
+    WEFT_RETURN_IF_ERROR(host_->up().WaitFor(steps_[step].job));
+    for (const std::shared_ptr<Place>& place : steps_[step].places) place->host = {};
+    steps_[step].places.clear();
   }
-  now.places.clear();
-  return step > 0 ? Return(context, steps_[step - 1]) : OkStatus();
+  for (size_t i = step; i-- > 0;) {
+    if (plan_[i].fetched == static_cast<int64_t>(step)) {
+      WEFT_RETURN_IF_ERROR(Return(context, steps_[i]));
+    }
+  }
+  return OkStatus();
 }
 
 // Memory is taken and given back by whoever computes, not by the lanes, so that what is held at a

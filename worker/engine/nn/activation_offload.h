@@ -5,26 +5,28 @@
 #include <memory>
 #include <vector>
 
+#include "common/model/remat_schedule.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
 
-/// Has what a forward pass saves wait in the host tier. The pass is cut into steps. What a step has
-/// saved goes down while the next one runs, and gives its memory back at the end of that; it comes
-/// up again, one step ahead, while the backward pass of the step behind it runs. So the device has
-/// what two steps have saved, at most, however fast the link is, and what the last one has saved
-/// never leaves. A tensor that several operations save goes once. Not thread-safe.
+/// Has what steps of a forward pass save wait in the host tier, as a plan says (RematStep). What
+/// such a step has saved begins to go down when it is over, and gives its memory back at the end of
+/// step `sent`; it takes memory again and begins to come up with the backward pass of step
+/// `fetched`, so that memory does not depend on how fast the link is. Each direction carries one
+/// step's after the other's. A tensor that several operations save goes once. Not thread-safe.
 class ActivationOffload : public TensorKeeper {
  public:
-  /// For one forward pass of so many steps and its backward pass. `host` outlives it.
-  ActivationOffload(HostTier* host, size_t steps) : host_(host), steps_(steps) {}
+  /// For one forward pass and its backward pass. `host` and `plan` outlive it.
+  ActivationOffload(HostTier* host, const RematPlan& plan)
+      : host_(host), plan_(plan), steps_(plan.size()) {}
 
   Result<SavedTensor> Keep(Context&, const Tensor& tensor) override { return KeepExactly(tensor); }
   SavedTensor KeepExactly(Tensor tensor) override;
 
-  /// The forward pass of `step` is over; what is kept from now on is of the next one. Waits until
-  /// what the step before has saved is gone.
+  /// The forward pass of `step` is over; what is kept from now on is of the next one that travels.
+  /// Waits for what is to have left by then.
   Status EndForward(Context& context, size_t step);
 
   /// The backward pass of `step` comes next. Waits until what it saved is back.
@@ -46,6 +48,7 @@ class ActivationOffload : public TensorKeeper {
   Status Return(Context& context, Step& step);
 
   HostTier* host_;
+  const RematPlan& plan_;
   std::vector<std::weak_ptr<Place>> saved_;  ///< By the step under way, as far as it is wanted.
   std::vector<Step> steps_;
 };

@@ -25,7 +25,6 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       layers_(options.layers),
       remat_(options.remat),
       activation_bits_(options.activation_bits),
-      offload_activations_(options.offload_activations),
       operations_(options.operations) {
   WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
@@ -47,8 +46,8 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
   Residual stream{std::move(x), {}};
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
   std::shared_ptr<ActivationOffload> offload;
-  if (offload_activations_ && tape.recording()) {
-    offload = std::make_shared<ActivationOffload>(context.host, remat_.size());
+  if (Travels(remat_) && tape.recording()) {
+    offload = std::make_shared<ActivationOffload>(context.host, remat_);
   }
   for (size_t i = 0; i < remat_.size(); ++i) {
     const RematStep& step = remat_[i];
@@ -57,10 +56,10 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
       if (layer % uses != 0) continue;
       WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, *parameters_, first_unit_ + layer / uses));
     }
-    WEFT_ASSIGN_OR_RETURN(stream,
-                          offload == nullptr
-                              ? RunStep(context, tape, step, std::move(stream), batch, caches)
-                              : RunOffloaded(context, tape, i, std::move(stream), batch, offload));
+    WEFT_ASSIGN_OR_RETURN(
+        stream, offload == nullptr
+                    ? RunStep(context, tape, step, std::move(stream), batch, caches)
+                    : RunBesideTransfers(context, tape, i, std::move(stream), batch, offload));
     if (last % uses == uses - 1) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
       WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + last / uses,
@@ -70,23 +69,31 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
   return stream;
 }
 
-Result<Residual> BlockStack::RunOffloaded(Context& context, Tape& tape, size_t index, Residual x,
-                                          const TokenBatch& batch,
-                                          const std::shared_ptr<ActivationOffload>& offload) const {
-  tape.SetKeeper(offload.get());
-  Result<Residual> y = RunStep(context, tape, remat_[index], std::move(x), batch, nullptr);
+Result<Residual> BlockStack::RunBesideTransfers(
+    Context& context, Tape& tape, size_t index, Residual x, const TokenBatch& batch,
+    const std::shared_ptr<ActivationOffload>& offload) const {
+  const RematStep& step = remat_[index];
+  if (step.travels()) tape.SetKeeper(offload.get());
+  Result<Residual> y = RunStep(context, tape, step, std::move(x), batch, nullptr);
   tape.SetKeeper(nullptr);
   WEFT_RETURN_IF_ERROR(y.status());
   WEFT_RETURN_IF_ERROR(offload->EndForward(context, index));
+  for (const RematStep& other : remat_) {
+    if (other.sent == static_cast<int64_t>(index)) Note("sent", other.first);
+  }
   // What is recorded last runs first.
-  tape.Record("fetch activations",
-              [offload, index](Context& ctx, Tape&) { return offload->StartBackward(ctx, index); });
+  tape.Record("fetch activations", [this, offload, index](Context& ctx, Tape&) {
+    for (auto other = remat_.rbegin(); other != remat_.rend(); ++other) {
+      if (other->fetched == static_cast<int64_t>(index)) Note("fetch", other->first);
+    }
+    return offload->StartBackward(ctx, index);
+  });
   return y;
 }
 
-void BlockStack::Note(const char* operation, int64_t layer) const {
+void BlockStack::Note(const std::string& operation, int64_t layer) const {
   if (operations_ != nullptr) {
-    operations_->push_back(std::string(operation) + " " + std::to_string(layer));
+    operations_->push_back(operation + " " + std::to_string(layer));
   }
 }
 
@@ -96,9 +103,10 @@ Result<Residual> BlockStack::RunStep(Context& context, Tape& tape, const RematSt
   if (step.kind == RematStep::Kind::kSegment && tape.recording()) {
     return RunSegment(context, tape, step, x, batch);
   }
+  if (step.count == 1) return RunLayer(context, tape, step, x, batch, caches);
   for (int64_t layer = step.first; layer < step.end(); ++layer) {
-    const RematStep::Kind kind = step.count == 1 ? step.kind : RematStep::Kind::kKeep;
-    WEFT_ASSIGN_OR_RETURN(x, RunLayer(context, tape, {kind, layer, 1, {}}, x, batch, caches));
+    WEFT_ASSIGN_OR_RETURN(
+        x, RunLayer(context, tape, {RematStep::Kind::kKeep, layer, 1, {}}, x, batch, caches));
   }
   return x;
 }
@@ -110,7 +118,7 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
   const int64_t layer = step.first;
   const bool attention = step.kind == RematStep::Kind::kAttention;
   if (operations_ != nullptr && tape.recording()) {
-    Note(attention ? "F_attention" : "F_all", layer);
+    Note(std::string(attention ? "F_attention" : "F_all") + (step.travels() ? "_host" : ""), layer);
     tape.Record("block", [this, layer](Context&, Tape&) {
       Note("B", layer);
       return OkStatus();
@@ -141,7 +149,7 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
   }
   WEFT_ASSIGN_OR_RETURN(Value input, Sum(context, tape, x));
   for (int64_t layer = step.first; layer < step.end(); ++layer) {
-    Note(layer == step.first ? "F_ck" : "F_none", layer);
+    Note(layer > step.first ? "F_none" : step.travels() ? "F_ck_host" : "F_ck", layer);
   }
   const Segment segment = [this, &step, batch](
                               Context& ctx, Tape& t,

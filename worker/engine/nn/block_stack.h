@@ -20,12 +20,11 @@ struct BlockStackOptions {
   int64_t distinct = 1;
   /// Of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
-  /// What each layer does with its saved tensors; all of them are in it.
+  /// What each layer does with its saved tensors; all of them are in it. What travels waits in the
+  /// host tier (activation_offload.h).
   RematPlan remat;
   /// Of each value that a layer keeps but of queries, keys and values; 0: as it is.
   int64_t activation_bits = 0;
-  /// What layers keep waits in the host tier (activation_offload.h).
-  bool offload_activations = false;
   /// Gets what is done with layers, in order, as RematOperations says it; or none.
   std::vector<std::string>* operations = nullptr;
 };
@@ -43,17 +42,17 @@ class BlockStack {
                            std::vector<KeyValueCache>* caches = nullptr) const;
 
  private:
-  /// A step of the forward pass, which is to be recorded, between its start and its end.
-  Result<Residual> RunOffloaded(Context& context, Tape& tape, size_t index, Residual x,
-                                const TokenBatch& batch,
-                                const std::shared_ptr<ActivationOffload>& offload) const;
+  /// A step of the forward pass, which is to be recorded, with what comes and goes beside it.
+  Result<Residual> RunBesideTransfers(Context& context, Tape& tape, size_t index, Residual x,
+                                      const TokenBatch& batch,
+                                      const std::shared_ptr<ActivationOffload>& offload) const;
   Result<Residual> RunStep(Context& context, Tape& tape, const RematStep& step, Residual x,
                            const TokenBatch& batch, std::vector<KeyValueCache>* caches) const;
   Result<Residual> RunLayer(Context& context, Tape& tape, const RematStep& step, const Residual& x,
                             const TokenBatch& batch, std::vector<KeyValueCache>* caches) const;
   Result<Residual> RunSegment(Context& context, Tape& tape, const RematStep& step,
                               const Residual& x, const TokenBatch& batch) const;
-  void Note(const char* operation, int64_t layer) const;
+  void Note(const std::string& operation, int64_t layer) const;
 
   const ParameterSet* parameters_;
   int64_t first_unit_;  ///< That of the first block; each has one.
@@ -61,7 +60,6 @@ class BlockStack {
   int64_t layers_;
   RematPlan remat_;
   int64_t activation_bits_;
-  bool offload_activations_;
   std::vector<std::string>* operations_;
   std::vector<TransformerBlock> blocks_;
 };

@@ -45,10 +45,6 @@ TEST(ActivationOffloadTest, HasThemWithEveryPolicyAndWithSharedAndFrozenBlocks) 
   ExpectSame(job, plan, 3);
   plan.recompute_segment = 1;
   plan.block_memory_policy.clear();
-  plan.recompute_schedule = {"F_ck 0", "F_none 1", "F_all 2",       "F_all 3", "B 3",
-                             "B 2",    "F_all 0",  "F_attention 1", "B 1",     "B 0"};
-  ExpectSame(job, plan, 3);
-  plan.recompute_schedule.clear();
   for (const char* norms : {"post", "none"}) {
     JobSpec other = job;
     other.model.norm_position = norms;
@@ -62,6 +58,80 @@ TEST(ActivationOffloadTest, HasThemWithEveryPolicyAndWithSharedAndFrozenBlocks) 
   job = TinyJob(4);
   job.model.layers = 1;
   ExpectSame(job, plan, 3);
+}
+
+// Of six blocks: keeping, sending and recomputing beside each other, with transfers that queue and
+// such that have several blocks to hide behind.
+const std::vector<std::vector<std::string>> kSchedules = {
+    {"F_all_host 0", "F_all 1", "F_all_host 2", "sent 0", "F_ck 3", "F_all 4", "sent 2", "F_all 5",
+     "B 5", "fetch 2", "B 4", "F_all 3", "B 3", "B 2", "fetch 0", "B 1", "B 0"},
+    {"F_attention_host 0",
+     "F_all_host 1",
+     "F_ck_host 2",
+     "F_none 3",
+     "F_all_host 4",
+     "F_all 5",
+     "sent 0",
+     "sent 1",
+     "sent 2",
+     "sent 4",
+     "fetch 4",
+     "fetch 2",
+     "B 5",
+     "fetch 1",
+     "B 4",
+     "fetch 0",
+     "F_ck 2",
+     "F_attention 3",
+     "B 3",
+     "F_all 2",
+     "B 2",
+     "B 1",
+     "B 0"},
+    {"F_ck 0", "F_none 1", "F_all_host 2", "F_attention 3", "F_all 4", "sent 2", "F_all 5", "B 5",
+     "fetch 2", "B 4", "B 3", "B 2", "F_all 0", "F_attention 1", "B 1", "B 0"},
+};
+
+TEST(ActivationOffloadTest, DoesWhatAScheduleSaysWithTheSameBits) {
+  JobSpec job = TinyJob(4);
+  job.model.layers = 6;
+  job.model.dropout = 0.1;
+  JobSpec llama = LlamaJob();
+  llama.model.layers = 6;
+  JobSpec shared = job;
+  shared.model.distinct_blocks = 2;
+  for (const auto& schedule : kSchedules) {
+    for (const char* precision : {"fp32", "bf16", "fp16"}) {
+      Plan plan = HostPlan(precision, 2, 2);
+      plan.recompute_schedule = schedule;
+      ExpectSame(job, plan, 3);
+      ExpectSame(llama, plan, 2);
+    }
+    Plan plan = HostPlan("fp32");
+    plan.recompute_schedule = schedule;
+    plan.offload_optimizer = "host";
+    ExpectSame(shared, plan, 3);
+    std::vector<std::string> done;
+    Training training(job, plan, true, &done);
+    ASSERT_TRUE(training.trainer->Step().ok());
+    EXPECT_EQ(done, schedule);
+  }
+}
+
+TEST(ActivationOffloadTest, AScheduleThatItsPlanDoesNotAllowIsRefused) {
+  JobSpec job = TinyJob(4);
+  job.model.layers = 6;
+  Plan plan = TinyPlan("fp32", 4, 1);
+  plan.offload_optimizer = "host";
+  plan.recompute_schedule = kSchedules.front();
+  Training training;
+  const Status refused = training.Make(job, plan, true);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalid);
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("plan.offload_activations is none"));
+  plan.offload_activations = "host";
+  plan.recompute_schedule.back() = "B 7";
+  EXPECT_THAT(training.Make(job, plan, true).message(),
+              ::testing::HasSubstr("operation 16 is \"B 7\", expected B of block 0"));
 }
 
 struct Measured {
@@ -86,6 +156,26 @@ Measured Train(const JobSpec& job, const Plan& plan) {
           host.up().totals().bytes - up.bytes, report->seconds};
 }
 
+void ExpectPredicted(const JobSpec& job, const Plan& plan) {
+  const Measured measured = Train(job, plan);
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  inputs.micro_batch = plan.micro_batch;
+  inputs.sequence_length = job.model.context;
+  inputs.precision = &PrecisionOf(plan.precision);
+  inputs.remat = *RematOf(plan, job.model.layers);
+  inputs.offload_activations = true;
+  const int64_t device = PredictDeviceTier(inputs).activations_bytes;
+  const int64_t host = PredictMemory(inputs).activations_bytes - device;
+  EXPECT_NEAR(static_cast<double>(device) / static_cast<double>(measured.device), 1, 0.01)
+      << device << " " << measured.device;
+  EXPECT_NEAR(static_cast<double>(host) / static_cast<double>(measured.host), 1, 0.01)
+      << host << " " << measured.host;
+  EXPECT_EQ(measured.bytes_down, measured.host);
+  EXPECT_EQ(measured.bytes_up, measured.host);
+  EXPECT_EQ(OffloadedActivationBytes(inputs), host);
+}
+
 TEST(ActivationOffloadTest, BytesOfBothTiersAndOverTheLinkAreThoseOfThePlanner) {
   for (const char* family : {"gpt2", "llama"}) {
     JobSpec job = TinyJob(2);
@@ -99,31 +189,21 @@ TEST(ActivationOffloadTest, BytesOfBothTiersAndOverTheLinkAreThoseOfThePlanner) 
       if (family == std::string("llama") && norms == std::string("post")) continue;
       job.model.norm_position = norms;
       for (const char* precision : {"fp32", "bf16"}) {
+        SCOPED_TRACE(std::string(family) + " " + norms + " " + precision);
         for (const auto& policies :
              {std::vector<std::string>{}, std::vector<std::string>(6, "recompute"),
               std::vector<std::string>(6, "attention"),
               std::vector<std::string>{"recompute", "recompute", "attention"}}) {
-          SCOPED_TRACE(std::string(family) + " " + norms + " " + precision + " " +
-                       (policies.empty() ? "keep" : policies.back()));
+          SCOPED_TRACE(policies.empty() ? "keep" : policies.back());
           Plan plan = HostPlan(precision, 2);
           plan.block_memory_policy = policies;
-          const Measured measured = Train(job, plan);
-          MemoryInputs inputs;
-          inputs.shape = ShapeOf(job);
-          inputs.micro_batch = 2;
-          inputs.sequence_length = job.model.context;
-          inputs.precision = &PrecisionOf(precision);
-          inputs.remat = *RematOf(plan, job.model.layers);
-          inputs.offload_activations = true;
-          const int64_t device = PredictDeviceTier(inputs).activations_bytes;
-          const int64_t host = PredictMemory(inputs).activations_bytes - device;
-          EXPECT_NEAR(static_cast<double>(device) / static_cast<double>(measured.device), 1, 0.01)
-              << device << " " << measured.device;
-          EXPECT_NEAR(static_cast<double>(host) / static_cast<double>(measured.host), 1, 0.01)
-              << host << " " << measured.host;
-          EXPECT_EQ(measured.bytes_down, measured.host);
-          EXPECT_EQ(measured.bytes_up, measured.host);
-          EXPECT_EQ(OffloadedActivationBytes(inputs), host);
+          ExpectPredicted(job, plan);
+        }
+        for (size_t i = 0; i < kSchedules.size(); ++i) {
+          SCOPED_TRACE("schedule " + std::to_string(i));
+          Plan plan = HostPlan(precision, 2);
+          plan.recompute_schedule = kSchedules[i];
+          ExpectPredicted(job, plan);
         }
       }
     }
@@ -148,6 +228,10 @@ TEST(ActivationOffloadTest, ASlowLinkTakesTimeThatIsCountedAndNoMemory) {
   EXPECT_GT(slow.seconds.communication_exposed, 2 * kSeconds - 2 * fast.seconds.Total() - 0.2);
   EXPECT_GT(slow.seconds.communication_exposed, fast.seconds.communication_exposed);
   EXPECT_LT(slow.seconds.forward + slow.seconds.backward, slow.seconds.Total());
+  plan.recompute_schedule = kSchedules.front();
+  const Measured slow_plan = Train(job, plan);
+  plan.host_link_bytes_per_second = 0;
+  EXPECT_EQ(slow_plan.device, Train(job, plan).device);
 }
 
 }  // namespace

@@ -26,17 +26,21 @@ struct Training {
   std::unique_ptr<Trainer> trainer;
 
   Training() = default;
-  Training(const JobSpec& job, const Plan& plan, bool offloads) {
-    const Status made = Make(job, plan, offloads);
+  Training(const JobSpec& job, const Plan& plan, bool offloads,
+           std::vector<std::string>* operations = nullptr) {
+    const Status made = Make(job, plan, offloads, operations);
     WEFT_CHECK(made.ok(), made.message());
   }
 
-  Status Make(const JobSpec& job, Plan plan, bool offloads) {
+  /// `operations` get those on blocks as they are done, or none.
+  Status Make(const JobSpec& job, Plan plan, bool offloads,
+              std::vector<std::string>* operations = nullptr) {
     kernels::cpu::SetThreads(1);
     tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
     if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;
     if (!offloads) {
       plan.offload_optimizer = plan.offload_activations = plan.offload_parameters = "none";
+      plan.recompute_schedule.clear();
     } else if (plan.offload_optimizer == "none" && plan.offload_activations == "none") {
       plan.offload_optimizer = "host";
     }
@@ -46,7 +50,9 @@ struct Training {
     options.host = HostTierOf(plan);
     WEFT_ASSIGN_OR_RETURN(device, ComputeDevice::Open(options));
     context = device->NewContext();
-    WEFT_ASSIGN_OR_RETURN(model, NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
+    ModelOptions model_options = ModelOptionsOf(plan, job.train);
+    model_options.block_operations = operations;
+    WEFT_ASSIGN_OR_RETURN(model, NewModel(context, job.model, model_options));
     WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
     offload = PlannedOffload::Of(plan, context, &model->parameters());
     WEFT_ASSIGN_OR_RETURN(trainer, Trainer::New(job, plan,
