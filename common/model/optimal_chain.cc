@@ -63,17 +63,17 @@ OptimalChain::Choice OptimalChain::Best(int64_t first, int64_t last, int64_t slo
   return best;
 }
 
-int64_t OptimalChain::SlotsOf(int64_t bytes) const {
+int64_t OptimalChain::SlotsWithin(int64_t bytes) const {
   return std::clamp<int64_t>(bytes / unit_, 0, slots_);
 }
 
 double OptimalChain::Seconds(int64_t bytes) const {
-  return At(0, std::ssize(stages_) - 1, SlotsOf(bytes)).seconds;
+  return At(0, std::ssize(stages_) - 1, SlotsWithin(bytes)).seconds;
 }
 
 std::optional<RematPlan> OptimalChain::Schedule(int64_t bytes) const {
   if (Seconds(bytes) == kInfinity) return std::nullopt;
-  return Part(0, std::ssize(stages_) - 1, SlotsOf(bytes));
+  return Part(0, std::ssize(stages_) - 1, SlotsWithin(bytes));
 }
 
 RematPlan OptimalChain::Part(int64_t first, int64_t last, int64_t slots) const {

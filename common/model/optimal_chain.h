@@ -41,18 +41,25 @@ class OptimalChain {
   /// How: of stages 0 to n - 1 all are in a step. None when the bytes are too few.
   std::optional<RematPlan> Schedule(int64_t bytes) const;
 
+  /// Steps of memory that `bytes` take, and those that so many have whole.
+  int64_t Slots(int64_t bytes) const { return (bytes + unit_ - 1) / unit_; }
+  int64_t SlotsWithin(int64_t bytes) const;
+
+  /// The same as Seconds and Schedule for stages [first, last] within so many steps of memory.
+  double PartSeconds(int64_t first, int64_t last, int64_t slots) const {
+    return At(first, last, slots).seconds;
+  }
+  RematPlan Part(int64_t first, int64_t last, int64_t slots) const;
+
  private:
   struct Choice {
     double seconds;
     int32_t way = -1;    ///< Of the first stage, or
     int32_t count = -1;  ///< how many stages keep the input of the first.
   };
-  int64_t Slots(int64_t bytes) const { return (bytes + unit_ - 1) / unit_; }
   Choice& At(int64_t first, int64_t last, int64_t slots);
   const Choice& At(int64_t first, int64_t last, int64_t slots) const;
   Choice Best(int64_t first, int64_t last, int64_t slots) const;
-  RematPlan Part(int64_t first, int64_t last, int64_t slots) const;
-  int64_t SlotsOf(int64_t bytes) const;
 
   std::vector<ChainStage> stages_;
   int64_t unit_;

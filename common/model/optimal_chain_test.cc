@@ -9,100 +9,18 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/testing/chains.h"
 #include "common/rng.h"
 
 namespace weft {
 namespace {
 
-using Kind = RematStep::Kind;
+using testing::AllSchedules;
+using testing::Follow;
+using testing::Followed;
+using testing::RandomChain;
+using testing::Stage;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-ChainStage Stage(double forward, double backward, int64_t result, int64_t saved,
-                 int64_t passing = 0) {
-  return {forward, backward, result, passing, {{Kind::kKeep, saved, passing, 0}}};
-}
-
-std::vector<ChainStage> RandomChain(PhiloxStream& random, int64_t length, bool two_ways) {
-  std::vector<ChainStage> chain;
-  for (int64_t i = 0; i < length; ++i) {
-    const auto below = [&](uint64_t bound) { return static_cast<int64_t>(random.Below(bound)); };
-    const int64_t result = 1 + below(3);
-    ChainStage stage = Stage(static_cast<double>(1 + below(9)), static_cast<double>(1 + below(9)),
-                             result, result + below(6), below(3));
-    if (two_ways) {
-      ChainStage::Way way = stage.ways[0];
-      way.kind = Kind::kAttention;
-      way.saved_bytes = result + (way.saved_bytes - result) / 2;
-      way.passing_bytes += below(3);
-      way.again_seconds = stage.forward_seconds / 2;
-      stage.ways.push_back(way);
-    }
-    chain.push_back(stage);
-  }
-  return chain;
-}
-
-/// Seconds of a schedule and the bytes that it needs, told by following it.
-struct Followed {
-  double seconds = 0;
-  int64_t peak = 0;
-};
-
-Followed Follow(const std::vector<ChainStage>& chain, const RematPlan& plan, int64_t held) {
-  Followed result;
-  std::vector<int64_t> before;
-  const auto reach = [&](int64_t bytes) { result.peak = std::max(result.peak, bytes); };
-  for (const RematStep& step : plan) {
-    before.push_back(held);
-    for (int64_t i = step.first; i < step.end(); ++i) {
-      const ChainStage& stage = chain[static_cast<size_t>(i)];
-      result.seconds += stage.forward_seconds;
-      if (step.kind == Kind::kSegment) {
-        reach(held + stage.passing_bytes);
-        continue;
-      }
-      const auto way = std::find_if(stage.ways.begin(), stage.ways.end(),
-                                    [&](const auto& w) { return w.kind == step.kind; });
-      held += way->saved_bytes;
-      reach(held + way->passing_bytes);
-      result.seconds += way->again_seconds + stage.backward_seconds;
-    }
-    if (step.kind == Kind::kSegment) {
-      held += chain[static_cast<size_t>(step.end() - 1)].result_bytes;
-      reach(held);
-    }
-  }
-  for (size_t i = plan.size(); i-- > 0;) {
-    if (plan[i].kind != Kind::kSegment) continue;
-    const Followed replay = Follow(chain, plan[i].replay, before[i]);
-    result.seconds += replay.seconds;
-    reach(replay.peak);
-  }
-  return result;
-}
-
-/// All schedules of stages [first, last], the last of which keeps what it needs.
-std::vector<RematPlan> AllSchedules(const std::vector<ChainStage>& chain, int64_t first,
-                                    int64_t last) {
-  if (first > last) return {{}};
-  std::vector<RematPlan> all;
-  const auto add = [&](const RematStep& step, const std::vector<RematPlan>& rests) {
-    for (const RematPlan& rest : rests) {
-      all.push_back({step});
-      all.back().insert(all.back().end(), rest.begin(), rest.end());
-    }
-  };
-  const std::vector<RematPlan> rest = AllSchedules(chain, first + 1, last);
-  for (const auto& way : chain[static_cast<size_t>(first)].ways)
-    add({way.kind, first, 1, {}}, rest);
-  for (int64_t next = first + 1; next <= last; ++next) {
-    const std::vector<RematPlan> rests = AllSchedules(chain, next, last);
-    for (const RematPlan& replay : AllSchedules(chain, first, next - 1)) {
-      add({Kind::kSegment, first, next - first, replay}, rests);
-    }
-  }
-  return all;
-}
 
 TEST(OptimalChainTest, IsTheFastestOfAllSchedulesWithinEveryBudget) {
   PhiloxStream random({11, 0, 0});
@@ -113,7 +31,7 @@ TEST(OptimalChainTest, IsTheFastestOfAllSchedulesWithinEveryBudget) {
     constexpr int64_t kMost = 40;
     std::vector<double> fastest(kMost + 1, kInfinity);
     for (const RematPlan& plan : AllSchedules(chain, 0, last)) {
-      const Followed followed = Follow(chain, plan, 0);
+      const Followed followed = Follow(chain, plan);
       for (int64_t m = followed.peak; m <= kMost; ++m) {
         fastest[static_cast<size_t>(m)] =
             std::min(fastest[static_cast<size_t>(m)], followed.seconds);
@@ -125,7 +43,7 @@ TEST(OptimalChainTest, IsTheFastestOfAllSchedulesWithinEveryBudget) {
       const auto schedule = optimal.Schedule(m);
       ASSERT_EQ(schedule.has_value(), optimal.Seconds(m) < kInfinity);
       if (!schedule) continue;
-      const Followed followed = Follow(chain, *schedule, 0);
+      const Followed followed = Follow(chain, *schedule);
       EXPECT_EQ(followed.seconds, optimal.Seconds(m));
       EXPECT_LE(followed.peak, m);
       auto read = ParseRemat(RematOperations(*schedule), last + 1);
@@ -266,7 +184,7 @@ TEST(OptimalChainTest, RoundsSizesUpSoThatCoarseMemoryStaysWithinTheBudget) {
     for (int64_t bytes : {20, 30, 50}) {
       EXPECT_GE(coarse.Seconds(bytes), exact.Seconds(bytes));
       if (const auto schedule = coarse.Schedule(bytes)) {
-        EXPECT_LE(Follow(chain, *schedule, 0).peak, bytes);
+        EXPECT_LE(Follow(chain, *schedule).peak, bytes);
       }
     }
   }
