@@ -52,6 +52,9 @@ std::string Recomputed(const Plan& plan) {
   if (const auto schedule = ParseRemat(plan.recompute_schedule, layers);
       !plan.recompute_schedule.empty() && schedule.ok()) {
     text += ", " + std::to_string(ReplayedBlocks(*schedule)) + " times in all";
+    if (Travels(*schedule)) {
+      text += ", what " + std::to_string(SentBlocks(*schedule)) + " keep waits on the host";
+    }
   }
   return text;
 }

@@ -277,7 +277,7 @@ bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
     option.device_bytes = DeviceBytes(inputs, option.memory);
     return Fits(option);
   };
-  const RematCosts costs = CostsOfRemat(Pass(0, option));
+  const RematCosts costs = CostsOfRemat(option);
   if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
   option.time = SlowestRank(option, inputs);
   return true;
@@ -357,6 +357,10 @@ TimeBreakdown MeshSearch::SlowestRank(const Option& option, const MemoryInputs& 
     inputs.streamed = StreamedWeightBytes(memory);
     inputs.activation_bytes = OffloadedActivationBytes(memory);
   }
+  if (!option.schedule.empty()) {
+    inputs.schedule = option.schedule;
+    inputs.block = BlockBytesOf(memory);
+  }
   TimeBreakdown slowest;
   for (const auto& [kind, count] : workers_.Placements(option)) {
     const RateModel& rates = workers_.rates()[kind];
@@ -377,16 +381,10 @@ TimeBreakdown MeshSearch::SlowestRank(const Option& option, const MemoryInputs& 
   return slowest;
 }
 
-RematCosts MeshSearch::CostsOfRemat(const PassCost& pass) const {
-  // Bytes at the rate of the worker that is looked at first; what counts is the ratio of times.
-  const double bandwidth = workers_.rates().front().MemoryBytesPerSecond(1, 1);
-  RematCosts costs;
-  costs.block_seconds =
-      pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth;
-  costs.attention_seconds = pass.attention_forward_gemm_seconds;
-  costs.backward_seconds =
-      pass.backward_gemm_seconds / static_cast<double>(step_.shape.spec.layers);
-  return costs;
+RematCosts MeshSearch::CostsOfRemat(const Option& option) const {
+  const double bandwidth = workers_.rates().front().MemoryBytesPerSecond(option.threads, 1);
+  return {SecondsOfBlock(Pass(0, option), step_.shape, bandwidth),
+          1 / TierLink(step_.host_link_bytes_per_second, bandwidth)};
 }
 
 ModelShape ShapeOfRank(const JobSpec& job) {

@@ -67,7 +67,8 @@ class MeshSearch {
   MemoryBreakdown Memory(const MemoryInputs& inputs) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const;
   bool Fits(const Option& option) const;
-  RematCosts CostsOfRemat(const PassCost& pass) const;
+  /// On the worker that is looked at first.
+  RematCosts CostsOfRemat(const Option& option) const;
 
   const PassCost& Pass(size_t kind, const Option& option) const {
     return passes_.at({kind, option.threads, option.micro_batch});

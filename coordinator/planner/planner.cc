@@ -83,6 +83,10 @@ std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResu
   if (option.attention_blocks > 0) {
     text += "; recomputes the attention of " + std::to_string(option.attention_blocks) + " blocks";
   }
+  if (Travels(option.schedule)) {
+    text +=
+        "; what " + std::to_string(SentBlocks(option.schedule)) + " blocks keep waits on the host";
+  }
   if (option.context > 1) {
     text += "; " + std::to_string(option.context) + " ranks share each sequence";
   }

@@ -356,6 +356,52 @@ TEST(PlanJob, ActivationsAndWeightsOnTheHostLeaveRoomOnTheDevice) {
   EXPECT_GT(without, plan.prediction.time.exposed_communication_seconds + 1);
 }
 
+TEST(PlanJob, AnOptimalPlanSendsWhatTheLinkHidesAndRecomputesTheRest) {
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = 1;
+  job.resources.micro_batch = 8;
+  job.resources.recompute = "optimal";
+  const ClusterProfile cluster = Cluster(1, 4, 64 * kGiB);
+  const Plan kept = Best(job, cluster);
+  const MemoryBreakdown memory = kept.prediction.memory_per_rank;
+  // Room for a half of the activations.
+  const int64_t limit = TotalBytes(memory) - memory.runtime_bytes - memory.activations_bytes / 2;
+  job.resources.device_memory_bytes = limit;
+  const Plan pure = Best(job, cluster);
+  EXPECT_GT(pure.prediction.time.recompute_seconds, 0);
+  job.resources.offload_activations = "host";
+  job.resources.recompute = "none";
+  double before = 0;
+  for (const int64_t link : {int64_t{1} << 20, int64_t{100} << 20, int64_t{1} << 30, kGiB * 100}) {
+    SCOPED_TRACE(link);
+    job.resources.host_link_bytes_per_second = link;
+    job.resources.recompute = "none";
+    const Plan all = Best(job, cluster);
+    job.resources.recompute = "optimal";
+    const Plan joint = Best(job, cluster);
+    auto schedule = ParseRemat(joint.recompute_schedule, 12);
+    ASSERT_TRUE(schedule.ok()) << schedule.status().ToString();
+    // Memory and time are cut into steps.
+    EXPECT_LE(joint.prediction.step_seconds, 1.02 * pure.prediction.step_seconds);
+    EXPECT_LE(joint.prediction.step_seconds, 1.02 * all.prediction.step_seconds);
+    if (before > 0) {
+      EXPECT_LE(joint.prediction.step_seconds, 1.02 * before);
+    }
+    before = joint.prediction.step_seconds;
+    EXPECT_TRUE(link > int64_t{1} << 20 || !Travels(*schedule));
+    if (link == kGiB * 100) {
+      EXPECT_TRUE(Travels(*schedule));
+      EXPECT_EQ(joint.prediction.time.recompute_seconds, 0);
+      EXPECT_EQ(joint.prediction.time.exposed_communication_seconds, 0);
+    }
+  }
+  // Where both tiers count, what is sent makes no room.
+  job.resources.device_memory_bytes = 0;
+  job.resources.memory_per_rank_bytes = TotalBytes(memory) - memory.activations_bytes / 2;
+  const Plan counted = Best(job, cluster);
+  EXPECT_LE(TotalBytes(counted.prediction.memory_per_rank), job.resources.memory_per_rank_bytes);
+}
+
 TEST(PlanJob, RanksShareOutWhatTheJobSays) {
   JobSpec job = SmallJob();
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);

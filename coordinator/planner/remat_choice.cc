@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "common/model/offloading_chain.h"
+
 namespace weft::planner {
 namespace {
 
@@ -22,8 +24,46 @@ int64_t Least(int64_t low, int64_t high, Fits&& fits) {
   return high;
 }
 
-/// The optimal schedule of the largest budget with which the whole fits. Budgets are those of the
-/// chain; whether it fits is told by following the schedule exactly.
+/// A schedule of the chain as one of the blocks: without what stands above them, which takes no
+/// time.
+RematPlan OfBlocks(RematPlan schedule) {
+  schedule.pop_back();
+  const auto last = std::ssize(schedule) - 1;
+  for (RematStep& step : schedule) {
+    step.sent = std::min(step.sent, last);
+    step.fetched = std::min(step.fetched, last);
+  }
+  schedule.back().sent = schedule.back().fetched = -1;
+  return schedule;
+}
+
+/// The schedule of the largest budget with which the whole fits, of a chain that has one for every
+/// number of `slots` steps of `unit` bytes. Budgets are those of the chain; whether it fits is told
+/// by following the schedule exactly.
+template <class Chain>
+std::optional<RematChoice> Largest(Chain& chain, int64_t unit, int64_t slots,
+                                   const std::function<bool(const RematChoice&)>& fits) {
+  std::optional<RematChoice> found;
+  int64_t low = 0, high = slots + 1;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    std::optional<RematPlan> schedule = chain.Schedule(unit * middle);
+    if (!schedule) {
+      low = middle;
+      continue;
+    }
+    *schedule = OfBlocks(*std::move(schedule));
+    RematChoice choice{ReplayedBlocks(*schedule), 0, *std::move(schedule)};
+    if (fits(choice)) {
+      low = middle;
+      found = std::move(choice);
+    } else {
+      high = middle;
+    }
+  }
+  return found;
+}
+
 std::optional<RematChoice> Optimal(const MemoryInputs& inputs, const RematCosts& costs,
                                    const std::function<bool(const RematChoice&)>& fits) {
   const int64_t layers = inputs.shape.spec.layers;
@@ -34,25 +74,13 @@ std::optional<RematChoice> Optimal(const MemoryInputs& inputs, const RematCosts&
   }
   const int64_t slots = layers > kLong ? kSlotsOfLong : kSlots;
   const int64_t unit = (most + slots - 1) / slots;
-  most = unit * slots;
-  const OptimalChain optimal(chain, most, slots);
-  std::optional<RematChoice> found;
-  const auto within = [&](int64_t slot) {
-    std::optional<RematPlan> schedule = optimal.Schedule(unit * slot);
-    if (!schedule) return false;
-    schedule->pop_back();  // what stands above the blocks
-    RematChoice choice{ReplayedBlocks(*schedule), 0, *std::move(schedule)};
-    if (!fits(choice)) return false;
-    found = std::move(choice);
-    return true;
-  };
-  int64_t low = 0, high = slots + 1;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    const std::optional<RematPlan> schedule = optimal.Schedule(unit * middle);
-    (!schedule || within(middle) ? low : high) = middle;
+  if (inputs.offload_activations) {
+    OffloadingChain joint(chain, unit * slots, slots, {costs.link_seconds_per_byte});
+    if (auto found = Largest(joint, unit, slots, fits)) return found;
   }
-  return found;
+  // Where what is on the host counts as well, sending may not help.
+  const OptimalChain pure(chain, unit * slots, slots);
+  return Largest(pure, unit, slots, fits);
 }
 
 }  // namespace
@@ -65,14 +93,14 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
   const int64_t passing = rows + std::max(3 * bytes.row + bytes.qkv, 4 * bytes.row + bytes.before);
   const ChainStage::Way keep{Kind::kKeep, bytes.saved, rows, 0};
   const ChainStage::Way attention{Kind::kAttention, bytes.saved - bytes.attention, rows,
-                                  costs.attention_seconds};
+                                  costs.block.attention};
   std::vector<ChainStage> chain;
   for (int64_t block = 0; block < inputs.shape.spec.layers; ++block) {
     if (block < bytes.untrained) {
-      chain.push_back({costs.block_seconds, 0, bytes.row, passing, {{Kind::kKeep, 0, passing, 0}}});
+      chain.push_back({costs.block.forward, 0, bytes.row, passing, {{Kind::kKeep, 0, passing, 0}}});
     } else {
       chain.push_back(
-          {costs.block_seconds, costs.backward_seconds, bytes.row, passing, {keep, attention}});
+          {costs.block.forward, costs.block.backward, bytes.row, passing, {keep, attention}});
     }
   }
   chain.push_back({0, 0, 0, 0, {{Kind::kKeep, bytes.row, bytes.row, 0}}});
@@ -93,8 +121,8 @@ bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const
   std::optional<RematChoice> best;
   double least = 0;
   const auto offer = [&](const RematChoice& choice) {
-    const double seconds = static_cast<double>(choice.recomputed_blocks) * costs.block_seconds +
-                           static_cast<double>(choice.attention_blocks) * costs.attention_seconds;
+    const double seconds = static_cast<double>(choice.recomputed_blocks) * costs.block.forward +
+                           static_cast<double>(choice.attention_blocks) * costs.block.attention;
     if (best && seconds >= least) return;
     best = choice;
     least = seconds;

@@ -8,6 +8,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/optimal_chain.h"
 #include "common/model/remat_schedule.h"
+#include "common/model/transfer_waits.h"
 
 namespace weft::planner {
 
@@ -18,15 +19,14 @@ struct RematChoice {
   RematPlan schedule;             ///< Instead, where it is not empty.
 };
 
-/// Seconds of a block and a pass.
 struct RematCosts {
-  double block_seconds = 0;      ///< Forward.
-  double attention_seconds = 0;  ///< Of them, inside of attention.
-  double backward_seconds = 0;
+  BlockSeconds block;
+  double link_seconds_per_byte = 0;  ///< Each way, between the tiers.
 };
 
 /// The choice that costs least of those that resources.recompute allows and that fit, which was
 /// then the last one that `fits` was asked about; false when none fits, after one that needs least.
+/// "optimal" with offload_activations also chooses what waits on the host (OffloadingChain).
 /// Memory is that of `inputs` with other choices. Without `attention` "auto" is of whole blocks.
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
                  bool attention, const std::function<bool(const RematChoice&)>& fits);

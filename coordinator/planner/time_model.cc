@@ -47,19 +47,23 @@ bool IsInBlocks(const Gemm& gemm) {
 
 /// How long a pass stands still for what goes and comes block by block beside its blocks: in the
 /// forward pass activations go down and weights come up, in the backward pass both come up. The
-/// first weights have nothing to hide behind.
+/// first weights have nothing to hide behind. A schedule is followed step by step.
 double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const TimeBreakdown& time,
                         double bandwidth, double link) {
   const StreamedBytes& weights = inputs.streamed;
+  const BlockSeconds block = SecondsOfBlock(pass, inputs.shape, bandwidth);
+  if (!inputs.schedule.empty()) {
+    std::vector<StepLoad> loads = LoadsOf(inputs.schedule, block);
+    for (size_t i = 0; i < loads.size(); ++i) {
+      loads[i].bytes = SavedByStep(inputs.schedule[i], inputs.block);
+    }
+    return TransferWaits(inputs.schedule, loads, 1 / link);
+  }
   const double blocks = D(inputs.shape.spec.layers);
   const double neighbours = std::max(blocks - 1, 1.0);
-  const double forward =
-      pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth;
+  const double forward = block.forward;
   const double passes = D(inputs.accumulation_steps);
-  const double backward = (pass.backward_gemm_seconds + time.recompute_seconds / passes +
-                           pass.memory_bytes / bandwidth) /
-                              blocks -
-                          pass.block_forward_memory_bytes / bandwidth;
+  const double backward = block.backward + time.recompute_seconds / passes / blocks;
   const double down = D(inputs.activation_bytes) / link / neighbours;
   const double up = D(weights.forward - weights.first) / link / (blocks + 1);
   const double back = D(weights.backward + inputs.activation_bytes) / link / neighbours;
@@ -218,6 +222,18 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   return cost;
 }
 
+BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, double bandwidth) {
+  const double forward_memory = pass.block_forward_memory_bytes / bandwidth;
+  const double backward =
+      (pass.backward_gemm_seconds + pass.memory_bytes / bandwidth) / D(shape.spec.layers);
+  return {pass.block_forward_gemm_seconds + forward_memory, pass.attention_forward_gemm_seconds,
+          backward - forward_memory};
+}
+
+double TierLink(int64_t host_link_bytes_per_second, double bandwidth) {
+  return host_link_bytes_per_second > 0 ? D(host_link_bytes_per_second) : bandwidth / 2;
+}
+
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
   const ModelShape& shape = inputs.shape;
   if (shape.tensor == 1) return 0;
@@ -303,8 +319,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                  mixed * (4 * 4 + stored);
   time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
 
-  const double link =
-      inputs.host_link_bytes_per_second > 0 ? D(inputs.host_link_bytes_per_second) : bandwidth / 2;
+  const double link = TierLink(inputs.host_link_bytes_per_second, bandwidth);
   if (inputs.offloads_optimizer) {
     // Gradients go down beside the backward pass, and sums of earlier passes come up before they
     // are added to; weights go up beside the update and the first forward pass after it.

@@ -6,6 +6,9 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
 #include "common/model/precision.h"
+#include "common/model/remat_memory.h"
+#include "common/model/remat_schedule.h"
+#include "common/model/transfer_waits.h"
 #include "common/spec/plan.h"
 #include "common/spec/train_spec.h"
 #include "coordinator/planner/rate_model.h"
@@ -58,12 +61,21 @@ struct StepInputs {
   ContextSharing context = {};             ///< Of `ranks`, those that share each sequence.
   int64_t sharers = 1;                     ///< Of `ranks`, those that share (ShardRanks).
   int64_t local_steps = 1;                 ///< Steps that each of `ranks` makes by itself.
+  RematPlan schedule = {};                 ///< What travels, where a schedule says so,
+  BlockBytes block = {};                   ///< and how much a block keeps.
 
   /// Groups that share, each among its ranks.
   int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
   /// Ranks hold parts of the parameters, and gather whole ones in every pass.
   bool SharesParameters() const { return zero_stage > 2 && sharers > 1; }
 };
+
+/// Of a block of that pass, where memory gives so many bytes a second.
+BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, double bandwidth);
+
+/// Bytes a second each way between the tiers of a rank: what the job says, or half of what memory
+/// gives, which reads and writes each.
+double TierLink(int64_t host_link_bytes_per_second, double bandwidth);
 
 /// Of a pass, with ranks that share matrices: each layer sums the residual stream twice forward and
 /// twice backward, and twice more when it is recomputed; embedding and classifier once. Nothing
