@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
 #include "common/model/device_order.h"
 #include "common/model/memory_text.h"
@@ -10,6 +9,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
 #include "common/model/tensor_traffic.h"
+#include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/device_model.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
@@ -307,7 +307,7 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const ClusterProfile fit = WithoutUnfit(job, cluster);
-  if (threads == 0) threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (threads == 0) threads = ThreadsOfMachine();
   return PlanAmong(MeshesOf(job, fit), fit, threads);
 }
 

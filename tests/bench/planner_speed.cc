@@ -10,11 +10,11 @@
 #include <fstream>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "common/env.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/cluster/run_search.h"
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/planner.h"
@@ -247,7 +247,7 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "usage: planner_speed [--markdown FILE | --write DIR]\n");
     return 2;
   }
-  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = ThreadsOfMachine();
   std::string table = "| job | plans | looked at | seconds, one thread | " +
                       std::to_string(threads) +
                       " threads | plans a second | peak memory |\n|---|---|---|---|---|---|---|\n";

@@ -8,6 +8,11 @@
 
 namespace weft::planner {
 
+/// As many as the machine runs at once.
+inline int ThreadsOfMachine() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 /// Calls work(i) for i below `count` on so many threads, in order but for what they do at once.
 /// Stops early when a call returns false.
 template <class Work>
