@@ -17,7 +17,7 @@ int64_t OfferedCompute(const Plan& plan, const ClusterProfile& cluster) {
   return sum;
 }
 
-/// Of the run until its end. What a stop waits for is training too, but runs by the old plan.
+/// Until the end of the job. What a stop waits for is training too, but runs by the old plan.
 double SecondsSaved(const RunningJob& job, double gain) {
   const auto steps = static_cast<double>(job.steps_left - job.spec->train.local_steps);
   return std::max(steps, 0.0) * job.step_seconds * (1 - 1 / gain);
@@ -28,7 +28,11 @@ double RestartSeconds(const RunningJob& job, const GrowthRules& rules) {
   return 2 * job.start_seconds.value_or(rules.assumed_start_seconds);
 }
 
-std::string Words(const Plan& from, const Plan& to, double gain) {
+bool PaysForRestart(const RunningJob& job, double gain, const GrowthRules& rules) {
+  return SecondsSaved(job, gain) >= rules.least_payback * RestartSeconds(job, rules);
+}
+
+std::string Words(const Plan& from, const Plan& to, double gain, const char* by) {
   const size_t ranks = to.rank_workers.size();
   const bool more_ranks = ranks != from.rank_workers.size();
   char factor[32];
@@ -37,7 +41,7 @@ std::string Words(const Plan& from, const Plan& to, double gain) {
               ? std::to_string(from.rank_workers.size()) + " to " + std::to_string(ranks) + " ranks"
               : std::to_string(from.threads_per_rank) + " to " +
                     std::to_string(to.threads_per_rank) + " threads a rank") +
-         ": " + factor + " times as fast by the plan";
+         ": " + factor + " times as fast by " + by;
 }
 
 }  // namespace
@@ -58,19 +62,19 @@ int64_t ComputeOf(const Plan& plan) {
 }
 
 bool MayGrow(const RunningJob& job, const GrowthRules& rules) {
-  if (rules.after_seconds <= 0 || !job.saved || job.step_seconds <= 0) return false;
+  if (rules.after_seconds <= 0 || job.went_back || !job.saved || job.step_seconds <= 0)
+    return false;
   const bool shrunk = ComputeOf(*job.plan) < job.history.most_compute;
   if (job.spec->resources.ranks > 0 && !shrunk) return false;
   const auto doublings = static_cast<int>(std::min(job.history.undone, rules.most_doublings));
   if (job.attempt_seconds < std::ldexp(rules.after_seconds, doublings)) return false;
   // Not even a plan that takes no time at all would pay for the restart.
-  const double most = SecondsSaved(job, std::numeric_limits<double>::infinity());
-  return most >= rules.least_payback * RestartSeconds(job, rules);
+  return PaysForRestart(job, std::numeric_limits<double>::infinity(), rules);
 }
 
-std::optional<Growth> FindGrowth(const RunningJob& job, const ClusterProfile& cluster,
-                                 const FreeMap& free, const GrowthRules& rules,
-                                 const PlanFunction& plan) {
+std::optional<BetterWay> FindGrowth(const RunningJob& job, const ClusterProfile& cluster,
+                                    const FreeMap& free, const GrowthRules& rules,
+                                    const PlanFunction& plan) {
   if (!MayGrow(job, rules)) return std::nullopt;
   const Plan& present = *job.plan;
   const ClusterProfile part = FreePart(cluster, free);
@@ -80,11 +84,18 @@ std::optional<Growth> FindGrowth(const RunningJob& job, const ClusterProfile& cl
   if (!better.ok() || ComputeOf(*better) <= ComputeOf(present)) return std::nullopt;
   const double before = present.prediction.step_seconds, after = better->prediction.step_seconds;
   if (before <= 0 || after <= 0 || before < rules.least_gain * after) return std::nullopt;
-  if (SecondsSaved(job, before / after) < rules.least_payback * RestartSeconds(job, rules)) {
-    return std::nullopt;
-  }
-  std::string why = Words(present, *better, before / after);
-  return Growth{*std::move(better), std::move(why)};
+  if (!PaysForRestart(job, before / after, rules)) return std::nullopt;
+  std::string why = Words(present, *better, before / after, "the plan");
+  return BetterWay{*std::move(better), std::move(why)};
+}
+
+std::optional<BetterWay> FindWayBack(const RunningJob& job, const BeforeGrowth& before,
+                                     const GrowthRules& rules) {
+  if (!job.saved || before.median_step_seconds <= 0) return std::nullopt;
+  if (ComputeOf(before.plan) >= ComputeOf(*job.plan)) return std::nullopt;
+  const double gain = job.median_step_seconds / before.median_step_seconds;
+  if (gain < rules.least_gain || !PaysForRestart(job, gain, rules)) return std::nullopt;
+  return BetterWay{before.plan, Words(*job.plan, before.plan, gain, "what was measured")};
 }
 
 }  // namespace weft::coordinator

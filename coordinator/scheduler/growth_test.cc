@@ -67,7 +67,7 @@ struct Situation {
     cluster.workers.push_back(profile);
     free[id] = {cores, 1000};
   }
-  std::optional<Growth> Find(double speed = 1) {
+  std::optional<BetterWay> Find(double speed = 1) {
     job.spec = &spec;
     job.plan = &plan;
     return FindGrowth(job, cluster, free, rules, Planner(speed));
@@ -76,7 +76,7 @@ struct Situation {
 
 TEST(Growth, AJobThatLeavesItsRanksToThePlannerTakesTheNewWorker) {
   Situation s;
-  const std::optional<Growth> growth = s.Find();
+  const std::optional<BetterWay> growth = s.Find();
   ASSERT_TRUE(growth);
   EXPECT_THAT(growth->plan.rank_workers, ElementsAre("a", "a", "b", "b"));
   EXPECT_EQ(growth->why, "2 to 4 ranks: 2.0 times as fast by the plan");
@@ -235,6 +235,33 @@ TEST(Growth, RanksThatOnceRanOutOfMemoryGetNoMore) {
   s.job.history.Add(Ended(Reason::kOutOfMemory));
   ASSERT_TRUE(s.Find());
   EXPECT_EQ(TotalBytes(s.Find()->plan.prediction.memory_per_rank), 7);
+}
+
+TEST(Growth, AJobThatItMadeSlowerGoesBack) {
+  Situation s;
+  BeforeGrowth before{s.plan, 0.5};
+  const Plan grown = s.Find()->plan;
+  s.job.plan = &grown;
+  auto back = [&] { return FindWayBack(s.job, before, s.rules); };
+  EXPECT_FALSE(back()) << "nothing is measured yet";
+  s.job.step_seconds = s.job.median_step_seconds = 0.55;
+  EXPECT_FALSE(back()) << "as good as the same";
+  s.job.step_seconds = s.job.median_step_seconds = 0.7;
+  ASSERT_TRUE(back());
+  EXPECT_EQ(back()->plan.rank_workers, s.plan.rank_workers);
+  EXPECT_EQ(back()->why, "4 to 2 ranks: 1.4 times as fast by what was measured");
+  s.job.steps_left = 90;
+  EXPECT_FALSE(back()) << "18 s, and a restart costs 10";
+  s.job.steps_left = 1000;
+  s.job.saved = false;
+  EXPECT_FALSE(back());
+  s.job.saved = true;
+  before.median_step_seconds = 0;
+  EXPECT_FALSE(back()) << "nobody knows how fast it was";
+  before = {grown, 0.5};
+  EXPECT_FALSE(back()) << "it did not get more";
+  s.job.went_back = true;
+  EXPECT_FALSE(s.Find()) << "once is enough";
 }
 
 }  // namespace

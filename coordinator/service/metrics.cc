@@ -55,7 +55,7 @@ Metrics::Metrics()
                        .Register(*registry_)),
       replanned_(BuildCounter()
                      .Name("weft_coord_jobs_replanned_total")
-                     .Help("Running jobs stopped at a checkpoint to go on with more ranks.")
+                     .Help("Running jobs stopped at a checkpoint to go on by another plan.")
                      .Register(*registry_)
                      .Add({})),
       pending_(BuildGauge()

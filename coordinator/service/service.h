@@ -166,6 +166,8 @@ class Service {
     StepTimer steps;                      ///< Of the newest attempt.
     std::optional<double> start_seconds;  ///< The longest from dispatch to training.
     std::optional<Plan> next_plan;        ///< For which it was stopped.
+    std::optional<BeforeGrowth> before;   ///< How it ran before it last grew.
+    bool went_back = false;               ///< A growth made it slower.
     /// What was planned last to see whether it should grow, and for what.
     std::optional<std::pair<ClusterProfile, Result<PlanReport>>> planned;
   };
@@ -247,8 +249,12 @@ class Service {
   // service_growth.cc: running jobs that get more machines. On the loop.
   void LookAtGrowthLater();
   void LookAtGrowth();
-  /// Whether the job is being stopped for a better plan now.
-  bool Grow(const std::string& job_id);
+  RunningJob AsRunning(const LiveJob& live) const;
+  std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
+                                        const RunningJob& job);
+  /// Stops the job at a checkpoint, to go on by that plan.
+  void Replan(const std::string& job_id, const BetterWay& better,
+              const std::optional<BeforeGrowth>& before);
   bool HasAllWorkers(const Plan& plan) const;
 
   Store& store_;

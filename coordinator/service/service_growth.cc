@@ -27,16 +27,28 @@ void Service::LookAtGrowthLater() {
 }
 
 void Service::LookAtGrowth() {
+  if (settling_ || schedule_pending_) return;
   // What is free belongs to those that wait, and to those whose ranks are about to be gone.
-  if (settling_ || schedule_pending_ || queue_waits_) return;
+  bool free = !queue_waits_;
   std::map<int64_t, std::string> running;  // the first one submitted comes first
   for (const auto& [id, live] : live_) {
     const JobState state = live->current.job.state;
-    if (state == JobState::kRecovering) return;
+    if (state == JobState::kRecovering) free = false;
     if (state == JobState::kRunning) running[live->current.job.ordinal] = id;
   }
   for (const auto& [ordinal, id] : running) {
-    if (Grow(id)) return;
+    LiveJob& live = *live_.at(id);
+    const bool recorded = std::any_of(profiles_.begin(), profiles_.end(),
+                                      [&](const auto& call) { return call.second.job_id == id; });
+    if (live.busy || recorded || !HasAllWorkers(live.current.attempt->plan)) continue;
+    const RunningJob job = AsRunning(live);
+    if (live.before) {
+      if (auto back = FindWayBack(job, *live.before, options_.growth)) {
+        return Replan(id, *back, std::nullopt);
+      }
+    }
+    auto better = free ? MoreMachines(id, live, job) : std::nullopt;
+    if (better) return Replan(id, *better, BeforeGrowth{*job.plan, job.median_step_seconds});
   }
 }
 
@@ -49,26 +61,27 @@ bool Service::HasAllWorkers(const Plan& plan) const {
                      });
 }
 
-bool Service::Grow(const std::string& job_id) {
-  LiveJob& live = *live_.at(job_id);
-  const bool recorded = std::any_of(profiles_.begin(), profiles_.end(),
-                                    [&](const auto& call) { return call.second.job_id == job_id; });
-  if (live.busy || recorded || !HasAllWorkers(live.current.attempt->plan)) return false;
-  const AttemptRecord& attempt = *live.current.attempt;
-  const Duration now = clock_.Monotonic();
+RunningJob Service::AsRunning(const LiveJob& live) const {
   RunningJob job;
   job.spec = &live.current.job.spec;
-  job.plan = &attempt.plan;
+  job.plan = &live.current.attempt->plan;
   job.history = live.history;
-  job.attempt_seconds = clock_.UnixSeconds() - attempt.started_at;
+  job.attempt_seconds = clock_.UnixSeconds() - live.current.attempt->started_at;
   job.steps_left = job.spec->train.steps - live.progress.step;
   job.step_seconds = live.steps.StepSeconds();
+  job.median_step_seconds = live.steps.MedianSeconds();
   job.start_seconds = live.start_seconds;
   job.saved = live.progress.checkpoint_step.has_value();
-  if (!MayGrow(job, options_.growth)) return false;
+  job.went_back = live.went_back;
+  return job;
+}
 
+std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, LiveJob& live,
+                                               const RunningJob& job) {
+  if (!MayGrow(job, options_.growth)) return std::nullopt;
+  const Duration now = clock_.Monotonic();
+  const auto& held = job.plan->rank_workers;
   SchedulerSnapshot snapshot = TakeSnapshot(job_id);
-  const auto& held = attempt.plan.rank_workers;
   std::erase_if(snapshot.cluster.workers, [&](const WorkerProfile& worker) {
     const bool own = std::find(held.begin(), held.end(), worker.worker_id) != held.end();
     const double steady = Seconds(now - sessions_.at(worker.worker_id).steady_from);
@@ -81,25 +94,28 @@ bool Service::Grow(const std::string& job_id) {
     }
     return live.planned->second;
   };
-  std::optional<Growth> growth =
-      FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth, plan);
-  if (!growth) return false;
-  WEFT_LOG_INFO << "job " << job_id << " is stopped to go on with more: " << growth->why;
+  return FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth, plan);
+}
+
+void Service::Replan(const std::string& job_id, const BetterWay& better,
+                     const std::optional<BeforeGrowth>& before) {
+  WEFT_LOG_INFO << "job " << job_id << " is stopped to go on by another plan: " << better.why;
   Change(
       job_id,
-      [this, epoch = attempt.epoch, growth = *growth](const JobCase& current) {
-        return ReplanAttempt(current, epoch, growth.why, clock_.UnixSeconds());
+      [this, epoch = live_.at(job_id)->current.attempt->epoch,
+       why = better.why](const JobCase& current) {
+        return ReplanAttempt(current, epoch, why, clock_.UnixSeconds());
       },
-      [this, job_id, growth = *growth](const Status& status) {
+      [this, job_id, plan = better.plan, before](const Status& status) {
         auto it = live_.find(job_id);
         if (!status.ok() || it == live_.end()) return;
         LiveJob& stopping = *it->second;
-        if (stopping.current.attempt->reason == Reason::kReplanned) {
-          stopping.next_plan = growth.plan;
-        }
+        if (stopping.current.attempt->reason != Reason::kReplanned) return;
+        stopping.next_plan = plan;
+        stopping.before = before;
+        stopping.went_back = !before;
       },
       false);
-  return true;
 }
 
 }  // namespace weft::coordinator

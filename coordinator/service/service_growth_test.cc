@@ -28,6 +28,7 @@ class GrowthTest : public ServiceTest {
     RunningAttempt running{id, epoch, {}};
     running.progress.step = ++step_;
     running.progress.checkpoint_step = 1;
+    running.progress.step_seconds = step_seconds_;
     return running;
   }
   /// So many seconds, and steps of the job, whose ranks are on `training`.
@@ -53,11 +54,17 @@ class GrowthTest : public ServiceTest {
                       milliseconds patience = seconds(5)) {
     return link->Saw("stop " + id + " 1 gracefully", patience);
   }
+  void ReportStopped(const std::string& id, int64_t epoch, const Links& links) {
+    for (const auto& link : links) {
+      service_->Report(link, id, {"", epoch, ShareEvent::kStopped, Reason::kNone, "", ""});
+    }
+  }
   static bool StoppedByNow(const std::shared_ptr<FakeLink>& link, const std::string& id) {
     return Stopped(link, id, milliseconds(20));
   }
 
   int64_t step_ = 0;
+  double step_seconds_ = 1;
 };
 
 TEST_F(GrowthTest, AJobTakesAWorkerThatStaysAndLosesNothing) {
@@ -85,6 +92,38 @@ TEST_F(GrowthTest, AJobTakesAWorkerThatStaysAndLosesNothing) {
   EXPECT_TRUE(std::any_of(events.begin(), events.end(), [](const EventRecord& event) {
     return event.kind == "replan" && event.text == "1 to 2 ranks: 2.0 times as fast by the plan";
   }));
+}
+
+TEST_F(GrowthTest, AJobThatBecameSlowerGetsItsPlanBackForGood) {
+  auto a = Attach("a");
+  const std::string id = Start(0, {a});
+  auto b = Attach("b");
+  Train(130, id, 1, {a}, {b});
+  ASSERT_TRUE(Stopped(a, id));
+  ReportStopped(id, 1, {a});
+  ASSERT_TRUE(b->Saw("start " + id + " 2"));
+  for (const auto& link : {a, b}) {
+    service_->Report(link, id, {"", 2, ShareEvent::kTraining, Reason::kNone, "", ""});
+    ASSERT_TRUE(link->Saw("ack " + id + " 2"));
+  }
+  step_seconds_ = 1.5;                              // the link between them is slow
+  const std::string wide = Submit(2)->view.job.id;  // it waits, and that is no reason against it
+  Train(15, id, 2, {a, b});
+  EXPECT_FALSE(a->Saw("stop " + id + " 2", milliseconds(20))) << "too few steps to tell";
+  Train(16, id, 2, {a, b});
+  ASSERT_TRUE(a->Saw("stop " + id + " 2 gracefully"));
+  ReportStopped(id, 2, {a, b});
+  ASSERT_TRUE(a->Saw("start " + id + " 3"));
+  EXPECT_FALSE(b->Saw("start " + id + " 3", milliseconds(20)));
+  const JobView view = *service_->Get(id);
+  EXPECT_EQ(view.attempts[1].message, "2 to 1 ranks: 1.5 times as fast by what was measured");
+  EXPECT_THAT(view.attempts[2].plan.rank_workers, ElementsAre("a"));
+  service_->Cancel(wide, [](const Result<JobView>&) {});
+  service_->Report(a, id, {"", 3, ShareEvent::kTraining, Reason::kNone, "", ""});
+  ASSERT_TRUE(a->Saw("ack " + id + " 3"));
+  step_seconds_ = 1;
+  Train(300, id, 3, {a}, {b});
+  EXPECT_FALSE(a->Saw("stop " + id + " 3", milliseconds(20)));
 }
 
 TEST_F(GrowthTest, AWorkerThatComesAndGoesIsNotTaken) {

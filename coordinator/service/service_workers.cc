@@ -171,7 +171,7 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     if (item.progress.step > 0 && (share->ranks.empty() || share->ranks.front() == 0 ||
                                    item.progress.step > live.progress.step)) {
       live.progress = item.progress;
-      live.steps.See(item.progress.step, clock_.Monotonic());
+      live.steps.See(item.progress.step, item.progress.step_seconds, clock_.Monotonic());
       AttemptRecord& attempt = *live.current.attempt;
       if (!attempt.first_step) attempt.first_step = item.progress.step;
       SetOverlay(item.job_id, [&](Overlay& overlay) { overlay.progress = item.progress; });
