@@ -1,0 +1,75 @@
+// Whole attempts on a device that not all activations fit, as the planner plans them: some are
+// kept or recomputed, some wait on the host.
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/env.h"
+#include "common/model/memory_model.h"
+#include "tests/matrix/techniques.h"
+#include "tests/matrix/training.h"
+
+namespace weft::testing {
+namespace {
+
+class PlannedOffload : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "weft_planned_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
+
+  static JobSpec Job() {
+    JobSpec job = JobOf(Combination(Axes().size(), 0));
+    job.model.layers = 8;
+    job.model.width = 64;
+    job.resources.ranks = 1;
+    job.resources.micro_batch = job.train.global_batch;
+    return job;
+  }
+  Training Run(const JobSpec& job, const std::string& name, int64_t last_step) {
+    const auto training = Train(job, root_ + "/" + name, last_step);
+    EXPECT_TRUE(training.ok()) << name << ": " << training.status().message();
+    return training.ok() ? *training : Training();
+  }
+
+  std::string root_;
+};
+
+TEST_F(PlannedOffload, HasTheBitsOfPlainTrainingWithinTheLimitAndAcrossStops) {
+  JobSpec job = Job();
+  const Training plain = Run(job, "plain", 6);
+  ASSERT_EQ(plain.losses.size(), 6u);
+  EXPECT_EQ(plain.ranks[0].tiers.host_bytes, 0);
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  inputs.micro_batch = job.train.global_batch;
+  inputs.sequence_length = SequenceLength(job);
+  inputs.precision = &PrecisionOf(job.train.precision);
+  const int64_t activations = PredictMemory(inputs).activations_bytes;
+  job.resources.recompute = "optimal";
+  job.resources.offload_activations = "host";
+  job.resources.device_memory_bytes = plain.ranks[0].tiers.device_bytes - activations / 2;
+  job.resources.host_link_bytes_per_second = 200'000'000;
+  const Training planned = Run(job, "planned", 6);
+  EXPECT_EQ(planned.losses, plain.losses);
+  const TierUse& tiers = planned.ranks[0].tiers;
+  EXPECT_LE(tiers.device_bytes, job.resources.device_memory_bytes);
+  EXPECT_GT(tiers.host_bytes, 0);
+  EXPECT_LT(tiers.host_bytes, activations) << "not all of them";
+  // A stopped attempt goes on, and from a checkpoint of plain training, too.
+  EXPECT_EQ(Run(job, "stopped", 3).losses.size(), 3u);
+  const std::vector<double> rest(plain.losses.begin() + 3, plain.losses.end());
+  EXPECT_EQ(Run(job, "stopped", 6).losses, rest);
+  JobSpec other = job;
+  other.resources = Job().resources;
+  EXPECT_EQ(Run(other, "changed", 3).losses.size(), 3u);
+  EXPECT_EQ(Run(job, "changed", 6).losses, rest);
+}
+
+}  // namespace
+}  // namespace weft::testing
