@@ -36,7 +36,8 @@ void Service::LookAtGrowth() {
     if (state == JobState::kRecovering) free = false;
     if (state == JobState::kRunning) running[live->current.job.ordinal] = id;
   }
-  for (const auto& [ordinal, id] : running) {
+  for (const auto& entry : running) {
+    const std::string& id = entry.second;
     LiveJob& live = *live_.at(id);
     const bool recorded = std::any_of(profiles_.begin(), profiles_.end(),
                                       [&](const auto& call) { return call.second.job_id == id; });
