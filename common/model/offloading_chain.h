@@ -25,7 +25,8 @@ struct ChainLink {
 /// of the forward pass of the next step that sends, and begins to come back, at the earliest, with
 /// that step's backward pass. Where all times are whole ticks the result is the fastest of these;
 /// else a transfer is taken for up to two ticks longer or one shorter than it is, and TransferWaits
-/// tells what the schedule costs. Schedules with several transfers queued may be faster.
+/// tells what the schedule costs. Schedules with several transfers queued may be faster, on
+/// the chains of offloading_chain_test.cc by a twentieth at most.
 ///
 /// Dynamic programming over stages, memory and what is left of the transfer each way; replays are
 /// parts of an OptimalChain.
