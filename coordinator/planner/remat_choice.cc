@@ -47,13 +47,13 @@ std::optional<RematChoice> Largest(Chain& chain, int64_t unit, int64_t slots,
   int64_t low = 0, high = slots + 1;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    std::optional<RematPlan> schedule = chain.Schedule(unit * middle);
-    if (!schedule) {
+    std::optional<RematPlan> whole = chain.Schedule(unit * middle);
+    if (!whole) {
       low = middle;
       continue;
     }
-    *schedule = OfBlocks(*std::move(schedule));
-    RematChoice choice{ReplayedBlocks(*schedule), 0, *std::move(schedule)};
+    RematPlan schedule = OfBlocks(*std::move(whole));
+    RematChoice choice{ReplayedBlocks(schedule), 0, std::move(schedule)};
     if (fits(choice)) {
       low = middle;
       found = std::move(choice);
