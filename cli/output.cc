@@ -10,11 +10,9 @@ namespace weft::cli {
 
 const std::vector<std::pair<std::string, OutputFormat>>& OutputFormats() {
   static const std::vector<std::pair<std::string, OutputFormat>> formats = {
-      {"table", OutputFormat::kTable},
-      {"wide", OutputFormat::kWide},
-      {"json", OutputFormat::kJson},
-      {"yaml", OutputFormat::kYaml},
-      {"name", OutputFormat::kName}};
+      {"table", OutputFormat::kTable}, {"wide", OutputFormat::kWide},
+      {"json", OutputFormat::kJson},   {"yaml", OutputFormat::kYaml},
+      {"name", OutputFormat::kName},   {"html", OutputFormat::kHtml}};
   return formats;
 }
 
@@ -40,6 +38,7 @@ void Table::Print(std::ostream& out) const {
 void Print(const Listing& listing, OutputFormat format, std::ostream& out) {
   switch (format) {
     case OutputFormat::kTable:
+    case OutputFormat::kHtml:  // a form of plans alone, which main sees to
       listing.table.Print(out);
       return;
     case OutputFormat::kWide:
@@ -93,22 +92,6 @@ std::string HumanCount(double count) {
     ++unit;
   }
   return FixedText(count, unit == 0 ? 0 : 1) + kUnits[unit];
-}
-
-std::string HumanDuration(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "-";
-  if (seconds < 1) return FixedText(seconds * 1e3, 0) + "ms";
-  if (seconds < 60) return FixedText(seconds, 1) + "s";
-  auto whole = static_cast<long long>(std::llround(seconds));
-  char text[48];
-  if (whole < 3600) {
-    std::snprintf(text, sizeof(text), "%lldm%02llds", whole / 60, whole % 60);
-  } else if (whole < 48 * 3600) {
-    std::snprintf(text, sizeof(text), "%lldh%02lldm", whole / 3600, whole / 60 % 60);
-  } else {
-    std::snprintf(text, sizeof(text), "%lldd%02lldh", whole / 86400, whole / 3600 % 24);
-  }
-  return text;
 }
 
 }  // namespace weft::cli

@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "common/duration_text.h"
 #include "common/json.h"
 
 namespace weft::cli {
 
-enum class OutputFormat { kTable, kWide, kJson, kYaml, kName };
+enum class OutputFormat { kTable, kWide, kJson, kYaml, kName, kHtml };
 
 /// Name of every format, for -o.
 const std::vector<std::pair<std::string, OutputFormat>>& OutputFormats();
@@ -41,8 +42,6 @@ void Print(const Listing& listing, OutputFormat format, std::ostream& out);
 std::string HumanBytes(double bytes);
 /// "12.4M", "960"
 std::string HumanCount(double count);
-/// "3m12s", "850ms", "2h05m"
-std::string HumanDuration(double seconds);
 /// Fixed digits; "-" for values that are not finite.
 std::string FixedText(double value, int digits);
 
