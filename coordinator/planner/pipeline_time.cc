@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/check.h"
-#include "common/pipeline/simulate.h"
 
 namespace weft::planner {
 namespace {
@@ -27,8 +26,8 @@ void Add(const TimeBreakdown& part, double times, TimeBreakdown& sum) {
 
 }  // namespace
 
-TimeBreakdown PredictPipelineStep(const StepInputs& inputs, const PipelineTimeInputs& pipeline,
-                                  const RateModel& rates) {
+PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline,
+                                 const RateModel& rates) {
   const PipelineSchedule& schedule = pipeline.schedule;
   const auto passes = static_cast<double>(inputs.accumulation_steps);
   PipelineCosts costs;
@@ -57,14 +56,14 @@ TimeBreakdown PredictPipelineStep(const StepInputs& inputs, const PipelineTimeIn
   const double bytes = static_cast<double>(inputs.tokens * inputs.shape.spec.width *
                                            ElementBytes(inputs.precision->activations));
   costs.hop = kSecondsPerMessage + bytes / rates.LinkBytesPerSecond(pipeline.within_worker);
-  const Result<PipelineTimeline> timeline = SimulatePipeline(schedule, costs);
+  Result<PipelineTimeline> timeline = SimulatePipeline(schedule, costs);
   WEFT_CHECK(timeline.ok(), timeline.status().message());
   TimeBreakdown slowest;
   for (const TimeBreakdown& rank : ranks) {
     if (ComputeSeconds(rank) > ComputeSeconds(slowest)) slowest = rank;
   }
   slowest.exposed_communication_seconds += std::max(0.0, timeline->end - ComputeSeconds(slowest));
-  return slowest;
+  return {slowest, *std::move(timeline)};
 }
 
 }  // namespace weft::planner

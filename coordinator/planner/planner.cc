@@ -1,7 +1,6 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "common/model/device_order.h"
 #include "common/model/memory_text.h"
@@ -15,31 +14,13 @@
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
+#include "coordinator/planner/why_slower.h"
 
 namespace weft::planner {
 namespace {
 
 constexpr size_t kFittingShown = 20;
 constexpr size_t kMisfittingShown = 10;
-
-std::string Factor(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), value < 1.0995 ? "%.3fx" : "%.2fx", value);
-  return text;
-}
-
-/// Why `option` is slower than `best`: the part of its time that grew most.
-std::string WhySlower(const Option& option, const Option& best) {
-  const double factor = StepSeconds(option.time) / StepSeconds(best.time);
-  if (factor < 1.0005) return "as fast as the chosen plan, which is simpler";
-  const auto own = Components(option.time), other = Components(best.time);
-  size_t worst = 0;
-  for (size_t i = 1; i < own.size(); ++i) {
-    if (own[i].seconds - other[i].seconds > own[worst].seconds - other[worst].seconds) worst = i;
-  }
-  return Factor(factor) + " the step time; " + std::string(own[worst].name) + " takes " +
-         HumanSeconds(own[worst].seconds - other[worst].seconds) + " more";
-}
 
 /// What a rank of the job's grid sends, beside what one of the grid would in which that is least.
 std::string GridText(const JobSpec& job, const Option& option) {
@@ -211,19 +192,6 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");
 }
 
-/// With GPUs that lack the products of the job's precision out of use.
-ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
-  if (!PrecisionOf(job.train.precision).fp8_blocks) return cluster;
-  for (WorkerProfile& worker : cluster.workers) {
-    for (DeviceSpec& device : worker.devices) {
-      if (!device.unusable.empty() || MultipliesFp8(device)) continue;
-      device.unusable = "it has no FP8 products (compute capability " + device.compute_capability +
-                        ", and they need 8.9), which train.precision: bf16 does without";
-    }
-  }
-  return cluster;
-}
-
 /// No GPU can take a rank: what speaks against those that are there.
 Status NoDevices(const ClusterProfile& cluster) {
   std::string reasons;
@@ -279,7 +247,7 @@ Result<PlanReport> PlanAmong(const std::vector<JobSpec>& jobs, const ClusterProf
     PlanCandidate candidate = MakeCandidate(jobs[search], results[search], *option);
     candidate.chosen = i == 0;
     candidate.reason = i == 0 ? WhyChosen(jobs[search], *option, results[search], counts)
-                              : WhySlower(*option, *fitting.front().option);
+                              : WhySlower(option->time, fitting.front().option->time);
     report.candidates.push_back(std::move(candidate));
   }
   for (size_t i = 0; i < std::min(misfitting.size(), kMisfittingShown); ++i) {
@@ -298,6 +266,18 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 }
 
 }  // namespace
+
+ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
+  if (!PrecisionOf(job.train.precision).fp8_blocks) return cluster;
+  for (WorkerProfile& worker : cluster.workers) {
+    for (DeviceSpec& device : worker.devices) {
+      if (!device.unusable.empty() || MultipliesFp8(device)) continue;
+      device.unusable = "it has no FP8 products (compute capability " + device.compute_capability +
+                        ", and they need 8.9), which train.precision: bf16 does without";
+    }
+  }
+  return cluster;
+}
 
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));

@@ -26,6 +26,9 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 /// many as the machine runs), of which the report does not depend. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0);
 
+/// `cluster` with GPUs that lack the products of the job's precision out of use.
+ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster);
+
 /// The report for people: the chosen plan with memory by component and where the time goes, then
 /// the candidates and why they lost. Ends with a newline.
 std::string FormatPlanReport(const PlanReport& report);

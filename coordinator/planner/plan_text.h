@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/spec/plan.h"
+
+namespace weft::planner {
+
+/// Rows of cells as aligned columns; the first row is the heading. Numbers stand at the right.
+std::string AlignedRows(const std::vector<std::vector<std::string>>& rows,
+                        const std::vector<bool>& align_right);
+
+/// "42 %".
+std::string Percent(double part, double whole);
+
+/// Blocks with that policy for their saved tensors.
+int64_t BlocksWith(const Plan& plan, std::string_view policy);
+
+/// "6 of 12 blocks, attention of 2".
+std::string RecomputedText(const Plan& plan);
+
+/// What ranks share out among them, and how many do.
+std::string SharedText(const Plan& plan);
+
+/// "8 data x 2 tensor x 4 pipeline (zero_bubble), ZeRO 1": how ranks share the model.
+std::string MeshText(const Plan& plan);
+
+/// "w1 x 4 (GPUs 0, 1, 2, 3), w2 x 2": which worker has how many ranks.
+std::string PlacementText(const Plan& plan);
+
+}  // namespace weft::planner

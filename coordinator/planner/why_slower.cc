@@ -1,0 +1,29 @@
+#include "coordinator/planner/why_slower.h"
+
+#include <cstdio>
+
+#include "coordinator/planner/units.h"
+
+namespace weft::planner {
+
+std::string Factor(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), value < 1.0995 ? "%.3fx" : "%.2fx", value);
+  return text;
+}
+
+std::string WhySlower(const TimeBreakdown& own, const TimeBreakdown& best) {
+  const double factor = StepSeconds(own) / StepSeconds(best);
+  if (factor < 1.0005) return "as fast as the chosen plan, which is simpler";
+  const auto parts = Components(own), others = Components(best);
+  size_t worst = 0;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (parts[i].seconds - others[i].seconds > parts[worst].seconds - others[worst].seconds) {
+      worst = i;
+    }
+  }
+  return Factor(factor) + " the step time; " + std::string(parts[worst].name) + " takes " +
+         HumanSeconds(parts[worst].seconds - others[worst].seconds) + " more";
+}
+
+}  // namespace weft::planner
