@@ -1,0 +1,111 @@
+#include "coordinator/planner/report/devices.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "common/model/device_order.h"
+
+namespace weft::planner {
+namespace {
+
+int64_t DevicesOn(const WorkerProfile& worker, bool on_devices) {
+  return on_devices ? UsableDevices(worker.devices) : 1;
+}
+
+WorkerProfile WithoutNames(WorkerProfile worker) {
+  worker.worker_id.clear();
+  worker.host.clear();
+  for (DeviceSpec& device : worker.devices) device.uuid.clear();
+  return worker;
+}
+
+void KeepDevices(WorkerProfile& worker, int64_t count) {
+  const std::vector<int64_t> near = NearestDevices(worker.devices, count);
+  const std::set<int64_t> kept(near.begin(), near.end());
+  std::erase_if(worker.devices,
+                [&](const DeviceSpec& device) { return !kept.contains(device.index); });
+  for (DeviceSpec& device : worker.devices) {
+    std::erase_if(device.links, [&](const DeviceLink& link) { return !kept.contains(link.index); });
+  }
+}
+
+}  // namespace
+
+int64_t CountDevices(const ClusterProfile& cluster, bool on_devices) {
+  int64_t count = 0;
+  for (const WorkerProfile& worker : cluster.workers) count += DevicesOn(worker, on_devices);
+  return count;
+}
+
+ClusterProfile FirstDevices(const ClusterProfile& cluster, bool on_devices, int64_t count) {
+  ClusterProfile first = cluster;
+  std::erase_if(first.workers,
+                [&](const WorkerProfile& worker) { return DevicesOn(worker, on_devices) == 0; });
+  const auto key = [&](const WorkerProfile& worker) {
+    return std::tuple(-DevicesOn(worker, on_devices), -worker.cores, -worker.memory_limit_bytes,
+                      worker.worker_id);
+  };
+  std::sort(first.workers.begin(), first.workers.end(),
+            [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  int64_t left = count;
+  size_t machines = 0;
+  for (; machines < first.workers.size() && left > 0; ++machines) {
+    WorkerProfile& worker = first.workers[machines];
+    const int64_t devices = DevicesOn(worker, on_devices);
+    if (devices > left) KeepDevices(worker, left);
+    left -= std::min(left, devices);
+  }
+  first.workers.resize(machines);
+  return first;
+}
+
+std::vector<UsedMachine> MachinesOf(const Plan& plan, const ClusterProfile& cluster) {
+  std::vector<UsedMachine> machines;
+  for (const std::string& id : plan.rank_workers) {
+    if (!machines.empty() && machines.back().worker->worker_id == id) {
+      ++machines.back().ranks;
+      continue;
+    }
+    const auto found = std::find_if(cluster.workers.begin(), cluster.workers.end(),
+                                    [&](const auto& worker) { return worker.worker_id == id; });
+    if (found != cluster.workers.end()) machines.push_back({&*found, 1});
+  }
+  return machines;
+}
+
+std::vector<ClusterProfile> KindsOf(const ClusterProfile& cluster) {
+  std::vector<std::pair<WorkerProfile, ClusterProfile>> kinds;
+  for (const WorkerProfile& worker : cluster.workers) {
+    const WorkerProfile nameless = WithoutNames(worker);
+    auto kind = std::find_if(kinds.begin(), kinds.end(),
+                             [&](const auto& each) { return each.first == nameless; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {nameless, {}});
+    kind->second.workers.push_back(worker);
+  }
+  std::vector<ClusterProfile> clusters;
+  for (auto& [nameless, machines] : kinds) clusters.push_back(std::move(machines));
+  return clusters;
+}
+
+JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
+  JobSpec planned = job;
+  ResourceSpec& resources = planned.resources;
+  resources.ranks = RankCount(plan.mesh);
+  resources.threads_per_rank = plan.threads_per_rank;
+  resources.micro_batch = plan.micro_batch;
+  resources.tensor_parallel = plan.mesh.tensor;
+  resources.context_parallel = plan.mesh.context;
+  resources.pipeline_parallel = plan.mesh.pipeline;
+  if (plan.mesh.pipeline > 1) {
+    resources.pipeline_schedule = plan.pipeline_schedule;
+    resources.pipeline_chunks = plan.pipeline_chunks;
+  }
+  // With one rank there is nothing to share, and the plan does not say what was asked for.
+  if (plan.zero_stage > 0) resources.zero_stage = plan.zero_stage;
+  resources.sequence_parallel = plan.sequence_parallel;
+  return planned;
+}
+
+}  // namespace weft::planner

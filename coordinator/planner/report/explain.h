@@ -1,0 +1,28 @@
+#pragma once
+
+#include "common/spec/cluster_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/spec/plan_query.h"
+#include "common/status.h"
+#include "coordinator/planner/report/explanation.h"
+
+namespace weft::planner {
+
+/// PlanJob (or PlanAnyMesh) under the wishes of `query`, and what speaks for and against its plans.
+/// Pure and deterministic as they are. kInvalid also: a goal without the prices it needs.
+/// kExhausted: nothing fits, or nothing keeps the wishes; the message says which one, by how much,
+/// and which changes of the job would do.
+Result<PlanExplanation> ExplainPlan(const JobSpec& job, const ClusterProfile& cluster,
+                                    const PlanQuery& query);
+
+/// The explanation for people: FormatPlanReport and all else as tables. Ends with a newline.
+std::string FormatExplanation(const PlanExplanation& explanation);
+
+/// The frontier alone. Ends with a newline.
+std::string FormatFrontier(const PlanExplanation& explanation);
+
+/// One page of XHTML with all pictures in it, that needs nothing else: what it is loads nothing,
+/// runs nothing, and is readable in light, in dark and in print. All text of users is escaped.
+std::string HtmlReport(const PlanExplanation& explanation);
+
+}  // namespace weft::planner

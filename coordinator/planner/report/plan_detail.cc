@@ -1,0 +1,84 @@
+#include "coordinator/planner/report/plan_detail.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "coordinator/planner/report/costs.h"
+#include "coordinator/planner/report/devices.h"
+
+namespace weft::planner {
+namespace {
+
+int64_t LargestDevice(const WorkerProfile& worker) {
+  int64_t most = 0;
+  for (const DeviceSpec& device : worker.devices) {
+    if (device.unusable.empty()) most = std::max(most, device.memory_limit_bytes);
+  }
+  return most;
+}
+
+/// What a rank may have where there is least; of a plan without a place, where there is most.
+int64_t MemoryLimit(const JobSpec& job, const ClusterProfile& cluster,
+                    const PlanCandidate& candidate, const std::vector<UsedMachine>& machines) {
+  const bool on_devices = candidate.plan.device != "cpu";
+  int64_t limit = 0;
+  if (machines.empty()) {
+    for (const WorkerProfile& worker : cluster.workers) {
+      limit = std::max(limit, on_devices ? LargestDevice(worker) : worker.memory_limit_bytes);
+    }
+  }
+  for (const UsedMachine& machine : machines) {
+    const int64_t own = on_devices ? LargestDevice(*machine.worker)
+                                   : machine.worker->memory_limit_bytes / machine.ranks;
+    limit = limit == 0 ? own : std::min(limit, own);
+  }
+  const int64_t asked = job.resources.memory_per_rank_bytes;
+  return asked > 0 ? std::min(limit, asked) : limit;
+}
+
+/// The kind of resource on which most of the step is spent.
+std::pair<std::string_view, double> Binding(const TimeBreakdown& time) {
+  const std::array<std::pair<std::string_view, double>, 4> kinds = {
+      {{"compute", time.gemm_seconds + time.recompute_seconds},
+       {"memory bandwidth", time.memory_bound_seconds + time.optimizer_seconds},
+       {"links", time.exposed_communication_seconds},
+       {"fixed costs", time.overhead_seconds}}};
+  return *std::max_element(kinds.begin(), kinds.end(),
+                           [](const auto& a, const auto& b) { return a.second < b.second; });
+}
+
+}  // namespace
+
+PlanDetail DetailOf(const JobSpec& job, const ClusterProfile& cluster, const ClusterCosts& costs,
+                    const PlanCandidate& candidate) {
+  const Plan& plan = candidate.plan;
+  const std::vector<UsedMachine> machines = MachinesOf(plan, cluster);
+  PlanDetail detail;
+  detail.memory_limit_bytes = MemoryLimit(job, cluster, candidate, machines);
+  if (!candidate.feasible) {
+    const auto need = static_cast<double>(TotalBytes(plan.prediction.memory_per_rank));
+    const auto limit = static_cast<double>(detail.memory_limit_bytes);
+    // Few cores are the other reason.
+    detail.binding =
+        candidate.reason.find("have room for") == std::string::npos ? "memory" : "cores";
+    detail.binding_share = limit > 0 ? need / limit : 0;
+    return detail;
+  }
+  const auto [binding, seconds] = Binding(plan.prediction.time);
+  detail.binding = binding;
+  detail.binding_share = seconds / plan.prediction.step_seconds;
+  detail.machines = std::ssize(machines);
+  detail.devices = plan.device == "cpu" ? detail.machines : RankCount(plan.mesh);
+  detail.finish_seconds = static_cast<double>(job.train.steps) * plan.prediction.step_seconds;
+  const RunningCost cost = CostOf(plan, cluster, costs);
+  detail.price_per_hour = cost.price_per_hour;
+  detail.price = cost.price_per_hour * detail.finish_seconds / 3600;
+  detail.watts = cost.watts;
+  detail.kilowatt_hours = cost.watts / 1000 * detail.finish_seconds / 3600;
+  return detail;
+}
+
+}  // namespace weft::planner
