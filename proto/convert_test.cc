@@ -5,6 +5,7 @@
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
+#include "common/spec/plan_query.h"
 #include "weft/v1/cluster.pb.h"
 #include "weft/v1/coordinator.pb.h"
 #include "weft/v1/job.pb.h"
@@ -59,6 +60,7 @@ TEST(Convert, MessagesAndSpecsDeclareTheSameFields) {
   ExpectSameFields<JobSpec>(v1::JobSpec::descriptor());
   ExpectSameFields<ClusterProfile>(v1::ClusterProfile::descriptor());
   ExpectSameFields<PlanReport>(v1::PlanReport::descriptor());
+  ExpectSameFields<PlanQuery>(v1::PlanQuery::descriptor());
 }
 
 TEST(Convert, JobSurvivesTheRoundTrip) {

@@ -41,6 +41,16 @@ Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
   return query;
 }
 
+/// The cluster that a request to plan gives, if it gives one.
+template <class Request>
+Result<std::optional<ClusterProfile>> ClusterOf(const Request& request) {
+  std::optional<ClusterProfile> cluster;
+  if (request.has_cluster()) {
+    WEFT_ASSIGN_OR_RETURN(cluster, FromProto<ClusterProfile>(request.cluster()));
+  }
+  return cluster;
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* CoordinatorApi::Finish(grpc::ServerUnaryReactor* reactor,
@@ -129,16 +139,30 @@ grpc::ServerUnaryReactor* CoordinatorApi::PlanJob(grpc::CallbackServerContext* c
   auto* reactor = context->DefaultReactor();
   Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
   if (!spec.ok()) return Finish(reactor, "PlanJob", spec.status());
-  std::optional<ClusterProfile> cluster;
-  if (request->has_cluster()) {
-    Result<ClusterProfile> given = FromProto<ClusterProfile>(request->cluster());
-    if (!given.ok()) return Finish(reactor, "PlanJob", given.status());
-    cluster = std::move(*given);
-  }
+  Result<std::optional<ClusterProfile>> cluster = ClusterOf(*request);
+  if (!cluster.ok()) return Finish(reactor, "PlanJob", cluster.status());
   int64_t top = request->top() > 0 ? request->top() : kDefaultCandidates;
-  Result<PlanReport> report = service_.PlanFor(*spec, cluster, top);
+  Result<PlanReport> report = service_.PlanFor(*spec, *cluster, top);
   if (report.ok()) *response = ToProto<v1::PlanReport>(*report);
   return Finish(reactor, "PlanJob", report.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContext* context,
+                                                      const v1::ExplainPlanRequest* request,
+                                                      v1::ExplainPlanResponse* response) {
+  auto* reactor = context->DefaultReactor();
+  Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
+  if (!spec.ok()) return Finish(reactor, "ExplainPlan", spec.status());
+  Result<std::optional<ClusterProfile>> cluster = ClusterOf(*request);
+  if (!cluster.ok()) return Finish(reactor, "ExplainPlan", cluster.status());
+  Result<PlanQuery> query = FromProto<PlanQuery>(request->query());
+  if (!query.ok()) return Finish(reactor, "ExplainPlan", query.status());
+  const auto explanation = service_.ExplainFor(*spec, *cluster, *query);
+  if (explanation.ok()) {
+    response->set_report_json(
+        ToJson(*explanation).dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  return Finish(reactor, "ExplainPlan", explanation.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListWorkers(grpc::CallbackServerContext* context,

@@ -32,6 +32,9 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* PlanJob(grpc::CallbackServerContext* context,
                                     const v1::PlanJobRequest* request,
                                     v1::PlanReport* response) override;
+  grpc::ServerUnaryReactor* ExplainPlan(grpc::CallbackServerContext* context,
+                                        const v1::ExplainPlanRequest* request,
+                                        v1::ExplainPlanResponse* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;

@@ -9,10 +9,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
+#include "common/spec/plan_query.h"
 #include "coordinator/membership/lease_table.h"
+#include "coordinator/planner/report/explanation.h"
 #include "coordinator/recovery/job_logic.h"
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
@@ -103,6 +106,10 @@ class Service {
   /// Plans for `cluster`, or for the attached workers. Keeps the `top` best candidates.
   Result<PlanReport> PlanFor(const JobSpec& spec, const std::optional<ClusterProfile>& cluster,
                              int64_t top);
+  /// The same with what speaks for and against each plan (planner/report/explain.h).
+  Result<planner::PlanExplanation> ExplainFor(const JobSpec& spec,
+                                              const std::optional<ClusterProfile>& cluster,
+                                              const PlanQuery& query);
   std::vector<WorkerView> Workers();
   Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& id_or_prefix);
   /// Has the ranks record 1 to 100 steps. kConflict when the job is not RUNNING, is recorded
@@ -243,6 +250,10 @@ class Service {
   void RunSchedule();
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
+  /// A checked job with the sizes of its model, and the machines that are there where none are
+  /// given.
+  Result<std::pair<JobSpec, ClusterProfile>> ToPlan(const JobSpec& spec,
+                                                    const std::optional<ClusterProfile>& cluster);
   Result<PlanReport> TimedPlan(const JobSpec& spec, const ClusterProfile& cluster);
   void Deliver(const IntentRecord& intent);
 
