@@ -6,8 +6,8 @@
 #include <iostream>
 #include <vector>
 
+#include "cli/cluster_file.h"
 #include "cli/job_file.h"
-#include "common/env.h"
 #include "common/model/chinchilla.h"
 #include "common/spec/cluster_spec.h"
 #include "common/spec/model_family.h"
@@ -45,9 +45,8 @@ Result<JobSpec> JobOf(const BudgetOptions& options) {
 
 Result<ClusterProfile> Workers(const Session& session, const std::string& file) {
   if (!file.empty()) {
-    WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(Env::Posix(), file, 4 << 20));
-    WEFT_ASSIGN_OR_RETURN(Document document, ParseYaml(text, file));
-    return FromJson<ClusterProfile>(document);
+    WEFT_ASSIGN_OR_RETURN(ClusterFile given, LoadClusterFile(file));
+    return std::move(given.cluster);
   }
   ClusterProfile cluster;
   WEFT_ASSIGN_OR_RETURN(std::vector<v1::Worker> workers, session.Connect().ListWorkers());

@@ -121,6 +121,10 @@ Result<v1::PlanReport> Client::PlanJob(const v1::PlanJobRequest& request) {
   return Call(&v1::Coordinator::Stub::PlanJob, request);
 }
 
+Result<v1::ExplainPlanResponse> Client::ExplainPlan(const v1::ExplainPlanRequest& request) {
+  return Call(&v1::Coordinator::Stub::ExplainPlan, request);
+}
+
 Result<std::vector<v1::Worker>> Client::ListWorkers() {
   auto response = Call(&v1::Coordinator::Stub::ListWorkers, v1::ListWorkersRequest());
   if (!response.ok()) return response.status();

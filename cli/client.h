@@ -22,6 +22,7 @@ class Client {
   Result<v1::Job> CancelJob(const std::string& id);
   Result<v1::Job> RetryJob(const std::string& id);
   Result<v1::PlanReport> PlanJob(const v1::PlanJobRequest& request);
+  Result<v1::ExplainPlanResponse> ExplainPlan(const v1::ExplainPlanRequest& request);
   Result<std::vector<v1::Worker>> ListWorkers();
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
   /// Returns when the steps are done.

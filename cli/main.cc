@@ -51,7 +51,7 @@ int Run(int argc, char** argv) {
   app.add_option("--timeout", session.timeout_seconds, "Seconds a call may take")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("-o,--output", format, "table, wide, json, yaml or name")
+  app.add_option("-o,--output", format, "table, wide, json, yaml or name; html: of `weft plan`")
       ->check(CLI::IsMember(formats))
       ->capture_default_str();
   app.add_flag("-q,--quiet", session.quiet, "Only what was asked for");
@@ -76,6 +76,10 @@ int Run(int argc, char** argv) {
   }
   for (const auto& [name, value] : OutputFormats()) {
     if (name == format) session.output = value;
+  }
+  if (session.output == OutputFormat::kHtml && !app.got_subcommand("plan")) {
+    return static_cast<int>(
+        Fail(session, InvalidError("-o html is a form of `weft plan`, and of nothing else")));
   }
   if (session.server.empty()) session.server = LocalServer();
   if (session.server.empty()) session.server = "127.0.0.1:7070";

@@ -1,13 +1,13 @@
 #include <iostream>
+#include <map>
 #include <memory>
 
 #include "cli/budget.h"
+#include "cli/cluster_file.h"
 #include "cli/command.h"
 #include "cli/job_file.h"
-#include "common/env.h"
-#include "common/spec/cluster_spec.h"
 #include "common/yaml.h"
-#include "coordinator/planner/planner.h"
+#include "coordinator/planner/report/explain.h"
 #include "proto/convert.h"
 
 namespace weft::cli {
@@ -16,48 +16,83 @@ namespace {
 struct PlanOptions {
   std::string file;
   std::string cluster;
-  bool any_mesh = false;
-  int top = 10;
+  std::string costs;
+  PlanQuery query;
 };
 
-Result<ClusterProfile> LoadCluster(const std::string& path) {
-  WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(Env::Posix(), path, 4 << 20));
-  WEFT_ASSIGN_OR_RETURN(Document document, ParseYaml(text, path));
-  return FromJson<ClusterProfile>(document);
-}
-
 /// With --cluster this needs no coordinator at all; otherwise the attached workers count.
-Result<PlanReport> MakePlan(const Session& session, const PlanOptions& options) {
+Result<planner::PlanExplanation> Explain(const Session& session, const PlanOptions& options) {
   WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file));
+  PlanQuery query = options.query;
+  ClusterFile given;
   if (!options.cluster.empty()) {
-    WEFT_ASSIGN_OR_RETURN(ClusterProfile cluster, LoadCluster(options.cluster));
-    return options.any_mesh ? planner::PlanAnyMesh(job, cluster) : planner::PlanJob(job, cluster);
+    WEFT_ASSIGN_OR_RETURN(given, LoadClusterFile(options.cluster));
+    query.costs = std::move(given.costs);
   }
-  v1::PlanJobRequest request;
+  if (!options.costs.empty()) {
+    WEFT_ASSIGN_OR_RETURN(query.costs, LoadCostsFile(options.costs));
+  }
+  if (!options.cluster.empty()) return planner::ExplainPlan(job, given.cluster, query);
+  v1::ExplainPlanRequest request;
   *request.mutable_spec() = ToProto<v1::JobSpec>(job);
-  request.set_top(options.top);
-  WEFT_ASSIGN_OR_RETURN(v1::PlanReport report, session.Connect().PlanJob(request));
-  return FromProto<PlanReport>(report);
+  *request.mutable_query() = ToProto<v1::PlanQuery>(query);
+  WEFT_ASSIGN_OR_RETURN(v1::ExplainPlanResponse response, session.Connect().ExplainPlan(request));
+  WEFT_ASSIGN_OR_RETURN(Json report, ParseJson(response.report_json()));
+  return FromJson<planner::PlanExplanation>(report);
 }
 
 ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
-  auto report = MakePlan(session, options);
-  if (!report.ok()) return Fail(session, report.status());
-  if (static_cast<int>(report->candidates.size()) > options.top) {
-    report->candidates.resize(options.top);
-  }
+  const auto explanation = Explain(session, options);
+  if (!explanation.ok()) return Fail(session, explanation.status());
   switch (session.output) {
     case OutputFormat::kJson:
-      std::cout << ToJson(*report).dump(2) << '\n';
+      std::cout << ToJson(*explanation).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
       break;
     case OutputFormat::kYaml:
-      std::cout << ToYaml(ToJson(*report));
+      std::cout << ToYaml(ToJson(*explanation));
+      break;
+    case OutputFormat::kHtml:
+      std::cout << planner::HtmlReport(*explanation);
       break;
     default:
-      std::cout << planner::FormatPlanReport(*report);
+      std::cout << (options.query.frontier ? planner::FormatFrontier(*explanation)
+                                           : planner::FormatExplanation(*explanation));
       break;
   }
   return ExitCode::kOk;
+}
+
+/// Options that say which of the plans is wanted.
+void AddQueryOptions(CLI::App& command, PlanOptions& options) {
+  PlanQuery& query = options.query;
+  command.add_option("--cluster", options.cluster,
+                     "Plan for the machines in this file (ClusterProfile, and costs) instead of "
+                     "the attached workers");
+  command.add_flag("--any-mesh", query.any_mesh,
+                   "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
+                   "sequence parallelism too, where the job leaves them at their defaults");
+  command.add_option("--top", query.top, "Candidates to show")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_flag("--frontier", query.frontier,
+                   "The best plan for each number of GPUs, or of machines without: throughput, "
+                   "time, price");
+  command
+      .add_option("--most-devices", query.most_devices,
+                  "Use at most so many GPUs, or machines where there are none")
+      ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option("--finish-within", query.finish_within_seconds,
+                  "All steps within 90m, 12h or 3d; else say by how much not")
+      ->transform(CLI::AsNumberWithUnit(
+          std::map<std::string, double>{{"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}},
+          CLI::AsNumberWithUnit::CASE_SENSITIVE))
+      ->check(CLI::PositiveNumber);
+  command.add_option("--goal", query.goal, "fastest, or cheapest by the price of the whole run")
+      ->check(CLI::IsMember({"fastest", "cheapest"}))
+      ->capture_default_str();
+  command.add_option("--costs", options.costs,
+                     "Prices and powers of the machines (the costs of a cluster file)");
 }
 
 }  // namespace
@@ -65,13 +100,16 @@ ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
 void AddPlanCommand(CLI::App& app, Session& session) {
   auto options = std::make_shared<PlanOptions>();
   auto spending = std::make_shared<BudgetOptions>();
-  CLI::App* command = AddCommand(app, session, "plan", "Show how a job would run, and why so",
-                                 [&session, options, spending] {
-                                   spending->file = options->file;
-                                   spending->cluster = options->cluster;
-                                   return spending->budget.empty() ? ShowPlan(session, *options)
-                                                                   : ShowBudget(session, *spending);
-                                 });
+  CLI::App* command = AddCommand(
+      app, session, "plan", "Show how a job would run, and why so", [&session, options, spending] {
+        spending->file = options->file;
+        spending->cluster = options->cluster;
+        if (spending->budget.empty()) return ShowPlan(session, *options);
+        if (session.output == OutputFormat::kHtml) {
+          return Fail(session, InvalidError("--budget has no HTML form"));
+        }
+        return ShowBudget(session, *spending);
+      });
   CLI::Option_group* what = command->add_option_group("what");
   what->add_option("file", options->file, "Job file, YAML or JSON");
   CLI::Option* budget =
@@ -90,18 +128,7 @@ void AddPlanCommand(CLI::App& app, Session& session) {
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str()
       ->needs(budget);
-  CLI::Option* cluster =
-      command->add_option("--cluster", options->cluster,
-                          "Plan for the machines in this file (ClusterProfile) instead of the "
-                          "attached workers");
-  command
-      ->add_flag("--any-mesh", options->any_mesh,
-                 "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
-                 "sequence parallelism too, where the job leaves them at their defaults")
-      ->needs(cluster);
-  command->add_option("--top", options->top, "Candidates to show")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  AddQueryOptions(*command, *options);
 }
 
 }  // namespace weft::cli

@@ -153,6 +153,10 @@ class WithCluster(unittest.TestCase):
         self.assertIn("parameters", plan.out)
         report = cluster.weft("plan", cluster.job("planned"), "-o", "json").json()
         self.assertTrue(report["candidates"][0]["chosen"])
+        self.assertTrue(report["sensitivity"])
+        page = cluster.weft("plan", cluster.job("planned"), "-o", "html", "--frontier")
+        self.assertEqual(page.code, 0, page.err)
+        self.assertIn("<h1>Plan of planned</h1>", page.out)
 
     def test_plan_proposes_a_model_for_a_budget(self):
         plan = self.cluster.weft("plan", "--budget", "1e20")

@@ -97,6 +97,7 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
   resources.micro_batch = plan.micro_batch;
   resources.tensor_parallel = plan.mesh.tensor;
   resources.context_parallel = plan.mesh.context;
+  resources.expert_parallel = plan.mesh.expert;
   resources.pipeline_parallel = plan.mesh.pipeline;
   if (plan.mesh.pipeline > 1) {
     resources.pipeline_schedule = plan.pipeline_schedule;

@@ -1,0 +1,145 @@
+"""What `weft plan --cluster` says and draws, without any daemon: as text, JSON and HTML."""
+
+import html.parser
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+BIN = pathlib.Path(os.environ["WEFT_BIN"])
+GIB = 1 << 30
+HOSTILE = "</title><script>alert(1)</script> &amp; \"quoted\" <img src=x onerror='y'>"
+
+
+def machine(name, cores=4, memory=16 * GIB, speed=1.0):
+    return {"worker_id": name, "isa": "avx2", "cores": cores, "memory_bytes": memory,
+            "memory_limit_bytes": memory, "copy_bytes_per_second": 2e10,
+            "loopback_bytes_per_second": 1e9,
+            "gemm": [{"precision": "fp32", "m": size, "n": 512, "k": 512, "threads": 1,
+                      "flops_per_second": speed * 5e10} for size in (64, 512, 4096)]}
+
+
+def job(**resources):
+    return {"name": "report", "data": {"train": ["text.txt"]},
+            "model": {"layers": 6, "width": 384, "heads": 6, "context": 256, "vocab_size": 8192},
+            "train": {"steps": 2000, "global_batch": 32, "precision": "fp32"},
+            "resources": resources}
+
+
+class Tags(html.parser.HTMLParser):
+    """The page as a browser reads it: its elements, and what it would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.loads, self.text = [], [], ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append(tag)
+        self.loads += [value for name, value in attributes
+                       if name in ("src", "href", "xlink:href", "data", "action", "style", "poster")
+                       or name.startswith("on")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+class PlanReport(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        (pathlib.Path(self.folder.name) / "text.txt").write_text("text")
+
+    def file(self, name, content):
+        path = pathlib.Path(self.folder.name) / name
+        path.write_text(json.dumps(content))
+        return path
+
+    def plan(self, spec, cluster, *options):
+        command = [BIN / "weft", "plan", self.file("job.json", spec),
+                   "--cluster", self.file("cluster.json", cluster), *options]
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+
+    def test_the_page_is_well_formed_and_needs_nothing_else(self):
+        spec = job(pipeline_parallel=2, ranks=4, threads_per_rank=1, micro_batch=2)
+        cluster = {"workers": [machine("a" + HOSTILE), machine("b", cores=8)],
+                   "costs": {"currency": "<b>EUR</b>",
+                             "machines": [{"price_per_hour": 2, "watts": 300}]}}
+        done = self.plan(spec, cluster, "--frontier", "-o", "html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        root = xml.etree.ElementTree.fromstring(done.stdout)
+        self.assertTrue(root.tag.endswith("html"))
+        page = Tags(done.stdout)
+        self.assertEqual(page.loads, [])
+        for element in ("script", "img", "b", "link", "iframe", "object", "embed"):
+            self.assertNotIn(element, page.elements)
+        self.assertIn("alert(1)", page.text)
+        pictures = [element for element in root.iter() if element.get("role") == "img"]
+        self.assertEqual(len(pictures), 6)
+        style = root.find(".//{*}style").text
+        self.assertIn("@media (prefers-color-scheme: dark)", style)
+        self.assertIn("@media print", style)
+        self.assertNotIn("url(", style)
+        # A browser and an XML reader see the same elements.
+        self.assertEqual(page.elements, [element.tag.split("}")[-1] for element in root.iter()])
+
+    def test_json_has_every_part(self):
+        cluster = {"workers": [machine("a"), machine("b")]}
+        done = self.plan(job(), cluster, "--frontier", "-o", "json", "--top", "3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertTrue(report["candidates"][0]["chosen"])
+        self.assertEqual(len(report["candidates"]), 3)
+        self.assertEqual(len(report["details"]), 3)
+        self.assertEqual([point["devices"] for point in report["frontier"]], [1, 2])
+        for key in ("sensitivity", "alternatives", "timeline", "fewest_devices", "lines"):
+            self.assertTrue(report[key], key)
+        self.assertIn("the price of", report["notes"][0])
+        self.assertEqual(report["details"][0]["price"], 0)
+
+    def test_the_table_says_cost_time_and_what_would_help(self):
+        cluster = {"workers": [machine("a")],
+                   "costs": {"currency": "EUR", "machines": [{"price_per_hour": 2, "watts": 300}]}}
+        done = self.plan(job(), cluster)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for text in ("limited by", "2.00 EUR an hour", "kWh", "10 % more of", "compute", "ZeRO 1"):
+            self.assertIn(text, done.stdout)
+        frontier = self.plan(job(), cluster, "--frontier")
+        self.assertIn("By number of machines", frontier.stdout)
+
+    def test_wishes_that_cannot_be_kept_say_by_how_much(self):
+        cluster = {"workers": [machine("a")]}
+        late = self.plan(job(), cluster, "--finish-within", "1m")
+        self.assertEqual(late.returncode, 7)
+        self.assertIn("more than the 1m00s asked for", late.stderr)
+        self.assertIn("hint:", late.stderr)
+        self.assertEqual(self.plan(job(), cluster, "--finish-within", "30d").returncode, 0)
+        unpriced = self.plan(job(), cluster, "--goal", "cheapest")
+        self.assertEqual(unpriced.returncode, 2)
+        self.assertIn("no machine has a price", unpriced.stderr)
+        costs = self.file("costs.json", {"machines": [{"price_per_hour": 1}]})
+        priced = self.plan(job(), cluster, "--goal", "cheapest", "--costs", costs)
+        self.assertEqual(priced.returncode, 0, priced.stderr)
+        for wish in (["--finish-within", "soon"], ["--goal", "best"], ["--most-devices", "0"]):
+            self.assertEqual(self.plan(job(), cluster, *wish).returncode, 2, wish)
+
+    def test_bad_cost_files_name_the_field(self):
+        cluster = {"workers": [machine("a")], "costs": {"machines": [{"price": 2}]}}
+        done = self.plan(job(), cluster)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("costs.machines[0].price", done.stderr)
+        negative = {"workers": [machine("a")], "costs": {"machines": [{"watts": -1}]}}
+        self.assertEqual(self.plan(job(), negative).returncode, 2)
+
+    def test_only_plans_have_a_page(self):
+        done = subprocess.run([BIN / "weft", "version", "-o", "html"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("weft plan", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
