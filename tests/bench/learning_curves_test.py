@@ -95,7 +95,7 @@ class LearningCurves(unittest.TestCase):
     def test_names_and_jobs_of_all_runs_differ(self):
         base = gpt.CharacterGpt({"format": "nanogpt", "train": []}, 65)
         every = [base] + [kind(base.job) for kind in (
-            gpt.Precisions, gpt.Optimizers, gpt.Depth)]
+            gpt.Precisions, gpt.ActivationBits, gpt.Optimizers, gpt.Depth)]
         runs = {}
         for run in (run for experiment in every for run in experiment.runs()):
             self.assertRegex(run.name, r"^[a-z0-9][a-z0-9-]*[a-z0-9]$")

@@ -83,6 +83,14 @@ class CharacterGpt:
                           y_limits=(1.5, 3.0), level=(self.published_loss, "nanoGPT, published"))])
 
 
+def beside(reference, results):
+    """How far validation losses lie above those of the reference, in %; a series each."""
+    losses = dict(map(tuple, reference["validation"]))
+    return [Series(name, [[step, 100 * (loss / losses[step] - 1)]
+                          for step, loss in result["validation"]], markers=True)
+            for name, result in results.items()]
+
+
 class Precisions:
     """The character GPT again, in every precision."""
 
@@ -102,11 +110,7 @@ class Precisions:
         found = {name: results["character-" + name.replace("_", "-")] for name in self.names}
         reference = final_loss(found["fp32"])
         excess = {name: final_loss(found[name]) / reference - 1 for name in self.names}
-        gaps = []
-        for name in self.names[1:]:
-            of_fp32 = dict(map(tuple, found["fp32"]["validation"]))
-            gaps.append(Series(name, [[step, 100 * (loss / of_fp32[step] - 1)]
-                                      for step, loss in found[name]["validation"]], markers=True))
+        gaps = beside(found["fp32"], {name: found[name] for name in self.names[1:]})
         return Report(
             title="Mixed precision",
             text="The character GPT from the same seed on the same data in each precision "
@@ -121,6 +125,48 @@ class Precisions:
                           y_limits=(1.8, 2.8)),
                     Panel("", "step", "validation loss beside fp32, %", gaps,
                           y_limits=(-1.5, 1.5), level=(0, ""))])
+
+
+class ActivationBits:
+    """The character GPT again, with activations kept in a few bits."""
+
+    name = "activation_bits"
+    bits = [8, 4, 2]
+    bound = {8: 0.005, 4: 0.005}
+
+    def __init__(self, base):
+        self.job = base
+
+    def runs(self):
+        return [Run("character-fp32", self.job)] + [
+            Run(f"character-{bits}-bits",
+                changed(self.job, resources={"recompute": "none", "activation_bits": bits}))
+            for bits in self.bits]
+
+    def report(self, results):
+        plain = results["character-fp32"]
+        found = {bits: results[f"character-{bits}-bits"] for bits in self.bits}
+        excess = {bits: final_loss(result) / final_loss(plain) - 1
+                  for bits, result in found.items()}
+        names = {f"{bits} bits": result for bits, result in found.items()}
+        return Report(
+            title="Activations in a few bits",
+            text="The character GPT from the same seed on the same data, fp32, with what blocks "
+                 "keep for the backward pass in so many bits ([how]"
+                 "(../techniques/activation_compression.md)).",
+            claims=[Claim(f"{bits} bits end within {bound:.1%} of the validation loss without.",
+                          abs(excess[bits]) <= bound) for bits, bound in self.bound.items()],
+            table=[["bits", "training loss, last 100 steps", "validation loss", "beside 32"],
+                   ["32", fixed(plain["summary"]["train_loss_nats"]), fixed(final_loss(plain)),
+                    ""]] + [
+                [str(bits), fixed(found[bits]["summary"]["train_loss_nats"]),
+                 fixed(final_loss(found[bits])), f"{excess[bits]:+.2%}"] for bits in self.bits],
+            panels=[Panel("", "step", "validation loss, nats a character",
+                          [Series("32 bits", plain["validation"])] +
+                          [Series(name, result["validation"]) for name, result in names.items()],
+                          y_limits=(1.8, 2.8)),
+                    Panel("", "step", "validation loss beside 32 bits, %", beside(plain, names),
+                          level=(0, ""))])
 
 
 class Optimizers:
