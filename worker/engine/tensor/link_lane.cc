@@ -37,9 +37,15 @@ int64_t LinkLane::Enqueue(Job job) {
 
 Status LinkLane::WaitFor(int64_t number) {
   const Clock::time_point begin = Clock::now();
+  Status status = WaitUncounted(number);
+  std::lock_guard lock(mutex_);
+  totals_.waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  return status;
+}
+
+Status LinkLane::WaitUncounted(int64_t number) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return finished_ >= number; });
-  totals_.waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   return status_;
 }
 

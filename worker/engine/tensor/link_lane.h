@@ -40,6 +40,8 @@ class LinkLane {
   /// Waits for job `number` and all before it. The first failure of a job is told by every later
   /// call.
   Status WaitFor(int64_t number);
+  /// The same in a thread for which nobody waits: its time does not count as waited.
+  Status WaitUncounted(int64_t number);
 
   /// Waits for all jobs.
   Status WaitForAll();

@@ -63,6 +63,16 @@ TEST(LinkLaneTest, BytesTakeTheTimeOfTheEmulatedLinkWhateverTheSizeOfCopies) {
   }
 }
 
+TEST(LinkLaneTest, WaitingForWhichNobodyWaitsIsNotCounted) {
+  LinkLane lane(0);
+  const int64_t job = lane.Enqueue([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return OkStatus();
+  });
+  EXPECT_TRUE(lane.WaitUncounted(job).ok());
+  EXPECT_EQ(lane.totals().waited_seconds, 0);
+}
+
 TEST(LinkLaneTest, TheEndOfALaneFinishesItsJobs) {
   std::atomic<int> done = 0;
   {

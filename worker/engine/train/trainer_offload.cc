@@ -58,6 +58,8 @@ Status Trainer::DelayUpdate(const StepReport& report) {
   other_gradients_ = parameters.MoveGradients(std::move(other_gradients_));
   d.running = std::async(std::launch::async, [this, &d, threads = kernels::cpu::Threads()] {
     kernels::cpu::SetThreads(threads);
+    // What the update before has made is still on its way to the device.
+    if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->FinishBeside());
     return updater_->Update(d.context, d.args);
   });
   return OkStatus();
@@ -72,8 +74,11 @@ Status Trainer::FinishDelayed() {
   delayed_.reset();
   context.host->updated().Finish();
   WEFT_RETURN_IF_ERROR(updated);
-  stale_ = stale_.value_or(Repack::kTrained);
-  WEFT_RETURN_IF_ERROR(UploadWeights(context));
+  if (arrival_ != nullptr && stale_.value_or(Repack::kTrained) == Repack::kTrained) {
+    arrival_->Start(context);
+  } else {
+    WEFT_RETURN_IF_ERROR(UploadWeights(context));
+  }
   stale_.reset();
   return clock_.Mark(context, "wait for weights", &PhaseSeconds::communication_exposed);
 }

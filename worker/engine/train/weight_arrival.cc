@@ -39,6 +39,10 @@ Status WeightArrival::Finish() {
   return host_->up().WaitFor(jobs_.empty() ? 0 : jobs_.back());
 }
 
+Status WeightArrival::FinishBeside() {
+  return host_->up().WaitUncounted(jobs_.empty() ? 0 : jobs_.back());
+}
+
 Status WeightArrival::Fetch(Context& context, int64_t unit, Pass pass) {
   if (pass == Pass::kBackward) return OkStatus();
   ProfileScope scope(context.profiler, "wait for weights");

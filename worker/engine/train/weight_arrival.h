@@ -24,6 +24,8 @@ class WeightArrival : public ParameterResidence {
 
   /// Waits until all has come. Before values change that were under way.
   Status Finish();
+  /// The same in a thread beside the rank's, which does not wait for it.
+  Status FinishBeside();
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;
   Status Release(int64_t /*unit*/) override { return OkStatus(); }
