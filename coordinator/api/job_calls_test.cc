@@ -196,6 +196,35 @@ TEST_F(ApiTest, CheckpointsWorkersAndPlansAreListed) {
   EXPECT_THAT(report.candidates(0).plan().rank_workers(), ElementsAre("a", "a"));
 }
 
+TEST_F(ApiTest, PlansAreExplained) {
+  v1::ExplainPlanRequest request;
+  *request.mutable_spec() = Spec(2);
+  v1::WorkerProfile* machine = request.mutable_cluster()->add_workers();
+  machine->set_worker_id("m");
+  machine->set_cores(2);
+  machine->set_memory_bytes(int64_t{64} << 30);
+  machine->set_memory_limit_bytes(int64_t{64} << 30);
+  request.mutable_query()->set_top(1);
+  v1::MachineCost* cost = request.mutable_query()->mutable_costs()->add_machines();
+  cost->set_price_per_hour(3);
+  grpc::ClientContext c1;
+  v1::ExplainPlanResponse response;
+  const grpc::Status status = jobs_->ExplainPlan(&c1, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const Result<Json> report = ParseJson(response.report_json());
+  ASSERT_TRUE(report.ok());
+  ASSERT_EQ(report->at("candidates").size(), 1);
+  EXPECT_EQ(report->at("details")[0].at("price_per_hour"), 3);
+  EXPECT_GT(report->at("planning_seconds"), 0);
+  EXPECT_FALSE(report->at("alternatives").empty());
+
+  request.mutable_query()->set_goal("best");
+  grpc::ClientContext c2;
+  const grpc::Status refused = jobs_->ExplainPlan(&c2, request, &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("goal"));
+}
+
 TEST_F(ApiTest, ManySubmissionsShareCommits) {
   constexpr int kThreads = 16;
   constexpr int kEach = 25;
