@@ -28,10 +28,11 @@ memory=(kernels_cuda_host_test engine_train_test engine_offload_test weft_common
   engine_pipeline_test engine_context_test engine_experts_test engine_local_steps_test comm_test
   nccl_host_test
   checkpoint_test trainer_control_test trainer_test coordinator_store_test
-  coordinator_scheduler_test coordinator_service_test)
+  coordinator_scheduler_test coordinator_service_test weft_plan_report_test)
 # Not comm_test: without a report, but it does not always end within minutes.
 threads=(kernels_cuda_host_test env_fault_test engine_data_test checkpoint_test
-  engine_parallel_test engine_offload_test coordinator_store_test coordinator_service_test)
+  engine_parallel_test engine_offload_test coordinator_store_test coordinator_service_test
+  weft_planner_test)
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1}
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp}"
