@@ -4,9 +4,12 @@
 //
 // First, for each policy, the largest GPT-2 (width in steps of 32, a layer for every 16 of it) of
 // which the planner's memory model says that it fits the device; that it does is shown by training
-// it under the limit. Then the speed of one model under the last policies: seconds of a step, of
-// what it stood still for the link, and the bound: the longer of computing (a step with all on the
-// device) and of what the link carries in each direction at its rate. Prints JSON.
+// it under the limit. Then the speed of one model, with several numbers of sequences a step:
+// seconds of a step, of what it stood still for the link, and two bounds. The first is the longer
+// of computing (a step with all on the device) and of what the link carries in its busier direction
+// at its rate. The second knows that a step's update comes after its last gradient: it takes that
+// of the forward pass and of the backward pass for themselves, each with what must travel in it.
+// Prints JSON.
 
 #include <algorithm>
 #include <iostream>
@@ -18,11 +21,8 @@
 #include "common/json.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
-#include "worker/engine/techniques/offload/planned_offload.h"
-#include "worker/engine/tensor/compute_device.h"
+#include "tests/bench/timed_training.h"
 #include "worker/engine/testing/product_kind.h"
-#include "worker/engine/testing/token_streams.h"
-#include "worker/engine/train/trainer.h"
 
 namespace weft::engine {
 namespace {
@@ -34,6 +34,7 @@ struct Options {
   int64_t steps = 5;
   int64_t width = 256;  ///< Of the model whose speed is measured.
   int64_t micro_batch = 4;
+  std::vector<int64_t> sequences = {4, 16};  ///< A step, where speed is measured.
   std::string precision = "fp32";
   std::string directory = "/var/tmp";
 };
@@ -44,16 +45,31 @@ struct Policy {
   std::string optimizer = "none";
   std::string activations = "none";
   std::string parameters = "none";
+  bool delayed = false;
 };
 
-const std::vector<Policy> kPolicies = {
-    {"all on the device"},
+const Policy kOnDevice = {"all on the device"};
+const Policy kOptimizer = {"optimizer host", false, "host"};
+const Policy kActivations = {"optimizer, activations host", false, "host", "host"};
+const Policy kParameters = {"optimizer, activations, parameters host", false, "host", "host",
+                            "host"};
+
+const std::vector<Policy> kFitting = {
+    kOnDevice,
     {"recompute", true},
-    {"optimizer host", false, "host"},
-    {"optimizer, activations host", false, "host", "host"},
-    {"optimizer, activations, parameters host", false, "host", "host", "host"},
+    kOptimizer,
+    kActivations,
+    kParameters,
     {"the same, recompute", true, "host", "host", "host"},
     {"the same, optimizer nvme", true, "nvme", "host", "host"},
+};
+
+const std::vector<Policy> kTimed = {
+    kOptimizer,
+    {"optimizer host, one step late", false, "host", "none", "none", true},
+    kActivations,
+    {"optimizer, activations host, one step late", false, "host", "host", "none", true},
+    kParameters,
 };
 
 JobSpec JobOf(const Options& options, int64_t width) {
@@ -78,6 +94,7 @@ Plan PlanOf(const Options& options, const Policy& policy, const JobSpec& job) {
   plan.offload_optimizer = policy.optimizer;
   plan.offload_activations = policy.activations;
   plan.offload_parameters = policy.parameters;
+  plan.delayed_update = policy.delayed;
   if (policy.optimizer == "nvme") plan.offload_directory = options.directory;
   plan.bucket_bytes = std::min(plan.bucket_bytes, BlockGradientBytes(job.model));
   if (policy.recompute) {
@@ -103,63 +120,6 @@ MemoryInputs InputsOf(const JobSpec& job, const Plan& plan) {
   }
   inputs.recomputed_blocks = plan.block_memory_policy.empty() ? 0 : job.model.layers;
   return inputs;
-}
-
-struct Trained {
-  int64_t parameters = 0;
-  double step_seconds = 0;     ///< Median.
-  double stalled_seconds = 0;  ///< Of it: the rank stood still.
-  double bytes_down = 0;
-  double bytes_up = 0;
-  int64_t device_bytes = 0;  ///< Peaks of all components together.
-  int64_t host_bytes = 0;
-};
-
-Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps) {
-  WEFT_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ComputeDevice> device,
-      ComputeDevice::Open(
-          {.device = {}, .host = HostTierOf(plan), .limit_bytes = plan.device_memory_bytes}));
-  Context context = device->NewContext();
-  WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                        NewModel(context, job.model, ModelOptionsOf(plan, job.train)));
-  WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
-  const PlannedOffload offload = PlannedOffload::Of(plan, context, &model->parameters());
-  RandomTokens tokens(job.model.vocab_size, job.model.context);
-  WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                        Trainer::New(job, plan,
-                                     {.context = &context,
-                                      .model = model.get(),
-                                      .train = &tokens,
-                                      .reducer = offload.gradients.get()}));
-  WEFT_RETURN_IF_ERROR(trainer->Step().status());
-  LinkTotals down, up;
-  if (context.host != nullptr) {
-    WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
-    down = context.host->down().totals();
-    up = context.host->up().totals();
-  }
-  std::vector<double> seconds;
-  Trained trained;
-  for (int64_t i = 0; i < steps; ++i) {
-    Stopwatch watch;
-    WEFT_ASSIGN_OR_RETURN(const StepReport report, trainer->Step());
-    seconds.push_back(watch.Lap());
-    trained.stalled_seconds += report.seconds.communication_exposed / static_cast<double>(steps);
-  }
-  std::sort(seconds.begin(), seconds.end());
-  trained.parameters = model->parameters().ElementCount();
-  trained.step_seconds = seconds[seconds.size() / 2];
-  trained.device_bytes = TotalBytes(context.allocator->Peaks());
-  if (context.host == nullptr) return trained;
-  WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
-  const auto a_step = [&](const LinkTotals& now, const LinkTotals& before) {
-    return static_cast<double>(now.bytes - before.bytes) / static_cast<double>(steps);
-  };
-  trained.bytes_down = a_step(context.host->down().totals(), down);
-  trained.bytes_up = a_step(context.host->up().totals(), up);
-  trained.host_bytes = TotalBytes(context.host->allocator().Peaks());
-  return trained;
 }
 
 int64_t Predicted(const JobSpec& job, const Plan& plan) {
@@ -192,42 +152,67 @@ Result<Json> Largest(const Options& options, const Policy& policy) {
               {"host_bytes", trained.host_bytes}};
 }
 
-Result<Json> Speed(const Options& options) {
-  const JobSpec job = JobOf(options, options.width);
+/// The least that a pass can take which computes for so long while so many bytes travel.
+double PassBound(double computing, double up, double down, int64_t link) {
+  return std::max({computing, up / static_cast<double>(link), down / static_cast<double>(link)});
+}
+
+Result<Json> Speed(const Options& options, int64_t sequences) {
+  Options sized = options;
+  sized.micro_batch = sequences;
+  const JobSpec job = JobOf(sized, options.width);
+  WEFT_ASSIGN_OR_RETURN(const Trained plain,
+                        Train(job, PlanOf(sized, kOnDevice, job), options.steps));
+  const double forward = plain.forward_seconds, backward = plain.step_seconds - forward;
+  double gradients = 0, weights = 0;  // What the optimizer alone has travel.
   Json rows = Json::array();
-  double computing = 0;
-  for (const Policy& policy : kPolicies) {
-    if (policy.recompute) continue;
-    Plan plan = PlanOf(options, policy, job);
-    plan.host_link_bytes_per_second = policy.optimizer == "none" ? 0 : options.link;
+  for (const Policy& policy : kTimed) {
+    Plan plan = PlanOf(sized, policy, job);
+    plan.host_link_bytes_per_second = options.link;
     WEFT_ASSIGN_OR_RETURN(const Trained trained, Train(job, plan, options.steps));
-    if (computing == 0) computing = trained.step_seconds;
-    const double link =
-        std::max(trained.bytes_down, trained.bytes_up) / static_cast<double>(options.link);
-    const double bound = std::max(computing, link);
-    rows.push_back({{"policy", policy.name},
-                    {"step_seconds", trained.step_seconds},
-                    {"stalled_seconds", trained.stalled_seconds},
-                    {"bytes_down", trained.bytes_down},
-                    {"bytes_up", trained.bytes_up},
-                    {"link_seconds", link},
-                    {"bound_seconds", bound},
-                    {"share_of_bound", bound / trained.step_seconds}});
+    const double down = trained.bytes_down, up = trained.bytes_up;
+    if (gradients == 0) gradients = down, weights = up;
+    const double link = std::max(down, up) / static_cast<double>(options.link);
+    const double bound = std::max(plain.step_seconds, link);
+    Json row = {{"policy", policy.name},
+                {"step_seconds", trained.step_seconds},
+                {"stalled_seconds", trained.stalled_seconds},
+                {"bytes_down", down},
+                {"bytes_up", up},
+                {"link_seconds", link},
+                {"bound_seconds", bound},
+                {"share_of_bound", bound / trained.step_seconds}};
+    if (!policy.delayed) {
+      // Activations go down in the forward pass and gradients in the backward pass. Up come
+      // weights before the forward pass, or parameters for both passes, and activations.
+      const double parameters = up - (down - gradients);
+      const double first = policy.parameters == "none" ? weights : parameters / 2;
+      const double in_order = PassBound(forward, first, down - gradients, options.link) +
+                              PassBound(backward, up - first, gradients, options.link);
+      row["bound_in_order_seconds"] = in_order;
+      row["share_of_bound_in_order"] = in_order / trained.step_seconds;
+    }
+    rows.push_back(std::move(row));
   }
   return Json{{"width", options.width},
               {"layers", job.model.layers},
               {"tokens", job.train.global_batch * job.model.context},
               {"link_bytes_per_second", options.link},
+              {"computing_seconds", plain.step_seconds},
               {"policies", rows}};
 }
 
 Result<Json> Report(const Options& options) {
   Json largest = Json::array();
-  for (const Policy& policy : kPolicies) {
+  for (const Policy& policy : kFitting) {
     WEFT_ASSIGN_OR_RETURN(Json row, Largest(options, policy));
     largest.push_back(std::move(row));
   }
-  WEFT_ASSIGN_OR_RETURN(Json speed, Speed(options));
+  Json speed = Json::array();
+  for (const int64_t sequences : options.sequences) {
+    WEFT_ASSIGN_OR_RETURN(Json measured, Speed(options, sequences));
+    speed.push_back(std::move(measured));
+  }
   return Json{{"device_bytes", options.device_bytes}, {"precision", options.precision},
               {"threads", options.threads},           {"micro_batch", options.micro_batch},
               {"largest", std::move(largest)},        {"speed", std::move(speed)}};
@@ -245,6 +230,8 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps)->capture_default_str();
   app.add_option("--width", options.width, "Of the model that is timed.")->capture_default_str();
   app.add_option("--micro-batch", options.micro_batch)->capture_default_str();
+  app.add_option("--sequences", options.sequences, "A step, of the model that is timed.")
+      ->capture_default_str();
   app.add_option("--precision", options.precision)->capture_default_str();
   app.add_option("--directory", options.directory)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

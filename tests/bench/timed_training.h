@@ -15,10 +15,11 @@
 
 namespace weft::engine {
 
-/// A model in training, timed after its first step.
+/// A model in training, timed after its first step, or when updates have begun to be late.
 struct Trained {
   int64_t parameters = 0;
   double step_seconds = 0;     ///< Median.
+  double forward_seconds = 0;  ///< Of it, on average.
   double stalled_seconds = 0;  ///< Of it: the rank stood still.
   double bytes_down = 0;
   double bytes_up = 0;
@@ -43,7 +44,9 @@ inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps
                                       .model = model.get(),
                                       .train = &tokens,
                                       .reducer = offload.gradients.get()}));
-  WEFT_RETURN_IF_ERROR(trainer->Step().status());
+  for (int64_t i = 0; i < (plan.delayed_update ? 42 : 1); ++i) {
+    WEFT_RETURN_IF_ERROR(trainer->Step().status());
+  }
   LinkTotals down, up;
   if (context.host != nullptr) {
     WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
@@ -56,6 +59,7 @@ inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps
     Stopwatch watch;
     WEFT_ASSIGN_OR_RETURN(const StepReport report, trainer->Step());
     seconds.push_back(watch.Lap());
+    trained.forward_seconds += report.seconds.forward / static_cast<double>(steps);
     trained.stalled_seconds += report.seconds.communication_exposed / static_cast<double>(steps);
   }
   std::sort(seconds.begin(), seconds.end());

@@ -34,14 +34,22 @@ def largest_table(report):
               f"| {mib(row['next_predicted_bytes'])} | {mib(row['host_bytes'])} |")
 
 
-def speed_table(report):
-    print("| | MB down | MB up | s on the link | s a step | s it stood still | bound | of the bound |")
-    print("|---|---|---|---|---|---|---|---|")
-    for row in report["speed"]["policies"]:
+def speed_table(speed):
+    print(f"{speed['tokens']} tokens a step, {speed['computing_seconds']:.3f} s with all on the "
+          "device:\n")
+    print("| | MB down | MB up | s on the link | s a step | s it stood still | bound | of it "
+          "| bound in order | of it |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for row in speed["policies"]:
+        in_order = "| | "
+        if "bound_in_order_seconds" in row:
+            in_order = (f"| {row['bound_in_order_seconds']:.3f} "
+                        f"| {100 * row['share_of_bound_in_order']:.0f} % ")
         print(f"| {row['policy']} | {row['bytes_down'] / 1e6:.1f} | {row['bytes_up'] / 1e6:.1f} "
               f"| {row['link_seconds']:.3f} | {row['step_seconds']:.3f} "
               f"| {row['stalled_seconds']:.3f} | {row['bound_seconds']:.3f} "
-              f"| {100 * row['share_of_bound']:.0f} % |")
+              f"| {100 * row['share_of_bound']:.0f} % {in_order}|")
+    print()
 
 
 def main():
@@ -58,7 +66,8 @@ def main():
             file.write(json.dumps(report, indent=1) + "\n")
     largest_table(report)
     print()
-    speed_table(report)
+    for speed in report["speed"]:
+        speed_table(speed)
 
 
 if __name__ == "__main__":
