@@ -8,15 +8,7 @@
 Runs planned_offload_bench, adds the processor to its report, and prints the table of the page.
 """
 
-import argparse
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from machine import cpu_name  # noqa: E402
+from bench import measured
 
 
 def table(report):
@@ -34,18 +26,7 @@ def table(report):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--binary", required=True)
-    parser.add_argument("--output")
-    arguments, options = parser.parse_known_args()
-    environment = dict(os.environ, OMP_WAIT_POLICY="passive")
-    done = subprocess.run([arguments.binary, *options], text=True, env=environment, check=True,
-                          stdout=subprocess.PIPE)
-    report = {"cpu": cpu_name(), **json.loads(done.stdout)}
-    if arguments.output:
-        with open(arguments.output, "w") as file:
-            file.write(json.dumps(report, indent=1) + "\n")
-    table(report)
+    table(measured())
 
 
 if __name__ == "__main__":

@@ -8,15 +8,7 @@
 Runs offload_bench, adds the processor to its report, and prints the tables of the page.
 """
 
-import argparse
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from machine import cpu_name  # noqa: E402
+from bench import measured
 
 
 def mib(number):
@@ -53,17 +45,7 @@ def speed_table(speed):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--binary", required=True)
-    parser.add_argument("--output")
-    arguments, options = parser.parse_known_args()
-    environment = dict(os.environ, OMP_WAIT_POLICY="passive")
-    done = subprocess.run([arguments.binary, *options], text=True, env=environment, check=True,
-                          stdout=subprocess.PIPE)
-    report = {"cpu": cpu_name(), **json.loads(done.stdout)}
-    if arguments.output:
-        with open(arguments.output, "w") as file:
-            file.write(json.dumps(report, indent=1) + "\n")
+    report = measured()
     largest_table(report)
     print()
     for speed in report["speed"]:
