@@ -1,6 +1,7 @@
 // What a client of the Coordinator service can ask for.
 #include <atomic>
 
+#include "common/json.h"
 #include "coordinator/api/testing.h"
 
 namespace weft::coordinator {
@@ -201,6 +202,7 @@ TEST_F(ApiTest, PlansAreExplained) {
   *request.mutable_spec() = Spec(2);
   v1::WorkerProfile* machine = request.mutable_cluster()->add_workers();
   machine->set_worker_id("m");
+  machine->set_device("cpu");
   machine->set_cores(2);
   machine->set_memory_bytes(int64_t{64} << 30);
   machine->set_memory_limit_bytes(int64_t{64} << 30);
