@@ -140,9 +140,13 @@ TEST(Growth, ACoordinatorKilledInTheMidstLetsTheJobGoOnOnce) {
     ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(60))) << "did not crash";
     cluster.StartCoordinator(kGrowSoon);
     const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(120));
-    ASSERT_EQ(job.attempts_size(), 2);
-    EXPECT_EQ(v1::Reason_Name(job.attempts(0).reason()), "REPLANNED");
-    EXPECT_GE(job.attempts(1).plan().rank_workers_size(), 2) << "either plan";
+    // Where one worker is back before the other, the job goes on there, and grows again.
+    ASSERT_GE(job.attempts_size(), 2);
+    ASSERT_LE(job.attempts_size(), 3);
+    for (int i = 0; i + 1 < job.attempts_size(); ++i) {
+      EXPECT_EQ(v1::Reason_Name(job.attempts(i).reason()), "REPLANNED");
+      EXPECT_GE(job.attempts(i + 1).plan().rank_workers_size(), 2) << "either plan";
+    }
     EXPECT_EQ(StepsDone(cluster, id), kSteps) << "none is done twice";
     EXPECT_EQ(cluster.Losses(id).size(), static_cast<size_t>(kSteps));
   }
