@@ -101,7 +101,6 @@ Status Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(AgreeOnData());
   WEFT_RETURN_IF_ERROR(BuildModel());
-  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   for (const std::string& warning : start.warnings) Event("warning", warning);
@@ -444,7 +443,6 @@ Status Attempt::RollBack() {
   offload_ = {};
   model_.reset();
   WEFT_RETURN_IF_ERROR(BuildModel());
-  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   start.counters = engine::AfterRollback(bad, start.counters);
@@ -559,7 +557,7 @@ Status Attempt::SaveInBackground() {
   if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
   // Whether or not anything is saved: a run that resumes here goes on as this one.
-  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
+  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
   WEFT_ASSIGN_OR_RETURN(const bool busy, OnAnyRank(checkpoints_->busy()));
   if (busy || skipped_in_a_row_ > 0) {
     if (!first_rank()) return OkStatus();
@@ -581,7 +579,7 @@ Status Attempt::SaveInBackground() {
 Status Attempt::SaveAndWait() {
   if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
-  WEFT_RETURN_IF_ERROR(trainer_->GatherState());
+  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
   const bool saved = saved_step_ == step && checkpoints_->Wait().ok();
   WEFT_ASSIGN_OR_RETURN(const bool wanted, OnAnyRank(!saved));
   if (!wanted) return OkStatus();

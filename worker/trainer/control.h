@@ -87,7 +87,7 @@ struct PhaseTimes {
     visit(Field("communication_exposed", "Waiting for collectives.").Unit("seconds"),
           self.communication_exposed);
     visit(Field("optimizer", "Norm, update, packing.").Unit("seconds"), self.optimizer);
-    visit(Field("checkpoint_stall", "Copying the state for a checkpoint.").Unit("seconds"),
+    visit(Field("checkpoint_stall", "Standing still for a checkpoint.").Unit("seconds"),
           self.checkpoint_stall);
     visit(Field("evaluation", "Validation.").Unit("seconds"), self.evaluation);
   }

@@ -1,5 +1,6 @@
 #include "worker/trainer/start_state.h"
 
+#include "common/check.h"
 #include "common/formats/huggingface.h"
 #include "common/json.h"
 #include "common/spec/spec_json.h"
@@ -138,6 +139,7 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     }
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;
+      WEFT_CHECK(tensor.stored == nullptr, "only ranks with their own state have it in a file");
       WEFT_RETURN_IF_ERROR(BroadcastTensor(group, model.parameters().stream(), tensor.view));
     }
     if (group.rank() > 0 && !start.checkpoint_path.empty()) {

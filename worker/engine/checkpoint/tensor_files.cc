@@ -73,6 +73,7 @@ struct StoredPlace {
 /// A tensor to fill.
 struct Target {
   TensorView view;
+  StoredNumbers* stored = nullptr;  ///< Instead of its memory.
   std::vector<uint64_t> whole;
   std::vector<Run> runs;  ///< Likewise.
   int64_t missing = 0;    ///< Elements that no file had yet.
@@ -203,6 +204,20 @@ void Widen(std::span<const std::byte> bytes, float* to) {
   }
 }
 
+/// Hands what stands in a file to `sink`, piece by piece.
+Status ReadStored(const NamedTensor& tensor, const ByteSink& sink) {
+  constexpr int64_t kPieceElements = int64_t{1} << 20;
+  const int64_t elements = tensor.view.shape.Elements();
+  const size_t size = DTypeSize(tensor.view.dtype);
+  std::vector<std::byte> piece;
+  for (int64_t first = 0; first < elements; first += kPieceElements) {
+    piece.resize(static_cast<size_t>(std::min(kPieceElements, elements - first)) * size);
+    WEFT_RETURN_IF_ERROR(tensor.stored->Read(first, piece));
+    WEFT_RETURN_IF_ERROR(sink(piece));
+  }
+  return OkStatus();
+}
+
 /// Copies what the stored tensor has of the target, both of the same tensor.
 Status Fill(const Stream& stream, const SafetensorsView& tensor, const StoredPlace& stored,
             Target& target) {
@@ -212,11 +227,12 @@ Status Fill(const Stream& stream, const SafetensorsView& tensor, const StoredPla
       return InvalidError("the checkpoint holds '" + tensor.name + "' more than once");
     }
     target.missing -= count;
+    const auto bytes =
+        tensor.bytes.subspan(static_cast<size_t>(from * size), static_cast<size_t>(count * size));
+    if (target.stored != nullptr) return target.stored->Write(to, bytes);
     char* data = static_cast<char*>(target.view.data) +
                  static_cast<size_t>(to) * DTypeSize(target.view.dtype);
     const TensorView view(data, target.view.dtype, {count}, target.view.device);
-    const auto bytes =
-        tensor.bytes.subspan(static_cast<size_t>(from * size), static_cast<size_t>(count * size));
     if (tensor.type == TypeOf(view.dtype)) return Upload(stream, bytes.data(), view);
     return FillOnHost(stream, view,
                       [&](const TensorView& host) { Widen(bytes, host.As<float>()); });
@@ -251,11 +267,14 @@ Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int6
       if (tensor.view.shape.Elements() == 0) continue;
       parts[tensor.name] = JsonOf(*tensor.part, tensor.view.shape);
     }
-    contents.push_back({tensor.name,
-                        TypeOf(tensor.view.dtype),
-                        SizesOf(tensor.view.shape),
-                        {static_cast<const std::byte*>(tensor.view.data), tensor.view.Bytes()},
-                        {}});
+    SafetensorsTensor written = {
+        tensor.name, TypeOf(tensor.view.dtype), SizesOf(tensor.view.shape), {}, {}};
+    if (tensor.stored != nullptr) {
+      written.produce = [&tensor](const ByteSink& sink) { return ReadStored(tensor, sink); };
+    } else {
+      written.bytes = {static_cast<const std::byte*>(tensor.view.data), tensor.view.Bytes()};
+    }
+    contents.push_back(std::move(written));
   }
   SafetensorsMetadata metadata;
   if (!parts.empty()) metadata[kPartsKey] = parts.dump();
@@ -273,8 +292,8 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
     WEFT_CHECK(target.view.Contiguous(), target.name);
     const Shape& shape = target.view.shape;
     const NamedTensor::Place place = target.part.value_or(NamedTensor::Place{.whole = shape});
-    wanted[target.name] = {target.view, SizesOf(place.whole), RunsOf(place, shape.Elements()),
-                           shape.Elements()};
+    wanted[target.name] = {target.view, target.stored.get(), SizesOf(place.whole),
+                           RunsOf(place, shape.Elements()), shape.Elements()};
   }
   for (const CheckpointFile& file : manifest.files) {
     const std::string path = JoinPath(folder, file.name);
@@ -291,7 +310,7 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
       Target& target = it->second;
       const DType dtype = target.view.dtype;
       const bool widens = extra == ExtraTensors::kIgnore && dtype == DType::kF32 &&
-                          tensor.type == SafetensorsType::kBF16;
+                          tensor.type == SafetensorsType::kBF16 && target.stored == nullptr;
       const std::vector<uint64_t>& shape = target.whole;
       if ((tensor.type != TypeOf(dtype) && !widens) || stored.whole != shape) {
         return InvalidError(path + ": '" + tensor.name + "' is " +

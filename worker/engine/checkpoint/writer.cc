@@ -1,5 +1,6 @@
 #include "worker/engine/checkpoint/writer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -38,8 +39,12 @@ Status CheckpointWriter::Wait() {
   return last_;
 }
 
-Result<CheckpointWriter::Snapshot> CheckpointWriter::Copy(const std::vector<NamedTensor>& tensors,
+Result<CheckpointWriter::Snapshot> CheckpointWriter::Take(const std::vector<NamedTensor>& tensors,
                                                           const Stream& stream) {
+  const bool in_file = std::any_of(tensors.begin(), tensors.end(), [](const NamedTensor& tensor) {
+    return tensor.stored != nullptr;
+  });
+  if (in_file) return Snapshot{.bytes = nullptr, .tensors = tensors, .gone = {}};
   size_t total = 0;
   for (const NamedTensor& tensor : tensors) total += tensor.view.Bytes();
   Snapshot snapshot;
@@ -71,12 +76,16 @@ Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
   if (peers() != nullptr) peers()->Begin();
   double held_up = 0;
   Status started = CatchExhaustion("starting a checkpoint", [&]() -> Status {
-    WEFT_ASSIGN_OR_RETURN(Snapshot snapshot, Copy(tensors, stream));
+    WEFT_ASSIGN_OR_RETURN(Snapshot snapshot, Take(tensors, stream));
+    const bool copied = snapshot.bytes != nullptr;
+    const std::future<void> gone = snapshot.gone.get_future();
     held_up = progress.snapshot_seconds = watch.Lap();
     running_ = std::async(std::launch::async, [this, manifest = std::move(manifest),
                                                copy = std::move(snapshot), progress]() mutable {
       return Run(std::move(manifest), std::move(copy), std::move(progress));
     });
+    if (!copied) gone.wait();
+    held_up += watch.Lap();
     return OkStatus();
   });
   if (!started.ok()) {
@@ -115,12 +124,14 @@ Status CheckpointWriter::Run(CheckpointManifest manifest, Snapshot snapshot,
 Status CheckpointWriter::WriteAndVerify(CheckpointManifest manifest, Snapshot snapshot,
                                         CheckpointProgress& progress) {
   Stopwatch watch;
+  const bool copied = snapshot.bytes != nullptr;
   WEFT_ASSIGN_OR_RETURN(
       manifest, PublishCheckpoint(*options_.env, options_.run_dir, fence_, std::move(manifest),
                                   snapshot.tensors, peers()));
   snapshot = {};
   for (const CheckpointFile& file : manifest.files) progress.bytes += file.bytes;
   progress.write_seconds = watch.Lap();
+  if (!copied) progress.snapshot_seconds += progress.write_seconds;
   Report(progress);
   WEFT_RETURN_IF_ERROR(Failpoint("checkpoint.before_verify"));
   WEFT_RETURN_IF_ERROR(VerifyAndMark(*options_.env, progress.path).status());

@@ -46,8 +46,9 @@ struct CheckpointWriterOptions {
 };
 
 /// Saves checkpoints beside the training: Save copies the tensors and returns, a thread writes the
-/// copy, publishes it, reads it back and only then deletes old ones. What fails is reported and
-/// leaves the older checkpoints as they were; the next Save tries anew. One caller.
+/// copy, publishes it, reads it back and only then deletes old ones. A state of which some stands
+/// in a file, for want of memory, is not copied: Save returns when it is published. What fails is
+/// reported and leaves the older checkpoints as they were; the next Save tries anew. One caller.
 class CheckpointWriter {
  public:
   /// Claims the epoch and prepares the folder, on rank 0. kConflict when a newer attempt owns it.
@@ -77,12 +78,13 @@ class CheckpointWriter {
 
  private:
   struct Snapshot {
-    std::unique_ptr<std::byte[]> bytes;
+    std::unique_ptr<std::byte[]> bytes;  ///< Or none: the tensors are those of the training.
     std::vector<NamedTensor> tensors;
+    std::promise<void> gone;  ///< Never kept: its future is ready when the snapshot goes.
   };
 
   explicit CheckpointWriter(CheckpointWriterOptions options);
-  static Result<Snapshot> Copy(const std::vector<NamedTensor>& tensors, const Stream& stream);
+  static Result<Snapshot> Take(const std::vector<NamedTensor>& tensors, const Stream& stream);
   CheckpointPeers* peers() { return options_.peers ? &*options_.peers : nullptr; }
   bool first_rank() const { return !options_.peers || options_.peers->rank() == 0; }
   Status Run(CheckpointManifest manifest, Snapshot snapshot, CheckpointProgress progress);

@@ -1,8 +1,14 @@
 #include "worker/engine/checkpoint/writer.h"
 
+#include <algorithm>
 #include <condition_variable>
+#include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -83,6 +89,69 @@ TEST_F(WriterTest, TrainingGoesOnWhileTheCopyIsWritten) {
   ASSERT_TRUE(
       LoadTensors(env_, search.latest->path, search.latest->manifest, loaded.Tensors()).ok());
   EXPECT_TRUE(loaded == TestState(100));
+}
+
+/// Numbers that stand in a file, of which no more than a few bytes are asked for at once.
+class Elsewhere : public StoredNumbers {
+ public:
+  explicit Elsewhere(size_t elements) : numbers(elements) {}
+
+  Status Read(int64_t first, std::span<std::byte> to) override {
+    most_bytes = std::max(most_bytes, to.size());
+    std::memcpy(to.data(), numbers.data() + first, to.size());
+    return broken ? CorruptError("the disk loses data") : OkStatus();
+  }
+  Status Write(int64_t first, std::span<const std::byte> from) override {
+    std::memcpy(numbers.data() + first, from.data(), from.size());
+    return OkStatus();
+  }
+
+  NamedTensor Tensor(const std::string& name) {
+    // The test owns it.
+    return {.name = name,
+            .view = {nullptr, DType::kF32, Shape{static_cast<int64_t>(numbers.size())}},
+            .stored = std::shared_ptr<StoredNumbers>(this, [](StoredNumbers*) {})};
+  }
+
+  std::vector<float> numbers;
+  size_t most_bytes = 0;
+  bool broken = false;
+};
+
+TEST_F(WriterTest, WhatStandsInAFileIsWrittenWithoutMemoryForItBeforeTrainingGoesOn) {
+  auto writer = *Open(1);
+  constexpr size_t kElements = (size_t{3} << 20) + 5;
+  Elsewhere moments(kElements);
+  std::iota(moments.numbers.begin(), moments.numbers.end(), 1.0f);
+  const std::vector<float> expected = moments.numbers;
+  TestState state(100);
+  std::vector<NamedTensor> tensors = state.Tensors();
+  tensors.push_back(moments.Tensor("moments"));
+  ASSERT_TRUE(writer->Save(TestManifest(100), tensors).ok());
+  // The next update overwrites all of it.
+  state = TestState(101);
+  moments.numbers.assign(kElements, -1);
+  ASSERT_TRUE(writer->Wait().ok());
+  EXPECT_LE(moments.most_bytes, size_t{4} << 20);
+  EXPECT_GT(progress_.back().snapshot_seconds, 0);
+
+  const LatestSearch search = *LatestVerified(env_, kRun);
+  TestState loaded;
+  Elsewhere restored(kElements);
+  tensors = loaded.Tensors();
+  tensors.push_back(restored.Tensor("moments"));
+  const Status read = LoadTensors(env_, search.latest->path, search.latest->manifest, tensors);
+  ASSERT_TRUE(read.ok()) << read.message();
+  EXPECT_TRUE(loaded == TestState(100));
+  EXPECT_TRUE(restored.numbers == expected);
+
+  // What cannot be read back is no checkpoint, and the old one stays.
+  moments.broken = true;
+  tensors.back() = moments.Tensor("moments");
+  ASSERT_TRUE(writer->Save(TestManifest(200), tensors).ok());
+  EXPECT_EQ(writer->Wait().code(), StatusCode::kCorrupt);
+  EXPECT_THAT(progress_.back().error.message(), HasSubstr("loses data"));
+  EXPECT_THAT(Steps(), ElementsAre(100));
 }
 
 TEST_F(WriterTest, KeepsTheLastOnesAndTheOneResumedFrom) {

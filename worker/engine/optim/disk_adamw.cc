@@ -26,6 +26,54 @@ uint64_t HashOf(const float* data, size_t bytes) {
 
 }  // namespace
 
+/// The first or second moment of a tensor.
+class DiskAdamW::Moment : public StoredNumbers {
+ public:
+  Moment(DiskAdamW* owner, size_t tensor, int64_t which)
+      : owner_(owner), tensor_(tensor), which_(which) {}
+
+  Status Read(int64_t first, std::span<std::byte> to) override {
+    return ForEachRun(first, to.size(), [&](std::byte* in_tile, size_t at, size_t bytes, Loaded&) {
+      std::memcpy(to.data() + at, in_tile, bytes);
+    });
+  }
+
+  Status Write(int64_t first, std::span<const std::byte> from) override {
+    return ForEachRun(first, from.size(),
+                      [&](std::byte* in_tile, size_t at, size_t bytes, Loaded& loaded) {
+                        std::memcpy(in_tile, from.data() + at, bytes);
+                        loaded.replaced = true;
+                      });
+  }
+
+ private:
+  /// run(where it stands in a buffer, its first byte of those asked for, bytes, the buffer's).
+  template <class Run>
+  Status ForEachRun(int64_t first, size_t bytes, Run&& run) {
+    const int64_t end = first + static_cast<int64_t>(bytes / sizeof(float));
+    WEFT_CHECK(first >= 0 && end <= owner_->tensors_[tensor_].count, "within the tensor");
+    int64_t done = first;
+    for (size_t t = owner_->entries_[tensor_].first_tile; done < end; ++t) {
+      for (const Piece& piece : owner_->tiles_[t].pieces) {
+        const int64_t to = std::min(end, piece.first + piece.count);
+        if (piece.tensor != tensor_ || done >= to) continue;
+        WEFT_RETURN_IF_ERROR(owner_->Load(t));
+        const int64_t offset =
+            piece.offset + which_ * RoundUp(piece.count, kLine) + (done - piece.first);
+        run(reinterpret_cast<std::byte*>(owner_->Buffer(t) + offset),
+            static_cast<size_t>(done - first) * sizeof(float),
+            static_cast<size_t>(to - done) * sizeof(float), owner_->loaded_[t % kBuffers]);
+        done = to;
+      }
+    }
+    return OkStatus();
+  }
+
+  DiskAdamW* owner_;
+  size_t tensor_;
+  int64_t which_;
+};
+
 Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const OptimizerSpec& spec,
                                                   const ParameterSet& parameters,
                                                   const std::vector<ParameterRule>& rules,
@@ -37,7 +85,12 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
     const Parameter& parameter = parameters[part.index];
     made->tensors_.push_back(
         UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]));
-    made->entries_.push_back({parameter.name, parameter.shape, part.index});
+    const size_t tensor = made->entries_.size();
+    made->entries_.push_back({.name = parameter.name,
+                              .shape = parameter.shape,
+                              .parameter = part.index,
+                              .moments = {std::make_shared<Moment>(made.get(), tensor, 0),
+                                          std::make_shared<Moment>(made.get(), tensor, 1)}});
   }
   made->gradients_ = parameters.gradients().As<float>();
   made->CutTiles();
@@ -48,14 +101,13 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
 void DiskAdamW::CutTiles() {
   int64_t room = 0;  // of the last tile
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    gathered_at_.push_back(gathered_elements_);
-    gathered_elements_ += 2 * RoundUp(tensors_[t].count, kLine);
     for (int64_t first = 0; first < tensors_[t].count;) {
       if (room < kLine) {
         tiles_.emplace_back();
         room = kTileElements;
       }
       const int64_t count = std::min(tensors_[t].count - first, room / kLine * kLine);
+      if (first == 0) entries_[t].first_tile = tiles_.size() - 1;
       Tile& tile = tiles_.back();
       tile.pieces.push_back({t, first, count, tile.elements});
       tile.elements += 2 * RoundUp(count, kLine);
@@ -160,7 +212,10 @@ Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t ti
 }
 
 Status DiskAdamW::Update(Context& context, const UpdateArgs& args) {
-  if (gathered_) WEFT_RETURN_IF_ERROR(WriteBack());
+  for (size_t buffer = 0; buffer < kBuffers; ++buffer) {
+    WEFT_RETURN_IF_ERROR(WriteBack(buffer));
+    loaded_[buffer] = {};
+  }
   return RunTiles(context, args);
 }
 
@@ -184,60 +239,34 @@ Status DiskAdamW::RunTiles(Context& context, const UpdateArgs& args) {
   return OkStatus();
 }
 
-void DiskAdamW::CopyTile(size_t tile, bool to_buffer) {
-  for (const Piece& piece : tiles_[tile].pieces) {
-    const int64_t moment = RoundUp(tensors_[piece.tensor].count, kLine);
-    const auto bytes = static_cast<size_t>(piece.count) * sizeof(float);
-    for (const int64_t k : {0, 1}) {
-      float* in_buffer = Buffer(tile) + piece.offset + k * RoundUp(piece.count, kLine);
-      float* gathered =
-          gathered_.As<float>() + gathered_at_[piece.tensor] + k * moment + piece.first;
-      std::memcpy(to_buffer ? in_buffer : gathered, to_buffer ? gathered : in_buffer, bytes);
-    }
-  }
+Status DiskAdamW::WriteBack(size_t buffer) {
+  Loaded& loaded = loaded_[buffer];
+  if (!loaded.replaced) return OkStatus();
+  loaded.replaced = false;
+  const auto tile = static_cast<size_t>(loaded.tile);
+  WEFT_RETURN_IF_ERROR(StartWrite(tile));
+  return FinishWrite(tile);
 }
 
-Status DiskAdamW::Gather(Context& context) {
-  if (gathered_) return OkStatus();
-  Context host = context;
-  host.allocator = &context.host->allocator();
-  WEFT_ASSIGN_OR_RETURN(Tensor memory, Tensor::New(host, Component::kOptimizer, DType::kF32,
-                                                   {std::max<int64_t>(gathered_elements_, 1)}));
-  gathered_ = std::move(memory);
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    Status read = StartRead(i);
-    if (read.ok()) read = FinishRead(i);
-    if (!read.ok()) {
-      gathered_ = {};
-      return read;
-    }
-    CopyTile(i, /*to_buffer=*/false);
-  }
-  return OkStatus();
-}
-
-// Only a restored state differs from what the file has.
-Status DiskAdamW::WriteBack() {
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    // What fills the tile up is zero.
-    std::memset(Buffer(i), 0, tiles_[i].Bytes());
-    CopyTile(i, /*to_buffer=*/true);
-    if (HashOf(Buffer(i), tiles_[i].Bytes()) == tiles_[i].hash) continue;
-    WEFT_RETURN_IF_ERROR(StartWrite(i));
-    WEFT_RETURN_IF_ERROR(FinishWrite(i));
-  }
-  gathered_ = {};
+Status DiskAdamW::Load(size_t tile) {
+  Loaded& loaded = loaded_[tile % kBuffers];
+  if (loaded.tile == static_cast<int64_t>(tile)) return OkStatus();
+  WEFT_RETURN_IF_ERROR(WriteBack(tile % kBuffers));
+  loaded = {};
+  WEFT_RETURN_IF_ERROR(StartRead(tile));
+  WEFT_RETURN_IF_ERROR(FinishRead(tile));
+  loaded.tile = static_cast<int64_t>(tile);
   return OkStatus();
 }
 
 std::vector<NamedTensor> DiskAdamW::StateTensors() const {
   std::vector<NamedTensor> tensors;
-  for (size_t t = 0; t < tensors_.size(); ++t) {
-    float* moments = gathered_.As<float>() + gathered_at_[t];
-    for (const char* name : {"first_moment", "second_moment"}) {
+  for (const Entry& entry : entries_) {
+    for (const size_t which : {0, 1}) {
       tensors.push_back(
-          {"adamw/" + entries_[t].name + "/" + name, {moments, DType::kF32, entries_[t].shape}});
-      moments += RoundUp(tensors_[t].count, kLine);
+          {.name = "adamw/" + entry.name + (which == 0 ? "/first_moment" : "/second_moment"),
+           .view = {nullptr, DType::kF32, entry.shape},
+           .stored = entry.moments[which]});
     }
   }
   return tensors;

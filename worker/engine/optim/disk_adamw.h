@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -33,10 +35,7 @@ class DiskAdamW : public Optimizer {
   /// kCorrupt when the file is not what was written to it.
   Status Update(Context& context, const UpdateArgs& args) override;
 
-  /// Reads all of the state into memory, where it stands for checkpoints until the next update,
-  /// which writes back what has changed of it.
-  Status Gather(Context& context) override;
-  /// After Gather.
+  /// The moments stay in the file, and pass through the buffers as they are read and written.
   std::vector<NamedTensor> StateTensors() const override;
 
   AsyncFile& file() { return *file_; }
@@ -62,7 +61,10 @@ class DiskAdamW : public Optimizer {
     std::string name;
     Shape shape;
     int64_t parameter = 0;
+    size_t first_tile = 0;
+    std::array<std::shared_ptr<StoredNumbers>, 2> moments;
   };
+  class Moment;
 
   explicit DiskAdamW(const OptimizerSpec& spec) : spec_(spec) {}
 
@@ -73,22 +75,25 @@ class DiskAdamW : public Optimizer {
   Status StartWrite(size_t tile);
   Status FinishWrite(size_t tile);
   Status UpdateTile(Context& context, const UpdateArgs& args, size_t tile);
-  /// Copies the moments of a tile between its buffer and gathered_.
-  void CopyTile(size_t tile, bool to_buffer);
-  Status WriteBack();
+  /// Has a tile in its buffer, between updates.
+  Status Load(size_t tile);
+  /// Writes what of the tile in this buffer was replaced.
+  Status WriteBack(size_t buffer);
   Status RunTiles(Context& context, const UpdateArgs& args);
   float* Buffer(size_t tile) const { return buffers_[tile % kBuffers].As<float>(); }
 
   OptimizerSpec spec_;
   std::vector<kernels::UpdateTensor> tensors_;  ///< Without state.
   std::vector<Entry> entries_;                  ///< By tensor.
-  std::vector<int64_t> gathered_at_;            ///< By tensor: where it is in gathered_.
   std::vector<Tile> tiles_;
   std::vector<Tensor> buffers_;
   std::vector<int64_t> pending_;  ///< By tile: number of what is under way, or 0.
-  Tensor gathered_;               ///< All state, between Gather and the next update.
-  int64_t gathered_elements_ = 0;
-  const float* gradients_ = nullptr;  ///< The buffer that those of tensors_ are in.
+  struct Loaded {
+    int64_t tile = -1;
+    bool replaced = false;  ///< Some of it, since it was read.
+  };
+  std::array<Loaded, kBuffers> loaded_;  ///< By buffer, between updates.
+  const float* gradients_ = nullptr;     ///< The buffer that those of tensors_ are in.
   /// Waits for what was started, on the books of the tier.
   Status WaitForFile(int64_t number);
 

@@ -48,9 +48,6 @@ class Optimizer {
   /// The update that was enqueued last has been made.
   virtual void Made() {}
 
-  /// Brings the state to where StateTensors says, until the next update.
-  virtual Status Gather(Context&) { return OkStatus(); }
-
   /// For checkpoints: writing into the views restores the optimizer. Names are the rule's, the
   /// parameter's and what it is: "adamw/transformer.wte.weight/first_moment".
   virtual std::vector<NamedTensor> StateTensors() const = 0;

@@ -44,8 +44,6 @@ class Updater {
   /// Overwrites the gradients.
   Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates);
 
-  /// Before StateTensors: brings the state to where these say, until the next update.
-  Status Gather(Context& context) { return optimizer_->Gather(context); }
   std::vector<NamedTensor> StateTensors() const;
 
  private:

@@ -1,14 +1,31 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
+#include "common/status.h"
 #include "kernels/tensor_view.h"
 #include "worker/engine/tensor/shard.h"
 
 namespace weft::engine {
+
+/// Numbers of the training state that stand in a file, as they do in memory. They are those of the
+/// last update until the next one; one caller at a time, on any thread.
+class StoredNumbers {
+ public:
+  virtual ~StoredNumbers() = default;
+
+  /// Reads those from element `first` on. kCorrupt when they are not what was written.
+  virtual Status Read(int64_t first, std::span<std::byte> to) = 0;
+
+  /// Replaces those from element `first` on.
+  virtual Status Write(int64_t first, std::span<const std::byte> from) = 0;
+};
 
 /// A tensor of the training state under the name it has in checkpoints, or this rank's part of one.
 struct NamedTensor {
@@ -37,6 +54,7 @@ struct NamedTensor {
   std::optional<Place> part = std::nullopt;  ///< None: all of the tensor.
   bool everywhere = true;                    ///< Without a part: all ranks have it, the same.
   bool saved = true;  ///< By this rank: one of those that have the same does.
+  std::shared_ptr<StoredNumbers> stored = nullptr;  ///< Has them; `view` then has none.
 };
 
 }  // namespace weft::engine

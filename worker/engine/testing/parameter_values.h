@@ -1,9 +1,12 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
+#include "common/check.h"
 #include "kernels/cpu/float_types.h"
 #include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/named_tensor.h"
 
 namespace weft::engine {
 
@@ -14,6 +17,15 @@ inline std::vector<float> ValuesOf(const TensorView& view) {
     const T* from = view.As<T>();
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));
   });
+  return values;
+}
+
+/// Elements of a tensor of the training state on the host.
+inline std::vector<float> ValuesOf(const NamedTensor& tensor) {
+  if (tensor.stored == nullptr) return ValuesOf(tensor.view);
+  std::vector<float> values(static_cast<size_t>(tensor.view.shape.Elements()));
+  const Status read = tensor.stored->Read(0, std::as_writable_bytes(std::span(values)));
+  WEFT_CHECK(read.ok(), read.message());
   return values;
 }
 

@@ -19,7 +19,7 @@ struct SavedState {
   void Add(const std::vector<NamedTensor>& own) {
     for (const NamedTensor& tensor : own) {
       if (!tensor.saved) continue;
-      const std::vector<float> values = ValuesOf(tensor.view);
+      const std::vector<float> values = ValuesOf(tensor);
       const NamedTensor::Place place =
           tensor.part.value_or(NamedTensor::Place{.whole = tensor.view.shape});
       std::vector<float>& whole = tensors[tensor.name];

@@ -421,7 +421,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   const ParameterSet& parameters = parts_.model->parameters();
   StepTotals* totals = totals_.device();
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  WEFT_RETURN_IF_ERROR(FinishDelayed());
+  WEFT_RETURN_IF_ERROR(FinishUpdates());
   if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
     if (parts().empty()) {

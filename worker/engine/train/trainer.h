@@ -98,9 +98,9 @@ class Trainer {
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
 
-  /// Before StateTensors: waits for an update that is delayed, and brings the state to where they
-  /// say, until the next step.
-  Status GatherState();
+  /// Before StateTensors: waits for weights on their way to the device, and for a delayed update
+  /// with its weights.
+  Status FinishUpdates();
 
   /// Parameters under their own names, then the state of optimizer and averages. With
   /// train.local_steps each rank has an optimizer's state of its own, under names that begin with
@@ -194,8 +194,6 @@ class Trainer {
   Status UpdateParameters(const StepReport& report);
   /// Begins the update and has the next step write its gradients elsewhere.
   Status DelayUpdate(const StepReport& report);
-  /// Waits for weights on their way to the device, and for a delayed update with its weights.
-  Status FinishDelayed();
   /// Of the step under way.
   bool Delays() const;
   /// Where the parameters are in the host tier.

@@ -10,7 +10,7 @@ namespace weft::engine {
 
 Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
   if (averages.empty()) return OkStatus();
-  WEFT_RETURN_IF_ERROR(FinishDelayed());
+  WEFT_RETURN_IF_ERROR(FinishUpdates());
   WEFT_RETURN_IF_ERROR(Exchange(*parts_.context, averages));
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(GatherParameters(ignored));
@@ -87,7 +87,7 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
 }
 
 Result<bool> Trainer::WeightsAreFinite() {
-  WEFT_RETURN_IF_ERROR(FinishDelayed());
+  WEFT_RETURN_IF_ERROR(FinishUpdates());
   const ParameterSet& parameters = parts_.model->parameters();
   std::vector<kernels::NormTensor> all;
   for (int64_t i = 0; i < parameters.size(); ++i) {

@@ -100,7 +100,7 @@ Status Trainer::FinishRound(StepReport& report) {
     return OkStatus();
   }
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  WEFT_RETURN_IF_ERROR(FinishDelayed());
+  WEFT_RETURN_IF_ERROR(FinishUpdates());
   WEFT_RETURN_IF_ERROR(AgreeOnRound(report));
   WEFT_RETURN_IF_ERROR(outer_->Sum(context));
   WEFT_RETURN_IF_ERROR(

@@ -65,7 +65,7 @@ Status Trainer::DelayUpdate(const StepReport& report) {
   return OkStatus();
 }
 
-Status Trainer::FinishDelayed() {
+Status Trainer::FinishUpdates() {
   if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
   if (delayed_ == nullptr) return OkStatus();
   Context& context = *parts_.context;
@@ -81,12 +81,6 @@ Status Trainer::FinishDelayed() {
   }
   stale_.reset();
   return clock_.Mark(context, "wait for weights", &PhaseSeconds::communication_exposed);
-}
-
-Status Trainer::GatherState() {
-  if (!parts_.model->parameters().offloaded()) return OkStatus();
-  WEFT_RETURN_IF_ERROR(FinishDelayed());
-  return updater_->Gather(*parts_.context);
 }
 
 void Trainer::ReportTiers(StepReport& report) {

@@ -66,10 +66,10 @@ struct Training {
 
   std::map<std::string, std::vector<float>> State() {
     std::map<std::string, std::vector<float>> state;
-    const Status gathered = trainer->GatherState();
+    const Status gathered = trainer->FinishUpdates();
     WEFT_CHECK(gathered.ok(), gathered.message());
     for (const NamedTensor& tensor : trainer->StateTensors()) {
-      state[tensor.name] = ValuesOf(tensor.view);
+      state[tensor.name] = ValuesOf(tensor);
     }
     return state;
   }
