@@ -67,9 +67,10 @@ class Accounts {
 
 }  // namespace
 
-MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers)
+MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const JobSpec* asked)
     : job_(job),
       workers_(workers),
+      asked_(asked),
       sequence_length_(SequenceLength(job)),
       tensor_(job.resources.tensor_parallel),
       pipeline_(job.resources.pipeline_parallel),
@@ -123,6 +124,7 @@ std::vector<Candidate> MeshSearch::Candidates() {
   if (job_.resources.threads_per_rank == 0) threads_choices = workers_.ThreadChoices();
   for (int64_t threads : threads_choices) {
     for (int64_t ranks : RankChoices(threads)) {
+      if (IsOfAnotherMesh(ranks / Replica())) continue;
       const std::vector<int64_t> micro_batches = MicroBatchChoices(ranks / Replica());
       for (int64_t spread : workers_.SpreadChoices(ranks, threads)) {
         for (int64_t micro : micro_batches) {
@@ -173,6 +175,14 @@ std::vector<int64_t> MeshSearch::MicroBatchChoices(int64_t ranks) const {
     choices.pop_back();
   }
   return choices;
+}
+
+bool MeshSearch::IsOfAnotherMesh(int64_t data_ranks) const {
+  if (asked_ == nullptr) return false;
+  const ResourceSpec& own = job_.resources;
+  const ResourceSpec& asked = asked_->resources;
+  if (data_ranks == 1 && own.zero_stage != asked.zero_stage) return true;
+  return own.zero_shard_ranks != asked.zero_shard_ranks && data_ranks <= own.zero_shard_ranks;
 }
 
 Option MeshSearch::OptionOf(const Candidate& candidate) const {

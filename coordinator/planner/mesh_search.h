@@ -30,8 +30,10 @@ struct Candidate {
 /// The options of a job whose ranks share the model in one way.
 class MeshSearch {
  public:
-  /// Both outlive it.
-  MeshSearch(const JobSpec& job, const WorkerGroups& workers);
+  /// All outlive it. With `asked`, the job of another mesh, options that this one has in common
+  /// with that of fewer things shared are left to it: what one rank shares with nobody, and a group
+  /// of all ranks.
+  MeshSearch(const JobSpec& job, const WorkerGroups& workers, const JobSpec* asked = nullptr);
 
   /// Every number of ranks, spread, threads and micro-batch for which the workers have cores. To be
   /// called once, before the others; those may then be called from several threads.
@@ -54,6 +56,7 @@ class MeshSearch {
 
   std::vector<int64_t> RankChoices(int64_t threads) const;
   std::vector<int64_t> MicroBatchChoices(int64_t ranks) const;
+  bool IsOfAnotherMesh(int64_t data_ranks) const;
   Option OptionOf(const Candidate& candidate) const;
   /// Fills what the methods below look up; false where the pipeline has no such schedule.
   bool Prepare(const Option& option);
@@ -78,6 +81,7 @@ class MeshSearch {
 
   const JobSpec& job_;
   const WorkerGroups& workers_;
+  const JobSpec* const asked_;
   const int64_t sequence_length_;
   const int64_t tensor_;
   const int64_t pipeline_;

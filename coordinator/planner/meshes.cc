@@ -8,6 +8,7 @@
 
 #include "common/model/device_order.h"
 #include "common/model/pipeline_shape.h"
+#include "common/spec/batch_schedule.h"
 #include "coordinator/planner/search.h"
 
 namespace weft::planner {
@@ -49,73 +50,147 @@ std::vector<std::pair<std::string, int64_t>> Schedules(const ResourceSpec& asked
 
 bool SameMesh(const ResourceSpec& a, const ResourceSpec& b) {
   const auto key = [](const ResourceSpec& r) {
-    return std::tie(r.tensor_parallel, r.context_parallel, r.expert_parallel, r.pipeline_parallel,
-                    r.pipeline_schedule, r.pipeline_chunks, r.zero_stage, r.sequence_parallel);
+    return std::tie(r.tensor_parallel, r.tensor_rows, r.context_parallel, r.context_method,
+                    r.expert_parallel, r.pipeline_parallel, r.pipeline_schedule, r.pipeline_chunks,
+                    r.zero_stage, r.zero_shard_ranks, r.sequence_parallel);
   };
   return key(a) == key(b);
 }
 
+/// Finds them one axis after the other.
+class Meshes {
+ public:
+  Meshes(const JobSpec& job, const ClusterProfile& cluster)
+      : job_(job),
+        cluster_(cluster),
+        asked_(job.resources),
+        on_devices_(WantsDevices(job, cluster)),
+        most_(MostRanks(job, cluster, on_devices_)),
+        meshes_{job} {}
+
+  std::vector<JobSpec> All() {
+    // Ranks that share experts see different sequences, and make no replica larger.
+    std::vector<int64_t> experts = {asked_.expert_parallel};
+    if (job_.model.experts > 0) {
+      experts = Degrees(asked_.expert_parallel, most_, job_.model.experts);
+    }
+    for (const int64_t degree : experts) {
+      JobSpec mesh = job_;
+      mesh.resources.expert_parallel = degree;
+      if (Runs(mesh)) AddGrids(mesh);
+    }
+    return std::move(meshes_);
+  }
+
+ private:
+  bool Runs(const JobSpec& mesh) const {
+    return WantsDevices(mesh, cluster_) == on_devices_ && ValidateJob(mesh).ok() &&
+           CutModel(mesh).ok();
+  }
+
+  /// Where a degree does not go alone, it does not go with others.
+  bool Goes(int64_t ResourceSpec::*field, int64_t degree) const {
+    JobSpec mesh = job_;
+    mesh.resources.*field = degree;
+    return Runs(mesh);
+  }
+
+  /// Grids of ranks that share matrices. Those of several rows are for jobs on processors that say
+  /// so.
+  void AddGrids(const JobSpec& job) {
+    std::vector<int64_t> rows_choices = {asked_.tensor_rows};
+    if (!on_devices_) rows_choices = Degrees(asked_.tensor_rows, most_, job.model.width);
+    for (const int64_t rows : rows_choices) {
+      std::vector<int64_t> columns_choices = {asked_.tensor_parallel / rows};
+      if (asked_.tensor_parallel == 1) {
+        columns_choices = Degrees(1, most_ / rows, job.model.heads);
+      } else if (asked_.tensor_parallel % rows != 0) {
+        continue;
+      }
+      for (const int64_t columns : columns_choices) {
+        JobSpec alone = job_, mesh = job;
+        for (JobSpec* grid : {&alone, &mesh}) {
+          grid->resources.tensor_parallel = rows * columns;
+          grid->resources.tensor_rows = rows;
+          if (rows > 1) grid->resources.device = "cpu";
+        }
+        if (Runs(alone)) AddContexts(mesh);
+      }
+    }
+  }
+
+  void AddContexts(const JobSpec& job) {
+    const int64_t most = most_ / job.resources.tensor_parallel;
+    for (const int64_t degree : Degrees(asked_.context_parallel, most, SequenceLength(job))) {
+      if (!Goes(&ResourceSpec::context_parallel, degree)) continue;
+      JobSpec mesh = job;
+      mesh.resources.context_parallel = degree;
+      AddPipelines(mesh);
+      if (degree == 1 || asked_.context_method != "ring") continue;
+      mesh.resources.context_method = "ulysses";
+      AddPipelines(mesh);
+    }
+  }
+
+  void AddPipelines(const JobSpec& job) {
+    const int64_t others = job.resources.tensor_parallel * job.resources.context_parallel;
+    const int64_t asked = asked_.pipeline_parallel;
+    for (int64_t degree = 1; degree <= job.model.layers; ++degree) {
+      if (asked != 1 && degree != asked) continue;
+      if (others * degree > most_) break;
+      if (asked == 1 && !Goes(&ResourceSpec::pipeline_parallel, degree)) continue;
+      for (const auto& [schedule, chunks] : Schedules(asked_, degree, job.model.layers)) {
+        JobSpec mesh = job;
+        mesh.resources.pipeline_parallel = degree;
+        mesh.resources.pipeline_schedule = schedule;
+        mesh.resources.pipeline_chunks = chunks;
+        AddSharing(mesh, most_ / (others * degree));
+      }
+    }
+  }
+
+  /// What the data-parallel ranks, of which there are `most` at most, share, and in which groups,
+  /// two of them at least.
+  void AddSharing(JobSpec job, int64_t most) {
+    ResourceSpec& resources = job.resources;
+    const int64_t last = asked_.zero_stage > 0 ? asked_.zero_stage : 3;
+    for (int64_t stage = asked_.zero_stage; stage <= last; ++stage) {
+      resources.zero_stage = stage;
+      resources.zero_shard_ranks = asked_.zero_shard_ranks;
+      if (!AddSequences(job) || stage == 0 || asked_.zero_shard_ranks > 0) continue;
+      for (const int64_t group : Degrees(1, most / 2, BatchSchedule(job.train).unit())) {
+        if (group == 1) continue;
+        resources.zero_shard_ranks = group;
+        AddSequences(job);
+      }
+    }
+  }
+
+  /// Whether it goes, be it without sequence parallelism.
+  bool AddSequences(JobSpec job) {
+    bool goes = false;
+    for (const bool sequence : {false, true}) {
+      if (asked_.sequence_parallel && !sequence) continue;
+      job.resources.sequence_parallel = sequence;
+      if (!Runs(job)) continue;
+      goes = true;
+      if (!SameMesh(job.resources, asked_)) meshes_.push_back(job);
+    }
+    return goes;
+  }
+
+  const JobSpec& job_;
+  const ClusterProfile& cluster_;
+  const ResourceSpec& asked_;
+  const bool on_devices_;
+  const int64_t most_;  ///< Ranks.
+  std::vector<JobSpec> meshes_;
+};
+
 }  // namespace
 
 std::vector<JobSpec> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {
-  const ResourceSpec& asked = job.resources;
-  const bool on_devices = WantsDevices(job, cluster);
-  const int64_t most = MostRanks(job, cluster, on_devices);
-  std::vector<JobSpec> meshes = {job};
-  const auto runs = [&](const JobSpec& mesh) {
-    return WantsDevices(mesh, cluster) == on_devices && ValidateJob(mesh).ok() &&
-           CutModel(mesh).ok();
-  };
-  // Where a degree does not go alone, it does not go with others.
-  const auto goes = [&](int64_t ResourceSpec::*field, int64_t degree) {
-    JobSpec mesh = job;
-    mesh.resources.*field = degree;
-    return runs(mesh);
-  };
-  const auto stages = [&](JobSpec& mesh) {
-    const int64_t last = asked.zero_stage > 0 ? asked.zero_stage : 3;
-    for (int64_t stage = asked.zero_stage; stage <= last; ++stage) {
-      for (const bool sequence : {false, true}) {
-        if (asked.sequence_parallel && !sequence) continue;
-        mesh.resources.zero_stage = stage;
-        mesh.resources.sequence_parallel = sequence;
-        if (!SameMesh(mesh.resources, asked) && runs(mesh)) meshes.push_back(mesh);
-      }
-    }
-  };
-  // Ranks that share experts see different sequences, and make no replica larger.
-  std::vector<int64_t> expert_degrees = {asked.expert_parallel};
-  if (job.model.experts > 0) {
-    expert_degrees = Degrees(asked.expert_parallel, most, job.model.experts);
-  }
-  for (const int64_t experts : expert_degrees) {
-    if (!goes(&ResourceSpec::expert_parallel, experts)) continue;
-    for (const int64_t tensor : Degrees(asked.tensor_parallel, most, job.model.heads)) {
-      if (!goes(&ResourceSpec::tensor_parallel, tensor)) continue;
-      for (const int64_t context :
-           Degrees(asked.context_parallel, most / tensor, SequenceLength(job))) {
-        if (!goes(&ResourceSpec::context_parallel, context)) continue;
-        for (int64_t pipeline = 1; pipeline <= job.model.layers; ++pipeline) {
-          if (asked.pipeline_parallel != 1 && pipeline != asked.pipeline_parallel) continue;
-          if (tensor * context * pipeline > most) break;
-          if (asked.pipeline_parallel == 1 && !goes(&ResourceSpec::pipeline_parallel, pipeline)) {
-            continue;
-          }
-          for (const auto& [schedule, chunks] : Schedules(asked, pipeline, job.model.layers)) {
-            JobSpec mesh = job;
-            mesh.resources.expert_parallel = experts;
-            mesh.resources.tensor_parallel = tensor;
-            mesh.resources.context_parallel = context;
-            mesh.resources.pipeline_parallel = pipeline;
-            mesh.resources.pipeline_schedule = schedule;
-            mesh.resources.pipeline_chunks = chunks;
-            stages(mesh);
-          }
-        }
-      }
-    }
-  }
-  return meshes;
+  return Meshes(job, cluster).All();
 }
 
 }  // namespace weft::planner

@@ -70,7 +70,11 @@ std::string MeshText(const Plan& plan) {
     if (ranks > 1) text += " x " + std::to_string(ranks) + " " + name;
   };
   add(plan.mesh.tensor, plan.sequence_parallel ? "tensor and sequence" : "tensor");
-  add(plan.mesh.context, "context");
+  if (plan.tensor_rows > 1) {
+    text += " (" + std::to_string(plan.tensor_rows) + " x " +
+            std::to_string(plan.mesh.tensor / plan.tensor_rows) + ")";
+  }
+  add(plan.mesh.context, plan.context_method == "ulysses" ? "context (ulysses)" : "context");
   add(plan.mesh.expert, "expert");
   add(plan.mesh.pipeline, "pipeline");
   if (plan.mesh.pipeline > 1) {
@@ -78,7 +82,12 @@ std::string MeshText(const Plan& plan) {
     if (plan.pipeline_chunks > 1) text += " in " + std::to_string(plan.pipeline_chunks);
     text += ")";
   }
-  return plan.zero_stage > 0 ? text + ", ZeRO " + std::to_string(plan.zero_stage) : text;
+  if (plan.zero_stage == 0) return text;
+  text += ", ZeRO " + std::to_string(plan.zero_stage);
+  if (const int64_t sharers = ShardRanks(plan); sharers < plan.mesh.data) {
+    text += " in groups of " + std::to_string(sharers);
+  }
+  return text;
 }
 
 std::string PlacementText(const Plan& plan) {

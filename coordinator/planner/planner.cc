@@ -92,6 +92,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   plan.mesh.expert = option.experts;
   plan.mesh.tensor = option.tensor;
   plan.mesh.context = option.context;
+  plan.context_method = job.resources.context_method;
   plan.mesh.pipeline = option.pipeline;
   if (option.pipeline > 1) {
     plan.pipeline_schedule = job.resources.pipeline_schedule;

@@ -92,7 +92,8 @@ std::vector<SearchResult> Search(const std::vector<JobSpec>& jobs, const Cluster
   std::vector<std::unique_ptr<MeshSearch>> meshes(jobs.size());
   std::vector<std::vector<Candidate>> candidates(jobs.size());
   OnThreads(threads, jobs.size(), [&](size_t mesh) {
-    meshes[mesh] = std::make_unique<MeshSearch>(jobs[mesh], workers);
+    meshes[mesh] =
+        std::make_unique<MeshSearch>(jobs[mesh], workers, mesh > 0 ? &jobs.front() : nullptr);
     candidates[mesh] = meshes[mesh]->Candidates();
     return true;
   });

@@ -96,7 +96,10 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
   resources.threads_per_rank = plan.threads_per_rank;
   resources.micro_batch = plan.micro_batch;
   resources.tensor_parallel = plan.mesh.tensor;
+  resources.tensor_rows = plan.tensor_rows;
+  if (plan.tensor_rows > 1) resources.device = plan.device;
   resources.context_parallel = plan.mesh.context;
+  resources.context_method = plan.context_method;
   resources.expert_parallel = plan.mesh.expert;
   resources.pipeline_parallel = plan.mesh.pipeline;
   if (plan.mesh.pipeline > 1) {
@@ -104,7 +107,10 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
     resources.pipeline_chunks = plan.pipeline_chunks;
   }
   // With one rank there is nothing to share, and the plan does not say what was asked for.
-  if (plan.zero_stage > 0) resources.zero_stage = plan.zero_stage;
+  if (plan.zero_stage > 0) {
+    resources.zero_stage = plan.zero_stage;
+    resources.zero_shard_ranks = plan.zero_shard_ranks;
+  }
   resources.sequence_parallel = plan.sequence_parallel;
   return planned;
 }

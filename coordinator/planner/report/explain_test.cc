@@ -230,20 +230,53 @@ TEST(ExplainPlan, SaysOfEveryWayWhatAskingForItGives) {
   EXPECT_GT(refused, 3);
 }
 
-TEST(ExplainPlan, LinesAskForTheChosenPlan) {
-  const JobSpec job = SmallGpt2();
-  const ClusterProfile cluster{{CpuMachine("a", 4, 16 * kGiB)}};
-  const PlanExplanation explanation = Explain(job, cluster, {.any_mesh = true});
-  JobSpec asked = job;
+/// `job` with the lines of an explanation.
+JobSpec WithLines(JobSpec job, const PlanExplanation& explanation) {
   for (const std::string& line : explanation.lines) {
     const size_t colon = line.find(": "), dot = line.find('.');
-    asked = With(
-        asked, "resources: { " + line.substr(dot + 1, colon - dot - 1) + line.substr(colon) + " }");
+    job = With(job,
+               "resources: { " + line.substr(dot + 1, colon - dot - 1) + line.substr(colon) + " }");
   }
+  return job;
+}
+
+/// Of the coordinator's plan where those lines are asked for.
+ResourceSpec AskedAsExplained(const JobSpec& job, const ClusterProfile& cluster) {
+  const PlanExplanation explanation = Explain(job, cluster, {.any_mesh = true});
+  const JobSpec asked = WithLines(job, explanation);
   const Result<PlanReport> report = PlanJob(asked, cluster);
-  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_TRUE(report.ok()) << report.status().message();
+  if (!report.ok()) return {};
   EXPECT_DOUBLE_EQ(report->candidates[0].plan.prediction.step_seconds,
                    Chosen(explanation).step_seconds);
+  return asked.resources;
+}
+
+TEST(ExplainPlan, LinesAskForTheChosenPlan) {
+  AskedAsExplained(SmallGpt2(), {{CpuMachine("a", 4, 16 * kGiB)}});
+}
+
+TEST(ExplainPlan, LinesAskForGridsAndGroups) {
+  // Four ranks that share a model of two heads have to share features, too.
+  JobSpec job = SmallGpt2();
+  job.model.heads = 2;
+  job.model.attention_dropout = 0.1;  // which sharing sequences does not go with
+  job.train.global_batch = 1;
+  job.resources.threads_per_rank = 1;
+  const ClusterProfile small{{CpuMachine("a", 4, 16 * kGiB)}};
+  const ResourceSpec grid = AskedAsExplained(job, small);
+  EXPECT_EQ(grid.tensor_parallel, 4);
+  EXPECT_EQ(grid.tensor_rows, 2);
+  EXPECT_EQ(grid.device, "cpu");
+  // Two GPUs have room together, and the network between two such is slower than their links.
+  ClusterProfile machines{{GpuMachine("a", 2, kGiB * 3 / 2), GpuMachine("b", 2, kGiB * 3 / 2)}};
+  for (WorkerProfile& worker : machines.workers) worker.loopback_bytes_per_second = 10e9;
+  job = SmallGpt2();
+  job.train.global_batch = 512;
+  job.train.precision = "bf16_pure";  // which sharing matrices does not go with
+  const ResourceSpec groups = AskedAsExplained(job, machines);
+  EXPECT_GT(groups.zero_stage, 0);
+  EXPECT_EQ(groups.zero_shard_ranks, 2);
 }
 
 TEST(Timeline, IsTheScheduleThatTheEngineRuns) {
