@@ -521,7 +521,6 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
   const auto mixed = [](JobSpec& job) {
     job.model.family = "llama";
     job.model.experts = 4;
-    job.resources.device = "cpu";
   };
   const auto error = [&](const std::function<void(JobSpec&)>& change) {
     return ErrorAfter([&](JobSpec& job) {
@@ -539,8 +538,6 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
   EXPECT_THAT(
       error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
       HasSubstr("model.over_parameterization"));
-  EXPECT_THAT(error([](JobSpec& job) { job.resources.device = "auto"; }),
-              HasSubstr("is for CPUs; hint: resources.device: cpu"));
   EXPECT_THAT(error([](JobSpec& job) { job.train.precision = "fp8"; }),
               HasSubstr("train.precision fp8"));
   EXPECT_THAT(error([](JobSpec& job) {

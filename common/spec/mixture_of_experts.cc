@@ -51,9 +51,6 @@ Status CheckMixtureOfExperts(const JobSpec& job) {
   if (known) WEFT_RETURN_IF_ERROR(CheckExpertParallel(job));
   if (job.model.experts == 0) return OkStatus();
   const std::string field = "model.experts " + std::to_string(job.model.experts);
-  if (resources.device != "cpu") {
-    return InvalidError(field + " is for CPUs; hint: resources.device: cpu");
-  }
   const std::pair<const char*, bool> others[] = {
       {"train.precision fp8; hint: bf16", job.train.precision == "fp8"},
       {"resources.tensor_parallel yet; hint: 1", resources.tensor_parallel > 1},

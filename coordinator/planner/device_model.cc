@@ -145,9 +145,20 @@ double DeviceModel::MemoryBytesPerSecond() const {
 
 double DeviceModel::AllReduceSeconds(int64_t ranks, int64_t nodes, double network_bytes_per_second,
                                      double bytes) const {
+  return planner::AllReduceSeconds(WithNetwork(network_bytes_per_second), stack_, ranks, nodes,
+                                   bytes);
+}
+
+double DeviceModel::AllToAllSeconds(int64_t ranks, int64_t on_machine,
+                                    double network_bytes_per_second, double bytes) const {
+  return planner::AllToAllSeconds(WithNetwork(network_bytes_per_second), stack_, ranks, on_machine,
+                                  bytes);
+}
+
+AcceleratorSpec DeviceModel::WithNetwork(double bytes_per_second) const {
   AcceleratorSpec accelerator = accelerator_;
-  accelerator.network_bytes_per_second = network_bytes_per_second / stack_.network_share;
-  return planner::AllReduceSeconds(accelerator, stack_, ranks, nodes, bytes);
+  accelerator.network_bytes_per_second = bytes_per_second / stack_.network_share;
+  return accelerator;
 }
 
 std::string DeviceModel::Source() const {

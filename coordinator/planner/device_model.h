@@ -40,6 +40,9 @@ class DeviceModel {
   /// bytes per second.
   double AllReduceSeconds(int64_t ranks, int64_t nodes, double network_bytes_per_second,
                           double bytes) const;
+  /// Of what a rank has for all of `ranks`, itself among them, so many of which are on its machine.
+  double AllToAllSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
+                         double bytes) const;
 
   const SoftwareStack& stack() const { return stack_; }
   /// "its measurements and those of H100-SXM" or "the tables for H100-SXM".
@@ -55,6 +58,8 @@ class DeviceModel {
 
   double Modelled(std::string_view precision, double m, double n, double k) const;
   double CorrectionOf(std::string_view precision, double m, double n, double k) const;
+  /// The accelerator with as fast a network.
+  AcceleratorSpec WithNetwork(double bytes_per_second) const;
 
   AcceleratorSpec accelerator_;
   SoftwareStack stack_;

@@ -9,12 +9,27 @@ namespace {
 constexpr double kForwardKernels = 10;
 constexpr double kBackwardKernels = 18;
 constexpr double kPassKernels = 40;
+// In a block of experts: what routes, deals out and adds up, and of each expert but the first what
+// a dense block has once.
+constexpr double kForwardRoutingKernels = 8;
+constexpr double kBackwardRoutingKernels = 6;
+constexpr double kForwardExpertKernels = 3;
+constexpr double kBackwardExpertKernels = 5;
+// A device does nothing until the processor, which has waited to be told how many rows the experts
+// have, has started something.
+constexpr double kSecondsPerWait = 20e-6;
 // Casts of the four products of a block.
 constexpr double kForwardCasts = 4;
 constexpr double kBackwardCasts = 8;
 
 double D(int64_t value) {
   return static_cast<double>(value);
+}
+
+/// Beside those of a dense model, in a pass over blocks.
+double ExpertKernels(const ModelShape& shape, double routing, double of_expert) {
+  if (shape.spec.experts == 0) return 0;
+  return routing + (D(shape.spec.experts / shape.expert_ranks) - 1) * of_expert;
 }
 
 }  // namespace
@@ -37,13 +52,20 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
 
   // The processor runs ahead, so that only what it lacks to the device's own time is waited for.
   const double casts = pass.fp8_share * (kForwardCasts + kBackwardCasts);
+  const double forward_kernels =
+      kForwardKernels + ExpertKernels(inputs.shape, kForwardRoutingKernels, kForwardExpertKernels);
+  const double backward_kernels =
+      kBackwardKernels +
+      ExpertKernels(inputs.shape, kBackwardRoutingKernels, kBackwardExpertKernels);
+  const double forwards = passes * D(inputs.shape.spec.layers) + recomputed;
   const double kernels =
-      passes * (D(inputs.shape.spec.layers) * (kForwardKernels + kBackwardKernels + casts) +
+      passes * (D(inputs.shape.spec.layers) * (forward_kernels + backward_kernels + casts) +
                 kPassKernels) +
-      recomputed * (kForwardKernels + pass.fp8_share * kForwardCasts);
+      recomputed * (forward_kernels + pass.fp8_share * kForwardCasts);
   const double computing = time.gemm_seconds + time.memory_bound_seconds + time.recompute_seconds;
   time.overhead_seconds =
       std::max(0.0, kernels * stack.host_seconds - computing) + stack.step_seconds;
+  if (inputs.shape.spec.experts > 0) time.overhead_seconds += forwards * kSecondsPerWait;
 
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
   // the gradients; then copies are made where products read another type, or codes, for which
@@ -99,7 +121,11 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         all_reduce(inputs.ranks, nodes_of(inputs.ranks), bytes) / D(inputs.local_steps);
     time.optimizer_seconds += OuterStepBytes(inputs) / bandwidth / D(inputs.local_steps);
   } else if (inputs.ranks > 1) {
-    const double bytes = stack.gradient_bytes * D(inputs.shape.trained);
+    // Those of experts that ranks share are reduced among fewer ranks.
+    const bool shares_experts = inputs.shape.expert_ranks > 1;
+    const double of_experts =
+        shares_experts ? stack.gradient_bytes * D(inputs.shape.stored_trained_experts) : 0;
+    const double bytes = stack.gradient_bytes * D(inputs.shape.trained) - of_experts;
     const int64_t sharers = inputs.sharers > 1 ? inputs.sharers : inputs.ranks;
     const double seconds = all_reduce(sharers, nodes_of(sharers), bytes);
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
@@ -108,7 +134,10 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
     const double gathering = inputs.sharers > 1 ? seconds / 2 : 0;
     const double reducing =
         seconds - gathering +
-        all_reduce(inputs.Groups(), group_nodes, bytes / static_cast<double>(sharers));
+        all_reduce(inputs.Groups(), group_nodes, bytes / static_cast<double>(sharers)) +
+        (shares_experts ? all_reduce(inputs.ranks / inputs.shape.expert_ranks,
+                                     nodes_of(inputs.ranks), of_experts)
+                        : 0);
     const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
     time.exposed_communication_seconds =
         std::max(reducing - hidden, reducing / buckets) + gathering;

@@ -880,6 +880,30 @@ TEST(PlanJob, EachRankHasAGpuOfItsOwnWhereThereAreSome) {
   EXPECT_TRUE(plan.rank_devices.empty());
 }
 
+TEST(PlanJob, ExpertsOnGpusCostTheirKernelsAndTheirWay) {
+  JobSpec job = SmallJob();
+  job.model.family = "llama";
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  const auto plan = [&](int64_t experts, int64_t ranks, int64_t expert_parallel) {
+    job.model.experts = experts;
+    job.resources.ranks = ranks;
+    job.resources.expert_parallel = expert_parallel;
+    return Best(job, ClusterProfile{{GpuWorker("g", 4, 40 * kGiB)}});
+  };
+  const Plan dense = plan(0, 4, 1), whole = plan(8, 4, 1), shared = plan(8, 4, 4);
+  const auto seconds = [](const Plan& of) { return of.prediction.time; };
+  EXPECT_GT(seconds(whole).overhead_seconds, seconds(dense).overhead_seconds);
+  EXPECT_LT(seconds(shared).overhead_seconds, seconds(whole).overhead_seconds) << "fewer of them";
+  EXPECT_LT(seconds(shared).optimizer_seconds, seconds(whole).optimizer_seconds);
+  // Rows go to experts and back; their gradients stay.
+  const double alone = seconds(plan(8, 1, 1)).exposed_communication_seconds;
+  EXPECT_EQ(alone, 0);
+  EXPECT_GT(seconds(shared).exposed_communication_seconds, 0);
+  EXPECT_LT(shared.prediction.memory_per_rank.optimizer_bytes,
+            whole.prediction.memory_per_rank.optimizer_bytes / 3);
+}
+
 TEST(PlanJob, AGpuIsFasterThanTheProcessorBesideIt) {
   ClusterProfile cluster{{GpuWorker("g", 1, 40 * kGiB)}};
   cluster.workers[0].memory_limit_bytes = 64 * kGiB;

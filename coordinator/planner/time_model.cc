@@ -96,13 +96,21 @@ double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t ranks = inputs.shape.expert_ranks;
   const double others = D(ranks - 1);
-  const double bytes = others / D(ranks) *
-                       D(inputs.tokens * model.experts_per_token * model.width *
-                         ElementBytes(inputs.precision->activations));
+  const double rows = D(inputs.tokens * model.experts_per_token * model.width *
+                        ElementBytes(inputs.precision->activations));
+  const double forward = D(model.layers + inputs.recomputed_blocks);
+  if (const DeviceModel* device = rates.device()) {
+    const auto seconds = [&](double bytes) {
+      return device->AllToAllSeconds(ranks, std::min(ranks, inputs.ranks_on_worker),
+                                     rates.LinkBytesPerSecond(false), bytes);
+    };
+    return 2 * (forward + D(model.layers)) * seconds(rows) +
+           forward * seconds(4 * D(model.experts));
+  }
+  const double bytes = others / D(ranks) * rows;
   const double link = rates.LinkBytesPerSecond(ranks <= inputs.ranks_on_worker);
   // A message for each expert of another rank.
   const double messages = others * D(model.experts / ranks);
-  const double forward = D(model.layers + inputs.recomputed_blocks);
   return 2 * (forward + D(model.layers)) * (bytes / link + messages * kSecondsPerMessage) +
          forward * others * kSecondsPerMessage;
 }
@@ -273,8 +281,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   if (rates.device() != nullptr) {
     TimeBreakdown time =
         PredictDeviceStep(inputs, pass, *rates.device(), rates.LinkBytesPerSecond(false));
-    time.exposed_communication_seconds +=
-        D(inputs.accumulation_steps) * TensorSeconds(inputs, rates);
+    double exposed = TensorSeconds(inputs, rates);
+    if (inputs.shape.expert_ranks > 1) exposed += ExpertSeconds(inputs, rates);
+    time.exposed_communication_seconds += D(inputs.accumulation_steps) * exposed;
     return time;
   }
   const double passes = D(inputs.accumulation_steps);

@@ -19,6 +19,8 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gather_rows/gather_rows.h"
 #include "kernels/group_quantize/group_quantize.h"
+#include "kernels/moe_combine/moe_combine.h"
+#include "kernels/moe_route/moe_route.h"
 #include "kernels/norm_stat/norm_stat.h"
 #include "kernels/optimizer/optimizer.h"
 #include "kernels/quantize_fp8/quantize_fp8.h"
@@ -159,6 +161,62 @@ TEST_F(ContractsOnCuda, IndicesOutOfRangeGatherNanAndScatterNothing) {
       ExpectValues(all, rows_of({1, 2, 7}));
     }
   }
+}
+
+TEST_F(ContractsOnCuda, PlacesOfExpertsOutOfRangeMakeNanAndTouchNothing) {
+  for (const int64_t width : {4, 5}) {
+    const auto rows_of = [&](std::initializer_list<double> values) {
+      Values rows;
+      for (double value : values) rows.insert(rows.end(), static_cast<size_t>(width), value);
+      return rows;
+    };
+    TestTensor& places = Make(DType::kI32, {3, 2}, {1, -1, 0, 2, -2, -1});
+    TestTensor& weights = Make(DType::kF32, {3, 2}, {0.5, 9, 1, 1, 1, 1});
+    TestTensor& x = Make(DType::kF32, {2, width}, rows_of({3, 4}));
+    TestTensor& y = Make(DType::kF32, {3, width});
+    Finish(MoeCombine(stream(), {x.view(), places.view(), weights.view(), y.view()}));
+    ExpectValues(y, rows_of({2, kNan, kNan}));
+    TestTensor& dy = Make(DType::kF32, {3, width}, rows_of({2, 1, 1}));
+    TestTensor& dweights = Make(DType::kF32, {3, 2});
+    // In place.
+    Finish(MoeCombineBackward(
+        stream(), {dy.view(), x.view(), places.view(), weights.view(), x.view(), dweights.view()}));
+    ExpectValues(x, rows_of({1, 1}));
+    const auto w = static_cast<double>(width);
+    ExpectValues(dweights, {8 * w, 0, 3 * w, kNan, kNan, 0});
+  }
+}
+
+TEST_F(ContractsOnCuda, AChoiceOfNoExpertHasNoPlace) {
+  TestTensor& chosen = Make(DType::kI32, {2, 2}, {3, 1, -1, 0});
+  TestTensor& rows = Make(DType::kI32, {4});
+  TestTensor& places = Make(DType::kI32, {2, 2});
+  TestTensor& wanted = Make(DType::kI32, {3});
+  TestTensor& taken = Make(DType::kI32, {3});
+  Finish(MoeDispatch(stream(), {.chosen = chosen.view(),
+                                .rows = rows.view(),
+                                .places = places.view(),
+                                .wanted_count = wanted.view(),
+                                .taken_count = taken.view()}));
+  ExpectValues(rows, {1, 0, -1, -1});
+  ExpectValues(places, {-1, 1, -1, 0});
+  ExpectValues(wanted, {1, 1, 0});
+  ExpectValues(taken, {1, 1, 0});
+}
+
+TEST_F(ContractsOnCuda, ARouterTakesTheFirstOfEqualExpertsSurvivesNanAndHasAMostOfExperts) {
+  TestTensor& logits = Make(DType::kF32, {3, 4}, {1, 1, 1, 1, kNan, kNan, kNan, kNan, 0, 2, 2, 1});
+  TestTensor& probabilities = Make(DType::kF32, {3, 4});
+  TestTensor& chosen = Make(DType::kI32, {3, 2});
+  TestTensor& weights = Make(DType::kF32, {3, 2});
+  Finish(MoeRoute(stream(), {logits.view(), probabilities.view(), chosen.view(), weights.view()}));
+  ExpectValues(chosen, {0, 1, 0, 1, 1, 2});
+  ExpectValues(weights, {0.5, 0.5, kNan, kNan, 0.5, 0.5});
+  TestTensor& many = Make(DType::kF32, {1, 2049});
+  TestTensor& one = Make(DType::kI32, {1, 1});
+  TestTensor& weight = Make(DType::kF32, {1, 1});
+  EXPECT_EQ(MoeRoute(stream(), {many.view(), many.view(), one.view(), weight.view()}).ToString(),
+            "INVALID: MoeRoute: 2049 experts are more than the 2048 that a CUDA device routes to");
 }
 
 TEST_F(ContractsOnCuda, APositionOutOfRangeMakesItsTokenNan) {

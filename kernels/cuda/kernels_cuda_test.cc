@@ -192,6 +192,12 @@ TEST_F(KernelsOnCuda, LinearFp8) {
   const std::set<std::string> without = {"MatmulFp8"};
   EXPECT_EQ(Failures(testing::LinearFp8Cases(), has_fp8 ? std::set<std::string>() : without), "");
 }
+TEST_F(KernelsOnCuda, MoeCombine) {
+  EXPECT_EQ(Failures(testing::MoeCombineCases()), "");
+}
+TEST_F(KernelsOnCuda, MoeRoute) {
+  EXPECT_EQ(Failures(testing::MoeRouteCases()), "");
+}
 TEST_F(KernelsOnCuda, NormStat) {
   EXPECT_EQ(Failures(testing::NormStatCases()), "");
 }

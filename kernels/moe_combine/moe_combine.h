@@ -25,8 +25,8 @@ struct MoeCombineBackwardArgs {
   TensorView dweights;  ///< [tokens, k] f32
 };
 
-/// Places and weights are contiguous. A place out of range is kInvalid and named. For the CPU
-/// alone.
+/// Places and weights are contiguous. A place out of range is kInvalid and named; on a CUDA device,
+/// which cannot stop, its summand is NaN and its gradients are nowhere.
 WEFT_DEVICE_OP(MoeCombine, MoeCombineArgs)
 WEFT_DEVICE_OP(MoeCombineBackward, MoeCombineBackwardArgs)
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/moe_combine/moe_combine_check.h"
 #include "kernels/moe_combine/moe_combine_simd.h"
 
 namespace weft::kernels::cpu {
@@ -25,37 +25,6 @@ Status CheckPlaces(const char* op, const TensorView& places, int64_t rows) {
   return OkStatus();
 }
 
-Status Check(const Stream& stream, const MoeCombineArgs& args) {
-  ArgumentCheck check(stream, "MoeCombine");
-  check.That(args.x.shape.rank == 2 && args.places.shape.rank == 2,
-             "x and places must be matrices");
-  WEFT_RETURN_IF_ERROR(check.status());
-  check.Tensor("x", args.x, args.x.shape, kFloatTypes)
-      .ContiguousTensor("places", args.places, args.places.shape, {DType::kI32})
-      .Tensor("y", args.y, {args.places.shape[0], args.x.shape[1]}, {args.x.dtype});
-  if (args.weights) {
-    check.ContiguousTensor("weights", args.weights, args.places.shape, {DType::kF32});
-  }
-  WEFT_RETURN_IF_ERROR(check.status());
-  return CheckPlaces("MoeCombine", args.places, args.x.shape[0]);
-}
-
-Status Check(const Stream& stream, const MoeCombineBackwardArgs& args) {
-  ArgumentCheck check(stream, "MoeCombineBackward");
-  check.That(args.x.shape.rank == 2 && args.places.shape.rank == 2,
-             "x and places must be matrices");
-  WEFT_RETURN_IF_ERROR(check.status());
-  const Shape& places = args.places.shape;
-  check.Tensor("x", args.x, args.x.shape, kFloatTypes)
-      .Tensor("dx", args.dx, args.x.shape, {args.x.dtype})
-      .Tensor("dy", args.dy, {places[0], args.x.shape[1]}, {args.x.dtype})
-      .ContiguousTensor("places", args.places, places, {DType::kI32})
-      .ContiguousTensor("weights", args.weights, places, {DType::kF32})
-      .ContiguousTensor("dweights", args.dweights, places, {DType::kF32});
-  WEFT_RETURN_IF_ERROR(check.status());
-  return CheckPlaces("MoeCombineBackward", args.places, args.x.shape[0]);
-}
-
 template <class T>
 T* Row(const TensorView& view, int64_t row) {
   return view.As<T>() + row * view.row_stride;
@@ -68,7 +37,8 @@ int64_t Grain(int64_t k, int64_t width) {
 }  // namespace
 
 Status MoeCombine(const Stream& stream, const MoeCombineArgs& args) {
-  WEFT_RETURN_IF_ERROR(Check(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckMoeCombine(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckPlaces("MoeCombine", args.places, args.x.shape[0]));
   const int64_t tokens = args.places.shape[0], k = args.places.shape[1], width = args.x.shape[1];
   WithFloatType(args.x.dtype, [&]<class T>() {
     const auto& loops = PickMoeCombineKernels().Of<T>();
@@ -91,7 +61,8 @@ Status MoeCombine(const Stream& stream, const MoeCombineArgs& args) {
 }
 
 Status MoeCombineBackward(const Stream& stream, const MoeCombineBackwardArgs& args) {
-  WEFT_RETURN_IF_ERROR(Check(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckMoeCombineBackward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckPlaces("MoeCombineBackward", args.places, args.x.shape[0]));
   const int64_t tokens = args.places.shape[0], k = args.places.shape[1], width = args.x.shape[1];
   WithFloatType(args.x.dtype, [&]<class T>() {
     const auto& loops = PickMoeCombineKernels().Of<T>();

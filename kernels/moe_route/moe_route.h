@@ -40,7 +40,8 @@ struct MoeDispatchArgs {
 };
 
 /// Tensors but logits are contiguous; shapes that do not fit are kInvalid, and so is an expert out
-/// of range, which is named. For the CPU alone.
+/// of range, which is named; on a CUDA device, which cannot stop, that choice has no place. There
+/// are at most 2048 experts there.
 WEFT_DEVICE_OP(MoeRoute, MoeRouteArgs)
 WEFT_DEVICE_OP(MoeRouteBackward, MoeRouteBackwardArgs)
 WEFT_DEVICE_OP(MoeDispatch, MoeDispatchArgs)

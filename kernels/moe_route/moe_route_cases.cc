@@ -89,10 +89,50 @@ OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
       }};
 }
 
+// Uneven: of the first choices of tokens half want expert 0.
+OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use) {
+  const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
+  const std::string name = NameOf("moe_dispatch", sizes, DType::kI32);
+  return {
+      name + (capacity > 0 ? "/capacity" + std::to_string(capacity) : ""), use, [=](OpRun& run) {
+        std::vector<double> wishes;
+        for (int64_t token = 0; token < tokens; ++token) {
+          const int64_t first = token % 2 == 0 ? 0 : token * token % experts;
+          for (int64_t i = 0; i < k; ++i) {
+            wishes.push_back(static_cast<double>((first + i) % experts));
+          }
+        }
+        const ref::Dispatch want = ref::DispatchChoices(wishes, experts, k, capacity);
+        TestTensor& chosen = run.tensors.emplace_back(DType::kI32, Shape{tokens, k}).Assign(wishes);
+        const auto output = [&](const char* field, const Shape& shape,
+                                const std::vector<double>& values) {
+          return run.Output(field, DType::kI32, shape, 0, 1, [values] { return values; }).view();
+        };
+        MoeDispatchArgs args;
+        args.chosen = chosen.view();
+        args.capacity = capacity;
+        args.rows = output("rows", {tokens * k}, want.rows);
+        args.places = output("places", {tokens, k}, want.places);
+        args.wanted_count = output("wanted_count", {experts}, want.wanted);
+        args.taken_count = output("taken_count", {experts}, want.taken);
+        run.run = [args](const Stream& stream) { return MoeDispatch(stream, args); };
+        run.bytes = static_cast<double>(3 * args.chosen.Bytes());
+      }};
+}
+
 }  // namespace
 
 std::vector<OpCase> MoeRouteCases() {
   std::vector<OpCase> cases;
+  const Sizes several = {1300, 40, 3};  // parts
+  for (const int64_t capacity : {0, 3}) {
+    cases.push_back(DispatchCase({0, 4, 2}, capacity, CaseUse::kTest));
+    cases.push_back(DispatchCase({5, 3, 3}, capacity, CaseUse::kTest));
+    cases.push_back(DispatchCase({700, 8, 2}, capacity, CaseUse::kTest));
+  }
+  cases.push_back(DispatchCase(several, 0, CaseUse::kTest));
+  cases.push_back(DispatchCase(several, 100, CaseUse::kTest));
+  cases.push_back(DispatchCase({16384, 8, 2}, 0, CaseUse::kSpeed));
   for (DType dtype : kFloatTypes) {
     const auto add = [&](const Sizes& sizes, CaseUse use) {
       cases.push_back(ForwardCase(sizes, dtype, use));

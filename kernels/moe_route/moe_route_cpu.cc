@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/moe_route/moe_route_check.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -49,50 +49,8 @@ void Choose(const T* logits, int64_t experts, int64_t k, int32_t* chosen) {
   }
 }
 
-Status CheckRoute(const Stream& stream, const MoeRouteArgs& args) {
-  ArgumentCheck check(stream, "MoeRoute");
-  check
-      .That(args.logits.shape.rank == 2 && args.chosen.shape.rank == 2,
-            "logits and chosen must be matrices")
-      .That(args.chosen.shape[1] >= 1 && args.chosen.shape[1] <= args.logits.shape[1],
-            "so many experts cannot be chosen");
-  WEFT_RETURN_IF_ERROR(check.status());
-  const Shape all = args.logits.shape, some = {all[0], args.chosen.shape[1]};
-  return check.Tensor("logits", args.logits, all, kFloatTypes)
-      .ContiguousTensor("probabilities", args.probabilities, all, {DType::kF32})
-      .ContiguousTensor("chosen", args.chosen, some, {DType::kI32})
-      .ContiguousTensor("weights", args.weights, some, {DType::kF32})
-      .status();
-}
-
-Status CheckBackward(const Stream& stream, const MoeRouteBackwardArgs& args) {
-  ArgumentCheck check(stream, "MoeRouteBackward");
-  check.That(args.probabilities.shape.rank == 2 && args.chosen.shape.rank == 2,
-             "probabilities and chosen must be matrices");
-  WEFT_RETURN_IF_ERROR(check.status());
-  const Shape all = args.probabilities.shape, some = {all[0], args.chosen.shape[1]};
-  return check.ContiguousTensor("probabilities", args.probabilities, all, {DType::kF32})
-      .ContiguousTensor("chosen", args.chosen, some, {DType::kI32})
-      .ContiguousTensor("weights", args.weights, some, {DType::kF32})
-      .ContiguousTensor("dweights", args.dweights, some, {DType::kF32})
-      .ContiguousTensor("balance", args.balance, {all[1]}, {DType::kF32})
-      .Tensor("dlogits", args.dlogits, all, kFloatTypes)
-      .status();
-}
-
-Status CheckDispatch(const Stream& stream, const MoeDispatchArgs& args) {
-  ArgumentCheck check(stream, "MoeDispatch");
-  check.That(args.chosen.shape.rank == 2, "chosen must be a matrix")
-      .That(args.wanted_count.shape.rank == 1, "wanted_count must be a vector")
-      .That(args.capacity >= 0, "the capacity is negative");
-  WEFT_RETURN_IF_ERROR(check.status());
+Status CheckExperts(const MoeDispatchArgs& args) {
   const Shape some = args.chosen.shape, experts = args.wanted_count.shape;
-  check.ContiguousTensor("chosen", args.chosen, some, {DType::kI32})
-      .ContiguousTensor("rows", args.rows, {some.Elements()}, {DType::kI32})
-      .ContiguousTensor("places", args.places, some, {DType::kI32})
-      .ContiguousTensor("wanted_count", args.wanted_count, experts, {DType::kI32})
-      .ContiguousTensor("taken_count", args.taken_count, experts, {DType::kI32});
-  WEFT_RETURN_IF_ERROR(check.status());
   const auto* chosen = args.chosen.As<int32_t>();
   for (int64_t i = 0; i < some.Elements(); ++i) {
     if (chosen[i] >= 0 && chosen[i] < experts[0]) continue;
@@ -106,7 +64,7 @@ Status CheckDispatch(const Stream& stream, const MoeDispatchArgs& args) {
 }  // namespace
 
 Status MoeRoute(const Stream& stream, const MoeRouteArgs& args) {
-  WEFT_RETURN_IF_ERROR(CheckRoute(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckMoeRoute(stream, args));
   const int64_t experts = args.logits.shape[1], k = args.chosen.shape[1];
   WithFloatType(args.logits.dtype, [&]<class T>() {
     ForTokens(args.logits.shape[0], experts, [&](int64_t token) {
@@ -126,7 +84,7 @@ Status MoeRoute(const Stream& stream, const MoeRouteArgs& args) {
 
 // Weights are a softmax over the chosen ones' logits alone, so what they pass on touches no others.
 Status MoeRouteBackward(const Stream& stream, const MoeRouteBackwardArgs& args) {
-  WEFT_RETURN_IF_ERROR(CheckBackward(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckMoeRouteBackward(stream, args));
   const int64_t experts = args.probabilities.shape[1], k = args.chosen.shape[1];
   const auto* balance = args.balance.As<float>();
   WithFloatType(args.dlogits.dtype, [&]<class T>() {
@@ -153,7 +111,8 @@ Status MoeRouteBackward(const Stream& stream, const MoeRouteBackwardArgs& args) 
 }
 
 Status MoeDispatch(const Stream& stream, const MoeDispatchArgs& args) {
-  WEFT_RETURN_IF_ERROR(CheckDispatch(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckMoeDispatch(stream, args));
+  WEFT_RETURN_IF_ERROR(CheckExperts(args));
   const int64_t choices = args.chosen.shape.Elements(), k = args.chosen.shape[1];
   const int64_t experts = args.wanted_count.shape[0];
   const auto* chosen = args.chosen.As<int32_t>();

@@ -61,4 +61,33 @@ inline std::vector<double> RouteTokenGradient(const Route& route,
   return dlogits;
 }
 
+/// Where choices go, written down expert by expert.
+struct Dispatch {
+  std::vector<double> rows;
+  std::vector<double> places;
+  std::vector<double> wanted;
+  std::vector<double> taken;
+};
+
+inline Dispatch DispatchChoices(const std::vector<double>& chosen, int64_t experts, int64_t k,
+                                int64_t capacity) {
+  Dispatch dispatch;
+  dispatch.places.assign(chosen.size(), -1);
+  for (int64_t e = 0; e < experts; ++e) {
+    int64_t wanted = 0, taken = 0;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i] != static_cast<double>(e)) continue;
+      ++wanted;
+      if (capacity > 0 && taken == capacity) continue;
+      ++taken;
+      dispatch.places[i] = static_cast<double>(dispatch.rows.size());
+      dispatch.rows.push_back(static_cast<double>(i / static_cast<size_t>(k)));
+    }
+    dispatch.wanted.push_back(static_cast<double>(wanted));
+    dispatch.taken.push_back(static_cast<double>(taken));
+  }
+  dispatch.rows.resize(chosen.size(), -1);
+  return dispatch;
+}
+
 }  // namespace weft::kernels::ref

@@ -162,5 +162,22 @@ TEST(PredictMemoryOnCuda, CompressedActivationsAreWithinOnePercent) {
   }
 }
 
+// How many rows each expert has is known only once the work is done, so these are small.
+TEST(PredictMemoryOnCuda, ExpertsAreWithinOnePercent) {
+  ModelSpec model = Llama();
+  model.layers = 2;
+  model.width = 128;
+  model.heads = 2;
+  model.kv_heads = 1;
+  model.mlp_width = 256;
+  model.vocab_size = 1000;
+  model.context = 128;
+  model.experts = 4;
+  CheckPrediction(model, "bf16", 1, 2);
+  if (kSanitized) return;
+  CheckPrediction(model, "fp32", 0, 2);
+  CheckPrediction(model, "bf16_pure", 2, 2);
+}
+
 }  // namespace
 }  // namespace weft::engine

@@ -116,13 +116,10 @@ Status ValidateStages(const ModelSpec& spec, const PipelinePart& part) {
   return OkStatus();
 }
 
-Status ValidateExperts(const Context& context, const ModelSpec& spec, const ModelOptions& options) {
+Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
   const int64_t ranks = options.experts == nullptr ? 1 : options.experts->degree();
   if (spec.experts == 0 && ranks == 1) return OkStatus();
   const std::string named = "model.experts " + Text(spec.experts);
-  if (context.stream.device.type == DeviceType::kCuda) {
-    return UnavailableError(named + " are for CPUs; hint: resources.device cpu");
-  }
   if (spec.experts == 0 || spec.experts % ranks != 0) {
     return InvalidError(named + " cannot be shared by " + Text(ranks) +
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
@@ -193,7 +190,7 @@ Result<Value> Model::Stage(Context&, Tape&, int64_t, Value, const TokenBatch&,
 Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const ModelSpec& spec,
                                                         const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
-  WEFT_RETURN_IF_ERROR(ValidateExperts(context, spec, options));
+  WEFT_RETURN_IF_ERROR(ValidateExperts(spec, options));
   if (HeadOf(spec) != "causal_lm") {
     return InvalidError("a model with model.head " + HeadOf(spec) +
                         " does not predict the next token");
@@ -206,7 +203,7 @@ Result<std::unique_ptr<LanguageModel>> NewLanguageModel(Context& context, const 
 Result<std::unique_ptr<Model>> NewModel(Context& context, const ModelSpec& spec,
                                         const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(Validate(spec, options));
-  WEFT_RETURN_IF_ERROR(ValidateExperts(context, spec, options));
+  WEFT_RETURN_IF_ERROR(ValidateExperts(spec, options));
   if (options.pipeline) WEFT_RETURN_IF_ERROR(ValidateStages(spec, *options.pipeline));
   if (spec.family == "bert") {
     return Ready<Model>(context, options, std::make_unique<Bert>(spec, options));

@@ -1,8 +1,11 @@
 #include "worker/engine/nn/expert_parallel.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
+
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 
@@ -18,16 +21,20 @@ Result<ExpertRows> ExpertParallel::Agree(Context& context, std::vector<int64_t> 
   const auto experts = static_cast<int64_t>(sent.size()), here = experts / degree();
   WEFT_ASSIGN_OR_RETURN(Tensor numbers,
                         Tensor::New(context, Component::kWorkspace, DType::kI32, {2, experts}));
-  auto* to_send = numbers.As<int32_t>();
-  for (int64_t e = 0; e < experts; ++e) to_send[e] = static_cast<int32_t>(sent[e]);
+  WEFT_RETURN_IF_ERROR(
+      FillOnHost(context.stream, numbers.Rows(0, 1), [&](const TensorView& to_send) {
+        std::copy(sent.begin(), sent.end(), to_send.As<int32_t>());
+      }));
   WEFT_RETURN_IF_ERROR(
       group_->AllToAll(context.stream, numbers.Rows(0, 1), numbers.Rows(1, 1), "rows for experts")
           .Wait(context.stream));
+  std::vector<int32_t> came(sent.size());
+  WEFT_RETURN_IF_ERROR(Download(context.stream, numbers.Rows(1, 1), came.data()));
   ExpertRows rows{std::move(sent), std::vector<int64_t>(static_cast<size_t>(experts))};
   // They come by rank.
   for (int64_t e = 0; e < here; ++e) {
     for (int64_t r = 0; r < degree(); ++r) {
-      rows.received[e * degree() + r] = to_send[experts + r * here + e];
+      rows.received[e * degree() + r] = came[r * here + e];
     }
   }
   return rows;

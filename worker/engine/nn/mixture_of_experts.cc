@@ -9,6 +9,7 @@
 #include "kernels/moe_combine/moe_combine.h"
 #include "kernels/moe_route/moe_route.h"
 #include "kernels/swiglu/swiglu.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -17,9 +18,11 @@ LinearOptions Layer(std::vector<ParameterSet::StackedPart> outputs, int64_t in) 
   return {std::move(outputs), in, false};
 }
 
-std::vector<int64_t> Numbers(const Tensor& counts) {
-  const auto* begin = counts.As<int32_t>();
-  return {begin, begin + counts.shape()[0]};
+// Waits for the device, as whoever has so many rows to multiply must know.
+Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
+  std::vector<int32_t> numbers(static_cast<size_t>(counts.shape().Elements()));
+  WEFT_RETURN_IF_ERROR(Download(context.stream, counts, numbers.data()));
+  return std::vector<int64_t>(numbers.begin(), numbers.end());
 }
 
 }  // namespace
@@ -92,10 +95,9 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
   const double mean = static_cast<double>(choices) / static_cast<double>(options_.experts);
   WEFT_ASSIGN_OR_RETURN(Tensor rows,
                         Tensor::New(context, Component::kWorkspace, DType::kI32, {choices}));
-  WEFT_ASSIGN_OR_RETURN(
-      Tensor wanted, Tensor::New(context, Component::kWorkspace, DType::kI32, {options_.experts}));
-  WEFT_ASSIGN_OR_RETURN(Tensor taken,
-                        Tensor::New(context, Component::kWorkspace, DType::kI32, wanted.shape()));
+  // Of each expert, and then those it takes.
+  WEFT_ASSIGN_OR_RETURN(Tensor wanted, Tensor::New(context, Component::kWorkspace, DType::kI32,
+                                                   {2 * options_.experts}));
   WEFT_RETURN_IF_ERROR(kernels::MoeDispatch(
       context.stream,
       {.chosen = saved.chosen,
@@ -103,15 +105,17 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
            tape.differentiable() ? static_cast<int64_t>(std::ceil(options_.capacity * mean)) : 0,
        .rows = rows,
        .places = saved.places,
-       .wanted_count = wanted,
-       .taken_count = taken}));
-  saved.wanted = Numbers(wanted);
+       .wanted_count = wanted.Elements(0, options_.experts),
+       .taken_count = wanted.Elements(options_.experts, options_.experts)}));
+  WEFT_ASSIGN_OR_RETURN(saved.wanted, Numbers(context, wanted));
+  std::vector<int64_t> taken(saved.wanted.begin() + options_.experts, saved.wanted.end());
+  saved.wanted.resize(static_cast<size_t>(options_.experts));
   const ExpertParallel* ranks = options_.ranks;
   if (ranks == nullptr) {
-    saved.counts = Numbers(taken);
+    saved.counts = std::move(taken);
     saved.rows = {saved.counts, saved.counts};
   } else {
-    WEFT_ASSIGN_OR_RETURN(saved.rows, ranks->Agree(context, Numbers(taken)));
+    WEFT_ASSIGN_OR_RETURN(saved.rows, ranks->Agree(context, std::move(taken)));
     for (auto of = saved.rows.received.begin(); of != saved.rows.received.end();
          of += ranks->degree()) {
       saved.counts.push_back(std::accumulate(of, of + ranks->degree(), int64_t{0}));
@@ -232,21 +236,25 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
   if (logits_node != Value::kNoNode) {
     // Of experts * sum of f P: P is a mean over the tokens, f the share of the choices.
     const auto tokens = static_cast<double>(count);
-    std::vector<float> balance;
-    for (const int64_t wanted : saved.wanted) {
-      balance.push_back(static_cast<float>(
-          options_.balance * static_cast<double>(tape.auxiliary_scale()) *
-          static_cast<double>(options_.experts) * static_cast<double>(wanted) / tokens / tokens));
-    }
+    WEFT_ASSIGN_OR_RETURN(Tensor balance, Tensor::New(context, Component::kWorkspace, DType::kF32,
+                                                      {options_.experts}));
+    WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, balance, [&](const TensorView& host) {
+      float* to = host.As<float>();
+      for (const int64_t wanted : saved.wanted) {
+        *to++ = static_cast<float>(options_.balance * static_cast<double>(tape.auxiliary_scale()) *
+                                   static_cast<double>(options_.experts) *
+                                   static_cast<double>(wanted) / tokens / tokens);
+      }
+    }));
     WEFT_ASSIGN_OR_RETURN(Tensor dlogits, Tensor::New(context, Component::kWorkspace, dtype,
                                                       saved.probabilities.shape()));
-    WEFT_RETURN_IF_ERROR(kernels::MoeRouteBackward(
-        context.stream, {.probabilities = saved.probabilities,
-                         .chosen = saved.chosen,
-                         .weights = saved.weights,
-                         .dweights = dweights,
-                         .balance = {balance.data(), DType::kF32, {options_.experts}},
-                         .dlogits = dlogits}));
+    WEFT_RETURN_IF_ERROR(
+        kernels::MoeRouteBackward(context.stream, {.probabilities = saved.probabilities,
+                                                   .chosen = saved.chosen,
+                                                   .weights = saved.weights,
+                                                   .dweights = dweights,
+                                                   .balance = balance,
+                                                   .dlogits = dlogits}));
     WEFT_RETURN_IF_ERROR(tape.AddGradient(context, logits_node, std::move(dlogits)));
   }
   if (options_.ranks == nullptr) {

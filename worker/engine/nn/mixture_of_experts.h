@@ -26,7 +26,8 @@ struct MixtureOfExpertsOptions {
 /// each token to some of many MLPs, w2(silu(w1 x) * w3 x), and adds their results by its weights.
 /// The loss of load balancing (Fedus et al. 2021, arXiv 2101.03961) is experts * sum of f P over
 /// the experts, f being an expert's choices over tokens and P its mean probability, both of the
-/// micro-batch; it enters the gradients alone. For CPUs.
+/// micro-batch; it enters the gradients alone. The host waits for a device to tell
+/// it how many rows each expert has.
 class MixtureOfExperts {
  public:
   MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& options,

@@ -149,6 +149,15 @@ TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   llama.model.kv_heads = 1;
   Compare(llama, TinyPlan("fp32", 2), tokens, 2);
 
+  JobSpec mixtral = llama;
+  mixtral.model.experts = 4;
+  mixtral.model.expert_capacity = 1;
+  Compare(mixtral, TinyPlan("fp32", 2), tokens, 3);
+  mixtral.model.expert_capacity = 0;
+  Plan recomputed = TinyPlan("bf16", 1, 2);
+  recomputed.block_memory_policy = {"recompute", "keep"};
+  Compare(mixtral, recomputed, tokens, 2);
+
   JobSpec bert = Job(2);
   bert.model.family = "bert";
   bert.model.dropout = 0.1;
@@ -326,6 +335,12 @@ TEST_F(TrainerOnCuda, WhatCannotRepeatRunsWithoutGraphs) {
   job.model.layers = 1;
   job.optimizer.name = "adafactor";
   EXPECT_EQ(CompareWithEager(job, TinyPlan("fp32", 2), data, 3), 0);
+  JobSpec mixtral = Job(2);
+  mixtral.model.family = "llama";
+  mixtral.model.kv_heads = 1;
+  mixtral.model.layers = 1;
+  mixtral.model.experts = 3;
+  EXPECT_EQ(CompareWithEager(mixtral, TinyPlan("fp32", 2), data, 2), 0);
 }
 
 // A model one of whose operations is told a number of the step as it was when it was recorded.

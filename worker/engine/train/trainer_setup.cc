@@ -222,6 +222,7 @@ std::string_view Trainer::WhyNoGraphs() const {
   if (parts_.sequences != nullptr) return "ranks share sequences";
   if (parts_.tensor != nullptr) return "ranks share matrices";
   if (parts_.pipeline != nullptr) return "other ranks have the other stages";
+  if (job_.model.experts > 0) return "the host is told how many tokens each expert has";
   if (!updater_->repeats()) return "the optimizer has numbers of its own";
   if (parts_.model->parameters().factoring() == Factoring::kMixture) {
     return "mixtures of weights are drawn on the host";
