@@ -6,6 +6,7 @@
 
 #include "common/spec/field.h"
 #include "common/status.h"
+#include "coordinator/planner/cluster/program_memory.h"
 
 namespace weft::planner {
 
@@ -28,6 +29,9 @@ struct SoftwareStack {
   bool sequence_parallel = true;
   bool overlaps_tensor_parallel = false;
   double gradient_bytes = 4;
+  bool tables_are_blocks = false;
+  bool waits_for_kernels = false;
+  ProgramMemory memory;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -69,6 +73,15 @@ struct SoftwareStack {
           self.overlaps_tensor_parallel);
     visit(Field("gradient_bytes", "Of a gradient on the wire.").Unit("bytes").Range(1, 4),
           self.gradient_bytes);
+    visit(Field("tables_are_blocks",
+                "Stages of a pipeline are balanced as if the table of tokens and the classifier "
+                "were a block each; otherwise they come on top."),
+          self.tables_are_blocks);
+    visit(Field("waits_for_kernels",
+                "The processor waits for each kernel before it starts the next "
+                "(CUDA_LAUNCH_BLOCKING)."),
+          self.waits_for_kernels);
+    visit(Field("memory", "What it holds."), self.memory);
   }
 };
 

@@ -78,25 +78,34 @@ class StepModel {
   StepLedger Run() const {
     const PassSeconds forward = Forward(), backward = Backward();
     const PassSeconds again = Again(forward);
-    const double layers = D(model_.layers) / D(run_.pipeline);
     const double passes = Passes();
     const double gathers = Gathers(forward.device(), backward.device() + again.device());
-    // The processor runs ahead of the device within the forward pass and within the backward pass,
-    // where a block is recomputed just before its gradients.
     const double device = forward.device() + backward.device() + again.device();
+    // Where it does not wait, the processor runs ahead of the device within the forward pass and
+    // within the backward pass, where a block is recomputed just before its gradients.
     const double host_wait =
-        std::max(0.0, forward.host - forward.device()) +
-        std::max(0.0, again.host + backward.host - again.device() - backward.device());
-    const double stage = layers * (device + host_wait + gathers);
+        stack_.waits_for_kernels
+            ? forward.host + again.host + backward.host
+            : std::max(0.0, forward.host - forward.device()) +
+                  std::max(0.0, again.host + backward.host - again.device() - backward.device());
+    const double block = device + host_wait + gathers;
     const double head = Head();
     const double hop = Hop();
+    const double sends = hop * D(run_.stages_per_rank);
+    // All wait for the stage with the classifier, or for one with more blocks that sends and
+    // receives.
+    const double last = D(BlocksAt(stack_, run_, run_.pipeline - 1));
+    const bool for_last = last * block + head >= Blocks() * block + sends;
+    const double awaited = for_last ? last : Blocks();
+    // The other stages, once: before the first pass and after the last.
+    const double others = run_.stages_per_rank > 1
+                              ? D(run_.pipeline - 1) * Blocks() / D(run_.stages_per_rank)
+                              : D(model_.layers) - awaited;
 
     StepLedger ledger;
-    const double blocks = passes * layers;
-    // The stage with the classifier waits for none; one of the others sends and receives.
-    const double sends = hop * D(run_.stages_per_rank);
+    const double blocks = passes * awaited;
     ledger.products =
-        blocks * (forward.products + backward.products) + (head >= sends ? passes * head : 0);
+        blocks * (forward.products + backward.products) + (for_last ? passes * head : 0);
     ledger.attention = blocks * (forward.attention + backward.attention);
     ledger.memory_bound = blocks * (forward.memory_bound + backward.memory_bound);
     ledger.recomputed = blocks * again.device();
@@ -104,8 +113,8 @@ class StepModel {
     ledger.tensor_communication = blocks * (forward.tensor + backward.tensor);
     ledger.context_communication = blocks * (forward.context + backward.context);
     ledger.expert_communication = blocks * (forward.expert + backward.expert);
-    ledger.pipeline_communication = head >= sends ? 0 : passes * sends;
-    ledger.bubble = D(run_.pipeline - 1) * (stage / D(run_.stages_per_rank) + hop);
+    ledger.pipeline_communication = for_last ? 0 : passes * sends;
+    ledger.bubble = others * block + D(run_.pipeline - 1) * hop + (for_last ? 0 : head);
     ledger.data_communication = blocks * gathers + Reduction();
     ledger.optimizer =
         (DenseParameters() / Shards(Replicas()) + ExpertParameters() / Shards(ExpertReplicas())) *
@@ -296,7 +305,8 @@ class StepModel {
   double ExpertsOfBlock() const {
     return ParametersOfBlock(model_).experts / D(run_.tensor * run_.expert);
   }
-  double Blocks() const { return D(model_.layers) / D(run_.pipeline); }
+  // In the middle of the pipeline, where all wait for the rank that has most.
+  double Blocks() const { return D(BlocksAt(stack_, run_, run_.pipeline / 2)); }
   double DenseParameters() const {
     return Blocks() * DenseOfBlock() + D(model_.vocabulary) * width_ / D(run_.tensor);
   }
@@ -396,6 +406,17 @@ BlockParameters ParametersOfBlock(const DecoderShape& model) {
   const double mlp = D(model.mlp_width) * (model.gated ? 3 : 2);
   if (!model.HasExperts()) return {width * (heads + mlp), 0};
   return {width * (heads + D(model.experts)), width * mlp * D(model.experts)};
+}
+
+int64_t BlocksAt(const SoftwareStack& stack, const ClusterRun& run, int64_t position) {
+  const int64_t tables = stack.tables_are_blocks && run.pipeline > 1 ? 1 : 0;
+  const int64_t stages = run.pipeline * run.stages_per_rank;
+  const int64_t most = run.stages_per_rank * CeilDiv(run.model.layers + 2 * tables, stages);
+  if (run.pipeline == 1) return run.model.layers;
+  if (position == 0) return most - tables;
+  if (position < run.pipeline - 1 || run.stages_per_rank > 1) return most;
+  const int64_t before = (most - tables) + (run.pipeline - 2) * most;
+  return std::clamp<int64_t>(run.model.layers - before, 1, most - tables);
 }
 
 Result<StepLedger> PredictStep(const AcceleratorSpec& device, const SoftwareStack& stack,

@@ -63,6 +63,10 @@ struct ClusterRun {
   int64_t Devices() const { return tensor * context * data * pipeline; }
 };
 
+/// Blocks of the rank at `position` of the pipeline: as many as the largest share of whole blocks,
+/// and on the last one, with one stage a rank, what is left of them.
+int64_t BlocksAt(const SoftwareStack& stack, const ClusterRun& run, int64_t position);
+
 /// Where the seconds of an optimizer step go, as the rank sees it that all wait for. They sum to
 /// the step.
 struct StepLedger {

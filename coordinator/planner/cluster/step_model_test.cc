@@ -186,6 +186,50 @@ TEST(StepModel, AddsGradientsOfEachMicroBatch) {
   EXPECT_NEAR(memory_bound("megatron-2024", 8) / memory_bound("megatron-2024", 16), 1, 1e-12);
 }
 
+TEST(StepModel, WaitsForTheStageThatTakesLongest) {
+  const AcceleratorSpec device = Device("A100-SXM-80GB");
+  const SoftwareStack stack = Stack("megatron-deepspeed-2022");
+  ClusterRun run = Gpt(72, 13824, 96, 4, 12, 8, 1, 2, 2048);
+  run.model.vocabulary = 250880;
+  const auto ledger = [&](int64_t layers, const SoftwareStack& program) {
+    ClusterRun changed = run;
+    changed.model.layers = layers;
+    return *PredictStep(device, program, changed);
+  };
+  // Of 78 blocks eleven stages have seven, and the last one with the classifier has one; of 84 all
+  // have seven.
+  const StepLedger six = ledger(72, stack), uneven = ledger(78, stack), seven = ledger(84, stack);
+  EXPECT_NEAR(uneven.attention / six.attention, 7.0 / 6, 1e-12);
+  EXPECT_DOUBLE_EQ(uneven.attention, seven.attention);
+  EXPECT_GT(uneven.pipeline_communication, 0);
+  EXPECT_EQ(seven.pipeline_communication, 0);
+  EXPECT_GT(seven.products, 1.05 * uneven.products);
+  EXPECT_LT(uneven.bubble, seven.bubble);
+  // 70 blocks and two tables in twelve stages: six blocks, or five and a table.
+  SoftwareStack balanced = stack;
+  balanced.tables_are_blocks = true;
+  const StepLedger tables = ledger(70, balanced);
+  EXPECT_LE(tables.attention, six.attention);
+  EXPECT_LT(tables.Seconds(), six.Seconds() * 0.93);
+}
+
+TEST(StepModel, WaitsForEachKernelWhereTheProgramDoes) {
+  const AcceleratorSpec device = Device("A100-SXM-80GB");
+  const SoftwareStack ahead = Stack("megatron-deepspeed-2022");
+  const SoftwareStack waits = Stack("megatron-deepspeed-blocking-2022");
+  ClusterRun run = Gpt(72, 14336, 64, 4, 12, 8, 1, 4, 2048);
+  const StepLedger before = *PredictStep(device, ahead, run);
+  const StepLedger after = *PredictStep(device, waits, run);
+  EXPECT_EQ(before.host_wait, 0);
+  EXPECT_DOUBLE_EQ(after.products, before.products);
+  // With two collectives each 32 kernels forward, as many again, and 42 backward in half the time,
+  // of 40 us each.
+  EXPECT_NEAR(after.host_wait, 64 * 6 * (32 + 32 + 21) * 4e-5, 1e-9);
+  // Smaller micro-batches have as many kernels each.
+  run.micro_batch = 2;
+  EXPECT_NEAR(PredictStep(device, waits, run)->host_wait, 2 * after.host_wait, 1e-9);
+}
+
 TEST(AllReduce, TakesTheTimeOfItsNarrowestLink) {
   AcceleratorSpec device = Device("A100-SXM-80GB");
   SoftwareStack stack = Stack("megatron-2021");
