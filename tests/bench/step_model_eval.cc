@@ -1,15 +1,17 @@
 // Predicts the steps of training runs on clusters, for tests/bench/planner_accuracy: reads one JSON
 // object from standard input and writes one.
 //   in   {"groups": [{"stack": NAME, "from_defaults": BOOL, "runs": [RUN...], "train":
-//   [INDEX...]}]}
+//   [INDEX...]}], "memory": [RUN...]}
 //        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", "machine": what
 //        of the accelerator's usual machine is otherwise, and maybe "stack": how its program works,
-//        where that is not as the group's. From defaults: the eight constants that are fitted start
-//        at those of any program
+//        where that is not as the group's (under "memory", always). From defaults: the eight
+//        constants that are fitted start at those of any program
 //   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "nearby": [...],
-//        "stack": {...}, "outside": [[QUANTITY...]...]}], "plans_per_second": NUMBER}: by the
+//        "stack": {...}, "outside": [[QUANTITY...]...]}], "plans_per_second": NUMBER,
+//        "memory": [{"first": {...}, "fullest": BYTES, "device": BYTES} or null...]}: by the
 //        stack, by that fitted to the runs in train, by that and what those near it say, and in
-//        what each run lies outside of those
+//        what each run lies outside of those; bytes of the first rank by what they are for, what
+//        the fullest rank needs, and what its device has
 #include <cstdio>
 #include <ctime>
 #include <iostream>
@@ -22,6 +24,7 @@
 #include "coordinator/planner/cluster/calibrated_range.h"
 #include "coordinator/planner/cluster/calibration.h"
 #include "coordinator/planner/cluster/nearby_runs.h"
+#include "coordinator/planner/cluster/run_memory.h"
 
 namespace weft::planner {
 namespace {
@@ -98,6 +101,23 @@ Json Outside(const CalibratedRange& range, const std::vector<MeasuredRun>& runs)
   return outside;
 }
 
+Json Memory(const MeasuredRun& run) {
+  // Of a run that contradicts itself there is none.
+  if (!run.program || !PredictStep(run.device, *run.program, run.run).ok()) return {};
+  const RunMemory first = MemoryAt(*run.program, run.run, 0);
+  return {{"first",
+           {{"parameters", first.parameters},
+            {"gradients", first.gradients},
+            {"optimizer", first.optimizer},
+            {"activations", first.activations},
+            {"workspace", first.workspace},
+            {"copies", first.copies},
+            {"runtime", first.runtime},
+            {"cached", first.cached}}},
+          {"fullest", MemoryOf(*run.program, run.run).Total()},
+          {"device", run.device.memory_bytes}};
+}
+
 double PlansPerSecond(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
   // Of the processor, so that others on the machine do not count.
   const std::clock_t start = std::clock();
@@ -137,7 +157,14 @@ Status Evaluate() {
                       {"outside", Outside(CalibratedRange(train), runs)}});
     if (plans_per_second == 0) plans_per_second = PlansPerSecond(stack, runs);
   }
-  std::cout << Json{{"groups", groups}, {"plans_per_second", plans_per_second}}.dump() << "\n";
+  Json memory = Json::array();
+  for (const Json& json : input.value("memory", Json::array())) {
+    WEFT_ASSIGN_OR_RETURN(const MeasuredRun run, ReadRun(json));
+    memory.push_back(Memory(run));
+  }
+  std::cout
+      << Json{{"groups", groups}, {"plans_per_second", plans_per_second}, {"memory", memory}}.dump()
+      << "\n";
   return OkStatus();
 }
 

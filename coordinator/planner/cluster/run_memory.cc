@@ -9,6 +9,11 @@ constexpr double kHalf = 2;  // bytes of bf16 and fp16
 constexpr double kF32 = 4;
 // Master and two moments.
 constexpr double kOptimizerBytes = 3 * kF32;
+// Of a logit: in half precision and in f32. A loss of one operation after the other also has the
+// softmax in f32 and the gradient in half precision.
+constexpr double kFusedLogit = kHalf + kF32, kPlainLogit = 2 * kHalf + 2 * kF32;
+// Of a score: softmax, its result after dropout, and the mask of a byte.
+constexpr double kScore = 2 * kHalf + 1;
 
 double D(int64_t value) {
   return static_cast<double>(value);
@@ -18,28 +23,32 @@ double Tokens(const ClusterRun& run) {
   return D(run.micro_batch * run.model.sequence_length) / D(run.context);
 }
 
-/// Ranks that share what is not a product.
-double StreamSharers(const SoftwareStack& stack, const ClusterRun& run) {
-  return stack.sequence_parallel ? D(run.tensor) : 1;
+/// Of the residual stream on a rank: ranks may share what is not a product.
+double StreamWidth(const SoftwareStack& stack, const ClusterRun& run) {
+  return D(run.model.width) / (stack.sequence_parallel ? D(run.tensor) : 1);
 }
 
-/// Micro-batches whose activations the first stage has at once: one for each stage, and with
-/// several stages a rank those of the warm-up (Narayanan et al. 2021, section 2.2).
-double MicroBatchesUnderWay(const ClusterRun& run) {
+/// Micro-batches whose activations the rank has at once: one for each stage from its own on, and
+/// with several stages a rank those of the warm-up (Narayanan et al. 2021, section 2.2).
+double MicroBatchesUnderWay(const ClusterRun& run, int64_t position) {
   const double passes = D(run.global_batch) / D(run.data * run.micro_batch);
-  const double stages = D(run.pipeline);
-  const double more =
-      run.stages_per_rank > 1 ? 1 + (stages - 1) / (stages * D(run.stages_per_rank)) : 1;
-  return std::min(stages, passes) * more;
+  const double stages = D(run.pipeline), each = D(run.stages_per_rank);
+  const double under_way = run.stages_per_rank > 1 ? stages + (stages - 1 - 2 * D(position)) / each
+                                                   : stages - D(position);
+  return std::min(under_way, passes);
 }
 
-}  // namespace
+double ScoresOfBlock(const SoftwareStack& stack, const ClusterRun& run) {
+  if (stack.fused_attention) return 0;
+  return kScore * Tokens(run) * D(run.model.sequence_length * run.model.heads) / D(run.tensor);
+}
 
-double SavedByBlock(const SoftwareStack& stack, const ClusterRun& run) {
+double SavedBesideScores(const SoftwareStack& stack, const ClusterRun& run) {
   const DecoderShape& model = run.model;
-  const double width = D(model.width) / StreamSharers(stack, run), tensor = D(run.tensor);
+  const double width = StreamWidth(stack, run), tensor = D(run.tensor);
   const double heads = D(2 * model.heads + 2 * model.key_heads) * D(model.HeadWidth()) / tensor;
-  const double before = D(model.mlp_width) * (model.gated ? 2 : 1) / tensor;
+  const double after = stack.memory.keeps_activated ? D(model.mlp_width) / tensor : 0;
+  const double inner = D(model.mlp_width) * (model.gated ? 2 : 1) / tensor + after;
   // The residual stream and the result of its norm, twice; queries, keys, values and what attention
   // makes of them.
   double halves = 4 * width + heads;
@@ -47,20 +56,30 @@ double SavedByBlock(const SoftwareStack& stack, const ClusterRun& run) {
   double singles = (model.gated ? 2 : 4) + D(model.heads) / tensor;
   if (model.HasExperts()) {
     const double rows = model.RowsOfToken();
-    // What experts read, what they have before their activation, and their results.
-    halves += rows * (width + before) + D(model.experts_per_token) * width;
+    // What experts read, what they have around their activation, and their results.
+    halves += rows * (width + inner) + D(model.experts_per_token) * width;
     singles += D(model.experts) + 3 * D(model.experts_per_token);
   } else {
-    halves += before;
+    halves += inner;
   }
-  return Tokens(run) * (kHalf * halves + kF32 * singles);
+  const double masks = stack.fused_attention ? 0 : 2 * width;
+  return Tokens(run) * (kHalf * halves + kF32 * singles + masks);
 }
 
-RunMemory MemoryOf(const SoftwareStack& stack, const ClusterRun& run) {
+}  // namespace
+
+double SavedByBlock(const SoftwareStack& stack, const ClusterRun& run) {
+  const bool scores = run.recomputation != Recomputation::kAttention;
+  return SavedBesideScores(stack, run) + (scores ? ScoresOfBlock(stack, run) : 0);
+}
+
+RunMemory MemoryAt(const SoftwareStack& stack, const ClusterRun& run, int64_t position) {
   const DecoderShape& model = run.model;
-  const double blocks = D(model.layers) / D(run.pipeline), tensor = D(run.tensor);
+  const ProgramMemory& program = stack.memory;
+  const double blocks = D(BlocksAt(stack, run, position)), tensor = D(run.tensor);
+  const bool is_last = position == run.pipeline - 1;
   const BlockParameters block = ParametersOfBlock(model);
-  const double table = D(model.vocabulary * model.width);
+  const double table = position == 0 || is_last ? D(model.vocabulary * model.width) : 0;
   const double dense = (blocks * block.dense + table) / tensor;
   const double experts = blocks * block.experts / (tensor * D(run.expert));
   const double replicas = D(run.data * run.context);
@@ -70,25 +89,47 @@ RunMemory MemoryOf(const SoftwareStack& stack, const ClusterRun& run) {
   };
   RunMemory memory;
   memory.parameters = bytes(kHalf, 3);
-  memory.gradients = bytes(stack.gradient_bytes, 2);
+  memory.gradients = bytes(program.gradient_bytes, 2);
   memory.optimizer = bytes(kOptimizerBytes, 1);
+  if (run.zero_stage > 0) {
+    memory.copies = 2 * kHalf * std::min(memory.parameters / kHalf, program.copied_parameters);
+  }
+  memory.runtime = program.runtime_bytes;
 
-  const double saved = SavedByBlock(stack, run);
-  const double row = kHalf * Tokens(run) * D(model.width) / StreamSharers(stack, run);
   const bool recomputes = run.recomputation == Recomputation::kBlock;
-  const auto activations = [&](double micro_batches) {
-    return micro_batches * blocks * (recomputes ? row : saved) + (recomputes ? saved : 0);
-  };
-  // The last stage has one micro-batch and its logits, in half precision and in f32.
-  const double logits = Tokens(run) * D(model.vocabulary) / tensor * (kHalf + kF32);
-  const double first = activations(MicroBatchesUnderWay(run)), last = activations(1);
-  const bool at_the_end = run.pipeline == 1 || last + logits > first;
-  memory.activations = at_the_end ? last : first;
-  memory.workspace = at_the_end ? logits : 0;
+  const double saved = SavedByBlock(stack, run);
+  const double row = kHalf * Tokens(run) * StreamWidth(stack, run);
+  // Blocks keep what they need, and the last one's result is kept as well.
+  memory.activations =
+      MicroBatchesUnderWay(run, position) * (blocks * (recomputes ? row : saved) + row);
+  const double again = recomputes                                       ? saved
+                       : run.recomputation == Recomputation::kAttention ? ScoresOfBlock(stack, run)
+                                                                        : 0;
+  const double logits = is_last ? Tokens(run) * D(model.vocabulary) / tensor *
+                                      (stack.fused_attention ? kFusedLogit : kPlainLogit)
+                                : 0;
+  // Logits are gone when the first block is made again, and activations when the optimizer copies
+  // gradients to f32.
+  const double casts = program.gradient_bytes < kF32 ? bytes(kF32, 1) : 0;
+  const double passing = std::max(again, logits);
+  memory.workspace = std::max(passing, casts - memory.activations);
+  memory.cached = passing + casts - memory.workspace;
   if (run.zero_stage >= 3) {
     memory.workspace += 2 * kHalf * (block.dense + block.experts / D(run.expert)) / tensor;
   }
   return memory;
+}
+
+RunMemory MemoryOf(const SoftwareStack& stack, const ClusterRun& run) {
+  // The first rank has most micro-batches under way, the last one the logits, and one between them
+  // may have a block more.
+  RunMemory fullest = MemoryAt(stack, run, 0);
+  for (const int64_t position : {run.pipeline / 2 > 0 ? int64_t{1} : 0, run.pipeline - 1}) {
+    if (position == 0) continue;
+    const RunMemory memory = MemoryAt(stack, run, position);
+    if (memory.Total() > fullest.Total()) fullest = memory;
+  }
+  return fullest;
 }
 
 }  // namespace weft::planner

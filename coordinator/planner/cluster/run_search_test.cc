@@ -1,5 +1,4 @@
-// The search over runs of a cluster finds what trying each one finds, and its memory is that of
-// common/model.
+// The search over runs of a cluster finds what trying each one finds.
 #include "coordinator/planner/cluster/run_search.h"
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "common/model/memory_model.h"
 #include "common/rng.h"
 #include "coordinator/planner/cluster/run_memory.h"
 
@@ -20,75 +18,20 @@ AcceleratorSpec H100() {
 }
 
 SoftwareStack Stack() {
-  return *FindStack("megatron-2024");
+  return *FindStack("weft");
 }
 
-ModelSpec Spec(int64_t experts) {
-  ModelSpec model;
-  model.family = "llama";
-  model.layers = 6;
-  model.width = 1024;
-  model.heads = 16;
-  model.kv_heads = 4;
-  model.mlp_width = 2048;
-  model.vocab_size = 32000;
-  model.experts = experts;
-  return model;
-}
-
-DecoderShape Decoder(const ModelSpec& model) {
-  return {.layers = model.layers,
-          .width = model.width,
-          .heads = model.heads,
-          .key_heads = model.kv_heads,
-          .mlp_width = model.mlp_width,
+DecoderShape Decoder(int64_t experts, int64_t layers = 6) {
+  return {.layers = layers,
+          .width = 1024,
+          .heads = 16,
+          .key_heads = 4,
+          .mlp_width = 2048,
           .gated = true,
-          .vocabulary = model.vocab_size,
+          .vocabulary = 32000,
           .sequence_length = 512,
-          .experts = std::max<int64_t>(model.experts, 1),
-          .experts_per_token = model.experts > 0 ? model.experts_per_token : 1};
-}
-
-TEST(RunMemory, OfABlockAndOfParametersIsThatOfTheModel) {
-  for (const int64_t experts : {0, 8}) {
-    const ModelSpec spec = Spec(experts);
-    const ModelShape shape(spec);
-    ClusterRun run;
-    run.model = Decoder(spec);
-    run.micro_batch = 3;
-    EXPECT_EQ(SavedByBlock(Stack(), run), static_cast<double>(BlockSavedBytes(shape, 3 * 512, 2)));
-    const RunMemory memory = MemoryOf(Stack(), run);
-    const ParameterCounts& counts = shape.counts;
-    const auto numbers =
-        static_cast<double>(counts.attention + counts.mlp + counts.token_embedding);
-    EXPECT_EQ(memory.parameters, 2 * numbers);
-    EXPECT_EQ(memory.gradients, 4 * numbers);
-    EXPECT_EQ(memory.optimizer, 12 * numbers);
-  }
-}
-
-TEST(RunMemory, IsSharedOutAmongThoseThatHaveTheSame) {
-  ClusterRun run;
-  run.model = Decoder(Spec(8));
-  run.data = 16;
-  run.global_batch = 16;
-  const BlockParameters block = ParametersOfBlock(run.model);
-  const double dense = 6 * block.dense + 32000.0 * 1024, experts = 6 * block.experts;
-  run.expert = 8;
-  EXPECT_DOUBLE_EQ(MemoryOf(Stack(), run).optimizer, 12 * (dense + experts / 8));
-  // Two ranks have the same experts.
-  run.zero_stage = 1;
-  EXPECT_DOUBLE_EQ(MemoryOf(Stack(), run).optimizer, 12 * (dense / 16 + experts / 16));
-  EXPECT_DOUBLE_EQ(MemoryOf(Stack(), run).gradients, 4 * (dense + experts / 8));
-  run.zero_stage = 3;
-  EXPECT_DOUBLE_EQ(MemoryOf(Stack(), run).parameters, 2 * (dense / 16 + experts / 16));
-  // A pipeline of two has half of the blocks, of two micro-batches at once.
-  run = {};
-  run.model = Decoder(Spec(0));
-  run.model.vocabulary = 64;
-  run.pipeline = 2;
-  run.global_batch = 8;
-  EXPECT_DOUBLE_EQ(MemoryOf(Stack(), run).activations, 2 * 3 * SavedByBlock(Stack(), run));
+          .experts = std::max<int64_t>(experts, 1),
+          .experts_per_token = experts > 0 ? 2 : 1};
 }
 
 /// Every run, one after the other.
@@ -136,9 +79,8 @@ TEST(FastestRuns, AreThoseOfTryingEach) {
   };
   int shared = 0, without_room = 0;
   for (int trial = 0; trial < 12; ++trial) {
-    ModelSpec spec = Spec(pick({0, 4, 6}));
-    spec.layers = pick({4, 6});
-    const DecoderShape model = Decoder(spec);
+    const int64_t experts = pick({0, 4, 6});
+    const DecoderShape model = Decoder(experts, pick({4, 6}));
     const int64_t devices = pick({4, 12, 16}), batch = pick({12, 16, 48});
     const auto memory = static_cast<double>(pick({1, 2, 4, 80})) * 1e9;
     int64_t considered = 0;
@@ -179,13 +121,13 @@ TEST(FastestRuns, AreNeverSlowerWithMoreMemory) {
   double before = INFINITY;
   for (const double memory : {1e9, 2e9, 5e9, 20e9, 80e9}) {
     const Result<RunSearch> found =
-        FastestRuns(H100(), Stack(), Decoder(Spec(4)), "bf16", 16, 64, memory);
+        FastestRuns(H100(), Stack(), Decoder(4), "bf16", 16, 64, memory);
     if (!found.ok()) continue;
     EXPECT_LE(found->fastest.front().seconds, before);
     before = found->fastest.front().seconds;
   }
   EXPECT_LT(before, INFINITY);
-  EXPECT_FALSE(FastestRuns(H100(), Stack(), Decoder(Spec(4)), "bf16", 16, 64, 1e6).ok());
+  EXPECT_FALSE(FastestRuns(H100(), Stack(), Decoder(4), "bf16", 16, 64, 1e6).ok());
 }
 
 }  // namespace
