@@ -17,7 +17,7 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
     if (!IsTrained(model, *parameter)) continue;
     if (!open) buckets.push_back(0);
     buckets.back() += kF32 * parameter->StoredElements();
-    open = buckets.back() < bucket_bytes;
+    open = parameter->stacked || buckets.back() < bucket_bytes;
   }
   if (buckets.empty()) return 0;
   // A token table that classifies has its gradient first and last.

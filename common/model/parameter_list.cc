@@ -26,6 +26,11 @@ struct Builder {
     Add(name + ".weight", {out, in}, kind);
     if (bias) Add(name + ".bias", {out}, kind);
   }
+  /// The same, whose weight stands under that of the layer before.
+  void Stacked(const std::string& name, int64_t out, int64_t in, bool bias, ParameterKind kind) {
+    Linear(name, out, in, bias, kind);
+    list[list.size() - (bias ? 2 : 1)].stacked = true;
+  }
   /// `output` is the projection that ends the branch.
   void Branch(const std::string& output, const ModelSpec& model) {
     const BranchScaling scaling = BranchScalingOf(model);
@@ -66,7 +71,7 @@ void AddExperts(const ModelSpec& model, const std::string& name, Builder& add) {
   for (add.expert = 0; add.expert < model.experts; ++add.expert) {
     const std::string expert = name + "experts." + std::to_string(add.expert);
     add.Linear(expert + ".w1", f, c, false, ParameterKind::kMlp);
-    add.Linear(expert + ".w3", f, c, false, ParameterKind::kMlp);
+    add.Stacked(expert + ".w3", f, c, false, ParameterKind::kMlp);
     add.Linear(expert + ".w2", c, f, false, ParameterKind::kMlp);
   }
   add.expert = -1;
@@ -81,14 +86,14 @@ void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
   if (norms) add.RmsNorm(block + ".input_layernorm", c);
   add.Branch(attention + "o_proj", model);
   add.Linear(attention + "q_proj", c, c, model.qkv_bias, ParameterKind::kAttention);
-  add.Linear(attention + "k_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
-  add.Linear(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
+  add.Stacked(attention + "k_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
+  add.Stacked(attention + "v_proj", KvWidth(model), c, model.qkv_bias, ParameterKind::kAttention);
   add.Linear(attention + "o_proj", c, c, false, ParameterKind::kAttention);
   if (norms) add.RmsNorm(block + ".post_attention_layernorm", c);
   if (model.experts > 0) return AddExperts(model, block + ".block_sparse_moe.", add);
   add.Branch(mlp + "down_proj", model);
   add.Linear(mlp + "gate_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
-  add.Linear(mlp + "up_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
+  add.Stacked(mlp + "up_proj", MlpWidth(model), c, false, ParameterKind::kMlp);
   add.Linear(mlp + "down_proj", c, MlpWidth(model), false, ParameterKind::kMlp);
 }
 
@@ -100,9 +105,9 @@ struct EncoderNames {
 void AddEncoderBlock(const ModelSpec& model, const std::string& block, const EncoderNames& names,
                      Builder& add) {
   const int64_t c = model.width;
-  for (const char* part : {"query", "key", "value"}) {
-    add.Linear(block + names.qkv + part, c, c, true, ParameterKind::kAttention);
-  }
+  add.Linear(block + names.qkv + "query", c, c, true, ParameterKind::kAttention);
+  add.Stacked(block + names.qkv + "key", c, c, true, ParameterKind::kAttention);
+  add.Stacked(block + names.qkv + "value", c, c, true, ParameterKind::kAttention);
   add.Linear(block + names.output, c, c, true, ParameterKind::kAttention);
   add.LayerNorm(block + names.attention_norm, c);
   add.Linear(block + "intermediate.dense", MlpWidth(model), c, true, ParameterKind::kMlp);

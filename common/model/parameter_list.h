@@ -25,9 +25,10 @@ struct ParameterInfo {
   std::string name;            ///< That of Hugging Face's files, where they have it.
   std::vector<int64_t> shape;  ///< A linear layer's weight is [out, in].
   ParameterKind kind = ParameterKind::kNorm;
-  int64_t block = -1;   ///< The distinct block it belongs to; -1: none.
-  int64_t expert = -1;  ///< Of a mixture, the expert it belongs to; -1: none.
-  bool tiled = false;   ///< Its rows, of tokens or classes, stand in memory in whole tiles.
+  int64_t block = -1;    ///< The distinct block it belongs to; -1: none.
+  int64_t expert = -1;   ///< Of a mixture, the expert it belongs to; -1: none.
+  bool tiled = false;    ///< Its rows, of tokens or classes, stand in memory in whole tiles.
+  bool stacked = false;  ///< One matrix with the one before it, as a product reads them.
 
   int64_t Elements() const {
     int64_t count = 1;

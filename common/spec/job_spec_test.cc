@@ -545,8 +545,6 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
                 job.resources.tensor_parallel = 2;
               }),
               HasSubstr("resources.tensor_parallel"));
-  EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 1; }),
-              HasSubstr("resources.zero_stage"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_optimizer = "host"; }),
               HasSubstr("resources.offload_optimizer"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.expert_capacity = 1.25; }),

@@ -38,6 +38,7 @@ Status CheckExpertParallel(const JobSpec& job) {
       {"train.gradient_noise_scale, because the gradients of experts are those of several ranks; "
        "hint: 1",
        job.train.gradient_noise_scale},
+      {"resources.zero_stage yet; hint: 0, or expert_parallel 1", resources.zero_stage > 0},
   };
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(field + " does not go with " + name);
@@ -56,7 +57,6 @@ Status CheckMixtureOfExperts(const JobSpec& job) {
       {"resources.tensor_parallel yet; hint: 1", resources.tensor_parallel > 1},
       {"resources.pipeline_parallel yet; hint: 1", resources.pipeline_parallel > 1},
       {"resources.context_parallel yet; hint: 1", resources.context_parallel > 1},
-      {"resources.zero_stage yet; hint: 0", resources.zero_stage > 0},
       {"resources.offload_optimizer yet; hint: none", resources.offload_optimizer != "none"},
       {"resources.offload_activations yet; hint: none", resources.offload_activations != "none"},
       {"resources.activation_bits yet; hint: 0", resources.activation_bits > 0},

@@ -129,11 +129,11 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
                         " ranks that share the experts; hint: resources.expert_parallel 1");
   }
   if (options.precision->fp8_blocks || options.tensor != nullptr || options.context != nullptr ||
-      options.pipeline || options.update_ranks > 1 || options.offload ||
+      options.pipeline || (ranks > 1 && options.update_ranks > 1) || options.offload ||
       options.offload_activations || options.activation_bits > 0) {
     return InvalidError(named +
-                        " do not go with precision fp8, ranks that share matrices, sequences, "
-                        "blocks or updates, offload, or compressed activations");
+                        " do not go with precision fp8, ranks that share matrices, sequences or "
+                        "blocks, or both experts and updates, offload, or compressed activations");
   }
   return OkStatus();
 }

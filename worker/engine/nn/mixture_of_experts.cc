@@ -191,14 +191,15 @@ Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Valu
 }
 
 // In the places of what is saved: the gradients of gate and up in that of their values, and of the
-// inputs in that of the results'.
+// inputs in that of the results'. The last expert first, as buckets of gradients are filled.
 Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved& saved,
                                             const Tensor& gradients, bool for_input) const {
   const int64_t inner = options_.inner;
-  int64_t first = 0;
-  for (size_t e = 0; e < experts_.size(); ++e) {
+  int64_t first = gradients.shape().Rows();
+  for (size_t e = experts_.size(); e-- > 0;) {
     const Expert& expert = experts_[e];
     const int64_t count = saved.counts[e];
+    first -= count;
     const Tensor rows = gradients.Rows(first, count), before = saved.before[e];
     const Tensor gate = before.Columns(0, inner), up = before.Columns(inner, inner);
     Tensor active;
@@ -218,7 +219,6 @@ Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved&
       WEFT_RETURN_IF_ERROR(expert.up.InputGradientTo(context, {before, {}}, rows));
     }
     saved.before[e] = {};
-    first += count;
   }
   return OkStatus();
 }

@@ -197,6 +197,9 @@ std::vector<Case> Cases() {
       {"llama, its own average, without masters", LlamaJob(), "bf16_pure", {4}, {1, 3}});
   cases.back().job.optimizer.name = "schedule_free_adamw";
   cases.back().job.schedule.kind = "constant";
+  cases.push_back({"mixtral", LlamaJob(), "fp32", {2}, {1, 2, 3}});
+  cases.back().job.model.experts = 4;
+  cases.back().job.model.expert_capacity = 1;
   cases.push_back({"gpt2, SGD, loss scale, noise scale", TinyJob(12), "fp16", {2}, {2, 3}});
   cases.back().job.optimizer.name = "sgd";
   cases.back().job.train.averaging.kind = "lawa";
@@ -347,12 +350,18 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
     int ranks;
     const char* precision;
     int shard_ranks;
-  } const cases[] = {{"gpt2", 2, "bf16", 0}, {"llama", 4, "fp32", 0}, {"gpt2", 4, "fp32", 2}};
-  for (const auto& [family, ranks, precision, shard_ranks] : cases) {
+    int64_t experts;
+  } const cases[] = {{"gpt2", 2, "bf16", 0, 0},
+                     {"llama", 4, "fp32", 0, 0},
+                     {"gpt2", 4, "fp32", 2, 0},
+                     {"llama", 2, "fp32", 0, 4}};
+  for (const auto& [family, ranks, precision, shard_ranks, experts] : cases) {
     job.model.family = family;
     job.model.untied_classifier = job.model.family == "llama";
+    job.model.experts = experts;
     for (const int64_t stage : {0, 1, 2, 3}) {
-      SCOPED_TRACE(job.model.family + ", stage " + std::to_string(stage));
+      SCOPED_TRACE(job.model.family + ", " + std::to_string(experts) + " experts, stage " +
+                   std::to_string(stage));
       constexpr int64_t kMicroBatches = 2;
       Way way = {ranks, stage, precision, kMicroBatches};
       way.evaluates = false;
