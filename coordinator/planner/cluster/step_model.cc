@@ -11,6 +11,7 @@ namespace weft::planner {
 namespace {
 
 constexpr double kHalf = 2;  // bytes of bf16 and fp16
+constexpr int64_t kAlignedHalves = 8;
 // Kernels of a block: the norms, products and what lies between them, forward and backward.
 constexpr double kFusedForward = 16, kFusedBackward = 24;
 constexpr double kPlainForward = 30, kPlainBackward = 40;
@@ -73,7 +74,8 @@ class StepModel {
         rows_(tokens_ * model_.RowsOfToken()),
         bandwidth_(device.memory_bytes_per_second * stack.memory_share),
         products_(device, stack, run.precision),
-        half_products_(device, stack, HalfPrecision()) {}
+        half_products_(device, stack, HalfPrecision()),
+        score_products_(device, stack, ScorePrecision()) {}
 
   StepLedger Run() const {
     const PassSeconds forward = Forward(), backward = Backward();
@@ -125,11 +127,17 @@ class StepModel {
 
  private:
   double Product(double m, double n, double k) const { return products_.Seconds(m, n, k); }
-  double HalfProduct(double m, double n, double k, double batch = 1) const {
-    return half_products_.Seconds(m, n, k, batch);
-  }
+  double HalfProduct(double m, double n, double k) const { return half_products_.Seconds(m, n, k); }
   std::string_view HalfPrecision() const {
     return run_.precision == "fp8" ? "bf16" : std::string_view(run_.precision);
+  }
+  // Rows of heads that are not whole 16 bytes keep products of scores off the tensor cores.
+  std::string_view ScorePrecision() const {
+    const bool aligned = run_.model.HeadWidth() % kAlignedHalves == 0;
+    return aligned || device_.Find("fp32") == nullptr ? HalfPrecision() : "fp32";
+  }
+  double ScoreProduct(double m, double n, double k) const {
+    return score_products_.Seconds(m, n, k, Scores());
   }
   double Passes() const { return D(run_.global_batch) / D(run_.data * run_.micro_batch); }
   double HeadsPerRank() const { return D(model_.heads) / D(run_.tensor); }
@@ -199,7 +207,7 @@ class StepModel {
                        stack_.product_share);
     }
     const double s = D(model_.sequence_length);
-    return HalfProduct(s, s, HeadWidth(), Scores()) + HalfProduct(s, HeadWidth(), s, Scores());
+    return ScoreProduct(s, s, HeadWidth()) + ScoreProduct(s, HeadWidth(), s);
   }
 
   // Norms, and the additions to the residual stream with their dropout.
@@ -351,6 +359,7 @@ class StepModel {
   double bandwidth_;
   ProductRates products_;
   ProductRates half_products_;
+  ProductRates score_products_;
 };
 
 Status Check(const AcceleratorSpec& device, const ClusterRun& run) {

@@ -230,6 +230,21 @@ TEST(StepModel, WaitsForEachKernelWhereTheProgramDoes) {
   EXPECT_NEAR(PredictStep(device, waits, run)->host_wait, 2 * after.host_wait, 1e-9);
 }
 
+TEST(StepModel, MultipliesScoresOfUnevenHeadsWithoutTensorCores) {
+  const AcceleratorSpec device = Device("A100-SXM-80GB");
+  const auto attention = [&](const char* stack, int64_t head_width) {
+    ClusterRun run = Gpt(78, 13824, 128, 4, 6, 16, 1, 2, 2048);
+    run.model.head_width = head_width;
+    return PredictStep(device, Stack(stack), run)->attention;
+  };
+  // 104 columns are thirteen times 16 bytes, 108 are not; fused attention pads them.
+  EXPECT_GT(attention("megatron-deepspeed-2022", 108),
+            5 * attention("megatron-deepspeed-2022", 104));
+  EXPECT_LT(attention("megatron-deepspeed-2022", 112),
+            1.2 * attention("megatron-deepspeed-2022", 104));
+  EXPECT_LT(attention("megatron-2024", 108), 1.1 * attention("megatron-2024", 104));
+}
+
 TEST(AllReduce, TakesTheTimeOfItsNarrowestLink) {
   AcceleratorSpec device = Device("A100-SXM-80GB");
   SoftwareStack stack = Stack("megatron-2021");
