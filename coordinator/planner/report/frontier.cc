@@ -35,6 +35,24 @@ std::vector<Group> GroupsOf(const ClusterProfile& cluster, bool on_devices) {
   return groups;
 }
 
+/// Numbers of devices to plan for: doubled up to all, and between two of those the one halfway, in
+/// whole machines of the largest size, so that there are at most twice as many as doublings.
+std::vector<int64_t> CountsOf(const ClusterProfile& cluster, bool on_devices) {
+  int64_t machine = 1;
+  for (const WorkerProfile& worker : cluster.workers) {
+    machine = std::max(machine, CountDevices({{worker}}, on_devices));
+  }
+  const int64_t all = CountDevices(cluster, on_devices);
+  std::vector<int64_t> counts;
+  for (int64_t devices = 1; devices < all; devices *= 2) {
+    counts.push_back(devices);
+    const int64_t halfway = (devices + devices / 2) / machine * machine;
+    if (halfway > devices && halfway < all) counts.push_back(halfway);
+  }
+  counts.push_back(all);
+  return counts;
+}
+
 FrontierPoint PointOf(const JobSpec& job, const ClusterProfile& part, const ClusterCosts& costs,
                       const Plan& plan) {
   const std::vector<UsedMachine> machines = MachinesOf(plan, part);
@@ -76,8 +94,7 @@ Result<std::vector<FrontierPoint>> FrontierOf(const JobSpec& job, const ClusterP
   const bool on_devices = WantsDevices(job, cluster);
   std::vector<FrontierPoint> points;
   for (const Group& group : GroupsOf(cluster, on_devices)) {
-    const int64_t all = CountDevices(group.cluster, on_devices);
-    for (int64_t devices = 1;; devices = std::min(2 * devices, all)) {
+    for (const int64_t devices : CountsOf(group.cluster, on_devices)) {
       const ClusterProfile part = FirstDevices(group.cluster, on_devices, devices);
       const Result<PlanReport> report = plan(part);
       FrontierPoint point;
@@ -92,7 +109,6 @@ Result<std::vector<FrontierPoint>> FrontierOf(const JobSpec& job, const ClusterP
       point.machines = group.name;
       point.devices = devices;
       points.push_back(std::move(point));
-      if (devices == all) break;
     }
   }
   MarkBest(points);

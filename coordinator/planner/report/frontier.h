@@ -14,9 +14,10 @@ namespace weft::planner {
 /// As PlanJob for one job.
 using PlanOn = std::function<Result<PlanReport>(const ClusterProfile&)>;
 
-/// The best plan for each number of devices: 1, 2, 4, ... of the largest machines, up to all; of
-/// each kind of machine by itself, and where there are several of all kinds together. Where nothing
-/// fits, the point says why. Errors other than kExhausted are returned.
+/// The best plan for each number of devices: 1, 2, 4, ... of the largest machines, up to all, and
+/// halfway between two of these where that is whole machines; of each kind of machine by itself,
+/// and where there are several of all kinds together. Where nothing fits, the point says why.
+/// Errors other than kExhausted are returned.
 Result<std::vector<FrontierPoint>> FrontierOf(const JobSpec& job, const ClusterProfile& cluster,
                                               const ClusterCosts& costs, const PlanOn& plan);
 

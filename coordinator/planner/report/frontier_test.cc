@@ -1,6 +1,6 @@
 #include "coordinator/planner/report/frontier.h"
 
-#include <set>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,6 +47,35 @@ TEST(Frontier, GoesUpToAllDevicesAndNeverDown) {
   }
   // Machines that differ are a kind each, and all together.
   EXPECT_THAT(DevicesOf(Points(job, cluster)), ElementsAre(1, 2, 4, 1, 2, 3, 1, 2, 4, 7));
+}
+
+TEST(Frontier, PlansForWholeMachinesBetweenTwoDoublings) {
+  const auto counts = [](int machines, int64_t each) {
+    ClusterProfile cluster;
+    for (int i = 0; i < machines; ++i) {
+      cluster.workers.push_back(GpuMachine("g" + std::to_string(i), each, 80 * kGiB));
+    }
+    const auto none = [](const ClusterProfile&) -> Result<PlanReport> {
+      return ExhaustedError("nothing fits; hint: none");
+    };
+    return DevicesOf(*FrontierOf(SmallGpt2(), cluster, {}, none));
+  };
+  EXPECT_THAT(counts(8, 8), ElementsAre(1, 2, 4, 8, 16, 24, 32, 48, 64));
+  EXPECT_THAT(counts(5, 8), ElementsAre(1, 2, 4, 8, 16, 24, 32, 40));
+  EXPECT_THAT(counts(3, 5), ElementsAre(1, 2, 4, 5, 8, 10, 15));
+  EXPECT_THAT(counts(7, 1), ElementsAre(1, 2, 3, 4, 6, 7));
+  // Three machines divide the batch, two and four do not.
+  JobSpec job = SmallGpt2();
+  job.train.global_batch = 12 * 63;
+  ClusterProfile cluster;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    cluster.workers.push_back(GpuMachine(name, 4, 80 * kGiB));
+  }
+  const std::vector<FrontierPoint> points = Points(job, cluster);
+  ASSERT_THAT(DevicesOf(points), ElementsAre(1, 2, 4, 8, 12, 16));
+  EXPECT_TRUE(points[4].on_frontier);
+  EXPECT_EQ(points[4].ranks, 12);
+  EXPECT_GT(points[4].tokens_per_second, 1.3 * points[3].tokens_per_second);
 }
 
 TEST(Frontier, MarksWhatNoneBeatsAndTheCheapest) {
