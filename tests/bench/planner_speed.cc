@@ -178,7 +178,8 @@ std::string RowOfRuns(const Case& wanted, int64_t devices, int threads) {
                            .vocabulary = 128'256,
                            .sequence_length = wanted.sequence_length,
                            .experts = wanted.experts,
-                           .experts_per_token = 8};
+                           .experts_per_token = 8,
+                           .untied_classifier = true};
   const Result<AcceleratorSpec> device = FindAccelerator("H100-SXM");
   const Result<SoftwareStack> stack = FindStack("megatron-2024");
   const auto search = [&](int using_threads) {

@@ -52,7 +52,8 @@ Result<MeasuredRun> ReadRun(const Json& json) {
                    .sequence_length = number("sequence_length"),
                    .head_width = json.value("head_width", int64_t{0}),
                    .experts = json.value("experts", int64_t{1}),
-                   .experts_per_token = json.value("experts_per_token", int64_t{1})};
+                   .experts_per_token = json.value("experts_per_token", int64_t{1}),
+                   .untied_classifier = json.value("untied_classifier", false)};
   run.run.expert = json.value("expert", int64_t{1});
   run.run.tensor = number("tensor");
   run.run.context = number("context");

@@ -79,8 +79,7 @@ RunMemory MemoryAt(const SoftwareStack& stack, const ClusterRun& run, int64_t po
   const double blocks = D(BlocksAt(stack, run, position)), tensor = D(run.tensor);
   const bool is_last = position == run.pipeline - 1;
   const BlockParameters block = ParametersOfBlock(model);
-  const double table = position == 0 || is_last ? D(model.vocabulary * model.width) : 0;
-  const double dense = (blocks * block.dense + table) / tensor;
+  const double dense = (blocks * block.dense + TableParametersAt(run, position)) / tensor;
   const double experts = blocks * block.experts / (tensor * D(run.expert));
   const double replicas = D(run.data * run.context);
   const auto bytes = [&](double each, int64_t shared_from) {

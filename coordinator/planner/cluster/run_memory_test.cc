@@ -72,6 +72,13 @@ TEST(RunMemory, OfABlockAndOfParametersIsThatOfTheModel) {
     EXPECT_EQ(memory.parameters, 2 * numbers);
     EXPECT_EQ(memory.gradients, 4 * numbers);
     EXPECT_EQ(memory.optimizer, 12 * numbers);
+    // A classifier of its own is as large as the table, and stands on the last stage.
+    run.model.untied_classifier = true;
+    EXPECT_EQ(MemoryOf(stack, run).parameters,
+              2 * (numbers + static_cast<double>(counts.token_embedding)));
+    run.pipeline = 2;
+    run.global_batch = 6;
+    EXPECT_EQ(MemoryAt(stack, run, 0).parameters, MemoryAt(stack, run, 1).parameters);
   }
 }
 

@@ -316,7 +316,7 @@ class StepModel {
   // In the middle of the pipeline, where all wait for the rank that has most.
   double Blocks() const { return D(BlocksAt(stack_, run_, run_.pipeline / 2)); }
   double DenseParameters() const {
-    return Blocks() * DenseOfBlock() + D(model_.vocabulary) * width_ / D(run_.tensor);
+    return Blocks() * DenseOfBlock() + TableParametersAt(run_, 0) / D(run_.tensor);
   }
   double ExpertParameters() const { return Blocks() * ExpertsOfBlock(); }
   double Shards(int64_t replicas) const { return run_.zero_stage > 0 ? D(replicas) : 1; }
@@ -415,6 +415,12 @@ BlockParameters ParametersOfBlock(const DecoderShape& model) {
   const double mlp = D(model.mlp_width) * (model.gated ? 3 : 2);
   if (!model.HasExperts()) return {width * (heads + mlp), 0};
   return {width * (heads + D(model.experts)), width * mlp * D(model.experts)};
+}
+
+double TableParametersAt(const ClusterRun& run, int64_t position) {
+  const double table = D(run.model.vocabulary) * D(run.model.width);
+  if (run.pipeline == 1) return run.model.untied_classifier ? 2 * table : table;
+  return position == 0 || position == run.pipeline - 1 ? table : 0;
 }
 
 int64_t BlocksAt(const SoftwareStack& stack, const ClusterRun& run, int64_t position) {

@@ -20,10 +20,11 @@ struct DecoderShape {
   bool gated = false;  ///< The MLP has two matrices before its activation.
   int64_t vocabulary = 1;
   int64_t sequence_length = 1;
-  int64_t head_width = 0;         ///< 0: width / heads.
-  int64_t experts = 1;            ///< MLPs of each block; 1: there is nothing to choose.
-  int64_t experts_per_token = 1;  ///< Of them that a router picks for each token.
-  double expert_capacity = 0;     ///< Most rows of one, as a multiple of the mean; 0: all.
+  int64_t head_width = 0;          ///< 0: width / heads.
+  int64_t experts = 1;             ///< MLPs of each block; 1: there is nothing to choose.
+  int64_t experts_per_token = 1;   ///< Of them that a router picks for each token.
+  double expert_capacity = 0;      ///< Most rows of one, as a multiple of the mean; 0: all.
+  bool untied_classifier = false;  ///< It has a matrix of its own, not the table of tokens.
 
   int64_t HeadWidth() const { return head_width > 0 ? head_width : width / heads; }
   bool HasExperts() const { return experts > 1; }
@@ -62,6 +63,10 @@ struct ClusterRun {
 
   int64_t Devices() const { return tensor * context * data * pipeline; }
 };
+
+/// Parameters of the table of tokens and the classifier on the rank at `position` of the pipeline,
+/// whole.
+double TableParametersAt(const ClusterRun& run, int64_t position);
 
 /// Blocks of the rank at `position` of the pipeline: as many as the largest share of whole blocks,
 /// and on the last one, with one stage a rank, what is left of them.
