@@ -148,9 +148,11 @@ TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
   job.model.experts = 6;
   job.resources.device = "cpu";
   std::set<int64_t> degrees;
+  std::set<std::string> keys;
   for (const JobSpec& mesh : MeshesOf(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
     EXPECT_TRUE(ValidateJob(mesh).ok());
-    EXPECT_TRUE(degrees.insert(mesh.resources.expert_parallel).second);
+    EXPECT_TRUE(keys.insert(KeyOf(mesh.resources)).second);
+    degrees.insert(mesh.resources.expert_parallel);
   }
   // Three do not divide the batch of 8, and there is room for four.
   EXPECT_EQ(degrees, (std::set<int64_t>{1, 2}));
