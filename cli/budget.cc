@@ -69,7 +69,8 @@ Result<double> MeasuredPeak(const Session& session, const BudgetOptions& options
         rates.insert(rates.end(), device.gemm.begin(), device.gemm.end());
       }
       for (const GemmRate& rate : rates) {
-        const bool fits = (rate.precision == "fp32") == (job.train.precision == "fp32");
+        const bool fits = job.train.precision == "auto" ||
+                          (rate.precision == "fp32") == (job.train.precision == "fp32");
         if (fits) peak = std::max(peak, rate.flops_per_second);
       }
     }

@@ -44,6 +44,14 @@ int64_t MuonWorkspace(const ModelSpec& model, const ParameterInfo& parameter, DT
   return kF32 * parameter.Elements() + 8 * rows * columns + squares;
 }
 
+/// Of `moments` numbers in a file (worker/engine/optim/disk_adamw.h), the three buffers through
+/// which they pass: two moments of a million parameters each, and a block to begin at one.
+int64_t FileBufferBytes(int64_t moments) {
+  constexpr int64_t kMost = int64_t{1} << 21, kBlock = 1024;
+  const int64_t blocks = (moments + kBlock - 1) / kBlock;
+  return 3 * kF32 * (std::min(kMost, blocks * kBlock) + kBlock);
+}
+
 }  // namespace
 
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
@@ -53,11 +61,14 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   if (averaging.kind == "ema") averages = 1;
   // The parameters after the last outer step, and its momentum.
   const int64_t outer = job.train.local_steps > 1 ? 2 : 0;
+  const bool in_file = job.resources.offload_optimizer == "nvme";
+  int64_t moments = 0;  // in it
   OptimizerBytes bytes;
   const auto add = [&](const ParameterInfo& parameter, int64_t count) {
+    const int64_t state = StateNumbers(job.optimizer, parameter);
+    if (in_file) moments += count * state;
     bytes.state +=
-        count * kF32 *
-        (StateNumbers(job.optimizer, parameter) + (averages + outer) * parameter.Elements());
+        count * kF32 * ((in_file ? 0 : state) + (averages + outer) * parameter.Elements());
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
     }
@@ -76,6 +87,7 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
       add(factor, count);
     }
   }
+  if (in_file) bytes.state += FileBufferBytes(moments);
   return bytes;
 }
 

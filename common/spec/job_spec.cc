@@ -7,6 +7,7 @@
 #include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
 #include "common/spec/offload.h"
+#include "common/spec/open_choices.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/tensor_parallel.h"
 
@@ -231,6 +232,18 @@ Status CheckSharing(const JobSpec& job) {
   return OkStatus();
 }
 
+// Of what is left to the planner some choice has to be possible. Otherwise the first one, which
+// asks for least beside what the job says, tells what is wrong.
+Status CheckAnyChoice(const JobSpec& job) {
+  Status first;
+  for (const JobSpec& choice : ChoicesOf(job)) {
+    const Status status = ValidateJob(choice);
+    if (status.ok()) return status;
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
 }  // namespace
 
 Status ValidateHead(const JobSpec& job) {
@@ -276,6 +289,7 @@ Status ValidateHead(const JobSpec& job) {
 }
 
 Status ValidateJob(const JobSpec& job) {
+  if (LeavesChoices(job)) return CheckAnyChoice(job);
   for (size_t i = 0; i < job.name.size(); ++i) {
     char c = job.name[i];
     bool inner = i > 0 && i + 1 < job.name.size();

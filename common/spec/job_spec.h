@@ -121,17 +121,22 @@ struct ResourceSpec {
               .Range(1, 1 << 20),
           self.recompute_segment);
     visit(Field("offload_optimizer",
-                "Where the optimizer's state and update live when not on the device.")
-              .OneOf({"none", "host", "nvme"}),
+                "Where the optimizer's state and update live when not on the device; auto: the "
+                "planner chooses.")
+              .OneOf({"none", "host", "nvme", "auto"}),
           self.offload_optimizer);
-    visit(Field("offload_directory", "Folder of offload_optimizer nvme on every worker."),
+    visit(Field("offload_directory",
+                "Folder of offload_optimizer nvme on every worker; auto tries nvme where there is "
+                "one."),
           self.offload_directory);
     visit(Field("delayed_update",
                 "The update of offload_optimizer runs beside the next step, which sees weights one "
                 "step old."),
           self.delayed_update);
-    visit(Field("offload_activations", "Where tensors saved for the backward pass wait for it.")
-              .OneOf({"none", "host"}),
+    visit(Field("offload_activations",
+                "Where tensors saved for the backward pass wait for it; auto: the planner chooses, "
+                "with recompute auto also of optimal schedules.")
+              .OneOf({"none", "host", "auto"}),
           self.offload_activations);
     visit(Field("device_memory_bytes",
                 "Device memory of a rank on CPUs, beyond which an allocation fails; 0: no limit.")
@@ -149,8 +154,8 @@ struct ResourceSpec {
           self.activation_bits);
     visit(Field("offload_parameters",
                 "Where weights stand that come to the device block by block, before each is "
-                "computed with.")
-              .OneOf({"none", "host"}),
+                "computed with; auto: the planner chooses.")
+              .OneOf({"none", "host", "auto"}),
           self.offload_parameters);
     visit(Field("expert_parallel",
                 "Ranks that share the experts of model.experts, each with some of them whole, and "

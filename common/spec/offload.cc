@@ -96,8 +96,9 @@ Status CheckParameters(const JobSpec& job) {
 }  // namespace
 
 bool Offloads(const ResourceSpec& resources) {
-  return resources.offload_optimizer != "none" || resources.offload_activations != "none" ||
-         resources.offload_parameters != "none";
+  const auto outside = [](const std::string& place) { return place != "none" && place != "auto"; };
+  return outside(resources.offload_optimizer) || outside(resources.offload_activations) ||
+         outside(resources.offload_parameters);
 }
 
 bool HasTiers(const ResourceSpec& resources) {

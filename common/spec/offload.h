@@ -5,7 +5,8 @@
 
 namespace weft {
 
-/// Whether anything of the training stands or waits outside the device.
+/// Whether anything of the training stands or waits outside the device. What is left to the planner
+/// (open_choices.h) does not.
 bool Offloads(const ResourceSpec& resources);
 
 /// Whether the job has anything stand outside the device, or limits what the device holds: it then

@@ -147,8 +147,9 @@ struct TrainSpec {
         Field("precision",
               "fp32; bf16 and fp16: activations and matrix products in that type with fp32 "
               "master weights; bf16_pure: bf16 weights too, rounded stochastically; fp8: bf16 with "
-              "8-bit operands of the products with the weights of blocks.")
-            .OneOf({"fp32", "bf16", "fp16", "bf16_pure", "fp8"}),
+              "8-bit operands of the products with the weights of blocks; auto: the fastest of "
+              "fp32, bf16, fp16 and, on GPUs that have it, fp8.")
+            .OneOf({"fp32", "bf16", "fp16", "bf16_pure", "fp8", "auto"}),
         self.precision);
     visit(Field("gradient_clip_norm", "Global norm the gradient is clipped to; 0: no clipping.")
               .Range(0, 1e9),

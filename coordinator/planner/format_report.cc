@@ -22,6 +22,9 @@ std::string Chosen(const PlanCandidate& candidate, int64_t parameters) {
       {"precision", plan.precision},
       {"recomputed", RecomputedText(plan)}};
   if (plan.zero_stage > 0) rows.push_back({"shared", SharedText(plan)});
+  if (const std::string outside = OutsideText(plan); !outside.empty()) {
+    rows.push_back({"outside the device", outside});
+  }
   rows.push_back({"step", HumanSeconds(prediction.step_seconds) + ", " +
                               HumanCount(prediction.tokens_per_second) + " tokens/s, " +
                               HumanCount(prediction.model_flops_per_step /

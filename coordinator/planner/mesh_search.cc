@@ -115,6 +115,8 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Jo
   step_.offloads_optimizer = OffloadsOptimizer(job);
   step_.context = context_;
   step_.local_steps = job.train.local_steps;
+  // Moments of AdamW, read and written.
+  if (resources.offload_optimizer == "nvme") step_.file_bytes = 2 * 8 * step_.shape.trained;
 }
 
 std::vector<Candidate> MeshSearch::Candidates() {
@@ -253,10 +255,11 @@ const ShardedParameters& MeshSearch::Sharded(int64_t data_ranks) const {
 
 // On GPUs the step without recomputation, as close together as the option allows: recomputing adds
 // to the device's work at least as long as the processor waits less, and more machines have slower
-// links. On processors ranks that are fewer on a machine have more of its memory's bandwidth, so
-// that the products alone are certain, which the stages of a pipeline share.
+// links. On processors that of a rank by itself, without what crosses the link block by block,
+// which recomputing makes less. Several that are fewer on a machine have more of its memory's
+// bandwidth, so that the products alone are certain, which the stages of a pipeline share.
 double MeshSearch::LeastSeconds(const Option& option, StepInputs& inputs) const {
-  const bool whole_step = workers_.on_devices() && pipeline_ == 1;
+  const bool whole_step = pipeline_ == 1 && (workers_.on_devices() || option.ranks == 1);
   SetOption(option, inputs);
   inputs.ranks_on_worker = option.ranks_per_worker;
   double least = std::numeric_limits<double>::infinity();
@@ -287,6 +290,11 @@ bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
     option.device_bytes = DeviceBytes(inputs, option.memory);
     return Fits(option);
   };
+  // A schedule takes long to find, and none helps where what it is not about has no room.
+  const RematChoice least{memory_.shape.spec.layers, 0, {}};
+  if (job_.resources.recompute == "optimal" && !fits(least) && !FitsBeside(option, inputs)) {
+    return false;
+  }
   const RematCosts costs = CostsOfRemat(option);
   if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
   option.time = SlowestRank(option, inputs);
@@ -333,6 +341,17 @@ bool MeshSearch::Fits(const Option& option) const {
     return false;
   }
   return workers_.HasRoom(option, bytes);
+}
+
+bool MeshSearch::FitsBeside(Option option, const MemoryInputs& inputs) const {
+  const auto beside = [](MemoryBreakdown memory) {
+    memory.activations_bytes = memory.workspace_bytes = 0;
+    return memory;
+  };
+  option.memory = beside(option.memory);
+  if (workers_.on_devices()) option.memory.runtime_bytes = 0;  // a part of the whole
+  if (option.device_bytes > 0) option.device_bytes = TotalBytes(beside(PredictDeviceTier(inputs)));
+  return Fits(option);
 }
 
 std::string MeshSearch::MemoryReason(const Option& option) const {

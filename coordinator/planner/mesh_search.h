@@ -70,6 +70,8 @@ class MeshSearch {
   MemoryBreakdown Memory(const MemoryInputs& inputs) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const;
   bool Fits(const Option& option) const;
+  /// The same, whose memory is that of `inputs`, without activations and what comes and goes.
+  bool FitsBeside(Option option, const MemoryInputs& inputs) const;
   /// On the worker that is looked at first.
   RematCosts CostsOfRemat(const Option& option) const;
 

@@ -84,8 +84,7 @@ class Meshes {
 
  private:
   bool Runs(const JobSpec& mesh) const {
-    return WantsDevices(mesh, cluster_) == on_devices_ && ValidateJob(mesh).ok() &&
-           CutModel(mesh).ok();
+    return WantsDevices(mesh, cluster_) == on_devices_ && ValidateJob(mesh).ok();
   }
 
   /// Where a degree does not go alone, it does not go with others.
@@ -95,12 +94,10 @@ class Meshes {
     return Runs(mesh);
   }
 
-  /// Grids of ranks that share matrices. Those of several rows are for jobs on processors that say
+  /// Grids of ranks that share matrices. On processors those of several rows are of jobs that say
   /// so.
   void AddGrids(const JobSpec& job) {
-    std::vector<int64_t> rows_choices = {asked_.tensor_rows};
-    if (!on_devices_) rows_choices = Degrees(asked_.tensor_rows, most_, job.model.width);
-    for (const int64_t rows : rows_choices) {
+    for (const int64_t rows : Degrees(asked_.tensor_rows, most_, job.model.width)) {
       std::vector<int64_t> columns_choices = {asked_.tensor_parallel / rows};
       if (asked_.tensor_parallel == 1) {
         columns_choices = Degrees(1, most_ / rows, job.model.heads);
@@ -112,7 +109,7 @@ class Meshes {
         for (JobSpec* grid : {&alone, &mesh}) {
           grid->resources.tensor_parallel = rows * columns;
           grid->resources.tensor_rows = rows;
-          if (rows > 1) grid->resources.device = "cpu";
+          if (rows > 1 && !on_devices_) grid->resources.device = "cpu";
         }
         if (Runs(alone)) AddContexts(mesh);
       }
@@ -144,6 +141,7 @@ class Meshes {
         mesh.resources.pipeline_parallel = degree;
         mesh.resources.pipeline_schedule = schedule;
         mesh.resources.pipeline_chunks = chunks;
+        if (!CutModel(mesh).ok()) continue;
         AddSharing(mesh, most_ / (others * degree));
       }
     }

@@ -64,6 +64,19 @@ std::string SharedText(const Plan& plan) {
   return groups > 1 ? text + ", in " + std::to_string(groups) + " groups" : text;
 }
 
+std::string OutsideText(const Plan& plan) {
+  std::string text;
+  const auto add = [&](const char* what, const std::string& place) {
+    if (place == "none") return;
+    text += (text.empty() ? "" : ", ") + std::string(what) +
+            (place == "host" ? " on the host" : " in a file");
+  };
+  add("optimizer", plan.offload_optimizer);
+  add("weights", plan.offload_parameters);
+  add("activations", plan.offload_activations);
+  return text;
+}
+
 std::string MeshText(const Plan& plan) {
   std::string text = std::to_string(plan.mesh.data) + " data";
   const auto add = [&](int64_t ranks, const char* name) {
@@ -82,6 +95,7 @@ std::string MeshText(const Plan& plan) {
     if (plan.pipeline_chunks > 1) text += " in " + std::to_string(plan.pipeline_chunks);
     text += ")";
   }
+  if (const std::string outside = OutsideText(plan); !outside.empty()) text += ", " + outside;
   if (plan.zero_stage == 0) return text;
   text += ", ZeRO " + std::to_string(plan.zero_stage);
   if (const int64_t sharers = ShardRanks(plan); sharers < plan.mesh.data) {

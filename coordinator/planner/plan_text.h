@@ -25,7 +25,11 @@ std::string RecomputedText(const Plan& plan);
 /// What ranks share out among them, and how many do.
 std::string SharedText(const Plan& plan);
 
-/// "8 data x 2 tensor x 4 pipeline (zero_bubble), ZeRO 1": how ranks share the model.
+/// "optimizer on the host, activations on the host"; nothing where all is on the device.
+std::string OutsideText(const Plan& plan);
+
+/// "8 data x 2 tensor x 4 pipeline (zero_bubble), ZeRO 1": how ranks share the model, and what of
+/// it is outside the device.
 std::string MeshText(const Plan& plan);
 
 /// "w1 x 4 (GPUs 0, 1, 2, 3), w2 x 2": which worker has how many ranks.

@@ -9,9 +9,8 @@
 #include "common/model/precision.h"
 #include "common/model/tensor_traffic.h"
 #include "coordinator/planner/cluster/on_threads.h"
-#include "coordinator/planner/device_model.h"
 #include "coordinator/planner/measured_range.h"
-#include "coordinator/planner/meshes.h"
+#include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
 #include "coordinator/planner/why_slower.h"
@@ -82,6 +81,23 @@ std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResu
   }
   if (!outside.empty()) text += "; beyond what was measured: " + outside;
   return text;
+}
+
+/// What was chosen of what the job leaves open.
+std::string WhatWasOpen(const JobSpec& asked, const Plan& plan, const SearchResult& result) {
+  std::string text;
+  if (asked.train.precision != plan.precision) text += "; in " + plan.precision;
+  const bool open = asked.resources.offload_optimizer != plan.offload_optimizer ||
+                    asked.resources.offload_parameters != plan.offload_parameters ||
+                    asked.resources.offload_activations != plan.offload_activations;
+  if (!open) return text;
+  const std::string outside = OutsideText(plan);
+  text += outside.empty() ? "; all on the device" : "; outside the device: " + outside;
+  if (plan.offload_optimizer != "nvme") return text;
+  const double measured = result.workers.front()->disk_write_bytes_per_second;
+  return text + "; its file is read and written " +
+         (measured > 0 ? "as fast as the worker's disk was measured to write"
+                       : "at a rate that is assumed, as no disk was measured");
 }
 
 PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, const Option& option) {
@@ -212,11 +228,13 @@ struct Found {
   const Option* option;
 };
 
-/// The jobs differ in how ranks share the model; the first one is what was asked for.
-Result<PlanReport> PlanAmong(const std::vector<JobSpec>& jobs, const ClusterProfile& cluster,
-                             int threads) {
+/// Of `jobs`, which are those of `asked`.
+Result<PlanReport> PlanAmong(const JobSpec& asked, const std::vector<JobSpec>& jobs,
+                             const ClusterProfile& cluster, int threads) {
   const std::vector<SearchResult> results = Search(jobs, cluster, threads);
-  if (results.front().workers.empty()) return NoDevices(cluster);
+  const bool none = std::all_of(results.begin(), results.end(),
+                                [](const SearchResult& result) { return result.workers.empty(); });
+  if (none) return NoDevices(WithoutUnfit(jobs.front(), cluster));
   std::vector<Found> fitting, misfitting;
   Counts counts;
   PlanReport report;
@@ -241,13 +259,14 @@ Result<PlanReport> PlanAmong(const std::vector<JobSpec>& jobs, const ClusterProf
   });
   if (fitting.empty()) {
     const size_t least = misfitting.empty() ? 0 : misfitting.front().search;
-    return NothingFits(jobs[least], results[least]);
+    return NothingFits(asked, results[least]);
   }
   for (size_t i = 0; i < std::min(fitting.size(), kFittingShown); ++i) {
     const auto& [search, option] = fitting[i];
     PlanCandidate candidate = MakeCandidate(jobs[search], results[search], *option);
     candidate.chosen = i == 0;
-    candidate.reason = i == 0 ? WhyChosen(jobs[search], *option, results[search], counts)
+    candidate.reason = i == 0 ? WhyChosen(jobs[search], *option, results[search], counts) +
+                                    WhatWasOpen(asked, candidate.plan, results[search])
                               : WhySlower(option->time, fitting.front().option->time);
     report.candidates.push_back(std::move(candidate));
   }
@@ -268,28 +287,16 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 
 }  // namespace
 
-ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
-  if (!PrecisionOf(job.train.precision).fp8_blocks) return cluster;
-  for (WorkerProfile& worker : cluster.workers) {
-    for (DeviceSpec& device : worker.devices) {
-      if (!device.unusable.empty() || MultipliesFp8(device)) continue;
-      device.unusable = "it has no FP8 products (compute capability " + device.compute_capability +
-                        ", and they need 8.9), which train.precision: bf16 does without";
-    }
-  }
-  return cluster;
-}
-
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  return PlanAmong({job}, WithoutUnfit(job, cluster), 1);
+  const std::vector<JobSpec> jobs = JobsOf(job, cluster, false);
+  return PlanAmong(job, jobs, cluster, jobs.size() > 1 ? ThreadsOfMachine() : 1);
 }
 
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const ClusterProfile fit = WithoutUnfit(job, cluster);
   if (threads == 0) threads = ThreadsOfMachine();
-  return PlanAmong(MeshesOf(job, fit), fit, threads);
+  return PlanAmong(job, JobsOf(job, cluster, true), cluster, threads);
 }
 
 }  // namespace weft::planner

@@ -11,7 +11,8 @@ namespace weft::planner {
 
 /// Finds how to run `job` on `cluster`: tries every number of ranks that divides the batch, how
 /// they spread over workers, threads per rank, micro-batch and, where memory is short, the least
-/// number of recomputed blocks, and ranks them by predicted step time. Candidates come best first,
+/// number of recomputed blocks, with every choice that the job leaves open (ChoicesOf), and ranks
+/// them by predicted step time. Candidates come best first,
 /// the first one chosen, then some that do not fit, each with its reason. Pure and deterministic:
 /// the same arguments give the same report; planning_seconds is left to the caller. Sizes of an
 /// imported model must have been put into job.model before.
@@ -25,9 +26,6 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 /// options left out that provably are not among those shown. Computes on `threads` threads (0: as
 /// many as the machine runs), of which the report does not depend. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0);
-
-/// `cluster` with GPUs that lack the products of the job's precision out of use.
-ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster);
 
 /// The report for people: the chosen plan with memory by component and where the time goes, then
 /// the candidates and why they lost. Ends with a newline.

@@ -16,6 +16,7 @@ constexpr double kAttentionEfficiency = 0.3;
 constexpr double kBytesPerSecondPerCore = 16e9;
 constexpr double kDefaultCopyBytesPerSecond = 10e9;
 constexpr double kDefaultLinkBytesPerSecond = 1.5e9;
+constexpr double kDefaultFileBytesPerSecond = 1e9;
 
 /// FLOP/s of one core on large products where nothing was measured.
 double DefaultCoreRate(std::string_view isa, DType products) {
@@ -117,6 +118,12 @@ double RateModel::MemoryBytesPerSecond(int64_t threads, int64_t ranks) const {
                                                        : kDefaultCopyBytesPerSecond;
   return std::min(all / static_cast<double>(ranks),
                   kBytesPerSecondPerCore * static_cast<double>(threads));
+}
+
+double RateModel::FileBytesPerSecond(int64_t ranks) const {
+  const double all = worker_.disk_write_bytes_per_second > 0 ? worker_.disk_write_bytes_per_second
+                                                             : kDefaultFileBytesPerSecond;
+  return all / static_cast<double>(ranks);
 }
 
 double RateModel::LinkBytesPerSecond(bool within_worker) const {

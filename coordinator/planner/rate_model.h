@@ -39,6 +39,10 @@ class RateModel {
   /// Of one stream between two ranks, both on this worker or not.
   double LinkBytesPerSecond(bool within_worker) const;
 
+  /// Of a file that each of `ranks` ranks on the worker reads and writes: what its disk was
+  /// measured to write.
+  double FileBytesPerSecond(int64_t ranks) const;
+
   /// Of the GPU, or null on the processor.
   const DeviceModel* device() const { return model_ ? &*model_ : nullptr; }
 

@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <queue>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "common/spec/offload.h"
+#include "common/spec/open_choices.h"
 #include "coordinator/planner/cluster/on_threads.h"
+#include "coordinator/planner/device_model.h"
+#include "coordinator/planner/meshes.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -71,7 +77,54 @@ void SortHead(std::vector<Option>& options, Before before) {
   options.erase(head, options.end());
 }
 
+/// Workers for jobs of one precision.
+struct Pool {
+  std::shared_ptr<const ClusterProfile> cluster;  ///< Where some are unfit.
+  std::unique_ptr<WorkerGroups> workers;
+};
+
+Pool PoolOf(const JobSpec& job, const ClusterProfile& cluster, bool on_devices) {
+  const PrecisionRecipe& precision = PrecisionOf(job.train.precision);
+  Pool pool;
+  if (precision.fp8_blocks) {
+    pool.cluster = std::make_shared<const ClusterProfile>(WithoutUnfit(job, cluster));
+  }
+  pool.workers = std::make_unique<WorkerGroups>(pool.cluster != nullptr ? *pool.cluster : cluster,
+                                                precision, on_devices);
+  return pool;
+}
+
 }  // namespace
+
+ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
+  if (job.train.precision != "fp8") return cluster;
+  for (WorkerProfile& worker : cluster.workers) {
+    for (DeviceSpec& device : worker.devices) {
+      if (!device.unusable.empty() || MultipliesFp8(device)) continue;
+      device.unusable = "it has no FP8 products (compute capability " + device.compute_capability +
+                        ", and they need 8.9), which train.precision: bf16 does without";
+    }
+  }
+  return cluster;
+}
+
+std::vector<JobSpec> JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh) {
+  std::vector<JobSpec> jobs;
+  bool on_devices = false;
+  for (JobSpec& choice : ChoicesOf(job)) {
+    if (!ValidateJob(choice).ok()) continue;
+    const bool wants_devices = WantsDevices(choice, cluster);
+    if (jobs.empty()) on_devices = wants_devices;
+    if (wants_devices != on_devices) continue;
+    // Processors compute products of fp8 on widened operands: they do not have it.
+    if (job.train.precision == "auto" && choice.train.precision == "fp8" && !on_devices) continue;
+    std::vector<JobSpec> meshes;
+    if (any_mesh) meshes = MeshesOf(choice, cluster);
+    if (!any_mesh) meshes.push_back(std::move(choice));
+    std::move(meshes.begin(), meshes.end(), std::back_inserter(jobs));
+  }
+  return jobs;
+}
 
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
   if (HasTiers(job.resources)) return false;
@@ -85,13 +138,21 @@ bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
 std::vector<SearchResult> Search(const std::vector<JobSpec>& jobs, const ClusterProfile& cluster,
                                  int threads) {
   std::vector<SearchResult> results(jobs.size());
-  const WorkerGroups workers(cluster, PrecisionOf(jobs.front().train.precision),
-                             WantsDevices(jobs.front(), cluster));
-  if (workers.workers().empty()) return results;
+  const bool on_devices = WantsDevices(jobs.front(), cluster);
+  std::map<std::string_view, Pool> pools;
+  for (const JobSpec& job : jobs) {
+    auto [pool, added] = pools.try_emplace(job.train.precision);
+    if (added) pool->second = PoolOf(job, cluster, on_devices);
+  }
+  const auto workers_of = [&](size_t mesh) -> const WorkerGroups& {
+    return *pools.at(jobs[mesh].train.precision).workers;
+  };
 
   std::vector<std::unique_ptr<MeshSearch>> meshes(jobs.size());
   std::vector<std::vector<Candidate>> candidates(jobs.size());
   OnThreads(threads, jobs.size(), [&](size_t mesh) {
+    const WorkerGroups& workers = workers_of(mesh);
+    if (workers.workers().empty()) return true;
     meshes[mesh] =
         std::make_unique<MeshSearch>(jobs[mesh], workers, mesh > 0 ? &jobs.front() : nullptr);
     candidates[mesh] = meshes[mesh]->Candidates();
@@ -134,6 +195,8 @@ std::vector<SearchResult> Search(const std::vector<JobSpec>& jobs, const Cluster
     (each.fits ? result.fitting : result.misfitting).push_back(std::move(each.option));
   }
   for (size_t mesh = 0; mesh < jobs.size(); ++mesh) {
+    if (meshes[mesh] == nullptr) continue;
+    const WorkerGroups& workers = workers_of(mesh);
     SearchResult& result = results[mesh];
     result.considered = std::ssize(candidates[mesh]);
     result.fit = std::ssize(result.fitting);
@@ -149,6 +212,7 @@ std::vector<SearchResult> Search(const std::vector<JobSpec>& jobs, const Cluster
       if (option.misfit.empty()) option.misfit = meshes[mesh]->MemoryReason(option);
     }
     result.workers = workers.workers();
+    result.cluster = pools.at(jobs[mesh].train.precision).cluster;
     result.kinds = workers.kinds();
     if (const DeviceModel* device = workers.rates().front().device()) {
       result.times_from = device->Source();

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct SearchResult {
   std::vector<Option> fitting;     ///< Fastest first, up to kSorted.
   std::vector<Option> misfitting;  ///< Least memory first, up to kSorted.
   std::vector<const WorkerProfile*> workers;
+  std::shared_ptr<const ClusterProfile> cluster;  ///< Theirs, where it is not the one given.
   std::vector<size_t> kinds;  ///< By worker: equal where all but names is equal.
   int64_t considered = 0;
   int64_t fit = 0;         ///< Of them; where several jobs are searched, of those that are judged.
@@ -31,10 +33,19 @@ inline constexpr size_t kSorted = 32;
 /// pipeline and no shared sequences, and some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);
 
-/// Tries everything, of each of `jobs`, which differ in how ranks share the model; a result for
-/// each. Of several jobs, what takes longer than the kSorted fastest of all that fit, whatever it
-/// recomputes (Candidate::least_seconds), is counted and not looked at. On `threads` threads, of
-/// which the result does not depend. `cluster` outlives it.
+/// `cluster` with GPUs that lack the products of the job's precision out of use.
+ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster);
+
+/// Jobs among which the planner chooses when it plans `job`, which is valid: each choice that it
+/// leaves open (ChoicesOf) and that computes where the first possible one does, on GPUs or
+/// processors; with `any_mesh` each of them with any mesh (MeshesOf).
+std::vector<JobSpec> JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh);
+
+/// Tries everything, of each of `jobs`, which are those of one job (JobsOf); a result for
+/// each, without workers where none is fit for its precision. Of several jobs, what takes longer
+/// than the kSorted fastest of all that fit, whatever it recomputes (Candidate::least_seconds), is
+/// counted and not looked at. On `threads` threads, of which the result does not depend. `cluster`
+/// outlives it.
 std::vector<SearchResult> Search(const std::vector<JobSpec>& jobs, const ClusterProfile& cluster,
                                  int threads = 1);
 

@@ -327,6 +327,12 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                  (inputs.SharesParameters() ? 0 : packing) +
                                  mixed * (4 * 4 + stored);
   time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
+  if (inputs.file_bytes > 0) {
+    // Tiles are read and written beside the update of others.
+    time.optimizer_seconds = std::max(
+        time.optimizer_seconds, D(inputs.file_bytes) / rates.FileBytesPerSecond(std::max<int64_t>(
+                                                           inputs.ranks_on_worker, 1)));
+  }
 
   const double link = TierLink(inputs.host_link_bytes_per_second, bandwidth);
   if (inputs.offloads_optimizer) {

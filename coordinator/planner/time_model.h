@@ -58,6 +58,7 @@ struct StepInputs {
   StreamedBytes streamed = {};             ///< Weights that come up in every pass.
   int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
+  int64_t file_bytes = 0;                  ///< Of state in a file, read and written in an update.
   ContextSharing context = {};             ///< Of `ranks`, those that share each sequence.
   int64_t sharers = 1;                     ///< Of `ranks`, those that share (ShardRanks).
   int64_t local_steps = 1;                 ///< Steps that each of `ranks` makes by itself.

@@ -37,6 +37,9 @@ ClusterProfile FreePart(const ClusterProfile& cluster, const FreeMap& free) {
 
 JobSpec WithDevice(const JobSpec& spec, const Plan* last_plan, const ClusterProfile& cluster) {
   JobSpec said = spec;
+  if (said.train.precision == "auto" && last_plan != nullptr) {
+    said.train.precision = last_plan->precision;
+  }
   if (said.resources.device != "auto") return said;
   const bool devices =
       last_plan != nullptr

@@ -42,7 +42,7 @@ std::vector<DeviceSpec> FreeDevices(const WorkerProfile& worker, const FreeCapac
 ClusterProfile FreePart(const ClusterProfile& cluster, const FreeMap& free);
 
 /// The job with the device it computes on said: that of `last_plan`, or before the first plan a GPU
-/// where some worker has one.
+/// where some worker has one. A precision that it leaves open stays that of `last_plan`, too.
 JobSpec WithDevice(const JobSpec& spec, const Plan* last_plan, const ClusterProfile& cluster);
 
 /// The job after an attempt with `plan` ran out of memory: a rank may use 15 % less than that plan

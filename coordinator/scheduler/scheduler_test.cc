@@ -18,6 +18,7 @@ Result<PlanReport> SimplePlan(const JobSpec& spec, const ClusterProfile& cluster
   plan.threads_per_rank = std::max<int64_t>(1, spec.resources.threads_per_rank);
   plan.mesh.data = std::max<int64_t>(1, spec.resources.ranks);
   plan.device = spec.resources.device;
+  plan.precision = spec.train.precision;
   const int64_t limit = spec.resources.memory_per_rank_bytes;
   plan.prediction.memory_per_rank.parameters_bytes = limit > 0 ? limit : 10;
   plan.prediction.step_seconds = 1 / static_cast<double>(plan.mesh.data);
@@ -184,6 +185,22 @@ TEST(Scheduler, ARestartMovesToGpusThatWork) {
   Situation none;
   none.Worker("a", 8, 8).Gpus(2, {}).Job("j", 1, 1, &last);
   EXPECT_TRUE(none.Run().starts.empty());
+}
+
+TEST(Scheduler, ARestartKeepsThePrecisionThatWasChosen) {
+  Plan last;
+  last.precision = "fp16";
+  last.rank_workers = {"a"};
+  last.prediction.memory_per_rank.parameters_bytes = 100;
+  Situation s;
+  s.Worker("a", 8, 8).Job("j", 1, 1, &last);
+  s.specs.back()->train.precision = "auto";
+  // With which it has no room any more, so that it is planned anew.
+  s.snapshot.queue.back().out_of_memory = true;
+  const auto decisions = s.Run();
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].plan.prediction.memory_per_rank.parameters_bytes, 85);
+  EXPECT_EQ(decisions.starts[0].plan.precision, "fp16");
 }
 
 TEST(Scheduler, GpusThatRanksHoldAreTaken) {

@@ -71,5 +71,59 @@ TEST_F(PlannedOffload, HasTheBitsOfPlainTrainingWithinTheLimitAndAcrossStops) {
   EXPECT_EQ(Run(job, "changed", 6).losses, rest);
 }
 
+TEST_F(PlannedOffload, WhatIsLeftToThePlannerRunsAsIfTheJobSaidIt) {
+  JobSpec job = Job();
+  const Training plain = Run(job, "plain", 5);
+  job.resources.offload_optimizer = job.resources.offload_parameters =
+      job.resources.offload_activations = "auto";
+  // With enough room all stays.
+  EXPECT_EQ(Run(job, "room", 5).ranks[0].tiers.host_bytes, 0);
+  job.resources.device_memory_bytes = plain.ranks[0].tiers.device_bytes / 3;
+  job.resources.host_link_bytes_per_second = 200'000'000;
+  const Training open = Run(job, "open", 5);
+  EXPECT_EQ(open.losses, plain.losses);
+  EXPECT_LE(open.ranks[0].tiers.device_bytes, job.resources.device_memory_bytes);
+  EXPECT_GT(open.ranks[0].tiers.host_bytes, 0);
+  // The same tiers as a job has that says what was chosen.
+  const Plan plan = PlanOf(job).value();
+  JobSpec said = job;
+  said.resources.offload_optimizer = plan.offload_optimizer;
+  said.resources.offload_parameters = plan.offload_parameters;
+  said.resources.offload_activations = plan.offload_activations;
+  if (!plan.recompute_schedule.empty()) said.resources.recompute = "optimal";
+  const Training explicitly = Run(said, "said", 5);
+  EXPECT_EQ(explicitly.losses, open.losses);
+  EXPECT_EQ(explicitly.ranks[0].tiers.device_bytes, open.ranks[0].tiers.device_bytes);
+  EXPECT_EQ(explicitly.ranks[0].tiers.host_bytes, open.ranks[0].tiers.host_bytes);
+}
+
+TEST_F(PlannedOffload, StateInAFileTakesTheMemoryOfItsBuffersAlone) {
+  JobSpec job = Job();
+  job.model.width = 256;
+  job.resources.offload_optimizer = "host";
+  const auto host_bytes = [&] {
+    return Run(job, job.resources.offload_optimizer, 3).ranks[0].tiers.host_bytes;
+  };
+  const auto predicted = [&] {
+    return PlanOf(job).value().prediction.memory_per_rank.optimizer_bytes;
+  };
+  const int64_t on_host = host_bytes(), predicted_on_host = predicted();
+  job.resources.offload_optimizer = "nvme";
+  job.resources.offload_directory = root_;
+  const int64_t saved = on_host - host_bytes();
+  EXPECT_GT(saved, on_host / 5);
+  EXPECT_NEAR(static_cast<double>(predicted_on_host - predicted()), static_cast<double>(saved),
+              0.01 * static_cast<double>(saved));
+}
+
+TEST_F(PlannedOffload, APrecisionThatIsLeftOpenIsThatOfThePlan) {
+  JobSpec job = Job();
+  job.train.precision = "auto";
+  const Training open = Run(job, "open", 4);
+  job.train.precision = PlanOf(job).value().precision;
+  EXPECT_NE(job.train.precision, "auto");
+  EXPECT_EQ(Run(job, "said", 4).losses, open.losses);
+}
+
 }  // namespace
 }  // namespace weft::testing

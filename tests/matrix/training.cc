@@ -68,15 +68,19 @@ trainer::TrainingData MadeUpData(const AttemptSpec& spec) {
 
 }  // namespace
 
+Result<Plan> PlanOf(const JobSpec& job) {
+  WEFT_ASSIGN_OR_RETURN(const PlanReport report, planner::PlanJob(job, OneMachine()));
+  return report.candidates.front().plan;
+}
+
 Result<Training> Train(const JobSpec& job, const std::string& run_dir, int64_t last_step) {
   signal(SIGPIPE, SIG_IGN);  // as trainers do
-  WEFT_ASSIGN_OR_RETURN(const PlanReport report, planner::PlanJob(job, OneMachine()));
   AttemptSpec spec;
   spec.job_id = "matrix";
   spec.host = "127.0.0.1";
   spec.run_dir = run_dir;
   spec.job = job;
-  spec.plan = report.candidates.front().plan;
+  WEFT_ASSIGN_OR_RETURN(spec.plan, PlanOf(job));
   spec.world_size = RankCount(spec.plan.mesh);
   engine::HashStore store;
   const auto ranks = static_cast<size_t>(spec.world_size);

@@ -147,6 +147,31 @@ struct Tried {
   TimeBreakdown time;
 };
 
+bool Further(const Tried& a, const Tried& b) {
+  if (a.reached != b.reached) return a.reached > b.reached;
+  if (a.reached == Reached::kFits) return a.answer.step_seconds < b.answer.step_seconds;
+  return a.reached == Reached::kTooLarge && a.answer.memory_bytes < b.answer.memory_bytes;
+}
+
+/// `tried` with what was found.
+Tried With(Tried tried, const SearchResult& result) {
+  if (!result.fitting.empty()) {
+    const Option& best = result.fitting.front();
+    tried.reached = Reached::kFits;
+    tried.time = best.time;
+    tried.answer.fits = true;
+    tried.answer.step_seconds = StepSeconds(best.time);
+    tried.answer.memory_bytes = TotalBytes(best.memory);
+    tried.answer.reason.clear();
+  } else if (!result.misfitting.empty()) {
+    const Option& least = result.misfitting.front();
+    tried.reached = Reached::kTooLarge;
+    tried.answer.memory_bytes = TotalBytes(least.memory);
+    tried.answer.reason = least.misfit;
+  }
+  return tried;
+}
+
 Tried Try(const Variant& variant, const ClusterProfile& cluster) {
   Tried tried;
   tried.answer.lines = variant.lines;
@@ -156,30 +181,13 @@ Tried Try(const Variant& variant, const ClusterProfile& cluster) {
     tried.answer.reason = FirstReason(runs);
     return tried;
   }
-  const std::vector<SearchResult> results = Search({variant.job}, cluster);
-  const SearchResult& result = results.front();
-  if (!result.fitting.empty()) {
-    const Option& best = result.fitting.front();
-    tried.reached = Reached::kFits;
-    tried.time = best.time;
-    tried.answer.fits = true;
-    tried.answer.step_seconds = StepSeconds(best.time);
-    tried.answer.memory_bytes = TotalBytes(best.memory);
-  } else if (!result.misfitting.empty()) {
-    const Option& least = result.misfitting.front();
-    tried.reached = Reached::kTooLarge;
-    tried.answer.memory_bytes = TotalBytes(least.memory);
-    tried.answer.reason = least.misfit;
-  } else {
-    tried.answer.reason = "no number of ranks that the cluster has room for divides the batch so";
+  tried.answer.reason = "no number of ranks that the cluster has room for divides the batch so";
+  const Tried unanswered = tried;
+  for (const SearchResult& result : Search(JobsOf(variant.job, cluster, false), cluster)) {
+    Tried own = With(unanswered, result);
+    if (Further(own, tried)) tried = std::move(own);
   }
   return tried;
-}
-
-bool Further(const Tried& a, const Tried& b) {
-  if (a.reached != b.reached) return a.reached > b.reached;
-  if (a.reached == Reached::kFits) return a.answer.step_seconds < b.answer.step_seconds;
-  return a.reached == Reached::kTooLarge && a.answer.memory_bytes < b.answer.memory_bytes;
 }
 
 std::string BesideBest(const TimeBreakdown& own, const TimeBreakdown& best) {

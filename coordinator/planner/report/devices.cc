@@ -112,6 +112,13 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
     resources.zero_shard_ranks = plan.zero_shard_ranks;
   }
   resources.sequence_parallel = plan.sequence_parallel;
+  resources.offload_optimizer = plan.offload_optimizer;
+  resources.offload_directory = plan.offload_directory;
+  resources.offload_parameters = plan.offload_parameters;
+  resources.offload_activations = plan.offload_activations;
+  resources.host_link_bytes_per_second = plan.host_link_bytes_per_second;
+  if (!plan.recompute_schedule.empty()) resources.recompute = "optimal";
+  planned.train.precision = plan.precision;
   return planned;
 }
 

@@ -9,7 +9,6 @@
 
 #include "common/duration_text.h"
 #include "common/spec/spec_json.h"
-#include "coordinator/planner/meshes.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/report/alternatives.h"
 #include "coordinator/planner/report/costs.h"
@@ -84,8 +83,7 @@ class Explainer {
 
   /// Whether any plan has room in memory, whatever its time.
   bool Fits(const ClusterProfile& part) const {
-    const std::vector<SearchResult> results =
-        Search(query_.any_mesh ? MeshesOf(job_, part) : std::vector<JobSpec>{job_}, part);
+    const std::vector<SearchResult> results = Search(JobsOf(job_, part, query_.any_mesh), part);
     return std::any_of(results.begin(), results.end(),
                        [](const SearchResult& result) { return !result.fitting.empty(); });
   }
@@ -200,8 +198,12 @@ class Explainer {
 
   /// Resources of the job that ask for what the planner chose.
   void AddLines(const Plan& plan) {
-    const Json asked = ToJson(job_.resources), planned = ToJson(JobAsPlanned(job_, plan).resources);
-    for (const auto& [name, value] : planned.items()) {
+    const JobSpec planned = JobAsPlanned(job_, plan);
+    if (planned.train.precision != job_.train.precision) {
+      answer_.lines.push_back("train.precision: " + planned.train.precision);
+    }
+    const Json asked = ToJson(job_.resources), chosen = ToJson(planned.resources);
+    for (const auto& [name, value] : chosen.items()) {
       if (value != asked.at(name))
         answer_.lines.push_back("resources." + name + ": " + value.dump());
     }

@@ -164,7 +164,7 @@ std::vector<Sensitivity> SensitivityOf(const JobSpec& job, const ClusterProfile&
                                        const Plan& plan) {
   const bool on_devices = plan.device != "cpu";
   const JobSpec planned = JobAsPlanned(job, plan);
-  const ExplicitRates rates(plan, PrecisionOf(job.train.precision).products, on_devices);
+  const ExplicitRates rates(plan, PrecisionOf(plan.precision).products, on_devices);
   ClusterProfile base;
   for (const WorkerProfile& worker : cluster.workers) base.workers.push_back(rates.Of(worker));
   const double step = StepOn(planned, base, plan);

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <vector>
+
+#include "common/spec/job_spec.h"
+
+namespace weft {
+
+/// Whether the job leaves a value to the planner with the word auto, that a plan has to say:
+/// train.precision, or what stands or waits outside the device (resources.offload_optimizer,
+/// offload_parameters, offload_activations).
+bool LeavesChoices(const JobSpec& job);
+
+/// `job` with these choices made in every way: precisions from fp32 on, and of each those with the
+/// least outside the device first. With resources.recompute auto activations wait on the host by an
+/// optimal schedule, too. What a choice has no use for is left out of it: a rate of the link, a
+/// folder, scaling of fp8. Not all are valid.
+std::vector<JobSpec> ChoicesOf(const JobSpec& job);
+
+}  // namespace weft
