@@ -16,6 +16,7 @@
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/norm_part/norm_part_problem.h"
 #include "kernels/testing/all_cases.h"
 #include "kernels/testing/test_device.h"
 
@@ -197,6 +198,10 @@ TEST_F(KernelsOnCuda, MoeCombine) {
 }
 TEST_F(KernelsOnCuda, MoeRoute) {
   EXPECT_EQ(Failures(testing::MoeRouteCases()), "");
+}
+TEST_F(KernelsOnCuda, NormPart) {
+  const testing::ScopedTestDevice device(stream().device, true);
+  testing::norm_part::CheckManyParts(stream());
 }
 TEST_F(KernelsOnCuda, NormStat) {
   EXPECT_EQ(Failures(testing::NormStatCases()), "");

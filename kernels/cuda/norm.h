@@ -1,7 +1,8 @@
 #pragma once
 
 // LayerNorm and RMSNorm: one kernel each way for both. With kCentered the rows lose their mean and
-// gain a bias.
+// gain a bias. With kPart the rows are columns of longer ones, of which a kernel tells what others
+// have to know (kernels/norm_part), and goes no further.
 
 #include <cstdint>
 #include <string>
@@ -30,6 +31,7 @@ struct NormForwardRows {
   float* rscale;
   int64_t rows;
   int width;
+  float* found = nullptr;  ///< Of parts alone: MeasureNormPartArgs.
 };
 
 template <class T>
@@ -44,10 +46,11 @@ struct NormBackwardRows {
   float* partial;  ///< [blocks, 2, width] sums for dweight and dbias, or nullptr
   int64_t rows;
   int width;
+  float* found = nullptr;  ///< Of parts alone: MeasureNormGradientPartArgs.
 };
 
 /// Reads a row once and keeps it in registers.
-template <bool kCentered, class T, int kCount>
+template <bool kCentered, bool kPart, class T, int kCount>
 __global__ void __launch_bounds__(kRowThreads) NormForwardKernel(NormForwardRows<T> a, int warps) {
   constexpr int kVectors = kRowElements / kCount;
   RowGroup group(warps);
@@ -85,10 +88,10 @@ __global__ void __launch_bounds__(kRowThreads) NormForwardKernel(NormForwardRows
     if (a.delta != nullptr) StoreFloats(a.residual_out + base + first + i * step, x[i]);
   }
   group.Sum(sum);
-  float mean = 0, variance = sum[0] / static_cast<float>(a.width);
+  float mean = 0, squares[1] = {sum[0]};
   if constexpr (kCentered) {
-    mean = variance;
-    float squares[1] = {0};
+    mean = sum[0] / static_cast<float>(a.width);
+    squares[0] = 0;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       if (first + i * step >= end) continue;
@@ -96,29 +99,34 @@ __global__ void __launch_bounds__(kRowThreads) NormForwardKernel(NormForwardRows
       for (int k = 0; k < kCount; ++k) squares[0] += (x[i][k] - mean) * (x[i][k] - mean);
     }
     group.Sum(squares);
-    variance = squares[0] / static_cast<float>(a.width);
   }
-  const float rscale = rsqrtf(variance + a.epsilon);
+  if constexpr (kPart) {
+    if (end == 0 || group.thread != 0) return;
+    if constexpr (kCentered) a.found[row] = mean;
+    a.found[(kCentered ? a.rows : 0) + row] = squares[0];
+  } else {
+    const float rscale = rsqrtf(squares[0] / static_cast<float>(a.width) + a.epsilon);
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int c = first + i * step;
-    if (c >= end) continue;
-    float weight[kCount], bias[kCount] = {};
-    LoadFloats(a.weight + c, weight);
-    if constexpr (kCentered) LoadFloats(a.bias + c, bias);
+    for (int i = 0; i < kVectors; ++i) {
+      const int c = first + i * step;
+      if (c >= end) continue;
+      float weight[kCount], bias[kCount] = {};
+      LoadFloats(a.weight + c, weight);
+      if constexpr (kCentered) LoadFloats(a.bias + c, bias);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) x[i][k] = (x[i][k] - mean) * rscale * weight[k] + bias[k];
-    StoreFloats(a.y + base + c, x[i]);
-  }
-  if (end > 0 && group.thread == 0) {
-    if constexpr (kCentered) a.mean[row] = mean;
-    a.rscale[row] = rscale;
+      for (int k = 0; k < kCount; ++k) x[i][k] = (x[i][k] - mean) * rscale * weight[k] + bias[k];
+      StoreFloats(a.y + base + c, x[i]);
+    }
+    if (end > 0 && group.thread == 0) {
+      if constexpr (kCentered) a.mean[row] = mean;
+      a.rscale[row] = rscale;
+    }
   }
 }
 
 /// Blocks take rows in turn and sum for dweight and dbias in shared memory, [groups, 2, width],
 /// where each element has one thread.
-template <bool kCentered, class T, int kCount>
+template <bool kCentered, bool kPart, class T, int kCount>
 __global__ void __launch_bounds__(kRowThreads)
     NormBackwardKernel(NormBackwardRows<T> a, int warps) {
   constexpr int kVectors = kRowElements / kCount;
@@ -178,23 +186,29 @@ __global__ void __launch_bounds__(kRowThreads)
       }
     }
     group.Sum(sums);
-    const float mean_gx = sums[0] / static_cast<float>(a.width);
-    const float mean_g = kCentered ? sums[1] / static_cast<float>(a.width) : 0.0f;
-    const int again = ptx::Anew(first);
+    if constexpr (kPart) {
+      if (end == 0 || group.thread != 0) continue;
+      if constexpr (kCentered) a.found[row] = sums[1];
+      a.found[(kCentered ? a.rows : 0) + row] = sums[0];
+    } else {
+      const float mean_gx = sums[0] / static_cast<float>(a.width);
+      const float mean_g = kCentered ? sums[1] / static_cast<float>(a.width) : 0.0f;
+      const int again = ptx::Anew(first);
 #pragma unroll kUnroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int c = again + i * step;
-      if (c >= end) continue;
-      const Elements x = element(a.x, kept[0], i), dy = element(a.dy, kept[1], i);
-      float weight[kCount], dx[kCount], beside[kCount] = {};
-      LoadFloats(a.weight + c, weight);
-      if (a.dresidual != nullptr) LoadFloats(a.dresidual + base + c, beside);
+      for (int i = 0; i < kVectors; ++i) {
+        const int c = again + i * step;
+        if (c >= end) continue;
+        const Elements x = element(a.x, kept[0], i), dy = element(a.dy, kept[1], i);
+        float weight[kCount], dx[kCount], beside[kCount] = {};
+        LoadFloats(a.weight + c, weight);
+        if (a.dresidual != nullptr) LoadFloats(a.dresidual + base + c, beside);
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        const float normed = (x[k] - mean) * rscale;
-        dx[k] = (dy[k] * weight[k] - mean_g - normed * mean_gx) * rscale + beside[k];
+        for (int k = 0; k < kCount; ++k) {
+          const float normed = (x[k] - mean) * rscale;
+          dx[k] = (dy[k] * weight[k] - mean_g - normed * mean_gx) * rscale + beside[k];
+        }
+        StoreFloats(a.dx + base + c, dx);
       }
-      StoreFloats(a.dx + base + c, dx);
     }
   }
   if (a.partial == nullptr) return;
@@ -214,21 +228,22 @@ inline Status CheckRowWidth(std::string_view op, int64_t width) {
                       " that its CUDA kernel holds");
 }
 
-template <bool kCentered, class T>
+template <bool kCentered, class T, bool kPart = false>
 Status NormForward(const Stream& stream, std::string_view op, const NormForwardRows<T>& rows) {
   WEFT_RETURN_IF_ERROR(CheckRowWidth(op, rows.width));
   const RowShape shape = RowShapeOf(rows.width);
   const bool wide =
       rows.width % kWide<T> == 0 &&
       Aligned16(rows.residual, rows.delta, rows.residual_out, rows.weight, rows.bias, rows.y);
-  return Launch(
-      stream, op, {.grid = {CeilDiv(rows.rows, shape.groups)}, .block = {shape.threads()}},
-      wide ? NormForwardKernel<kCentered, T, kWide<T>> : NormForwardKernel<kCentered, T, 1>, rows,
-      shape.warps);
+  return Launch(stream, op,
+                {.grid = {CeilDiv(rows.rows, shape.groups)}, .block = {shape.threads()}},
+                wide ? NormForwardKernel<kCentered, kPart, T, kWide<T>>
+                     : NormForwardKernel<kCentered, kPart, T, 1>,
+                rows, shape.warps);
 }
 
 /// dweight and dbias are added to; either may be nullptr.
-template <bool kCentered, class T>
+template <bool kCentered, class T, bool kPart = false>
 Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<T> rows,
                     float* dweight, float* dbias) {
   WEFT_RETURN_IF_ERROR(CheckRowWidth(op, rows.width));
@@ -253,8 +268,9 @@ Status NormBackward(const Stream& stream, std::string_view op, NormBackwardRows<
                     Aligned16(rows.dy, rows.x, rows.weight, rows.dresidual, rows.dx);
   WEFT_RETURN_IF_ERROR(Launch(
       stream, op, {.grid = {blocks}, .block = {shape.threads()}, .shared_bytes = shared_bytes()},
-      wide ? NormBackwardKernel<kCentered, T, kWide<T>> : NormBackwardKernel<kCentered, T, 1>, rows,
-      shape.warps));
+      wide ? NormBackwardKernel<kCentered, kPart, T, kWide<T>>
+           : NormBackwardKernel<kCentered, kPart, T, 1>,
+      rows, shape.warps));
   if (!sums) return OkStatus();
   return AddPartialSums(stream, op, rows.partial, static_cast<int>(blocks), rows.width, dweight,
                         dbias);
