@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "common/status.h"
 #include "kernels/stream.h"
@@ -82,9 +83,14 @@ class StreamState {
   const DeviceLimits& limits() const { return limits_; }
 
   /// `bytes` of device memory that `op` may use until the stream has run what `op` enqueues; the
-  /// next request may return the same. Grows, waiting for the stream, while requests are larger
-  /// than any before, which ends with the first step; so it fails while a graph is captured.
+  /// next request may return the same. Grows while requests are larger than any before, which ends
+  /// with the first step; so it fails while a graph is captured.
   Result<void*> Scratch(std::string_view op, size_t bytes);
+
+  /// Gives back what Scratch has outgrown. Where there is any it waits for everything on the
+  /// device, on other streams too: not while something there waits for what the host is yet to do,
+  /// as messages that have been asked for may.
+  void FreeOutgrown() { outgrown_.clear(); }
 
   /// Where that is, which changes when it grows.
   const void* scratch() const { return scratch_.data(); }
@@ -108,6 +114,7 @@ class StreamState {
   DeviceLimits limits_;
   CUstream_st* handle_ = nullptr;
   DeviceMemory scratch_;
+  std::vector<DeviceMemory> outgrown_;  ///< That the stream may still read and write.
   std::shared_ptr<GemmPlans> gemm_plans_;
   AttentionChoice attention_ = AttentionChoice::kOwn;
   std::shared_ptr<CudnnAttention> cudnn_attention_;

@@ -126,8 +126,8 @@ Result<void*> StreamState::Scratch(std::string_view op, size_t bytes) {
                            std::to_string(bytes) +
                            " bytes within a graph; hint: run the step once before capturing it");
     }
-    WEFT_RETURN_IF_ERROR(Synchronize());
-    scratch_ = DeviceMemory();
+    if (scratch_.bytes() > 0) outgrown_.push_back(std::exchange(scratch_, DeviceMemory()));
+    if (options_.checked) FreeOutgrown();
     WEFT_ASSIGN_OR_RETURN(scratch_, DeviceMemory::Allocate(device_, std::max<size_t>(bytes, 1)));
     if (options_.checked) {
       WEFT_RETURN_IF_CUDA_ERROR(op, cudaMemsetAsync(scratch_.data(), 0xff, bytes, handle_));

@@ -545,6 +545,8 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(enqueued);
   Prefetch();
   WEFT_RETURN_IF_ERROR(FinishUpdate(report));
+  // No rank has been asked for anything that it is yet to do.
+  if (stage_ != nullptr) context.stream.cuda->FreeOutgrown();
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   WEFT_RETURN_IF_ERROR(clock_.Collect(context, report.seconds));
   WEFT_RETURN_IF_ERROR(EstimateNoiseScale(first_targets, report));
