@@ -5,6 +5,7 @@
 
 #include "common/model/model_counts.h"
 #include "common/pipeline/cut_stages.h"
+#include "common/pipeline/messages.h"
 #include "common/pipeline/simulate.h"
 
 namespace weft {
@@ -110,6 +111,10 @@ MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vec
     const double peak = timeline->ranks[static_cast<size_t>(rank)].peak_activations;
     memory.activations_bytes += std::max<int64_t>(static_cast<int64_t>(peak) - saved, 0) + row;
     const int64_t deferred = MostDeferred(schedule.steps[static_cast<size_t>(rank)]);
+    if (inputs.products == ProductKind::kStored) {
+      // On a CUDA device the host is ahead, and learns what has gone from what has come.
+      memory.activations_bytes += MostMessagesUnderWay(schedule, rank) * row;
+    }
     memory.workspace_bytes += 2 * row + deferred * here.blocks * DeferredBytes(inputs);
     // Inputs of products that were made again: after a norm, of attention, after a norm.
     memory.activations_bytes += deferred * own.recomputed_blocks * 3 * row;

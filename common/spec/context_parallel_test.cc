@@ -69,7 +69,7 @@ TEST(ContextParallelSpec, RefusesWhatCannotBeShared) {
 
 TEST(ContextParallelSpec, NamesWhatItDoesNotGoWith) {
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.device = "cuda"; }),
-              HasSubstr("resources.device cuda"));
+              HasSubstr("resources.device cuda with resources.context_method ring"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
               HasSubstr("resources.tensor_parallel"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.zero_stage = 1; }),

@@ -54,9 +54,6 @@ Status CheckGrid(const JobSpec& job, int64_t degree, int64_t rows) {
     return InvalidError("resources.tensor_rows " + Text(rows) +
                         " must divide resources.tensor_parallel, which is " + Text(degree));
   }
-  if (resources.device != "cpu") {
-    return InvalidError(GridOf(rows) + " is for CPUs; hint: resources.device: cpu");
-  }
   const std::pair<const char*, bool> others[] = {
       {"resources.sequence_parallel", resources.sequence_parallel},
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},

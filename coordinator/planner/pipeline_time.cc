@@ -7,9 +7,6 @@
 namespace weft::planner {
 namespace {
 
-// As between the ranks of time_model.cc.
-constexpr double kSecondsPerMessage = 60e-6;
-
 double ComputeSeconds(const TimeBreakdown& time) {
   return time.gemm_seconds + time.memory_bound_seconds + time.recompute_seconds +
          time.overhead_seconds;
@@ -30,6 +27,8 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
                                  const RateModel& rates) {
   const PipelineSchedule& schedule = pipeline.schedule;
   const auto passes = static_cast<double>(inputs.accumulation_steps);
+  // Of a step, whatever passes it has.
+  const double once = rates.device() != nullptr ? rates.device()->stack().step_seconds : 0;
   PipelineCosts costs;
   std::vector<TimeBreakdown> ranks(static_cast<size_t>(schedule.ranks));
   int64_t first = 0;
@@ -47,6 +46,7 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
     // What ranks that share matrices send is a part of each pass, and not of the step alone.
     const double tensor = TensorSeconds(own, rates);
     time.exposed_communication_seconds -= tensor;
+    time.overhead_seconds -= once;
     // A forward pass is a third of the work; what is recomputed comes in the backward pass.
     const double plain = ComputeSeconds(time) - time.recompute_seconds;
     costs.stages.push_back(
@@ -55,7 +55,7 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   }
   const double bytes = static_cast<double>(inputs.tokens * inputs.shape.spec.width *
                                            ElementBytes(inputs.precision->activations));
-  costs.hop = kSecondsPerMessage + bytes / rates.LinkBytesPerSecond(pipeline.within_worker);
+  costs.hop = MessageSeconds(rates) + bytes / rates.LinkBytesPerSecond(pipeline.within_worker);
   Result<PipelineTimeline> timeline = SimulatePipeline(schedule, costs);
   WEFT_CHECK(timeline.ok(), timeline.status().message());
   TimeBreakdown slowest;
@@ -63,6 +63,7 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
     if (ComputeSeconds(rank) > ComputeSeconds(slowest)) slowest = rank;
   }
   slowest.exposed_communication_seconds += std::max(0.0, timeline->end - ComputeSeconds(slowest));
+  slowest.overhead_seconds += once;
   return {slowest, *std::move(timeline)};
 }
 

@@ -925,6 +925,53 @@ TEST(PlanJob, WithoutGpusThatWorkItSaysWhatIsWrongWithEach) {
   EXPECT_THAT(PlanJob(job, cluster).status().message(), HasSubstr("GPU 0 of g: XID 79"));
 }
 
+TEST(PlanJob, StagesAndGridsOfGpusArePricedAsTheirs) {
+  const ClusterProfile cluster{{GpuWorker("g", 8, 40 * kGiB)}};
+  JobSpec job = Gpt2Job();
+  job.train.global_batch = 64;
+  job.resources.micro_batch = 4;
+  job.resources.recompute = "none";
+  const auto plan = [&](int64_t ranks) {
+    job.resources.ranks = ranks;
+    return Best(job, cluster);
+  };
+  const Plan whole = plan(1);
+  job.resources.pipeline_parallel = 4;
+  const Plan staged = plan(4);
+  EXPECT_EQ(staged.device, "cuda");
+  EXPECT_EQ(staged.mesh.pipeline, 4);
+  const MemoryBreakdown &all = whole.prediction.memory_per_rank,
+                        &part = staged.prediction.memory_per_rank;
+  EXPECT_LT(part.parameters_bytes, all.parameters_bytes / 2);
+  EXPECT_LT(TotalBytes(part), TotalBytes(all));
+  // Sixteen micro-batches in four stages, of which the last is the most costly: at least a quarter,
+  // and the bubble and what no stage has less of on top.
+  EXPECT_GT(staged.prediction.step_seconds, whole.prediction.step_seconds / 4);
+  EXPECT_LT(staged.prediction.step_seconds, whole.prediction.step_seconds / 2);
+  // What a step costs is paid once, and not in each of its passes.
+  EXPECT_LT(staged.prediction.time.overhead_seconds, 16 * whole.prediction.time.overhead_seconds);
+
+  job.resources.pipeline_parallel = 1;
+  job.model.heads = 8;
+  job.resources.tensor_parallel = 8;
+  const Plan row = plan(8);
+  job.resources.tensor_rows = 2;
+  const Plan grid = plan(8);
+  EXPECT_EQ(grid.device, "cuda");
+  EXPECT_EQ(grid.tensor_rows, 2);
+  EXPECT_LT(grid.prediction.memory_per_rank.activations_bytes,
+            row.prediction.memory_per_rank.activations_bytes);
+  EXPECT_GT(grid.prediction.time.exposed_communication_seconds, 0);
+
+  job.resources.tensor_rows = job.resources.tensor_parallel = 1;
+  job.resources.context_parallel = 2;
+  job.resources.context_method = "ulysses";
+  const Plan shared = plan(2);
+  EXPECT_EQ(shared.device, "cuda");
+  EXPECT_EQ(shared.mesh.context, 2);
+  EXPECT_GT(shared.prediction.time.exposed_communication_seconds, 0);
+}
+
 TEST(PlanJob, RecomputesBlocksToFitIntoAGpu) {
   JobSpec job = Gpt2Job();
   job.resources.ranks = 1;

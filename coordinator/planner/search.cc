@@ -129,8 +129,8 @@ std::vector<JobSpec> JobsOf(const JobSpec& job, const ClusterProfile& cluster, b
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
   if (HasTiers(job.resources)) return false;
   if (job.resources.device != "auto") return job.resources.device == "cuda";
-  // No pipeline has run on GPUs yet, and attention that ranks share has no kernels there.
-  if (job.resources.pipeline_parallel > 1 || job.resources.context_parallel > 1) return false;
+  // Attention to a part of the keys has no kernels there yet.
+  if (job.resources.context_parallel > 1 && job.resources.context_method == "ring") return false;
   return std::any_of(cluster.workers.begin(), cluster.workers.end(),
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }

@@ -30,7 +30,7 @@ struct SearchResult {
 inline constexpr size_t kSorted = 32;
 
 /// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, has no
-/// pipeline and no shared sequences, and some worker has them.
+/// ring attention, and some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);
 
 /// `cluster` with GPUs that lack the products of the job's precision out of use.

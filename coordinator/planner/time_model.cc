@@ -78,7 +78,7 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Rate
   const int64_t element = ElementBytes(inputs.precision->activations);
   const double link = rates.LinkBytesPerSecond(inputs.context.ranks <= inputs.ranks_on_worker);
   const auto exposed = [&](const ContextTraffic& traffic, double products) {
-    const double seconds = D(traffic.sent) / link + D(traffic.messages) * kSecondsPerMessage;
+    const double seconds = D(traffic.sent) / link + D(traffic.messages) * MessageSeconds(rates);
     if (inputs.context.ulysses) return seconds;
     const double hidden = kOverlap * products * pass.attention_product_seconds;
     return std::max(seconds - hidden, seconds / D(traffic.messages));
@@ -242,10 +242,14 @@ double TierLink(int64_t host_link_bytes_per_second, double bandwidth) {
   return host_link_bytes_per_second > 0 ? D(host_link_bytes_per_second) : bandwidth / 2;
 }
 
+double MessageSeconds(const RateModel& rates) {
+  return rates.device() != nullptr ? rates.device()->stack().latency_seconds : kSecondsPerMessage;
+}
+
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
   const ModelShape& shape = inputs.shape;
   if (shape.tensor == 1) return 0;
-  if (const DeviceModel* device = rates.device()) {
+  if (const DeviceModel* device = rates.device(); device != nullptr && shape.tensor_rows == 1) {
     const double sums = 4 * D(shape.spec.layers) + 2 * D(inputs.recomputed_blocks) + 2;
     const double bytes =
         D(inputs.tokens * shape.spec.width * ElementBytes(inputs.precision->activations));
@@ -260,6 +264,17 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
   pass.recomputed_blocks = inputs.recomputed_blocks;
   pass.attention_blocks = inputs.recomputed_attentions;
   const auto seconds = [&](const TensorTraffic& traffic, int64_t ranks, int64_t span) {
+    if (const DeviceModel* device = rates.device()) {
+      const int64_t nodes = (span + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+      const auto all_reduces = [&](int64_t count, int64_t bytes) {
+        return count == 0 ? 0.0
+                          : D(count) * device->AllReduceSeconds(ranks, nodes,
+                                                                rates.LinkBytesPerSecond(false),
+                                                                D(bytes) / D(count));
+      };
+      return all_reduces(traffic.sums, traffic.summed) +
+             all_reduces(traffic.gathers, traffic.gathered) / 2;
+    }
     const double others = D(ranks - 1);
     return others / D(ranks) * D(2 * traffic.summed + traffic.gathered) /
                rates.LinkBytesPerSecond(span <= inputs.ranks_on_worker) +
@@ -282,6 +297,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
     TimeBreakdown time =
         PredictDeviceStep(inputs, pass, *rates.device(), rates.LinkBytesPerSecond(false));
     double exposed = TensorSeconds(inputs, rates);
+    if (inputs.context.ranks > 1) exposed += ContextSeconds(inputs, pass, rates);
     if (inputs.shape.expert_ranks > 1) exposed += ExpertSeconds(inputs, rates);
     time.exposed_communication_seconds += D(inputs.accumulation_steps) * exposed;
     return time;

@@ -86,12 +86,15 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates);
 /// Bytes that the outer step of ranks with local_steps reads and writes, beside what they exchange.
 double OuterStepBytes(const StepInputs& inputs);
 
+/// Of a message between two ranks, without its bytes.
+double MessageSeconds(const RateModel& rates);
+
 /// Where the time of one optimizer step goes on this worker.
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates);
 
 /// The same on its GPUs: the processor starts kernels while the device computes, collectives hide
 /// behind the backward pass, and nothing is packed but copies for products of another type. Without
-/// TensorSeconds.
+/// TensorSeconds, and what ranks that share sequences tell each other.
 TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
                                 const DeviceModel& device, double network_bytes_per_second);
 

@@ -183,7 +183,7 @@ def engine(run, detail):
 
 
 def ranks(run, detail):
-    """Data-parallel training over NCCL, a rank for each device, against ranks on the CPU."""
+    """Training over NCCL, a rank for each device, against ranks on the CPU."""
     detail["devices"] = len(run.machine["devices"])
     status, text = run.command([program(run, "engine_ranks_cuda_test")], environment=run.native)
     read_tests(status, text, detail)

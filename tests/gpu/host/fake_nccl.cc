@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -47,6 +48,7 @@ struct World {
   int joined = 0;
   std::map<uint64_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<std::string>> messages;  ///< By sender and receiver.
+  std::set<std::pair<int, int>> sends, receives;                    ///< Called for once, likewise.
   struct Splitting {
     std::map<int, std::pair<int, ncclComm*>> ranks;  ///< Color and child, by rank.
   };
@@ -68,6 +70,7 @@ struct ncclComm {
   uint64_t recordings = 0;  ///< Called for.
   uint64_t splittings = 0;
   bool ready = false;
+  std::set<std::pair<int, int>> connecting;  ///< Ways on which the peer has not called yet.
   bool aborted = false;
   int error = 0;
   std::atomic<int> recorded{0};  ///< Operations that graphs have.
@@ -168,7 +171,14 @@ int CommSplit(N::Comm comm, int color, int key, N::Comm* child, N::Config* confi
 
 int CommGetAsyncError(N::Comm comm, int* error) {
   std::lock_guard lock(mutex);
-  *error = comm->error != 0 ? comm->error : comm->ready ? N::kSuccess : N::kInProgress;
+  if (comm->world != nullptr) {
+    std::erase_if(comm->connecting, [&](const std::pair<int, int>& way) {
+      return ranks_elsewhere ||
+             (comm->world->sends.contains(way) && comm->world->receives.contains(way));
+    });
+  }
+  const bool ready = comm->ready && comm->connecting.empty();
+  *error = comm->error != 0 ? comm->error : ready ? N::kSuccess : N::kInProgress;
   return N::kSuccess;
 }
 
@@ -355,6 +365,19 @@ struct Message {
 };
 thread_local std::optional<std::vector<Message>> group;
 
+/// As NCCL does: two ranks connect when both have called for a message between them, and until then
+/// whoever has is in progress.
+int Connect(const std::vector<Message>& messages) {
+  std::lock_guard lock(mutex);
+  for (const auto& [sends, data, bytes, peer, comm, stream] : messages) {
+    const auto way = sends ? std::pair(comm->rank, peer) : std::pair(peer, comm->rank);
+    if ((sends ? comm->world->sends : comm->world->receives).insert(way).second) {
+      comm->connecting.insert(way);
+    }
+  }
+  return N::kInProgress;
+}
+
 int Run(std::vector<Message> messages) {
   if (messages.empty()) return N::kSuccess;
   Enqueue(messages[0].comm, messages[0].stream, [messages](Lock& held) {
@@ -374,7 +397,7 @@ int Run(std::vector<Message> messages) {
       queue.pop_front();
     }
   });
-  return N::kSuccess;
+  return Connect(messages);
 }
 
 int Add(const Message& message) {

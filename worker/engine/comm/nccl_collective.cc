@@ -138,6 +138,8 @@ class NcclCollective : public Collective, public CollectiveRecorder {
   }
   Status Barrier() override { return Notice(host_->Barrier()); }
 
+  Status OpenWay(int from, int to) override;
+
   Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) override;
 
   Status Health() override {
@@ -357,6 +359,36 @@ Work NcclCollective::Start(const Stream& stream, CollectiveCall call) {
     changed_.notify_all();
   }
   return Work(std::make_shared<Handle>(shared_, std::move(operation)));
+}
+
+// A byte goes the way, on the group's stream: no operation has begun there yet that it could wait
+// for.
+Status NcclCollective::OpenWay(int from, int to) {
+  if (rank() != from && rank() != to) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const auto byte, kernels::cuda::DeviceMemory::Allocate(device().index, 1));
+  std::unique_lock lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  auto operation = std::make_shared<Enqueued>();
+  operation->kind = CollectiveKind::kControl;
+  operation->label = "opening a way";
+  const auto enqueue = [&]() -> Status {
+    WEFT_RETURN_IF_ERROR(Cuda("choosing the device", library_.set_device(device().index)));
+    WEFT_ASSIGN_OR_RETURN(operation->begin, WatchedEvent(stream_));
+    const int outcome = rank() == from
+                            ? library_.send(byte.data(), 1, N::kUint8, to, comm_, stream_)
+                            : library_.receive(byte.data(), 1, N::kUint8, from, comm_, stream_);
+    WEFT_RETURN_IF_ERROR(Settle(lock, operation->label, outcome, options_.connect_timeout));
+    WEFT_ASSIGN_OR_RETURN(operation->end, WatchedEvent(stream_));
+    return OkStatus();
+  };
+  if (Status status = enqueue(); !status.ok()) {
+    Fail(status);
+    return failure_;
+  }
+  operations_.push_back(operation);
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return operation->ended || !failure_.ok(); });
+  return failure_;
 }
 
 Status NcclCollective::Repeat(const std::shared_ptr<Recorded>& recorded) {

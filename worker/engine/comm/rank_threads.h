@@ -14,9 +14,10 @@
 namespace weft::engine {
 
 /// For tests: runs `body` as `size` ranks, threads of this process that share a Gloo group over
-/// loopback, and joins them.
+/// loopback, or one of NCCL with a device each, and joins them.
 inline void RunRanks(int size, std::chrono::milliseconds timeout,
-                     const std::function<void(Collective&)>& body) {
+                     const std::function<void(Collective&)>& body,
+                     DeviceType type = DeviceType::kCpu) {
   signal(SIGPIPE, SIG_IGN);  // as trainers do: Gloo writes to sockets that peers may have closed
   HashStore store;
   std::vector<std::thread> threads;
@@ -27,6 +28,7 @@ inline void RunRanks(int size, std::chrono::milliseconds timeout,
       options.size = size;
       options.connect_timeout = std::chrono::seconds(20);
       options.timeout = timeout;
+      options.device = {type, type == DeviceType::kCuda ? rank : 0};
       Result<std::unique_ptr<Collective>> group = ConnectCollective(options, store);
       WEFT_CHECK(group.ok(), group.status().message());
       body(**group);

@@ -16,6 +16,7 @@
 #include "worker/engine/techniques/parallel/mesh_groups.h"
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
+#include "worker/engine/testing/device_run.h"
 #include "worker/engine/testing/saved_state.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -35,7 +36,9 @@ struct MeshCase {
     MeshCase one = *this;
     one.plan.accumulation_steps *= plan.mesh.data * plan.mesh.expert;
     one.plan.mesh = {};
-    one.plan.tensor_rows = 1;
+    one.plan.tensor_rows = one.plan.pipeline_chunks = 1;
+    one.plan.pipeline_schedule = "1f1b";
+    one.plan.stage_blocks = {};
     return one;
   }
 };
@@ -93,7 +96,7 @@ struct MeshRank {
   MeshRank(const MeshCase& c, Collective& world)
       : ranks(c, world),
         tokens(std::make_unique<RandomTokens>(c.job.model.vocab_size, c.length())),
-        run(c.job.model, ranks.options) {
+        run(c.job.model, ranks.options, 0, world.device()) {
     if (const ContextParallel* sharers = ranks.options.context) {
       tokens =
           std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
@@ -131,7 +134,27 @@ struct MeshOutcome {
   std::map<std::string, Shard> shards;
   std::map<std::string, Shape> shapes;
   CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its sequences, or experts.
+  CollectiveTotals groups;                 ///< Of all its groups, but what the host says.
+  int64_t peak_in_flight = 0;              ///< Of a pipeline.
 };
+
+/// What a rank has done in all its groups.
+inline CollectiveTotals TotalsOf(const MeshRank& rank) {
+  std::vector<AxisAccount> accounts = rank.ranks.groups.Accounts();
+  const auto add = [&](const std::vector<AxisAccount>& more) {
+    accounts.insert(accounts.end(), more.begin(), more.end());
+  };
+  if (rank.ranks.tensor) add(rank.ranks.tensor->Accounts());
+  if (rank.ranks.pipeline != nullptr) add(rank.ranks.pipeline->Accounts());
+  if (rank.reducer != nullptr) add(rank.reducer->Accounts());
+  CollectiveTotals totals;
+  for (const AxisAccount& each : accounts) {
+    for (int kind = 0; kind < static_cast<int>(CollectiveKind::kControl); ++kind) {
+      totals += each.account->totals(static_cast<CollectiveKind>(kind));
+    }
+  }
+  return totals;
+}
 
 inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
   MeshRank rank(c, world);
@@ -152,11 +175,22 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
   auto evaluation = rank.trainer->Evaluate();
   WEFT_CHECK(evaluation.ok(), evaluation.status().message());
   outcome.evaluation = evaluation->loss;
-  outcome.state.Add(rank.trainer->StateTensors());
+  outcome.peak_in_flight = rank.trainer->peak_in_flight();
+  outcome.groups = TotalsOf(rank);
+  if (rank.run.device != nullptr) {
+    // A thread of each group looks for what the device has done, and enters it into the books.
+    WEFT_CHECK(rank.run.device->Synchronize().ok(), "synchronize");
+    for (int64_t calls = -1; calls != outcome.groups.calls;) {
+      calls = outcome.groups.calls;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      outcome.groups = TotalsOf(rank);
+    }
+  }
+  if (rank.run.device == nullptr) outcome.state.Add(rank.trainer->StateTensors());
   const ParameterSet& parameters = rank.run.model->parameters();
   for (int64_t i = 0; i < parameters.size() && !parameters.values_sharded(); ++i) {
     const std::string& name = parameters[i].name;
-    outcome.values[name] = ValuesOf(parameters.value(i));
+    outcome.values[name] = FetchValues(rank.run.context.stream, parameters.value(i));
     outcome.shards[name] = parameters[i].shard;
     outcome.shapes[name] = parameters[i].shape;
   }
@@ -164,11 +198,12 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
 }
 
 /// By rank.
-inline std::vector<MeshOutcome> TrainOnMesh(const MeshCase& c) {
+inline std::vector<MeshOutcome> TrainOnMesh(const MeshCase& c, DeviceType type = DeviceType::kCpu) {
   std::vector<MeshOutcome> outcomes(static_cast<size_t>(c.ranks()));
-  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+  const auto train = [&](Collective& world) {
     outcomes[static_cast<size_t>(world.rank())] = TrainRank(c, world);
-  });
+  };
+  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), train, type);
   return outcomes;
 }
 

@@ -43,15 +43,11 @@ inline std::vector<PipelineTimeline> Execute(const SleepingPipeline& c, int64_t 
     for (int64_t step = 0; step < steps; ++step) {
       ParameterGradients gradients(std::vector<TensorView>{});
       StepClock clock;
-      PhaseSeconds seconds;
       BatchLoss loss;
       gradients.StartStep();
       gradients.StartPasses({});
-      PipelineRun run({.context = &context,
-                       .model = &model,
-                       .pipeline = pipeline->get(),
-                       .clock = &clock,
-                       .seconds = &seconds});
+      PipelineRun run(
+          {.context = &context, .model = &model, .pipeline = pipeline->get(), .clock = &clock});
       WEFT_CHECK(world.Barrier().ok(), "all ranks are there");
       profiler.StartTrace(&allocator);
       WEFT_CHECK(clock.Start(context).ok(), "start");

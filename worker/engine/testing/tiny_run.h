@@ -8,6 +8,7 @@
 #include "common/model/model_sizes.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/models/model.h"
+#include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/testing/parameter_values.h"
 #include "worker/engine/train/trainer.h"
 
@@ -43,21 +44,33 @@ inline Plan TinyPlan(const std::string& precision, int64_t micro_batch = 4,
   return plan;
 }
 
-/// A model with its allocator, initialized from seed 1 and packed.
+/// A model with its allocator, initialized from seed 1 and packed; on a CUDA device that has its
+/// own.
 struct TinyRun {
   Allocator allocator;
+  std::unique_ptr<ComputeDevice> device;  ///< None on a CPU.
   Context context;
   std::unique_ptr<Model> model;
 
-  explicit TinyRun(const ModelSpec& spec, const ModelOptions& options, int64_t limit_bytes = 0)
+  explicit TinyRun(const ModelSpec& spec, const ModelOptions& options, int64_t limit_bytes = 0,
+                   Device where = {})
       : allocator(limit_bytes) {
     context.allocator = &allocator;
+    if (where.type == DeviceType::kCuda) {
+      auto opened = ComputeDevice::Open({.device = where, .chunk_bytes = size_t{1} << 20});
+      WEFT_CHECK(opened.ok(), opened.status().message());
+      device = *std::move(opened);
+      context = device->NewContext();
+    }
     kernels::cpu::SetThreads(1);  // tiny sizes, and other tests beside this one
     auto made = NewModel(context, spec, options);
     WEFT_CHECK(made.ok(), made.status().message());
     model = *std::move(made);
     WEFT_CHECK(model->parameters().Initialize(1).ok(), "initialize");
     WEFT_CHECK(model->Pack(context).ok(), "pack");
+  }
+  ~TinyRun() {
+    if (device != nullptr) (void)device->Synchronize();
   }
 
   /// Loss sum of `batch`, and the gradient of scale * sum in the model's gradients.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "common/pipeline/messages.h"
+
 namespace weft::engine {
 
 PipelineRun::~PipelineRun() {
@@ -17,7 +19,9 @@ void PipelineRun::WaitForAll() {
   for (const Inbox* inbox : {&activations_, &output_gradients_}) {
     for (const Message& message : inbox->asked) (void)message.work.Wait(stream);
   }
-  for (const Message& message : sent_) (void)message.work.Wait(stream);
+  for (const Outbox* outbox : {&outputs_, &gradients_out_}) {
+    for (const Message& message : outbox->sent) (void)message.work.Wait(stream);
+  }
 }
 
 int64_t PipelineRun::RowsOf(const TokenBatch& batch) const {
@@ -40,23 +44,33 @@ Status PipelineRun::Ask(Inbox& inbox) {
 
 Result<Tensor> PipelineRun::Take(Inbox& inbox) {
   Context& context = *parts_.context;
-  Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(parts_.clock->Start(context));
   WEFT_RETURN_IF_ERROR(inbox.asked.front().work.Wait(context.stream));
-  const double seconds = watch.Lap();
-  parts_.seconds->communication_exposed += seconds;
-  if (context.profiler != nullptr) context.profiler->AddPhase("wait for stages", seconds);
+  WEFT_RETURN_IF_ERROR(
+      parts_.clock->Mark(context, "wait for stages", &PhaseSeconds::communication_exposed));
   Tensor values = std::move(inbox.asked.front().values);
   inbox.asked.pop_front();
+  if (inbox.came < inbox.taken.size()) {
+    WEFT_RETURN_IF_ERROR(Release(*inbox.back, inbox.taken[inbox.came++]));
+  }
   WEFT_RETURN_IF_ERROR(Ask(inbox));
-  WEFT_RETURN_IF_ERROR(parts_.clock->Start(context));
   return values;
 }
 
-Status PipelineRun::Post(Way way, Tensor values) {
-  const Work work = parts_.pipeline->Send(parts_.context->stream, way, values);
-  sent_.push_back({std::move(values), work});
-  std::erase_if(sent_, [](const Message& message) { return message.work.Done(); });
+// Gives back what is done, or known to have been taken: then nothing is waited for.
+Status PipelineRun::Release(Outbox& outbox, int64_t taken) {
+  while (!outbox.sent.empty() && (outbox.taken < taken || outbox.sent.front().work.Done())) {
+    WEFT_RETURN_IF_ERROR(outbox.sent.front().work.Wait(parts_.context->stream));
+    outbox.sent.pop_front();
+    ++outbox.taken;
+  }
   return OkStatus();
+}
+
+Status PipelineRun::Post(Outbox& outbox, Tensor values) {
+  const Work work = parts_.pipeline->Send(parts_.context->stream, outbox.way, values);
+  outbox.sent.push_back({std::move(values), work});
+  return Release(outbox, 0);
 }
 
 Status PipelineRun::Forward(const PipelineStep& step) {
@@ -81,7 +95,7 @@ Status PipelineRun::Forward(const PipelineStep& step) {
   WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "forward", &PhaseSeconds::forward));
   if (!last) {
     flight.output = out.node;
-    WEFT_RETURN_IF_ERROR(Post(Way::kToNext, std::move(out.tensor)));
+    WEFT_RETURN_IF_ERROR(Post(outputs_, std::move(out.tensor)));
   }
   return --forwards_left_ > 0 ? OkStatus() : gradients_->EndForward();
 }
@@ -99,7 +113,7 @@ Status PipelineRun::Backward(const PipelineStep& step) {
   if (flight.input != Value::kNoNode) gradient = flight.tape.TakeGradient(flight.input);
   if (!split_) flights_.erase(found);
   WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "backward", &PhaseSeconds::backward));
-  return gradient ? Post(Way::kToPrevious, std::move(gradient)) : OkStatus();
+  return gradient ? Post(gradients_out_, std::move(gradient)) : OkStatus();
 }
 
 Status PipelineRun::Weights(const PipelineStep& step) {
@@ -122,7 +136,14 @@ Status PipelineRun::RunStep(const PipelineStep& step) {
   return OkStatus();
 }
 
-Status PipelineRun::RunSteps(const std::vector<PipelineStep>& steps) {
+Status PipelineRun::RunSteps(const PipelineSchedule& schedule) {
+  const int64_t rank = parts_.pipeline->rank(), degree = parts_.pipeline->degree();
+  const std::vector<PipelineStep>& steps = schedule.steps[static_cast<size_t>(rank)];
+  // Neighbours have their stages before and after those here in turn.
+  activations_.taken =
+      TakenBeforeSending(schedule, (rank + degree - 1) % degree, PipelineSide::kNext);
+  output_gradients_.taken =
+      TakenBeforeSending(schedule, (rank + 1) % degree, PipelineSide::kPrevious);
   for (const PipelineStep& step : steps) {
     const int64_t rows = RowsOf(batches_[static_cast<size_t>(step.micro_batch)]);
     if (step.op == PipelineOp::kForward) {
@@ -147,14 +168,14 @@ Status PipelineRun::Train(std::vector<TokenBatch> batches, ParameterGradients& g
   gradient_scale_ = gradient_scale;
   total_ = total;
   split_ = schedule->split_backward;
-  Status status = RunSteps(schedule->steps[static_cast<size_t>(parts_.pipeline->rank())]);
+  Status status = RunSteps(*schedule);
   failed_ = !status.ok();
   return status;
 }
 
 Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
   // Ranks early in the pipeline run ahead of the others, but not far.
-  constexpr size_t kMostSent = 2;
+  constexpr int64_t kMostSent = 2;
   Context& context = *parts_.context;
   const auto run = [&]() -> Status {
     for (int64_t chunk = 0; chunk < parts_.pipeline->chunks(); ++chunk) {
@@ -168,10 +189,9 @@ Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
       WEFT_ASSIGN_OR_RETURN(
           Value out, parts_.model->Stage(context, tape, chunk, std::move(in), batch, 1.0f, total));
       if (parts_.pipeline->last(chunk)) continue;
-      WEFT_RETURN_IF_ERROR(Post(Way::kToNext, std::move(out.tensor)));
-      if (sent_.size() <= kMostSent) continue;
-      WEFT_RETURN_IF_ERROR(sent_.front().work.Wait(context.stream));
-      sent_.pop_front();
+      WEFT_RETURN_IF_ERROR(Post(outputs_, std::move(out.tensor)));
+      const auto sent = static_cast<int64_t>(outputs_.sent.size());
+      if (sent > kMostSent) WEFT_RETURN_IF_ERROR(Release(outputs_, outputs_.taken + 1));
     }
     return OkStatus();
   };
@@ -181,9 +201,9 @@ Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
 }
 
 Status PipelineRun::Finish() {
-  while (!sent_.empty()) {
-    WEFT_RETURN_IF_ERROR(sent_.front().work.Wait(parts_.context->stream));
-    sent_.pop_front();
+  for (Outbox* outbox : {&outputs_, &gradients_out_}) {
+    WEFT_RETURN_IF_ERROR(
+        Release(*outbox, outbox->taken + static_cast<int64_t>(outbox->sent.size())));
   }
   return OkStatus();
 }

@@ -16,7 +16,9 @@ namespace weft::engine {
 /// The forward and backward passes of one training step, or of an evaluation, on one rank of a
 /// pipeline: exactly the steps of its schedule, one after the other. What another stage sends is
 /// asked for one message ahead, and what goes out is let go at once, so that both travel while the
-/// rank computes. Not thread-safe.
+/// rank computes. On a CUDA device the host enqueues all of it without waiting: the device's stream
+/// waits for what comes, and memory of what went out is used again once something has come that its
+/// receiver sent later. Not thread-safe.
 class PipelineRun {
  public:
   /// With whom, and where the times go; all outlive this.
@@ -26,7 +28,6 @@ class PipelineRun {
     const TensorParallel* tensor = nullptr;  ///< Or none.
     PipelineParallel* pipeline = nullptr;
     StepClock* clock = nullptr;
-    PhaseSeconds* seconds = nullptr;
   };
 
   explicit PipelineRun(const Parts& parts) : parts_(parts) {}
@@ -63,20 +64,30 @@ class PipelineRun {
     Tensor values;
     Work work;
   };
-  /// What comes on a way.
+  /// What goes out on a way, in order, until it is known to have been taken.
+  struct Outbox {
+    Way way;
+    std::deque<Message> sent = {};
+    int64_t taken = 0;  ///< Messages before these.
+  };
+  /// What comes on a way from the rank to which `back` goes.
   struct Inbox {
     Way way;
-    Component component;           ///< What it is here.
-    std::deque<int64_t> expected;  ///< Rows of each message, in order.
-    std::deque<Message> asked;     ///< For the first of them.
+    Component component;  ///< What it is here.
+    Outbox* back;
+    std::deque<int64_t> expected = {};  ///< Rows of each message, in order.
+    std::deque<Message> asked = {};     ///< For the first of them.
+    std::vector<int64_t> taken = {};    ///< Messages of `back` that each shows to be taken.
+    size_t came = 0;
   };
 
-  Status RunSteps(const std::vector<PipelineStep>& steps);
+  Status RunSteps(const PipelineSchedule& schedule);
   Status RunStep(const PipelineStep& step);
   int64_t RowsOf(const TokenBatch& batch) const;
   Status Ask(Inbox& inbox);
   Result<Tensor> Take(Inbox& inbox);
-  Status Post(Way way, Tensor values);
+  Status Post(Outbox& outbox, Tensor values);
+  Status Release(Outbox& outbox, int64_t taken);
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);
@@ -92,9 +103,10 @@ class PipelineRun {
   int64_t forwards_left_ = 0;
   std::map<std::pair<int32_t, int32_t>, Flight> flights_;  ///< By chunk and micro-batch.
   int64_t peak_in_flight_ = 0;
-  Inbox activations_{Way::kFromPrevious, Component::kActivations, {}, {}};
-  Inbox output_gradients_{Way::kFromNext, Component::kWorkspace, {}, {}};
-  std::deque<Message> sent_;
+  Outbox outputs_{Way::kToNext};
+  Outbox gradients_out_{Way::kToPrevious};
+  Inbox activations_{Way::kFromPrevious, Component::kActivations, &gradients_out_};
+  Inbox output_gradients_{Way::kFromNext, Component::kWorkspace, &outputs_};
 };
 
 }  // namespace weft::engine

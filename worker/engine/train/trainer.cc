@@ -294,8 +294,7 @@ Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report)
                    .model = parts_.model,
                    .tensor = parts_.tensor,
                    .pipeline = parts_.pipeline,
-                   .clock = &clock_,
-                   .seconds = &report.seconds});
+                   .clock = &clock_});
   WEFT_RETURN_IF_ERROR(
       run.Train(std::move(tokens), gradients_,
                 context.Number(GradientScale(report), &StepNumbers::gradient_scale),

@@ -37,12 +37,12 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
   const int64_t end = count * (parts_.rank + 1) / data_ranks();
   WEFT_ASSIGN_OR_RETURN(auto total, ReadbackOf<BatchLoss>::New(context));
   PhaseSeconds ignored;
+  StepClock not_of_a_step;
   PipelineRun pipeline({.context = &context,
                         .model = parts_.model,
                         .tensor = parts_.tensor,
                         .pipeline = parts_.pipeline,
-                        .clock = &clock_,
-                        .seconds = &ignored});
+                        .clock = &not_of_a_step});
   const auto evaluate = [&](int64_t first, int64_t sequences, BatchLoss* sum) -> Result<int64_t> {
     WEFT_ASSIGN_OR_RETURN(Batch batch, parts_.validation->Get(0, first, sequences));
     WEFT_ASSIGN_OR_RETURN(TokenBatch tokens, TokenBatch::New(context, batch, first));

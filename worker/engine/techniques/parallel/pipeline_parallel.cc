@@ -44,6 +44,9 @@ Status PipelineParallel::Connect() {
       const Way way = gradients ? (upper ? Way::kFromNext : Way::kToPrevious)
                                 : (upper ? Way::kToNext : Way::kFromPrevious);
       On(way).peer = 1 - group->rank();
+      const bool sends = upper != gradients;
+      WEFT_RETURN_IF_ERROR(group->OpenWay(sends ? group->rank() : On(way).peer,
+                                          sends ? On(way).peer : group->rank()));
       On(way).group = std::move(group);
     }
   }

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/pipeline/schedule.h"
+
+namespace weft {
+
+/// What a rank of a pipeline and one of its neighbours send each other: activations to the next
+/// stages, gradients to those before. A message takes what comes the other way before it for
+/// granted: whoever gets it knows that its sender has got all that was sent to it up to then.
+enum class PipelineSide : uint8_t { kNext, kPrevious };
+
+/// Of each message that `rank` sends to its neighbour on that side, in order: how many messages of
+/// the neighbour it has taken before.
+std::vector<int64_t> TakenBeforeSending(const PipelineSchedule& schedule, int64_t rank,
+                                        PipelineSide side);
+
+/// Most messages of `rank` at a time of which no message that has come tells that they were taken.
+int64_t MostMessagesUnderWay(const PipelineSchedule& schedule, int64_t rank);
+
+}  // namespace weft

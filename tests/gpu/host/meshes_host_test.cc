@@ -1,0 +1,23 @@
+// The devices of the ranks that share a model between them.
+
+#include <gtest/gtest.h>
+
+#include "tests/gpu/host/device_memory.h"
+#include "tests/gpu/host/fake_nccl.h"
+#include "tests/gpu/host/streams.h"
+
+namespace weft::engine {
+namespace {
+
+// All tests of this program.
+class Devices : public ::testing::Environment {
+  void SetUp() override {
+    host_cuda::SetDeviceCount(4);
+    host_cuda::DeferWork(true);
+  }
+  void TearDown() override { EXPECT_EQ(OpenFakeComms(), 0); }
+};
+const auto* const kDevices = ::testing::AddGlobalTestEnvironment(new Devices);
+
+}  // namespace
+}  // namespace weft::engine
