@@ -179,6 +179,15 @@ int64_t Fp8State(const MemoryInputs& inputs) {
   return 2 * 4 * blocks * kF32 * (inputs.fp8.history + 4);
 }
 
+/// What attention to a part of the keys wants on a CUDA device (kernels/attention_part), for blocks
+/// of half of the tokens that a rank has of a sequence.
+int64_t PartWorkspace(const MemoryInputs& inputs) {
+  if (!OnCuda(inputs) || inputs.context.ranks == 1 || inputs.context.ulysses) return 0;
+  const ModelSpec& model = inputs.shape.spec;
+  return inputs.sequence_length / 2 *
+         (kF32 * model.heads + ElementOf(inputs) * (model.width + 2 * KvWidth(model)));
+}
+
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
@@ -208,7 +217,8 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     mlp_backward = std::max(2 * size.row, size.row + size.active + size.exchanged + router);
   }
   int64_t attention_backward = size.row + std::max(size.row, size.attended) + size.qkv +
-                               ContextWorkspaceBytes(model, inputs.context, tokens, element);
+                               ContextWorkspaceBytes(model, inputs.context, tokens, element) +
+                               PartWorkspace(inputs);
   if (inputs.precision->fp8_blocks) {
     // The gradient's codes by rows and by columns, and those of the input by columns.
     const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;

@@ -63,8 +63,6 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
     WEFT_RETURN_IF_ERROR(CheckLength(SequenceLength(job), degree));
   }
   const std::pair<const char*, bool> fields[] = {
-      {"resources.device cuda with resources.context_method ring",
-       resources.device == "cuda" && method == "ring"},
       {"resources.tensor_parallel", resources.tensor_parallel > 1},
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
       {"model.attention_dropout", job.model.attention_dropout > 0},

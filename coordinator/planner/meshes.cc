@@ -94,8 +94,7 @@ class Meshes {
     return Runs(mesh);
   }
 
-  /// Grids of ranks that share matrices. On processors those of several rows are of jobs that say
-  /// so.
+  /// Grids of ranks that share matrices.
   void AddGrids(const JobSpec& job) {
     for (const int64_t rows : Degrees(asked_.tensor_rows, most_, job.model.width)) {
       std::vector<int64_t> columns_choices = {asked_.tensor_parallel / rows};
@@ -109,7 +108,6 @@ class Meshes {
         for (JobSpec* grid : {&alone, &mesh}) {
           grid->resources.tensor_parallel = rows * columns;
           grid->resources.tensor_rows = rows;
-          if (rows > 1 && !on_devices_) grid->resources.device = "cpu";
         }
         if (Runs(alone)) AddContexts(mesh);
       }

@@ -129,8 +129,6 @@ std::vector<JobSpec> JobsOf(const JobSpec& job, const ClusterProfile& cluster, b
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
   if (HasTiers(job.resources)) return false;
   if (job.resources.device != "auto") return job.resources.device == "cuda";
-  // Attention to a part of the keys has no kernels there yet.
-  if (job.resources.context_parallel > 1 && job.resources.context_method == "ring") return false;
   return std::any_of(cluster.workers.begin(), cluster.workers.end(),
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }

@@ -29,8 +29,8 @@ struct SearchResult {
 /// So many options at the head of each list are in order.
 inline constexpr size_t kSorted = 32;
 
-/// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, has no
-/// ring attention, and some worker has them.
+/// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, and
+/// some worker has them.
 bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster);
 
 /// `cluster` with GPUs that lack the products of the job's precision out of use.

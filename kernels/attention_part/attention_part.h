@@ -24,7 +24,13 @@ struct AttendPartArgs {
   /// of both results weighs as much as its softmax denominator. Rows of other queries stay.
   TensorView out;
   TensorView log_sum_exp;  ///< [heads, tokens] f32, likewise; finite
+  /// On a CUDA device [AttendPartWorkspaceBytes] u8, aligned as device memory is; unused on a CPU.
+  TensorView workspace = {};
 };
+
+/// What AttendPart and AttendPartBackward need of it: less, the longer the blocks of as many tokens
+/// each are that both the queries and the keys of a sequence can be cut into.
+int64_t AttendPartWorkspaceBytes(const AttendPartArgs& args);
 
 struct AttendPartBackwardArgs {
   AttendPartArgs part;  ///< log_sum_exp: of all keys, an input. `out` is not read.

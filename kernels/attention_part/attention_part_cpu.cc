@@ -2,38 +2,13 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/argument_check.h"
 #include "kernels/attention/attention_items.h"
 #include "kernels/attention_part/attention_part.h"
+#include "kernels/attention_part/attention_part_check.h"
 #include "kernels/cpu/float_types.h"
 
 namespace weft::kernels::cpu {
 namespace {
-
-Status CheckInputs(const Stream& stream, const char* op, const AttendPartArgs& args) {
-  ArgumentCheck check(stream, op);
-  check.That(args.q.shape.rank == 2, "q is not a matrix")
-      .That(args.heads > 0 && args.kv_heads > 0 && args.heads % args.kv_heads == 0,
-            "heads is not a multiple of kv_heads");
-  if (!check.status().ok()) return check.status();
-  const int64_t tokens = args.q.shape[0], width = args.q.shape[1], head_dim = width / args.heads;
-  const DType dtype = args.q.dtype;
-  return check
-      .That(width % args.heads == 0 && head_dim % 8 == 0 && head_dim >= 8 && head_dim <= 256,
-            "q does not have heads * head_dim columns with head_dim a multiple of 8 up to 256")
-      .That(args.scale > 0 && std::isfinite(args.scale), "scale is not a positive number")
-      .That(args.length > 0 && tokens % args.length == 0, "length is not that of every sequence")
-      .That(0 <= args.query_begin && args.query_begin <= args.query_end &&
-                args.query_end <= args.length,
-            "queries are not a range within the length")
-      .That(0 <= args.key_begin && args.key_begin <= args.key_end && args.key_end <= args.length,
-            "keys are not a range within the length")
-      .Tensor("q", args.q, {tokens, width}, kFloatTypes)
-      .Tensor("k", args.k, {tokens, args.kv_heads * head_dim}, {dtype})
-      .Tensor("v", args.v, {tokens, args.kv_heads * head_dim}, {dtype})
-      .ContiguousTensor("log_sum_exp", args.log_sum_exp, {args.heads, tokens}, {DType::kF32})
-      .status();
-}
 
 // What one thread does: the queries of some heads of a sequence against keys of their key head,
 // both counted from the first row.
@@ -146,10 +121,6 @@ std::vector<PartItem> BackwardItems(const AttendPartArgs& args) {
   return items;
 }
 
-bool Empty(const AttendPartArgs& args) {
-  return args.query_begin == args.query_end || args.key_begin == args.key_end;
-}
-
 int64_t Aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
@@ -242,26 +213,15 @@ Status Backward(const AttendPartBackwardArgs& args) {
 }  // namespace
 
 Status AttendPart(const Stream& stream, const AttendPartArgs& args) {
-  WEFT_RETURN_IF_ERROR(CheckInputs(stream, "AttendPart", args));
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "AttendPart")
-                           .Tensor("out", args.out, args.q.shape, {DType::kF32})
-                           .status());
-  if (Empty(args)) return OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckAttendPart(stream, args));
+  if (SeesNothing(args)) return OkStatus();
   return WithFloatType(args.q.dtype, [&]<class T>() { return Forward<T>(args); });
 }
 
 Status AttendPartBackward(const Stream& stream, const AttendPartBackwardArgs& args) {
-  const AttendPartArgs& part = args.part;
-  WEFT_RETURN_IF_ERROR(CheckInputs(stream, "AttendPartBackward", part));
-  WEFT_RETURN_IF_ERROR(ArgumentCheck(stream, "AttendPartBackward")
-                           .Tensor("out", args.out, part.q.shape, {part.q.dtype})
-                           .Tensor("dout", args.dout, part.q.shape, {part.q.dtype})
-                           .Tensor("dq", args.dq, part.q.shape, {DType::kF32})
-                           .Tensor("dk", args.dk, part.k.shape, {DType::kF32})
-                           .Tensor("dv", args.dv, part.v.shape, {DType::kF32})
-                           .status());
-  if (Empty(part)) return OkStatus();
-  return WithFloatType(part.q.dtype, [&]<class T>() { return Backward<T>(args); });
+  WEFT_RETURN_IF_ERROR(CheckAttendPartBackward(stream, args));
+  if (SeesNothing(args.part)) return OkStatus();
+  return WithFloatType(args.part.q.dtype, [&]<class T>() { return Backward<T>(args); });
 }
 
 }  // namespace weft::kernels::cpu

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention_part/attention_part_problem.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/graph.h"
@@ -66,6 +67,20 @@ TEST_F(KernelsOnCuda, Affine) {
 }
 TEST_F(KernelsOnCuda, Attention) {
   EXPECT_EQ(Failures(AttentionCases()), "");
+}
+// On the plain kernels and on the tensor cores, of this device and of Hopper.
+TEST_F(KernelsOnCuda, AttentionPart) {
+  for (const int newest : {8, 9}) {
+    Open(newest);
+    const testing::ScopedTestDevice device(stream().device, true);
+    for (const DType dtype : kFloatTypes) {
+      if (newest > 8 && dtype == DType::kF32) continue;
+      SCOPED_TRACE(DTypeName(dtype));
+      testing::attention_part::ExpectTheWhole({.dtype = dtype, .owners = 3}, stream());
+      testing::attention_part::ExpectTheWhole(
+          {.dtype = dtype, .chunk = 37, .sequences = 1, .kv_heads = 4, .head_dim = 64}, stream());
+    }
+  }
 }
 TEST_F(KernelsOnCuda, AttentionOnHopper) {
   Open(9);

@@ -226,6 +226,28 @@ TEST_P(CollectiveCases, MessagesArriveInOrderAndRingsDoNotBlock) {
   });
 }
 
+// The sender may still be at something else that needs the receiver.
+TEST_P(CollectiveCases, MessagesMayBeAskedForBeforeTheirSenderComesWhereTheWayIsOpen) {
+  std::atomic<bool> asked{false};
+  GetParam().run(3, kTimeout, [&](TestRank& rank) {
+    const int own = rank.group.rank();
+    ASSERT_TRUE(rank.group.OpenWay(2, 0).ok());
+    if (own == 1) return;
+    const TensorView values =
+        own == 2 ? rank.Put(DType::kF32, {7}) : rank.NewTensor(DType::kF32, 1);
+    if (own == 0) {
+      const Work receiving = rank.group.Receive(rank.stream, values, 2);
+      asked = true;
+      ASSERT_TRUE(receiving.Wait(rank.stream).ok());
+      EXPECT_THAT(rank.Get(values), ElementsAre(7));
+      return;
+    }
+    while (!asked) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(rank.group.Send(rank.stream, values, 0).Wait(rank.stream).ok());
+    EXPECT_THAT(rank.Get(values), ElementsAre(7));
+  });
+}
+
 TEST_P(CollectiveCases, AllToAllTurnsRowsIntoColumns) {
   GetParam().run(3, kTimeout, [&](TestRank& rank) {
     const int own = rank.group.rank();

@@ -135,6 +135,12 @@ AttendPartArgs PartOf(const AttentionForwardArgs& own, int64_t rank, int64_t own
   return part;
 }
 
+// Of a part, on a device whose kernels want some.
+Result<Tensor> NewPartWorkspace(Context& context, const AttendPartArgs& part) {
+  if (context.stream.device.type == DeviceType::kCpu) return Tensor();
+  return NewWorkspace(context, DType::kU8, {kernels::AttendPartWorkspaceBytes(part)});
+}
+
 Status Check(const AttentionForwardArgs& own) {
   if (own.causal && own.window == 0 && own.length > 0 && own.length % 2 == 0) return OkStatus();
   return InvalidError(
@@ -163,6 +169,8 @@ Status RingAttentionForward(Context& context, const ContextParallel& ranks,
     if (step + 1 < ranks.degree()) keys.Pass();
     AttendPartArgs part = PartOf(own, ranks.rank(), ring.OwnerIn(step), keys);
     part.out = narrow ? wide.view() : own.out;
+    WEFT_ASSIGN_OR_RETURN(const Tensor workspace, NewPartWorkspace(context, part));
+    part.workspace = workspace;
     WEFT_RETURN_IF_ERROR(kernels::AttendPart(context.stream, part));
   }
   return narrow ? kernels::Cast(context.stream, {wide, own.out}) : OkStatus();
@@ -202,13 +210,16 @@ Status RingAttentionBackward(Context& context, const ContextParallel& ranks,
     WEFT_RETURN_IF_ERROR(keys.Turn());
     if (step + 1 < ranks.degree()) keys.Pass();
     WEFT_RETURN_IF_ERROR(Clear(context.stream, added));
-    WEFT_RETURN_IF_ERROR(kernels::AttendPartBackward(
-        context.stream, {.part = PartOf(forward, ranks.rank(), ring.OwnerIn(step), keys),
-                         .out = forward.out,
-                         .dout = own.dout,
-                         .dq = dq,
-                         .dk = added.Columns(0, kv_width),
-                         .dv = added.Columns(kv_width, kv_width)}));
+    AttendPartArgs part = PartOf(forward, ranks.rank(), ring.OwnerIn(step), keys);
+    WEFT_ASSIGN_OR_RETURN(const Tensor workspace, NewPartWorkspace(context, part));
+    part.workspace = workspace;
+    WEFT_RETURN_IF_ERROR(
+        kernels::AttendPartBackward(context.stream, {.part = part,
+                                                     .out = forward.out,
+                                                     .dout = own.dout,
+                                                     .dq = dq,
+                                                     .dk = added.Columns(0, kv_width),
+                                                     .dv = added.Columns(kv_width, kv_width)}));
     WEFT_RETURN_IF_ERROR(passage.Wait());
     WEFT_RETURN_IF_ERROR(kernels::AddScaled(context.stream, {.x = added, .y = coming}));
     std::swap(dkv, coming);

@@ -194,6 +194,14 @@ TEST_F(MeshesOnCuda, SequencesOfWhichTwoRanksHaveAllTokensOfSomeHeads) {
   Compare(Sharing(CaseOf(Llama(1), "bf16"), 2, "ulysses"), kBf16);
 }
 
+TEST_F(MeshesOnCuda, SequencesWhoseKeysGoRound) {
+  Compare(Sharing(CaseOf(Llama(2)), 4, "ring"));
+}
+
+TEST_F(MeshesOnCuda, SequencesWhoseKeysGoRoundTwoRanks) {
+  Compare(Sharing(CaseOf(Llama(1), "bf16"), 2, "ring"), kBf16);
+}
+
 TEST_F(MeshesOnCuda, RanksThatRarelyMeet) {
   MeshCase c = Replicated(CaseOf(Gpt2(1)), 2);
   c.job.train.local_steps = 2;
