@@ -77,10 +77,8 @@ TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
   for (const Change& change :
        {Change([](ResourceSpec& r) { r.tensor_parallel = 2, r.sequence_parallel = true; }),
         Change([](ResourceSpec& r) { r.tensor_parallel = 4, r.zero_stage = 1; }),
-        Change([](ResourceSpec& r) { r.tensor_parallel = 4, r.tensor_rows = 2, r.device = "cpu"; }),
-        Change([](ResourceSpec& r) {
-          r.tensor_parallel = 2, r.tensor_rows = 2, r.device = "cpu", r.zero_stage = 3;
-        }),
+        Change([](ResourceSpec& r) { r.tensor_parallel = 4, r.tensor_rows = 2; }),
+        Change([](ResourceSpec& r) { r.tensor_parallel = 2, r.tensor_rows = 2, r.zero_stage = 3; }),
         Change([](ResourceSpec& r) {
           r.pipeline_parallel = 2, r.pipeline_schedule = "interleaved", r.pipeline_chunks = 2;
         }),
@@ -107,7 +105,6 @@ TEST(MeshesOf, HasEveryJobThatMayRun) {
   ResourceSpec& r = job.resources;
   for (r.tensor_parallel = 1; r.tensor_parallel <= 6; ++r.tensor_parallel) {
     for (r.tensor_rows = 1; r.tensor_rows <= 6; ++r.tensor_rows) {
-      r.device = r.tensor_rows > 1 ? "cpu" : "auto";
       for (r.context_parallel = 1; r.context_parallel <= 6; ++r.context_parallel) {
         for (const char* method : {"ring", "ulysses"}) {
           r.context_method = method;

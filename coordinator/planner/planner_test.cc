@@ -928,8 +928,8 @@ TEST(PlanJob, WithoutGpusThatWorkItSaysWhatIsWrongWithEach) {
 TEST(PlanJob, StagesAndGridsOfGpusArePricedAsTheirs) {
   const ClusterProfile cluster{{GpuWorker("g", 8, 40 * kGiB)}};
   JobSpec job = Gpt2Job();
-  job.train.global_batch = 64;
-  job.resources.micro_batch = 4;
+  job.train.global_batch = 256;
+  job.resources.micro_batch = 16;
   job.resources.recompute = "none";
   const auto plan = [&](int64_t ranks) {
     job.resources.ranks = ranks;
@@ -949,7 +949,7 @@ TEST(PlanJob, StagesAndGridsOfGpusArePricedAsTheirs) {
   EXPECT_GT(staged.prediction.step_seconds, whole.prediction.step_seconds / 4);
   EXPECT_LT(staged.prediction.step_seconds, whole.prediction.step_seconds / 2);
   // What a step costs is paid once, and not in each of its passes.
-  EXPECT_LT(staged.prediction.time.overhead_seconds, 16 * whole.prediction.time.overhead_seconds);
+  EXPECT_LT(staged.prediction.time.overhead_seconds, 2 * whole.prediction.time.overhead_seconds);
 
   job.resources.pipeline_parallel = 1;
   job.model.heads = 8;
