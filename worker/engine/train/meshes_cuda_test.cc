@@ -202,6 +202,17 @@ TEST_F(MeshesOnCuda, SequencesWhoseKeysGoRoundTwoRanks) {
   Compare(Sharing(CaseOf(Llama(1), "bf16"), 2, "ring"), kBf16);
 }
 
+TEST_F(MeshesOnCuda, RanksThatShareExperts) {
+  ModelSpec model = Llama(1);
+  model.experts = 4;
+  model.experts_per_token = 2;
+  model.router_aux_loss = 0.05;
+  MeshCase c = CaseOf(model);
+  c.plan.mesh.expert = 2;
+  c.plan.accumulation_steps = c.job.train.global_batch / 2;
+  Compare(c);
+}
+
 TEST_F(MeshesOnCuda, RanksThatRarelyMeet) {
   MeshCase c = Replicated(CaseOf(Gpt2(1)), 2);
   c.job.train.local_steps = 2;
