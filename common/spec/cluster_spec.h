@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/time_calibration.h"
 
 namespace weft {
 
@@ -121,6 +122,7 @@ struct WorkerProfile {
   std::string cpu_model;
   std::string isa;
   int64_t cores = 1;
+  int64_t processors = 0;
   int64_t memory_bytes = 0;
   int64_t memory_limit_bytes = 0;
   std::vector<GemmRate> gemm;
@@ -128,6 +130,7 @@ struct WorkerProfile {
   double loopback_bytes_per_second = 0;
   double disk_write_bytes_per_second = 0;
   std::vector<DeviceSpec> devices;
+  TimeCalibration calibration;
 
   bool operator==(const WorkerProfile&) const = default;
 
@@ -142,6 +145,9 @@ struct WorkerProfile {
     visit(Field("isa", "Widest instruction set in use: baseline, avx2, avx512, avx512_bf16, amx."),
           self.isa);
     visit(Field("cores", "Cores offered to ranks.").Range(1, 65536), self.cores);
+    visit(Field("processors", "Of the machine, where more cores are offered; 0: one a core.")
+              .Range(0, 65536),
+          self.processors);
     visit(Field("memory_bytes", "Physical memory.").Unit("bytes"), self.memory_bytes);
     visit(Field("memory_limit_bytes", "Memory offered to ranks, all together.").Unit("bytes"),
           self.memory_limit_bytes);
@@ -155,6 +161,8 @@ struct WorkerProfile {
         Field("disk_write_bytes_per_second", "Synced writes to the run directory.").Unit("bytes/s"),
         self.disk_write_bytes_per_second);
     visit(Field("devices", "Its GPUs, in the order of the driver."), self.devices);
+    visit(Field("calibration", "What runs have taught of its kind; the coordinator fills it in."),
+          self.calibration);
   }
 };
 

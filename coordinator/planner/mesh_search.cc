@@ -297,7 +297,18 @@ bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
   }
   const RematCosts costs = CostsOfRemat(option);
   if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
-  option.time = SlowestRank(option, inputs);
+  option.time = SlowestRank(option, inputs, workers_.Placements(option));
+  return true;
+}
+
+bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option) {
+  if (!Prepare(option)) return false;
+  MemoryInputs inputs = memory_;
+  SetOption(option, inputs);
+  inputs.recomputed_blocks = option.recomputed_blocks;
+  inputs.attention_blocks = option.attention_blocks;
+  inputs.remat = option.schedule;
+  option.time = SlowestRank(option, inputs, placements);
   return true;
 }
 
@@ -378,7 +389,9 @@ std::string MeshSearch::MemoryReason(const Option& option) const {
   return text + "; largest part: " + std::string(largest.name) + ", " + HumanBytes(largest.bytes);
 }
 
-TimeBreakdown MeshSearch::SlowestRank(const Option& option, const MemoryInputs& memory) const {
+TimeBreakdown MeshSearch::SlowestRank(
+    const Option& option, const MemoryInputs& memory,
+    const std::vector<std::pair<size_t, int64_t>>& placements) const {
   StepInputs inputs = step_;
   SetOption(option, inputs);
   if (inputs.offloads_optimizer) inputs.uploaded_weight_bytes = UploadedWeightBytes(memory);
@@ -391,7 +404,7 @@ TimeBreakdown MeshSearch::SlowestRank(const Option& option, const MemoryInputs& 
     inputs.block = BlockBytesOf(memory);
   }
   TimeBreakdown slowest;
-  for (const auto& [kind, count] : workers_.Placements(option)) {
+  for (const auto& [kind, count] : placements) {
     const RateModel& rates = workers_.rates()[kind];
     inputs.ranks_on_worker = count;
     const TimeBreakdown time =
@@ -411,9 +424,11 @@ TimeBreakdown MeshSearch::SlowestRank(const Option& option, const MemoryInputs& 
 }
 
 RematCosts MeshSearch::CostsOfRemat(const Option& option) const {
-  const double bandwidth = workers_.rates().front().MemoryBytesPerSecond(option.threads, 1);
-  return {SecondsOfBlock(Pass(0, option), step_.shape, bandwidth),
-          1 / TierLink(step_.host_link_bytes_per_second, bandwidth)};
+  const RateModel& rates = workers_.rates().front();
+  const double copying = rates.MemoryBytesPerSecond(option.threads, 1);
+  const TimeCalibration& calibration = rates.calibration();
+  return {SecondsOfBlock(Pass(0, option), step_.shape, copying * calibration.memory_share),
+          1 / TierLink(step_.host_link_bytes_per_second, copying, calibration)};
 }
 
 ModelShape ShapeOfRank(const JobSpec& job) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/model/memory_model.h"
@@ -43,6 +44,10 @@ class MeshSearch {
   /// without a time; false.
   bool Judge(const Candidate& candidate, Option& option) const;
 
+  /// Fills in the time of an option that says what it recomputes, with so many ranks on workers of
+  /// these kinds; false where the pipeline has no such schedule. Not for several threads at once.
+  bool Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option);
+
   /// Why the workers have no memory for such an option.
   std::string MemoryReason(const Option& option) const;
 
@@ -64,7 +69,8 @@ class MeshSearch {
 
   /// `inputs` are some option's.
   double LeastSeconds(const Option& option, StepInputs& inputs) const;
-  TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory) const;
+  TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
+                            const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetOption(const Option& option, MemoryInputs& inputs) const;
   void SetOption(const Option& option, StepInputs& inputs) const;
   MemoryBreakdown Memory(const MemoryInputs& inputs) const;

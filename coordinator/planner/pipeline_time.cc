@@ -28,7 +28,8 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   const PipelineSchedule& schedule = pipeline.schedule;
   const auto passes = static_cast<double>(inputs.accumulation_steps);
   // Of a step, whatever passes it has.
-  const double once = rates.device() != nullptr ? rates.device()->stack().step_seconds : 0;
+  const double once = rates.device() != nullptr ? rates.device()->stack().step_seconds
+                                                : rates.calibration().step_seconds;
   PipelineCosts costs;
   std::vector<TimeBreakdown> ranks(static_cast<size_t>(schedule.ranks));
   int64_t first = 0;
@@ -55,7 +56,8 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   }
   const double bytes = static_cast<double>(inputs.tokens * inputs.shape.spec.width *
                                            ElementBytes(inputs.precision->activations));
-  costs.hop = MessageSeconds(rates) + bytes / rates.LinkBytesPerSecond(pipeline.within_worker);
+  const Wire wire = WireOf(inputs, rates, pipeline.within_worker);
+  costs.hop = wire.message_seconds + bytes / wire.bytes_per_second;
   Result<PipelineTimeline> timeline = SimulatePipeline(schedule, costs);
   WEFT_CHECK(timeline.ok(), timeline.status().message());
   TimeBreakdown slowest;

@@ -9,14 +9,14 @@ namespace {
 
 // A rate grows with the threads to this power.
 constexpr double kThreadScaling = 0.9;
-// Share of the product rate that attention reaches: heads are narrow, and the softmax between its
-// two products is vector code.
-constexpr double kAttentionEfficiency = 0.3;
 // What one core can draw from memory however idle the others are.
 constexpr double kBytesPerSecondPerCore = 16e9;
 constexpr double kDefaultCopyBytesPerSecond = 10e9;
 constexpr double kDefaultLinkBytesPerSecond = 1.5e9;
 constexpr double kDefaultFileBytesPerSecond = 1e9;
+// Operations up to which a product is small, and from which on it is large.
+constexpr int64_t kSmallProduct = int64_t{1} << 20;
+constexpr int64_t kLargeProduct = int64_t{1} << 32;
 
 /// FLOP/s of one core on large products where nothing was measured.
 double DefaultCoreRate(std::string_view isa, DType products) {
@@ -51,6 +51,17 @@ int64_t NearestThreads(const std::vector<GemmRate>& measured, std::string_view p
   return below > 0 ? below : above;
 }
 
+/// Of the measured rate, what a product reaches in training.
+double ProductShare(const TimeCalibration& calibration, DType products, int64_t m, int64_t n,
+                    int64_t k) {
+  const double size = 1 + Log2(m) + Log2(n) + Log2(k);
+  const double large = std::clamp(
+      (size - Log2(kSmallProduct)) / (Log2(kLargeProduct) - Log2(kSmallProduct)), 0.0, 1.0);
+  const double share =
+      std::pow(calibration.small_products, 1 - large) * std::pow(calibration.large_products, large);
+  return products == DType::kF32 ? share : share * calibration.half_products;
+}
+
 }  // namespace
 
 RateModel::RateModel(const WorkerProfile& worker, DType products, bool on_devices)
@@ -77,19 +88,23 @@ double RateModel::GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t th
                inner = static_cast<double>(k);
     return 2 * rows * columns * inner / model_->ProductSeconds(precision, rows, columns, inner);
   }
+  double factor = ProductShare(calibration(), products_, m, n, k);
+  const int64_t processors = worker_.processors > 0 ? worker_.processors : worker_.cores;
+  const auto running = [&](int64_t asked) {
+    return static_cast<double>(std::min(asked, processors));
+  };
   // A type that was not measured is as fast as f32 times what the instruction set says.
-  double factor = 1;
   int64_t measured = NearestThreads(worker_.gemm, precision, threads);
   if (measured == 0 && products_ != DType::kF32) {
     precision = GemmRateName(DType::kF32);
     measured = NearestThreads(worker_.gemm, precision, threads);
-    factor = DefaultCoreRate(worker_.isa, products_) / DefaultCoreRate(worker_.isa, DType::kF32);
+    factor *= DefaultCoreRate(worker_.isa, products_) / DefaultCoreRate(worker_.isa, DType::kF32);
   }
   if (measured == 0) {
     const auto thinnest = static_cast<double>(std::min({m, n, k}));
     const double half = 48;  // so thin, half the rate is reached
-    return DefaultCoreRate(worker_.isa, products_) * thinnest / (thinnest + half) *
-           std::pow(static_cast<double>(threads), kThreadScaling);
+    return factor * DefaultCoreRate(worker_.isa, products_) * thinnest / (thinnest + half) *
+           std::pow(running(threads), kThreadScaling);
   }
   double weights = 0, logs = 0;
   for (const GemmRate& rate : worker_.gemm) {
@@ -102,14 +117,23 @@ double RateModel::GemmFlopsPerSecond(int64_t m, int64_t n, int64_t k, int64_t th
     weights += weight;
     logs += weight * std::log(rate.flops_per_second);
   }
-  const double scaling =
-      std::pow(static_cast<double>(threads) / static_cast<double>(measured), kThreadScaling);
+  const double scaling = std::pow(running(threads) / running(measured), kThreadScaling);
   return factor * std::exp(logs / weights) * scaling;
 }
 
 double RateModel::AttentionFlopsPerSecond(int64_t threads) const {
   if (model_) return model_->AttentionFlopsPerSecond(GemmRateName(products_));
-  return kAttentionEfficiency * GemmFlopsPerSecond(512, 512, 512, threads);
+  return calibration().attention_share * GemmFlopsPerSecond(512, 512, 512, threads);
+}
+
+double RateModel::RanksPerProcessor(int64_t threads, int64_t ranks) const {
+  if (worker_.processors == 0) return 1;
+  return std::max(1.0, static_cast<double>(ranks * std::min(threads, worker_.processors)) /
+                           static_cast<double>(worker_.processors));
+}
+
+double RateModel::Slowdown(int64_t threads, int64_t ranks) const {
+  return RanksPerProcessor(threads, ranks) / (ranks > 1 ? calibration().beside_share : 1);
 }
 
 double RateModel::MemoryBytesPerSecond(int64_t threads, int64_t ranks) const {
@@ -135,8 +159,9 @@ double RateModel::LinkBytesPerSecond(bool within_worker) const {
     }
     return slowest > 0 ? slowest : kDefaultPeerBytesPerSecond;
   }
-  return worker_.loopback_bytes_per_second > 0 ? worker_.loopback_bytes_per_second
-                                               : kDefaultLinkBytesPerSecond;
+  const double measured = worker_.loopback_bytes_per_second > 0 ? worker_.loopback_bytes_per_second
+                                                                : kDefaultLinkBytesPerSecond;
+  return device_ != nullptr ? measured : measured * calibration().link_share;
 }
 
 }  // namespace weft::planner

@@ -8,11 +8,13 @@
 #include "common/model/memory_model.h"
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
+#include "common/spec/time_calibration.h"
 #include "coordinator/planner/device_model.h"
 
 namespace weft::planner {
 
-/// Rates of a worker, from its measurements where it made some.
+/// Rates of a worker, from its measurements where it made some, and from what its calibration says
+/// that training reaches of them. A GPU's are those of DeviceModel.
 class RateModel {
  public:
   /// Rates of products with operands of type `products`, on the processor or on the first of the
@@ -29,6 +31,12 @@ class RateModel {
   /// FLOP/s of flash attention, whose products are small.
   double AttentionFlopsPerSecond(int64_t threads) const;
 
+  /// How many ranks of so many threads take turns on each processor of the worker; at least 1.
+  double RanksPerProcessor(int64_t threads, int64_t ranks) const;
+
+  /// So many times longer products take where so many ranks compute on the worker.
+  double Slowdown(int64_t threads, int64_t ranks) const;
+
   /// Bytes per second, read plus write, that one of `ranks` ranks on the worker gets. A GPU is not
   /// shared.
   double MemoryBytesPerSecond(int64_t threads, int64_t ranks) const;
@@ -42,6 +50,12 @@ class RateModel {
   /// Of a file that each of `ranks` ranks on the worker reads and writes: what its disk was
   /// measured to write.
   double FileBytesPerSecond(int64_t ranks) const;
+
+  /// What else is assumed of the worker's processor; of its GPUs nothing, neither their steps.
+  const TimeCalibration& calibration() const {
+    static constexpr TimeCalibration kNone;
+    return device_ != nullptr ? kNone : worker_.calibration;
+  }
 
   /// Of the GPU, or null on the processor.
   const DeviceModel* device() const { return model_ ? &*model_ : nullptr; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -92,6 +93,20 @@ Pool PoolOf(const JobSpec& job, const ClusterProfile& cluster, bool on_devices) 
   pool.workers = std::make_unique<WorkerGroups>(pool.cluster != nullptr ? *pool.cluster : cluster,
                                                 precision, on_devices);
   return pool;
+}
+
+/// What runs have taught of the first kind of machine of which they have.
+std::string CalibrationText(const WorkerGroups& workers) {
+  for (const RateModel& rates : workers.rates()) {
+    const TimeCalibration& calibration = rates.calibration();
+    if (calibration.runs == 0) continue;
+    char text[96];
+    std::snprintf(text, sizeof(text),
+                  "measured rates calibrated by %lld runs (median error %.1f %%)",
+                  static_cast<long long>(calibration.runs), 100 * calibration.error_ratio);
+    return text;
+  }
+  return "";
 }
 
 }  // namespace
@@ -214,6 +229,8 @@ std::vector<SearchResult> Search(const std::vector<JobSpec>& jobs, const Cluster
     result.kinds = workers.kinds();
     if (const DeviceModel* device = workers.rates().front().device()) {
       result.times_from = device->Source();
+    } else {
+      result.times_from = CalibrationText(workers);
     }
   }
   return results;

@@ -23,7 +23,7 @@ struct SearchResult {
   int64_t considered = 0;
   int64_t fit = 0;         ///< Of them; where several jobs are searched, of those that are judged.
   int64_t too_slow = 0;    ///< Of them, not judged: no step of theirs is among the kSorted fastest.
-  std::string times_from;  ///< On GPUs: where their rates come from.
+  std::string times_from;  ///< Where rates come from; empty: measured.
 };
 
 /// So many options at the head of each list are in order.

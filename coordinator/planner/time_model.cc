@@ -9,15 +9,13 @@
 namespace weft::planner {
 namespace {
 
-// Entering and leaving a parallel loop, checks, allocation; each thread adds to the barrier.
-constexpr double kSecondsPerOperation = 4e-6;
+// Of entering and leaving a parallel loop, checks, allocation, what each thread adds at the
+// barrier.
 constexpr double kSecondsPerOperationAndThread = 0.3e-6;
 constexpr double kOperationsPerBlock = 26;         // forward and backward
 constexpr double kForwardOperationsPerBlock = 10;  // of them
 constexpr double kAttentionOperations = 2;         // of these, inside of attention
 constexpr double kOperationsPerPass = 40;          // embedding, classifier, loading the batch
-// One message between two ranks.
-constexpr double kSecondsPerMessage = 60e-6;
 // Share of the backward pass that can hide a collective: on a CPU it takes cores from compute.
 constexpr double kOverlap = 0.5;
 
@@ -27,9 +25,10 @@ double D(int64_t value) {
 
 /// Of a reduce-scatter or an all-gather of `bytes` over `ranks`, in so many collectives: half of
 /// what all-reduces take.
-double ScatterSeconds(int64_t ranks, double bytes, double collectives, double link) {
+double ScatterSeconds(int64_t ranks, double bytes, double collectives, const Wire& wire) {
   const double others = D(ranks - 1);
-  return others / D(ranks) * bytes / link + collectives * others * kSecondsPerMessage;
+  return others / D(ranks) * bytes / wire.bytes_per_second +
+         collectives * others * wire.message_seconds;
 }
 
 /// Of the blocks, those whose products a GPU computes on FP8 codes.
@@ -76,9 +75,10 @@ double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const Ti
 double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t element = ElementBytes(inputs.precision->activations);
-  const double link = rates.LinkBytesPerSecond(inputs.context.ranks <= inputs.ranks_on_worker);
+  const Wire wire = WireOf(inputs, rates, inputs.context.ranks <= inputs.ranks_on_worker);
   const auto exposed = [&](const ContextTraffic& traffic, double products) {
-    const double seconds = D(traffic.sent) / link + D(traffic.messages) * MessageSeconds(rates);
+    const double seconds =
+        D(traffic.sent) / wire.bytes_per_second + D(traffic.messages) * wire.message_seconds;
     if (inputs.context.ulysses) return seconds;
     const double hidden = kOverlap * products * pass.attention_product_seconds;
     return std::max(seconds - hidden, seconds / D(traffic.messages));
@@ -108,11 +108,12 @@ double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
            forward * seconds(4 * D(model.experts));
   }
   const double bytes = others / D(ranks) * rows;
-  const double link = rates.LinkBytesPerSecond(ranks <= inputs.ranks_on_worker);
+  const Wire wire = WireOf(inputs, rates, ranks <= inputs.ranks_on_worker);
   // A message for each expert of another rank.
   const double messages = others * D(model.experts / ranks);
-  return 2 * (forward + D(model.layers)) * (bytes / link + messages * kSecondsPerMessage) +
-         forward * others * kSecondsPerMessage;
+  return 2 * (forward + D(model.layers)) *
+             (bytes / wire.bytes_per_second + messages * wire.message_seconds) +
+         forward * others * wire.message_seconds;
 }
 
 /// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
@@ -136,6 +137,17 @@ double BytesOfCodes(const ModelShape& shape, int64_t element, int64_t bits) {
   }
   // 128 values share two f32 numbers.
   return D(values) * (D(element) + D(bits) / 8 + 8.0 / 128);
+}
+
+/// The pass where its products take so many times longer.
+PassCost SlowedBy(PassCost pass, double times) {
+  pass.gemm_seconds *= times;
+  pass.backward_gemm_seconds *= times;
+  pass.block_forward_gemm_seconds *= times;
+  pass.attention_forward_gemm_seconds *= times;
+  pass.attention_product_seconds *= times;
+  pass.factor_gemm_seconds *= times;
+  return pass;
 }
 
 }  // namespace
@@ -238,12 +250,18 @@ BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, doubl
           backward - forward_memory};
 }
 
-double TierLink(int64_t host_link_bytes_per_second, double bandwidth) {
-  return host_link_bytes_per_second > 0 ? D(host_link_bytes_per_second) : bandwidth / 2;
+double TierLink(int64_t host_link_bytes_per_second, double bandwidth,
+                const TimeCalibration& calibration) {
+  return host_link_bytes_per_second > 0 ? D(host_link_bytes_per_second)
+                                        : bandwidth * calibration.host_link_share;
 }
 
-double MessageSeconds(const RateModel& rates) {
-  return rates.device() != nullptr ? rates.device()->stack().latency_seconds : kSecondsPerMessage;
+Wire WireOf(const StepInputs& inputs, const RateModel& rates, bool within_worker) {
+  const double link = rates.LinkBytesPerSecond(within_worker);
+  if (rates.device() != nullptr) return {link, rates.device()->stack().latency_seconds};
+  // Processors copy what is sent.
+  const double turns = rates.RanksPerProcessor(inputs.threads, inputs.ranks_on_worker);
+  return {link / turns, rates.calibration().message_seconds * turns};
 }
 
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
@@ -276,9 +294,9 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
              all_reduces(traffic.gathers, traffic.gathered) / 2;
     }
     const double others = D(ranks - 1);
-    return others / D(ranks) * D(2 * traffic.summed + traffic.gathered) /
-               rates.LinkBytesPerSecond(span <= inputs.ranks_on_worker) +
-           others * D(2 * traffic.sums + traffic.gathers) * kSecondsPerMessage;
+    const Wire wire = WireOf(inputs, rates, span <= inputs.ranks_on_worker);
+    return others / D(ranks) * D(2 * traffic.summed + traffic.gathered) / wire.bytes_per_second +
+           others * D(2 * traffic.sums + traffic.gathers) * wire.message_seconds;
   };
   // The ranks of a row are successive ones.
   return seconds(TrafficOfRow(pass), shape.TensorColumns(), shape.TensorColumns()) +
@@ -292,22 +310,26 @@ double OuterStepBytes(const StepInputs& inputs) {
   return D(inputs.shape.trained) * ((stored + 4) + 3 * 4 + 5 * 4 + (4 + stored));
 }
 
-TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
+TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const RateModel& rates) {
   if (rates.device() != nullptr) {
     TimeBreakdown time =
-        PredictDeviceStep(inputs, pass, *rates.device(), rates.LinkBytesPerSecond(false));
+        PredictDeviceStep(inputs, alone, *rates.device(), rates.LinkBytesPerSecond(false));
     double exposed = TensorSeconds(inputs, rates);
-    if (inputs.context.ranks > 1) exposed += ContextSeconds(inputs, pass, rates);
+    if (inputs.context.ranks > 1) exposed += ContextSeconds(inputs, alone, rates);
     if (inputs.shape.expert_ranks > 1) exposed += ExpertSeconds(inputs, rates);
     time.exposed_communication_seconds += D(inputs.accumulation_steps) * exposed;
     return time;
   }
+  const TimeCalibration& calibration = rates.calibration();
   const double passes = D(inputs.accumulation_steps);
-  const double bandwidth = rates.MemoryBytesPerSecond(inputs.threads, inputs.ranks_on_worker);
+  const double copying = rates.MemoryBytesPerSecond(inputs.threads, inputs.ranks_on_worker);
+  const double bandwidth = copying * calibration.memory_share;
+  const PassCost pass = SlowedBy(alone, rates.Slowdown(inputs.threads, inputs.ranks_on_worker));
   const double trained = D(inputs.shape.trained);
   const double matrices = D(inputs.shape.packed);
   const double per_operation =
-      kSecondsPerOperation + kSecondsPerOperationAndThread * D(inputs.threads);
+      (calibration.operation_seconds + kSecondsPerOperationAndThread * D(inputs.threads)) *
+      rates.RanksPerProcessor(inputs.threads, inputs.ranks_on_worker);
 
   TimeBreakdown time;
   time.gemm_seconds = passes * pass.gemm_seconds;
@@ -325,9 +347,10 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                     kForwardOperationsPerBlock * per_operation) +
       passes * D(inputs.recomputed_attentions) *
           (pass.attention_forward_gemm_seconds + kAttentionOperations * per_operation);
-  time.overhead_seconds = passes *
-                          (D(inputs.shape.spec.layers) * kOperationsPerBlock + kOperationsPerPass) *
-                          per_operation;
+  time.overhead_seconds =
+      passes * (D(inputs.shape.spec.layers) * kOperationsPerBlock + kOperationsPerPass) *
+          per_operation +
+      calibration.step_seconds;
   // AdamW reads gradient and moments, writes the moments and updates the parameter; the norm reads
   // the gradients; packing reads each matrix and writes its copy.
   const double stored = D(ElementBytes(inputs.precision->matrices));
@@ -342,7 +365,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   const double optimizer_bytes = D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
                                  (inputs.SharesParameters() ? 0 : packing) +
                                  mixed * (4 * 4 + stored);
-  time.optimizer_seconds = optimizer_bytes / bandwidth + pass.factor_gemm_seconds;
+  const double updating = copying * calibration.update_share;
+  time.optimizer_seconds = optimizer_bytes / updating + pass.factor_gemm_seconds;
   if (inputs.file_bytes > 0) {
     // Tiles are read and written beside the update of others.
     time.optimizer_seconds = std::max(
@@ -350,7 +374,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                                            inputs.ranks_on_worker, 1)));
   }
 
-  const double link = TierLink(inputs.host_link_bytes_per_second, bandwidth);
+  const double link = TierLink(inputs.host_link_bytes_per_second, copying, calibration);
   if (inputs.offloads_optimizer) {
     // Gradients go down beside the backward pass, and sums of earlier passes come up before they
     // are added to; weights go up beside the update and the first forward pass after it.
@@ -363,10 +387,11 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
   time.exposed_communication_seconds +=
       passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
   const int64_t on_worker = inputs.ranks_on_worker / inputs.shape.tensor;
-  const double wire = rates.LinkBytesPerSecond(inputs.ranks <= on_worker);
-  const double group_wire = rates.LinkBytesPerSecond(
-      inputs.Groups() == 1 ? inputs.ranks <= on_worker
-                           : on_worker > 0 && on_worker % inputs.sharers == 0);
+  const Wire wire = WireOf(inputs, rates, inputs.ranks <= on_worker);
+  const Wire group_wire =
+      WireOf(inputs, rates,
+             inputs.Groups() == 1 ? inputs.ranks <= on_worker
+                                  : on_worker > 0 && on_worker % inputs.sharers == 0);
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
     const auto seconds = [&](int64_t payload, int64_t collectives) {
@@ -396,7 +421,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const 
                                            std::max(1.0, bytes / D(inputs.bucket_bytes)), wire);
     const double weights = D(inputs.uploaded_weight_bytes) / link;
     time.exposed_communication_seconds += (sums + weights) / D(inputs.local_steps);
-    time.optimizer_seconds += OuterStepBytes(inputs) / bandwidth / D(inputs.local_steps);
+    time.optimizer_seconds += OuterStepBytes(inputs) / updating / D(inputs.local_steps);
   } else if (inputs.ranks > 1) {
     // Those of experts that ranks share are reduced among fewer ranks.
     const bool shares_experts = inputs.shape.expert_ranks > 1;

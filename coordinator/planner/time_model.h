@@ -74,9 +74,17 @@ struct StepInputs {
 /// Of a block of that pass, where memory gives so many bytes a second.
 BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, double bandwidth);
 
-/// Bytes a second each way between the tiers of a rank: what the job says, or half of what memory
-/// gives, which reads and writes each.
-double TierLink(int64_t host_link_bytes_per_second, double bandwidth);
+/// Bytes a second each way between the tiers of a rank: what the job says, or a share of what
+/// memory gives: half of it, which reads and writes each, where no run has told more.
+double TierLink(int64_t host_link_bytes_per_second, double bandwidth,
+                const TimeCalibration& calibration);
+
+/// How fast a rank tells others something, on its worker or beyond it.
+struct Wire {
+  double bytes_per_second = 0;
+  double message_seconds = 0;
+};
+Wire WireOf(const StepInputs& inputs, const RateModel& rates, bool within_worker);
 
 /// Of a pass, with ranks that share matrices: each layer sums the residual stream twice forward and
 /// twice backward, and twice more when it is recomputed; embedding and classifier once. Nothing
@@ -85,9 +93,6 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates);
 
 /// Bytes that the outer step of ranks with local_steps reads and writes, beside what they exchange.
 double OuterStepBytes(const StepInputs& inputs);
-
-/// Of a message between two ranks, without its bytes.
-double MessageSeconds(const RateModel& rates);
 
 /// Where the time of one optimizer step goes on this worker.
 TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& pass, const RateModel& rates);

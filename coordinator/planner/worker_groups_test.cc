@@ -23,6 +23,8 @@ class ChangeField {
       member = !member;
     } else if constexpr (kIsVector<T>) {
       member.emplace_back();
+    } else if constexpr (std::is_same_v<T, TimeCalibration>) {
+      member.link_share /= 2;
     } else {
       member += 1;
     }

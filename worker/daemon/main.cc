@@ -76,12 +76,14 @@ Result<std::string> FindRunRoot(const std::string& chosen) {
 Result<WorkerProfile> Profile(const Options& options, const DataDir& data,
                               const std::string& run_root) {
   Machine machine = ReadMachine();
+  const int64_t processors = machine.cores;
   if (options.cores > 0) machine.cores = options.cores;
   WEFT_ASSIGN_OR_RETURN(
       WorkerProfile profile,
       MeasuredProfile(machine, data.ProfilePath(), run_root.empty() ? data.path() : run_root,
                       options.reprobe));
   profile.worker_id = data.worker_id();
+  profile.processors = processors < profile.cores ? processors : 0;
   profile.memory_limit_bytes =
       options.memory_limit_bytes > 0
           ? static_cast<int64_t>(options.memory_limit_bytes)

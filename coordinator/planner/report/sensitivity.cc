@@ -28,7 +28,9 @@ class ExplicitRates {
       : plan_(plan), products_(products), on_devices_(on_devices) {}
 
   WorkerProfile Of(WorkerProfile worker) const {
-    const WorkerProfile measured = worker;
+    WorkerProfile measured = worker;
+    // It stays, and counts for what is written down.
+    measured.calibration = {};
     const RateModel rates(measured, products_, on_devices_);
     worker.loopback_bytes_per_second = rates.LinkBytesPerSecond(false);
     if (on_devices_) {
