@@ -1,0 +1,130 @@
+#include "coordinator/planner/calibration/timed_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "common/model/pipeline_shape.h"
+#include "common/model/precision.h"
+#include "common/model/remat_schedule.h"
+#include "coordinator/planner/mesh_search.h"
+#include "coordinator/planner/plan_text.h"
+#include "coordinator/planner/report/devices.h"
+#include "coordinator/planner/worker_groups.h"
+
+namespace weft::planner {
+namespace {
+
+/// The option of the search that a plan was made of.
+Option OptionOf(const Plan& plan, int64_t layers) {
+  Option option;
+  option.ranks = RankCount(plan.mesh);
+  option.tensor = plan.mesh.tensor;
+  option.pipeline = plan.mesh.pipeline;
+  option.context = plan.mesh.context;
+  option.experts = plan.mesh.expert;
+  option.threads = plan.threads_per_rank;
+  option.micro_batch = plan.micro_batch;
+  option.accumulation_steps = plan.accumulation_steps;
+  if (plan.recompute_schedule.empty()) {
+    option.recomputed_blocks = BlocksWith(plan, "recompute");
+    option.attention_blocks = BlocksWith(plan, "attention");
+  } else {
+    option.schedule = ParseRemat(plan.recompute_schedule, layers).value();
+    option.recomputed_blocks = ReplayedBlocks(option.schedule);
+  }
+  return option;
+}
+
+Status CheckPlan(const JobSpec& planned, const Plan& plan, const ClusterProfile& cluster) {
+  const Mesh& mesh = plan.mesh;
+  if (mesh.data < 1 || mesh.tensor < 1 || mesh.pipeline < 1 || mesh.context < 1 ||
+      mesh.expert < 1 || plan.micro_batch < 1 || plan.accumulation_steps < 1 ||
+      plan.threads_per_rank < 1) {
+    return InvalidError("its plan has a size below 1");
+  }
+  WEFT_RETURN_IF_ERROR(ValidateJob(planned));
+  WEFT_RETURN_IF_ERROR(CutModel(planned).status());
+  if (!plan.recompute_schedule.empty()) {
+    WEFT_RETURN_IF_ERROR(ParseRemat(plan.recompute_schedule, planned.model.layers).status());
+  }
+  if (mesh.data * mesh.expert * plan.micro_batch * plan.accumulation_steps !=
+      planned.train.global_batch) {
+    return InvalidError("its plan makes steps of another batch");
+  }
+  if (std::ssize(plan.rank_workers) != RankCount(mesh)) {
+    return InvalidError("its plan does not say where its ranks ran");
+  }
+  for (const std::string& id : plan.rank_workers) {
+    if (std::none_of(cluster.workers.begin(), cluster.workers.end(),
+                     [&](const WorkerProfile& worker) { return worker.worker_id == id; })) {
+      return InvalidError("nothing is known of the worker " + id + " that it ran on");
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string MachineKind(const WorkerProfile& machine) {
+  const std::string& model = machine.cpu_model;
+  return (model.empty() ? "unknown processor" : model) + " (" + machine.isa + ")";
+}
+
+std::string WhyLeftOut(const TimedRun& run) {
+  if (!std::isfinite(run.step_seconds) || run.step_seconds <= 0) return "no step was timed";
+  if (run.timed_steps < kLeastTimedSteps) {
+    return "only " + std::to_string(run.timed_steps) + " of at least " +
+           std::to_string(kLeastTimedSteps) + " steps were timed";
+  }
+  if (run.plan.device != "cpu") return "it ran on GPUs, of which nothing is fitted";
+  if (run.job.train.local_steps > 1) return "its steps are of different lengths: local steps";
+  if (run.job.train.batch_warmup_steps > 0) {
+    return "its steps are of different lengths: batch warm-up";
+  }
+  const ModelSpec& model = run.job.model;
+  if (model.family != "vit" && model.vocab_size == 0 && !run.job.data.tokenizer.path.empty()) {
+    return "its vocabulary is that of a tokenizer file, which the planner did not see; hint: "
+           "model.vocab_size says it";
+  }
+  std::set<std::string> kinds;
+  for (const WorkerProfile& machine : run.machines) kinds.insert(MachineKind(machine));
+  if (kinds.size() > 1) return "it ran on machines of several kinds";
+  const Result<RunForecast> forecast = RunForecast::Of(run);
+  return forecast.ok() ? "" : forecast.status().message();
+}
+
+Result<RunForecast> RunForecast::Of(const TimedRun& run) {
+  RunForecast forecast;
+  forecast.planned_ = JobAsPlanned(run.job, run.plan);
+  forecast.plan_ = run.plan;
+  forecast.cluster_.workers = run.machines;
+  WEFT_RETURN_IF_ERROR(CheckPlan(forecast.planned_, run.plan, forecast.cluster_));
+  const double seconds = StepSeconds(forecast.Step({}));
+  if (!std::isfinite(seconds) || seconds <= 0) {
+    return InvalidError("no time is predicted for its plan");
+  }
+  return forecast;
+}
+
+TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
+  ClusterProfile cluster = cluster_;
+  for (WorkerProfile& worker : cluster.workers) worker.calibration = calibration;
+  const WorkerGroups groups(cluster, PrecisionOf(planned_.train.precision), false);
+  std::map<std::string, int64_t> ranks_on;
+  for (const std::string& id : plan_.rank_workers) ++ranks_on[id];
+  std::vector<std::pair<size_t, int64_t>> placements;
+  Option option = OptionOf(plan_, planned_.model.layers);
+  for (size_t w = 0; w < groups.workers().size(); ++w) {
+    const auto found = ranks_on.find(groups.workers()[w]->worker_id);
+    if (found == ranks_on.end()) continue;
+    placements.emplace_back(groups.kinds()[w], found->second);
+    option.ranks_per_worker = std::max(option.ranks_per_worker, found->second);
+  }
+  MeshSearch search(planned_, groups);
+  return search.Time(placements, option) ? option.time : TimeBreakdown{};
+}
+
+}  // namespace weft::planner
