@@ -165,6 +165,17 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
   return Finish(reactor, "ExplainPlan", explanation.status());
 }
 
+grpc::ServerUnaryReactor* CoordinatorApi::CalibratePlans(grpc::CallbackServerContext* context,
+                                                         const v1::CalibratePlansRequest* request,
+                                                         v1::CalibratePlansResponse* response) {
+  const Result<planner::CalibrationReport> report =
+      service_.CalibratePlans(request->dry_run(), request->reset());
+  if (report.ok()) {
+    response->set_report_json(ToJson(*report).dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  return Finish(context->DefaultReactor(), "CalibratePlans", report.status());
+}
+
 grpc::ServerUnaryReactor* CoordinatorApi::ListWorkers(grpc::CallbackServerContext* context,
                                                       const v1::ListWorkersRequest*,
                                                       v1::ListWorkersResponse* response) {

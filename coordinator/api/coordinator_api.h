@@ -35,6 +35,9 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* ExplainPlan(grpc::CallbackServerContext* context,
                                         const v1::ExplainPlanRequest* request,
                                         v1::ExplainPlanResponse* response) override;
+  grpc::ServerUnaryReactor* CalibratePlans(grpc::CallbackServerContext* context,
+                                           const v1::CalibratePlansRequest* request,
+                                           v1::CalibratePlansResponse* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;

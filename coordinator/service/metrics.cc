@@ -22,6 +22,9 @@ Buckets SlowBuckets() {
 Buckets RatioBuckets() {
   return {0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2};
 }
+Buckets FineRatioBuckets() {
+  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1};
+}
 Buckets RowBuckets() {
   return {1, 2, 4, 8, 16, 32, 64};
 }
@@ -87,6 +90,17 @@ Metrics::Metrics()
               .Help("Difference of measured and predicted step time over the measured one.")
               .Register(*registry_)
               .Add({}, RatioBuckets())),
+      plan_memory_error_(
+          BuildHistogram()
+              .Name("weft_coord_plan_memory_error_ratio")
+              .Help("Difference of measured and predicted memory of rank 0 over the measured one.")
+              .Register(*registry_)
+              .Add({}, FineRatioBuckets())),
+      calibration_runs_(BuildGauge()
+                            .Name("weft_coord_plan_calibration_runs")
+                            .Help("Runs that plans are calibrated by; 0: the defaults.")
+                            .Register(*registry_)
+                            .Add({})),
       workers_(BuildGauge()
                    .Name("weft_coord_workers")
                    .Help("Known workers, by state.")

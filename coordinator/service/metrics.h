@@ -31,6 +31,9 @@ class Metrics {
   void Planned(bool found, double seconds, int64_t candidates);
   /// |measured - predicted| / measured of an attempt that ended.
   void PlanStepTimeError(double ratio) { plan_step_time_error_.Observe(ratio); }
+  void PlanMemoryError(double ratio) { plan_memory_error_.Observe(ratio); }
+  /// Runs that the plans of machines are calibrated by, over all their kinds.
+  void SetCalibrationRuns(int64_t runs) { calibration_runs_.Set(static_cast<double>(runs)); }
   /// `state` is "ready", "disconnected" or "lost".
   void SetWorkers(const std::string& state, int64_t count);
   void LeaseExpired() { lease_expirations_.Increment(); }
@@ -59,6 +62,8 @@ class Metrics {
   prometheus::Family<prometheus::Histogram>& plan_duration_;
   prometheus::Counter& plan_candidates_;
   prometheus::Histogram& plan_step_time_error_;
+  prometheus::Histogram& plan_memory_error_;
+  prometheus::Gauge& calibration_runs_;
   prometheus::Family<prometheus::Gauge>& workers_;
   prometheus::Counter& lease_expirations_;
   prometheus::Family<prometheus::Counter>& fenced_;

@@ -1,7 +1,6 @@
 #include "coordinator/service/service.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/log.h"
 
@@ -32,6 +31,7 @@ Service::~Service() {
 
 Status Service::Start() {
   Duration begin = clock_.Monotonic();
+  WEFT_RETURN_IF_ERROR(LoadCalibrations());
   JobQuery query;
   query.limit = 1000;
   for (int i = 0; i < kJobStates; ++i) {
@@ -133,6 +133,11 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
   if (change->attempt && change->attempt->epoch == live.current.job.last_epoch) {
     change->attempt->last_step = std::max(change->attempt->last_step, live.progress.step);
   }
+  if (change->attempt && change->attempt->ended_at && live.current.attempt &&
+      !live.current.attempt->ended_at) {
+    change->run = RunOf(live, *change->attempt,
+                        change->job ? change->job->summary_json : live.current.job.summary_json);
+  }
   live.busy = true;
   Transaction copy = *change;
   store_.Commit(std::move(copy), [this, job_id, decide = std::move(decide), done = std::move(done),
@@ -206,6 +211,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     SetPlaced(attempt);
     if (attempt.ended_at) rendezvous_.Drop(job_id, attempt.epoch);
   }
+  if (change.run) CountRun(*change.run);
   if (change.job) {
     live.current.job = *change.job;
     live.current.job.version = result.job_version;
@@ -258,12 +264,6 @@ void Service::ShowMove(LiveJob& live, JobState from) {
   }
   if (IsTerminal(job.state)) {
     metrics_.JobFinished(job.state, job.reason);
-    double predicted =
-        live.current.attempt ? live.current.attempt->plan.prediction.step_seconds : 0;
-    double measured = live.progress.step_seconds;
-    if (predicted > 0 && measured > 0 && std::isfinite(measured)) {
-      metrics_.PlanStepTimeError(std::fabs(measured - predicted) / measured);
-    }
   }
   SetOverlay(job.id, [](Overlay& overlay) {
     overlay.reason = Reason::kNone;

@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/spec/plan_query.h"
 #include "coordinator/membership/lease_table.h"
+#include "coordinator/planner/calibration/calibration_report.h"
 #include "coordinator/planner/report/explanation.h"
 #include "coordinator/recovery/job_logic.h"
 #include "coordinator/scheduler/growth.h"
@@ -110,6 +111,10 @@ class Service {
   Result<planner::PlanExplanation> ExplainFor(const JobSpec& spec,
                                               const std::optional<ClusterProfile>& cluster,
                                               const PlanQuery& query);
+  /// Fits what the planner assumes of each kind of machine to the runs that are stored, and plans
+  /// with what was adopted from then on (planner/calibration/calibrate.h). With `dry_run` nothing
+  /// changes; with `reset` the defaults come back instead.
+  Result<planner::CalibrationReport> CalibratePlans(bool dry_run, bool reset);
   std::vector<WorkerView> Workers();
   Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& id_or_prefix);
   /// Has the ranks record 1 to 100 steps. kConflict when the job is not RUNNING, is recorded
@@ -257,6 +262,16 @@ class Service {
   Result<PlanReport> TimedPlan(const JobSpec& spec, const ClusterProfile& cluster);
   void Deliver(const IntentRecord& intent);
 
+  // service_runs.cc: what runs teach the planner.
+  /// What came out of an attempt that ends, where something was measured and its machines are
+  /// known. On the loop.
+  std::optional<RunRecord> RunOf(const LiveJob& live, const AttemptRecord& attempt,
+                                 const std::string& summary_json) const;
+  void CountRun(const RunRecord& run);
+  Status LoadCalibrations();
+  /// As its worker measured it, with what runs have taught of its kind.
+  WorkerProfile Calibrated(WorkerProfile machine) const;
+
   // service_growth.cc: running jobs that get more machines. On the loop.
   void LookAtGrowthLater();
   void LookAtGrowth();
@@ -291,6 +306,10 @@ class Service {
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
   int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
+
+  std::mutex calibrating_mutex_;                         ///< Held by the one that calibrates.
+  mutable std::mutex calibration_mutex_;                 ///< Guards what follows.
+  std::map<std::string, TimeCalibration> calibrations_;  ///< By planner::MachineKind; as stored.
 
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
   std::map<std::string, Session> sessions_;

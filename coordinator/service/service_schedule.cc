@@ -29,7 +29,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   SchedulerSnapshot snapshot;
   for (const auto& [id, session] : sessions_) {
     if (!session.link || session.lost || session.draining || !leases_.IsValid(id)) continue;
-    snapshot.cluster.workers.push_back(session.profile);
+    snapshot.cluster.workers.push_back(Calibrated(session.profile));
     WorkerProfile& profile = snapshot.cluster.workers.back();
     if (profile.memory_limit_bytes <= 0) {
       profile.memory_limit_bytes = profile.memory_bytes > 0 ? profile.memory_bytes : kUnknownMemory;

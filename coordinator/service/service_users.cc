@@ -238,7 +238,7 @@ std::vector<WorkerView> Service::Workers() {
   std::vector<WorkerView> views;
   for (const auto& [id, session] : sessions_) {
     WorkerView view;
-    view.profile = session.profile;
+    view.profile = Calibrated(session.profile);
     view.state = session.lost   ? WorkerState::kLost
                  : session.link ? WorkerState::kReady
                                 : WorkerState::kDisconnected;

@@ -88,6 +88,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     session.version = hello.version;
     session.profile = hello.profile;
     session.profile.worker_id = id;
+    session.profile.calibration = {};
     session.lost = false;
     session.draining = false;
     session.registered_at = session.heard_at = now;

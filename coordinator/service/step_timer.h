@@ -41,6 +41,9 @@ class StepTimer {
     return *middle;
   }
 
+  /// Of which that is the median.
+  int64_t reports() const { return static_cast<int64_t>(single_.size()); }
+
   static constexpr int64_t kLeast = 3;
   static constexpr size_t kLeastSingle = 20;
   static constexpr size_t kMostSingle = 200;

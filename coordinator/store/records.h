@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/spec/cluster_spec.h"
 #include "common/spec/group_norm.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
@@ -201,6 +202,25 @@ struct CheckpointRecord {
   int64_t bytes = 0;
   bool verified = false;
   double created_at = 0;
+};
+
+/// What came out of an attempt beside what its plan said.
+struct RunRecord {
+  std::string job_id;
+  int64_t epoch = 0;
+  double ended_at = 0;
+  std::vector<WorkerProfile> machines;  ///< That it ran on, as they were measured.
+  double step_seconds = 0;              ///< Median of its steps.
+  int64_t timed_steps = 0;              ///< Of which that is the median.
+  int64_t memory_bytes = 0;  ///< Peak of rank 0 without the process itself; 0: not reported.
+  JobSpec spec;              ///< Of the job, as it is read; not written.
+  Plan plan;                 ///< Of the attempt, as it is read; not written.
+};
+
+/// What runs have taught of a kind of machine.
+struct CalibrationRecord {
+  std::string machine;  ///< planner::MachineKind.
+  TimeCalibration calibration;
 };
 
 /// A stored log line; sequence is its position in the job's log, from 1 without gaps.

@@ -183,6 +183,45 @@ Result<std::vector<CheckpointRecord>> SqliteStore::ListCheckpoints(const std::st
   });
 }
 
+Result<std::vector<RunRecord>> SqliteStore::ListRuns(int64_t limit) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT runs.job_id, runs.epoch, runs.ended_at, machines_json, step_seconds, "
+                   "timed_steps, memory_bytes, spec_json, plan_json FROM runs "
+                   "JOIN jobs ON jobs.id = runs.job_id "
+                   "JOIN attempts ON attempts.job_id = runs.job_id AND attempts.epoch = runs.epoch "
+                   "ORDER BY runs.ended_at DESC, runs.job_id, runs.epoch LIMIT ?");
+  rows.Bind(limit);
+  return All<RunRecord>(rows, [](SqliteQuery& row) -> Result<RunRecord> {
+    RunRecord run;
+    run.job_id = row.Text();
+    run.epoch = row.Int();
+    const std::string what = "stored run " + std::to_string(run.epoch) + " of job " + run.job_id;
+    run.ended_at = row.Real();
+    WEFT_ASSIGN_OR_RETURN(ClusterProfile machines, Decode<ClusterProfile>(row.Text(), what));
+    run.machines = std::move(machines.workers);
+    run.step_seconds = row.Real();
+    run.timed_steps = row.Int();
+    run.memory_bytes = row.Int();
+    WEFT_ASSIGN_OR_RETURN(run.spec, Decode<JobSpec>(row.Text(), what));
+    WEFT_ASSIGN_OR_RETURN(run.plan, Decode<Plan>(row.Text(), what));
+    return run;
+  });
+}
+
+Result<std::vector<CalibrationRecord>> SqliteStore::ListCalibrations() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(), "SELECT machine, calibration_json FROM calibrations ORDER BY machine");
+  return All<CalibrationRecord>(rows, [](SqliteQuery& row) -> Result<CalibrationRecord> {
+    CalibrationRecord record;
+    record.machine = row.Text();
+    WEFT_ASSIGN_OR_RETURN(
+        record.calibration,
+        Decode<TimeCalibration>(row.Text(), "stored calibration of " + record.machine));
+    return record;
+  });
+}
+
 Result<std::vector<LogRecord>> SqliteStore::ReadLogs(const LogQuery& query) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),

@@ -91,6 +91,23 @@ CREATE TABLE log_heads (
   bytes INTEGER NOT NULL
 ) WITHOUT ROWID;
 )sql",
+    R"sql(
+CREATE TABLE runs (
+  job_id TEXT NOT NULL REFERENCES jobs (id),
+  epoch INTEGER NOT NULL,
+  ended_at REAL NOT NULL,
+  machines_json TEXT NOT NULL,
+  step_seconds REAL NOT NULL,
+  timed_steps INTEGER NOT NULL,
+  memory_bytes INTEGER NOT NULL,
+  PRIMARY KEY (job_id, epoch)
+) WITHOUT ROWID;
+CREATE INDEX runs_by_end ON runs (ended_at);
+CREATE TABLE calibrations (
+  machine TEXT PRIMARY KEY,
+  calibration_json TEXT NOT NULL
+) WITHOUT ROWID;
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

@@ -152,6 +152,23 @@ Status WriteLogs(SqliteDb& db, const LogAppend& logs, int64_t limit, CommitResul
   return OkStatus();
 }
 
+Status WriteRun(SqliteDb& db, const RunRecord& run) {
+  SqliteQuery put(db, "INSERT OR REPLACE INTO runs VALUES (?,?,?,?,?,?,?)");
+  put.Bind(run.job_id).Bind(run.epoch).Bind(run.ended_at);
+  put.Bind(ToJson(ClusterProfile{run.machines}).dump()).Bind(run.step_seconds);
+  return put.Bind(run.timed_steps).Bind(run.memory_bytes).Run();
+}
+
+Status WriteCalibrations(SqliteDb& db, const std::vector<CalibrationRecord>& records) {
+  WEFT_RETURN_IF_ERROR(db.Exec("DELETE FROM calibrations"));
+  for (const CalibrationRecord& record : records) {
+    SqliteQuery put(db, "INSERT INTO calibrations VALUES (?,?)");
+    put.Bind(record.machine).Bind(ToJson(record.calibration).dump());
+    WEFT_RETURN_IF_ERROR(put.Run());
+  }
+  return OkStatus();
+}
+
 Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
                          const CheckpointRetention& retention) {
   SqliteQuery forget(db,
@@ -210,6 +227,10 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
     if (transaction.retention) {
       WEFT_RETURN_IF_ERROR(ForgetCheckpoints(db, checkpoint, *transaction.retention));
     }
+  }
+  if (transaction.run) WEFT_RETURN_IF_ERROR(WriteRun(db, *transaction.run));
+  if (transaction.calibrations) {
+    WEFT_RETURN_IF_ERROR(WriteCalibrations(db, *transaction.calibrations));
   }
   if (transaction.logs) {
     WEFT_RETURN_IF_ERROR(WriteLogs(db, *transaction.logs, log_bytes_per_job, result));

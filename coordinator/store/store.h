@@ -36,13 +36,16 @@ struct Transaction {
   std::optional<CheckpointRecord> checkpoint;  ///< Replaces the one of the same job and step.
   /// Then the records of older checkpoints of that job that it does not keep are deleted.
   std::optional<CheckpointRetention> retention;
+  std::optional<RunRecord> run;  ///< Replaces the one of the same attempt.
+  /// Of all kinds of machines, in place of those that there were.
+  std::optional<std::vector<CalibrationRecord>> calibrations;
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;
 
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
-           !checkpoint && !logs;
+           !checkpoint && !run && !calibrations && !logs;
   }
 };
 
@@ -92,6 +95,9 @@ class Store {
   virtual Result<std::vector<IntentRecord>> ListIntents() = 0;
   /// Newest step first.
   virtual Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_id) = 0;
+  /// Those that ended last, newest first.
+  virtual Result<std::vector<RunRecord>> ListRuns(int64_t limit) = 0;
+  virtual Result<std::vector<CalibrationRecord>> ListCalibrations() = 0;
   /// In order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.

@@ -327,6 +327,73 @@ TEST_P(StoreContract, RepliesComeInTheOrderOfTheCommits) {
   EXPECT_EQ(order.size(), 300u);
 }
 
+/// A job with one attempt that has ended, and what came out of it.
+Transaction EndedRun(const std::string& id, double ended_at) {
+  Transaction t = Put(NewJob(id));
+  t.attempt.emplace();
+  t.attempt->job_id = id;
+  t.attempt->epoch = 1;
+  t.attempt->plan.micro_batch = 4;
+  t.attempt->plan.prediction.step_seconds = 0.5;
+  t.run.emplace();
+  t.run->job_id = id;
+  t.run->epoch = 1;
+  t.run->ended_at = ended_at;
+  t.run->machines.emplace_back().worker_id = "w";
+  t.run->machines.front().gemm.push_back({"bf16", 1, 2, 3, 4, 5e9});
+  t.run->step_seconds = 0.625;
+  t.run->timed_steps = 40;
+  t.run->memory_bytes = 1 << 20;
+  return t;
+}
+
+TEST_P(StoreContract, RunsComeBackNewestFirstWithWhatWasPlanned) {
+  MustCommit(EndedRun("older", 10));
+  MustCommit(EndedRun("newer", 20));
+  auto runs = store_->ListRuns(10);
+  ASSERT_TRUE(runs.ok()) << runs.status().message();
+  ASSERT_EQ(runs->size(), 2U);
+  const RunRecord& newer = runs->front();
+  EXPECT_EQ(newer.job_id, "newer");
+  EXPECT_EQ(newer.ended_at, 20);
+  EXPECT_EQ(newer.step_seconds, 0.625);
+  EXPECT_EQ(newer.timed_steps, 40);
+  EXPECT_EQ(newer.memory_bytes, 1 << 20);
+  EXPECT_EQ(newer.plan.prediction.step_seconds, 0.5);
+  EXPECT_EQ(newer.plan.micro_batch, 4);
+  EXPECT_EQ(newer.spec.data.train, std::vector<std::string>{"a.txt"});
+  EXPECT_EQ(newer.machines, EndedRun("", 0).run->machines);
+  EXPECT_EQ(store_->ListRuns(1)->size(), 1U);
+  Transaction again;
+  again.run = newer;
+  again.run->step_seconds = 0.75;
+  MustCommit(again);
+  EXPECT_EQ(store_->ListRuns(10)->size(), 2U);
+  EXPECT_EQ(store_->ListRuns(10)->front().step_seconds, 0.75);
+}
+
+TEST_P(StoreContract, CalibrationsReplaceEachOtherAsAWhole) {
+  EXPECT_THAT(*store_->ListCalibrations(), IsEmpty());
+  Transaction two;
+  two.calibrations = {{"b", {}}, {"a", {}}};
+  two.calibrations->front().calibration.runs = 7;
+  two.calibrations->front().calibration.link_share = 0.25;
+  MustCommit(two);
+  if (GetParam().name == "SqliteFile") {
+    store_.reset();
+    store_ = GetParam().open(dir_);
+  }
+  auto stored = store_->ListCalibrations();
+  ASSERT_TRUE(stored.ok()) << stored.status().message();
+  ASSERT_EQ(stored->size(), 2U);
+  EXPECT_EQ(stored->back().machine, "b");
+  EXPECT_EQ(stored->back().calibration, two.calibrations->front().calibration);
+  Transaction none;
+  none.calibrations.emplace();
+  MustCommit(none);
+  EXPECT_THAT(*store_->ListCalibrations(), IsEmpty());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Backends, StoreContract,
     testing::Values(

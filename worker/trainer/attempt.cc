@@ -623,6 +623,10 @@ RunSummary Attempt::Summarize() const {
     summary.tokens_per_second =
         static_cast<double>(counters.tokens - first_tokens_) / training_seconds_;
   }
+  if (speed_) {
+    summary.median_step_seconds = speed_->MedianSeconds();
+    summary.timed_steps = speed_->timed_steps();
+  }
   summary.memory_peak = peak_memory_;
   summary.checkpoint_path = engine::CheckpointPath(spec_.run_dir, counters.step);
   return summary;

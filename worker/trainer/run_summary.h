@@ -25,6 +25,8 @@ struct RunSummary {
   int64_t resumed_from_step = 0;
   double seconds = 0;
   double tokens_per_second = 0;
+  double median_step_seconds = 0;
+  int64_t timed_steps = 0;
   MemoryBreakdown memory_peak;
   std::string checkpoint_path;
 
@@ -60,6 +62,13 @@ struct RunSummary {
     visit(Field("tokens_per_second", "Of the last attempt while it trained, over all ranks.")
               .Unit("tokens/s"),
           self.tokens_per_second);
+    visit(Field("median_step_seconds",
+                "Of the steps of the last attempt but its first; 0 where there was no other.")
+              .Unit("seconds"),
+          self.median_step_seconds);
+    visit(Field("timed_steps", "Of which that is the median; the last ones of very many.")
+              .Unit("steps"),
+          self.timed_steps);
     visit(Field("memory_peak", "Of rank 0 in the last attempt."), self.memory_peak);
     visit(Field("checkpoint_path", "Final checkpoint."), self.checkpoint_path);
   }

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <vector>
 
 namespace weft::trainer {
 
@@ -16,6 +19,10 @@ class Speedometer {
   /// A step over `tokens` tokens ended. Returns the seconds since the previous one.
   double Step(Time now, int64_t tokens) {
     const double seconds = Seconds(marks_.back().time, now);
+    // The first one allocates, and touches what it trains on for the first time.
+    if (warm_) steps_.push_back(seconds);
+    if (steps_.size() > kMostSteps) steps_.pop_front();
+    warm_ = true;
     marks_.push_back({now, marks_.back().tokens + tokens});
     if (marks_.size() > kWindow + 1) marks_.pop_front();
     return seconds;
@@ -27,8 +34,19 @@ class Speedometer {
     return seconds > 0 ? tokens / seconds : 0;
   }
 
+  /// Of all steps but the first; 0 before.
+  double MedianSeconds() const {
+    if (steps_.empty()) return 0;
+    std::vector<double> sorted(steps_.begin(), steps_.end());
+    const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+    std::nth_element(sorted.begin(), middle, sorted.end());
+    return *middle;
+  }
+  int64_t timed_steps() const { return static_cast<int64_t>(steps_.size()); }
+
  private:
   static constexpr size_t kWindow = 20;
+  static constexpr size_t kMostSteps = 1000;
   struct Mark {
     Time time;
     int64_t tokens;
@@ -37,6 +55,8 @@ class Speedometer {
     return std::chrono::duration<double>(to - from).count();
   }
   std::deque<Mark> marks_;
+  std::deque<double> steps_;
+  bool warm_ = false;
 };
 
 }  // namespace weft::trainer
