@@ -125,6 +125,11 @@ Result<v1::ExplainPlanResponse> Client::ExplainPlan(const v1::ExplainPlanRequest
   return Call(&v1::Coordinator::Stub::ExplainPlan, request);
 }
 
+Result<v1::CalibratePlansResponse> Client::CalibratePlans(
+    const v1::CalibratePlansRequest& request) {
+  return Call(&v1::Coordinator::Stub::CalibratePlans, request);
+}
+
 Result<std::vector<v1::Worker>> Client::ListWorkers() {
   auto response = Call(&v1::Coordinator::Stub::ListWorkers, v1::ListWorkersRequest());
   if (!response.ok()) return response.status();

@@ -23,6 +23,7 @@ class Client {
   Result<v1::Job> RetryJob(const std::string& id);
   Result<v1::PlanReport> PlanJob(const v1::PlanJobRequest& request);
   Result<v1::ExplainPlanResponse> ExplainPlan(const v1::ExplainPlanRequest& request);
+  Result<v1::CalibratePlansResponse> CalibratePlans(const v1::CalibratePlansRequest& request);
   Result<std::vector<v1::Worker>> ListWorkers();
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
   /// Returns when the steps are done.

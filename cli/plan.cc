@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/budget.h"
+#include "cli/calibrate.h"
 #include "cli/cluster_file.h"
 #include "cli/command.h"
 #include "cli/job_file.h"
@@ -100,23 +101,37 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
 void AddPlanCommand(CLI::App& app, Session& session) {
   auto options = std::make_shared<PlanOptions>();
   auto spending = std::make_shared<BudgetOptions>();
-  CLI::App* command = AddCommand(
-      app, session, "plan", "Show how a job would run, and why so", [&session, options, spending] {
-        spending->file = options->file;
-        spending->cluster = options->cluster;
-        if (spending->budget.empty()) return ShowPlan(session, *options);
-        if (session.output == OutputFormat::kHtml) {
-          return Fail(session, InvalidError("--budget has no HTML form"));
-        }
-        return ShowBudget(session, *spending);
-      });
+  auto calibrating = std::make_shared<CalibrateOptions>();
+  CLI::App* command =
+      AddCommand(app, session, "plan", "Show how a job would run, and why so",
+                 [&session, options, spending, calibrating] {
+                   if (calibrating->asked) return Calibrate(session, *calibrating);
+                   spending->file = options->file;
+                   spending->cluster = options->cluster;
+                   if (spending->budget.empty()) return ShowPlan(session, *options);
+                   if (session.output == OutputFormat::kHtml) {
+                     return Fail(session, InvalidError("--budget has no HTML form"));
+                   }
+                   return ShowBudget(session, *spending);
+                 });
   CLI::Option_group* what = command->add_option_group("what");
-  what->add_option("file", options->file, "Job file, YAML or JSON");
+  CLI::Option* file = what->add_option("file", options->file, "Job file, YAML or JSON");
   CLI::Option* budget =
       what->add_option("--budget", spending->budget,
                        "Instead: the best model and number of tokens for 1e20 FLOPs, or for "
                        "100gpu-hours; the job file says family, vocabulary, context and batch");
+  CLI::Option* calibrate =
+      what->add_flag("--calibrate", calibrating->asked,
+                     "Instead: fit what the planner assumes of machines to the runs that ended on "
+                     "them, for the plans to come, and report the errors before and after")
+          ->excludes(budget)
+          ->excludes(file);
   what->require_option(1, 2);
+  command
+      ->add_flag("--dry-run", calibrating->dry_run, "Report what --calibrate would do, and do not")
+      ->needs(calibrate);
+  command->add_flag("--reset", calibrating->reset, "Forget what --calibrate has fitted")
+      ->needs(calibrate);
   command
       ->add_option("--device-flops", spending->device_flops,
                    "Peak FLOP/s of a device (default: the fastest product a worker measured)")
