@@ -31,6 +31,12 @@ double ScatterSeconds(int64_t ranks, double bytes, double collectives, const Wir
          collectives * others * wire.message_seconds;
 }
 
+/// Share of the products beside it that can hide a collective. Where ranks take turns on processors
+/// there are products of others to be computed meanwhile.
+double Overlap(const StepInputs& inputs, const RateModel& rates) {
+  return kOverlap / rates.RanksPerProcessor(inputs.threads, inputs.ranks_on_worker);
+}
+
 /// Of the blocks, those whose products a GPU computes on FP8 codes.
 double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8,
                 const RateModel& rates) {
@@ -80,7 +86,7 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Rate
     const double seconds =
         D(traffic.sent) / wire.bytes_per_second + D(traffic.messages) * wire.message_seconds;
     if (inputs.context.ulysses) return seconds;
-    const double hidden = kOverlap * products * pass.attention_product_seconds;
+    const double hidden = Overlap(inputs, rates) * products * pass.attention_product_seconds;
     return std::max(seconds - hidden, seconds / D(traffic.messages));
   };
   const double forward = D(model.layers + inputs.recomputed_blocks + inputs.recomputed_attentions);
@@ -408,7 +414,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
     const double forward_gemm = pass.gemm_seconds - pass.backward_gemm_seconds;
     const auto exposed = [&](double communicating, double multiplying) {
-      return std::max(communicating - kOverlap * multiplying, communicating / units);
+      return std::max(communicating - Overlap(inputs, rates) * multiplying, communicating / units);
     };
     time.exposed_communication_seconds =
         passes * exposed(forward, forward_gemm) +
@@ -441,7 +447,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     // Where gradients are shared out too, every pass reduces, else the last one alone; its last
     // bucket has nothing to hide behind.
     const auto exposed = [&](double communicating) {
-      return std::max(communicating - kOverlap * pass.backward_gemm_seconds,
+      return std::max(communicating - Overlap(inputs, rates) * pass.backward_gemm_seconds,
                       communicating / buckets);
     };
     const double earlier = inputs.zero_stage > 1 ? passes - 1 : 0;
