@@ -1,6 +1,7 @@
 #include "common/spec/open_choices.h"
 
 #include <string>
+#include <utility>
 
 #include "common/spec/offload.h"
 
