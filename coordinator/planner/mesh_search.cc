@@ -164,8 +164,12 @@ std::vector<int64_t> MeshSearch::RankChoices(int64_t threads) const {
 }
 
 std::vector<int64_t> MeshSearch::MicroBatchChoices(int64_t ranks) const {
-  if (job_.resources.micro_batch > 0) return {job_.resources.micro_batch};
-  std::vector<int64_t> choices = Divisors(BatchSchedule(job_.train).unit() / ranks);
+  const int64_t sequences = BatchSchedule(job_.train).unit() / ranks;
+  if (const int64_t asked = job_.resources.micro_batch; asked > 0) {
+    if (sequences % asked != 0) return {};
+    return {asked};
+  }
+  std::vector<int64_t> choices = Divisors(sequences);
   // The noise scale compares a part of the batch with the whole.
   if (job_.train.gradient_noise_scale && ranks == 1 && choices.size() > 1 &&
       choices.back() == job_.train.global_batch) {

@@ -148,6 +148,8 @@ TEST_P(OpenOffload, IsTheFastestOfAllWays) {
     for (size_t i = 0; i < open->candidates.size() && open->candidates[i].feasible; ++i) {
       const Plan& plan = open->candidates[i].plan;
       EXPECT_DOUBLE_EQ(plan.prediction.step_seconds, all[i]) << trial << ", " << i;
+      EXPECT_EQ(plan.mesh.data * plan.micro_batch * plan.accumulation_steps,
+                job.train.global_batch);
       EXPECT_GT(plans[ToJson(plan).dump()]--, 0) << trial << ", " << i;
     }
   }

@@ -285,6 +285,20 @@ TEST(PlanJob, ObeysWhatTheJobAsksFor) {
   EXPECT_EQ(Best(job, Cluster(1, 4, 16 * kGiB)).precision, "fp32");
 }
 
+TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {
+  JobSpec job = Gpt2Job();
+  for (const int64_t micro_batch : {2, 8, 16}) {
+    job.resources.micro_batch = micro_batch;
+    const Result<PlanReport> report = PlanJob(job, Cluster(2, 8, 64 * kGiB));
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    for (const PlanCandidate& candidate : report->candidates) {
+      const Plan& plan = candidate.plan;
+      EXPECT_EQ(plan.micro_batch, micro_batch);
+      EXPECT_EQ(plan.mesh.data * plan.micro_batch * plan.accumulation_steps, 16);
+    }
+  }
+}
+
 TEST(PlanJob, WhatDoesNotFitTheDeviceFitsWithTheOptimizerOnTheHost) {
   JobSpec job = SmallJob();
   job.resources.micro_batch = 1;
