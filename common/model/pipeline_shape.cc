@@ -71,6 +71,16 @@ ModelShape ShapeOfStage(const ModelShape& whole, const std::vector<int64_t>& cut
   return shape;
 }
 
+ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t ranks,
+                         int64_t rank) {
+  StageShape here{0, rank == 0, rank + 1 == ranks};
+  for (size_t stage = static_cast<size_t>(rank); stage < cut.size();
+       stage += static_cast<size_t>(ranks)) {
+    here.blocks += cut[stage];
+  }
+  return {whole.spec, here, whole.tensor, whole.sequence_parallel};
+}
+
 MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vector<int64_t>& cut,
                                       const PipelineSchedule& schedule) {
   PipelineCosts costs;
@@ -89,7 +99,6 @@ MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vec
   MemoryBreakdown fullest;
   for (int64_t rank = 0; rank < schedule.ranks; ++rank) {
     // All that the rank has, as if it were one stage.
-    StageShape here{0, rank == 0, rank + 1 == schedule.ranks};
     MemoryInputs own = inputs;
     own.recomputed_blocks = 0;
     int64_t saved = 0;
@@ -97,12 +106,10 @@ MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vec
       const int64_t stage = schedule.StageOf(rank, chunk);
       const int64_t before = std::accumulate(cut.begin(), cut.begin() + stage, int64_t{0});
       const int64_t blocks = cut[static_cast<size_t>(stage)];
-      here.blocks += blocks;
       own.recomputed_blocks += RecomputedOf(inputs, before, blocks);
       saved += SavedBytes(inputs, before, blocks);
     }
-    own.shape =
-        ModelShape(inputs.shape.spec, here, inputs.shape.tensor, inputs.shape.sequence_parallel);
+    own.shape = ShapeOfStages(inputs.shape, cut, schedule.ranks, rank);
     const double share =
         static_cast<double>(own.shape.Updated()) / static_cast<double>(inputs.shape.Updated());
     own.optimizer.state = static_cast<int64_t>(share * static_cast<double>(inputs.optimizer.state));
@@ -115,7 +122,7 @@ MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vec
       // On a CUDA device the host is ahead, and learns what has gone from what has come.
       memory.activations_bytes += MostMessagesUnderWay(schedule, rank) * row;
     }
-    memory.workspace_bytes += 2 * row + deferred * here.blocks * DeferredBytes(inputs);
+    memory.workspace_bytes += 2 * row + deferred * own.shape.spec.layers * DeferredBytes(inputs);
     // Inputs of products that were made again: after a norm, of attention, after a norm.
     memory.activations_bytes += deferred * own.recomputed_blocks * 3 * row;
     if (TotalBytes(memory) > TotalBytes(fullest)) fullest = memory;

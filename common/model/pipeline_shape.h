@@ -19,6 +19,10 @@ Result<std::vector<int64_t>> CutModel(const JobSpec& job);
 /// Stage `stage` of those.
 ModelShape ShapeOfStage(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t stage);
 
+/// All stages of rank `rank` of `ranks`, as if they were one.
+ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t ranks,
+                         int64_t rank);
+
 /// Bytes at their peaks of the fullest rank of a pipeline. `inputs` are those of one rank with the
 /// whole network; its first `recomputed_blocks` recompute, wherever they are.
 MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vector<int64_t>& cut,

@@ -12,6 +12,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
 #include "common/model/model_sizes.h"
+#include "common/model/pipeline_shape.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
@@ -25,6 +26,19 @@ namespace weft::trainer {
 namespace {
 
 using engine::CheckpointProgress;
+
+/// What a rank has of the model.
+ModelShape ShapeHere(const ModelShape& whole, const Plan& plan, int64_t rank) {
+  const Mesh& mesh = plan.mesh;
+  if (mesh.expert > 1) return ModelShape::OfExpertRank(whole.spec, mesh.expert);
+  ModelShape shape = whole;
+  if (mesh.tensor > 1) {
+    shape = ModelShape(whole.spec, mesh.tensor, plan.sequence_parallel, plan.tensor_rows);
+  }
+  if (mesh.pipeline == 1) return shape;
+  return ShapeOfStages(shape, plan.stage_blocks, mesh.pipeline,
+                       engine::MeshLayout(mesh).CoordinateOf(rank, engine::MeshAxis::kPipeline));
+}
 
 constexpr engine::AxisSet kTensorAxis = {engine::MeshAxis::kTensor};
 constexpr engine::AxisSet kPipelineAxis = {engine::MeshAxis::kPipeline};
@@ -122,10 +136,10 @@ Status Attempt::OpenDevice() {
   if (spec_.plan.device == "cuda") {
     options.device = {DeviceType::kCuda, static_cast<int>(spec_.device_index)};
     // A little more than needed where the device is newer; nothing where the plan predicts nothing.
-    options.expected_bytes =
-        std::max<int64_t>(TotalBytes(spec_.plan.prediction.memory_per_rank) -
-                              BytesOutsideArena(CudaMemoryInputs(spec_.job, spec_.plan, "8.0")),
-                          0);
+    MemoryInputs inputs = CudaMemoryInputs(spec_.job, spec_.plan, "8.0");
+    inputs.shape = ShapeHere(inputs.shape, spec_.plan, spec_.rank);
+    options.expected_bytes = std::max<int64_t>(
+        TotalBytes(spec_.plan.prediction.memory_per_rank) - BytesOutsideArena(inputs), 0);
   }
   WEFT_ASSIGN_OR_RETURN(device_, engine::ComputeDevice::Open(options));
   context_ = device_->NewContext();
