@@ -1,10 +1,21 @@
-// The devices of the ranks that share a model between them.
+// The devices of the ranks that share a model between them, and what the planner promises about
+// their memory: measured without the work itself, which is skipped.
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/model/memory_model.h"
+#include "common/model/memory_text.h"
+#include "common/model/pipeline_shape.h"
+#include "common/pipeline/named_schedule.h"
 #include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/fake_nccl.h"
 #include "tests/gpu/host/streams.h"
+#include "worker/engine/testing/mesh_run.h"
 
 namespace weft::engine {
 namespace {
@@ -18,6 +29,117 @@ class Devices : public ::testing::Environment {
   void TearDown() override { EXPECT_EQ(OpenFakeComms(), 0); }
 };
 const auto* const kDevices = ::testing::AddGlobalTestEnvironment(new Devices);
+
+/// Nothing that is enqueued runs as long as this lives.
+struct SkippedWork {
+  SkippedWork() { host_cuda::SkipWork(true); }
+  ~SkippedWork() { host_cuda::SkipWork(false); }
+};
+
+MeshCase Case(int64_t layers, const std::string& precision, const std::string& policy) {
+  MeshCase c{TinyJob(8), TinyPlan(precision, 1, 8)};
+  c.job.model.layers = layers;
+  c.job.model.width = 256;
+  c.job.model.heads = 4;
+  c.job.model.vocab_size = 2000;
+  c.job.model.context = 512;
+  c.job.train.steps = 2;
+  c.job.train.precision = precision;
+  c.job.train.eval_sequences = 1;
+  c.job.train.log_every_steps = 10;
+  c.plan.block_memory_policy.assign(static_cast<size_t>(layers), policy);
+  return c;
+}
+
+MemoryInputs InputsOf(const MeshCase& c) {
+  MemoryInputs inputs = CudaMemoryInputs(c.job, c.plan, "9.0");
+  inputs.ranks = c.plan.mesh.data * c.plan.mesh.context;
+  // The products of the host execution want hardly any.
+  inputs.product_workspace_bytes = 0;
+  return inputs;
+}
+
+MemoryBreakdown Fullest(const MeshCase& c) {
+  MemoryBreakdown fullest;
+  for (const MeshOutcome& rank : TrainOnMesh(c, DeviceType::kCuda)) {
+    const MemoryBreakdown& peaks = rank.reports.back().peak_memory;
+    if (TotalBytes(peaks) > TotalBytes(fullest)) fullest = peaks;
+  }
+  return fullest;
+}
+
+void ExpectNear(const MemoryBreakdown& predicted, const MemoryBreakdown& measured,
+                double tolerance) {
+  const auto promised = Components(predicted), taken = Components(measured);
+  for (size_t i = 0; i < promised.size(); ++i) {
+    if (promised[i].name == "communication" || promised[i].name == "runtime") continue;
+    EXPECT_NEAR(static_cast<double>(promised[i].bytes) / static_cast<double>(taken[i].bytes), 1,
+                tolerance)
+        << promised[i].name << ": predicted " << promised[i].bytes << ", measured "
+        << taken[i].bytes;
+  }
+}
+
+/// Of all that the arena holds and kernels ask for: predicted over measured.
+double Ratio(MemoryBreakdown predicted, MemoryBreakdown measured) {
+  predicted.runtime_bytes = predicted.communication_bytes = measured.communication_bytes = 0;
+  return static_cast<double>(TotalBytes(predicted)) / static_cast<double>(TotalBytes(measured));
+}
+
+// The host runs ahead, and keeps what it has sent for longer than on a CPU.
+TEST(MemoryOfMeshesOnCuda, OfStagesIsWhatIsPredicted) {
+  const SkippedWork skipped;
+  for (const auto& [schedule, chunks] : {std::pair<std::string, int64_t>{"gpipe", 1},
+                                         {"1f1b", 1},
+                                         {"zero_bubble", 1},
+                                         {"interleaved", 2}}) {
+    SCOPED_TRACE(schedule);
+    MeshCase c = Case(4, "bf16", "keep");
+    c.plan.mesh.pipeline = 2;
+    c.plan.pipeline_schedule = schedule;
+    c.plan.pipeline_chunks = chunks;
+    c.plan.stage_blocks =
+        chunks > 1 ? std::vector<int64_t>{1, 1, 1, 1} : std::vector<int64_t>{2, 2};
+    const auto steps = NamedSchedule(schedule, 2, chunks, 8);
+    ASSERT_TRUE(steps.ok());
+    const double ratio =
+        Ratio(PredictPipelineMemory(InputsOf(c), c.plan.stage_blocks, *steps), Fullest(c));
+    EXPECT_GT(ratio, 0.98);
+    // What weights' gradients that wait have kept is not all there at the peak.
+    EXPECT_LT(ratio, schedule == "zero_bubble" ? 1.15 : 1.03);
+  }
+}
+
+TEST(MemoryOfMeshesOnCuda, OfSharedSequencesIsWhatIsPredicted) {
+  const SkippedWork skipped;
+  for (const std::string method : {"ring", "ulysses"}) {
+    for (const std::string policy : {"keep", "recompute"}) {
+      SCOPED_TRACE(method + ", " + policy);
+      MeshCase c = Case(2, "bf16", policy);
+      c.plan.mesh.context = 2;
+      c.job.resources.context_method = method;
+      MemoryInputs inputs = InputsOf(c);
+      inputs.context = {2, method == "ulysses"};
+      inputs.sequence_length /= 2;
+      ExpectNear(PredictMemory(inputs), Fullest(c), 0.02);
+    }
+  }
+}
+
+TEST(MemoryOfMeshesOnCuda, OfGridsIsWhatIsPredicted) {
+  const SkippedWork skipped;
+  MeshCase c = Case(2, "bf16", "keep");
+  c.plan.mesh.tensor = 4;
+  c.plan.tensor_rows = 2;
+  c.plan.micro_batch = 4;
+  c.plan.accumulation_steps = 2;
+  MemoryInputs inputs = InputsOf(c);
+  inputs.shape = ModelShape(c.job.model, 4, false, 2);
+  // AdamW's two f32 numbers.
+  inputs.optimizer.state = 2 * 4 * inputs.shape.stored_trained;
+  inputs.ranks = 1;
+  ExpectNear(PredictMemory(inputs), Fullest(c), 0.02);
+}
 
 }  // namespace
 }  // namespace weft::engine

@@ -219,9 +219,10 @@ class AttemptsOnHostExecution : public ::testing::Test {
     for (std::thread& rank : ranks) rank.join();
     return ends;
   }
-  std::string FinalState(const std::string& run, int64_t steps) {
-    return *ReadFile(Env::Posix(), engine::CheckpointPath(root_ + "/" + run, steps) +
-                                       "/state-00000-of-00001.safetensors");
+  std::string FinalState(const std::string& run, int64_t steps,
+                         const std::string& part = "00000-of-00001") {
+    return *ReadFile(Env::Posix(), engine::CheckpointPath(root_ + "/" + run, steps) + "/state-" +
+                                       part + ".safetensors");
   }
 
   std::string root_;
@@ -234,6 +235,24 @@ TEST_F(AttemptsOnHostExecution, TwoRanksGoOnFromACheckpointAsIfTheyHadNeverStopp
     for (const Status& end : Train("parts", steps)) ASSERT_TRUE(end.ok()) << end.message();
   }
   EXPECT_EQ(FinalState("parts", 4), FinalState("whole", 4));
+}
+
+TEST_F(AttemptsOnHostExecution, TwoStagesGoOnFromACheckpointAsIfTheyHadNeverStopped) {
+  const auto staged = [](AttemptSpec& spec) {
+    spec.job.model.layers = 2;
+    spec.job.train.gradient_noise_scale = false;
+    spec.plan.mesh.data = 1;
+    spec.plan.mesh.pipeline = 2;
+    spec.plan.stage_blocks = {1, 1};
+    spec.plan.accumulation_steps = 2;
+  };
+  for (const Status& end : Train("whole", 4, staged)) ASSERT_TRUE(end.ok()) << end.message();
+  for (int64_t steps : {2, 4}) {
+    for (const Status& end : Train("parts", steps, staged)) ASSERT_TRUE(end.ok()) << end.message();
+  }
+  for (const char* part : {"00000-of-00002", "00001-of-00002"}) {
+    EXPECT_EQ(FinalState("parts", 4, part), FinalState("whole", 4, part));
+  }
 }
 
 TEST_F(AttemptsOnHostExecution, RanksThatShareAGpuOrHaveNoneAreRefused) {
