@@ -132,6 +132,7 @@ class Meshes {
     const int64_t asked = asked_.pipeline_parallel;
     for (int64_t degree = 1; degree <= job.model.layers; ++degree) {
       if (asked != 1 && degree != asked) continue;
+      if (asked == 1 && degree > 1 && !TriesPipelines(job_, cluster_)) break;
       if (others * degree > most_) break;
       if (asked == 1 && !Goes(&ResourceSpec::pipeline_parallel, degree)) continue;
       for (const auto& [schedule, chunks] : Schedules(asked_, degree, job.model.layers)) {
@@ -184,6 +185,13 @@ class Meshes {
 };
 
 }  // namespace
+
+bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster) {
+  // Their schedules are played through one by one, and there are as many as layers by chunks.
+  constexpr int64_t kMostGpus = 8;
+  return !WantsDevices(job, cluster) || job.resources.pipeline_parallel > 1 ||
+         MostRanks(job, cluster, true) <= kMostGpus;
+}
 
 std::vector<JobSpec> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {
   return Meshes(job, cluster).All();

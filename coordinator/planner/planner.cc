@@ -10,6 +10,7 @@
 #include "common/model/tensor_traffic.h"
 #include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/measured_range.h"
+#include "coordinator/planner/meshes.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
@@ -296,7 +297,14 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   if (threads == 0) threads = ThreadsOfMachine();
-  return PlanAmong(job, JobsOf(job, cluster, true), cluster, threads);
+  const std::vector<JobSpec> jobs = JobsOf(job, cluster, true);
+  Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads);
+  if (report.ok() && !TriesPipelines(jobs.front(), cluster)) {
+    report->candidates.front().reason +=
+        "; pipelines were not tried, of which there are too many on so many GPUs: "
+        "resources.pipeline_parallel asks for some";
+  }
+  return report;
 }
 
 }  // namespace weft::planner
