@@ -94,10 +94,10 @@ TEST(Convert, RangesHoldForMessagesToo) {
   message.mutable_train()->set_precision("bf17");
   Result<JobSpec> job = FromProto<JobSpec>(message);
   ASSERT_FALSE(job.ok());
-  EXPECT_EQ(
-      job.status().message(),
-      "train.precision is 'bf17', but must be one of fp32 | bf16 | fp16 | bf16_pure | fp8; did you "
-      "mean 'bf16'?");
+  EXPECT_EQ(job.status().message(),
+            "train.precision is 'bf17', but must be one of fp32 | bf16 | fp16 | bf16_pure | fp8 | "
+            "auto; did "
+            "you mean 'bf16'?");
 }
 
 TEST(Convert, EnumsTravelByName) {

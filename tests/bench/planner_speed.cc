@@ -79,7 +79,7 @@ JobSpec JobOf(const Case& wanted) {
   job.resources.device = "cuda";
   job.resources.zero_stage = wanted.zero_stage;
   if (wanted.experts > 0) {
-    // Experts are trained on processors alone.
+    // On GPUs the closed form plans for them.
     job.resources.device = "cpu";
     job.model.experts = wanted.experts;
     job.model.experts_per_token = 8;
@@ -207,15 +207,14 @@ std::string Page(const std::string& table, int threads) {
   return "# Planning for large clusters\n\n"
          "`planner_speed` plans Llama jobs for machines of eight H100, as `weft plan` does: every "
          "number of ranks, spread and micro-batch, each with the cheapest recomputation that fits; "
-         "with ZeRO-3, and once more with any mesh (tensor parallelism, ZeRO stage, sequence "
-         "parallelism). Experts are trained on processors alone, so that the mixture of experts (8 "
-         "of "
-         "128 for each token) is planned for those of such machines, with any number of ranks that "
-         "share them; on GPUs by the closed form of the cluster model (`cluster/run_search.h`: "
-         "tensor, "
+         "with ZeRO-3, and once more with any mesh (tensor parallelism and its grids, context "
+         "parallelism, ZeRO stage and its groups, sequence parallelism; pipelines on so many GPUs "
+         "only where a job asks for them). The mixture of experts (8 of 128 for each token) is "
+         "planned for the processors of such machines, with any number of ranks that share them, "
+         "and on GPUs by the closed form of the cluster model (`cluster/run_search.h`: tensor, "
          "pipeline, data and expert parallelism, ZeRO stage, micro-batch, recomputation, with "
-         "bytes by "
-         "`cluster/run_memory.h`; what fits is looked at). Seconds are the clock's, the median of "
+         "bytes by `cluster/run_memory.h`; what fits is looked at). Seconds are the clock's, the "
+         "median of "
          "five, on " +
          Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
          "\nOf any mesh, plans are looked at in the order of what they take at least: on GPUs the "
