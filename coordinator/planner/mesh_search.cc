@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/check.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/named_schedule.h"
@@ -11,7 +12,6 @@
 #include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/shard_ranks.h"
-#include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/units.h"
 
@@ -213,16 +213,12 @@ bool MeshSearch::Prepare(const Option& option) {
     // Past so many micro-batches a pipeline has no bubble to speak of.
     constexpr int64_t kMostMicroBatches = 1024;
     const int64_t passes = option.accumulation_steps;
-    if (passes > kMostMicroBatches) return false;
-    auto [it, added] = schedules_.try_emplace(passes);
-    if (added && CheckPipelineParallel(job_, pipeline_, resources.pipeline_schedule,
-                                       resources.pipeline_chunks, passes)
-                     .ok()) {
-      Result<PipelineSchedule> schedule =
-          NamedSchedule(resources.pipeline_schedule, pipeline_, resources.pipeline_chunks, passes);
-      if (schedule.ok()) it->second = *std::move(schedule);
+    if (passes > kMostMicroBatches ||
+        !CheckPipelineParallel(job_, pipeline_, resources.pipeline_schedule,
+                               resources.pipeline_chunks, passes)
+             .ok()) {
+      return false;
     }
-    if (it->second.steps.empty()) return false;
   }
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
     auto [it, added] = passes_.try_emplace({kind, option.threads, option.micro_batch});
@@ -235,6 +231,27 @@ bool MeshSearch::Prepare(const Option& option) {
   auto [it, added] = sharded_.try_emplace(sharers);
   if (added && regions_ && sharers > 1) it->second = regions_->Among(sharers);
   return true;
+}
+
+const PipelineSchedule& MeshSearch::Schedule(int64_t micro_batches) const {
+  const ResourceSpec& resources = job_.resources;
+  const std::lock_guard lock(mutex_);
+  auto [it, added] = schedules_.try_emplace(micro_batches);
+  if (added) {
+    Result<PipelineSchedule> schedule = NamedSchedule(resources.pipeline_schedule, pipeline_,
+                                                      resources.pipeline_chunks, micro_batches);
+    WEFT_CHECK(schedule.ok(), schedule.status().message());
+    it->second = *std::move(schedule);
+  }
+  return it->second;
+}
+
+PipelineStageInputs MeshSearch::StagesOf(const Option& option) const {
+  return {.cut = cut_,
+          .micro_batch = option.micro_batch,
+          .sequence_length = sequence_length_,
+          .fp8 = job_.train.fp8,
+          .dropout = job_.model.dropout};
 }
 
 void MeshSearch::ReportFewCores(Option option) {
@@ -261,18 +278,29 @@ const ShardedParameters& MeshSearch::Sharded(int64_t data_ranks) const {
 // to the device's work at least as long as the processor waits less, and more machines have slower
 // links. On processors that of a rank by itself, without what crosses the link block by block,
 // which recomputing makes less. Several that are fewer on a machine have more of its memory's
-// bandwidth, so that the products alone are certain, which the stages of a pipeline share.
-double MeshSearch::LeastSeconds(const Option& option, StepInputs& inputs) const {
+// bandwidth, so that the products alone are certain, which the stages of a pipeline share; on GPUs
+// its stages are what they are.
+double MeshSearch::LeastSeconds(const Option& option, StepInputs& inputs) {
   const bool whole_step = pipeline_ == 1 && (workers_.on_devices() || option.ranks == 1);
   SetOption(option, inputs);
   inputs.ranks_on_worker = option.ranks_per_worker;
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
+    const RateModel& rates = workers_.rates()[kind];
+    if (pipeline_ > 1 && workers_.on_devices()) {
+      auto [stages, added] =
+          stages_.try_emplace({kind, option.threads, option.micro_batch, option.ranks_per_worker});
+      if (added) stages->second = PredictStages(inputs, StagesOf(option), rates);
+      const bool split = job_.resources.pipeline_schedule == "zero_bubble";
+      least = std::min(
+          least, LeastPipelineSeconds(stages->second, pipeline_, option.accumulation_steps, split));
+      continue;
+    }
     const PassCost& pass = Pass(kind, option);
-    const double seconds =
-        whole_step ? StepSeconds(PredictStep(inputs, pass, workers_.rates()[kind]))
-                   : pass.gemm_seconds * static_cast<double>(option.accumulation_steps) /
-                         static_cast<double>(pipeline_);
+    const double seconds = whole_step ? StepSeconds(PredictStep(inputs, pass, rates))
+                                      : pass.gemm_seconds *
+                                            static_cast<double>(option.accumulation_steps) /
+                                            static_cast<double>(pipeline_);
     least = std::min(least, seconds);
   }
   constexpr double kRounding = 1 - 1e-9;
@@ -338,7 +366,7 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
 
 MemoryBreakdown MeshSearch::Memory(const MemoryInputs& inputs) const {
   if (pipeline_ == 1) return PredictMemory(inputs);
-  return PredictPipelineMemory(inputs, cut_, schedules_.at(inputs.accumulation_steps));
+  return PredictPipelineMemory(inputs, cut_, Schedule(inputs.accumulation_steps));
 }
 
 int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const {
@@ -414,12 +442,8 @@ TimeBreakdown MeshSearch::SlowestRank(
     const TimeBreakdown time =
         pipeline_ == 1 ? PredictStep(inputs, Pass(kind, option), rates)
                        : PredictPipelineStep(inputs,
-                                             {.cut = cut_,
-                                              .schedule = schedules_.at(option.accumulation_steps),
-                                              .micro_batch = option.micro_batch,
-                                              .sequence_length = sequence_length_,
-                                              .fp8 = job_.train.fp8,
-                                              .dropout = job_.model.dropout,
+                                             {.stages = StagesOf(option),
+                                              .schedule = Schedule(option.accumulation_steps),
                                               .within_worker = count == option.ranks},
                                              rates);
     if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;

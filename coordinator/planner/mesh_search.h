@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include "common/pipeline/schedule.h"
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/option.h"
+#include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/time_model.h"
 #include "coordinator/planner/worker_groups.h"
@@ -65,10 +67,13 @@ class MeshSearch {
   Option OptionOf(const Candidate& candidate) const;
   /// Fills what the methods below look up; false where the pipeline has no such schedule.
   bool Prepare(const Option& option);
+  /// Of a pipeline, made when it is first wanted.
+  const PipelineSchedule& Schedule(int64_t micro_batches) const;
+  PipelineStageInputs StagesOf(const Option& option) const;
   void ReportFewCores(Option option);
 
   /// `inputs` are some option's.
-  double LeastSeconds(const Option& option, StepInputs& inputs) const;
+  double LeastSeconds(const Option& option, StepInputs& inputs);
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetOption(const Option& option, MemoryInputs& inputs) const;
@@ -101,9 +106,12 @@ class MeshSearch {
   std::optional<ParameterRegions> regions_;  ///< Where ranks share out parameters.
 
   std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>
-      passes_;                                     ///< Kind, threads, micro-batch.
-  std::map<int64_t, ShardedParameters> sharded_;   ///< By ranks that share.
-  std::map<int64_t, PipelineSchedule> schedules_;  ///< By micro-batches.
+      passes_;                                    ///< Kind, threads, micro-batch.
+  std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
+  /// Of a pipeline on GPUs: kind, threads, micro-batch, ranks of a worker.
+  std::map<std::tuple<size_t, int64_t, int64_t, int64_t>, std::vector<StageForecast>> stages_;
+  mutable std::mutex mutex_;                               ///< Of those below.
+  mutable std::map<int64_t, PipelineSchedule> schedules_;  ///< By micro-batches.
   Option few_cores_;
 };
 

@@ -187,7 +187,7 @@ class Meshes {
 }  // namespace
 
 bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster) {
-  // Their schedules are played through one by one, and there are as many as layers by chunks.
+  // There are as many as layers by chunks, and schedules of those looked at are played through.
   constexpr int64_t kMostGpus = 8;
   return !WantsDevices(job, cluster) || job.resources.pipeline_parallel > 1 ||
          MostRanks(job, cluster, true) <= kMostGpus;

@@ -10,14 +10,37 @@
 
 namespace weft::planner {
 
-/// What beside StepInputs the step of a pipeline depends on.
-struct PipelineTimeInputs {
+/// What beside StepInputs the stages of a pipeline depend on.
+struct PipelineStageInputs {
   const std::vector<int64_t>& cut;  ///< Blocks of each stage.
-  const PipelineSchedule& schedule;
   int64_t micro_batch = 1;
   int64_t sequence_length = 1;
   const Fp8Spec& fp8;
   double dropout = 0;
+};
+
+/// A stage's part of a step of one micro-batch, and its passes. What is of a step, whatever passes
+/// it has, is in neither.
+struct StageForecast {
+  TimeBreakdown time;
+  StageCost cost;
+};
+
+/// Of each stage. `inputs` are those of one rank with the whole network.
+std::vector<StageForecast> PredictStages(const StepInputs& inputs,
+                                         const PipelineStageInputs& pipeline,
+                                         const RateModel& rates);
+
+/// No schedule of `passes` micro-batches on `ranks` ranks takes less: a rank does nothing before
+/// the first micro-batch has come through the stages before its own, then has its passes, and after
+/// the last one, if it is a whole backward pass (not `split_backward`), those stages have theirs.
+double LeastPipelineSeconds(const std::vector<StageForecast>& stages, int64_t ranks, int64_t passes,
+                            bool split_backward);
+
+/// What else the step depends on.
+struct PipelineTimeInputs {
+  PipelineStageInputs stages;
+  const PipelineSchedule& schedule;
   bool within_worker = false;  ///< Neighbours in the pipeline are on one machine.
 };
 

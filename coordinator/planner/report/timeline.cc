@@ -53,15 +53,16 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
     const RateModel rates(*machine.worker, PrecisionOf(plan.precision).products,
                           plan.device != "cpu");
     const bool within = machine.ranks == RankCount(plan.mesh);
-    PipelineForecast forecast = PredictPipeline(InputsOf(planned, plan, machine.ranks),
-                                                {.cut = plan.stage_blocks,
-                                                 .schedule = schedule,
-                                                 .micro_batch = plan.micro_batch,
-                                                 .sequence_length = SequenceLength(planned),
-                                                 .fp8 = planned.train.fp8,
-                                                 .dropout = planned.model.dropout,
-                                                 .within_worker = within},
-                                                rates);
+    PipelineForecast forecast =
+        PredictPipeline(InputsOf(planned, plan, machine.ranks),
+                        {.stages = {.cut = plan.stage_blocks,
+                                    .micro_batch = plan.micro_batch,
+                                    .sequence_length = SequenceLength(planned),
+                                    .fp8 = planned.train.fp8,
+                                    .dropout = planned.model.dropout},
+                         .schedule = schedule,
+                         .within_worker = within},
+                        rates);
     if (!slowest || forecast.timeline.end > slowest->end) slowest = std::move(forecast.timeline);
   }
   WEFT_CHECK(slowest.has_value(), "the plan's machines are not in the cluster");
