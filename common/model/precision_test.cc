@@ -28,8 +28,9 @@ TEST(PrecisionOf, KnowsEachNameThatJobsAndPlansMayHave) {
     names.insert(std::string(recipe->name));
     EXPECT_EQ(&PrecisionOf(recipe->name), recipe);
   }
-  EXPECT_EQ(Choices<TrainSpec>("precision"), names);
   EXPECT_EQ(Choices<Plan>("precision"), names);
+  names.insert("auto");  // which a plan decides
+  EXPECT_EQ(Choices<TrainSpec>("precision"), names);
   EXPECT_EQ(FindPrecision("fp7"), nullptr);
 }
 
