@@ -11,14 +11,15 @@ struct CombineMap {
   StridedRows<T> y;
   const int32_t* places;
   const float* weights;  ///< nullptr: 1
-  int64_t k;
+  int k;
   int64_t rows;  ///< Of x.
 
   template <int kCount>
   __device__ void Apply(int64_t token, int64_t column) const {
     float sum[kCount] = {};
-    for (int64_t i = token * k; i < (token + 1) * k; ++i) {
-      const int64_t place = places[i];
+    const int64_t first = token * k;
+    for (int i = 0; i < k; ++i) {
+      const int32_t place = places[first + i];
       if (place == -1) continue;
       float values[kCount];
       if (place >= 0 && place < rows) {
@@ -27,7 +28,7 @@ struct CombineMap {
 #pragma unroll
         for (int c = 0; c < kCount; ++c) values[c] = NAN;
       }
-      const float weight = weights != nullptr ? weights[i] : 1.0f;
+      const float weight = weights != nullptr ? weights[first + i] : 1.0f;
 #pragma unroll
       for (int c = 0; c < kCount; ++c) sum[c] += weight * values[c];
     }
@@ -93,10 +94,12 @@ __global__ void __launch_bounds__(kBlockThreads) CombineBackwardKernel(Choices<T
 Status MoeCombine(const Stream& stream, const MoeCombineArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMoeCombine(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
-    const CombineMap<T> map = {
-        RowsOf<const T>(args.x),   RowsOf<T>(args.y),
-        args.places.As<int32_t>(), args.weights ? args.weights.As<float>() : nullptr,
-        args.places.shape[1],      args.x.shape[0]};
+    const CombineMap<T> map = {RowsOf<const T>(args.x),
+                               RowsOf<T>(args.y),
+                               args.places.As<int32_t>(),
+                               args.weights ? args.weights.As<float>() : nullptr,
+                               static_cast<int>(args.places.shape[1]),
+                               args.x.shape[0]};
     return LaunchRowMap<kWide<T>>(stream, "MoeCombine", map, args.y.shape[0], args.y.shape[1],
                                   RowsAligned16(args.x, args.y));
   });
