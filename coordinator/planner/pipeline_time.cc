@@ -67,7 +67,7 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs,
     const double plain = ComputeSeconds(made.time) - recomputing;
     made.cost = {plain / 3 + tensor / 2, plain / 3 + recomputing + tensor / 2, plain / 3, 0};
     if (inner) known[{blocks, own.recomputed_blocks}] = made;
-    stages.push_back(std::move(made));
+    stages.push_back(made);
   }
   return stages;
 }
