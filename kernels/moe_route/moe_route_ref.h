@@ -81,7 +81,8 @@ inline Dispatch DispatchChoices(const std::vector<double>& chosen, int64_t exper
       if (capacity > 0 && taken == capacity) continue;
       ++taken;
       dispatch.places[i] = static_cast<double>(dispatch.rows.size());
-      dispatch.rows.push_back(static_cast<double>(i / static_cast<size_t>(k)));
+      const size_t token = i / static_cast<size_t>(k);
+      dispatch.rows.push_back(static_cast<double>(token));
     }
     dispatch.wanted.push_back(static_cast<double>(wanted));
     dispatch.taken.push_back(static_cast<double>(taken));

@@ -15,12 +15,8 @@
 namespace weft::planner {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Le;
 using ::testing::SizeIs;
 
 WorkerProfile Machine() {

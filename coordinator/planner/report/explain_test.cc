@@ -418,7 +418,7 @@ TEST(ExplainPlan, SaysByHowMuchItIsLateAndWhatWouldDo) {
   EXPECT_THAT(late.message(), HasSubstr("1000 steps in "));
   EXPECT_THAT(late.message(), HasSubstr(" more than the "));
   // What it says of steps is true.
-  const std::string text = late.message();
+  const std::string& text = late.message();
   const size_t at = text.find("make no more than ");
   ASSERT_NE(at, std::string::npos) << text;
   JobSpec shorter = job;
@@ -439,7 +439,7 @@ TEST(ExplainPlan, OfferedRemediesFit) {
   const ClusterProfile cluster{{CpuMachine("a", 4, 8 * kGiB)}};
   const Status status = ExplainPlan(job, cluster, {}).status();
   EXPECT_EQ(status.code(), StatusCode::kExhausted);
-  const std::string text = status.message();
+  const std::string& text = status.message();
   const size_t times = text.find("give machines ");
   ASSERT_NE(times, std::string::npos) << text;
   const double factor = std::stod(text.substr(times + 14));
