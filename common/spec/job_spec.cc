@@ -237,7 +237,7 @@ Status CheckSharing(const JobSpec& job) {
 Status CheckAnyChoice(const JobSpec& job) {
   Status first;
   for (const JobSpec& choice : ChoicesOf(job)) {
-    const Status status = ValidateJob(choice);
+    Status status = ValidateJob(choice);
     if (status.ok()) return status;
     if (first.ok()) first = status;
   }
