@@ -91,6 +91,22 @@ TEST(CutStages, LeavesTheMostCostlyStageTheLeastAndTheOthersEven) {
 }
 
 TEST(NamedSchedule, IsWhatTheNameSaysOrAnError) {
+  // Those that a job may ask for are all made.
+  const auto made = [](const char* name, int64_t ranks, int64_t chunks, int64_t micro_batches) {
+    const auto schedule = NamedSchedule(name, ranks, chunks, micro_batches);
+    EXPECT_TRUE(schedule.ok()) << name << " " << ranks << " x " << chunks << ", " << micro_batches
+                               << ": " << schedule.status().message();
+  };
+  for (int64_t ranks = 2; ranks <= 12; ++ranks) {
+    for (int64_t micro_batches = 1; micro_batches <= 30; ++micro_batches) {
+      for (const char* name : {"gpipe", "1f1b", "zero_bubble"}) made(name, ranks, 1, micro_batches);
+      if (micro_batches % ranks != 0) continue;
+      for (int64_t chunks = 2; chunks <= 5; ++chunks) {
+        made("interleaved", ranks, chunks, micro_batches);
+      }
+    }
+  }
+  for (const char* name : {"1f1b", "zero_bubble"}) made(name, 48, 1, 96);
   EXPECT_EQ(NamedSchedule("gpipe", 3, 1, 4)->steps, GPipeSchedule(3, 4).steps);
   EXPECT_EQ(NamedSchedule("1f1b", 3, 1, 4)->steps, OneForwardOneBackwardSchedule(3, 4).steps);
   EXPECT_EQ(NamedSchedule("interleaved", 2, 3, 4)->steps, InterleavedSchedule(2, 3, 4)->steps);

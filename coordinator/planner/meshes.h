@@ -12,8 +12,8 @@ namespace weft::planner {
 /// expert parallelism, ZeRO stage and its groups, and sequence parallelism. What differs from its
 /// default in `job` stays as it is. Left out are ways that ValidateJob or CutModel refuse; replicas
 /// larger than the cluster; what computes elsewhere than `job` as it stands would, GPUs or
-/// processors; and gpipe, which takes the time of 1f1b and more memory; and pipelines where there
-/// are too many (TriesPipelines). The first one is the job itself.
+/// processors; gpipe, which takes the time of 1f1b and more memory; and pipelines where there are
+/// too many (TriesPipelines). The first one is the job itself.
 std::vector<JobSpec> MeshesOf(const JobSpec& job, const ClusterProfile& cluster);
 
 /// Whether pipelines are among them: on GPUs, where there are more than eight, only those of the

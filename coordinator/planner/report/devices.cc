@@ -97,7 +97,6 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
   resources.micro_batch = plan.micro_batch;
   resources.tensor_parallel = plan.mesh.tensor;
   resources.tensor_rows = plan.tensor_rows;
-  if (plan.tensor_rows > 1) resources.device = plan.device;
   resources.context_parallel = plan.mesh.context;
   resources.context_method = plan.context_method;
   resources.expert_parallel = plan.mesh.expert;
