@@ -1,0 +1,268 @@
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/model/memory_model.h"
+#include "common/model/model_counts.h"
+#include "common/model/pipeline_shape.h"
+#include "coordinator/planner/testing.h"
+
+namespace weft::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(PlanJob, RanksShareOutWhatTheJobSays) {
+  JobSpec job = SmallJob();
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  job.resources.ranks = 1;
+  job.resources.zero_stage = 2;
+  EXPECT_EQ(Best(job, cluster).zero_stage, 0) << "there is nobody to share with";
+  job.resources.ranks = 2;
+  const Plan shared = Best(job, cluster);
+  EXPECT_EQ(shared.zero_stage, 2);
+  job.resources.zero_stage = 0;
+  const Plan plain = Best(job, cluster);
+  EXPECT_EQ(plain.zero_stage, 0);
+  const MemoryBreakdown &less = shared.prediction.memory_per_rank,
+                        &more = plain.prediction.memory_per_rank;
+  EXPECT_NEAR(
+      2.0 * static_cast<double>(less.optimizer_bytes) / static_cast<double>(more.optimizer_bytes),
+      1.0, 0.01);
+  EXPECT_LT(TotalBytes(less), TotalBytes(more));
+  EXPECT_LT(shared.prediction.time.optimizer_seconds, plain.prediction.time.optimizer_seconds);
+
+  // Parameters are gathered, and packed, in every pass.
+  job.resources.zero_stage = 3;
+  const Plan whole = Best(job, cluster);
+  EXPECT_EQ(whole.zero_stage, 3);
+  EXPECT_LT(whole.prediction.memory_per_rank.parameters_bytes, more.parameters_bytes);
+  EXPECT_GT(whole.prediction.time.memory_bound_seconds,
+            shared.prediction.time.memory_bound_seconds);
+  EXPECT_GT(whole.prediction.time.exposed_communication_seconds, 0);
+}
+
+TEST(PlanJob, GroupsOfRanksShareAmongThemselves) {
+  JobSpec job = SmallJob();
+  const ClusterProfile cluster = Cluster(2, 2, 16 * kGiB);
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.zero_stage = 1;
+  const Plan all = Best(job, cluster);
+  EXPECT_EQ(all.zero_shard_ranks, 0);
+  job.resources.zero_shard_ranks = 2;
+  const Plan groups = Best(job, cluster);
+  EXPECT_EQ(groups.zero_shard_ranks, 2);
+  EXPECT_NEAR(static_cast<double>(groups.prediction.memory_per_rank.optimizer_bytes) /
+                  static_cast<double>(all.prediction.memory_per_rank.optimizer_bytes),
+              2.0, 0.01);
+  // Twice as much to update; half of the bytes stay within a group, twice as many go between them.
+  EXPECT_GT(groups.prediction.time.optimizer_seconds, all.prediction.time.optimizer_seconds);
+  EXPECT_GT(groups.prediction.time.exposed_communication_seconds, 0);
+
+  // Fewer workers leave ranks in whole groups, or one alone.
+  job.resources.ranks = 0;
+  for (const int workers : {1, 2}) {
+    auto report = PlanJob(job, Cluster(workers, 3, 16 * kGiB));
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    for (const PlanCandidate& candidate : report->candidates) {
+      const Plan& plan = candidate.plan;
+      EXPECT_TRUE(plan.mesh.data == 1 || plan.mesh.data % 2 == 0) << plan.mesh.data;
+      EXPECT_EQ(plan.zero_shard_ranks, plan.mesh.data == 1 ? 0 : 2);
+    }
+  }
+}
+
+// A job whose ranks are left open goes on with those that a lost worker leaves.
+TEST(PlanJob, FewerWorkersLeaveFewerReplicasOfAMesh) {
+  JobSpec job = Gpt2Job();
+  job.resources.threads_per_rank = 1;
+  job.resources.tensor_parallel = 2;
+  job.resources.zero_stage = 1;
+  const Plan two = Best(job, Cluster(2, 2, 16 * kGiB)), one = Best(job, Cluster(1, 2, 16 * kGiB));
+  EXPECT_EQ(two.mesh.data, 2);
+  EXPECT_EQ(two.zero_stage, 1);
+  EXPECT_EQ(one.mesh.data, 1);
+  EXPECT_EQ(one.zero_stage, 0);
+  for (const Plan& plan : {two, one}) {
+    EXPECT_EQ(plan.mesh.tensor, 2);
+    EXPECT_EQ(plan.micro_batch * plan.accumulation_steps * plan.mesh.data, job.train.global_batch);
+  }
+  // Moments of what a rank has of the matrices, shared among its replicas.
+  job.resources.tensor_parallel = 1;
+  job.resources.zero_stage = 0;
+  job.resources.ranks = 1;
+  const Plan whole = Best(job, Cluster(1, 2, 16 * kGiB));
+  EXPECT_NEAR(static_cast<double>(two.prediction.memory_per_rank.optimizer_bytes) /
+                  static_cast<double>(whole.prediction.memory_per_rank.optimizer_bytes),
+              0.25, 0.02);
+}
+
+TEST(PlanJob, RanksShareMatricesWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  const auto plan = [&](int64_t tensor, bool sequence) {
+    job.resources.tensor_parallel = tensor;
+    job.resources.sequence_parallel = sequence;
+    return Best(job, Cluster(1, 4, 8 * kGiB));
+  };
+  const Plan whole = plan(1, false), shared = plan(2, false), rows = plan(2, true);
+  EXPECT_EQ(shared.mesh.data, 2);
+  EXPECT_EQ(shared.mesh.tensor, 2);
+  EXPECT_TRUE(rows.sequence_parallel);
+  EXPECT_EQ(shared.accumulation_steps, 2 * whole.accumulation_steps);
+  EXPECT_EQ(shared.rank_workers.size(), 4u);
+  const MemoryBreakdown &all = whole.prediction.memory_per_rank,
+                        &half = shared.prediction.memory_per_rank,
+                        &least = rows.prediction.memory_per_rank;
+  EXPECT_LT(half.parameters_bytes, 0.6 * static_cast<double>(all.parameters_bytes));
+  EXPECT_GT(half.parameters_bytes, 0.5 * static_cast<double>(all.parameters_bytes));
+  EXPECT_LT(half.activations_bytes, all.activations_bytes);
+  EXPECT_LT(least.activations_bytes, half.activations_bytes);
+  EXPECT_GT(shared.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+  job.resources.device = "cpu";
+  job.model.heads = 4;
+  const Plan row = plan(4, false);
+  job.resources.tensor_rows = 2;
+  const Plan grid = plan(4, false);
+  EXPECT_EQ(grid.mesh.tensor, 4);
+  EXPECT_EQ(grid.tensor_rows, 2);
+  // As large parts of the matrices, smaller ones of the stream, and of four ranks more to send.
+  EXPECT_NEAR(static_cast<double>(grid.prediction.memory_per_rank.parameters_bytes) /
+                  static_cast<double>(row.prediction.memory_per_rank.parameters_bytes),
+              1, 0.1);
+  EXPECT_GT(grid.prediction.time.exposed_communication_seconds,
+            row.prediction.time.exposed_communication_seconds);
+  const Result<PlanReport> report = PlanJob(job, Cluster(1, 4, 8 * kGiB));
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->candidates.front().reason, HasSubstr("a rank of the grid of 2 x 2 sends "));
+  EXPECT_THAT(report->candidates.front().reason, HasSubstr("of 1 x 4 it would send "));
+}
+
+TEST(PlanJob, RanksShareSequencesWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  const auto plan = [&](int64_t context, const std::string& method) {
+    job.resources.context_parallel = context;
+    job.resources.context_method = method;
+    return Best(job, Cluster(1, 4, 8 * kGiB));
+  };
+  const Plan whole = plan(1, "ring"), ring = plan(2, "ring"), ulysses = plan(2, "ulysses");
+  EXPECT_EQ(ring.mesh.data, 2);
+  EXPECT_EQ(ring.mesh.context, 2);
+  EXPECT_EQ(ring.accumulation_steps, 2 * whole.accumulation_steps);
+  EXPECT_EQ(ring.rank_workers.size(), 4u);
+  const MemoryBreakdown &all = whole.prediction.memory_per_rank,
+                        &half = ring.prediction.memory_per_rank;
+  EXPECT_EQ(half.parameters_bytes, all.parameters_bytes);
+  EXPECT_NEAR(static_cast<double>(half.activations_bytes),
+              static_cast<double>(all.activations_bytes) / 2,
+              0.01 * static_cast<double>(all.activations_bytes));
+  // As many products, of fewer rows each, and what the ranks tell each other on top.
+  EXPECT_GT(ring.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+  EXPECT_GT(ulysses.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+  const double products = ring.prediction.time.gemm_seconds / whole.prediction.time.gemm_seconds;
+  EXPECT_GT(products, 0.99);
+  EXPECT_LT(products, 1.4);
+  auto report = PlanJob(job, Cluster(1, 4, 8 * kGiB));
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->candidates[0].reason, HasSubstr("2 ranks share each sequence"));
+}
+
+TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.model.family = "llama";
+  job.model.experts = 8;
+  job.resources.device = "cpu";
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  const auto plan = [&](int64_t ranks, int64_t expert, double capacity) {
+    job.resources.ranks = ranks;
+    job.resources.expert_parallel = expert;
+    job.model.expert_capacity = capacity;
+    return Best(job, Cluster(1, 4, 32 * kGiB));
+  };
+  const Plan whole = plan(4, 1, 1), twos = plan(4, 2, 1), fours = plan(4, 4, 1);
+  EXPECT_EQ(twos.mesh.data, 2);
+  EXPECT_EQ(twos.mesh.expert, 2);
+  EXPECT_EQ(fours.mesh.data, 1);
+  EXPECT_EQ(fours.mesh.expert, 4);
+  EXPECT_EQ(fours.accumulation_steps, whole.accumulation_steps) << "all see different sequences";
+  const auto& all = whole.prediction.memory_per_rank;
+  const auto& part = fours.prediction.memory_per_rank;
+  const ModelShape shape = ShapeOf(job), of_rank = ModelShape::OfExpertRank(shape.spec, 4);
+  EXPECT_EQ(part.optimizer_bytes, 8 * of_rank.trained);
+  EXPECT_EQ(part.gradients_bytes, 4 * of_rank.stored_trained);
+  EXPECT_LT(part.parameters_bytes, all.parameters_bytes);
+  EXPECT_EQ(part.activations_bytes, all.activations_bytes) << "full experts take no more";
+  EXPECT_GT(plan(4, 4, 0).prediction.memory_per_rank.activations_bytes, part.activations_bytes)
+      << "all tokens of all ranks may come";
+  EXPECT_LT(fours.prediction.time.optimizer_seconds, whole.prediction.time.optimizer_seconds);
+  EXPECT_GT(fours.prediction.time.exposed_communication_seconds, 0);
+  EXPECT_EQ(plan(0, 2, 1).mesh.expert, 2);
+  job.resources.expert_parallel = 3;
+  EXPECT_EQ(PlanJob(job, Cluster(1, 4, 32 * kGiB)).status().code(), StatusCode::kInvalid);
+}
+
+TEST(PlanJob, StagesAreCutPlacedAndPricedWhereTheJobSaysSo) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  const auto plan = [&](int64_t pipeline, const char* schedule) {
+    job.resources.pipeline_parallel = pipeline;
+    job.resources.pipeline_schedule = schedule;
+    return Best(job, Cluster(1, 4, 8 * kGiB));
+  };
+  const Plan whole = plan(1, "1f1b"), staged = plan(2, "1f1b"), all_first = plan(2, "gpipe"),
+             split = plan(2, "zero_bubble");
+  EXPECT_EQ(staged.mesh.pipeline, 2);
+  EXPECT_EQ(staged.mesh.data, 2);
+  EXPECT_EQ(staged.rank_workers.size(), 4u);
+  EXPECT_EQ(staged.accumulation_steps, 2 * whole.accumulation_steps);
+  EXPECT_EQ(staged.stage_blocks, *CutModel(job));
+  EXPECT_EQ(all_first.pipeline_schedule, "gpipe");
+  const auto bytes = [](const Plan& p) { return p.prediction.memory_per_rank; };
+  EXPECT_LT(bytes(staged).parameters_bytes, bytes(whole).parameters_bytes);
+  EXPECT_LT(bytes(staged).optimizer_bytes, bytes(whole).optimizer_bytes);
+  EXPECT_LT(bytes(staged).activations_bytes, bytes(all_first).activations_bytes);
+  EXPECT_LE(split.prediction.step_seconds, staged.prediction.step_seconds * (1 + 1e-9));
+  EXPECT_GT(staged.prediction.time.exposed_communication_seconds,
+            whole.prediction.time.exposed_communication_seconds);
+  job.model.layers = 1;
+  EXPECT_THAT(PlanJob(job, Cluster(1, 4, 8 * kGiB)).status().message(),
+              HasSubstr("each needs a block"));
+}
+
+TEST(PlanJob, StagesOfRanksThatShareMatricesPayInEachPass) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.tensor_parallel = 2;
+  job.resources.pipeline_parallel = 2;
+  const auto exposed = [&](double link) {
+    ClusterProfile cluster = Cluster(1, 4, 8 * kGiB);
+    cluster.workers[0].loopback_bytes_per_second = link;
+    return Best(job, cluster).prediction.time.exposed_communication_seconds;
+  };
+  // Of two ranks each sum sends the stream once; a stage has half of the blocks, and one has the
+  // embedding or the classifier beside them.
+  const double bytes = static_cast<double>(SequenceLength(job) * job.model.width * 2);
+  const double sums = 4 * static_cast<double>(job.model.layers) / 2 + 1;
+  const double passes = 24;
+  EXPECT_GT(exposed(1e8) - exposed(1e9), 0.9 * passes * sums * bytes * (1 / 1e8 - 1 / 1e9));
+}
+
+}  // namespace
+}  // namespace weft::planner

@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include "coordinator/planner/rate_model.h"
+#include "coordinator/planner/testing.h"
+
+namespace weft::planner {
+namespace {
+
+TEST(RateModel, OfAGpuDoesNotCountThreads) {
+  WorkerProfile worker = GpuWorker("g", 2, kGiB);
+  worker.devices[0].unusable = "lost";
+  worker.devices[1].links[0].bytes_per_second = 250e9;
+  RateModel rates(worker, DType::kBF16, true);
+  for (const GemmRate& rate : worker.devices[1].gemm) {
+    EXPECT_NEAR(rates.GemmFlopsPerSecond(rate.m, rate.n, rate.k, 8), rate.flops_per_second,
+                0.01 * rate.flops_per_second);
+  }
+  EXPECT_NEAR(rates.MemoryBytesPerSecond(8, 2), 0.9 * 3e12, 1);
+  EXPECT_EQ(rates.LinkBytesPerSecond(true), 250e9);
+  EXPECT_EQ(rates.LinkBytesPerSecond(false), worker.loopback_bytes_per_second);
+  EXPECT_GT(rates.With(DType::kF32).GemmFlopsPerSecond(4096, 4096, 4096, 1), 1e12);
+}
+
+TEST(RateModel, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
+  WorkerProfile worker = Worker("w", 4, kGiB);
+  RateModel rates(worker, DType::kBF16);
+  for (const GemmRate& rate : worker.gemm) {
+    if (rate.precision != "bf16") continue;
+    EXPECT_NEAR(rates.GemmFlopsPerSecond(rate.m, rate.n, rate.k, rate.threads),
+                rate.flops_per_second, 0.01 * rate.flops_per_second);
+  }
+  const double low = rates.GemmFlopsPerSecond(64, 768, 768, 1);
+  const double middle = rates.GemmFlopsPerSecond(128, 768, 768, 1);
+  const double high = rates.GemmFlopsPerSecond(256, 768, 768, 1);
+  EXPECT_LT(low, middle);
+  EXPECT_LT(middle, high);
+  EXPECT_GT(rates.GemmFlopsPerSecond(256, 768, 768, 4), high * 2);
+}
+
+TEST(RateModel, FallsBackToTheInstructionSet) {
+  WorkerProfile worker;
+  double previous = 0;
+  for (const char* isa : {"baseline", "avx2", "avx512", "avx512_bf16", "amx"}) {
+    worker.isa = isa;
+    const double rate = RateModel(worker, DType::kBF16).GemmFlopsPerSecond(1024, 1024, 1024, 2);
+    EXPECT_GT(rate, previous) << isa;
+    previous = rate;
+  }
+  EXPECT_GT(RateModel(worker, DType::kF32).MemoryBytesPerSecond(1, 1), 0);
+  EXPECT_GT(RateModel(worker, DType::kF32).LinkBytesPerSecond(true), 0);
+}
+
+}  // namespace
+}  // namespace weft::planner
