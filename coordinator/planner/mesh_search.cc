@@ -233,17 +233,13 @@ bool MeshSearch::Prepare(const Option& option) {
   return true;
 }
 
-const PipelineSchedule& MeshSearch::Schedule(int64_t micro_batches) const {
+PipelineSchedule MeshSearch::ScheduleOf(const Option& option) const {
+  if (pipeline_ == 1) return {};
   const ResourceSpec& resources = job_.resources;
-  const std::lock_guard lock(mutex_);
-  auto [it, added] = schedules_.try_emplace(micro_batches);
-  if (added) {
-    Result<PipelineSchedule> schedule = NamedSchedule(resources.pipeline_schedule, pipeline_,
-                                                      resources.pipeline_chunks, micro_batches);
-    WEFT_CHECK(schedule.ok(), schedule.status().message());
-    it->second = *std::move(schedule);
-  }
-  return it->second;
+  Result<PipelineSchedule> schedule = NamedSchedule(
+      resources.pipeline_schedule, pipeline_, resources.pipeline_chunks, option.accumulation_steps);
+  WEFT_CHECK(schedule.ok(), schedule.status().message());
+  return *std::move(schedule);
 }
 
 PipelineStageInputs MeshSearch::StagesOf(const Option& option) const {
@@ -259,7 +255,7 @@ void MeshSearch::ReportFewCores(Option option) {
   if (slots >= option.ranks || !few_cores_.misfit.empty()) return;
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
-  option.memory = Memory(inputs);
+  option.memory = Memory(inputs, ScheduleOf(option));
   option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
                   " threads need more " + (workers_.on_devices() ? "GPUs or cores" : "cores") +
                   " than the workers offer: they have room for " + std::to_string(slots);
@@ -311,13 +307,14 @@ bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
   option = OptionOf(candidate);
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
+  const PipelineSchedule schedule = ScheduleOf(option);
   Accounts accounts;
   const auto fits = [&](const RematChoice& choice) {
     inputs.recomputed_blocks = option.recomputed_blocks = choice.recomputed_blocks;
     inputs.attention_blocks = option.attention_blocks = choice.attention_blocks;
     inputs.remat = option.schedule = choice.schedule;
     const MemoryBreakdown* known = choice.schedule.empty() ? accounts.Find(choice) : nullptr;
-    option.memory = known != nullptr ? *known : Memory(inputs);
+    option.memory = known != nullptr ? *known : Memory(inputs, schedule);
     if (known == nullptr && choice.schedule.empty()) accounts.Add(choice, option.memory);
     option.device_bytes = DeviceBytes(inputs, option.memory);
     return Fits(option);
@@ -329,7 +326,7 @@ bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
   }
   const RematCosts costs = CostsOfRemat(option);
   if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
-  option.time = SlowestRank(option, inputs, workers_.Placements(option));
+  option.time = SlowestRank(option, inputs, schedule, workers_.Placements(option));
   return true;
 }
 
@@ -340,7 +337,7 @@ bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements,
   inputs.recomputed_blocks = option.recomputed_blocks;
   inputs.attention_blocks = option.attention_blocks;
   inputs.remat = option.schedule;
-  option.time = SlowestRank(option, inputs, placements);
+  option.time = SlowestRank(option, inputs, ScheduleOf(option), placements);
   return true;
 }
 
@@ -364,9 +361,10 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
   inputs.sharers = Sharers(option.data_ranks());
 }
 
-MemoryBreakdown MeshSearch::Memory(const MemoryInputs& inputs) const {
+MemoryBreakdown MeshSearch::Memory(const MemoryInputs& inputs,
+                                   const PipelineSchedule& schedule) const {
   if (pipeline_ == 1) return PredictMemory(inputs);
-  return PredictPipelineMemory(inputs, cut_, Schedule(inputs.accumulation_steps));
+  return PredictPipelineMemory(inputs, cut_, schedule);
 }
 
 int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const {
@@ -422,7 +420,7 @@ std::string MeshSearch::MemoryReason(const Option& option) const {
 }
 
 TimeBreakdown MeshSearch::SlowestRank(
-    const Option& option, const MemoryInputs& memory,
+    const Option& option, const MemoryInputs& memory, const PipelineSchedule& schedule,
     const std::vector<std::pair<size_t, int64_t>>& placements) const {
   StepInputs inputs = step_;
   SetOption(option, inputs);
@@ -439,13 +437,13 @@ TimeBreakdown MeshSearch::SlowestRank(
   for (const auto& [kind, count] : placements) {
     const RateModel& rates = workers_.rates()[kind];
     inputs.ranks_on_worker = count;
-    const TimeBreakdown time =
-        pipeline_ == 1 ? PredictStep(inputs, Pass(kind, option), rates)
-                       : PredictPipelineStep(inputs,
-                                             {.stages = StagesOf(option),
-                                              .schedule = Schedule(option.accumulation_steps),
-                                              .within_worker = count == option.ranks},
-                                             rates);
+    const TimeBreakdown time = pipeline_ == 1
+                                   ? PredictStep(inputs, Pass(kind, option), rates)
+                                   : PredictPipelineStep(inputs,
+                                                         {.stages = StagesOf(option),
+                                                          .schedule = schedule,
+                                                          .within_worker = count == option.ranks},
+                                                         rates);
     if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
   }
   return slowest;

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -67,18 +66,19 @@ class MeshSearch {
   Option OptionOf(const Candidate& candidate) const;
   /// Fills what the methods below look up; false where the pipeline has no such schedule.
   bool Prepare(const Option& option);
-  /// Of a pipeline, made when it is first wanted.
-  const PipelineSchedule& Schedule(int64_t micro_batches) const;
+  /// Of a pipeline, else none.
+  PipelineSchedule ScheduleOf(const Option& option) const;
   PipelineStageInputs StagesOf(const Option& option) const;
   void ReportFewCores(Option option);
 
   /// `inputs` are some option's.
   double LeastSeconds(const Option& option, StepInputs& inputs);
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
+                            const PipelineSchedule& schedule,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetOption(const Option& option, MemoryInputs& inputs) const;
   void SetOption(const Option& option, StepInputs& inputs) const;
-  MemoryBreakdown Memory(const MemoryInputs& inputs) const;
+  MemoryBreakdown Memory(const MemoryInputs& inputs, const PipelineSchedule& schedule) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const;
   bool Fits(const Option& option) const;
   /// The same, whose memory is that of `inputs`, without activations and what comes and goes.
@@ -110,8 +110,6 @@ class MeshSearch {
   std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
   /// Of a pipeline on GPUs: kind, threads, micro-batch, ranks of a worker.
   std::map<std::tuple<size_t, int64_t, int64_t, int64_t>, std::vector<StageForecast>> stages_;
-  mutable std::mutex mutex_;                               ///< Of those below.
-  mutable std::map<int64_t, PipelineSchedule> schedules_;  ///< By micro-batches.
   Option few_cores_;
 };
 
