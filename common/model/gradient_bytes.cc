@@ -8,14 +8,17 @@
 namespace weft {
 
 int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
-                          int64_t rows) {
+                          int64_t rows, int64_t expert_ranks) {
   constexpr int64_t kF32 = 4;
   const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
   std::vector<int64_t> buckets;
-  bool open = false;
+  bool open = false, of_experts = false;
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
-    if (!IsTrained(model, *parameter)) continue;
-    if (!open) buckets.push_back(0);
+    if (!IsTrained(model, *parameter) || !IsOnExpertRank(model, *parameter, expert_ranks)) continue;
+    // Experts that ranks share have buckets of their own.
+    const bool shared = expert_ranks > 1 && parameter->expert >= 0;
+    if (!open || shared != of_experts) buckets.push_back(0);
+    of_experts = shared;
     buckets.back() += kF32 * parameter->StoredElements();
     open = parameter->stacked || buckets.back() < bucket_bytes;
   }

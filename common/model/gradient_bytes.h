@@ -9,9 +9,9 @@ namespace weft {
 /// Bytes of gradients, beside a rank's own sums, that are in memory at once where ranks share out
 /// gradients (zero_stage 2): buckets of at least `bucket_bytes` from the last parameter to the
 /// first, each from its first gradient to the end of its reduction. `model` with vocab_size
-/// resolved; `tensor` ranks share each matrix.
+/// resolved; `tensor` ranks share each matrix, or `expert_ranks` the experts.
 int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,
-                          int64_t rows = 1);
+                          int64_t rows = 1, int64_t expert_ranks = 1);
 
 /// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved.
 int64_t BlockGradientBytes(const ModelSpec& model);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/model/gradient_bytes.h"
+#include "common/model/host_staging.h"
 #include "common/model/model_counts.h"
 #include "common/model/reduction_staging.h"
 #include "common/model/streamed_units.h"
@@ -288,6 +289,8 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
     case ProductKind::kNative:
       return ElementBytes(inputs.precision->products) * packed;
     case ProductKind::kStored: {
+      // Of what is stored elsewhere all that products read is a copy.
+      if (inputs.offload_optimizer) return ElementBytes(inputs.precision->products) * packed;
       // Weights that are made of factors are f32, whatever is stored. What is gathered for products
       // in bf16 comes in that type.
       const bool stored = inputs.precision->matrices == inputs.precision->products ||
@@ -308,7 +311,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
 }
 
 /// What the device has of offloaded weights beside packed copies: what operations read as it is,
-/// and matrices that products read beside the packed copy, which those for AMX do not.
+/// and matrices that products read beside the packed copy, which those for AMX and on CUDA do not.
 int64_t OperandBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   const bool tied = HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
@@ -317,7 +320,7 @@ int64_t OperandBytes(const MemoryInputs& inputs) {
   const int64_t vectors = shape.stored - shape.stored_matrices;
   const bool amx =
       inputs.products == ProductKind::kNative && inputs.precision->products == DType::kBF16;
-  const int64_t stored = shape.packed - (amx ? shape.packed_in_tiles : 0);
+  const int64_t stored = OnCuda(inputs) ? 0 : shape.packed - (amx ? shape.packed_in_tiles : 0);
   return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
 }
 
@@ -361,11 +364,15 @@ class Streaming {
   int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
   /// Bytes of values as operations read them.
   int64_t Read(const StreamedUnit& unit) const {
-    return kF32 * unit.vectors + Stored() * (unit.looked_up + unit.matrices - TilesAlone(unit));
+    const int64_t others = kF32 * unit.vectors + Stored() * unit.looked_up;
+    // Products on CUDA read what has come, in their type.
+    if (OnCuda(inputs_)) return others + ElementBytes(inputs_.precision->products) * unit.matrices;
+    return others + Stored() * (unit.matrices - TilesAlone(unit));
   }
   int64_t Packed(const StreamedUnit& unit) const {
     switch (inputs_.products) {
       case ProductKind::kUnpacked:
+      case ProductKind::kStored:
         return 0;
       case ProductKind::kWidenedUnpacked:
         return Stored() == kF32 ? 0 : kF32 * unit.matrices;
@@ -425,6 +432,42 @@ int64_t KernelScratch(const MemoryInputs& inputs) {
   if (!OnCuda(inputs)) return 0;
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   return std::max(inputs.product_workspace_bytes, 2 * kF32 * tokens * inputs.shape.spec.heads);
+}
+
+/// Pieces through which matrices go up to a CUDA device in another type than they are stored in.
+int64_t HostStaging(const MemoryInputs& inputs) {
+  const bool converts = inputs.precision->products != inputs.precision->matrices;
+  return inputs.offload_optimizer && OnCuda(inputs) && converts ? kHostStagingBytes : 0;
+}
+
+/// Bytes of values, wherever they are.
+int64_t ValueBytes(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  return ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
+         kF32 * (shape.stored - shape.stored_matrices);
+}
+
+/// The same where gradients of tables take and give back their places among activations, or
+/// weights, that come and go: as measured, up to the place of such a table.
+int64_t HolesBesideTables(const MemoryInputs& inputs) {
+  const bool come_and_go =
+      inputs.offload_parameters || inputs.offload_activations || Travels(inputs.remat);
+  if (!inputs.offload_optimizer || !come_and_go) return 0;
+  return kF32 * inputs.shape.PaddedClasses() * EmbeddingWidth(inputs.shape.spec);
+}
+
+/// What the device has of `memory`, which is of both tiers.
+MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
+  if (inputs.offload_activations || !inputs.remat.empty()) {
+    memory.activations_bytes = ActivationPeaks(inputs).device;
+  }
+  if (!inputs.offload_optimizer) return memory;
+  const bool shares = SharesParameters(inputs);
+  memory.parameters_bytes -= shares ? inputs.sharded.held : ValueBytes(inputs);
+  memory.gradients_bytes = shares ? inputs.sharded.open_gradients : inputs.open_gradients;
+  memory.optimizer_bytes = 0;
+  memory.workspace_bytes -= HostStaging(inputs);
+  return memory;
 }
 
 }  // namespace
@@ -502,10 +545,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
 
   MemoryBreakdown memory;
   // Vectors are f32 whatever the recipe.
-  const int64_t values = SharesParameters(inputs)
-                             ? inputs.sharded.held + inputs.sharded.gathered
-                             : ElementBytes(inputs.precision->matrices) * shape.stored_matrices +
-                                   kF32 * (shape.stored - shape.stored_matrices);
+  const int64_t gathered =
+      inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
+  const int64_t values =
+      SharesParameters(inputs) ? inputs.sharded.held + gathered : ValueBytes(inputs);
   memory.parameters_bytes = values + PackedBytes(inputs) + Fp8State(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
@@ -514,19 +557,30 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
   if (const int64_t sharers = inputs.Sharers(); sharers > 1) {
+    const auto part_of = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
+    // Experts that ranks share are shared out among fewer.
+    const bool shares_experts = shape.expert_ranks > 1;
+    const int64_t experts = shares_experts ? shape.stored_trained_experts : 0;
+    const int64_t expert_sharers = sharers / shape.expert_ranks;
     // Equal parts of what is stored; the rank with most has no padding in its own.
-    const double padded = static_cast<double>(shape.stored_trained) /
-                          static_cast<double>(std::max<int64_t>(shape.trained, 1));
-    const int64_t part = (memory.optimizer_bytes + sharers - 1) / sharers;
-    memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part));
+    const double padded = static_cast<double>(shape.stored_trained - experts) /
+                          static_cast<double>(std::max<int64_t>(shape.trained - experts, 1));
+    const OptimizerBytes& optimizer = inputs.optimizer;
+    const int64_t part = part_of(optimizer.state - optimizer.state_of_experts, sharers);
+    memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part)) +
+                             part_of(optimizer.state_of_experts, expert_sharers);
     if (SharesParameters(inputs)) {
       memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients;
     } else if (inputs.zero_stage > 1) {
-      memory.gradients_bytes =
-          (memory.gradients_bytes + sharers - 1) / sharers + inputs.open_gradients;
+      memory.gradients_bytes = part_of(memory.gradients_bytes - kF32 * experts, sharers) +
+                               part_of(kF32 * experts, expert_sharers);
+      if (!inputs.offload_optimizer) memory.gradients_bytes += inputs.open_gradients;
     }
   }
-  if (inputs.offload_optimizer) {
+  if (inputs.optimizer.in_file > 0) {
+    memory.optimizer_bytes += FileBufferBytes(inputs.optimizer.in_file / inputs.Sharers());
+  }
+  if (inputs.offload_optimizer && !SharesParameters(inputs)) {
     if (inputs.offload_parameters) {
       memory.parameters_bytes += Streaming(inputs).Peak() - PackedBytes(inputs);
     } else {
@@ -539,7 +593,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.activations_bytes = activations.device + activations.host;
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, activations.device),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
-                           KernelScratch(inputs);
+                           KernelScratch(inputs) + HostStaging(inputs);
   if (!OnCuda(inputs)) {
     const int64_t groups = inputs.Sharers() > 1 ? inputs.ranks / inputs.Sharers() : 1;
     memory.communication_bytes =
@@ -555,7 +609,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
         2 * ElementOf(inputs) * inputs.micro_batch * inputs.sequence_length * shape.spec.width;
   }
   if (OnCuda(inputs)) {
-    memory.runtime_bytes = TotalBytes(memory) / kUncutShare + HolesBesideCodes(inputs);
+    memory.runtime_bytes = TotalBytes(OfDevice(inputs, memory)) / kUncutShare +
+                           HolesBesideCodes(inputs) + HolesBesideTables(inputs);
   } else {
     memory.runtime_bytes = 96 * kMiB + 8 * kMiB * inputs.threads;
   }
@@ -564,15 +619,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
 
 MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs) {
   MemoryBreakdown memory = PredictMemory(inputs);
-  memory.runtime_bytes = 0;
-  memory.activations_bytes = ActivationPeaks(inputs).device;
-  if (!inputs.offload_optimizer) return memory;
-  const int64_t values = ElementBytes(inputs.precision->matrices) * inputs.shape.stored_matrices +
-                         kF32 * (inputs.shape.stored - inputs.shape.stored_matrices);
-  memory.parameters_bytes -= values;
-  memory.gradients_bytes = inputs.open_gradients;
-  memory.optimizer_bytes = 0;
-  return memory;
+  if (!OnCuda(inputs)) memory.runtime_bytes = 0;
+  return OfDevice(inputs, memory);
 }
 
 int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
@@ -580,7 +628,13 @@ int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
 }
 
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
-  return inputs.offload_parameters ? Streaming(inputs).OverTheLink() : StreamedBytes{};
+  if (!inputs.offload_parameters) return {};
+  if (!SharesParameters(inputs)) return Streaming(inputs).OverTheLink();
+  const ShardedParameters& shared = inputs.sharded;
+  const int64_t sharers = inputs.Sharers();
+  return {.first = shared.first_payload / sharers,
+          .forward = shared.forward_payload / sharers,
+          .backward = shared.backward_payload / sharers};
 }
 
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs) {
@@ -593,6 +647,8 @@ int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
 }
 
 int64_t BytesOutsideArena(const MemoryInputs& inputs) {
+  // What comes up is in the arena.
+  if (inputs.offload_optimizer) return KernelScratch(inputs);
   if (!inputs.precision->fp8_blocks) return PackedBytes(inputs) + KernelScratch(inputs);
   // Codes are tensors of the arena.
   return 2 * PackedBesideFp8(inputs) + KernelScratch(inputs);
@@ -614,11 +670,17 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.products = ProductKind::kStored;
   inputs.product_workspace_bytes = ProductWorkspaceBytes(compute_capability);
   inputs.fp8 = job.train.fp8;
-  inputs.optimizer = OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products);
-  if (plan.zero_stage == 2) {
-    inputs.open_gradients = OpenGradientBytes(inputs.shape.spec, plan.bucket_bytes);
+  const int64_t experts = plan.mesh.expert;
+  inputs.optimizer = OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products, experts);
+  inputs.offload_optimizer = plan.offload_optimizer != "none";
+  inputs.offload_activations = plan.offload_activations != "none";
+  inputs.offload_parameters = plan.offload_parameters != "none";
+  inputs.delayed_update = plan.delayed_update;
+  if (plan.zero_stage == 2 || inputs.offload_optimizer) {
+    inputs.open_gradients = OpenGradientBytes(inputs.shape.spec, plan.bucket_bytes, 1, 1, experts);
   } else if (plan.zero_stage > 2) {
-    inputs.sharded = ShardParameters(inputs.shape.spec, *inputs.precision, inputs.Sharers());
+    inputs.sharded =
+        ShardParameters(inputs.shape.spec, *inputs.precision, inputs.Sharers(), 1, 1, experts);
   }
   inputs.activation_bits = plan.activation_bits;
   inputs.recomputed_blocks =

@@ -88,12 +88,12 @@ struct MemoryInputs {
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.
   int64_t recomputed_blocks = 0;     ///< The first ones, which are the best ones to recompute.
   bool delayed_update = false;       ///< Then gradients twice in the host tier.
-  bool offload_optimizer = false;    ///< Values, gradients and state in the host tier (CPUs).
+  bool offload_optimizer = false;    ///< Values, gradients and state in the host tier.
   int64_t attention_blocks = 0;      ///< After them, those that recompute attention alone.
   int64_t recompute_segment = 1;     ///< Blocks recomputed at once.
   RematPlan remat;                   ///< Where it is not empty, instead of the three above.
   int64_t activation_bits = 0;       ///< Of what blocks keep; 0: as it is.
-  bool offload_activations = false;  ///< What blocks keep in the host tier (CPUs).
+  bool offload_activations = false;  ///< What blocks keep in the host tier.
   bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once.
   int64_t zero_shard_ranks = 0;      ///< Of `ranks` those that share among them; 0: all.
   ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
@@ -109,10 +109,10 @@ struct MemoryInputs {
 /// CUDA device all is the device's memory: workspace includes the scratch memory of kernels, and
 /// runtime_bytes is what cutting memory to size leaves unused; the CUDA context is no part of what
 /// a device offers.
-/// With offload it is the sum of both tiers.
+/// With offload it is the sum of both tiers; of the host's no more than the engine allocates.
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs);
 
-/// Of PredictMemory what stands on the device, without runtime_bytes: all of it without offload.
+/// Of PredictMemory what stands on the device, on CPUs without runtime_bytes: all without offload.
 MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs);
 
 /// Bytes of weights that go up to the device after an update, with offload_optimizer; none with

@@ -44,15 +44,14 @@ int64_t MuonWorkspace(const ModelSpec& model, const ParameterInfo& parameter, DT
   return kF32 * parameter.Elements() + 8 * rows * columns + squares;
 }
 
-/// Of `moments` numbers in a file (worker/engine/optim/disk_adamw.h), the three buffers through
-/// which they pass: two moments of a million parameters each, and a block to begin at one.
-int64_t FileBufferBytes(int64_t moments) {
+}  // namespace
+
+// Two moments of a million parameters each, and a block to begin at one.
+int64_t FileBufferBytes(int64_t numbers) {
   constexpr int64_t kMost = int64_t{1} << 21, kBlock = 1024;
-  const int64_t blocks = (moments + kBlock - 1) / kBlock;
+  const int64_t blocks = (numbers + kBlock - 1) / kBlock;
   return 3 * kF32 * (std::min(kMost, blocks * kBlock) + kBlock);
 }
-
-}  // namespace
 
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
                                 int64_t expert_ranks) {
@@ -62,13 +61,14 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   // The parameters after the last outer step, and its momentum.
   const int64_t outer = job.train.local_steps > 1 ? 2 : 0;
   const bool in_file = job.resources.offload_optimizer == "nvme";
-  int64_t moments = 0;  // in it
   OptimizerBytes bytes;
   const auto add = [&](const ParameterInfo& parameter, int64_t count) {
     const int64_t state = StateNumbers(job.optimizer, parameter);
-    if (in_file) moments += count * state;
-    bytes.state +=
+    if (in_file) bytes.in_file += count * state;
+    const int64_t held =
         count * kF32 * ((in_file ? 0 : state) + (averages + outer) * parameter.Elements());
+    bytes.state += held;
+    if (expert_ranks > 1 && parameter.expert >= 0) bytes.state_of_experts += held;
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
     }
@@ -87,7 +87,6 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
       add(factor, count);
     }
   }
-  if (in_file) bytes.state += FileBufferBytes(moments);
   return bytes;
 }
 

@@ -9,9 +9,15 @@ namespace weft {
 
 /// Memory of the updates.
 struct OptimizerBytes {
-  int64_t state = 0;      ///< Of rule, averages and outer steps, without alignment.
-  int64_t workspace = 0;  ///< While an update runs.
+  int64_t state = 0;             ///< Of rule, averages and outer steps, without alignment.
+  int64_t state_of_experts = 0;  ///< Of it, where ranks share these.
+  int64_t workspace = 0;         ///< While an update runs.
+  int64_t in_file = 0;           ///< Numbers of state in a file, which `state` lacks.
 };
+
+/// Of so many numbers in a file (worker/engine/optim/disk_adamw.h), the three buffers through which
+/// they pass.
+int64_t FileBufferBytes(int64_t numbers);
 
 /// What the optimizer of `job`, its averages of the weights and its outer steps take. `model` with
 /// vocab_size resolved; `products`: the type of the operands of matrix products; on one of

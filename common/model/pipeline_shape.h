@@ -5,6 +5,7 @@
 
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
+#include "common/pipeline/cut_stages.h"
 #include "common/pipeline/schedule.h"
 #include "common/status.h"
 
@@ -12,9 +13,12 @@ namespace weft {
 
 /// How the network of `job` is cut into the stages of its pipeline (resources.pipeline_parallel x
 /// resources.pipeline_chunks): blocks of each, so that the most costly stage costs least, by
-/// floating-point operations; embedding and classifier are layers like others. kInvalid when there
-/// are fewer blocks than stages. Sizes of an imported model must have been put into job.model.
-Result<std::vector<int64_t>> CutModel(const JobSpec& job);
+/// floating-point operations; embedding and classifier are layers like others. With `ranks`, one
+/// for each rank of the pipeline, by the time that each takes, and within the blocks that all
+/// stages of each may have (CutStages). kInvalid when there are fewer blocks than stages. Sizes of
+/// an imported model must have been put into job.model.
+Result<std::vector<int64_t>> CutModel(const JobSpec& job,
+                                      const std::vector<StageMachine>& ranks = {});
 
 /// Stage `stage` of those.
 ModelShape ShapeOfStage(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t stage);
@@ -23,8 +27,45 @@ ModelShape ShapeOfStage(const ModelShape& whole, const std::vector<int64_t>& cut
 ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t ranks,
                          int64_t rank);
 
-/// Bytes at their peaks of the fullest rank of a pipeline. `inputs` are those of one rank with the
-/// whole network; its first `recomputed_blocks` recompute, wherever they are.
+/// The stages of pipelines of one network, or all stages of a rank as if they were one: what
+/// ShapeOfStage and ShapeOfStages say, for those who ask often. Blocks are all alike.
+class StageShapes {
+ public:
+  explicit StageShapes(const ModelShape& whole);
+
+  /// A part of the network, with one of its ends or none.
+  ModelShape Of(const StageShape& stage) const;
+
+ private:
+  ModelShape inner_, first_, last_;  ///< Of one block.
+};
+
+/// The memory of a pipeline, for those who ask for several ways to recompute.
+class PipelineMemory {
+ public:
+  /// `cut`: blocks of each stage. All outlive it.
+  PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
+                 const PipelineSchedule& schedule);
+
+  /// PredictPipelineRanks.
+  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs) const;
+
+ private:
+  const StageShapes& shapes_;
+  const std::vector<int64_t>& cut_;
+  const PipelineSchedule& schedule_;
+  std::vector<int64_t> before_;    ///< Blocks before each stage.
+  std::vector<int64_t> deferred_;  ///< By rank: backward passes whose weights' gradients wait,
+  std::vector<int64_t> messages_;  ///< and messages under way; the most at a time.
+};
+
+/// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole
+/// network; its first `recomputed_blocks` recompute, wherever they are.
+std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,
+                                                  const std::vector<int64_t>& cut,
+                                                  const PipelineSchedule& schedule);
+
+/// Of these the fullest.
 MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vector<int64_t>& cut,
                                       const PipelineSchedule& schedule);
 

@@ -40,25 +40,33 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   if (sharers > 1 && sharers < inputs.ranks) {
     traffic.between_groups = inputs.zero_stage > 2 ? inputs.sharded.gradients : gradients / sharers;
   }
+  // Of experts that ranks share.
+  const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
+  if (shape.expert_ranks > 1) traffic.exchanged = ExchangedBytes(inputs);
   switch (inputs.zero_stage) {
     case 0:
-      traffic.all_reduced = gradients;
-      if (shape.expert_ranks > 1) {
-        traffic.experts_reduced = kF32 * shape.stored_trained_experts;
-        traffic.all_reduced -= traffic.experts_reduced;
-        traffic.exchanged = ExchangedBytes(inputs);
-      }
+      traffic.experts_reduced = kF32 * of_experts;
+      traffic.all_reduced = gradients - traffic.experts_reduced;
       break;
-    case 3:
+    case 3: {
+      const ShardedTraffic& experts = inputs.sharded.experts;
       traffic.reduce_scattered = passes * inputs.sharded.reduced_payload;
       traffic.gathered =
           passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload);
+      traffic.experts_scattered = passes * experts.reduced_payload;
+      traffic.experts_gathered = passes * (experts.forward_payload + experts.backward_payload);
       break;
-    default:
-      traffic.reduce_scattered = (inputs.zero_stage > 1 ? passes : 1) * gradients;
-      // Values come back as they are stored.
-      traffic.gathered = gradients - (kF32 - ElementBytes(inputs.precision->matrices)) *
-                                         shape.stored_trained_matrices;
+    }
+    default: {
+      const int64_t reductions = inputs.zero_stage > 1 ? passes : 1;
+      traffic.experts_scattered = reductions * kF32 * of_experts;
+      traffic.reduce_scattered = reductions * gradients - traffic.experts_scattered;
+      // Values come back as they are stored; experts are matrices.
+      const int64_t stored = ElementBytes(inputs.precision->matrices);
+      traffic.experts_gathered = stored * of_experts;
+      traffic.gathered =
+          gradients - (kF32 - stored) * shape.stored_trained_matrices - traffic.experts_gathered;
+    }
   }
   return traffic;
 }

@@ -13,11 +13,13 @@ namespace weft {
 /// as much in an outer step, and nothing in between.
 struct RankTraffic {
   int64_t all_reduced = 0;
-  int64_t reduce_scattered = 0;  ///< Of the group of ranks that share (MemoryInputs::Sharers) ...
-  int64_t gathered = 0;          ///< ... as this.
-  int64_t between_groups = 0;    ///< All-reduced between ranks of groups that have the same parts.
-  int64_t context_sent = 0;      ///< By a rank to those that share its sequences, for attention.
-  int64_t experts_reduced = 0;   ///< All-reduced between ranks that have the same experts.
+  int64_t reduce_scattered = 0;   ///< Of the group of ranks that share (MemoryInputs::Sharers) ...
+  int64_t gathered = 0;           ///< ... as this.
+  int64_t between_groups = 0;     ///< All-reduced between ranks of groups that have the same parts.
+  int64_t context_sent = 0;       ///< By a rank to those that share its sequences, for attention.
+  int64_t experts_reduced = 0;    ///< All-reduced between ranks that have the same experts ...
+  int64_t experts_scattered = 0;  ///< ... and, where they share, as reduce_scattered ...
+  int64_t experts_gathered = 0;   ///< ... and gathered, which do not have them.
   /// Rows of tokens that a rank gives to experts, and gets of them, without a capacity: those whose
   /// experts it has itself too. Of the others, an even share of g ranks, it sends (g-1)/g.
   int64_t exchanged = 0;

@@ -26,17 +26,18 @@ bool LookedUp(const ParameterInfo& parameter) {
 }  // namespace
 
 struct ParameterRegions::Sharing {
-  int64_t ranks = 1;
+  std::vector<int64_t> ranks;     ///< By region: that have parts of it.
   std::vector<int64_t> elements;  ///< Of each region, in whole parts.
 };
 
 ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe& precision,
-                                   int64_t tensor, int64_t rows)
-    : precision_(precision), last_(DistinctBlocks(model) + 1) {
+                                   int64_t tensor, int64_t rows, int64_t expert_ranks)
+    : precision_(precision), expert_ranks_(expert_ranks), last_(DistinctBlocks(model) + 1) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
-  std::map<std::tuple<int64_t, int64_t, bool, bool, bool>, size_t> found;
+  std::map<std::tuple<int64_t, int64_t, bool, bool, bool, bool>, size_t> found;
   int64_t unit = 0;
   for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
+    if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
     if (parameter.block >= 0) {
       unit = parameter.block + 1;
     } else if (unit > 0) {
@@ -45,13 +46,15 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
     const bool tied = unit == 0 && IsClassifier(model, parameter);
     const bool looked_up = LookedUp(parameter);
     const bool trained = IsTrained(model, parameter);
+    const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
     const auto [it, is_new] = found.try_emplace(
-        std::tuple(unit, tied ? last_ : unit, parameter.matrix(), looked_up, trained),
+        std::tuple(unit, tied ? last_ : unit, parameter.matrix(), looked_up, trained, of_experts),
         regions_.size());
     if (is_new) {
       of_unit_[static_cast<size_t>(unit)].push_back(regions_.size());
       if (tied) of_unit_[static_cast<size_t>(last_)].push_back(regions_.size());
-      regions_.push_back({unit, tied ? last_ : unit, parameter.matrix(), looked_up, trained, 0});
+      regions_.push_back(
+          {unit, tied ? last_ : unit, parameter.matrix(), looked_up, trained, of_experts, 0});
     }
     const int64_t elements = parameter.StoredElements();
     regions_[it->second].elements += RoundUp(elements, 16);
@@ -69,16 +72,19 @@ ShardedParameters ParameterRegions::Among(int64_t ranks) const {
   ShardedParameters result;
   result.packed = packed_;
   result.packed_in_tiles = packed_in_tiles_;
-  Sharing sharing{ranks, {}};
-  sharing.elements.reserve(regions_.size());
+  Sharing sharing;
   for (const Region& region : regions_) {
-    const int64_t elements = RoundUp(region.elements, 16 * ranks);
+    const int64_t sharers = region.of_experts ? ranks / expert_ranks_ : ranks;
+    const int64_t elements = RoundUp(region.elements, 16 * sharers);
+    sharing.ranks.push_back(sharers);
     sharing.elements.push_back(elements);
-    result.held += elements / ranks * Held(region);
+    result.held += elements / sharers * Held(region);
     if (!region.trained) continue;
-    result.gradients += kF32 * elements / ranks;
-    result.reduced_payload += kF32 * elements;
-    ++result.reductions;
+    result.gradients += kF32 * elements / sharers;
+    if (sharers == 1) continue;
+    ShardedTraffic& traffic = region.of_experts ? result.experts : result;
+    traffic.reduced_payload += kF32 * elements;
+    ++traffic.reductions;
   }
   Gather(sharing, result);
   OpenGradients(sharing, result);
@@ -95,32 +101,65 @@ int64_t ParameterRegions::Travels(const Region& region, int64_t unit) const {
   return rounds ? ElementBytes(DType::kBF16) : Held(region);
 }
 
-int64_t ParameterRegions::Bytes(const Sharing& sharing, int64_t unit, bool backward,
-                                int64_t* count) const {
+// What one rank alone has is where it is held, unless it travels in another type.
+int64_t ParameterRegions::Brought(const Sharing& sharing, size_t index, int64_t unit,
+                                  bool backward) const {
+  const Region& region = regions_[index];
+  if (backward && unit == 0 && region.looked_up) return 0;
+  const int64_t element = Travels(region, unit);
+  const bool in_place = sharing.ranks[index] == 1 && element == Held(region);
+  return in_place ? 0 : sharing.elements[index] * element;
+}
+
+int64_t ParameterRegions::Bytes(const Sharing& sharing, int64_t unit, bool backward) const {
   int64_t bytes = 0;
   for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
-    const Region& region = regions_[index];
-    if (backward && unit == 0 && region.looked_up) continue;
-    bytes += sharing.elements[index] * Travels(region, unit);
-    if (count != nullptr) ++*count;
+    bytes += Brought(sharing, index, unit, backward);
   }
   return bytes;
+}
+
+void ParameterRegions::CountGathers(const Sharing& sharing, int64_t unit, bool backward,
+                                    ShardedParameters& result) const {
+  for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
+    const int64_t bytes = Brought(sharing, index, unit, backward);
+    if (sharing.ranks[index] == 1 || bytes == 0) continue;
+    ShardedTraffic& traffic = regions_[index].of_experts ? result.experts : result;
+    (backward ? traffic.backward_payload : traffic.forward_payload) += bytes;
+    ++(backward ? traffic.backward_gathers : traffic.forward_gathers);
+  }
 }
 
 // Units in the order of the passes; the last block stays for its backward pass, as the head does.
 void ParameterRegions::Gather(const Sharing& sharing, ShardedParameters& result) const {
   const bool stays = first_differentiated_ < last_;
+  // This rank's, where that is one of the units to come.
+  const auto part = [&](int64_t unit, bool backward) {
+    const bool comes = backward ? unit >= first_differentiated_ : unit <= last_;
+    int64_t bytes = 0;
+    if (!comes) return bytes;
+    for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
+      bytes += Brought(sharing, index, unit, backward) / sharing.ranks[index];
+    }
+    return bytes;
+  };
+  const auto hold = [&](int64_t whole, int64_t parts) {
+    result.gathered = std::max(result.gathered, whole);
+    result.gathered_from_host = std::max(result.gathered_from_host, whole + parts);
+  };
   for (int64_t unit = 0; unit <= last_; ++unit) {
-    const int64_t bytes = Bytes(sharing, unit, false, &result.forward_gathers);
-    result.forward_payload += bytes;
+    CountGathers(sharing, unit, false, result);
+    const int64_t bytes = Bytes(sharing, unit, false);
+    if (unit == 0) result.first_payload = bytes;
     const int64_t kept = unit == last_ && stays ? Bytes(sharing, unit - 1, false) : 0;
     const int64_t next = unit < last_ ? Bytes(sharing, unit + 1, false) : kept;
-    result.gathered = std::max(result.gathered, bytes + next);
+    hold(bytes + next,
+         kept > 0 ? part(unit - 2, true) : part(unit + 1, false) + part(unit + 2, false));
   }
   for (int64_t unit = last_ - 2; unit >= first_differentiated_; --unit) {
-    const int64_t bytes = Bytes(sharing, unit, true, &result.backward_gathers);
-    result.backward_payload += bytes;
-    result.gathered = std::max(result.gathered, bytes + Bytes(sharing, unit + 1, true));
+    CountGathers(sharing, unit, true, result);
+    const int64_t bytes = Bytes(sharing, unit, true);
+    hold(bytes + Bytes(sharing, unit + 1, true), part(unit, true) + part(unit - 1, true));
   }
 }
 
@@ -142,8 +181,9 @@ void ParameterRegions::OpenGradients(const Sharing& sharing, ShardedParameters& 
 }
 
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks, int64_t tensor, int64_t rows) {
-  return ParameterRegions(model, precision, tensor, rows).Among(ranks);
+                                  int64_t ranks, int64_t tensor, int64_t rows,
+                                  int64_t expert_ranks) {
+  return ParameterRegions(model, precision, tensor, rows, expert_ranks).Among(ranks);
 }
 
 }  // namespace weft

@@ -8,23 +8,31 @@
 
 namespace weft {
 
-/// Bytes of a rank where ranks share out parameters (zero_stage 3): each holds an equal part of
-/// every region (what one block, the embeddings or the head have of matrices, of vectors), and
-/// whole ones are gathered while they are computed with. Gathering and reducing the payload n over
+/// What ranks that share out parameters tell each other. Gathering and reducing the payload n over
 /// g ranks sends n (g-1)/g.
-struct ShardedParameters {
-  int64_t held = 0;              ///< Parts of values.
-  int64_t gathered = 0;          ///< Whole values, at most: of a unit and of the one that is next.
-  int64_t packed = 0;            ///< Numbers of matrices that have a copy for products at once ...
-  int64_t packed_in_tiles = 0;   ///< ... and of those whose sizes are both multiples of 32.
+struct ShardedTraffic {
   int64_t forward_payload = 0;   ///< Gathered in the forward pass of a micro-batch ...
   int64_t backward_payload = 0;  ///< ... and in its backward pass: all but the last block again.
   int64_t forward_gathers = 0;   ///< Collectives of these.
   int64_t backward_gathers = 0;
   int64_t reduced_payload = 0;  ///< Gradients that are reduced in a micro-batch.
   int64_t reductions = 0;       ///< Collectives of these.
+};
+
+/// Bytes of a rank where ranks share out parameters (zero_stage 3): each holds an equal part of
+/// every region (what one block, the embeddings or the head have of matrices, of vectors, and of
+/// experts that ranks share), and whole ones are gathered while they are computed with.
+struct ShardedParameters : ShardedTraffic {
+  int64_t held = 0;      ///< Parts of values.
+  int64_t gathered = 0;  ///< Whole values, at most: of a unit and of the one that is next.
+  int64_t gathered_from_host = 0;  ///< The same with the parts of that one and the one behind it,
+                                   ///< where these come from the host tier.
+  int64_t first_payload = 0;       ///< Of forward_payload, that of the first unit.
+  int64_t packed = 0;           ///< Numbers of matrices that have a copy for products at once ...
+  int64_t packed_in_tiles = 0;  ///< ... and of those whose sizes are both multiples of 32.
   int64_t gradients = 0;        ///< Parts of gradients.
   int64_t open_gradients = 0;   ///< Whole gradients, at most: of two units under way.
+  ShardedTraffic experts = {};  ///< That ranks share, among those that have the same.
 };
 
 /// What ranks share out of a model, for any number of them: the regions of its parameters, found
@@ -32,9 +40,9 @@ struct ShardedParameters {
 class ParameterRegions {
  public:
   /// `model` with vocab_size resolved; of what one of `tensor` ranks that share each matrix, as a
-  /// grid of `rows`, has. `precision` outlives it.
+  /// grid of `rows`, or one of `expert_ranks` that share the experts has. `precision` outlives it.
   ParameterRegions(const ModelSpec& model, const PrecisionRecipe& precision, int64_t tensor = 1,
-                   int64_t rows = 1);
+                   int64_t rows = 1, int64_t expert_ranks = 1);
 
   /// Each of the `ranks` has its part.
   ShardedParameters Among(int64_t ranks) const;
@@ -47,6 +55,7 @@ class ParameterRegions {
     bool matrices = false;
     bool looked_up = false;
     bool trained = false;
+    bool of_experts = false;  ///< That ranks share.
     int64_t elements = 0;
   };
   /// What the functions of Among() share.
@@ -54,12 +63,18 @@ class ParameterRegions {
 
   int64_t Held(const Region& region) const;
   int64_t Travels(const Region& region, int64_t unit) const;
-  int64_t Bytes(const Sharing& sharing, int64_t unit, bool backward,
-                int64_t* count = nullptr) const;
+  /// Bytes of whole values of a region, where `unit` computes with them.
+  int64_t Brought(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
+  /// Of all regions of the unit.
+  int64_t Bytes(const Sharing& sharing, int64_t unit, bool backward) const;
+  /// Enters what gathering these takes.
+  void CountGathers(const Sharing& sharing, int64_t unit, bool backward,
+                    ShardedParameters& result) const;
   void Gather(const Sharing& sharing, ShardedParameters& result) const;
   void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
 
   const PrecisionRecipe& precision_;
+  const int64_t expert_ranks_;
   const int64_t last_;  ///< Unit: the head.
   std::vector<Region> regions_;
   std::vector<std::vector<size_t>> of_unit_;  ///< Regions by unit.
@@ -70,6 +85,7 @@ class ParameterRegions {
 
 /// ParameterRegions::Among().
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                                  int64_t ranks, int64_t tensor = 1, int64_t rows = 1);
+                                  int64_t ranks, int64_t tensor = 1, int64_t rows = 1,
+                                  int64_t expert_ranks = 1);
 
 }  // namespace weft

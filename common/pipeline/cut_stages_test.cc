@@ -19,6 +19,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+std::vector<StageMachine> Alike(int64_t stages) {
+  return std::vector<StageMachine>(static_cast<size_t>(stages));
+}
+
 /// The cost of each stage.
 std::vector<double> Costs(const std::vector<double>& blocks, double first, double last,
                           const std::vector<int64_t>& cut) {
@@ -75,7 +79,7 @@ TEST(CutStages, LeavesTheMostCostlyStageTheLeastAndTheOthersEven) {
         most = Most(costs);
         squares = Squares(costs);
       });
-      auto cut = CutStages(blocks, first, last, stages);
+      auto cut = CutStages(blocks, first, last, Alike(stages));
       ASSERT_TRUE(cut.ok());
       ASSERT_EQ(static_cast<int64_t>(cut->size()), stages);
       EXPECT_EQ(std::accumulate(cut->begin(), cut->end(), int64_t{0}), count);
@@ -85,9 +89,56 @@ TEST(CutStages, LeavesTheMostCostlyStageTheLeastAndTheOthersEven) {
     }
   }
   // A classifier as costly as two blocks.
-  EXPECT_THAT(*CutStages({1, 1, 1, 1, 1, 1, 1}, 0, 2, 4), ElementsAre(2, 2, 2, 1));
-  EXPECT_THAT(CutStages({1, 1}, 0, 0, 3).status().message(), HasSubstr("hint: fewer stages"));
-  EXPECT_FALSE(CutStages({1}, 0, 0, 0).ok());
+  EXPECT_THAT(*CutStages({1, 1, 1, 1, 1, 1, 1}, 0, 2, Alike(4)), ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(CutStages({1, 1}, 0, 0, Alike(3)).status().message(),
+              HasSubstr("hint: fewer stages"));
+  EXPECT_FALSE(CutStages({1}, 0, 0, {}).ok());
+}
+
+TEST(CutStages, LeavesEachMachineWhatItIsFastAndLargeEnoughFor) {
+  int64_t without_memory = 0;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    PhiloxStream random(PhiloxKey{4, seed, 0});
+    const auto number = [&](uint64_t below) {
+      return static_cast<double>(1 + random.Below(below));
+    };
+    std::vector<double> blocks(2 + random.Below(7));
+    for (double& block : blocks) block = number(6);
+    const double first = number(4) - 1, last = number(20) - 1;
+    const auto count = static_cast<int64_t>(blocks.size());
+    std::vector<StageMachine> machines(1 + random.Below(blocks.size()));
+    for (StageMachine& machine : machines) {
+      machine = {number(4), static_cast<int64_t>(number(blocks.size()))};
+    }
+    const auto seconds = [&](const std::vector<int64_t>& cut) {
+      std::vector<double> costs = Costs(blocks, first, last, cut);
+      for (size_t s = 0; s < costs.size(); ++s) costs[s] *= machines[s].slowness;
+      return costs;
+    };
+    double most = std::numeric_limits<double>::infinity(), squares = most;
+    std::vector<int64_t> under_way;
+    ForEachCut(count, std::ssize(machines), under_way, [&](const std::vector<int64_t>& cut) {
+      for (size_t s = 0; s < cut.size(); ++s) {
+        if (cut[s] > machines[s].most_blocks) return;
+      }
+      const std::vector<double> own = seconds(cut);
+      if (std::pair(Most(own), Squares(own)) >= std::pair(most, squares)) return;
+      most = Most(own);
+      squares = Squares(own);
+    });
+    const auto cut = CutStages(blocks, first, last, machines);
+    if (most == std::numeric_limits<double>::infinity()) {
+      EXPECT_EQ(cut.status().code(), StatusCode::kExhausted);
+      ++without_memory;
+      continue;
+    }
+    ASSERT_TRUE(cut.ok()) << cut.status().message();
+    EXPECT_EQ(Most(seconds(*cut)), most);
+    EXPECT_EQ(Squares(seconds(*cut)), squares);
+  }
+  EXPECT_GT(without_memory, 5);
+  EXPECT_LT(without_memory, 150);
+  EXPECT_THAT(*CutStages({1, 1, 1, 1, 1, 1}, 0, 0, {{1}, {2}}), ElementsAre(4, 2));
 }
 
 TEST(NamedSchedule, IsWhatTheNameSaysOrAnError) {

@@ -8,30 +8,6 @@
 namespace weft {
 namespace {
 
-Result<PipelineSchedule> Make(const std::string& name, int64_t ranks, int64_t chunks,
-                              int64_t micro_batches) {
-  if (ranks < 1 || chunks < 1 || micro_batches < 1) {
-    return InvalidError("a pipeline of " + std::to_string(ranks) + " ranks with " +
-                        std::to_string(chunks) + " stages each and " +
-                        std::to_string(micro_batches) +
-                        " micro-batches; hint: at least one of each");
-  }
-  if (name == "interleaved") return InterleavedSchedule(ranks, chunks, micro_batches);
-  if (chunks > 1) {
-    return InvalidError("a pipeline with schedule " + name + " has one stage a rank, not " +
-                        std::to_string(chunks) + "; hint: interleaved");
-  }
-  if (name == "gpipe") return GPipeSchedule(ranks, micro_batches);
-  if (name == "1f1b") return OneForwardOneBackwardSchedule(ranks, micro_batches);
-  if (name == "zero_bubble") {
-    // Stages are cut to cost the same, and so do the three passes of a block.
-    const std::vector<StageCost> stages(static_cast<size_t>(ranks), StageCost{1, 1, 1, 1});
-    return ZeroBubbleSchedule({stages, 0}, micro_batches, ranks);
-  }
-  return InvalidError("pipeline schedule '" + name +
-                      "' is not known; hint: gpipe, 1f1b, interleaved or zero_bubble");
-}
-
 /// By stage and micro-batch.
 using Message = std::pair<int64_t, int32_t>;
 
@@ -58,6 +34,30 @@ std::vector<std::vector<Message>> Messages(const PipelineSchedule& schedule, int
 
 }  // namespace
 
+Result<PipelineSchedule> UncheckedSchedule(const std::string& name, int64_t ranks, int64_t chunks,
+                                           int64_t micro_batches) {
+  if (ranks < 1 || chunks < 1 || micro_batches < 1) {
+    return InvalidError("a pipeline of " + std::to_string(ranks) + " ranks with " +
+                        std::to_string(chunks) + " stages each and " +
+                        std::to_string(micro_batches) +
+                        " micro-batches; hint: at least one of each");
+  }
+  if (name == "interleaved") return InterleavedSchedule(ranks, chunks, micro_batches);
+  if (chunks > 1) {
+    return InvalidError("a pipeline with schedule " + name + " has one stage a rank, not " +
+                        std::to_string(chunks) + "; hint: interleaved");
+  }
+  if (name == "gpipe") return GPipeSchedule(ranks, micro_batches);
+  if (name == "1f1b") return OneForwardOneBackwardSchedule(ranks, micro_batches);
+  if (name == "zero_bubble") {
+    // Stages are cut to cost the same, and so do the three passes of a block.
+    const std::vector<StageCost> stages(static_cast<size_t>(ranks), StageCost{1, 1, 1, 1});
+    return ZeroBubbleSchedule({stages, 0}, micro_batches, ranks);
+  }
+  return InvalidError("pipeline schedule '" + name +
+                      "' is not known; hint: gpipe, 1f1b, interleaved or zero_bubble");
+}
+
 Status CheckMessageOrder(const PipelineSchedule& schedule) {
   for (const int64_t direction : {1, -1}) {
     const auto sent = Messages(schedule, direction, false);
@@ -77,7 +77,8 @@ Status CheckMessageOrder(const PipelineSchedule& schedule) {
 
 Result<PipelineSchedule> NamedSchedule(const std::string& name, int64_t ranks, int64_t chunks,
                                        int64_t micro_batches) {
-  WEFT_ASSIGN_OR_RETURN(PipelineSchedule schedule, Make(name, ranks, chunks, micro_batches));
+  WEFT_ASSIGN_OR_RETURN(PipelineSchedule schedule,
+                        UncheckedSchedule(name, ranks, chunks, micro_batches));
   WEFT_RETURN_IF_ERROR(CheckSchedule(schedule));
   WEFT_RETURN_IF_ERROR(CheckMessageOrder(schedule));
   return schedule;

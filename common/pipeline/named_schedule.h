@@ -15,6 +15,11 @@ namespace weft {
 Result<PipelineSchedule> NamedSchedule(const std::string& name, int64_t ranks, int64_t chunks,
                                        int64_t micro_batches);
 
+/// The same without these checks, which all schedules of that name pass: for those who look at
+/// many.
+Result<PipelineSchedule> UncheckedSchedule(const std::string& name, int64_t ranks, int64_t chunks,
+                                           int64_t micro_batches);
+
 /// Whether each rank sends to another what that one waits for, in the same order: then messages of
 /// a kind need no names. kInvalid names the first that would be taken for another one.
 Status CheckMessageOrder(const PipelineSchedule& schedule);

@@ -159,6 +159,10 @@ Result<PipelineTimeline> SimulatePipeline(const PipelineSchedule& schedule,
   Simulation simulation(schedule, costs);
   PipelineTimeline timeline;
   timeline.ranks.resize(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    timeline.ranks[r].starts.reserve(schedule.steps[r].size());
+    timeline.ranks[r].ends.reserve(schedule.steps[r].size());
+  }
   std::vector<double> kept(ranks, 0);
   // Ranks go on in turns, each as far as it can: the order of turns changes no time.
   bool progress = true;

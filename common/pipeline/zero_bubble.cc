@@ -167,6 +167,23 @@ class ListScheduler {
   std::vector<double> backward_;
 };
 
+// No schedule ends sooner: each rank begins when the first micro-batch has come to it and has all
+// of its steps then, and its backward ones when the gradient of the first has come back to it.
+double LeastEnd(const PipelineCosts& costs, int64_t micro_batches) {
+  const auto passes = static_cast<double>(micro_batches);
+  double forwards = 0, least = 0;
+  for (const StageCost& stage : costs.stages) {
+    least = std::max(least, forwards + passes * (stage.forward + stage.backward()));
+    forwards += stage.forward + costs.hop;
+  }
+  double back = forwards - costs.hop;
+  for (auto stage = costs.stages.rbegin(); stage != costs.stages.rend(); ++stage) {
+    least = std::max(least, back + passes * stage->backward());
+    back += stage->backward_input + costs.hop;
+  }
+  return least;
+}
+
 }  // namespace
 
 Result<PipelineSchedule> ZeroBubbleSchedule(const PipelineCosts& costs, int64_t micro_batches,
@@ -187,10 +204,13 @@ Result<PipelineSchedule> ZeroBubbleSchedule(const PipelineCosts& costs, int64_t 
     }
     return OkStatus();
   };
+  // The first that cannot be beaten is as good as the best of all.
+  const double least_end = LeastEnd(costs, micro_batches);
   const auto never = [](int64_t) -> int64_t { return 0; };
   const auto by_rank = [](int64_t rank) { return rank; };
   WEFT_RETURN_IF_ERROR(consider(Delayed(ranks, micro_batches, most_kept, never)));
   WEFT_RETURN_IF_ERROR(consider(Delayed(ranks, micro_batches, most_kept, by_rank)));
+  if (best_end <= least_end) return best;
   constexpr double kPatience[] = {0, 0.25, 0.5, 0.75, 1};
   // Ranks that need not keep so much get their gradients back sooner.
   for (const int64_t more : {most_kept, int64_t{1}, int64_t{0}}) {
@@ -203,6 +223,7 @@ Result<PipelineSchedule> ZeroBubbleSchedule(const PipelineCosts& costs, int64_t 
       for (const double before_weight : kPatience) {
         WEFT_RETURN_IF_ERROR(consider(
             ListScheduler(costs, micro_batches, kept, {before_forward, before_weight}).Run()));
+        if (best_end <= least_end) return best;
       }
     }
   }

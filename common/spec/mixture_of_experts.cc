@@ -19,8 +19,13 @@ Status CheckExpertParallel(const JobSpec& job) {
   if (job.model.experts % degree != 0) {
     return InvalidError(field + " must divide model.experts " + text(job.model.experts));
   }
-  if (resources.ranks % degree != 0) {
+  const int64_t stages = resources.pipeline_parallel, sharers = resources.context_parallel;
+  if (resources.ranks % (stages * sharers * degree) != 0) {
+    const auto per = [&](const char* name, int64_t ranks) {
+      return ranks > 1 ? " / resources." + std::string(name) + " " + text(ranks) : std::string();
+    };
     return InvalidError(field + " must divide resources.ranks " + text(resources.ranks) +
+                        per("pipeline_parallel", stages) + per("context_parallel", sharers) +
                         ", which see different sequences and share the experts");
   }
   const bool grows = job.train.batch_warmup_steps > 0;
@@ -38,7 +43,9 @@ Status CheckExpertParallel(const JobSpec& job) {
       {"train.gradient_noise_scale, because the gradients of experts are those of several ranks; "
        "hint: 1",
        job.train.gradient_noise_scale},
-      {"resources.zero_stage yet; hint: 0, or expert_parallel 1", resources.zero_stage > 0},
+      {"resources.zero_shard_ranks, groups within which experts would have to be shared yet; hint: "
+       "0",
+       resources.zero_shard_ranks > 0},
   };
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(field + " does not go with " + name);
@@ -55,8 +62,11 @@ Status CheckMixtureOfExperts(const JobSpec& job) {
   const std::pair<const char*, bool> others[] = {
       {"train.precision fp8; hint: bf16", job.train.precision == "fp8"},
       {"resources.tensor_parallel yet; hint: 1", resources.tensor_parallel > 1},
-      {"resources.pipeline_parallel yet; hint: 1", resources.pipeline_parallel > 1},
-      {"resources.context_parallel yet; hint: 1", resources.context_parallel > 1},
+      {"resources.pipeline_schedule zero_bubble, whose gradients of weights wait, yet; hint: 1f1b",
+       resources.pipeline_schedule == "zero_bubble"},
+      {"resources.context_parallel and model.expert_capacity together, of which a rank would count "
+       "its own tokens; hint: model.expert_capacity 0",
+       resources.context_parallel > 1 && job.model.expert_capacity > 0},
       {"resources.offload_optimizer yet; hint: none", resources.offload_optimizer != "none"},
       {"resources.offload_activations yet; hint: none", resources.offload_activations != "none"},
       {"resources.activation_bits yet; hint: 0", resources.activation_bits > 0},

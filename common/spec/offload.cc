@@ -6,20 +6,34 @@
 namespace weft {
 namespace {
 
-/// What of `job` no offloaded state goes with, told of `field`. Ranks that make local steps have
-/// their tiers to themselves.
+/// What of `job` no offloaded state goes with, told of `field`. Each data-parallel rank has its
+/// tiers to itself.
 Status CheckMesh(const JobSpec& job, const std::string& field) {
   const ResourceSpec& resources = job.resources;
   const std::pair<const char*, bool> others[] = {
-      {"resources.ranks above 1 without train.local_steps",
-       resources.ranks > 1 && job.train.local_steps == 1},
-      {"resources.zero_stage", resources.zero_stage > 0},
       {"resources.tensor_parallel", resources.tensor_parallel > 1},
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
       {"resources.context_parallel", resources.context_parallel > 1},
   };
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(field + " does not go with " + name + " yet");
+  }
+  return OkStatus();
+}
+
+/// Which parts of the state ranks share out that is updated on the host.
+Status CheckSharing(const JobSpec& job, const std::string& field) {
+  const ResourceSpec& resources = job.resources;
+  const std::string stage = "resources.zero_stage " + std::to_string(resources.zero_stage);
+  if (resources.zero_stage > 2 && resources.offload_parameters == "none") {
+    return InvalidError(field + " updates the parts that ranks have with " + stage +
+                        " on the host, where they then stand; hint: resources.offload_parameters "
+                        "host, or zero_stage 2");
+  }
+  if (resources.zero_stage > 0 && resources.delayed_update) {
+    return InvalidError("resources.delayed_update does not go with " + stage +
+                        ", whose ranks gather weights right after the update; hint: one of the "
+                        "two");
   }
   return OkStatus();
 }
@@ -56,6 +70,7 @@ Status CheckOptimizer(const JobSpec& job) {
   if (job.train.precision == "fp8") {
     return InvalidError(field + " does not go with train.precision fp8 yet");
   }
+  WEFT_RETURN_IF_ERROR(CheckSharing(job, field));
   return CheckMesh(job, field);
 }
 
@@ -93,6 +108,30 @@ Status CheckParameters(const JobSpec& job) {
   return OkStatus();
 }
 
+bool SeveralRanks(const ResourceSpec& resources) {
+  return resources.ranks > 1 || resources.expert_parallel > 1;
+}
+
+/// What resources.device cuda does not go with.
+Status CheckGpu(const ResourceSpec& resources) {
+  if (resources.device_memory_bytes > 0) {
+    return InvalidError(
+        "resources.device_memory_bytes is the memory of a device that a CPU stands for, and "
+        "resources.device cuda has its own; hint: leave it out, or resources.device cpu");
+  }
+  if (resources.host_link_bytes_per_second > 0) {
+    return InvalidError(
+        "resources.host_link_bytes_per_second is the rate of a link that is emulated, and "
+        "resources.device cuda has its own; hint: leave it out, or resources.device cpu");
+  }
+  if (Offloads(resources) && SeveralRanks(resources)) {
+    return InvalidError(
+        "offload on resources.device cuda is of one rank yet, not of several (resources.ranks, "
+        "resources.expert_parallel); hint: resources.ranks 1, or resources.device cpu");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 bool Offloads(const ResourceSpec& resources) {
@@ -101,18 +140,14 @@ bool Offloads(const ResourceSpec& resources) {
          outside(resources.offload_parameters);
 }
 
-bool HasTiers(const ResourceSpec& resources) {
-  return Offloads(resources) || resources.device_memory_bytes > 0;
+bool WantsTiersOfCpus(const ResourceSpec& resources) {
+  return resources.device_memory_bytes > 0 || resources.host_link_bytes_per_second > 0 ||
+         (Offloads(resources) && SeveralRanks(resources));
 }
 
 Status CheckOffload(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
-  if (HasTiers(resources) && resources.device == "cuda") {
-    return InvalidError(
-        "resources.offload_optimizer, offload_activations, offload_parameters and "
-        "device_memory_bytes are of CPUs, not of resources.device cuda; hint: resources.device "
-        "cpu");
-  }
+  if (resources.device == "cuda") WEFT_RETURN_IF_ERROR(CheckGpu(resources));
   if (resources.host_link_bytes_per_second > 0 && !Offloads(resources)) {
     return InvalidError(
         "resources.host_link_bytes_per_second is the rate of what is offloaded, and nothing is; "

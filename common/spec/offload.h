@@ -9,9 +9,9 @@ namespace weft {
 /// (open_choices.h) does not.
 bool Offloads(const ResourceSpec& resources);
 
-/// Whether the job has anything stand outside the device, or limits what the device holds: it then
-/// runs on CPUs (docs/techniques/offload.md).
-bool HasTiers(const ResourceSpec& resources);
+/// Whether tiers are wanted that only CPUs have, so that the job runs on these: a device or a link
+/// that is emulated, or offload of several ranks (docs/techniques/offload.md).
+bool WantsTiersOfCpus(const ResourceSpec& resources);
 
 /// kInvalid when what `job` offloads cannot be, or not with what else it asks for.
 Status CheckOffload(const JobSpec& job);

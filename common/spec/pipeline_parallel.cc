@@ -63,6 +63,11 @@ Status CheckResources(const ResourceSpec& resources, const std::string& what) {
   return OkStatus();
 }
 
+/// Every step of a growing batch has a multiple of these.
+int64_t FewestMicroBatches(const TrainSpec& train, int64_t micro_batches) {
+  return micro_batches * BatchSchedule(train).unit() / train.global_batch;
+}
+
 }  // namespace
 
 Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::string& schedule,
@@ -97,17 +102,17 @@ Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::stri
                         " does not go with train.gradient_noise_scale; hint: measure it with data "
                         "parallelism alone");
   }
-  if (!interleaved || micro_batches == 0) return OkStatus();
-  // Every step of a growing batch has a multiple of these.
-  const int64_t fewest = micro_batches * BatchSchedule(job.train).unit() / job.train.global_batch;
-  if (fewest % degree != 0) {
-    return InvalidError("an interleaved pipeline of " + Text(degree) +
-                        " ranks needs a multiple of " + Text(degree) +
-                        " micro-batches in every step, not " + Text(fewest) +
-                        "; hint: a smaller resources.micro_batch, or another "
-                        "resources.pipeline_schedule");
-  }
-  return OkStatus();
+  if (TakesMicroBatches(job.train, degree, schedule, micro_batches)) return OkStatus();
+  return InvalidError("an interleaved pipeline of " + Text(degree) + " ranks needs a multiple of " +
+                      Text(degree) + " micro-batches in every step, not " +
+                      Text(FewestMicroBatches(job.train, micro_batches)) +
+                      "; hint: a smaller resources.micro_batch, or another "
+                      "resources.pipeline_schedule");
+}
+
+bool TakesMicroBatches(const TrainSpec& train, int64_t degree, const std::string& schedule,
+                       int64_t micro_batches) {
+  return schedule != "interleaved" || FewestMicroBatches(train, micro_batches) % degree == 0;
 }
 
 }  // namespace weft

@@ -14,4 +14,9 @@ namespace weft {
 Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::string& schedule,
                              int64_t chunks, int64_t micro_batches);
 
+/// Whether every step of `train` can go by this schedule in `micro_batches`, those of a full batch:
+/// interleaved ones go in groups of as many as there are ranks.
+bool TakesMicroBatches(const TrainSpec& train, int64_t degree, const std::string& schedule,
+                       int64_t micro_batches);
+
 }  // namespace weft

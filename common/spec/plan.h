@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,7 @@ struct Prediction {
   double model_flops_per_step = 0;
   TimeBreakdown time;
   MemoryBreakdown memory_per_rank;
+  std::vector<int64_t> stage_bytes;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -124,6 +126,11 @@ struct Prediction {
           self.model_flops_per_step);
     visit(Field("time", "Parts of step_seconds."), self.time);
     visit(Field("memory_per_rank", "Of the fullest rank."), self.memory_per_rank);
+    visit(Field("stage_bytes",
+                "By rank of the pipeline, what it has where it computes, on its GPU or machine; "
+                "empty: all of memory_per_rank.")
+              .Unit("bytes"),
+          self.stage_bytes);
   }
 };
 
@@ -235,6 +242,16 @@ struct Plan {
     visit(Field("prediction", "What the planner expects."), self.prediction);
   }
 };
+
+/// Bytes at its peak of rank `rank` of `plan` on its GPU, or on the machine where that computes.
+inline int64_t BytesOfRank(const Plan& plan, int64_t rank) {
+  const std::vector<int64_t>& bytes = plan.prediction.stage_bytes;
+  if (std::ssize(bytes) != plan.mesh.pipeline) {
+    return TotalBytes(plan.prediction.memory_per_rank);
+  }
+  // Ranks of a stage follow one another.
+  return bytes[static_cast<size_t>(rank * plan.mesh.pipeline / RankCount(plan.mesh))];
+}
 
 /// One plan the planner looked at.
 struct PlanCandidate {

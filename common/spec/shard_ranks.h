@@ -14,7 +14,7 @@ inline int64_t ShardRanks(int64_t zero_stage, int64_t zero_shard_ranks, int64_t 
 }
 
 inline int64_t ShardRanks(const Plan& plan) {
-  return ShardRanks(plan.zero_stage, plan.zero_shard_ranks, plan.mesh.data);
+  return ShardRanks(plan.zero_stage, plan.zero_shard_ranks, plan.mesh.data * plan.mesh.expert);
 }
 
 }  // namespace weft

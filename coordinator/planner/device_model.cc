@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "common/check.h"
-#include "coordinator/planner/cluster/collectives.h"
 #include "coordinator/planner/cluster/product_rates.h"
 
 namespace weft::planner {
@@ -58,6 +57,20 @@ const ProductPeak& PeakOf(const AcceleratorSpec& accelerator, std::string_view p
   return accelerator.products.front();
 }
 
+/// As it was measured in the slower direction; else what copies reach of the slot.
+double HostLinkOf(const DeviceSpec& device) {
+  if (device.upload_bytes_per_second > 0 && device.download_bytes_per_second > 0) {
+    return std::min(device.upload_bytes_per_second, device.download_bytes_per_second);
+  }
+  // Of PCI Express 3.0 a lane carries 8 GT/s in 128 of 130 bits, each generation twice as much.
+  constexpr double kLane = 8e9 / 8 * 128 / 130;
+  constexpr double kShare = 0.8;
+  const auto generation =
+      static_cast<double>(device.pcie_generation > 0 ? device.pcie_generation : 3);
+  const auto width = static_cast<double>(device.pcie_width > 0 ? device.pcie_width : 16);
+  return kShare * width * kLane * std::exp2(generation - 3);
+}
+
 }  // namespace
 
 const AcceleratorSpec& AcceleratorOf(const DeviceSpec& device) {
@@ -84,7 +97,8 @@ bool MultipliesFp8(const DeviceSpec& device) {
 DeviceModel::DeviceModel(const DeviceSpec& device)
     : accelerator_(AcceleratorOf(device)),
       stack_(*FindStack("weft")),
-      copy_bytes_per_second_(device.copy_bytes_per_second) {
+      copy_bytes_per_second_(device.copy_bytes_per_second),
+      host_link_bytes_per_second_(HostLinkOf(device)) {
   double slowest = 0;
   for (const DeviceLink& link : device.links) {
     if (link.bytes_per_second <= 0) continue;
@@ -145,20 +159,18 @@ double DeviceModel::MemoryBytesPerSecond() const {
 
 double DeviceModel::AllReduceSeconds(int64_t ranks, int64_t nodes, double network_bytes_per_second,
                                      double bytes) const {
-  return planner::AllReduceSeconds(WithNetwork(network_bytes_per_second), stack_, ranks, nodes,
-                                   bytes);
+  return planner::AllReduceSeconds(WithNetwork(network_bytes_per_second), ranks, nodes, bytes);
 }
 
 double DeviceModel::AllToAllSeconds(int64_t ranks, int64_t on_machine,
                                     double network_bytes_per_second, double bytes) const {
-  return planner::AllToAllSeconds(WithNetwork(network_bytes_per_second), stack_, ranks, on_machine,
-                                  bytes);
+  return planner::AllToAllSeconds(WithNetwork(network_bytes_per_second), ranks, on_machine, bytes);
 }
 
-AcceleratorSpec DeviceModel::WithNetwork(double bytes_per_second) const {
-  AcceleratorSpec accelerator = accelerator_;
-  accelerator.network_bytes_per_second = bytes_per_second / stack_.network_share;
-  return accelerator;
+CollectiveLinks DeviceModel::WithNetwork(double bytes_per_second) const {
+  CollectiveLinks links = LinksOf(accelerator_, stack_);
+  links.between = bytes_per_second;
+  return links;
 }
 
 std::string DeviceModel::Source() const {

@@ -7,6 +7,7 @@
 
 #include "common/spec/cluster_spec.h"
 #include "coordinator/planner/cluster/accelerator.h"
+#include "coordinator/planner/cluster/collectives.h"
 #include "coordinator/planner/cluster/software_stack.h"
 
 namespace weft::planner {
@@ -36,6 +37,9 @@ class DeviceModel {
   /// Bytes per second that kernels without products get of the device's memory.
   double MemoryBytesPerSecond() const;
 
+  /// Bytes per second each way between the device and pinned memory of its machine.
+  double HostLinkBytesPerSecond() const { return host_link_bytes_per_second_; }
+
   /// Seconds of an all-reduce over `ranks` on `nodes` machines, between which a rank has so many
   /// bytes per second.
   double AllReduceSeconds(int64_t ranks, int64_t nodes, double network_bytes_per_second,
@@ -58,13 +62,14 @@ class DeviceModel {
 
   double Modelled(std::string_view precision, double m, double n, double k) const;
   double CorrectionOf(std::string_view precision, double m, double n, double k) const;
-  /// The accelerator with as fast a network.
-  AcceleratorSpec WithNetwork(double bytes_per_second) const;
+  /// The accelerator's with as fast a network.
+  CollectiveLinks WithNetwork(double bytes_per_second) const;
 
   AcceleratorSpec accelerator_;
   SoftwareStack stack_;
   std::vector<Correction> corrections_;
   double copy_bytes_per_second_ = 0;
+  double host_link_bytes_per_second_ = 0;
 };
 
 }  // namespace weft::planner

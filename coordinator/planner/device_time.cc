@@ -78,8 +78,7 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
-  const double sharing = D(inputs.sharers);
-  time.optimizer_seconds = (D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
+  time.optimizer_seconds = (inputs.Updated() * (5 * 4 + 2 * stored + 4) +
                             matrices * (copies + codes) + mixed * (4 * 4 + stored)) /
                                bandwidth +
                            pass.factor_gemm_seconds;
@@ -95,16 +94,26 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   };
   // Ranks that have the same parts stand as far apart as they can.
   const int64_t group_nodes = std::min(inputs.Groups(), nodes_of(inputs.ranks));
+  // So do those that have the same experts.
+  const int64_t expert_replicas = inputs.ExpertReplicas();
+  const int64_t expert_nodes = std::min(expert_replicas, nodes_of(inputs.ranks));
   if (inputs.SharesParameters()) {
-    // Gathering or reducing a payload takes half of what an all-reduce of it does.
-    const auto seconds = [&](int64_t payload, int64_t collectives) {
-      const double each = D(payload) / std::max(1.0, D(collectives));
-      return D(collectives) / 2 * all_reduce(inputs.sharers, nodes_of(inputs.sharers), each);
-    };
     const ShardedParameters& shared = inputs.sharded;
-    const double forward = seconds(shared.forward_payload, shared.forward_gathers);
-    const double backward = seconds(shared.backward_payload, shared.backward_gathers) +
-                            seconds(shared.reduced_payload, shared.reductions);
+    // Gathering or reducing a payload takes half of what an all-reduce of it does.
+    const auto seconds = [&](int64_t ShardedTraffic::*payload,
+                             int64_t ShardedTraffic::*collectives) {
+      const auto among = [&](int64_t ranks, int64_t nodes, const ShardedTraffic& traffic) {
+        const double each = D(traffic.*payload) / std::max(1.0, D(traffic.*collectives));
+        return D(traffic.*collectives) / 2 * all_reduce(ranks, nodes, each);
+      };
+      return among(inputs.sharers, nodes_of(inputs.sharers), shared) +
+             among(expert_replicas, expert_nodes, shared.experts);
+    };
+    const double forward =
+        seconds(&ShardedTraffic::forward_payload, &ShardedTraffic::forward_gathers);
+    const double backward =
+        seconds(&ShardedTraffic::backward_payload, &ShardedTraffic::backward_gathers) +
+        seconds(&ShardedTraffic::reduced_payload, &ShardedTraffic::reductions);
     const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
     const auto exposed = [&](double communicating, double multiplying) {
       return std::max(communicating - std::min(stack.overlap * communicating, multiplying),
@@ -127,17 +136,16 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         shares_experts ? stack.gradient_bytes * D(inputs.shape.stored_trained_experts) : 0;
     const double bytes = stack.gradient_bytes * D(inputs.shape.trained) - of_experts;
     const int64_t sharers = inputs.sharers > 1 ? inputs.sharers : inputs.ranks;
-    const double seconds = all_reduce(sharers, nodes_of(sharers), bytes);
+    const double seconds =
+        all_reduce(sharers, nodes_of(sharers), bytes) +
+        (shares_experts ? all_reduce(expert_replicas, expert_nodes, of_experts) : 0);
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     // Half of it are parameters that come back after a shared update, with nothing beside them.
     const double gathering = inputs.sharers > 1 ? seconds / 2 : 0;
     const double reducing =
         seconds - gathering +
-        all_reduce(inputs.Groups(), group_nodes, bytes / static_cast<double>(sharers)) +
-        (shares_experts ? all_reduce(inputs.ranks / inputs.shape.expert_ranks,
-                                     nodes_of(inputs.ranks), of_experts)
-                        : 0);
+        all_reduce(inputs.Groups(), group_nodes, bytes / static_cast<double>(sharers));
     const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
     time.exposed_communication_seconds =
         std::max(reducing - hidden, reducing / buckets) + gathering;

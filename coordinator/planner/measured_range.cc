@@ -9,6 +9,7 @@
 
 #include "common/model/model_counts.h"
 #include "common/model/precision.h"
+#include "coordinator/planner/rank_share.h"
 
 namespace weft::planner {
 namespace {

@@ -2,99 +2,96 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "common/check.h"
-#include "common/model/gradient_bytes.h"
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/named_schedule.h"
-#include "common/spec/batch_schedule.h"
 #include "common/spec/offload.h"
-#include "common/spec/pipeline_parallel.h"
 #include "common/spec/shard_ranks.h"
 #include "coordinator/planner/remat_choice.h"
+#include "coordinator/planner/stage_cuts.h"
 #include "coordinator/planner/units.h"
 
 namespace weft::planner {
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 20;
-
-std::vector<int64_t> Divisors(int64_t value) {
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d * d <= value; ++d) {
-    if (value % d != 0) continue;
-    divisors.push_back(d);
-    if (d * d != value) divisors.push_back(value / d);
-  }
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
-
 bool OffloadsOptimizer(const JobSpec& job) {
   return job.resources.offload_optimizer != "none";
-}
-
-/// Ranks that share matrices, or experts, update their parts of them.
-OptimizerBytes OptimizerOfRank(const JobSpec& job, const ModelShape& shape,
-                               const PrecisionRecipe& precision) {
-  OptimizerBytes bytes = OptimizerBytesOf(shape.spec, job, precision.products, shape.expert_ranks);
-  if (shape.tensor == 1) return bytes;
-  const double part =
-      static_cast<double>(shape.Updated()) / static_cast<double>(ModelShape(shape.spec).Updated());
-  bytes.state = static_cast<int64_t>(part * static_cast<double>(bytes.state));
-  return bytes;
 }
 
 /// Accounts of memory under way: choosing what to recompute asks for some twice.
 class Accounts {
  public:
-  const MemoryBreakdown* Find(const RematChoice& choice) const {
-    for (const auto& [blocks, attention, memory] : known_) {
-      if (blocks == choice.recomputed_blocks && attention == choice.attention_blocks) {
-        return &memory;
+  /// Sets the memory of `option`, which says what it recomputes; false where it is not known.
+  bool Find(Option& option) const {
+    for (const Account& known : known_) {
+      if (known.blocks != option.recomputed_blocks || known.attention != option.attention_blocks) {
+        continue;
       }
+      option.memory = known.memory;
+      option.stage_bytes = known.stage_bytes;
+      return true;
     }
-    return nullptr;
+    return false;
   }
-  void Add(const RematChoice& choice, const MemoryBreakdown& memory) {
-    known_.emplace_back(choice.recomputed_blocks, choice.attention_blocks, memory);
+  void Add(const Option& option) {
+    known_.push_back(
+        {option.recomputed_blocks, option.attention_blocks, option.memory, option.stage_bytes});
   }
 
  private:
-  std::vector<std::tuple<int64_t, int64_t, MemoryBreakdown>> known_;
+  struct Account {
+    int64_t blocks;
+    int64_t attention;
+    MemoryBreakdown memory;
+    std::vector<int64_t> stage_bytes;
+  };
+  std::vector<Account> known_;
 };
+
+// Bounds are compared with what sums up in another order.
+constexpr double kRounding = 1 - 1e-9;
 
 }  // namespace
 
-MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const JobSpec* asked)
+double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const RankChoice& choice,
+                      int64_t micro_batch) {
+  const ResourceSpec& resources = mesh.resources;
+  const int64_t data = choice.ranks / ReplicaRanks(resources);
+  const int64_t passes = mesh.train.global_batch / (data * micro_batch);
+  return kRounding * static_cast<double>(passes) *
+         share.LeastPassSeconds(choice.threads, micro_batch) /
+         static_cast<double>(resources.pipeline_parallel);
+}
+
+MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
+                       std::vector<int64_t> cut)
     : job_(job),
       workers_(workers),
-      asked_(asked),
+      share_(share),
       sequence_length_(SequenceLength(job)),
       tensor_(job.resources.tensor_parallel),
       pipeline_(job.resources.pipeline_parallel),
       context_{job.resources.context_parallel, job.resources.context_method == "ulysses"},
-      precision_(PrecisionOf(job.train.precision)) {
+      precision_(PrecisionOf(job.train.precision)),
+      cut_(std::move(cut)) {
   const ResourceSpec& resources = job.resources;
-  Result<std::vector<int64_t>> cut = CutModel(job);
-  WEFT_CHECK(cut.ok(), cut.status().message());
-  cut_ = *std::move(cut);
-
-  memory_.shape = ShapeOfRank(job);
+  memory_.shape = share.shape();
   memory_.sequence_length = OwnLength();
   memory_.context = context_;
   memory_.zero_stage = resources.zero_stage;
   memory_.zero_shard_ranks = resources.zero_shard_ranks;
-  memory_.bucket_bytes = BucketBytes(job, memory_.shape.spec);
+  memory_.bucket_bytes = share.bucket_bytes();
   memory_.precision = &precision_;
   memory_.products = workers.products();
   memory_.product_workspace_bytes = workers.product_workspace_bytes();
   memory_.fp8 = job.train.fp8;
-  memory_.optimizer = OptimizerOfRank(job, memory_.shape, precision_);
+  memory_.optimizer = share.optimizer();
   if (resources.zero_stage == 2 || OffloadsOptimizer(job)) {
-    memory_.open_gradients =
-        OpenGradientBytes(memory_.shape.spec, memory_.bucket_bytes, tensor_, resources.tensor_rows);
+    memory_.open_gradients = share.open_gradients();
   }
   memory_.offload_optimizer = OffloadsOptimizer(job);
   memory_.offload_activations = resources.offload_activations != "none";
@@ -102,10 +99,6 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Jo
   memory_.delayed_update = resources.delayed_update;
   memory_.recompute_segment = resources.recompute_segment;
   memory_.activation_bits = resources.activation_bits;
-
-  if (resources.zero_stage > 2) {
-    regions_.emplace(memory_.shape.spec, precision_, tensor_, resources.tensor_rows);
-  }
 
   step_.shape = memory_.shape;
   step_.bucket_bytes = memory_.bucket_bytes;
@@ -117,78 +110,31 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Jo
   step_.local_steps = job.train.local_steps;
   // Moments of AdamW, read and written.
   if (resources.offload_optimizer == "nvme") step_.file_bytes = 2 * 8 * step_.shape.trained;
+  bounded_ = step_;
 }
 
-std::vector<Candidate> MeshSearch::Candidates() {
+std::vector<Candidate> MeshSearch::Candidates(const std::vector<RankChoice>& choices, double above,
+                                              double limit) {
   std::vector<Candidate> candidates;
-  StepInputs inputs = step_;
-  std::set<int64_t> threads_choices = {job_.resources.threads_per_rank};
-  if (job_.resources.threads_per_rank == 0) threads_choices = workers_.ThreadChoices();
-  for (int64_t threads : threads_choices) {
-    for (int64_t ranks : RankChoices(threads)) {
-      if (IsOfAnotherMesh(ranks / Replica())) continue;
-      const std::vector<int64_t> micro_batches = MicroBatchChoices(ranks / Replica());
-      for (int64_t spread : workers_.SpreadChoices(ranks, threads)) {
-        for (int64_t micro : micro_batches) {
-          // Only when the job asks for it.
-          if (micro * sequence_length_ > kMostTokens * 64) continue;
-          Candidate candidate{threads, ranks, spread, micro};
-          const Option option = OptionOf(candidate);
-          if (!Prepare(option)) continue;
-          if (!workers_.HasCores(option)) {
-            ReportFewCores(option);
-            continue;
-          }
-          candidate.least_seconds = LeastSeconds(option, inputs);
-          candidates.push_back(candidate);
-        }
+  int64_t number = 0;
+  for (const RankChoice& choice : choices) {
+    for (const int64_t micro : choice.micro_batches) {
+      const int64_t first = number;
+      number += std::ssize(choice.spreads);
+      const double least = LeastSecondsOf(job_, share_, choice, micro);
+      if (least <= above || least > limit) continue;
+      if (!MeshOptions::Takes(job_, choice.ranks, micro)) continue;
+      for (int64_t i = 0; i < std::ssize(choice.spreads); ++i) {
+        const int64_t spread = choice.spreads[static_cast<size_t>(i)];
+        Candidate candidate{choice.threads, choice.ranks, spread, micro, 0, first + i};
+        const Option option = OptionOf(candidate);
+        AddSharded(option);
+        candidate.least_seconds = std::max(least, LeastSeconds(option));
+        candidates.push_back(candidate);
       }
     }
   }
   return candidates;
-}
-
-std::vector<int64_t> MeshSearch::RankChoices(int64_t threads) const {
-  const ResourceSpec& resources = job_.resources;
-  if (resources.ranks > 0) return {resources.ranks};
-  if (Offloads(resources) && job_.train.local_steps == 1) return {1};
-  const int64_t slots = std::max<int64_t>(workers_.Slots(threads), 1);
-  std::vector<int64_t> choices;
-  for (int64_t data : Divisors(BatchSchedule(job_.train).unit())) {
-    if (data % step_.shape.expert_ranks != 0) continue;
-    if (data > 1 && data % std::max<int64_t>(resources.zero_shard_ranks, 1) != 0) continue;
-    const int64_t ranks = data * Replica();
-    if (ranks <= slots) choices.push_back(ranks);
-  }
-  return choices;
-}
-
-std::vector<int64_t> MeshSearch::MicroBatchChoices(int64_t ranks) const {
-  const int64_t sequences = BatchSchedule(job_.train).unit() / ranks;
-  if (const int64_t asked = job_.resources.micro_batch; asked > 0) {
-    if (sequences % asked != 0) return {};
-    return {asked};
-  }
-  std::vector<int64_t> choices = Divisors(sequences);
-  // The noise scale compares a part of the batch with the whole.
-  if (job_.train.gradient_noise_scale && ranks == 1 && choices.size() > 1 &&
-      choices.back() == job_.train.global_batch) {
-    choices.pop_back();
-  }
-  // Past a million tokens a pass nothing gets faster, and the arithmetic of
-  // bytes stays in range.
-  while (choices.size() > 1 && choices.back() * sequence_length_ > kMostTokens) {
-    choices.pop_back();
-  }
-  return choices;
-}
-
-bool MeshSearch::IsOfAnotherMesh(int64_t data_ranks) const {
-  if (asked_ == nullptr) return false;
-  const ResourceSpec& own = job_.resources;
-  const ResourceSpec& asked = asked_->resources;
-  if (data_ranks == 1 && own.zero_stage != asked.zero_stage) return true;
-  return own.zero_shard_ranks != asked.zero_shard_ranks && data_ranks <= own.zero_shard_ranks;
 }
 
 Option MeshSearch::OptionOf(const Candidate& candidate) const {
@@ -204,62 +150,67 @@ Option MeshSearch::OptionOf(const Candidate& candidate) const {
   option.micro_batch = candidate.micro_batch;
   option.accumulation_steps =
       job_.train.global_batch / (option.data_ranks() * candidate.micro_batch);
+  if (pipeline_ > 1) option.cut = cut_;
   return option;
 }
 
-bool MeshSearch::Prepare(const Option& option) {
-  const ResourceSpec& resources = job_.resources;
-  if (pipeline_ > 1) {
-    // Past so many micro-batches a pipeline has no bubble to speak of.
-    constexpr int64_t kMostMicroBatches = 1024;
-    const int64_t passes = option.accumulation_steps;
-    if (passes > kMostMicroBatches ||
-        !CheckPipelineParallel(job_, pipeline_, resources.pipeline_schedule,
-                               resources.pipeline_chunks, passes)
-             .ok()) {
-      return false;
-    }
-  }
-  for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
-    auto [it, added] = passes_.try_emplace({kind, option.threads, option.micro_batch});
-    if (!added) continue;
-    it->second = CostOfPass(step_.shape, option.micro_batch, sequence_length_, precision_,
-                            job_.train.fp8, job_.model.dropout, workers_.rates()[kind],
-                            option.threads, context_.ranks, resources.activation_bits);
-  }
+void MeshSearch::AddSharded(const Option& option) {
   const int64_t sharers = Sharers(option.data_ranks());
   auto [it, added] = sharded_.try_emplace(sharers);
-  if (added && regions_ && sharers > 1) it->second = regions_->Among(sharers);
-  return true;
+  if (added && job_.resources.zero_stage > 2 && sharers > 1) {
+    it->second = share_.regions()->Among(sharers);
+  }
 }
 
 PipelineSchedule MeshSearch::ScheduleOf(const Option& option) const {
   if (pipeline_ == 1) return {};
   const ResourceSpec& resources = job_.resources;
-  Result<PipelineSchedule> schedule = NamedSchedule(
+  Result<PipelineSchedule> schedule = UncheckedSchedule(
       resources.pipeline_schedule, pipeline_, resources.pipeline_chunks, option.accumulation_steps);
   WEFT_CHECK(schedule.ok(), schedule.status().message());
   return *std::move(schedule);
 }
 
-PipelineStageInputs MeshSearch::StagesOf(const Option& option) const {
-  return {.cut = cut_,
-          .micro_batch = option.micro_batch,
-          .sequence_length = sequence_length_,
-          .fp8 = job_.train.fp8,
-          .dropout = job_.model.dropout};
+std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& option) const {
+  // Machines that are alike need to be told once, but for a pipeline of which others have a part.
+  if (pipeline_ == 1 || workers_.rates().size() == 1) return workers_.Placements(option);
+  std::vector<std::pair<size_t, int64_t>> placements;
+  const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_.workers());
+  for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
+    if (ranks_on[worker] > 0) placements.emplace_back(workers_.kinds()[worker], ranks_on[worker]);
+  }
+  return placements;
 }
 
-void MeshSearch::ReportFewCores(Option option) {
-  const int64_t slots = workers_.Slots(option.threads);
-  if (slots >= option.ranks || !few_cores_.misfit.empty()) return;
+std::vector<std::vector<PipelinePlace>> MeshSearch::PlacesOf(
+    const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const {
+  std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(pipeline_));
+  const bool alike = workers_.rates().size() == 1;
+  const int64_t replicas = option.ranks / pipeline_;
+  int64_t first = 0;
+  for (const auto& [kind, count] : placements) {
+    const PipelinePlace place{&share_.StagePass(kind, option.threads, option.micro_batch), count};
+    const int64_t last = alike ? pipeline_ - 1 : (first + count - 1) / replicas;
+    for (int64_t rank = alike ? 0 : first / replicas; rank <= last; ++rank) {
+      places[static_cast<size_t>(rank)].push_back(place);
+    }
+    first += count;
+  }
+  return places;
+}
+
+Option MeshSearch::FewCores(const Candidate& candidate) {
+  Option option = OptionOf(candidate);
+  AddSharded(option);
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
-  option.memory = Memory(inputs, ScheduleOf(option));
+  const PipelineSchedule schedule = ScheduleOf(option);
+  SetMemory(inputs, MemoryOf(option, schedule), option);
   option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
                   " threads need more " + (workers_.on_devices() ? "GPUs or cores" : "cores") +
-                  " than the workers offer: they have room for " + std::to_string(slots);
-  few_cores_ = std::move(option);
+                  " than the workers offer: they have room for " +
+                  std::to_string(workers_.Slots(option.threads));
+  return option;
 }
 
 int64_t MeshSearch::Sharers(int64_t data_ranks) const {
@@ -275,21 +226,25 @@ const ShardedParameters& MeshSearch::Sharded(int64_t data_ranks) const {
 // links. On processors that of a rank by itself, without what crosses the link block by block,
 // which recomputing makes less. Several that are fewer on a machine have more of its memory's
 // bandwidth, so that the products alone are certain, which the stages of a pipeline share; on GPUs
-// its stages are what they are.
-double MeshSearch::LeastSeconds(const Option& option, StepInputs& inputs) {
+// its stages are what they are, where machines are of one kind.
+double MeshSearch::LeastSeconds(const Option& option) {
   const bool whole_step = pipeline_ == 1 && (workers_.on_devices() || option.ranks == 1);
+  StepInputs& inputs = bounded_;
   SetOption(option, inputs);
   inputs.ranks_on_worker = option.ranks_per_worker;
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
     const RateModel& rates = workers_.rates()[kind];
-    if (pipeline_ > 1 && workers_.on_devices()) {
-      auto [stages, added] =
-          stages_.try_emplace({kind, option.threads, option.micro_batch, option.ranks_per_worker});
-      if (added) stages->second = PredictStages(inputs, StagesOf(option), rates);
-      const bool split = job_.resources.pipeline_schedule == "zero_bubble";
-      least = std::min(
-          least, LeastPipelineSeconds(stages->second, pipeline_, option.accumulation_steps, split));
+    if (pipeline_ > 1 && workers_.on_devices() && workers_.rates().size() == 1) {
+      const std::tuple key(option.threads, option.micro_batch, option.ranks_per_worker);
+      auto floor = floors_.find(key);
+      if (floor == floors_.end()) {
+        const StagePasses& passes = share_.StagePass(kind, option.threads, option.micro_batch);
+        const bool split = job_.resources.pipeline_schedule == "zero_bubble";
+        const PipelineFloor made(PredictStages(inputs, cut_, passes), pipeline_, split);
+        floor = floors_.emplace(key, made).first;
+      }
+      least = std::min(least, floor->second.Seconds(option.accumulation_steps));
       continue;
     }
     const PassCost& pass = Pass(kind, option);
@@ -299,23 +254,66 @@ double MeshSearch::LeastSeconds(const Option& option, StepInputs& inputs) {
                                             static_cast<double>(pipeline_);
     least = std::min(least, seconds);
   }
-  constexpr double kRounding = 1 - 1e-9;
   return kRounding * least;
 }
 
 bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
   option = OptionOf(candidate);
+  if (pipeline_ > 1 && workers_.rates().size() > 1) return JudgeMixed(option);
+  return JudgeCut(ScheduleOf(option), option);
+}
+
+bool MeshSearch::JudgeMixed(Option& option) const {
+  const PipelineSchedule schedule = ScheduleOf(option);
+  StepInputs step = step_;
+  SetOption(option, step);
+  std::vector<StageRank> ranks(static_cast<size_t>(pipeline_));
+  const auto places = PlacesOf(option, Placements(option));
+  std::map<PipelinePlace, double> pass_seconds;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (const PipelinePlace& place : places[rank]) {
+      const auto [seconds, added] = pass_seconds.try_emplace(place, 0);
+      if (added) {
+        step.ranks_on_worker = place.ranks_on_worker;
+        for (const StageForecast& stage : PredictStages(step, option.cut, *place.passes)) {
+          seconds->second += SecondsOfPass(stage.cost);
+        }
+      }
+      ranks[rank].pass_seconds = std::max(ranks[rank].pass_seconds, seconds->second);
+    }
+  }
+  if (pass_seconds.size() == 1) return JudgeCut(schedule, option);
+  MemoryInputs memory = memory_;
+  SetOption(option, memory);
+  const std::vector<int64_t> room = workers_.RoomByPlace(option);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].memory_bytes = room[rank];
+  bool fits = false;
+  const Option uncut = option;
+  for (const std::vector<int64_t>& cut : StageCuts(job_, ranks, memory, schedule)) {
+    Option own = uncut;
+    own.cut = cut;
+    const bool own_fits = JudgeCut(schedule, own);
+    const bool better =
+        own_fits ? !fits || StepSeconds(own.time) < StepSeconds(option.time) : !fits;
+    if (better) option = std::move(own);
+    fits = fits || own_fits;
+  }
+  return fits;
+}
+
+bool MeshSearch::JudgeCut(const PipelineSchedule& schedule, Option& option) const {
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
-  const PipelineSchedule schedule = ScheduleOf(option);
+  const std::optional<PipelineMemory> pipeline = MemoryOf(option, schedule);
   Accounts accounts;
   const auto fits = [&](const RematChoice& choice) {
     inputs.recomputed_blocks = option.recomputed_blocks = choice.recomputed_blocks;
     inputs.attention_blocks = option.attention_blocks = choice.attention_blocks;
     inputs.remat = option.schedule = choice.schedule;
-    const MemoryBreakdown* known = choice.schedule.empty() ? accounts.Find(choice) : nullptr;
-    option.memory = known != nullptr ? *known : Memory(inputs, schedule);
-    if (known == nullptr && choice.schedule.empty()) accounts.Add(choice, option.memory);
+    if (!choice.schedule.empty() || !accounts.Find(option)) {
+      SetMemory(inputs, pipeline, option);
+      if (choice.schedule.empty()) accounts.Add(option);
+    }
     option.device_bytes = DeviceBytes(inputs, option.memory);
     return Fits(option);
   };
@@ -326,12 +324,13 @@ bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
   }
   const RematCosts costs = CostsOfRemat(option);
   if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
-  option.time = SlowestRank(option, inputs, schedule, workers_.Placements(option));
+  option.time = SlowestRank(option, inputs, schedule, Placements(option));
   return true;
 }
 
 bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option) {
-  if (!Prepare(option)) return false;
+  if (!MeshOptions::Takes(job_, option.ranks, option.micro_batch)) return false;
+  AddSharded(option);
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
   inputs.recomputed_blocks = option.recomputed_blocks;
@@ -359,55 +358,79 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
   inputs.tokens = option.micro_batch * OwnLength();
   inputs.sharded = Sharded(option.data_ranks());
   inputs.sharers = Sharers(option.data_ranks());
+  inputs.file_bytes = step_.file_bytes / inputs.sharers;
 }
 
-MemoryBreakdown MeshSearch::Memory(const MemoryInputs& inputs,
-                                   const PipelineSchedule& schedule) const {
-  if (pipeline_ == 1) return PredictMemory(inputs);
-  return PredictPipelineMemory(inputs, cut_, schedule);
+std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,
+                                                   const PipelineSchedule& schedule) const {
+  if (pipeline_ == 1) return std::nullopt;
+  return std::make_optional<PipelineMemory>(share_.stages(), option.cut, schedule);
+}
+
+void MeshSearch::SetMemory(const MemoryInputs& inputs,
+                           const std::optional<PipelineMemory>& pipeline, Option& option) const {
+  if (!pipeline) {
+    option.memory = PredictMemory(inputs);
+    return;
+  }
+  option.memory = {};
+  option.stage_bytes.clear();
+  for (const MemoryBreakdown& rank : pipeline->Ranks(inputs)) {
+    if (workers_.rates().size() > 1) option.stage_bytes.push_back(TotalBytes(rank));
+    if (TotalBytes(rank) > TotalBytes(option.memory)) option.memory = rank;
+  }
 }
 
 int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const {
-  if (job_.resources.device_memory_bytes == 0) return 0;
+  const bool of_gpu = workers_.on_devices() && Offloads(job_.resources);
+  if (job_.resources.device_memory_bytes == 0 && !of_gpu) return 0;
   return Offloads(job_.resources) ? TotalBytes(PredictDeviceTier(inputs))
                                   : TotalBytes(memory) - memory.runtime_bytes;
 }
 
 // Within the job's own limits and the workers'.
 bool MeshSearch::Fits(const Option& option) const {
-  const int64_t bytes = TotalBytes(option.memory);
+  const int64_t most = job_.resources.memory_per_rank_bytes;
   const ResourceSpec& resources = job_.resources;
-  if (resources.memory_per_rank_bytes > 0 && bytes > resources.memory_per_rank_bytes) return false;
+  if (most > 0 && TotalBytes(option.memory) > most) return false;
   if (resources.device_memory_bytes > 0 && option.device_bytes > resources.device_memory_bytes) {
     return false;
   }
-  return workers_.HasRoom(option, bytes);
+  return workers_.HasRoom(option, option.PlacedBytes());
 }
 
 bool MeshSearch::FitsBeside(Option option, const MemoryInputs& inputs) const {
-  const auto beside = [](MemoryBreakdown memory) {
+  const auto beside = [this](MemoryBreakdown memory) {
     memory.activations_bytes = memory.workspace_bytes = 0;
+    if (workers_.on_devices()) memory.runtime_bytes = 0;  // a part of the whole
     return memory;
   };
   option.memory = beside(option.memory);
-  if (workers_.on_devices()) option.memory.runtime_bytes = 0;  // a part of the whole
   if (option.device_bytes > 0) option.device_bytes = TotalBytes(beside(PredictDeviceTier(inputs)));
   return Fits(option);
 }
 
 std::string MeshSearch::MemoryReason(const Option& option) const {
   const ResourceSpec& resources = job_.resources;
-  if (const int64_t over = option.device_bytes - resources.device_memory_bytes; over > 0) {
+  const int64_t over = option.device_bytes - resources.device_memory_bytes;
+  if (resources.device_memory_bytes > 0 && over > 0) {
     return "needs " + HumanBytes(option.device_bytes) + " on the device, " + HumanBytes(over) +
            " more than resources.device_memory_bytes allows";
   }
-  const int64_t need = TotalBytes(option.memory);
+  int64_t need = option.PlacedBytes();
   int64_t limit = workers_.LargestLimit();
   std::string whose =
       workers_.on_devices() ? "the largest GPU offers" : "the largest worker offers";
-  if (const int64_t asked = resources.memory_per_rank_bytes; asked > 0 && need > asked) {
+  const int64_t all = TotalBytes(option.memory);
+  if (const int64_t asked = resources.memory_per_rank_bytes; asked > 0 && all > asked) {
+    need = all;
     limit = asked;
     whose = "resources.memory_per_rank_bytes allows";
+  }
+  const int64_t host = workers_.LargestHost();
+  if (need <= limit && option.HostBytes() > host) {
+    return "needs " + HumanBytes(option.HostBytes()) + " of its worker's memory, " +
+           HumanBytes(option.HostBytes() - host) + " more than the largest worker offers";
   }
   std::string text = "needs " + HumanBytes(need) + " per rank";
   if (need > limit) {
@@ -433,17 +456,17 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.schedule = option.schedule;
     inputs.block = BlockBytesOf(memory);
   }
+  if (pipeline_ > 1) {
+    return PredictPipeline(inputs, {.cut = option.cut,
+                                    .schedule = schedule,
+                                    .places = PlacesOf(option, placements),
+                                    .within_worker = placements.front().second == option.ranks})
+        .time;
+  }
   TimeBreakdown slowest;
   for (const auto& [kind, count] : placements) {
-    const RateModel& rates = workers_.rates()[kind];
     inputs.ranks_on_worker = count;
-    const TimeBreakdown time = pipeline_ == 1
-                                   ? PredictStep(inputs, Pass(kind, option), rates)
-                                   : PredictPipelineStep(inputs,
-                                                         {.stages = StagesOf(option),
-                                                          .schedule = schedule,
-                                                          .within_worker = count == option.ranks},
-                                                         rates);
+    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates()[kind]);
     if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
   }
   return slowest;
@@ -454,26 +477,7 @@ RematCosts MeshSearch::CostsOfRemat(const Option& option) const {
   const double copying = rates.MemoryBytesPerSecond(option.threads, 1);
   const TimeCalibration& calibration = rates.calibration();
   return {SecondsOfBlock(Pass(0, option), step_.shape, copying * calibration.memory_share),
-          1 / TierLink(step_.host_link_bytes_per_second, copying, calibration)};
-}
-
-ModelShape ShapeOfRank(const JobSpec& job) {
-  const int64_t tensor = job.resources.tensor_parallel;
-  ModelShape shape = ShapeOf(job);
-  if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
-    return ModelShape::OfExpertRank(shape.spec, experts);
-  }
-  if (tensor == 1) return shape;
-  const double masked_share = shape.masked_share;
-  shape =
-      ModelShape(shape.spec, tensor, job.resources.sequence_parallel, job.resources.tensor_rows);
-  shape.masked_share = masked_share;
-  return shape;
-}
-
-int64_t BucketBytes(const JobSpec& job, const ModelSpec& model) {
-  if (job.resources.offload_optimizer == "none") return kBucketBytes;
-  return std::min(kBucketBytes, BlockGradientBytes(model));
+          1 / TierLink(step_.host_link_bytes_per_second, copying, rates)};
 }
 
 }  // namespace weft::planner

@@ -9,76 +9,84 @@
 #include <vector>
 
 #include "common/model/memory_model.h"
+#include "common/model/pipeline_shape.h"
 #include "common/model/sharded_parameters.h"
 #include "common/pipeline/schedule.h"
 #include "common/spec/job_spec.h"
+#include "coordinator/planner/mesh_options.h"
 #include "coordinator/planner/option.h"
 #include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/time_model.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
 
-/// What of an option is chosen before anything is known of its memory.
-struct Candidate {
-  int64_t threads = 1;
-  int64_t ranks = 1;
-  int64_t ranks_per_worker = 1;
-  int64_t micro_batch = 1;
-  double least_seconds = 0;  ///< No option that is made of it has a shorter step.
-};
+/// No option of `choice` with that micro-batch has a shorter step. Any rank of a pipeline has its
+/// share of all passes; the rest is left to MeshSearch::Candidates.
+double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const RankChoice& choice,
+                      int64_t micro_batch);
 
 /// The options of a job whose ranks share the model in one way.
 class MeshSearch {
  public:
-  /// All outlive it. With `asked`, the job of another mesh, options that this one has in common
-  /// with that of fewer things shared are left to it: what one rank shares with nobody, and a group
-  /// of all ranks.
-  MeshSearch(const JobSpec& job, const WorkerGroups& workers, const JobSpec* asked = nullptr);
+  /// All outlive it. `share` is of a mesh that shares matrices, sequences and experts
+  /// alike; `cut` is CutModel's.
+  MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
+             std::vector<int64_t> cut);
 
-  /// Every number of ranks, spread, threads and micro-batch for which the workers have cores. To be
-  /// called once, before the others; those may then be called from several threads.
-  std::vector<Candidate> Candidates();
+  /// Of `choices` (MeshOptions::Of this mesh) each with every spread and micro-batch, where
+  /// LeastSecondsOf is above `above` and up to `limit`; but for some that certainly take longer
+  /// than that. To be called before Judge, which may then be called from several threads.
+  std::vector<Candidate> Candidates(const std::vector<RankChoice>& choices, double above,
+                                    double limit);
 
   /// With the cheapest recomputation that fits. Where none does, with one that needs least and
   /// without a time; false.
   bool Judge(const Candidate& candidate, Option& option) const;
 
-  /// Fills in the time of an option that says what it recomputes, with so many ranks on workers of
-  /// these kinds; false where the pipeline has no such schedule. Not for several threads at once.
+  /// Fills in the time of an option that says what it recomputes and how it is cut, with so many
+  /// ranks on workers of these kinds, one after the other; false where the pipeline has no such
+  /// schedule. Not for several threads at once.
   bool Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option);
 
   /// Why the workers have no memory for such an option.
   std::string MemoryReason(const Option& option) const;
 
-  /// Where the workers have no cores for the ranks that the job itself asks for, one such option
-  /// with its reason; else one without.
-  const Option& FewCores() const { return few_cores_; }
+  /// Of a candidate for which the workers have no cores, with this reason.
+  Option FewCores(const Candidate& candidate);
 
  private:
-  int64_t Replica() const { return tensor_ * pipeline_ * context_.ranks; }
   int64_t OwnLength() const { return sequence_length_ / context_.ranks; }
 
-  std::vector<int64_t> RankChoices(int64_t threads) const;
-  std::vector<int64_t> MicroBatchChoices(int64_t ranks) const;
-  bool IsOfAnotherMesh(int64_t data_ranks) const;
   Option OptionOf(const Candidate& candidate) const;
-  /// Fills what the methods below look up; false where the pipeline has no such schedule.
-  bool Prepare(const Option& option);
+  /// Finds what ranks that see different tokens share, for Sharded().
+  void AddSharded(const Option& option);
   /// Of a pipeline, else none.
   PipelineSchedule ScheduleOf(const Option& option) const;
-  PipelineStageInputs StagesOf(const Option& option) const;
-  void ReportFewCores(Option option);
+  /// Of a pipeline: the machines of each of its ranks.
+  std::vector<std::vector<PipelinePlace>> PlacesOf(
+      const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const;
+  /// Kinds of the workers that have ranks of the option, and how many.
+  std::vector<std::pair<size_t, int64_t>> Placements(const Option& option) const;
+  /// Of a pipeline whose ranks are not all on machines of one kind.
+  bool JudgeMixed(Option& option) const;
+  /// Of an option that says how it is cut.
+  bool JudgeCut(const PipelineSchedule& schedule, Option& option) const;
 
-  /// `inputs` are some option's.
-  double LeastSeconds(const Option& option, StepInputs& inputs);
+  double LeastSeconds(const Option& option);
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
                             const PipelineSchedule& schedule,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetOption(const Option& option, MemoryInputs& inputs) const;
   void SetOption(const Option& option, StepInputs& inputs) const;
-  MemoryBreakdown Memory(const MemoryInputs& inputs, const PipelineSchedule& schedule) const;
+  /// Of a pipeline, else none. `schedule` outlives it, as does the option.
+  std::optional<PipelineMemory> MemoryOf(const Option& option,
+                                         const PipelineSchedule& schedule) const;
+  /// The option's memory, of all its ranks.
+  void SetMemory(const MemoryInputs& inputs, const std::optional<PipelineMemory>& pipeline,
+                 Option& option) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const;
   bool Fits(const Option& option) const;
   /// The same, whose memory is that of `inputs`, without activations and what comes and goes.
@@ -87,40 +95,27 @@ class MeshSearch {
   RematCosts CostsOfRemat(const Option& option) const;
 
   const PassCost& Pass(size_t kind, const Option& option) const {
-    return passes_.at({kind, option.threads, option.micro_batch});
+    return share_.Pass(kind, option.threads, option.micro_batch);
   }
   const ShardedParameters& Sharded(int64_t data_ranks) const;
   int64_t Sharers(int64_t data_ranks) const;
 
   const JobSpec& job_;
   const WorkerGroups& workers_;
-  const JobSpec* const asked_;
+  const RankShare& share_;
   const int64_t sequence_length_;
   const int64_t tensor_;
   const int64_t pipeline_;
   const ContextSharing context_;
   const PrecisionRecipe& precision_;
-  MemoryInputs memory_;                      ///< What of them is the same in all options ...
-  StepInputs step_;                          ///< ... and of these.
-  std::vector<int64_t> cut_;                 ///< Blocks of each stage.
-  std::optional<ParameterRegions> regions_;  ///< Where ranks share out parameters.
+  MemoryInputs memory_;       ///< What of them is the same in all options ...
+  StepInputs step_;           ///< ... and of these.
+  StepInputs bounded_;        ///< Of the option whose bound is asked for.
+  std::vector<int64_t> cut_;  ///< Blocks of each stage, on machines of one kind.
 
-  std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>
-      passes_;                                    ///< Kind, threads, micro-batch.
   std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
-  /// Of a pipeline on GPUs: kind, threads, micro-batch, ranks of a worker.
-  std::map<std::tuple<size_t, int64_t, int64_t, int64_t>, std::vector<StageForecast>> stages_;
-  Option few_cores_;
+  /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker.
+  std::map<std::tuple<int64_t, int64_t, int64_t>, PipelineFloor> floors_;
 };
-
-/// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
-inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
-
-/// Bucket of gradients of `job`, with the sizes of `model`. Where gradients leave the device it has
-/// no more than a block, so that few are there at a time.
-int64_t BucketBytes(const JobSpec& job, const ModelSpec& model);
-
-/// What a rank of `job` has of its model, of each stage as if it were alone.
-ModelShape ShapeOfRank(const JobSpec& job);
 
 }  // namespace weft::planner

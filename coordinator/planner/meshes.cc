@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "common/model/device_order.h"
-#include "common/model/pipeline_shape.h"
+#include "common/model/precision.h"
 #include "common/spec/batch_schedule.h"
 #include "coordinator/planner/search.h"
+#include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
 namespace {
@@ -48,15 +48,6 @@ std::vector<std::pair<std::string, int64_t>> Schedules(const ResourceSpec& asked
   return schedules;
 }
 
-bool SameMesh(const ResourceSpec& a, const ResourceSpec& b) {
-  const auto key = [](const ResourceSpec& r) {
-    return std::tie(r.tensor_parallel, r.tensor_rows, r.context_parallel, r.context_method,
-                    r.expert_parallel, r.pipeline_parallel, r.pipeline_schedule, r.pipeline_chunks,
-                    r.zero_stage, r.zero_shard_ranks, r.sequence_parallel);
-  };
-  return key(a) == key(b);
-}
-
 /// Finds them one axis after the other.
 class Meshes {
  public:
@@ -65,10 +56,12 @@ class Meshes {
         cluster_(cluster),
         asked_(job.resources),
         on_devices_(WantsDevices(job, cluster)),
+        tries_pipelines_(TriesPipelines(job, cluster)),
         most_(MostRanks(job, cluster, on_devices_)),
-        meshes_{job} {}
+        asked_mesh_(asked_),
+        meshes_{asked_mesh_} {}
 
-  std::vector<JobSpec> All() {
+  std::vector<MeshChoice> All() {
     // Ranks that share experts see different sequences, and make no replica larger.
     std::vector<int64_t> experts = {asked_.expert_parallel};
     if (job_.model.experts > 0) {
@@ -109,7 +102,13 @@ class Meshes {
           grid->resources.tensor_parallel = rows * columns;
           grid->resources.tensor_rows = rows;
         }
-        if (Runs(alone)) AddContexts(mesh);
+        sequences_.clear();
+        for (const bool sequence : {false, true}) {
+          if (asked_.sequence_parallel && !sequence) continue;
+          alone.resources.sequence_parallel = sequence;
+          if (Runs(alone)) sequences_.push_back(sequence);
+        }
+        if (!sequences_.empty()) AddContexts(mesh);
       }
     }
   }
@@ -120,6 +119,8 @@ class Meshes {
       if (!Goes(&ResourceSpec::context_parallel, degree)) continue;
       JobSpec mesh = job;
       mesh.resources.context_parallel = degree;
+      mesh.resources.sequence_parallel = sequences_.front();
+      if (degree > 1 && asked_.pipeline_parallel == 1 && !Runs(mesh)) continue;
       AddPipelines(mesh);
       if (degree == 1 || asked_.context_method != "ring") continue;
       mesh.resources.context_method = "ulysses";
@@ -132,7 +133,7 @@ class Meshes {
     const int64_t asked = asked_.pipeline_parallel;
     for (int64_t degree = 1; degree <= job.model.layers; ++degree) {
       if (asked != 1 && degree != asked) continue;
-      if (asked == 1 && degree > 1 && !TriesPipelines(job_, cluster_)) break;
+      if (degree > 1 && !tries_pipelines_) break;
       if (others * degree > most_) break;
       if (asked == 1 && !Goes(&ResourceSpec::pipeline_parallel, degree)) continue;
       for (const auto& [schedule, chunks] : Schedules(asked_, degree, job.model.layers)) {
@@ -140,7 +141,9 @@ class Meshes {
         mesh.resources.pipeline_parallel = degree;
         mesh.resources.pipeline_schedule = schedule;
         mesh.resources.pipeline_chunks = chunks;
-        if (!CutModel(mesh).ok()) continue;
+        mesh.resources.sequence_parallel = sequences_.front();
+        // Of ranks that are alike any number up to the blocks has a cut (CutModel).
+        if (degree * chunks > job.model.layers || !Runs(mesh)) continue;
         AddSharing(mesh, most_ / (others * degree));
       }
     }
@@ -164,14 +167,14 @@ class Meshes {
   }
 
   /// Whether it goes, be it without sequence parallelism.
-  bool AddSequences(JobSpec job) {
+  bool AddSequences(JobSpec& job) {
     bool goes = false;
-    for (const bool sequence : {false, true}) {
-      if (asked_.sequence_parallel && !sequence) continue;
+    for (const bool sequence : sequences_) {
       job.resources.sequence_parallel = sequence;
       if (!Runs(job)) continue;
       goes = true;
-      if (!SameMesh(job.resources, asked_)) meshes_.push_back(job);
+      MeshChoice mesh(job.resources);
+      if (!(mesh == asked_mesh_)) meshes_.push_back(std::move(mesh));
     }
     return goes;
   }
@@ -180,20 +183,53 @@ class Meshes {
   const ClusterProfile& cluster_;
   const ResourceSpec& asked_;
   const bool on_devices_;
+  const bool tries_pipelines_;
   const int64_t most_;  ///< Ranks.
-  std::vector<JobSpec> meshes_;
+  const MeshChoice asked_mesh_;
+  std::vector<MeshChoice> meshes_;
+  std::vector<bool> sequences_;  ///< With or without sequence parallelism, of the present grid.
 };
 
 }  // namespace
 
-bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster) {
-  // There are as many as layers by chunks, and schedules of those looked at are played through.
-  constexpr int64_t kMostGpus = 8;
-  return !WantsDevices(job, cluster) || job.resources.pipeline_parallel > 1 ||
-         MostRanks(job, cluster, true) <= kMostGpus;
+MeshChoice::MeshChoice(const ResourceSpec& r)
+    : tensor_parallel(r.tensor_parallel),
+      tensor_rows(r.tensor_rows),
+      context_parallel(r.context_parallel),
+      expert_parallel(r.expert_parallel),
+      pipeline_parallel(r.pipeline_parallel),
+      pipeline_chunks(r.pipeline_chunks),
+      zero_stage(r.zero_stage),
+      zero_shard_ranks(r.zero_shard_ranks),
+      sequence_parallel(r.sequence_parallel),
+      context_method(r.context_method),
+      pipeline_schedule(r.pipeline_schedule) {}
+
+void MeshChoice::Put(ResourceSpec& r) const {
+  r.tensor_parallel = tensor_parallel;
+  r.tensor_rows = tensor_rows;
+  r.context_parallel = context_parallel;
+  r.expert_parallel = expert_parallel;
+  r.pipeline_parallel = pipeline_parallel;
+  r.pipeline_chunks = pipeline_chunks;
+  r.zero_stage = zero_stage;
+  r.zero_shard_ranks = zero_shard_ranks;
+  r.sequence_parallel = sequence_parallel;
+  r.context_method = context_method;
+  r.pipeline_schedule = pipeline_schedule;
 }
 
-std::vector<JobSpec> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {
+bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster) {
+  // On machines of several kinds each is cut in several ways, and bounds that hold for all cuts
+  // rule out few, as those do that hold for processors however many ranks share their memory.
+  constexpr int64_t kMostGpus = 8, kMostMachines = 8;
+  if (job.resources.pipeline_parallel > 1) return true;
+  if (!WantsDevices(job, cluster)) return std::ssize(cluster.workers) <= kMostMachines;
+  if (MostRanks(job, cluster, true) <= kMostGpus) return true;
+  return WorkerGroups(cluster, PrecisionOf(job.train.precision), true).rates().size() == 1;
+}
+
+std::vector<MeshChoice> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {
   return Meshes(job, cluster).All();
 }
 

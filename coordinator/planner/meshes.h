@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/spec/cluster_spec.h"
@@ -7,17 +9,38 @@
 
 namespace weft::planner {
 
-/// `job` with every way to share a model between ranks that it leaves open and can run on
-/// `cluster`: tensor (grids of rows, too), pipeline (schedule, chunks), context (ring, ulysses) and
-/// expert parallelism, ZeRO stage and its groups, and sequence parallelism. What differs from its
-/// default in `job` stays as it is. Left out are ways that ValidateJob or CutModel refuse; replicas
-/// larger than the cluster; what computes elsewhere than `job` as it stands would, GPUs or
-/// processors; gpipe, which takes the time of 1f1b and more memory; and pipelines where there are
-/// too many (TriesPipelines). The first one is the job itself.
-std::vector<JobSpec> MeshesOf(const JobSpec& job, const ClusterProfile& cluster);
+/// How ranks share a model: the fields of ResourceSpec that say so.
+struct MeshChoice {
+  int64_t tensor_parallel = 1;
+  int64_t tensor_rows = 1;
+  int64_t context_parallel = 1;
+  int64_t expert_parallel = 1;
+  int64_t pipeline_parallel = 1;
+  int64_t pipeline_chunks = 1;
+  int64_t zero_stage = 0;
+  int64_t zero_shard_ranks = 0;
+  bool sequence_parallel = false;
+  std::string context_method;
+  std::string pipeline_schedule;
 
-/// Whether pipelines are among them: on GPUs, where there are more than eight, only those of the
-/// degree that the job asks for.
+  /// That of a job.
+  explicit MeshChoice(const ResourceSpec& resources);
+  /// Makes it that of a job.
+  void Put(ResourceSpec& resources) const;
+  bool operator==(const MeshChoice&) const = default;
+};
+
+/// Every way to share a model between ranks that `job` leaves open and can run on `cluster`: tensor
+/// (grids of rows, too), pipeline (schedule, chunks), context (ring, ulysses) and expert
+/// parallelism, ZeRO stage and its groups, and sequence parallelism. What differs from its default
+/// in `job` stays as it is. Left out are ways that ValidateJob or CutModel refuse; replicas larger
+/// than the cluster; what computes elsewhere than `job` as it stands would, GPUs or processors;
+/// gpipe, which takes the time of 1f1b and more memory; and pipelines where TriesPipelines says no.
+/// The first one is that of the job itself.
+std::vector<MeshChoice> MeshesOf(const JobSpec& job, const ClusterProfile& cluster);
+
+/// Whether pipelines are among them: on more than eight GPUs of machines of several kinds, and on
+/// the processors of more than eight machines, only those of the degree that the job asks for.
 bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster);
 
 }  // namespace weft::planner

@@ -61,10 +61,20 @@ std::string KeyOf(const ResourceSpec& resources) {
   return key;
 }
 
+/// `job` with each of its meshes.
+std::vector<JobSpec> JobsWithMeshes(const JobSpec& job, const ClusterProfile& cluster) {
+  std::vector<JobSpec> jobs;
+  for (const MeshChoice& mesh : MeshesOf(job, cluster)) {
+    jobs.push_back(job);
+    mesh.Put(jobs.back().resources);
+  }
+  return jobs;
+}
+
 TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
   const JobSpec job = Job();
   const ClusterProfile cluster = Cluster(1, 4, 4096 * kMiB, 1e9);
-  const std::vector<JobSpec> meshes = MeshesOf(job, cluster);
+  const std::vector<JobSpec> meshes = JobsWithMeshes(job, cluster);
   EXPECT_EQ(KeyOf(meshes.front().resources), "");
   std::set<std::string> keys;
   for (const JobSpec& mesh : meshes) {
@@ -134,7 +144,7 @@ TEST(MeshesOf, HasEveryJobThatMayRun) {
   }
   job.resources = Job().resources;
   std::set<std::string> found;
-  for (const JobSpec& mesh : MeshesOf(job, cluster)) found.insert(KeyOf(mesh.resources));
+  for (const JobSpec& mesh : JobsWithMeshes(job, cluster)) found.insert(KeyOf(mesh.resources));
   EXPECT_EQ(found, keys);
   EXPECT_GT(keys.size(), 50u);
 }
@@ -146,7 +156,7 @@ TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
   job.resources.device = "cpu";
   std::set<int64_t> degrees;
   std::set<std::string> keys;
-  for (const JobSpec& mesh : MeshesOf(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
+  for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
     EXPECT_TRUE(ValidateJob(mesh).ok());
     EXPECT_TRUE(keys.insert(KeyOf(mesh.resources)).second);
     degrees.insert(mesh.resources.expert_parallel);
@@ -154,7 +164,18 @@ TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
   // Three do not divide the batch of 8, and there is room for four.
   EXPECT_EQ(degrees, (std::set<int64_t>{1, 2}));
   job.resources.expert_parallel = 2;
-  EXPECT_EQ(MeshesOf(job, Cluster(1, 4, 4096 * kMiB, 1e9)).size(), 1u);
+  std::set<int64_t> stages;
+  for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
+    EXPECT_EQ(mesh.resources.expert_parallel, 2);
+    stages.insert(mesh.resources.zero_stage);
+  }
+  EXPECT_EQ(stages, (std::set<int64_t>{0, 1, 2, 3})) << "beside it all stages";
+  std::set<std::string> schedules;
+  for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
+    if (mesh.resources.pipeline_parallel > 1) schedules.insert(mesh.resources.pipeline_schedule);
+  }
+  EXPECT_TRUE(schedules.contains("1f1b"));
+  EXPECT_FALSE(schedules.contains("zero_bubble"));
 }
 
 TEST(PlanAnyMesh, SharesExpertsWhereOneRankHasNoRoomForAll) {
@@ -179,7 +200,7 @@ TEST(MeshesOf, KeepsWhatTheJobSays) {
   JobSpec job = Job();
   job.resources.tensor_parallel = 2;
   job.resources.zero_stage = 1;
-  for (const JobSpec& mesh : MeshesOf(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
+  for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
     EXPECT_EQ(mesh.resources.tensor_parallel, 2);
     EXPECT_EQ(mesh.resources.zero_stage, 1);
   }
@@ -196,7 +217,7 @@ class RandomCases {
     job.model.width = on_devices ? Pick({1024, 2048}) : Pick({64, 256, 512});
     job.train.global_batch = Pick({2, 4, 8, 12});
     job.train.sequence_length = Pick({64, 256});
-    if (!on_devices && Pick({0, 1}) == 1) {
+    if (Pick({0, 1}) == 1) {
       job.model.family = "llama";
       job.model.experts = Pick({4, 6});
       job.model.experts_per_token = Pick({1, 2});
@@ -215,10 +236,12 @@ class RandomCases {
       return Cluster(workers, Pick({1, 2, 4}), Pick({200, 260, 400, 4096}) * kMiB, link);
     }
     ClusterProfile cluster = Cluster(workers, 8, 4096 * kMiB, 100 * link);
+    const std::vector<int64_t> sizes = {300, 600, 1200, 2400, 20000};
+    int64_t memory = Pick(sizes) * kMiB;
+    const bool alike = Pick({0, 1}) == 1;
     for (WorkerProfile& worker : cluster.workers) {
       worker.device = "cuda";
-      // Some of them are smaller.
-      const int64_t memory = Pick({300, 600, 1200, 2400, 20000}) * kMiB;
+      if (!alike) memory = Pick(sizes) * kMiB;
       for (int64_t index = 0; index < 4; ++index) {
         DeviceSpec device;
         device.index = index;
@@ -247,17 +270,26 @@ std::string TextOf(Plan plan) {
   return ToJson(plan).dump();
 }
 
+bool HasSeveralKindsOfGpus(const ClusterProfile& cluster) {
+  std::set<int64_t> sizes;
+  for (const WorkerProfile& worker : cluster.workers) {
+    for (const DeviceSpec& device : worker.devices) sizes.insert(device.memory_bytes);
+  }
+  return sizes.size() > 1;
+}
+
 class AnyMesh : public testing::TestWithParam<bool> {};
 
 TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
   RandomCases cases(11);
-  int beyond = 0, fit = 0, left_out = 0, grids = 0, groups = 0;
+  int beyond = 0, fit = 0, left_out = 0, grids = 0, groups = 0, pipelines = 0, experts = 0;
+  int without_room = 0;
   for (int trial = 0; trial < 40; ++trial) {
     const JobSpec job = cases.NextJob(GetParam());
     const ClusterProfile cluster = cases.NextCluster(GetParam());
     std::map<std::string, int> plans;
     std::vector<double> all;
-    for (const JobSpec& mesh : MeshesOf(job, cluster)) {
+    for (const JobSpec& mesh : JobsWithMeshes(job, cluster)) {
       const Result<PlanReport> report = PlanJob(mesh, cluster);
       if (!report.ok()) continue;
       // Where nothing is shared, several meshes have the same plan. One mesh has it twice where
@@ -281,6 +313,9 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
     const PlanCandidate& best = any->candidates.front();
     EXPECT_DOUBLE_EQ(best.plan.prediction.step_seconds, fastest) << trial;
     if (best.reason.find("whatever they recompute") != std::string::npos) ++left_out;
+    if (best.reason.find("no room for what they keep") != std::string::npos) ++without_room;
+    const bool untried = best.reason.find("pipelines were not tried") != std::string::npos;
+    EXPECT_EQ(untried, HasSeveralKindsOfGpus(cluster) && 4 * cluster.workers.size() > 8) << trial;
     // And so on down to the last that is shown.
     for (size_t i = 0; i < any->candidates.size() && any->candidates[i].feasible; ++i) {
       EXPECT_DOUBLE_EQ(any->candidates[i].plan.prediction.step_seconds, all[i]) << trial;
@@ -288,6 +323,8 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
       EXPECT_GT(plans[TextOf(plan)]--, 0) << trial;
       grids += plan.tensor_rows > 1 ? 1 : 0;
       groups += plan.zero_shard_ranks > 0 ? 1 : 0;
+      pipelines += plan.mesh.pipeline > 1 && RankCount(plan.mesh) > 8 ? 1 : 0;
+      experts += plan.mesh.pipeline > 1 && plan.mesh.expert > 1 ? 1 : 0;
     }
     const Result<PlanReport> asked = PlanJob(job, cluster);
     if (!asked.ok() ||
@@ -299,7 +336,14 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
   EXPECT_GT(fit, 20);
   EXPECT_GT(beyond, 5);
   EXPECT_GT(left_out, 10);
-  EXPECT_GT(GetParam() ? groups : grids, 10);
+  EXPECT_GT(experts, 1);
+  if (GetParam()) {
+    EXPECT_GT(groups, 10);
+    EXPECT_GT(pipelines, 5);
+    EXPECT_GT(without_room, 5);
+  } else {
+    EXPECT_GT(grids, 10);
+  }
 }
 
 TEST_P(AnyMesh, IsTheSameOnAnyNumberOfThreads) {

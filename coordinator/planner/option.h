@@ -25,14 +25,26 @@ struct Option {
   int64_t recomputed_blocks = 0;  ///< The first ones, each once; of a schedule, all replays.
   int64_t attention_blocks = 0;   ///< After them, those that recompute attention alone.
   RematPlan schedule;             ///< Instead, where it is not empty.
+  std::vector<int64_t> cut;       ///< Blocks of each stage of a pipeline.
   TimeBreakdown time;
-  MemoryBreakdown memory;
-  int64_t device_bytes = 0;  ///< Of it on the device, where that has a limit.
-  std::string misfit;        ///< Why it cannot run; empty when it can.
+  MemoryBreakdown memory;            ///< Of the fullest rank.
+  std::vector<int64_t> stage_bytes;  ///< By rank of a pipeline; empty: as many as the fullest.
+  int64_t device_bytes = 0;          ///< Of it on the device, with offload or a limit for that.
+  std::string misfit;                ///< Why it cannot run; empty when it can.
+
+  /// Of the memory, what ranks have their places by: that of GPUs, or of workers.
+  int64_t PlacedBytes() const {
+    return on_devices && device_bytes > 0 ? device_bytes : TotalBytes(memory);
+  }
+  /// Of a rank on a GPU, what it has of its worker's memory.
+  int64_t HostBytes() const { return TotalBytes(memory) - PlacedBytes(); }
 
   /// Those that see different sequences.
   int64_t data_ranks() const { return ranks / (tensor * pipeline * context); }
 };
+
+/// Bytes that rank `rank` of the option holds, where it has its place by them.
+int64_t BytesOfRank(const Option& option, int64_t rank);
 
 /// Ranks on each of `workers`: filled one after the other, at most option.ranks_per_worker on each,
 /// as many as its cores and its memory, or its GPUs, hold. Adds up to less than option.ranks when

@@ -29,20 +29,61 @@ double OnceSeconds(const RateModel& rates) {
                                    : rates.calibration().step_seconds;
 }
 
+// Of a pass through all its stages.
+double SecondsOfRank(const std::vector<StageForecast>& stages, size_t rank, size_t ranks) {
+  double seconds = 0;
+  for (size_t stage = rank; stage < stages.size(); stage += ranks) {
+    seconds += SecondsOfPass(stages[stage].cost);
+  }
+  return seconds;
+}
+
+/// Of `sum` what grows with the blocks and ends of a stage.
+void AddPass(const PassCost& part, double times, PassCost& sum) {
+  sum.gemm_seconds += times * part.gemm_seconds;
+  sum.backward_gemm_seconds += times * part.backward_gemm_seconds;
+  sum.memory_bytes += times * part.memory_bytes;
+}
+
 }  // namespace
 
-std::vector<StageForecast> PredictStages(const StepInputs& inputs,
-                                         const PipelineStageInputs& pipeline,
-                                         const RateModel& rates) {
+StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
+                         const PrecisionRecipe& precision, double dropout, const RateModel& rates,
+                         int64_t threads)
+    : shapes_(shapes), rates_(rates) {
+  // Pipelines have no FP8 blocks.
+  const auto pass_of = [&](const StageShape& stage) {
+    return CostOfPass(shapes.Of(stage), micro_batch, sequence_length, precision, {}, dropout, rates,
+                      threads);
+  };
+  inner_ = pass_of({1, false, false});
+  first_ = pass_of({1, true, false});
+  last_ = pass_of({1, false, true});
+  next_ = pass_of({2, false, false});
+  AddPass(inner_, -1, next_);
+}
+
+PassCost StagePasses::Of(const ModelShape& shape) const {
+  PassCost pass = shape.embeds ? first_ : shape.has_head ? last_ : inner_;
+  AddPass(next_, static_cast<double>(shape.spec.layers - 1), pass);
+  pass.weight_gradient_bytes = WeightGradientBytes(shape);
+  return pass;
+}
+
+std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
+                                         const StagePasses& passes) {
+  const RateModel& rates = passes.rates();
   const double once = OnceSeconds(rates);
-  const auto last = std::ssize(pipeline.cut) - 1;
+  const auto last = std::ssize(cut) - 1;
   std::vector<StageForecast> stages;
+  stages.reserve(cut.size());
+  StepInputs own = inputs;
+  own.accumulation_steps = 1;
   // Between the first and the last, those with as many blocks are the same: blocks, recomputed.
   std::map<std::pair<int64_t, int64_t>, StageForecast> known;
   int64_t first = 0;
   for (int64_t stage = 0; stage <= last; ++stage) {
-    const int64_t blocks = pipeline.cut[static_cast<size_t>(stage)];
-    StepInputs own = inputs;
+    const int64_t blocks = cut[static_cast<size_t>(stage)];
     own.recomputed_blocks = std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks);
     first += blocks;
     const bool inner = stage > 0 && stage < last;
@@ -51,59 +92,80 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs,
       stages.push_back(same->second);
       continue;
     }
-    own.shape = ShapeOfStage(inputs.shape, pipeline.cut, stage);
-    own.accumulation_steps = 1;
-    const PassCost pass =
-        CostOfPass(own.shape, pipeline.micro_batch, pipeline.sequence_length, *own.precision,
-                   pipeline.fp8, pipeline.dropout, rates, own.threads);
+    own.shape = passes.shapes().Of({blocks, stage == 0, stage == last});
     StageForecast made;
-    made.time = PredictStep(own, pass, rates);
-    // What ranks that share matrices send is a part of each pass, and not of the step alone.
-    const double tensor = TensorSeconds(own, rates);
-    made.time.exposed_communication_seconds -= tensor;
+    made.time = PredictStep(own, passes.Of(own.shape), rates);
+    // What ranks that share matrices or experts send is a part of each pass, and not of the step
+    // alone.
+    const double within = TensorSeconds(own, rates) + ExpertSeconds(own, rates);
+    made.time.exposed_communication_seconds -= within;
     made.time.overhead_seconds -= once;
     // A forward pass is a third of the work; what is recomputed comes in the backward pass.
     const double recomputing = made.time.recompute_seconds;
     const double plain = ComputeSeconds(made.time) - recomputing;
-    made.cost = {plain / 3 + tensor / 2, plain / 3 + recomputing + tensor / 2, plain / 3, 0};
+    made.cost = {plain / 3 + within / 2, plain / 3 + recomputing + within / 2, plain / 3, 0};
     if (inner) known[{blocks, own.recomputed_blocks}] = made;
     stages.push_back(made);
   }
   return stages;
 }
 
-double LeastPipelineSeconds(const std::vector<StageForecast>& stages, int64_t ranks, int64_t passes,
-                            bool split_backward) {
-  double before = 0, least = 0;
+PipelineFloor::PipelineFloor(const std::vector<StageForecast>& stages, int64_t ranks,
+                             bool split_backward) {
+  double before = 0;
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    double own = 0;
-    for (auto stage = static_cast<size_t>(rank); stage < stages.size();
-         stage += static_cast<size_t>(ranks)) {
-      const StageCost& cost = stages[stage].cost;
-      own += cost.forward + cost.backward_input + cost.backward_weight;
-    }
-    least = std::max(least, before + static_cast<double>(passes) * own);
+    const Rank own{before,
+                   SecondsOfRank(stages, static_cast<size_t>(rank), static_cast<size_t>(ranks))};
     const StageCost& cost = stages[static_cast<size_t>(rank)].cost;
     before += cost.forward;
     if (!split_backward) before += cost.backward_input + cost.backward_weight;
+    // One that begins no later and takes no longer decides nothing.
+    while (!ranks_.empty() && ranks_.back().pass <= own.pass) ranks_.pop_back();
+    ranks_.push_back(own);
+  }
+}
+
+double PipelineFloor::Seconds(int64_t passes) const {
+  double least = 0;
+  for (const Rank& rank : ranks_) {
+    least = std::max(least, rank.before + static_cast<double>(passes) * rank.pass);
   }
   return least;
 }
 
-PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline,
-                                 const RateModel& rates) {
+PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline) {
   const PipelineSchedule& schedule = pipeline.schedule;
-  PipelineCosts costs;
-  std::vector<TimeBreakdown> ranks(static_cast<size_t>(schedule.ranks));
-  for (const StageForecast& stage : PredictStages(inputs, pipeline.stages, rates)) {
-    const size_t rank = costs.stages.size() % ranks.size();
-    Add(stage.time, static_cast<double>(inputs.accumulation_steps), ranks[rank]);
-    costs.stages.push_back(stage.cost);
-  }
   const double bytes = static_cast<double>(inputs.tokens * inputs.shape.spec.width *
                                            ElementBytes(inputs.precision->activations));
-  const Wire wire = WireOf(inputs, rates, pipeline.within_worker);
-  costs.hop = wire.message_seconds + bytes / wire.bytes_per_second;
+  PipelineCosts costs;
+  costs.stages.resize(pipeline.cut.size());
+  std::vector<TimeBreakdown> ranks(static_cast<size_t>(schedule.ranks));
+  std::map<PipelinePlace, std::vector<StageForecast>> known;
+  double once = 0;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    double slowest = -1;
+    for (const PipelinePlace& place : pipeline.places[rank]) {
+      StepInputs own = inputs;
+      own.ranks_on_worker = place.ranks_on_worker;
+      auto [stages, added] = known.try_emplace(place);
+      if (added) {
+        const RateModel& rates = place.passes->rates();
+        stages->second = PredictStages(own, pipeline.cut, *place.passes);
+        const Wire wire = WireOf(own, rates, pipeline.within_worker);
+        costs.hop = std::max(costs.hop, wire.message_seconds + bytes / wire.bytes_per_second);
+        once = std::max(once, OnceSeconds(rates));
+      }
+      const double seconds = SecondsOfRank(stages->second, rank, ranks.size());
+      if (seconds <= slowest) continue;
+      slowest = seconds;
+      ranks[rank] = {};
+      for (size_t stage = rank; stage < costs.stages.size(); stage += ranks.size()) {
+        Add(stages->second[stage].time, static_cast<double>(inputs.accumulation_steps),
+            ranks[rank]);
+        costs.stages[stage] = stages->second[stage].cost;
+      }
+    }
+  }
   Result<PipelineTimeline> timeline = SimulatePipeline(schedule, costs);
   WEFT_CHECK(timeline.ok(), timeline.status().message());
   TimeBreakdown slowest;
@@ -111,7 +173,7 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
     if (ComputeSeconds(rank) > ComputeSeconds(slowest)) slowest = rank;
   }
   slowest.exposed_communication_seconds += std::max(0.0, timeline->end - ComputeSeconds(slowest));
-  slowest.overhead_seconds += OnceSeconds(rates);
+  slowest.overhead_seconds += once;
   return {slowest, *std::move(timeline)};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "common/model/pipeline_shape.h"
@@ -10,13 +11,25 @@
 
 namespace weft::planner {
 
-/// What beside StepInputs the stages of a pipeline depend on.
-struct PipelineStageInputs {
-  const std::vector<int64_t>& cut;  ///< Blocks of each stage.
-  int64_t micro_batch = 1;
-  int64_t sequence_length = 1;
-  const Fp8Spec& fp8;
-  double dropout = 0;
+/// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network
+/// whose blocks are all alike.
+class StagePasses {
+ public:
+  /// As CostOfPass of each stage. `shapes` and `rates` outlive it.
+  StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
+              const PrecisionRecipe& precision, double dropout, const RateModel& rates,
+              int64_t threads);
+
+  const StageShapes& shapes() const { return shapes_; }
+  const RateModel& rates() const { return rates_; }
+  /// Of a stage that is `shape`.
+  PassCost Of(const ModelShape& shape) const;
+
+ private:
+  const StageShapes& shapes_;
+  const RateModel& rates_;
+  PassCost inner_, first_, last_;  ///< Of one block,
+  PassCost next_;                  ///< and what each more adds.
 };
 
 /// A stage's part of a step of one micro-batch, and its passes. What is of a step, whatever passes
@@ -26,21 +39,48 @@ struct StageForecast {
   StageCost cost;
 };
 
-/// Of each stage. `inputs` are those of one rank with the whole network.
-std::vector<StageForecast> PredictStages(const StepInputs& inputs,
-                                         const PipelineStageInputs& pipeline,
-                                         const RateModel& rates);
+inline double SecondsOfPass(const StageCost& cost) {
+  return cost.forward + cost.backward_input + cost.backward_weight;
+}
 
-/// No schedule of `passes` micro-batches on `ranks` ranks takes less: a rank does nothing before
-/// the first micro-batch has come through the stages before its own, then has its passes, and after
-/// the last one, if it is a whole backward pass (not `split_backward`), those stages have theirs.
-double LeastPipelineSeconds(const std::vector<StageForecast>& stages, int64_t ranks, int64_t passes,
-                            bool split_backward);
+/// Of each stage, where they have so many blocks. `inputs` are those of one rank with the whole
+/// network.
+std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
+                                         const StagePasses& passes);
+
+/// What no schedule of a pipeline takes less than, for any number of micro-batches.
+class PipelineFloor {
+ public:
+  /// A rank does nothing before the first micro-batch has come through the stages before its own,
+  /// then has its passes, and after the last one, if it is a whole backward pass (not
+  /// `split_backward`), those stages have theirs.
+  PipelineFloor(const std::vector<StageForecast>& stages, int64_t ranks, bool split_backward);
+
+  double Seconds(int64_t passes) const;
+
+ private:
+  struct Rank {
+    double before = 0;
+    double pass = 0;
+  };
+  std::vector<Rank> ranks_;
+};
+
+/// Machines of one kind on which ranks of a pipeline stand.
+struct PipelinePlace {
+  const StagePasses* passes = nullptr;
+  int64_t ranks_on_worker = 1;  ///< Of the job.
+  bool operator<(const PipelinePlace& other) const {
+    return std::tie(passes, ranks_on_worker) < std::tie(other.passes, other.ranks_on_worker);
+  }
+};
 
 /// What else the step depends on.
 struct PipelineTimeInputs {
-  PipelineStageInputs stages;
+  const std::vector<int64_t>& cut;  ///< Blocks of each stage.
   const PipelineSchedule& schedule;
+  /// By rank of the pipeline all that its replicas stand on, of which the slowest counts.
+  const std::vector<std::vector<PipelinePlace>>& places;
   bool within_worker = false;  ///< Neighbours in the pipeline are on one machine.
 };
 
@@ -53,13 +93,6 @@ struct PipelineForecast {
 /// PredictStep of a pipeline (common/pipeline/simulate.h with the times of each stage): the parts
 /// of the rank that computes most and, as exposed communication, what the steps of the schedule
 /// take beyond them. `inputs` are those of one rank with the whole network.
-PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline,
-                                 const RateModel& rates);
-
-inline TimeBreakdown PredictPipelineStep(const StepInputs& inputs,
-                                         const PipelineTimeInputs& pipeline,
-                                         const RateModel& rates) {
-  return PredictPipeline(inputs, pipeline, rates).time;
-}
+PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline);
 
 }  // namespace weft::planner

@@ -30,15 +30,15 @@ double EndOf(const Pipeline& pipeline, const std::vector<StageForecast>& stages)
 }
 
 double LeastOf(const Pipeline& pipeline, const std::vector<StageForecast>& stages) {
-  return LeastPipelineSeconds(stages, pipeline.ranks, pipeline.passes,
-                              pipeline.schedule == std::string("zero_bubble"));
+  return PipelineFloor(stages, pipeline.ranks, pipeline.schedule == std::string("zero_bubble"))
+      .Seconds(pipeline.passes);
 }
 
 constexpr Pipeline kPipelines[] = {
     {"gpipe", 4, 1, 6},       {"1f1b", 2, 1, 1},        {"1f1b", 4, 1, 2},       {"1f1b", 5, 1, 12},
     {"interleaved", 3, 2, 6}, {"interleaved", 4, 3, 8}, {"zero_bubble", 4, 1, 9}};
 
-TEST(LeastPipelineSeconds, IsNoLongerThanTheScheduleWhateverTheStagesTake) {
+TEST(PipelineFloor, IsNoLongerThanTheScheduleWhateverTheStagesTake) {
   PhiloxStream random({5, 0, 0});
   for (const Pipeline& pipeline : kPipelines) {
     for (int trial = 0; trial < 50; ++trial) {
@@ -55,12 +55,57 @@ TEST(LeastPipelineSeconds, IsNoLongerThanTheScheduleWhateverTheStagesTake) {
   }
 }
 
-TEST(LeastPipelineSeconds, IsTheStepOfEqualStagesThatWaitForNothingElse) {
+TEST(PipelineFloor, IsTheStepOfEqualStagesThatWaitForNothingElse) {
   for (const Pipeline& pipeline : kPipelines) {
     if (pipeline.chunks > 1 || pipeline.schedule == std::string("zero_bubble")) continue;
     std::vector<StageForecast> stages(static_cast<size_t>(pipeline.ranks));
     for (StageForecast& stage : stages) stage.cost = {1, 1, 1, 0};
     EXPECT_DOUBLE_EQ(LeastOf(pipeline, stages), EndOf(pipeline, stages)) << pipeline.schedule;
+  }
+}
+
+TEST(StagePasses, CostWhatPassesOfEachStageCost) {
+  WorkerProfile worker;
+  worker.isa = "avx2";
+  worker.cores = 8;
+  DeviceSpec device;
+  device.compute_capability = "9.0";
+  device.memory_bytes = device.memory_limit_bytes = int64_t{80} << 30;
+  worker.devices = {device};
+  JobSpec job;
+  job.model.family = "llama";
+  job.model.layers = 9;
+  job.model.width = 256;
+  job.model.heads = 4;
+  job.model.vocab_size = 1000;
+  JobSpec mixture = job;
+  mixture.model.experts = 8;
+  mixture.model.experts_per_token = 2;
+  for (const bool on_devices : {false, true}) {
+    const RateModel rates(worker, DType::kBF16, on_devices);
+    std::vector<ModelShape> wholes;
+    for (const int64_t tensor : {1, 2}) wholes.emplace_back(ShapeOf(job).spec, tensor);
+    wholes.push_back(ModelShape(ShapeOf(job).spec, 4, false, 2));
+    wholes.push_back(ModelShape(ShapeOf(mixture).spec));
+    wholes.push_back(ModelShape::OfExpertRank(ShapeOf(mixture).spec, 4));
+    for (const ModelShape& whole : wholes) {
+      const StageShapes shapes(whole);
+      const StagePasses passes(shapes, 2, 128, kBf16Precision, 0.1, rates, 2);
+      for (const StageShape stage :
+           {StageShape{3, true, false}, StageShape{5, false, false}, StageShape{1, false, true}}) {
+        const ModelShape shape = shapes.Of(stage);
+        const PassCost made = passes.Of(shape);
+        const PassCost alone = CostOfPass(shape, 2, 128, kBf16Precision, {}, 0.1, rates, 2);
+        for (const auto part :
+             {&PassCost::gemm_seconds, &PassCost::backward_gemm_seconds,
+              &PassCost::block_forward_gemm_seconds, &PassCost::attention_forward_gemm_seconds,
+              &PassCost::attention_product_seconds, &PassCost::memory_bytes,
+              &PassCost::block_forward_memory_bytes, &PassCost::weight_gradient_bytes,
+              &PassCost::factor_gemm_seconds, &PassCost::fp8_share}) {
+          EXPECT_NEAR(made.*part, alone.*part, 1e-12 * alone.*part);
+        }
+      }
+    }
   }
 }
 

@@ -60,7 +60,9 @@ std::string SharedText(const Plan& plan) {
   if (plan.zero_stage > 2) text += " and parameters";
   const int64_t sharers = ShardRanks(plan);
   text += " among " + std::to_string(sharers) + " ranks";
-  const int64_t groups = plan.mesh.data / sharers * plan.mesh.tensor * plan.mesh.pipeline;
+  const int64_t replicas = plan.mesh.data * plan.mesh.expert;
+  if (plan.mesh.expert > 1) text += ", of experts among " + std::to_string(plan.mesh.data);
+  const int64_t groups = replicas / sharers * plan.mesh.tensor * plan.mesh.pipeline;
   return groups > 1 ? text + ", in " + std::to_string(groups) + " groups" : text;
 }
 

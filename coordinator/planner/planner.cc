@@ -12,6 +12,7 @@
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/plan_text.h"
+#include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
 #include "coordinator/planner/why_slower.h"
@@ -45,18 +46,17 @@ std::string GridText(const JobSpec& job, const Option& option) {
   return text + "of " + name(grids.front()) + " it would send " + HumanBytes(grids.front().sent);
 }
 
-/// Over all searches.
-struct Counts {
-  int64_t fit = 0;
-  int64_t too_slow = 0;
-};
-
-std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResult& result,
-                      const Counts& counts) {
+std::string WhyChosen(const Option& option, const SearchResult& result,
+                      const SearchResults& counts) {
+  const JobSpec& job = result.job;
   std::string text = "shortest predicted step of " + std::to_string(counts.fit) + " plans that fit";
   if (counts.too_slow > 0) {
     text += ", beside " + std::to_string(counts.too_slow) + " that are slower than " +
             std::to_string(kSorted) + " of these whatever they recompute";
+  }
+  if (counts.without_room > 0) {
+    text += "; " + std::to_string(counts.without_room) +
+            " have no room for what they keep from step to step";
   }
   if (option.recomputed_blocks > 0) {
     text += "; recomputes " + std::to_string(option.recomputed_blocks) + " blocks to fit in memory";
@@ -75,6 +75,13 @@ std::string WhyChosen(const JobSpec& job, const Option& option, const SearchResu
     text += "; " + std::to_string(option.experts) + " ranks share the experts";
   }
   if (job.resources.tensor_rows > 1) text += GridText(job, option);
+  if (option.pipeline > 1 && option.cut != CutModel(job).value()) {
+    text += "; stages of ";
+    for (size_t stage = 0; stage < option.cut.size(); ++stage) {
+      text += (stage > 0 ? ", " : "") + std::to_string(option.cut[stage]);
+    }
+    text += " blocks, by what their machines do";
+  }
   if (!result.times_from.empty()) text += "; times by " + result.times_from;
   std::string outside;
   for (const Extrapolation& each : OutsideMeasured(job, result, option)) {
@@ -101,7 +108,8 @@ std::string WhatWasOpen(const JobSpec& asked, const Plan& plan, const SearchResu
                        : "at a rate that is assumed, as no disk was measured");
 }
 
-PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, const Option& option) {
+PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
+  const JobSpec& job = result.job;
   const ModelShape shape = ShapeOf(job);
   PlanCandidate candidate;
   Plan& plan = candidate.plan;
@@ -114,7 +122,7 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   if (option.pipeline > 1) {
     plan.pipeline_schedule = job.resources.pipeline_schedule;
     plan.pipeline_chunks = job.resources.pipeline_chunks;
-    plan.stage_blocks = CutModel(job).value();
+    plan.stage_blocks = option.cut;
   }
   plan.sequence_parallel = job.resources.sequence_parallel;
   plan.tensor_rows = job.resources.tensor_rows;
@@ -147,6 +155,9 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   candidate.feasible = option.misfit.empty();
   candidate.reason = option.misfit;
   plan.prediction.memory_per_rank = option.memory;
+  plan.prediction.stage_bytes = option.stage_bytes;
+  // What the rank has beside that is on its worker.
+  if (option.HostBytes() > 0) plan.prediction.stage_bytes = {option.PlacedBytes()};
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
   plan.prediction.model_flops_per_step =
       tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
@@ -154,13 +165,21 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
   std::vector<int64_t> devices;
+  int64_t devices_bytes = 0;
   for (size_t w = 0; w < result.workers.size(); ++w) {
     const WorkerProfile& worker = *result.workers[w];
+    const auto first = std::ssize(plan.rank_workers);
+    int64_t bytes = 0;
+    for (int64_t rank = first; rank < first + ranks_on[w]; ++rank) {
+      bytes = std::max(bytes, BytesOfRank(plan, rank));
+    }
     plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(ranks_on[w]),
                              worker.worker_id);
     if (!option.on_devices) continue;
-    if (w == 0 || result.kinds[w] != result.kinds[w - 1] || ranks_on[w] != ranks_on[w - 1]) {
-      devices = NearestDevices(worker.devices, ranks_on[w], TotalBytes(option.memory));
+    if (w == 0 || result.kinds[w] != result.kinds[w - 1] || ranks_on[w] != ranks_on[w - 1] ||
+        bytes != devices_bytes) {
+      devices = NearestDevices(worker.devices, ranks_on[w], bytes);
+      devices_bytes = bytes;
     }
     plan.rank_devices.insert(plan.rank_devices.end(), devices.begin(), devices.end());
   }
@@ -170,14 +189,15 @@ PlanCandidate MakeCandidate(const JobSpec& job, const SearchResult& result, cons
   return candidate;
 }
 
-Status NothingFits(const JobSpec& job, const SearchResult& result) {
-  if (result.misfitting.empty()) {
+/// `misfit`: the option that needs least; null where there is none.
+Status NothingFits(const JobSpec& job, const Option* misfit) {
+  if (misfit == nullptr) {
     return ExhaustedError("no worker has the cores for a rank of " +
                           std::to_string(std::max<int64_t>(job.resources.threads_per_rank, 1)) +
                           " threads, or the micro-batch is past any memory; hint: lower "
                           "resources.threads_per_rank or resources.micro_batch");
   }
-  const Option& least = result.misfitting.front();
+  const Option& least = *misfit;
   std::string text = "no plan fits; the one that needs least (" + std::to_string(least.ranks) +
                      " ranks of " + std::to_string(least.threads) + " threads, micro-batch " +
                      std::to_string(least.micro_batch) + ", " +
@@ -189,12 +209,20 @@ Status NothingFits(const JobSpec& job, const SearchResult& result) {
   text += "offer more memory per rank";
   if (job.resources.memory_per_rank_bytes > 0) text += " (resources.memory_per_rank_bytes)";
   if (job.resources.ranks != 1) text += ", or ask for fewer resources.ranks";
-  if (job.resources.device_memory_bytes > 0 && job.resources.offload_optimizer == "none") {
+  // A device that a CPU stands for has a limit of its own; of GPUs those that may be asked for.
+  const auto goes_with = [&](std::string ResourceSpec::*what) {
+    JobSpec changed = job;
+    changed.resources.*what = "host";
+    return job.resources.*what == "none" &&
+           (job.resources.device_memory_bytes > 0 ||
+            (least.on_devices && least.ranks == 1 && ValidateJob(changed).ok()));
+  };
+  if (goes_with(&ResourceSpec::offload_optimizer)) {
     text += ", or keep the optimizer off the device (resources.offload_optimizer host)";
-  } else if (job.resources.device_memory_bytes > 0 && job.resources.offload_parameters == "none") {
+  } else if (goes_with(&ResourceSpec::offload_parameters)) {
     text += ", or have weights come block by block (resources.offload_parameters host)";
   }
-  if (job.resources.device_memory_bytes > 0 && job.resources.offload_activations == "none") {
+  if (goes_with(&ResourceSpec::offload_activations)) {
     text += ", or have activations wait on the host (resources.offload_activations host)";
   }
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
@@ -225,30 +253,25 @@ Status NoDevices(const ClusterProfile& cluster) {
 
 /// A fitting option of one of several searches.
 struct Found {
-  size_t search;
+  const SearchResult* search;
   const Option* option;
 };
 
 /// Of `jobs`, which are those of `asked`.
-Result<PlanReport> PlanAmong(const JobSpec& asked, const std::vector<JobSpec>& jobs,
+Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
                              const ClusterProfile& cluster, int threads) {
-  const std::vector<SearchResult> results = Search(jobs, cluster, threads);
-  const bool none = std::all_of(results.begin(), results.end(),
-                                [](const SearchResult& result) { return result.workers.empty(); });
-  if (none) return NoDevices(WithoutUnfit(jobs.front(), cluster));
+  const SearchResults results = Search(jobs, cluster, threads);
+  if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
   std::vector<Found> fitting, misfitting;
-  Counts counts;
   PlanReport report;
-  report.parameters = ShapeOf(jobs.front()).counts.Total();
-  for (size_t s = 0; s < results.size(); ++s) {
-    report.candidates_considered += results[s].considered;
-    counts.fit += results[s].fit;
-    counts.too_slow += results[s].too_slow;
-    for (size_t i = 0; i < std::min(results[s].fitting.size(), kFittingShown); ++i) {
-      fitting.push_back({s, &results[s].fitting[i]});
+  report.parameters = ShapeOf(jobs.At(0)).counts.Total();
+  report.candidates_considered = results.considered;
+  for (const SearchResult& result : results.found) {
+    for (size_t i = 0; i < std::min(result.fitting.size(), kFittingShown); ++i) {
+      fitting.push_back({&result, &result.fitting[i]});
     }
-    for (size_t i = 0; i < std::min(results[s].misfitting.size(), kMisfittingShown); ++i) {
-      misfitting.push_back({s, &results[s].misfitting[i]});
+    for (size_t i = 0; i < std::min(result.misfitting.size(), kMisfittingShown); ++i) {
+      misfitting.push_back({&result, &result.misfitting[i]});
     }
   }
   // What was asked for comes first among equals.
@@ -259,21 +282,20 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const std::vector<JobSpec>& j
     return TotalBytes(a.option->memory) < TotalBytes(b.option->memory);
   });
   if (fitting.empty()) {
-    const size_t least = misfitting.empty() ? 0 : misfitting.front().search;
-    return NothingFits(asked, results[least]);
+    return NothingFits(asked, misfitting.empty() ? nullptr : misfitting.front().option);
   }
   for (size_t i = 0; i < std::min(fitting.size(), kFittingShown); ++i) {
-    const auto& [search, option] = fitting[i];
-    PlanCandidate candidate = MakeCandidate(jobs[search], results[search], *option);
+    const auto& [result, option] = fitting[i];
+    PlanCandidate candidate = MakeCandidate(*result, *option);
     candidate.chosen = i == 0;
-    candidate.reason = i == 0 ? WhyChosen(jobs[search], *option, results[search], counts) +
-                                    WhatWasOpen(asked, candidate.plan, results[search])
-                              : WhySlower(option->time, fitting.front().option->time);
+    candidate.reason =
+        i == 0 ? WhyChosen(*option, *result, results) + WhatWasOpen(asked, candidate.plan, *result)
+               : WhySlower(option->time, fitting.front().option->time);
     report.candidates.push_back(std::move(candidate));
   }
   for (size_t i = 0; i < std::min(misfitting.size(), kMisfittingShown); ++i) {
-    const auto& [search, option] = misfitting[i];
-    report.candidates.push_back(MakeCandidate(jobs[search], results[search], *option));
+    const auto& [result, option] = misfitting[i];
+    report.candidates.push_back(MakeCandidate(*result, *option));
   }
   return report;
 }
@@ -290,19 +312,21 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const std::vector<JobSpec> jobs = JobsOf(job, cluster, false);
+  const JobSet jobs = JobsOf(job, cluster, false);
   return PlanAmong(job, jobs, cluster, jobs.size() > 1 ? ThreadsOfMachine() : 1);
 }
 
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   if (threads == 0) threads = ThreadsOfMachine();
-  const std::vector<JobSpec> jobs = JobsOf(job, cluster, true);
+  const JobSet jobs = JobsOf(job, cluster, true);
   Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads);
-  if (report.ok() && !TriesPipelines(jobs.front(), cluster)) {
+  if (report.ok() && !TriesPipelines(jobs.At(0), cluster)) {
+    const bool on_devices = WantsDevices(jobs.At(0), cluster);
     report->candidates.front().reason +=
-        "; pipelines were not tried, of which there are too many on so many GPUs: "
-        "resources.pipeline_parallel asks for some";
+        "; pipelines were not tried, of which there are too many on so many " +
+        std::string(on_devices ? "GPUs of several kinds" : "machines") +
+        ": resources.pipeline_parallel asks for some";
   }
   return report;
 }

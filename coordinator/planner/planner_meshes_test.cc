@@ -209,6 +209,19 @@ TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
   EXPECT_LT(fours.prediction.time.optimizer_seconds, whole.prediction.time.optimizer_seconds);
   EXPECT_GT(fours.prediction.time.exposed_communication_seconds, 0);
   EXPECT_EQ(plan(0, 2, 1).mesh.expert, 2);
+  // Of what all ranks have each updates a quarter, and of experts, of which two have the same,
+  // half.
+  job.resources.zero_stage = 1;
+  const Plan updates = plan(4, 2, 1);
+  const int64_t experts = ModelShape::OfExpertRank(shape.spec, 2).stored_trained_experts;
+  const int64_t others = shape.trained - shape.stored_trained_experts;
+  const auto& shared = updates.prediction.memory_per_rank;
+  EXPECT_NEAR(static_cast<double>(shared.optimizer_bytes),
+              static_cast<double>(8 * (others / 4 + experts / 2)), 1e4);
+  EXPECT_EQ(shared.gradients_bytes, twos.prediction.memory_per_rank.gradients_bytes);
+  EXPECT_LT(updates.prediction.time.optimizer_seconds, twos.prediction.time.optimizer_seconds);
+  job.resources.zero_stage = 3;
+  EXPECT_LT(plan(4, 4, 1).prediction.memory_per_rank.parameters_bytes, part.parameters_bytes);
   job.resources.expert_parallel = 3;
   EXPECT_EQ(PlanJob(job, Cluster(1, 4, 32 * kGiB)).status().code(), StatusCode::kInvalid);
 }
@@ -241,6 +254,42 @@ TEST(PlanJob, StagesAreCutPlacedAndPricedWhereTheJobSaysSo) {
   job.model.layers = 1;
   EXPECT_THAT(PlanJob(job, Cluster(1, 4, 8 * kGiB)).status().message(),
               HasSubstr("each needs a block"));
+}
+
+TEST(PlanJob, StagesHaveExpertsThatTheirRanksShare) {
+  JobSpec job = SmallJob();
+  job.model.family = "llama";
+  job.model.experts = 8;
+  job.model.expert_capacity = 1;
+  job.resources.device = "cpu";
+  job.resources.ranks = 4;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.pipeline_parallel = 2;
+  const auto plan = [&](int64_t expert) {
+    job.resources.expert_parallel = expert;
+    return Best(job, Cluster(1, 4, 32 * kGiB));
+  };
+  const Plan alone = plan(1), shared = plan(2);
+  EXPECT_EQ(shared.mesh.data, 1);
+  EXPECT_EQ(shared.mesh.expert, 2);
+  EXPECT_EQ(shared.mesh.pipeline, 2);
+  EXPECT_EQ(shared.accumulation_steps, alone.accumulation_steps);
+  const ModelShape of_rank = ModelShape::OfExpertRank(ShapeOf(job).spec, 2);
+  int64_t most = 0;
+  for (const int64_t stage : {0, 1}) {
+    most = std::max(most, ShapeOfStages(of_rank, shared.stage_blocks, 2, stage).trained);
+  }
+  EXPECT_NEAR(static_cast<double>(shared.prediction.memory_per_rank.optimizer_bytes),
+              8.0 * static_cast<double>(most), 1e4);
+  EXPECT_LT(shared.prediction.memory_per_rank.gradients_bytes,
+            alone.prediction.memory_per_rank.gradients_bytes);
+  EXPECT_LT(shared.prediction.time.optimizer_seconds, alone.prediction.time.optimizer_seconds);
+  // Rows travel in every pass, whatever stages wait.
+  const double exchange = shared.prediction.time.exposed_communication_seconds;
+  job.model.experts_per_token = 1;
+  EXPECT_LT(plan(2).prediction.time.exposed_communication_seconds, exchange);
 }
 
 TEST(PlanJob, StagesOfRanksThatShareMatricesPayInEachPass) {

@@ -14,6 +14,7 @@ using ::testing::HasSubstr;
 TEST(PlanJob, WhatDoesNotFitTheDeviceFitsWithTheOptimizerOnTheHost) {
   JobSpec job = SmallJob();
   job.resources.micro_batch = 1;
+  job.resources.ranks = 1;
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
   job.resources.offload_optimizer = "host";
   const Plan roomy = Best(job, cluster);
@@ -36,6 +37,43 @@ TEST(PlanJob, WhatDoesNotFitTheDeviceFitsWithTheOptimizerOnTheHost) {
   job.resources.host_link_bytes_per_second = 10 << 20;
   EXPECT_GT(Best(job, cluster).prediction.time.exposed_communication_seconds,
             10 * fits.prediction.time.exposed_communication_seconds + 0.1);
+}
+
+TEST(PlanJob, RanksThatShareTheUpdateHaveLessOnTheHostAndOnTheLink) {
+  JobSpec job = SmallJob();
+  job.resources.micro_batch = 1;
+  job.resources.ranks = 2;
+  job.resources.recompute = "none";
+  job.resources.offload_optimizer = "host";
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  MemoryBreakdown all = Best(job, cluster).prediction.memory_per_rank;
+  const auto seconds = [&] {
+    return Best(job, cluster).prediction.time.exposed_communication_seconds;
+  };
+  const double fast = seconds();
+  job.resources.host_link_bytes_per_second = 10 << 20;
+  double slow = seconds();
+  EXPECT_GT(slow, fast + 1);
+  int64_t values = all.parameters_bytes;
+  for (const int64_t stage : {1, 2, 3}) {
+    job.resources.zero_stage = stage;
+    if (stage > 2) job.resources.offload_parameters = "host";
+    const Plan plan = Best(job, cluster);
+    EXPECT_EQ(plan.zero_stage, stage);
+    EXPECT_EQ(plan.offload_optimizer, "host");
+    const MemoryBreakdown& memory = plan.prediction.memory_per_rank;
+    EXPECT_LT(memory.optimizer_bytes, all.optimizer_bytes * 6 / 10);
+    if (stage > 2) {
+      // What comes in each pass is more than what goes up once.
+      EXPECT_LT(memory.parameters_bytes, values);
+      EXPECT_GT(seconds(), slow);
+      continue;
+    }
+    EXPECT_LT(memory.gradients_bytes, all.gradients_bytes + (stage == 1 ? 1 : 0));
+    all.gradients_bytes = memory.gradients_bytes;
+    EXPECT_LT(seconds(), slow) << stage;
+    slow = seconds();
+  }
 }
 
 TEST(PlanJob, ActivationsAndWeightsOnTheHostLeaveRoomOnTheDevice) {
@@ -126,6 +164,68 @@ TEST(PlanJob, AnOptimalPlanSendsWhatTheLinkHidesAndRecomputesTheRest) {
   job.resources.memory_per_rank_bytes = TotalBytes(memory) - memory.activations_bytes / 2;
   const Plan counted = Best(job, cluster);
   EXPECT_LE(TotalBytes(counted.prediction.memory_per_rank), job.resources.memory_per_rank_bytes);
+}
+
+TEST(PlanJob, WhatDoesNotFitAGpuFitsWithItsStateOnTheHost) {
+  JobSpec job = Gpt2Job();
+  job.resources.device = "cuda";
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  WorkerProfile worker = GpuWorker("g", 1, 40 * kGiB);
+  worker.cores = 32;
+  worker.copy_bytes_per_second = 400e9;  // which eight cores do not draw
+  worker.memory_bytes = worker.memory_limit_bytes = 64 * kGiB;
+  const auto cluster = [&] { return ClusterProfile{{worker}}; };
+  const auto refusal = [&] {
+    const auto report = PlanJob(job, cluster());
+    return report.ok() ? "" : std::string(report.status().message());
+  };
+  const Plan alone = Best(job, cluster());
+  const MemoryBreakdown all = alone.prediction.memory_per_rank;
+  EXPECT_LE(alone.threads_per_rank, 8);
+  // No room for the moments.
+  worker.devices[0].memory_limit_bytes = TotalBytes(all) - all.optimizer_bytes / 2;
+  EXPECT_THAT(refusal(), HasSubstr("resources.offload_optimizer host"));
+  job.resources.offload_optimizer = "host";
+  const Plan host = Best(job, cluster());
+  EXPECT_EQ(host.device, "cuda");
+  EXPECT_EQ(host.offload_optimizer, "host");
+  EXPECT_EQ(host.threads_per_rank, 32) << "the update is theirs";
+  EXPECT_EQ(RankCount(host.mesh), 1);
+  EXPECT_GT(host.prediction.time.optimizer_seconds, 4 * alone.prediction.time.optimizer_seconds);
+  // Both tiers count, the host's on the worker.
+  EXPECT_GT(TotalBytes(host.prediction.memory_per_rank), worker.devices[0].memory_limit_bytes);
+  EXPECT_LE(BytesOfRank(host, 0), worker.devices[0].memory_limit_bytes);
+  worker.memory_limit_bytes = kGiB;
+  EXPECT_THAT(refusal(), HasSubstr("of its worker's memory"));
+  worker.memory_limit_bytes = 64 * kGiB;
+  // A slow link is not hidden.
+  const double fast = host.prediction.time.exposed_communication_seconds;
+  worker.devices[0].upload_bytes_per_second = worker.devices[0].download_bytes_per_second = 1e9;
+  const double slow = Best(job, cluster()).prediction.time.exposed_communication_seconds;
+  EXPECT_GT(slow, fast + 0.1);
+  // Weights that come block by block leave room for more.
+  worker.devices[0].memory_limit_bytes = BytesOfRank(host, 0) / 10 * 9;
+  EXPECT_THAT(refusal(), HasSubstr("resources.offload_parameters host"));
+  EXPECT_THAT(refusal(), HasSubstr("resources.offload_activations host"));
+  job.resources.offload_parameters = job.resources.offload_activations = "host";
+  const Plan everything = Best(job, cluster());
+  EXPECT_GT(everything.prediction.time.exposed_communication_seconds, slow);
+}
+
+TEST(PlanJob, OffloadIsOfOneGpuOrOfProcessors) {
+  JobSpec job = Gpt2Job();
+  job.resources.offload_activations = "host";
+  WorkerProfile worker = GpuWorker("g", 4, 40 * kGiB);
+  worker.memory_bytes = worker.memory_limit_bytes = 64 * kGiB;
+  const ClusterProfile cluster{{worker}};
+  EXPECT_EQ(Best(job, cluster).device, "cuda");
+  EXPECT_EQ(RankCount(Best(job, cluster).mesh), 1);
+  job.resources.ranks = 2;
+  EXPECT_EQ(Best(job, cluster).device, "cpu");
+  job.resources.ranks = 1;
+  job.resources.host_link_bytes_per_second = 1 << 30;
+  EXPECT_EQ(Best(job, cluster).device, "cpu") << "which the link is emulated on";
 }
 
 }  // namespace

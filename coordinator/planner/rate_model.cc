@@ -137,7 +137,10 @@ double RateModel::Slowdown(int64_t threads, int64_t ranks) const {
 }
 
 double RateModel::MemoryBytesPerSecond(int64_t threads, int64_t ranks) const {
-  if (model_) return model_->MemoryBytesPerSecond();
+  return model_ ? model_->MemoryBytesPerSecond() : HostBytesPerSecond(threads, ranks);
+}
+
+double RateModel::HostBytesPerSecond(int64_t threads, int64_t ranks) const {
   const double all = worker_.copy_bytes_per_second > 0 ? worker_.copy_bytes_per_second
                                                        : kDefaultCopyBytesPerSecond;
   return std::min(all / static_cast<double>(ranks),

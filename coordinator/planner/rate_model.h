@@ -41,6 +41,9 @@ class RateModel {
   /// shared.
   double MemoryBytesPerSecond(int64_t threads, int64_t ranks) const;
 
+  /// The same of the processor, also where ranks have GPUs.
+  double HostBytesPerSecond(int64_t threads, int64_t ranks) const;
+
   /// Of the same worker with operands of another type.
   RateModel With(DType products) const { return {worker_, products, device_ != nullptr}; }
 

@@ -8,22 +8,30 @@
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
-#include "coordinator/planner/mesh_search.h"
+#include "coordinator/planner/job_set.h"
 #include "coordinator/planner/option.h"
 
 namespace weft::planner {
 
-/// What was found for a job.
+/// What was found for a job with one mesh.
 struct SearchResult {
+  JobSpec job;
   std::vector<Option> fitting;     ///< Fastest first, up to kSorted.
   std::vector<Option> misfitting;  ///< Least memory first, up to kSorted.
   std::vector<const WorkerProfile*> workers;
   std::shared_ptr<const ClusterProfile> cluster;  ///< Theirs, where it is not the one given.
   std::vector<size_t> kinds;  ///< By worker: equal where all but names is equal.
+  std::string times_from;     ///< Where rates come from; empty: measured.
+};
+
+/// What was found for several.
+struct SearchResults {
+  std::vector<SearchResult> found;  ///< Of jobs with an option to show, in their order.
+  bool has_workers = false;         ///< For any of them.
   int64_t considered = 0;
-  int64_t fit = 0;         ///< Of them; where several jobs are searched, of those that are judged.
-  int64_t too_slow = 0;    ///< Of them, not judged: no step of theirs is among the kSorted fastest.
-  std::string times_from;  ///< Where rates come from; empty: measured.
+  int64_t fit = 0;       ///< Of them; where several jobs are searched, of those that are judged.
+  int64_t too_slow = 0;  ///< Of them, not judged: no step of theirs is among the kSorted fastest.
+  int64_t without_room = 0;  ///< Of them, not judged: of several jobs, no worker has room for them.
 };
 
 /// So many options at the head of each list are in order.
@@ -39,14 +47,12 @@ ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster);
 /// Jobs among which the planner chooses when it plans `job`, which is valid: each choice that it
 /// leaves open (ChoicesOf) and that computes where the first possible one does, on GPUs or
 /// processors; with `any_mesh` each of them with any mesh (MeshesOf).
-std::vector<JobSpec> JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh);
+JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh);
 
-/// Tries everything, of each of `jobs`, which are those of one job (JobsOf); a result for
-/// each, without workers where none is fit for its precision. Of several jobs, what takes longer
-/// than the kSorted fastest of all that fit, whatever it recomputes (Candidate::least_seconds), is
-/// counted and not looked at. On `threads` threads, of which the result does not depend. `cluster`
-/// outlives it.
-std::vector<SearchResult> Search(const std::vector<JobSpec>& jobs, const ClusterProfile& cluster,
-                                 int threads = 1);
+/// Tries everything, of each of `jobs`, which are those of one job (JobsOf). Of several jobs, what
+/// takes longer than the kSorted fastest of all that fit, whatever it recomputes
+/// (Candidate::least_seconds), is counted and not looked at (BestFirst). On `threads` threads, of
+/// which the result does not depend. `cluster` outlives it.
+SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads = 1);
 
 }  // namespace weft::planner

@@ -76,6 +76,61 @@ double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const Ti
          neighbours * std::max(0.0, back - backward);
 }
 
+/// How long a step stands still for gradients that go down and weights that come up where the host
+/// makes the update. Gradients go beside the backward pass, but for the last bucket; sums of
+/// earlier passes come up before they are added to, where a rank has them; of reduced ones its part
+/// goes down. Weights go up beside the update, where they are not to be gathered first, and the
+/// first forward pass after it.
+double StateLinkSeconds(const StepInputs& inputs, const PassCost& pass, double optimizer_seconds,
+                        double link) {
+  const double passes = D(inputs.accumulation_steps);
+  const double bytes = 4 * D(inputs.shape.trained);
+  const bool shares = inputs.sharers > 1;
+  const double whole = bytes / link;
+  const double part = whole / D(inputs.sharers);
+  const bool reduced = inputs.zero_stage > 1 && shares;
+  const auto exposed = [&](double going) {
+    const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
+    return std::max(going - pass.backward_gemm_seconds, going / buckets);
+  };
+  const double down = (passes - 1) * exposed(reduced ? part : whole) + exposed(part);
+  const double sums = reduced ? 0 : (passes - 1) * whole;
+  const double forward = pass.gemm_seconds - pass.backward_gemm_seconds;
+  const double beside = forward + (shares ? 0 : optimizer_seconds);
+  const double up = std::max(0.0, D(inputs.uploaded_weight_bytes) / link - beside);
+  return down + sums + up;
+}
+
+/// Of an update whose tiles are read from a file and written to it beside the update of others.
+double FileSeconds(const StepInputs& inputs, const RateModel& rates) {
+  const auto ranks = std::max<int64_t>(inputs.ranks_on_worker, 1);
+  return D(inputs.file_bytes) / rates.FileBytesPerSecond(ranks);
+}
+
+/// What a step on a GPU takes otherwise where some of it stands on the host.
+void AddHostTier(const StepInputs& inputs, const PassCost& pass, const RateModel& rates,
+                 TimeBreakdown& time) {
+  const double bandwidth = rates.device()->MemoryBytesPerSecond();
+  const double link = rates.device()->HostLinkBytesPerSecond();
+  if (inputs.offloads_optimizer) {
+    // As on the device; matrices that go up in another type are read and converted beside it.
+    const PrecisionRecipe& precision = *inputs.precision;
+    const double stored = D(ElementBytes(precision.matrices));
+    const bool converts = precision.matrices != precision.products;
+    const double converted = converts ? stored + D(ElementBytes(precision.products)) : 0;
+    const double bytes =
+        D(inputs.shape.Updated()) * (5 * 4 + 2 * stored + 4) + D(inputs.shape.packed) * converted;
+    time.optimizer_seconds =
+        std::max(bytes / rates.HostBytesPerSecond(inputs.threads, inputs.ranks_on_worker),
+                 FileSeconds(inputs, rates));
+    time.exposed_communication_seconds +=
+        StateLinkSeconds(inputs, pass, time.optimizer_seconds, link);
+  }
+  if (inputs.activation_bytes == 0 && inputs.streamed.forward == 0) return;
+  time.exposed_communication_seconds +=
+      D(inputs.accumulation_steps) * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
+}
+
 /// What ranks that share sequences tell each other for the attentions of a pass, less what a ring
 /// hides behind them: all but the first step's keys come while others are attended to.
 double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
@@ -91,35 +146,13 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Rate
   };
   const double forward = D(model.layers + inputs.recomputed_blocks + inputs.recomputed_attentions);
   const double backward = D(model.layers - inputs.shape.first_trained_layer);
-  return forward * exposed(ForwardTraffic(model, inputs.context, inputs.tokens, element), 2) +
+  // Which experts were chosen how often, where load is balanced.
+  const bool balances = model.experts > 0 && model.router_aux_loss > 0;
+  const double counts =
+      balances ? D(model.layers * (inputs.context.ranks - 1)) * wire.message_seconds : 0;
+  return counts +
+         forward * exposed(ForwardTraffic(model, inputs.context, inputs.tokens, element), 2) +
          backward * exposed(BackwardTraffic(model, inputs.context, inputs.tokens, element), 5);
-}
-
-/// What ranks that share experts send each other in a pass, where tokens are spread evenly: to
-/// experts and back in each layer, forward and backward, and once more where a block is recomputed.
-/// Before that they agree on how many. Nothing runs beside it.
-double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
-  const ModelSpec& model = inputs.shape.spec;
-  const int64_t ranks = inputs.shape.expert_ranks;
-  const double others = D(ranks - 1);
-  const double rows = D(inputs.tokens * model.experts_per_token * model.width *
-                        ElementBytes(inputs.precision->activations));
-  const double forward = D(model.layers + inputs.recomputed_blocks);
-  if (const DeviceModel* device = rates.device()) {
-    const auto seconds = [&](double bytes) {
-      return device->AllToAllSeconds(ranks, std::min(ranks, inputs.ranks_on_worker),
-                                     rates.LinkBytesPerSecond(false), bytes);
-    };
-    return 2 * (forward + D(model.layers)) * seconds(rows) +
-           forward * seconds(4 * D(model.experts));
-  }
-  const double bytes = others / D(ranks) * rows;
-  const Wire wire = WireOf(inputs, rates, ranks <= inputs.ranks_on_worker);
-  // A message for each expert of another rank.
-  const double messages = others * D(model.experts / ranks);
-  return 2 * (forward + D(model.layers)) *
-             (bytes / wire.bytes_per_second + messages * wire.message_seconds) +
-         forward * others * wire.message_seconds;
 }
 
 /// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
@@ -244,7 +277,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
           gemm.Flops() / f32.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
     }
   }
-  cost.weight_gradient_bytes = 4 * std::min(D(shape.packed), D(shape.trained));
+  cost.weight_gradient_bytes = WeightGradientBytes(shape);
   return cost;
 }
 
@@ -256,10 +289,10 @@ BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, doubl
           backward - forward_memory};
 }
 
-double TierLink(int64_t host_link_bytes_per_second, double bandwidth,
-                const TimeCalibration& calibration) {
+double TierLink(int64_t host_link_bytes_per_second, double bandwidth, const RateModel& rates) {
+  if (rates.device() != nullptr) return rates.device()->HostLinkBytesPerSecond();
   return host_link_bytes_per_second > 0 ? D(host_link_bytes_per_second)
-                                        : bandwidth * calibration.host_link_share;
+                                        : bandwidth * rates.calibration().host_link_share;
 }
 
 Wire WireOf(const StepInputs& inputs, const RateModel& rates, bool within_worker) {
@@ -309,6 +342,32 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
          seconds(TrafficOfColumn(pass), shape.tensor_rows, shape.tensor);
 }
 
+double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t ranks = inputs.shape.expert_ranks;
+  if (ranks == 1) return 0;
+  const double others = D(ranks - 1);
+  const double rows = D(inputs.tokens * model.experts_per_token * model.width *
+                        ElementBytes(inputs.precision->activations));
+  const double forward = D(model.layers + inputs.recomputed_blocks);
+  if (const DeviceModel* device = rates.device()) {
+    const auto seconds = [&](double bytes) {
+      const int64_t near = std::max<int64_t>(inputs.ranks_on_worker / inputs.context.ranks, 1);
+      return device->AllToAllSeconds(ranks, std::min(ranks, near), rates.LinkBytesPerSecond(false),
+                                     bytes);
+    };
+    return 2 * (forward + D(model.layers)) * seconds(rows) +
+           forward * seconds(4 * D(model.experts));
+  }
+  const double bytes = others / D(ranks) * rows;
+  const Wire wire = WireOf(inputs, rates, ranks * inputs.context.ranks <= inputs.ranks_on_worker);
+  // A message for each expert of another rank.
+  const double messages = others * D(model.experts / ranks);
+  return 2 * (forward + D(model.layers)) *
+             (bytes / wire.bytes_per_second + messages * wire.message_seconds) +
+         forward * others * wire.message_seconds;
+}
+
 double OuterStepBytes(const StepInputs& inputs) {
   // What was learned is made of two numbers, the momentum and the parameters of that; these are
   // copied to where they are trained.
@@ -320,10 +379,10 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   if (rates.device() != nullptr) {
     TimeBreakdown time =
         PredictDeviceStep(inputs, alone, *rates.device(), rates.LinkBytesPerSecond(false));
-    double exposed = TensorSeconds(inputs, rates);
+    double exposed = TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates);
     if (inputs.context.ranks > 1) exposed += ContextSeconds(inputs, alone, rates);
-    if (inputs.shape.expert_ranks > 1) exposed += ExpertSeconds(inputs, rates);
     time.exposed_communication_seconds += D(inputs.accumulation_steps) * exposed;
+    AddHostTier(inputs, alone, rates, time);
     return time;
   }
   const TimeCalibration& calibration = rates.calibration();
@@ -364,31 +423,20 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   const double mixed = inputs.shape.spec.over_parameterization.kind == "majority_kernels"
                            ? D(inputs.shape.factors)
                            : 0;
-  const double sharing = D(inputs.sharers);
   // Gathered parameters are packed in every pass, twice, and not after the update.
   const double packing = unpacked ? 0 : matrices * (stored + packed);
   if (inputs.SharesParameters()) time.memory_bound_seconds += 2 * passes * packing / bandwidth;
-  const double optimizer_bytes = D(inputs.shape.Updated()) / sharing * (5 * 4 + 2 * stored + 4) +
+  const double optimizer_bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) +
                                  (inputs.SharesParameters() ? 0 : packing) +
                                  mixed * (4 * 4 + stored);
   const double updating = copying * calibration.update_share;
   time.optimizer_seconds = optimizer_bytes / updating + pass.factor_gemm_seconds;
-  if (inputs.file_bytes > 0) {
-    // Tiles are read and written beside the update of others.
-    time.optimizer_seconds = std::max(
-        time.optimizer_seconds, D(inputs.file_bytes) / rates.FileBytesPerSecond(std::max<int64_t>(
-                                                           inputs.ranks_on_worker, 1)));
-  }
+  time.optimizer_seconds = std::max(time.optimizer_seconds, FileSeconds(inputs, rates));
 
-  const double link = TierLink(inputs.host_link_bytes_per_second, copying, calibration);
+  const double link = TierLink(inputs.host_link_bytes_per_second, copying, rates);
   if (inputs.offloads_optimizer) {
-    // Gradients go down beside the backward pass, and sums of earlier passes come up before they
-    // are added to; weights go up beside the update and the first forward pass after it.
-    const double down = passes * std::max(0.0, 4 * trained / link - pass.backward_gemm_seconds);
-    const double sums = (passes - 1) * 4 * trained / link;
-    const double beside = time.optimizer_seconds + pass.gemm_seconds - pass.backward_gemm_seconds;
-    const double up = std::max(0.0, D(inputs.uploaded_weight_bytes) / link - beside);
-    time.exposed_communication_seconds = down + sums + up;
+    time.exposed_communication_seconds =
+        StateLinkSeconds(inputs, pass, time.optimizer_seconds, link);
   }
   time.exposed_communication_seconds +=
       passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
@@ -400,26 +448,34 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
                                   : on_worker > 0 && on_worker % inputs.sharers == 0);
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
-    const auto seconds = [&](int64_t payload, int64_t collectives) {
-      return ScatterSeconds(inputs.sharers, D(payload), D(collectives), group_wire);
+    const auto seconds = [&](int64_t ShardedTraffic::*payload,
+                             int64_t ShardedTraffic::*collectives) {
+      const auto among = [&](int64_t ranks, const ShardedTraffic& traffic) {
+        return ScatterSeconds(ranks, D(traffic.*payload), D(traffic.*collectives), group_wire);
+      };
+      return among(inputs.sharers, shared) + among(inputs.ExpertReplicas(), shared.experts);
     };
     // Once a step, after the reductions of the last pass.
     const double between =
         2 * ScatterSeconds(inputs.Groups(), D(shared.gradients), D(shared.reductions), wire);
+    // Sums in the host tier are added between groups once all are there.
+    const double beside = inputs.offloads_optimizer ? 0 : between;
     // Each unit is gathered beside the one before it, and reduced beside the one after it; the
     // first has nothing to hide behind.
-    const double forward = seconds(shared.forward_payload, shared.forward_gathers);
-    const double backward = seconds(shared.backward_payload + shared.reduced_payload,
-                                    shared.backward_gathers + shared.reductions);
+    const double forward =
+        seconds(&ShardedTraffic::forward_payload, &ShardedTraffic::forward_gathers);
+    const double backward =
+        seconds(&ShardedTraffic::backward_payload, &ShardedTraffic::backward_gathers) +
+        seconds(&ShardedTraffic::reduced_payload, &ShardedTraffic::reductions);
     const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
     const double forward_gemm = pass.gemm_seconds - pass.backward_gemm_seconds;
     const auto exposed = [&](double communicating, double multiplying) {
       return std::max(communicating - Overlap(inputs, rates) * multiplying, communicating / units);
     };
-    time.exposed_communication_seconds =
+    time.exposed_communication_seconds +=
         passes * exposed(forward, forward_gemm) +
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
-        exposed(backward + between, pass.backward_gemm_seconds);
+        exposed(backward + beside, pass.backward_gemm_seconds) + (between - beside);
   } else if (inputs.local_steps > 1) {
     // Of an outer step. Nothing runs beside its sums.
     const double bytes = 4 * trained;
@@ -437,13 +493,13 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     // Of updates that are shared, parameters come back, with nothing beside them.
     const bool shares = inputs.sharers > 1;
     const double scatter = ScatterSeconds(shares ? inputs.sharers : inputs.ranks, bytes, buckets,
-                                          shares ? group_wire : wire);
+                                          shares ? group_wire : wire) +
+                           ScatterSeconds(inputs.ExpertReplicas(), of_experts,
+                                          of_experts / D(inputs.bucket_bytes), wire);
     const double gathering = shares ? scatter : 0;
     const double reducing = shares ? scatter : 2 * scatter;
     const double between =
-        2 * ScatterSeconds(inputs.Groups(), bytes / D(inputs.sharers), buckets, wire) +
-        2 * ScatterSeconds(inputs.ranks / inputs.shape.expert_ranks, of_experts,
-                           of_experts / D(inputs.bucket_bytes), wire);
+        2 * ScatterSeconds(inputs.Groups(), bytes / D(inputs.sharers), buckets, wire);
     // Where gradients are shared out too, every pass reduces, else the last one alone; its last
     // bucket has nothing to hide behind.
     const auto exposed = [&](double communicating) {
@@ -451,16 +507,15 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
                       communicating / buckets);
     };
     const double earlier = inputs.zero_stage > 1 ? passes - 1 : 0;
-    time.exposed_communication_seconds =
-        earlier * exposed(reducing) + exposed(reducing + between) + gathering;
+    const double beside = inputs.offloads_optimizer ? 0 : between;
+    const double last = exposed(reducing + beside) + (between - beside);
+    time.exposed_communication_seconds += earlier * exposed(reducing) + last + gathering;
   }
   if (inputs.context.ranks > 1) {
     time.exposed_communication_seconds += passes * ContextSeconds(inputs, pass, rates);
   }
-  if (inputs.shape.expert_ranks > 1) {
-    time.exposed_communication_seconds += passes * ExpertSeconds(inputs, rates);
-  }
-  time.exposed_communication_seconds += passes * TensorSeconds(inputs, rates);
+  time.exposed_communication_seconds +=
+      passes * (TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates));
   return time;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/model/context_attention.h"
@@ -39,6 +40,11 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
                     const RateModel& rates, int64_t threads, int64_t sharers = 1,
                     int64_t activation_bits = 0);
 
+/// PassCost::weight_gradient_bytes of such a network.
+inline double WeightGradientBytes(const ModelShape& shape) {
+  return 4 * static_cast<double>(std::min(shape.packed, shape.trained));
+}
+
 /// How a rank takes its steps.
 struct StepInputs {
   ModelShape shape;
@@ -67,6 +73,15 @@ struct StepInputs {
 
   /// Groups that share, each among its ranks.
   int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
+  /// Of `ranks`, those that have the same experts.
+  int64_t ExpertReplicas() const { return ranks / shape.expert_ranks; }
+  /// Numbers that one of them updates.
+  double Updated() const {
+    const bool shares_experts = shape.expert_ranks > 1 && sharers > 1;
+    const auto experts = static_cast<double>(shares_experts ? shape.stored_trained_experts : 0);
+    return (static_cast<double>(shape.Updated()) - experts) / static_cast<double>(sharers) +
+           experts / static_cast<double>(ExpertReplicas());
+  }
   /// Ranks hold parts of the parameters, and gather whole ones in every pass.
   bool SharesParameters() const { return zero_stage > 2 && sharers > 1; }
 };
@@ -74,10 +89,10 @@ struct StepInputs {
 /// Of a block of that pass, where memory gives so many bytes a second.
 BlockSeconds SecondsOfBlock(const PassCost& pass, const ModelShape& shape, double bandwidth);
 
-/// Bytes a second each way between the tiers of a rank: what the job says, or a share of what
-/// memory gives: half of it, which reads and writes each, where no run has told more.
-double TierLink(int64_t host_link_bytes_per_second, double bandwidth,
-                const TimeCalibration& calibration);
+/// Bytes a second each way between the tiers of a rank. On CPUs what the job says, or a share of
+/// what memory gives: half of it, which reads and writes each, where no run has told more. Of a GPU
+/// what was measured, or its slot allows.
+double TierLink(int64_t host_link_bytes_per_second, double bandwidth, const RateModel& rates);
 
 /// How fast a rank tells others something, on its worker or beyond it.
 struct Wire {
@@ -90,6 +105,11 @@ Wire WireOf(const StepInputs& inputs, const RateModel& rates, bool within_worker
 /// twice backward, and twice more when it is recomputed; embedding and classifier once. Nothing
 /// runs beside it.
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates);
+
+/// Of a pass, with ranks that share experts, where tokens are spread evenly: rows go to experts and
+/// back in each layer, forward and backward, and once more where a block is recomputed. Before that
+/// the ranks agree on how many. Nothing runs beside it.
+double ExpertSeconds(const StepInputs& inputs, const RateModel& rates);
 
 /// Bytes that the outer step of ranks with local_steps reads and writes, beside what they exchange.
 double OuterStepBytes(const StepInputs& inputs);

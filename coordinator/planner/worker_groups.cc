@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "common/model/device_order.h"
@@ -11,6 +13,11 @@ namespace {
 
 /// Threads that a rank on a GPU has for its data and its checkpoints; more do nothing.
 constexpr int64_t kMostThreadsOfDevice = 8;
+
+/// Ranks on GPUs for which a worker with so many bytes has room beside these.
+int64_t HeldBeside(const Option& option, int64_t bytes) {
+  return option.HostBytes() > 0 ? bytes / option.HostBytes() : option.ranks;
+}
 
 /// Whether they measured the same: all but names is equal.
 bool Alike(const WorkerProfile& a, const WorkerProfile& b) {
@@ -102,7 +109,14 @@ int64_t WorkerGroups::RanksOn(const Group& group, const Option& option, int64_t 
       on_devices_
           ? std::find_if(group.devices.begin(), group.devices.end(), lacks) - group.devices.begin()
           : group.memory / std::max<int64_t>(bytes, 1);
-  return std::min({left, option.ranks_per_worker, group.cores / option.threads, held});
+  return std::min({left, option.ranks_per_worker, group.cores / option.threads, held,
+                   HeldBeside(option, group.memory)});
+}
+
+int64_t WorkerGroups::LargestHost() const {
+  int64_t most = 0;
+  for (const Group& group : groups_) most = std::max(most, group.memory);
+  return most;
 }
 
 int64_t WorkerGroups::LargestLimit() const {
@@ -113,12 +127,13 @@ int64_t WorkerGroups::LargestLimit() const {
   return most;
 }
 
-std::set<int64_t> WorkerGroups::ThreadChoices() const {
+std::set<int64_t> WorkerGroups::ThreadChoices(bool updates_on_host) const {
   std::set<int64_t> choices;
   for (const Group& group : groups_) {
     if (on_devices_) {
-      choices.insert(
-          std::clamp<int64_t>(group.cores / std::ssize(group.devices), 1, kMostThreadsOfDevice));
+      const int64_t share = std::max<int64_t>(group.cores / std::ssize(group.devices), 1);
+      choices.insert(std::min(share, kMostThreadsOfDevice));
+      if (updates_on_host) choices.insert(share);
       continue;
     }
     // Skips the numbers of parts that give the same threads.
@@ -129,13 +144,17 @@ std::set<int64_t> WorkerGroups::ThreadChoices() const {
   return choices;
 }
 
-std::set<int64_t> WorkerGroups::SpreadChoices(int64_t ranks, int64_t threads) const {
-  const int64_t most = std::max<int64_t>(Room(groups_.front(), threads), 1);
-  std::set<int64_t> choices;
-  for (size_t used = 1; used <= workers_.size(); ++used) {
-    const auto count = static_cast<int64_t>(used);
-    choices.insert(std::min((ranks + count - 1) / count, most));
+std::vector<int64_t> WorkerGroups::SpreadChoices(int64_t ranks, int64_t threads) const {
+  const int64_t most = std::max<int64_t>(MostOnWorker(threads), 1);
+  std::vector<int64_t> choices;
+  // Skips the numbers of workers of which the fullest has as many ranks.
+  for (int64_t used = 1; used <= std::ssize(workers_);) {
+    const int64_t each = (ranks - 1) / used + 1;
+    if (choices.empty() || choices.back() > each) choices.push_back(std::min(each, most));
+    if (each == 1) break;
+    used = (ranks - 1) / (each - 1) + 1;
   }
+  std::reverse(choices.begin(), choices.end());
   return choices;
 }
 
@@ -145,15 +164,19 @@ int64_t WorkerGroups::Slots(int64_t threads) const {
   return slots;
 }
 
-bool WorkerGroups::HasCores(const Option& option) const {
+bool WorkerGroups::HasCores(int64_t ranks, int64_t ranks_per_worker, int64_t threads) const {
   int64_t room = 0;
   for (const Group& group : groups_) {
-    room += group.count * std::min(option.ranks_per_worker, Room(group, option.threads));
+    room += group.count * std::min(ranks_per_worker, Room(group, threads));
   }
-  return room >= option.ranks;
+  return room >= ranks;
 }
 
 bool WorkerGroups::HasRoom(const Option& option, int64_t bytes) const {
+  if (!option.stage_bytes.empty()) {
+    const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_);
+    return std::accumulate(ranks_on.begin(), ranks_on.end(), int64_t{0}) == option.ranks;
+  }
   int64_t left = option.ranks;
   for (const Group& group : groups_) {
     left -= std::min(left, group.count * RanksOn(group, option, bytes, left));
@@ -161,11 +184,29 @@ bool WorkerGroups::HasRoom(const Option& option, int64_t bytes) const {
   return left == 0;
 }
 
+std::vector<int64_t> WorkerGroups::RoomByPlace(const Option& option) const {
+  std::vector<int64_t> room(static_cast<size_t>(option.pipeline),
+                            std::numeric_limits<int64_t>::max());
+  const std::vector<int64_t> ranks_on = PlaceRanks(option, workers_);
+  int64_t first = 0;
+  for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
+    const Group group = GroupOf(*workers_[worker]);
+    for (int64_t rank = first; rank < first + ranks_on[worker]; ++rank) {
+      // Of its GPUs those with most memory are taken.
+      int64_t& least = room[static_cast<size_t>(rank * option.pipeline / option.ranks)];
+      least = std::min(least, on_devices_ ? group.devices[static_cast<size_t>(ranks_on[worker] - 1)]
+                                          : group.memory / ranks_on[worker]);
+    }
+    first += ranks_on[worker];
+  }
+  return room;
+}
+
 std::vector<std::pair<size_t, int64_t>> WorkerGroups::Placements(const Option& option) const {
   std::vector<std::pair<size_t, int64_t>> placements;
   int64_t left = option.ranks;
   for (const Group& group : groups_) {
-    const int64_t each = RanksOn(group, option, TotalBytes(option.memory), left);
+    const int64_t each = RanksOn(group, option, option.PlacedBytes(), left);
     if (each == 0) continue;
     const int64_t full = std::min(group.count, left / each);
     placements.emplace_back(group.kind, each);
@@ -177,18 +218,31 @@ std::vector<std::pair<size_t, int64_t>> WorkerGroups::Placements(const Option& o
   return placements;
 }
 
+int64_t BytesOfRank(const Option& option, int64_t rank) {
+  if (option.stage_bytes.empty()) return option.PlacedBytes();
+  return option.stage_bytes[static_cast<size_t>(rank * option.pipeline / option.ranks)];
+}
+
 std::vector<int64_t> PlaceRanks(const Option& option,
                                 const std::vector<const WorkerProfile*>& workers) {
-  const int64_t bytes = TotalBytes(option.memory);
   std::vector<int64_t> ranks_on;
-  int64_t left = option.ranks;
+  int64_t placed = 0;
   for (const WorkerProfile* worker : workers) {
-    const int64_t held = option.on_devices
-                             ? UsableDevices(worker->devices, bytes)
-                             : worker->memory_limit_bytes / std::max<int64_t>(bytes, 1);
-    ranks_on.push_back(
-        std::min({left, option.ranks_per_worker, worker->cores / option.threads, held}));
-    left -= ranks_on.back();
+    const int64_t room =
+        std::min({option.ranks - placed, option.ranks_per_worker, worker->cores / option.threads,
+                  HeldBeside(option, worker->memory_limit_bytes)});
+    int64_t held = 0, most = 0, sum = 0;
+    for (; held < room; ++held) {
+      const int64_t bytes = BytesOfRank(option, placed + held);
+      most = std::max(most, bytes);
+      sum += bytes;
+      if (option.on_devices ? UsableDevices(worker->devices, most) <= held
+                            : sum > worker->memory_limit_bytes) {
+        break;
+      }
+    }
+    ranks_on.push_back(held);
+    placed += held;
   }
   return ranks_on;
 }

@@ -33,18 +33,28 @@ class WorkerGroups {
   int64_t product_workspace_bytes() const { return product_workspace_; }
   /// The most memory that any offers: a worker, or one of its GPUs.
   int64_t LargestLimit() const;
+  /// The most that a worker offers, whatever its GPUs do.
+  int64_t LargestHost() const;
 
-  /// Every way to cut some worker's cores into equal parts; on GPUs a GPU's share of them.
-  std::set<int64_t> ThreadChoices() const;
-  /// Most ranks that one worker may have, as they spread over one, two, ... all of them.
-  std::set<int64_t> SpreadChoices(int64_t ranks, int64_t threads) const;
+  /// Every way to cut some worker's cores into equal parts; on GPUs as many of a GPU's share of
+  /// them as are of use, or all of it where some rank updates on the host.
+  std::set<int64_t> ThreadChoices(bool updates_on_host) const;
+  /// Most ranks that one worker may have, as they spread over one, two, ... all of them; the least
+  /// first.
+  std::vector<int64_t> SpreadChoices(int64_t ranks, int64_t threads) const;
+  /// Ranks of `threads` for which the largest worker has cores and GPUs.
+  int64_t MostOnWorker(int64_t threads) const { return Room(groups_.front(), threads); }
   /// Ranks of `threads` for which there are cores and GPUs.
   int64_t Slots(int64_t threads) const;
 
-  /// Whether the ranks of the option find cores and GPUs, and whether they have room with so many
+  /// Whether ranks find cores and GPUs, and whether those of the option have room with so many
   /// bytes each.
-  bool HasCores(const Option& option) const;
+  bool HasCores(int64_t ranks, int64_t ranks_per_worker, int64_t threads) const;
   bool HasRoom(const Option& option, int64_t bytes) const;
+
+  /// By rank of a pipeline, what there is for each of its replicas as they follow one another: of
+  /// the workers that have some, the least.
+  std::vector<int64_t> RoomByPlace(const Option& option) const;
 
   /// PlaceRanks, without repetitions: a kind, and how many ranks are on one such worker.
   std::vector<std::pair<size_t, int64_t>> Placements(const Option& option) const;

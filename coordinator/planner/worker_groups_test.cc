@@ -1,7 +1,9 @@
 #include "coordinator/planner/worker_groups.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -69,6 +71,30 @@ TEST(WorkerGroups, TellApartWhatDiffersInAnythingButNames) {
     if (OneKind(Worker(), changed)) names.insert(change.name);
   }
   EXPECT_EQ(names, (std::set<std::string>{"uuid"}));
+}
+
+TEST(WorkerGroups, SpreadRanksOverAnyNumberOfWorkers) {
+  for (const int workers : {1, 2, 7, 40}) {
+    ClusterProfile cluster;
+    for (int w = 0; w < workers; ++w) {
+      cluster.workers.push_back(Worker());
+      cluster.workers.back().worker_id = std::to_string(w);
+      cluster.workers.back().cores = 12;
+    }
+    const WorkerGroups groups(cluster, PrecisionOf("fp32"), false);
+    for (const int64_t threads : {1, 5, 12, 13}) {
+      const int64_t most = std::max<int64_t>(12 / threads, 1);
+      for (int64_t ranks = 1; ranks < 100; ++ranks) {
+        std::set<int64_t> wanted;
+        for (int64_t used = 1; used <= workers; ++used) {
+          wanted.insert(std::min((ranks + used - 1) / used, most));
+        }
+        const std::vector<int64_t> found = groups.SpreadChoices(ranks, threads);
+        EXPECT_EQ(found, std::vector<int64_t>(wanted.begin(), wanted.end()))
+            << workers << " workers, " << ranks << " ranks of " << threads;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/spec/offload.h"
+
 namespace weft::coordinator {
 namespace {
 
@@ -44,8 +46,9 @@ JobSpec WithDevice(const JobSpec& spec, const Plan* last_plan, const ClusterProf
   const bool devices =
       last_plan != nullptr
           ? OnDevices(*last_plan)
-          : std::any_of(cluster.workers.begin(), cluster.workers.end(),
-                        [](const WorkerProfile& worker) { return worker.device == "cuda"; });
+          : !WantsTiersOfCpus(spec.resources) &&
+                std::any_of(cluster.workers.begin(), cluster.workers.end(),
+                            [](const WorkerProfile& worker) { return worker.device == "cuda"; });
   said.resources.device = devices ? "cuda" : "cpu";
   return said;
 }

@@ -8,16 +8,21 @@
 namespace weft::coordinator {
 namespace {
 
-/// Whether one more rank fits, on GPUs on `device`; takes its share if so.
-bool TakeRank(const Plan& plan, int64_t device, FreeCapacity& free) {
+/// What the rank takes of its worker's memory: on a GPU what it has outside of that.
+int64_t WorkerBytes(const Plan& plan, size_t rank) {
+  const int64_t bytes = BytesOfRank(plan, static_cast<int64_t>(rank));
+  if (!OnDevices(plan)) return bytes;
+  const bool offloads = plan.offload_optimizer != "none" || plan.offload_activations != "none";
+  return offloads ? TotalBytes(plan.prediction.memory_per_rank) - bytes : 0;
+}
+
+/// Whether the rank fits, too, on GPUs on `device`; takes its share if so.
+bool TakeRank(const Plan& plan, size_t rank, int64_t device, FreeCapacity& free) {
   if (free.cores < plan.threads_per_rank) return false;
-  if (OnDevices(plan)) {
-    if (free.devices.erase(device) == 0) return false;
-  } else {
-    int64_t bytes = TotalBytes(plan.prediction.memory_per_rank);
-    if (free.memory_bytes < bytes) return false;
-    free.memory_bytes -= bytes;
-  }
+  const int64_t bytes = WorkerBytes(plan, rank);
+  if (free.memory_bytes < bytes) return false;
+  if (OnDevices(plan) && free.devices.erase(device) == 0) return false;
+  free.memory_bytes -= bytes;
   free.cores -= plan.threads_per_rank;
   return true;
 }
@@ -52,13 +57,16 @@ std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
     if (OnDevices(plan)) {
       const int64_t wanted = std::min(static_cast<int64_t>(plan.rank_workers.size() - rank),
                                       room.free.cores / plan.threads_per_rank);
-      devices = NearestDevices(FreeDevices(*room.worker, room.free), wanted,
-                               TotalBytes(plan.prediction.memory_per_rank));
+      int64_t bytes = 0;
+      for (int64_t i = 0; i < wanted; ++i) {
+        bytes = std::max(bytes, BytesOfRank(plan, static_cast<int64_t>(rank) + i));
+      }
+      devices = NearestDevices(FreeDevices(*room.worker, room.free), wanted, bytes);
     }
     size_t next = 0;
     while (rank < plan.rank_workers.size()) {
       const int64_t device = next < devices.size() ? devices[next++] : -1;
-      if (!TakeRank(plan, device, room.free)) break;
+      if (!TakeRank(plan, rank, device, room.free)) break;
       plan.rank_workers[rank++] = room.worker->worker_id;
       if (OnDevices(plan)) plan.rank_devices.push_back(device);
     }
@@ -94,7 +102,7 @@ Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProf
 bool Fits(const Plan& plan, FreeMap free) {
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
     auto it = free.find(plan.rank_workers[rank]);
-    if (it == free.end() || !TakeRank(plan, DeviceOf(plan, rank), it->second)) return false;
+    if (it == free.end() || !TakeRank(plan, rank, DeviceOf(plan, rank), it->second)) return false;
   }
   return true;
 }
@@ -104,11 +112,8 @@ void TakeCapacity(const Plan& plan, FreeMap& free) {
     auto it = free.find(plan.rank_workers[rank]);
     if (it == free.end()) continue;
     it->second.cores -= plan.threads_per_rank;
-    if (OnDevices(plan)) {
-      it->second.devices.erase(DeviceOf(plan, rank));
-    } else {
-      it->second.memory_bytes -= TotalBytes(plan.prediction.memory_per_rank);
-    }
+    if (OnDevices(plan)) it->second.devices.erase(DeviceOf(plan, rank));
+    it->second.memory_bytes -= WorkerBytes(plan, rank);
     if (it->second.cores < 1) free.erase(it);
   }
 }

@@ -144,6 +144,45 @@ TEST(Scheduler, ARestartIsPlannedAnewWhenTheOldPlanFitsNowhere) {
   EXPECT_EQ(decisions.starts[0].plan.mesh.data, 1);
 }
 
+TEST(Scheduler, EachRankOfAPipelineTakesItsOwnMemory) {
+  Plan last;
+  last.mesh.data = 2;
+  last.mesh.pipeline = 2;
+  last.stage_blocks = {9, 3};
+  last.prediction.memory_per_rank.parameters_bytes = 700;
+  last.prediction.stage_bytes = {700, 200};
+  last.rank_workers = {"a", "b", "c", "c"};
+  Situation s;
+  s.Worker("a", 1, 1).Worker("b", 1, 1).Worker("c", 4, 4);
+  EXPECT_TRUE(Fits(last, s.snapshot.free));
+  TakeCapacity(last, s.snapshot.free);
+  EXPECT_EQ(s.snapshot.free["c"].memory_bytes, 600);
+  last.prediction.stage_bytes = {700, 700};
+  Situation anew;
+  anew.Worker("a", 1, 1).Worker("b", 1, 1).Worker("c", 4, 4);
+  EXPECT_FALSE(Fits(last, anew.snapshot.free));
+}
+
+TEST(Scheduler, ARankOnAGpuTakesOfItsWorkerWhatItOffloads) {
+  Plan last;
+  last.device = "cuda";
+  last.offload_optimizer = "host";
+  last.prediction.memory_per_rank.parameters_bytes = 600;
+  last.prediction.stage_bytes = {200};  // on the GPU
+  last.rank_workers = {"g"};
+  last.rank_devices = {1};
+  Situation s;
+  s.Worker("g", 8, 8).Gpus(2, {0, 1});
+  s.snapshot.free["g"].memory_bytes = 700;
+  EXPECT_TRUE(Fits(last, s.snapshot.free));
+  TakeCapacity(last, s.snapshot.free);
+  EXPECT_EQ(s.snapshot.free["g"].memory_bytes, 300);
+  last.rank_devices = {0};
+  EXPECT_FALSE(Fits(last, s.snapshot.free)) << "there is a GPU, and no memory";
+  last.offload_optimizer = "none";
+  EXPECT_TRUE(Fits(last, s.snapshot.free));
+}
+
 TEST(Scheduler, TwoRanksGetTwoGpus) {
   Situation s;
   s.Worker("c", 8, 8).Worker("g", 8, 8).Gpus(2, {0, 1}).Job("two", 2, 1).Job("third", 1, 1);

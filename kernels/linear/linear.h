@@ -16,8 +16,8 @@ class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
 
-  /// (Re)packs from the stored weight [out, in], f32 or bf16, which products may read, too: it
-  /// stays where it is, unchanged, until the next Pack() or the last product.
+  /// (Re)packs from the stored weight [out, in], f32 or bf16 (on CUDA also of type compute()),
+  /// which products may read, too: it stays as it is until the next Pack() or the last product.
   virtual Status Pack(const Stream& stream, const TensorView& master) = 0;
 
   /// Whether products read the stored matrix, too, and not the packed copy alone.

@@ -74,9 +74,11 @@ Status CheckNewPackedWeight(int64_t out_features, int64_t in_features, DType com
 }
 
 Status CheckPack(const Stream& stream, const PackedWeight& weight, const TensorView& master) {
+  // Nothing is stored as f16, but what comes to a device from elsewhere may come so.
+  const bool as_it_is = stream.device.type == DeviceType::kCuda && master.dtype == weight.compute();
   return ArgumentCheck(stream, "PackedWeight::Pack")
       .ContiguousTensor("master", master, Shape{weight.out_features(), weight.in_features()},
-                        kMatrixTypes)
+                        as_it_is ? kFloatTypes : kMatrixTypes)
       .status();
 }
 

@@ -81,13 +81,12 @@ const std::vector<LibraryRule>& LibraryRules() {
 
 /// Searches on several threads, with a result that does not depend on them.
 bool MayUseThreads(std::string_view file) {
-  return file == "coordinator/planner/search.cc" ||
-         file == "coordinator/planner/cluster/on_threads.h";
+  return file == "coordinator/planner/cluster/on_threads.h";
 }
 
 /// Planner and scheduler are functions of their arguments: no clock, no files, no threads.
 bool IsImpure(std::string_view file, std::string_view header) {
-  if (MayUseThreads(file) && (header == "thread" || header == "mutex" || header == "atomic")) {
+  if (MayUseThreads(file) && (header == "thread" || header == "atomic")) {
     return false;
   }
   constexpr std::string_view kImpure[] = {

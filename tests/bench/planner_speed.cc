@@ -16,7 +16,6 @@
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/cluster/run_search.h"
-#include "coordinator/planner/meshes.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/search.h"
 
@@ -156,15 +155,11 @@ std::string RowOf(const Case& wanted, int threads) {
     std::fprintf(stderr, "%s: %s\n", wanted.name, report.status().ToString().c_str());
     return "";
   }
-  int64_t plans = 0, too_slow = 0;
-  for (const SearchResult& result :
-       Search(any_mesh ? MeshesOf(job, cluster) : std::vector{job}, cluster, threads)) {
-    plans += result.considered;
-    too_slow += result.too_slow;
-  }
+  const SearchResults found = Search(JobsOf(job, cluster, any_mesh), cluster, threads);
+  const int64_t looked_at = found.considered - found.too_slow - found.without_room;
   const double alone = SecondsOf([&] { return plan(1); });
   const double together = any_mesh ? SecondsOf([&] { return plan(threads); }) : alone;
-  return Row(wanted.name, plans, plans - too_slow, alone, any_mesh ? together : 0);
+  return Row(wanted.name, found.considered, looked_at, alone, any_mesh ? together : 0);
 }
 
 /// The row of the mixture of experts on GPUs, by the closed form of the cluster model.
@@ -208,8 +203,8 @@ std::string Page(const std::string& table, int threads) {
          "`planner_speed` plans Llama jobs for machines of eight H100, as `weft plan` does: every "
          "number of ranks, spread and micro-batch, each with the cheapest recomputation that fits; "
          "with ZeRO-3, and once more with any mesh (tensor parallelism and its grids, context "
-         "parallelism, ZeRO stage and its groups, sequence parallelism; pipelines on so many GPUs "
-         "only where a job asks for them). The mixture of experts (8 of 128 for each token) is "
+         "parallelism, pipelines of every degree and schedule, ZeRO stage and its groups, sequence "
+         "parallelism). The mixture of experts (8 of 128 for each token) is "
          "planned for the processors of such machines, with any number of ranks that share them, "
          "and on GPUs by the closed form of the cluster model (`cluster/run_search.h`: tensor, "
          "pipeline, data and expert parallelism, ZeRO stage, micro-batch, recomputation, with "
@@ -219,8 +214,9 @@ std::string Page(const std::string& table, int threads) {
          Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
          "\nOf any mesh, plans are looked at in the order of what they take at least: on GPUs the "
          "step without recomputation and as close together as they may stand, on processors the "
-         "products alone. What takes longer than the 32 fastest of those that fit is counted and "
-         "not looked at; the counts are exact and do not depend on the threads.\n\n"
+         "products alone. What takes longer than the 32 fastest of those that fit, or has no room "
+         "for what it keeps from step to step, is counted and not looked at; the counts are exact "
+         "and do not depend on the threads.\n\n"
          "A plan that is looked at is an exact account of memory for each recomputation that is "
          "tried, and a step time; accounts take the same time for any number of blocks. Workers "
          "that measured the same are looked at once, so the number of machines hardly matters: "

@@ -107,6 +107,12 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
                         resources.set_zero_stage(3);
                         resources.set_zero_shard_ranks(2);
                       },
+                      1},
+                     {"shares-on-the-host",
+                      [](v1::ResourceSpec& resources) {
+                        resources.set_offload_optimizer("host");
+                        resources.set_zero_stage(2);
+                      },
                       1}};
   for (const auto& [name, mesh, replica] : cases) {
     SCOPED_TRACE(name);

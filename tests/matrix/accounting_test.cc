@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
+#include "common/model/pipeline_shape.h"
 #include "common/model/rank_traffic.h"
 #include "common/model/tensor_traffic.h"
 #include "tests/matrix/techniques.h"
@@ -58,6 +59,10 @@ std::vector<Way> Ways() {
       {.name = "all", .data = 2, .tensor = 2, .pipeline = 2},
       {.name = "expert", .family = "llama", .expert = 2},
       {.name = "dataAndExpert", .data = 2, .family = "llama", .expert = 2},
+      {.name = "expertAndZero1", .zero_stage = 1, .family = "llama", .expert = 2},
+      {.name = "dataAndExpertAndZero2", .data = 2, .zero_stage = 2, .family = "llama", .expert = 2},
+      {.name = "dataAndExpertAndZero3", .data = 2, .zero_stage = 3, .family = "llama", .expert = 2},
+      {.name = "pipelineAndExpert", .pipeline = 2, .family = "llama", .expert = 2},
   };
 }
 
@@ -77,6 +82,7 @@ JobSpec JobOfWay(const Way& way) {
   if (way.expert > 1) {
     resources.expert_parallel = way.expert;
     job.model.experts = job.model.experts_per_token = 4;
+    job.model.width = 64;  // vectors of which four ranks have whole lines
   }
   job.train.steps = kSteps;
   return job;
@@ -146,16 +152,37 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
     if (way.expert > 1) {
       MemoryInputs inputs;
       inputs.shape = ModelShape::OfExpertRank(job_.model, way.expert);
+      if (way.pipeline > 1) {
+        const auto cut = CutModel(job_);
+        ASSERT_TRUE(cut.ok()) << cut.status().message();
+        inputs.shape = ShapeOfStages(inputs.shape, *cut, way.pipeline,
+                                     static_cast<int64_t>(rank) / way.replicas());
+      }
       inputs.precision = &PrecisionOf("fp32");
       inputs.sequence_length = SequenceLength(job_);
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
       inputs.ranks = way.replicas();
+      inputs.zero_stage = way.zero_stage;
+      inputs.sharded =
+          ShardParameters(job_.model, *inputs.precision, way.replicas(), 1, 1, way.expert);
       const RankTraffic traffic = TrafficOfStep(inputs);
-      ExpectNear("all-reduce",
-                 Counted(rank, way.data > 1 ? "expert and data" : "expert", "all-reduce"),
+      const std::string all = way.data > 1 ? "expert and data" : "expert";
+      ExpectNear("all-reduce", Counted(rank, all, "all-reduce"),
                  static_cast<double>(traffic.all_reduced));
+      ExpectNear("reduce-scatter", Counted(rank, all, "reduce-scatter"),
+                 static_cast<double>(traffic.reduce_scattered));
+      ExpectNear("all-gather", Counted(rank, all, "all-gather"),
+                 static_cast<double>(traffic.gathered));
+      // None alone has anything to tell of its experts.
+      const auto of_experts = [&](int64_t bytes) {
+        return way.data > 1 ? static_cast<double>(bytes) : 0;
+      };
       ExpectNear("all-reduce of experts", Counted(rank, "data", "all-reduce"),
-                 way.data > 1 ? static_cast<double>(traffic.experts_reduced) : 0);
+                 of_experts(traffic.experts_reduced));
+      ExpectNear("reduce-scatter of experts", Counted(rank, "data", "reduce-scatter"),
+                 of_experts(traffic.experts_scattered));
+      ExpectNear("all-gather of experts", Counted(rank, "data", "all-gather"),
+                 of_experts(traffic.experts_gathered));
       ExpectNear("rows", Counted(rank, "expert", "send and receive"),
                  static_cast<double>(traffic.exchanged));
       const double others = static_cast<double>(way.expert - 1) / static_cast<double>(way.expert);
@@ -192,7 +219,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
     if (way.pipeline > 1) {
       // Each border between stages once in each direction, for each micro-batch.
       const auto stages = way.pipeline * way.chunks;
-      const auto position = static_cast<int64_t>(rank) / (way.data * way.tensor);
+      const auto position = static_cast<int64_t>(rank) / (way.replicas() * way.tensor);
       int64_t sent = 0;
       for (int64_t stage = position; stage < stages; stage += way.pipeline) {
         sent += (stage + 1 < stages ? 1 : 0) + (stage > 0 ? 1 : 0);

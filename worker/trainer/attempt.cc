@@ -30,8 +30,8 @@ using engine::CheckpointProgress;
 /// What a rank has of the model.
 ModelShape ShapeHere(const ModelShape& whole, const Plan& plan, int64_t rank) {
   const Mesh& mesh = plan.mesh;
-  if (mesh.expert > 1) return ModelShape::OfExpertRank(whole.spec, mesh.expert);
   ModelShape shape = whole;
+  if (mesh.expert > 1) shape = ModelShape::OfExpertRank(whole.spec, mesh.expert);
   if (mesh.tensor > 1) {
     shape = ModelShape(whole.spec, mesh.tensor, plan.sequence_parallel, plan.tensor_rows);
   }
@@ -138,8 +138,8 @@ Status Attempt::OpenDevice() {
     // A little more than needed where the device is newer; nothing where the plan predicts nothing.
     MemoryInputs inputs = CudaMemoryInputs(spec_.job, spec_.plan, "8.0");
     inputs.shape = ShapeHere(inputs.shape, spec_.plan, spec_.rank);
-    options.expected_bytes = std::max<int64_t>(
-        TotalBytes(spec_.plan.prediction.memory_per_rank) - BytesOutsideArena(inputs), 0);
+    options.expected_bytes =
+        std::max<int64_t>(BytesOfRank(spec_.plan, spec_.rank) - BytesOutsideArena(inputs), 0);
   }
   WEFT_ASSIGN_OR_RETURN(device_, engine::ComputeDevice::Open(options));
   context_ = device_->NewContext();
@@ -231,7 +231,8 @@ Status Attempt::BuildModel() {
                                    &model_->parameters(), options.precision->products,
                                    groups_.Along(engine::kSameExpertAxes)));
   if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
-  offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters());
+  offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters(),
+                                        makes_local_steps() ? nullptr : reducer_.get());
   WEFT_ASSIGN_OR_RETURN(
       trainer_, engine::Trainer::New(spec_.job, spec_.plan,
                                      {.context = &context_,
@@ -453,8 +454,8 @@ Status Attempt::RollBack() {
   if (checkpoints_) (void)checkpoints_->Wait();
   // Made anew, so that without any checkpoint the training begins as it did the first time.
   trainer_.reset();
-  reducer_.reset();
   offload_ = {};
+  reducer_.reset();
   model_.reset();
   WEFT_RETURN_IF_ERROR(BuildModel());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,

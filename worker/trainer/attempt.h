@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -60,7 +61,9 @@ class Attempt {
   /// Data-parallel ranks that each save something: parts of the updates that they share, or the
   /// state of local steps.
   int64_t saving_replicas() const {
-    return makes_local_steps() ? spec_.plan.mesh.data : ShardRanks(spec_.plan);
+    if (makes_local_steps()) return spec_.plan.mesh.data;
+    // Those that share experts share updates, too.
+    return std::max<int64_t>(ShardRanks(spec_.plan) / spec_.plan.mesh.expert, 1);
   }
   /// So many ranks hold a part of the state each, which they save; the others hold the same parts
   /// as they.

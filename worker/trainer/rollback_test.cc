@@ -67,7 +67,8 @@ class RollbackTest : public testing::Test {
   /// Trains on two ranks, or goes on; gives what rank 0 told.
   std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit,
                                   int64_t zero_stage = 0, int64_t steps = kSteps,
-                                  int64_t tensor = 1, int64_t pipeline = 1) {
+                                  int64_t tensor = 1, int64_t pipeline = 1,
+                                  const std::string& offload = "none") {
     engine::HashStore store;
     auto listener = std::make_unique<Listener>();
     Listener other;
@@ -98,6 +99,8 @@ class RollbackTest : public testing::Test {
         if (pipeline > 1) spec.plan.stage_blocks = {1, 1};
         spec.plan.accumulation_steps = tensor * pipeline;
         spec.plan.zero_stage = zero_stage;
+        spec.plan.offload_optimizer = offload;
+        if (zero_stage > 2) spec.plan.offload_parameters = offload;
         TrainingData data;
         data.train = std::make_unique<EditedTokens>(edit);
         data.vocab_size = 50;
@@ -165,6 +168,24 @@ TEST_F(RollbackTest, RanksThatShareUpdatesGoBackAndOnAlike) {
     (void)Train(run, edit, then);
     EXPECT_EQ(Read(run + "/loss.jsonl"), Read("plain/loss.jsonl"));
   }
+}
+
+TEST_F(RollbackTest, RanksThatUpdateOnTheHostGoBackAndOnAlike) {
+  const auto edit = [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; };
+  (void)Train("plain", edit);
+  for (const int64_t stage : {0, 2, 3}) {
+    const std::string run = "host-" + std::to_string(stage);
+    auto offloaded = Train(run, edit, stage, kSteps, 1, 1, "host");
+    EXPECT_EQ(offloaded->last.rollbacks, 1);
+    EXPECT_EQ(Read(run + "/loss.jsonl"), Read("plain/loss.jsonl"));
+  }
+  // Ranks without offload go on where these stopped, and the other way round.
+  (void)Train("down", edit, 1, 32);
+  (void)Train("down", edit, 2, kSteps, 1, 1, "host");
+  EXPECT_EQ(Read("down/loss.jsonl"), Read("plain/loss.jsonl"));
+  (void)Train("up", edit, 2, 32, 1, 1, "host");
+  (void)Train("up", edit, 3);
+  EXPECT_EQ(Read("up/loss.jsonl"), Read("plain/loss.jsonl"));
 }
 
 TEST_F(RollbackTest, RanksThatShareMatricesGoBackAndOnAlike) {

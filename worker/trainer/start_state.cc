@@ -80,12 +80,12 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
   return start;
 }
 
-/// Whether not all ranks have it.
+/// Whether not all ranks have it, or each has it in a file of its own.
 bool IsOwn(const NamedTensor& tensor) {
-  return tensor.part || !tensor.everywhere;
+  return tensor.part || !tensor.everywhere || tensor.stored != nullptr;
 }
 
-/// What this rank holds alone of the state in `folder`, which rank 0 has verified.
+/// What this rank holds by itself of the state in `folder`, which rank 0 has verified.
 Status LoadParts(Env& env, const std::string& folder, engine::Trainer& trainer,
                  const Stream& stream) {
   WEFT_ASSIGN_OR_RETURN(const CheckpointManifest manifest, engine::ReadManifest(env, folder));
@@ -139,7 +139,6 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     }
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;
-      WEFT_CHECK(tensor.stored == nullptr, "only ranks with their own state have it in a file");
       WEFT_RETURN_IF_ERROR(BroadcastTensor(group, model.parameters().stream(), tensor.view));
     }
     if (group.rank() > 0 && !start.checkpoint_path.empty()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "common/model/remat_schedule.h"
 #include "coordinator/planner/mesh_search.h"
 #include "coordinator/planner/plan_text.h"
+#include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/report/devices.h"
 #include "coordinator/planner/worker_groups.h"
 
@@ -28,6 +30,7 @@ Option OptionOf(const Plan& plan, int64_t layers) {
   option.threads = plan.threads_per_rank;
   option.micro_batch = plan.micro_batch;
   option.accumulation_steps = plan.accumulation_steps;
+  option.cut = plan.stage_blocks;
   if (plan.recompute_schedule.empty()) {
     option.recomputed_blocks = BlocksWith(plan, "recompute");
     option.attention_blocks = BlocksWith(plan, "attention");
@@ -47,6 +50,13 @@ Status CheckPlan(const JobSpec& planned, const Plan& plan, const ClusterProfile&
   }
   WEFT_RETURN_IF_ERROR(ValidateJob(planned));
   WEFT_RETURN_IF_ERROR(CutModel(planned).status());
+  const std::vector<int64_t>& cut = plan.stage_blocks;
+  const int64_t stages = mesh.pipeline * plan.pipeline_chunks;
+  if (mesh.pipeline > 1 &&
+      (std::ssize(cut) != stages || std::ranges::any_of(cut, [](int64_t n) { return n < 1; }) ||
+       std::reduce(cut.begin(), cut.end()) != planned.model.layers)) {
+    return InvalidError("its plan does not cut its model into its stages");
+  }
   if (!plan.recompute_schedule.empty()) {
     WEFT_RETURN_IF_ERROR(ParseRemat(plan.recompute_schedule, planned.model.layers).status());
   }
@@ -123,7 +133,8 @@ TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
     placements.emplace_back(groups.kinds()[w], found->second);
     option.ranks_per_worker = std::max(option.ranks_per_worker, found->second);
   }
-  MeshSearch search(planned_, groups);
+  const RankShare share(planned_, groups, {option.threads}, {option.micro_batch});
+  MeshSearch search(planned_, groups, share, CutModel(planned_).value());
   return search.Time(placements, option) ? option.time : TimeBreakdown{};
 }
 

@@ -19,17 +19,19 @@ double Hops(int64_t ranks) {
 
 }  // namespace
 
-double AllReduceSeconds(const AcceleratorSpec& device, const SoftwareStack& stack, int64_t ranks,
-                        int64_t nodes, double bytes) {
+CollectiveLinks LinksOf(const AcceleratorSpec& device, const SoftwareStack& stack) {
+  return {device.link_bytes_per_second * stack.link_share,
+          device.network_bytes_per_second * stack.network_share, stack.latency_seconds};
+}
+
+double AllReduceSeconds(const CollectiveLinks& links, int64_t ranks, int64_t nodes, double bytes) {
   if (ranks <= 1) return 0;
-  const double inside = device.link_bytes_per_second * stack.link_share;
   const double share = D(ranks - 1) / D(ranks);
-  if (nodes <= 1) return stack.latency_seconds * Hops(ranks) + 2 * share * bytes / inside;
+  if (nodes <= 1) return links.latency_seconds * Hops(ranks) + 2 * share * bytes / links.inside;
   // As many rings as ranks on a machine, each of which leaves it once, by another's network card.
-  const double between =
-      device.network_bytes_per_second * stack.network_share * D(ranks) / D(nodes);
-  const double latency = stack.latency_seconds * std::max(2.0, Hops(ranks));
-  return latency + 2 * share * bytes / std::min(inside, between);
+  const double between = links.between * D(ranks) / D(nodes);
+  const double latency = links.latency_seconds * std::max(2.0, Hops(ranks));
+  return latency + 2 * share * bytes / std::min(links.inside, between);
 }
 
 AllToAllBytes AllToAllTraffic(int64_t ranks, int64_t on_machine, double bytes) {
@@ -38,14 +40,13 @@ AllToAllBytes AllToAllTraffic(int64_t ranks, int64_t on_machine, double bytes) {
   return {each * D(near - 1), each * D(ranks - near)};
 }
 
-double AllToAllSeconds(const AcceleratorSpec& device, const SoftwareStack& stack, int64_t ranks,
-                       int64_t on_machine, double bytes) {
+double AllToAllSeconds(const CollectiveLinks& links, int64_t ranks, int64_t on_machine,
+                       double bytes) {
   const AllToAllBytes traffic = AllToAllTraffic(ranks, on_machine, bytes);
   const auto seconds = [&](double sent, double rate) {
-    return sent > 0 ? stack.latency_seconds + sent / rate : 0.0;
+    return sent > 0 ? links.latency_seconds + sent / rate : 0.0;
   };
-  return std::max(seconds(traffic.inside, device.link_bytes_per_second * stack.link_share),
-                  seconds(traffic.between, device.network_bytes_per_second * stack.network_share));
+  return std::max(seconds(traffic.inside, links.inside), seconds(traffic.between, links.between));
 }
 
 }  // namespace weft::planner

@@ -183,7 +183,7 @@ Tried Try(const Variant& variant, const ClusterProfile& cluster) {
   }
   tried.answer.reason = "no number of ranks that the cluster has room for divides the batch so";
   const Tried unanswered = tried;
-  for (const SearchResult& result : Search(JobsOf(variant.job, cluster, false), cluster)) {
+  for (const SearchResult& result : Search(JobsOf(variant.job, cluster, false), cluster).found) {
     Tried own = With(unanswered, result);
     if (Further(own, tried)) tried = std::move(own);
   }

@@ -83,9 +83,7 @@ class Explainer {
 
   /// Whether any plan has room in memory, whatever its time.
   bool Fits(const ClusterProfile& part) const {
-    const std::vector<SearchResult> results = Search(JobsOf(job_, part, query_.any_mesh), part);
-    return std::any_of(results.begin(), results.end(),
-                       [](const SearchResult& result) { return !result.fitting.empty(); });
+    return Search(JobsOf(job_, part, query_.any_mesh), part).fit > 0;
   }
 
   /// How many times the memory of all machines would do, in hundredths; 0: none would.

@@ -20,19 +20,32 @@ int64_t LargestDevice(const WorkerProfile& worker) {
   return most;
 }
 
-/// What a rank may have where there is least; of a plan without a place, where there is most.
+/// What a rank that holds most may have where there is least; of a plan without a place, where
+/// there is most.
 int64_t MemoryLimit(const JobSpec& job, const ClusterProfile& cluster,
                     const PlanCandidate& candidate, const std::vector<UsedMachine>& machines) {
-  const bool on_devices = candidate.plan.device != "cpu";
+  const Plan& plan = candidate.plan;
+  const bool on_devices = plan.device != "cpu";
+  // Of a rank on a GPU that is the sum of two memories.
+  const bool offloads = plan.offload_optimizer != "none" || plan.offload_activations != "none";
+  const auto offered = [&](const WorkerProfile& worker, int64_t ranks) {
+    const int64_t own = worker.memory_limit_bytes / ranks;
+    return on_devices ? LargestDevice(worker) + (offloads ? own : 0) : own;
+  };
   int64_t limit = 0;
   if (machines.empty()) {
-    for (const WorkerProfile& worker : cluster.workers) {
-      limit = std::max(limit, on_devices ? LargestDevice(worker) : worker.memory_limit_bytes);
-    }
+    for (const WorkerProfile& worker : cluster.workers) limit = std::max(limit, offered(worker, 1));
   }
+  const int64_t fullest = TotalBytes(candidate.plan.prediction.memory_per_rank);
+  int64_t first = 0;
   for (const UsedMachine& machine : machines) {
-    const int64_t own = on_devices ? LargestDevice(*machine.worker)
-                                   : machine.worker->memory_limit_bytes / machine.ranks;
+    const int64_t begin = std::exchange(first, first + machine.ranks);
+    bool full = on_devices && offloads;
+    for (int64_t rank = begin; rank < first; ++rank) {
+      full = full || BytesOfRank(candidate.plan, rank) == fullest;
+    }
+    if (!full) continue;
+    const int64_t own = offered(*machine.worker, machine.ranks);
     limit = limit == 0 ? own : std::min(limit, own);
   }
   const int64_t asked = job.resources.memory_per_rank_bytes;

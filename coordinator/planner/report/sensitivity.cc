@@ -100,8 +100,9 @@ double StepOn(const JobSpec& planned, const ClusterProfile& cluster, const Plan&
   for (const std::string& worker : plan.rank_workers) ++wanted[worker];
   const int64_t recomputed =
       std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
-  const std::vector<SearchResult> results = Search({planned}, cluster);
-  const SearchResult& result = results.front();
+  const SearchResults results = Search(JobSet(planned), cluster);
+  if (results.found.empty()) return 0;
+  const SearchResult& result = results.found.front();
   double seconds = 0;
   for (const Option& option : result.fitting) {
     const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);

@@ -1,10 +1,11 @@
 #include "coordinator/planner/report/timeline.h"
 
 #include <algorithm>
-#include <optional>
-#include <set>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/check.h"
 #include "common/model/precision.h"
@@ -13,6 +14,7 @@
 #include "common/spec/shard_ranks.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/report/devices.h"
 #include "coordinator/planner/search.h"
 
@@ -28,7 +30,7 @@ StepInputs InputsOf(const JobSpec& job, const Plan& plan, int64_t ranks_on_worke
   inputs.recomputed_attentions =
       std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "attention");
   inputs.threads = plan.threads_per_rank;
-  inputs.ranks = plan.mesh.data * plan.mesh.context;
+  inputs.ranks = plan.mesh.data * plan.mesh.expert * plan.mesh.context;
   inputs.ranks_on_worker = ranks_on_worker;
   inputs.bucket_bytes = plan.bucket_bytes;
   inputs.precision = &PrecisionOf(plan.precision);
@@ -40,33 +42,45 @@ StepInputs InputsOf(const JobSpec& job, const Plan& plan, int64_t ranks_on_worke
   return inputs;
 }
 
-/// Played through on each kind of machine in use; the one on which it takes longest.
+/// Played through, each rank of the pipeline on the slowest machine that it stands on.
 PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& cluster,
                               const Plan& plan, const PipelineSchedule& schedule) {
-  std::optional<PipelineTimeline> slowest;
-  std::set<std::pair<std::string, int64_t>> seen;
-  for (const UsedMachine& machine : MachinesOf(plan, cluster)) {
+  const std::vector<UsedMachine> machines = MachinesOf(plan, cluster);
+  WEFT_CHECK(!machines.empty(), "the plan's machines are not in the cluster");
+  const StepInputs inputs = InputsOf(planned, plan, machines.front().ranks);
+  const StageShapes shapes(inputs.shape);
+  struct Kind {
+    RateModel rates;
+    StagePasses passes;
+
+    Kind(const JobSpec& job, const Plan& own, const WorkerProfile& worker,
+         const StageShapes& stages)
+        : rates(worker, PrecisionOf(own.precision).products, own.device != "cpu"),
+          passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
+                 job.model.dropout, rates, own.threads_per_rank) {}
+  };
+  std::map<std::string, std::unique_ptr<const Kind>> kinds;
+  std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));
+  const int64_t replicas = RankCount(plan.mesh) / plan.mesh.pipeline;
+  int64_t first = 0;
+  for (const UsedMachine& machine : machines) {
     WorkerProfile kind = *machine.worker;
     kind.worker_id.clear();
     kind.host.clear();
-    if (!seen.emplace(ToJson(kind).dump(), machine.ranks).second) continue;
-    const RateModel rates(*machine.worker, PrecisionOf(plan.precision).products,
-                          plan.device != "cpu");
-    const bool within = machine.ranks == RankCount(plan.mesh);
-    PipelineForecast forecast =
-        PredictPipeline(InputsOf(planned, plan, machine.ranks),
-                        {.stages = {.cut = plan.stage_blocks,
-                                    .micro_batch = plan.micro_batch,
-                                    .sequence_length = SequenceLength(planned),
-                                    .fp8 = planned.train.fp8,
-                                    .dropout = planned.model.dropout},
-                         .schedule = schedule,
-                         .within_worker = within},
-                        rates);
-    if (!slowest || forecast.timeline.end > slowest->end) slowest = std::move(forecast.timeline);
+    std::unique_ptr<const Kind>& known = kinds[ToJson(kind).dump()];
+    if (known == nullptr) {
+      known = std::make_unique<const Kind>(planned, plan, *machine.worker, shapes);
+    }
+    for (int64_t rank = first / replicas; rank <= (first + machine.ranks - 1) / replicas; ++rank) {
+      places[static_cast<size_t>(rank)].push_back({&known->passes, machine.ranks});
+    }
+    first += machine.ranks;
   }
-  WEFT_CHECK(slowest.has_value(), "the plan's machines are not in the cluster");
-  return *std::move(slowest);
+  return PredictPipeline(inputs, {.cut = plan.stage_blocks,
+                                  .schedule = schedule,
+                                  .places = places,
+                                  .within_worker = machines.size() == 1})
+      .timeline;
 }
 
 /// The passes of one rank: a third of the plain work forward, and what is recomputed backward.

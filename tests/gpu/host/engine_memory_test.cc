@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "common/check.h"
+#include "common/failpoint.h"
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
 #include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/streams.h"
+#include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -63,9 +65,17 @@ int64_t HeldOnDevice() {
   return static_cast<int64_t>(total - free);
 }
 
+/// Where what is not on the device stands.
+struct Outside {
+  const char* optimizer = "none";
+  const char* parameters = "none";
+  const char* activations = "none";
+};
+
 struct Measured {
-  MemoryBreakdown peaks;
-  int64_t held = 0;  ///< Of the device, all in all.
+  MemoryBreakdown peaks;   ///< Of both tiers.
+  MemoryBreakdown device;  ///< Of that one, with offload.
+  int64_t held = 0;        ///< Of the device, all in all.
   int64_t chunks = 0;
 };
 
@@ -73,20 +83,27 @@ struct Measured {
 Measured Train(const JobSpec& job, const Plan& plan, int64_t arena_bytes) {
   RandomTokens data(job.model.vocab_size, job.model.context);
   const int64_t before = HeldOnDevice();
-  auto device = ComputeDevice::Open(
-      {.device = kCuda, .expected_bytes = arena_bytes, .chunk_bytes = size_t{1} << 20});
+  auto device = ComputeDevice::Open({.device = kCuda,
+                                     .host = HostTierOf(plan),
+                                     .expected_bytes = arena_bytes,
+                                     .chunk_bytes = size_t{1} << 20});
   WEFT_CHECK(device.ok(), device.status().message());
   Context context = (*device)->NewContext();
   auto model = NewModel(context, job.model, ModelOptionsOf(plan, job.train));
   WEFT_CHECK(model.ok(), model.status().message());
-  auto trainer =
-      Trainer::New(job, plan, {.context = &context, .model = model->get(), .train = &data});
+  const PlannedOffload offload = PlannedOffload::Of(plan, context, &(*model)->parameters());
+  auto trainer = Trainer::New(job, plan,
+                              {.context = &context,
+                               .model = model->get(),
+                               .train = &data,
+                               .reducer = offload.gradients.get()});
   WEFT_CHECK(trainer.ok(), trainer.status().message());
   Measured measured;
   for (int step = 0; step < 2; ++step) {
     auto report = (*trainer)->Step();
     WEFT_CHECK(report.ok(), report.status().message());
     measured.peaks = report->peak_memory;
+    measured.device = report->device_memory;
   }
   WEFT_CHECK((*device)->Synchronize().ok(), "synchronize");
   measured.held = HeldOnDevice() - before;
@@ -95,28 +112,38 @@ Measured Train(const JobSpec& job, const Plan& plan, int64_t arena_bytes) {
 }
 
 void CheckPrediction(const ModelSpec& model, const std::string& precision, int64_t recomputed,
-                     int64_t micro_batch, int64_t activation_bits = 0) {
+                     int64_t micro_batch, int64_t activation_bits = 0,
+                     const Outside& outside = {}) {
   SCOPED_TRACE(model.family + " " + model.over_parameterization.kind + ", " + precision + ", " +
                std::to_string(recomputed) + " recomputed, micro-batch " +
-               std::to_string(micro_batch) + ", " + std::to_string(activation_bits) + " bits");
+               std::to_string(micro_batch) + ", " + std::to_string(activation_bits) +
+               " bits, optimizer " + outside.optimizer + ", parameters " + outside.parameters +
+               ", activations " + outside.activations);
   JobSpec job = TinyJob(2 * micro_batch);
   job.model = model;
   job.train.precision = precision;
   Plan plan = TinyPlan(precision, micro_batch, 2);
   plan.block_memory_policy = BlockPolicies(model.layers, recomputed);
   plan.activation_bits = activation_bits;
+  plan.offload_optimizer = job.resources.offload_optimizer = outside.optimizer;
+  plan.offload_parameters = outside.parameters;
+  plan.offload_activations = outside.activations;
   MemoryInputs inputs = CudaMemoryInputs(job, plan, "9.0");
   // The products of the host execution want hardly any.
   inputs.product_workspace_bytes = 0;
-  const MemoryBreakdown predicted = PredictMemory(inputs);
-  const Measured measured = Train(job, plan, TotalBytes(predicted) - BytesOutsideArena(inputs));
+  const MemoryBreakdown predicted = PredictMemory(inputs), on_device = PredictDeviceTier(inputs);
+  const Measured measured = Train(job, plan, TotalBytes(on_device) - BytesOutsideArena(inputs));
 
   EXPECT_EQ(measured.chunks, 1) << "what was taken at first has to do";
   const auto expect_near = [](std::string_view name, int64_t promised, int64_t taken) {
     EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1.0, kTolerance)
         << name << ": predicted " << promised << ", measured " << taken;
   };
-  expect_near("device", TotalBytes(predicted), measured.held);
+  expect_near("device", TotalBytes(on_device), measured.held);
+  if (inputs.HasHostTier()) {
+    expect_near("peaks on the device", TotalBytes(on_device) - on_device.runtime_bytes,
+                TotalBytes(measured.device));
+  }
   // What nothing can be put into is no peak of anything.
   expect_near("peaks", TotalBytes(predicted) - predicted.runtime_bytes, TotalBytes(measured.peaks));
   const auto promised = Components(predicted), taken = Components(measured.peaks);
@@ -160,6 +187,30 @@ TEST(PredictMemoryOnCuda, CompressedActivationsAreWithinOnePercent) {
       }
     }
   }
+}
+
+TEST(PredictMemoryOnCuda, BothTiersAreWithinOnePercent) {
+  const SkippedWork skipped;
+  // The host would make updates of what was never computed.
+  ASSERT_TRUE(SetFailpoints("trainer.loss=error").ok());
+  for (ModelSpec model : {Gpt2(), Llama()}) {
+    model.layers = kSanitized ? 2 : 4;
+    for (const char* precision : {"fp32", "bf16", "bf16_pure"}) {
+      CheckPrediction(model, precision, 1, 2, 0, {.optimizer = "host"});
+      CheckPrediction(model, precision, 0, 1, 0, {.optimizer = "host"});
+      CheckPrediction(model, precision, model.layers, 3, 0, {.optimizer = "host"});
+      for (int64_t micro_batch : {1, 2, 4}) {
+        CheckPrediction(model, precision, 0, micro_batch, 0, {.activations = "host"});
+        CheckPrediction(model, precision, 0, micro_batch, 0,
+                        {.optimizer = "host", .activations = "host"});
+        CheckPrediction(model, precision, 1, micro_batch, 0,
+                        {.optimizer = "host", .parameters = "host"});
+        CheckPrediction(model, precision, 0, micro_batch, 0,
+                        {.optimizer = "host", .parameters = "host", .activations = "host"});
+      }
+    }
+  }
+  ASSERT_TRUE(SetFailpoints("").ok());
 }
 
 // How many rows each expert has is known only once the work is done, so these are small.

@@ -178,24 +178,25 @@ class AttemptsOnHostExecution : public ::testing::Test {
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 
-  /// Two ranks; `change` sees the spec of each before it starts. What they come to, by rank.
+  /// Two ranks, or another number; `change` sees the spec of each before it starts. What they come
+  /// to, by rank.
   std::vector<Status> Train(const std::string& run, int64_t steps,
-                            const std::function<void(AttemptSpec&)>& change = {}) {
+                            const std::function<void(AttemptSpec&)>& change = {}, int count = 2) {
     ++epoch_;
     engine::HashStore store;
-    std::vector<Status> ends(2);
+    std::vector<Status> ends(static_cast<size_t>(count));
     std::vector<std::thread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < count; ++rank) {
       ranks.emplace_back([&, rank] {
         AttemptSpec spec;
         spec.job_id = run;
         spec.epoch = epoch_;
         spec.rank = rank;
-        spec.world_size = 2;
+        spec.world_size = count;
         spec.host = "127.0.0.1";
         spec.device_index = rank;
         spec.run_dir = root_ + "/" + run;
-        spec.job = engine::TinyJob(2);
+        spec.job = engine::TinyJob(count);
         spec.job.model.layers = 1;
         spec.job.data.train = {"made up"};
         spec.job.train.precision = "fp32";
@@ -204,7 +205,7 @@ class AttemptsOnHostExecution : public ::testing::Test {
         spec.job.train.gradient_noise_scale = true;  // state that is not on the device
         spec.job.schedule.kind = "constant";
         spec.plan = engine::TinyPlan("fp32", 1);
-        spec.plan.mesh.data = 2;
+        spec.plan.mesh.data = count;
         spec.plan.device = "cuda";
         if (change) change(spec);
         TrainingData data;
@@ -253,6 +254,27 @@ TEST_F(AttemptsOnHostExecution, TwoStagesGoOnFromACheckpointAsIfTheyHadNeverStop
   for (const char* part : {"00000-of-00002", "00001-of-00002"}) {
     EXPECT_EQ(FinalState("parts", 4, part), FinalState("whole", 4, part));
   }
+}
+
+TEST_F(AttemptsOnHostExecution, ARankWithItsStateOnTheHostGoesOnAsIfItHadNeverStopped) {
+  const auto train = [&](const std::string& run, int64_t steps, bool offloads) {
+    const auto change = [&](AttemptSpec& spec) {
+      spec.job.train.gradient_noise_scale = false;
+      if (!offloads) return;
+      spec.plan.offload_optimizer = spec.plan.offload_parameters = "host";
+      spec.plan.offload_activations = "host";
+    };
+    for (const Status& end : Train(run, steps, change, 1)) ASSERT_TRUE(end.ok()) << end.message();
+  };
+  train("whole", 4, true);
+  train("parts", 2, true);
+  train("parts", 4, true);
+  EXPECT_EQ(FinalState("parts", 4), FinalState("whole", 4));
+  // From the device to the host and back: as many bytes, of the same tensors.
+  train("moved", 1, false);
+  train("moved", 3, true);
+  train("moved", 4, false);
+  EXPECT_EQ(FinalState("moved", 4).size(), FinalState("whole", 4).size());
 }
 
 TEST_F(AttemptsOnHostExecution, RanksThatShareAGpuOrHaveNoneAreRefused) {

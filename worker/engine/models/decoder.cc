@@ -59,7 +59,10 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
   const auto block = [&](int64_t index) {
     TransformerBlockOptions own = family.block(index);
     own.attention.context = options.context;
-    if (own.experts) own.experts->ranks = options.experts;
+    if (own.experts) {
+      own.experts->ranks = options.experts;
+      own.experts->sequences = options.context;
+    }
     own.attention_norm.ranks = own.mlp_norm.ranks = options.tensor;
     return own;
   };
@@ -77,6 +80,12 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
         products);
   }
   return stacks;
+}
+
+// The loss is a sum over targets: what is a mean over the batch weighs as much as all of them.
+void SetAuxiliaryScale(Tape& tape, const TokenBatch& batch,
+                       kernels::StepValue<float> gradient_scale) {
+  tape.SetAuxiliaryScale(gradient_scale.value * static_cast<float>(batch.target_count));
 }
 
 std::optional<Linear> Projection(bool wanted, ParameterSet* parameters, const std::string& name,
@@ -131,7 +140,9 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       parameters_.SetSharedByStages(tokens_, part_.first);
     }
   }
-  if (options.experts != nullptr) SetExpertRank(*options.experts, parameters_);
+  if (options.experts != nullptr) {
+    parameters_.SetExpertRank(options.experts->rank(), options.experts->degree());
+  }
   if (tensor_ == nullptr) return;
   parameters_.SetTensorRank(tensor_->rank(), tensor_->sequence());
   if (positions_ >= 0) parameters_.SetSeesAllRows(positions_);
@@ -192,6 +203,7 @@ Result<Value> Decoder::Hidden(Context& context, Tape& tape, const TokenBatch& ba
 Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value x,
                              const TokenBatch& batch, kernels::StepValue<float> gradient_scale,
                              BatchLoss* total) const {
+  SetAuxiliaryScale(tape, batch, gradient_scale);
   if (tensor_ != nullptr && tensor_->sequence()) {
     WEFT_RETURN_IF_ERROR(tensor_->CheckRows(batch.count));
   }
@@ -211,8 +223,7 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
 
 Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
-  // The loss is a sum over targets: what is a mean over the batch weighs as much as all of them.
-  tape.SetAuxiliaryScale(gradient_scale.value * static_cast<float>(batch.target_count));
+  SetAuxiliaryScale(tape, batch, gradient_scale);
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
   WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);

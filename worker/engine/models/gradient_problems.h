@@ -78,4 +78,16 @@ std::vector<Operation> Operations();
 /// The matrix in f32.
 Tensor NewTensor(Context& context, const Matrix& matrix);
 
+/// In i32.
+Tensor Indices(Context& context, const std::vector<int32_t>& values);
+
+/// x Wᵀ + b; without `b` where it is null.
+Matrix Product(const Matrix& x, const Matrix& w, const Matrix* b);
+
+/// f of each element.
+Matrix Map(Matrix x, const std::function<double(double)>& f);
+
+/// What an operation with one result returns, as Problem::run does.
+Result<std::vector<Value>> One(Result<Value> value);
+
 }  // namespace weft::engine

@@ -128,12 +128,15 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
     return InvalidError("model.freeze does not go with " + Text(ranks) +
                         " ranks that share the experts; hint: resources.expert_parallel 1");
   }
-  if (options.precision->fp8_blocks || options.tensor != nullptr || options.context != nullptr ||
-      options.pipeline || (ranks > 1 && options.update_ranks > 1) || options.offload ||
+  if (options.context != nullptr && spec.expert_capacity > 0) {
+    return InvalidError(
+        "model.expert_capacity does not go with ranks that share sequences; hint: 0");
+  }
+  if (options.precision->fp8_blocks || options.tensor != nullptr || options.offload ||
       options.offload_activations || options.activation_bits > 0) {
     return InvalidError(named +
-                        " do not go with precision fp8, ranks that share matrices, sequences or "
-                        "blocks, or both experts and updates, offload, or compressed activations");
+                        " do not go with precision fp8, ranks that share matrices, "
+                        "offload, or compressed activations");
   }
   return OkStatus();
 }

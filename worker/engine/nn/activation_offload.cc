@@ -42,7 +42,7 @@ Status ActivationOffload::EndForward(Context& context, size_t step) {
   for (size_t i = 0; i < step; ++i) {
     if (plan_[i].sent != static_cast<int64_t>(step)) continue;
     ProfileScope scope(context.profiler, "wait for activations");
-    WEFT_RETURN_IF_ERROR(host_->down().WaitFor(steps_[i].job));
+    WEFT_RETURN_IF_ERROR(host_->down().Await(context.stream, steps_[i].job));
     for (const std::shared_ptr<Place>& place : steps_[i].places) place->device = {};
   }
   return OkStatus();
@@ -51,7 +51,7 @@ Status ActivationOffload::EndForward(Context& context, size_t step) {
 Status ActivationOffload::StartBackward(Context& context, size_t step) {
   if (plan_[step].travels()) {
     ProfileScope scope(context.profiler, "wait for activations");
-    WEFT_RETURN_IF_ERROR(host_->up().WaitFor(steps_[step].job));
+    WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, steps_[step].job));
     for (const std::shared_ptr<Place>& place : steps_[step].places) place->host = {};
     steps_[step].places.clear();
   }
@@ -66,19 +66,21 @@ Status ActivationOffload::StartBackward(Context& context, size_t step) {
 // Memory is taken and given back by whoever computes, not by the lanes, so that what is held at a
 // time does not depend on the link.
 Status ActivationOffload::Leave(Context& context, Step& step) {
-  Context below = context;
-  below.allocator = &host_->allocator();
+  Context below = InHostTier(context);
   for (const std::shared_ptr<Place>& place : step.places) {
     const Tensor& from = place->device;
     WEFT_ASSIGN_OR_RETURN(place->host,
                           Tensor::New(below, Component::kActivations, from.dtype(), from.shape()));
   }
-  step.job = host_->down().Enqueue([host = host_, places = step.places] {
-    for (const std::shared_ptr<Place>& place : places) {
-      host->down().Copy(place->host.view().data, place->device.view().data, place->host.Bytes());
-    }
-    return OkStatus();
-  });
+  step.job = host_->down().Enqueue(
+      [host = host_, places = step.places] {
+        for (const std::shared_ptr<Place>& place : places) {
+          host->down().Copy(place->host.view().data, place->device.view().data,
+                            place->host.Bytes());
+        }
+        return OkStatus();
+      },
+      context.stream);
   return OkStatus();
 }
 
@@ -88,12 +90,15 @@ Status ActivationOffload::Return(Context& context, Step& step) {
     WEFT_ASSIGN_OR_RETURN(
         place->device, Tensor::New(context, Component::kActivations, from.dtype(), from.shape()));
   }
-  step.job = host_->up().Enqueue([host = host_, places = step.places] {
-    for (const std::shared_ptr<Place>& place : places) {
-      host->up().Copy(place->device.view().data, place->host.view().data, place->device.Bytes());
-    }
-    return OkStatus();
-  });
+  step.job = host_->up().Enqueue(
+      [host = host_, places = step.places] {
+        for (const std::shared_ptr<Place>& place : places) {
+          host->up().Copy(place->device.view().data, place->host.view().data,
+                          place->device.Bytes());
+        }
+        return OkStatus();
+      },
+      context.stream);
   return OkStatus();
 }
 

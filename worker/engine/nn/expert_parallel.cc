@@ -79,16 +79,4 @@ Status ExpertParallel::FromExperts(Context& context, const ExpertRows& rows, con
       .Wait(context.stream);
 }
 
-void SetExpertRank(const ExpertParallel& ranks, ParameterSet& parameters) {
-  parameters.SetStage();
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (!IsOfSharedExpert(parameters, i)) parameters.SetSharedByStages(i, ranks.rank() == 0);
-  }
-}
-
-// A pipeline has no experts, so that what is of an expert and of a stage is of such ranks.
-bool IsOfSharedExpert(const ParameterSet& parameters, int64_t index) {
-  return parameters.of_stage() && parameters[index].name.find(".experts.") != std::string::npos;
-}
-
 }  // namespace weft::engine

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "worker/engine/comm/collective.h"
-#include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/tensor.h"
 
@@ -50,13 +49,5 @@ class ExpertParallel {
 
   Collective* group_;
 };
-
-/// Says to `parameters`, all of them registered, that ranks share the experts: each has those of
-/// its own alone, as stages of a pipeline have their blocks, and the first one counts and saves all
-/// else.
-void SetExpertRank(const ExpertParallel& ranks, ParameterSet& parameters);
-
-/// Whether `index` is of an expert, where ranks share these: other ranks do not have it.
-bool IsOfSharedExpert(const ParameterSet& parameters, int64_t index);
 
 }  // namespace weft::engine

@@ -39,6 +39,11 @@ void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
             2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out));
 }
 
+/// Of sharded values the device has whole ones when copies are made.
+bool HasMastersOnHost(const ParameterSet& parameters) {
+  return parameters.offloaded() && !parameters.values_sharded();
+}
+
 }  // namespace
 
 PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index,
@@ -70,17 +75,22 @@ TensorView PackedParameter::Copies::Master() const {
   return count == 1 ? parameters->padded_value(index) : parameters->stacked_value(index, count);
 }
 
-// The packed copy alone is on the device, or the stored matrix where products read that.
+// The packed copy alone is on the device, or the matrix that products read.
 Status PackedParameter::Copies::Reserve(Context& context) {
   const TensorView master = Master();
   WEFT_ASSIGN_OR_RETURN(packed,
                         spare->Take(context, master.shape[0], master.shape[1], products.compute));
-  if (!parameters->offloaded()) return OkStatus();
+  if (!HasMastersOnHost(*parameters)) return OkStatus();
   kernels::PackedWeight& weight = *packed.weight;
   WEFT_RETURN_IF_ERROR(packed.held.Set(context.allocator, Component::kParameters, weight.Bytes()));
   if (!weight.reads_master()) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(stored,
-                        Tensor::New(context, Component::kParameters, master.dtype, master.shape));
+  // A CUDA device has it in the type that its products read, as which it comes.
+  const bool converts = context.stream.device.type == DeviceType::kCuda;
+  const DType type = converts ? products.compute : master.dtype;
+  if (type != master.dtype) {
+    WEFT_RETURN_IF_ERROR(context.host->up().ReserveStaging(context.host->allocator()));
+  }
+  WEFT_ASSIGN_OR_RETURN(stored, Tensor::New(context, Component::kParameters, type, master.shape));
   return OkStatus();
 }
 
@@ -89,7 +99,7 @@ Status PackedParameter::Copies::Make(Context& context) {
   ++version;
   if (products.fp8 != nullptr) return products.fp8->QuantizeWeight(context, master, fp8);
   if (packed.weight == nullptr) WEFT_RETURN_IF_ERROR(Reserve(context));
-  if (parameters->offloaded()) return MakeOffloaded(context, master);
+  if (HasMastersOnHost(*parameters)) return MakeOffloaded(context, master);
   WEFT_RETURN_IF_ERROR(packed.weight->Pack(context.stream, master));
   return packed.held.Set(context.allocator, Component::kParameters, packed.weight->Bytes());
 }
@@ -102,7 +112,7 @@ Status PackedParameter::Copies::MakeOffloaded(Context& context, const TensorView
     return host.up().Move(static_cast<size_t>(weight.Bytes()),
                           [&] { return weight.Pack(context.stream, master); });
   }
-  host.up().Copy(stored.view().data, master.data, master.Bytes());
+  host.up().Copy(stored, master);
   return weight.Pack(context.stream, stored);
 }
 

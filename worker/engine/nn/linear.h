@@ -64,7 +64,7 @@ class PackedParameter {
     Fp8Tensor fp8;
     int64_t version = 0;
 
-    Tensor stored;  ///< Copy on the device of an offloaded matrix that products read.
+    Tensor stored;  ///< On the device, of an offloaded matrix, what products read.
 
     TensorView Master() const;
     bool trained() const override;

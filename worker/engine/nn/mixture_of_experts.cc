@@ -9,6 +9,7 @@
 #include "kernels/moe_combine/moe_combine.h"
 #include "kernels/moe_route/moe_route.h"
 #include "kernels/swiglu/swiglu.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -28,11 +29,13 @@ Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
 }  // namespace
 
 struct MixtureOfExperts::Saved {
-  Tensor probabilities;         ///< [count, experts] f32
-  Tensor chosen;                ///< [count, per_token] i32
-  Tensor weights;               ///< [count, per_token] f32
-  Tensor places;                ///< [count, per_token] i32
-  std::vector<int64_t> wanted;  ///< By expert: how many tokens have chosen it.
+  Tensor probabilities;        ///< [count, experts] f32
+  Tensor chosen;               ///< [count, per_token] i32
+  Tensor weights;              ///< [count, per_token] f32
+  Tensor places;               ///< [count, per_token] i32
+  std::vector<double> wanted;  ///< By expert: how many tokens have chosen it ...
+  double tokens = 0;           ///< ... of so many ...
+  double balance = 0;          ///< ... and what the gradient of their loss is multiplied by.
   ExpertRows rows;
   std::vector<int64_t> counts;  ///< Of rows, by expert here.
   Tensor inputs;                ///< [received rows, width]
@@ -89,6 +92,24 @@ Status MixtureOfExperts::Route(Context& context, const Tape& tape, const Tensor&
                            {logits, saved.probabilities, saved.chosen, saved.weights});
 }
 
+Status MixtureOfExperts::Weigh(const Tape& tape, std::span<const int64_t> wanted,
+                               Saved& saved) const {
+  if (!tape.recording()) return OkStatus();
+  saved.wanted.assign(wanted.begin(), wanted.end());
+  saved.tokens = static_cast<double>(saved.chosen.shape()[0]);
+  saved.balance = options_.balance * static_cast<double>(tape.auxiliary_scale());
+  if (options_.sequences == nullptr || options_.balance == 0) return OkStatus();
+  std::vector<double> sums = saved.wanted;
+  sums.insert(sums.end(), {saved.tokens, saved.balance});
+  WEFT_RETURN_IF_ERROR(SumScalars(options_.sequences->group(), sums));
+  saved.balance = sums.back();
+  sums.pop_back();
+  saved.tokens = sums.back();
+  sums.pop_back();
+  saved.wanted = std::move(sums);
+  return OkStatus();
+}
+
 Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, const Tensor& x,
                                           Saved& saved) const {
   const int64_t choices = saved.chosen.shape().Elements();
@@ -107,9 +128,10 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
        .places = saved.places,
        .wanted_count = wanted.Elements(0, options_.experts),
        .taken_count = wanted.Elements(options_.experts, options_.experts)}));
-  WEFT_ASSIGN_OR_RETURN(saved.wanted, Numbers(context, wanted));
-  std::vector<int64_t> taken(saved.wanted.begin() + options_.experts, saved.wanted.end());
-  saved.wanted.resize(static_cast<size_t>(options_.experts));
+  WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> numbers, Numbers(context, wanted));
+  std::vector<int64_t> taken(numbers.begin() + options_.experts, numbers.end());
+  numbers.resize(static_cast<size_t>(options_.experts));
+  WEFT_RETURN_IF_ERROR(Weigh(tape, numbers, saved));
   const ExpertParallel* ranks = options_.ranks;
   if (ranks == nullptr) {
     saved.counts = std::move(taken);
@@ -235,15 +257,13 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
   dy = {};
   if (logits_node != Value::kNoNode) {
     // Of experts * sum of f P: P is a mean over the tokens, f the share of the choices.
-    const auto tokens = static_cast<double>(count);
     WEFT_ASSIGN_OR_RETURN(Tensor balance, Tensor::New(context, Component::kWorkspace, DType::kF32,
                                                       {options_.experts}));
     WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, balance, [&](const TensorView& host) {
       float* to = host.As<float>();
-      for (const int64_t wanted : saved.wanted) {
-        *to++ = static_cast<float>(options_.balance * static_cast<double>(tape.auxiliary_scale()) *
-                                   static_cast<double>(options_.experts) *
-                                   static_cast<double>(wanted) / tokens / tokens);
+      for (const double wanted : saved.wanted) {
+        *to++ = static_cast<float>(saved.balance * static_cast<double>(options_.experts) * wanted /
+                                   saved.tokens / saved.tokens);
       }
     }));
     WEFT_ASSIGN_OR_RETURN(Tensor dlogits, Tensor::New(context, Component::kWorkspace, dtype,

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/linear.h"
 
@@ -20,6 +22,9 @@ struct MixtureOfExpertsOptions {
   double balance = 0;   ///< Weight of the loss of load balancing.
   /// That share the experts, or none; outlives the mixture.
   const ExpertParallel* ranks = nullptr;
+  /// That share each sequence, or none; likewise. The loss of load balancing is of the tokens of
+  /// all of them, and experts have no capacity.
+  const ContextParallel* sequences = nullptr;
 };
 
 /// A mixture of experts as Mixtral has it (Jiang et al. 2024, arXiv 2401.04088): a router gives
@@ -51,6 +56,8 @@ class MixtureOfExperts {
   struct Saved;
 
   Status Route(Context& context, const Tape& tape, const Tensor& logits, Saved& saved) const;
+  /// What load balancing must know of the micro-batch: of all ranks that share its sequences.
+  Status Weigh(const Tape& tape, std::span<const int64_t> wanted, Saved& saved) const;
   /// What the experts here read: copies of rows of `x`, and of the other ranks'.
   Result<Tensor> Dispatch(Context& context, const Tape& tape, const Tensor& x, Saved& saved) const;
   /// What they make of it.

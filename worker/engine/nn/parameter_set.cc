@@ -294,8 +294,19 @@ void ParameterSet::LayOutGradients() {
   gradient_count_ = Aligned(gradient_count_, ranks_);
 }
 
+void ParameterSet::SetExpertRank(int64_t rank, int64_t ranks) {
+  WEFT_CHECK(!values_, "ranks are known before parameters are allocated");
+  expert_rank_ = rank;
+  expert_ranks_ = ranks;
+  SetStage();
+  for (Parameter& parameter : parameters_) {
+    parameter.of_shared_expert = parameter.name.find(".experts.") != std::string::npos;
+  }
+}
+
 void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
   WEFT_CHECK(!values_, "ranks are known before parameters are allocated");
+  WEFT_CHECK(ranks == 1 || ranks % expert_ranks_ == 0, "as many ranks have each of the experts");
   ranks_ = ranks;
   place_gradients_ = place_gradients;
 }
@@ -310,7 +321,7 @@ void ParameterSet::PlaceGradients(const Range& range, float* data) {
 
 // Stacks are in one region, trained as far as a part of them is.
 void ParameterSet::LayOutRegions(DType matrices) {
-  using Kind = std::tuple<bool, int64_t, int64_t, bool, bool>;
+  using Kind = std::tuple<bool, int64_t, int64_t, bool, bool, bool>;
   std::map<Kind, size_t> found;
   for (int64_t first = 0; first < size();) {
     int64_t end = first + 1;
@@ -321,15 +332,21 @@ void ParameterSet::LayOutRegions(DType matrices) {
     const int64_t last_unit = first == used_last_ ? unit_ : parameter.unit;
     const bool is_matrix = parameter.shape.rank >= 2;
     const bool looked_up = LookedUp(parameter);
+    const bool of_experts = parameter.of_shared_expert;
     const auto [it, is_new] = found.try_emplace(
-        Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up), regions_.size());
+        Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up, of_experts),
+        regions_.size());
     if (is_new) {
+      const int64_t copies = of_experts ? expert_ranks_ : 1;
       regions_.push_back({.trained = trained,
                           .matrices = is_matrix,
                           .dtype = is_matrix ? matrices : DType::kF32,
                           .first_unit = parameter.unit,
                           .last_unit = last_unit,
-                          .looked_up = looked_up});
+                          .looked_up = looked_up,
+                          .of_experts = of_experts,
+                          .ranks = ranks_ / copies,
+                          .rank = shard_rank_ / copies});
     }
     for (; first < end; ++first) regions_[it->second].parameters.push_back(first);
   }
@@ -347,7 +364,9 @@ void ParameterSet::LayOutRegions(DType matrices) {
       if (parameter.trainable()) parameter.gradient_offset = offset;
       offset += StoredElements(parameter);
     }
-    region.elements.end = offset = Aligned(offset, ranks_);
+    // A multiple from the region's own beginning.
+    region.elements.end = offset =
+        region.elements.begin + Aligned(offset - region.elements.begin, region.ranks);
     if (region.trained) gradient_count_ = offset;
   }
   differentiated_count_ = gradient_count_;
@@ -357,13 +376,13 @@ Status ParameterSet::AllocateShards(Context& context) {
   placed_.resize(parameters_.size());
   size_t bytes = 0;
   for (const Region& region : regions_) {
-    bytes += static_cast<size_t>(region.elements.size() / ranks_) * DTypeSize(region.dtype);
+    bytes += static_cast<size_t>(region.elements.size() / region.ranks) * DTypeSize(region.dtype);
   }
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   size_t offset = 0;
   for (Region& region : regions_) {
-    region.held = values_.Part(offset, region.dtype, {region.elements.size() / ranks_});
+    region.held = values_.Part(offset, region.dtype, {region.elements.size() / region.ranks});
     offset += region.held.Bytes();
   }
   return Clear(stream_, values_);
@@ -372,20 +391,20 @@ Status ParameterSet::AllocateShards(Context& context) {
 Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
   stream_ = context.stream;
   gradient_data_.assign(parameters_.size(), nullptr);
+  Context below = context;
+  if (offloaded_) {
+    WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host tier");
+    below = InHostTier(context);
+  }
   if (values_sharded()) {
     WEFT_CHECK(place_gradients_ && factoring_ == Factoring::kNone,
                "gradients of sharded values are placed");
     LayOutRegions(matrices);
-    return AllocateShards(context);
+    return AllocateShards(below);
   }
   LayOutGradients();
   const size_t bytes = LayOutValues(matrices);
-  Context below = context;
-  if (offloaded_) {
-    WEFT_CHECK(context.host != nullptr, "offloaded parameters need a host tier");
-    below.allocator = &context.host->allocator();
-    WEFT_RETURN_IF_ERROR(AllocateOperands(context));
-  }
+  if (offloaded_) WEFT_RETURN_IF_ERROR(AllocateOperands(context));
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(below, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
@@ -501,9 +520,9 @@ Result<int64_t> ParameterSet::Find(std::string_view name) const {
 int64_t ParameterSet::ElementCount() const {
   int64_t count = 0;
   for (const Parameter& parameter : parameters_) {
-    if (parameter.factor_of < 0 && parameter.counted) {
-      count += parameter.logical_shape().Elements();
-    }
+    if (parameter.factor_of >= 0 || !parameter.counted) continue;
+    if (expert_rank_ > 0 && !parameter.of_shared_expert) continue;
+    count += parameter.logical_shape().Elements();
   }
   return count;
 }
@@ -544,8 +563,8 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   const Region& region = *std::find_if(regions_.begin(), regions_.end(), [&](const Region& r) {
     return begin >= r.elements.begin && begin < r.elements.end;
   });
-  const int64_t length = region.elements.size() / ranks_;
-  const int64_t own = region.elements.begin + shard_rank_ * length;
+  const int64_t length = region.elements.size() / region.ranks;
+  const int64_t own = region.elements.begin + region.rank * length;
   const int64_t first = std::clamp(own, begin, end);
   const int64_t count = std::clamp(own + length, begin, end) - first;
   auto* data = static_cast<char*>(region.held.data);
@@ -596,19 +615,25 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
 
 TensorView ParameterSet::OperandView(int64_t index, int64_t count, bool padded) const {
   TensorView view = ValueView(index, count, padded);
-  if (!offloaded_) return view;
+  if (!offloaded_ || values_sharded()) return view;
   const Parameter& parameter = parameters_[index];
   WEFT_CHECK(parameter.operand_offset >= 0, "only packed copies of it are on the device");
   const Tensor& memory =
       streamed_ ? unit_operands_[static_cast<size_t>(parameter.unit)].memory : operands_;
   WEFT_CHECK(memory, "read before it was brought: " + parameter.name);
   view.data = memory.As<uint8_t>() + parameter.operand_offset;
+  view.device = memory.view().device;
   return view;
 }
 
 TensorView ParameterSet::GradientView(int64_t index, int64_t count, bool padded) const {
   if (gradient_data_.empty() || gradient_data_[index] == nullptr) return {};
-  return {gradient_data_[index], DType::kF32, ShapeOf(index, count, padded), values_.view().device};
+  const float* const data = gradient_data_[index];
+  // Offloaded ones are on the device while they are made.
+  const bool in_buffer = gradients_ && data >= gradients_.As<float>() &&
+                         data < gradients_.As<float>() + gradient_count_;
+  return {gradient_data_[index], DType::kF32, ShapeOf(index, count, padded),
+          in_buffer ? gradients_.view().device : stream_.device};
 }
 
 }  // namespace weft::engine

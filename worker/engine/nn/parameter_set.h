@@ -66,8 +66,9 @@ struct Parameter {
   Shard shard;                 ///< What of the logical tensor that is.
   bool sees_all_rows = false;  ///< See ParameterSet::Partial.
   bool shared_by_stages = false;
-  bool counted = true;      ///< Not by another stage of a pipeline.
-  int64_t padded_rows = 0;  ///< Rows of storage, >= shape[0]; the rest stays zero.
+  bool of_shared_expert = false;  ///< See ParameterSet::SetExpertRank.
+  bool counted = true;            ///< Not by another stage of a pipeline.
+  int64_t padded_rows = 0;        ///< Rows of storage, >= shape[0]; the rest stays zero.
   ParameterRole role = ParameterRole::kMatrix;
   Initializer initializer;
   double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
@@ -133,9 +134,14 @@ class ParameterSet {
   }
   bool sharded() const { return tensor_rank_ >= 0; }
 
-  /// Whether this rank counts `index` in sums over those ranks, and those of a pipeline, so that
-  /// each logical number counts once.
+  /// Whether this rank counts `index` in sums over those ranks, those of a pipeline and those that
+  /// share experts, so that each logical number counts once.
   bool Counts(int64_t index) const {
+    return CountsPart(index) && (expert_rank_ == 0 || parameters_[index].of_shared_expert);
+  }
+  /// The same of what it has of `index` where ranks share updates or values, those that share
+  /// experts among them: of these each has other parts.
+  bool CountsPart(int64_t index) const {
     const Parameter& parameter = parameters_[index];
     if (!parameter.counted || !parameter.shard.first) return false;
     return tensor_rank_ <= 0 || !parameter.shard.whole();
@@ -150,7 +156,7 @@ class ParameterSet {
   /// Says that the gradients of all rows come to `index` on each rank.
   void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
 
-  /// Says that these parameters are those of one stage of a pipeline: other ranks have others.
+  /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
   void SetStage() { of_stage_ = true; }
   bool of_stage() const { return of_stage_; }
   /// Says that another stage has `index`, too: its gradient is the sum of theirs. `counts`: this
@@ -159,6 +165,12 @@ class ParameterSet {
     parameters_[index].shared_by_stages = true;
     parameters_[index].counted = counts;
   }
+
+  /// Says that of `ranks` successive ranks, of which this one has number `rank`, each has experts
+  /// of its own, the parameters named so, and all of them the others. All are registered; before
+  /// Allocate.
+  void SetExpertRank(int64_t rank, int64_t ranks);
+  int64_t expert_ranks() const { return expert_ranks_; }
 
   /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
   void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
@@ -183,10 +195,11 @@ class ParameterSet {
   /// How weights that have factors are made of them; kNone when none has.
   Factoring factoring() const { return factoring_; }
 
-  /// So many ranks share the updates of these parameters: ranges of gradients then are multiples of
-  /// 64 bytes for each of them and, where all values are f32, trained values stand as their
-  /// gradients do. With `place_gradients` Allocate makes no memory for gradients: PlaceGradients
-  /// says where they are. Before Allocate.
+  /// So many ranks share the updates of these parameters, but for those of experts, which those of
+  /// them share that have the same: ranges of gradients then are multiples of 64 bytes for each of
+  /// them and, where all values are f32, trained values stand as their gradients do. With
+  /// `place_gradients` Allocate makes no memory for gradients: PlaceGradients says where they are.
+  /// Before Allocate.
   void ShareAmong(int64_t ranks, bool place_gradients = false);
 
   /// Parameters registered from now on belong to the next unit: those that one part of the network
@@ -312,9 +325,10 @@ class ParameterSet {
   };
   HeldValue held_value(int64_t index) const;
 
-  /// Values that are sharded together: of one type, used by the same units, trained or not. Ranks
-  /// have equal parts of the region, multiples of 64 bytes, cut anywhere in a tensor. The parts of
-  /// a rank stand one behind the other, and gradients of trained regions as their values do.
+  /// Values that are sharded together: of one type, used by the same units, had by the same ranks,
+  /// trained or not. Ranks have equal parts of the region, multiples of 64 bytes, cut anywhere in a
+  /// tensor. The parts of a rank stand one behind the other, and gradients of trained regions as
+  /// their values do.
   struct Region {
     Range elements = {};                   ///< As offsets of gradients; not trained ones follow.
     bool trained = false;                  ///< Some of it.
@@ -323,6 +337,9 @@ class ParameterSet {
     int64_t first_unit = 0;                ///< That uses it.
     int64_t last_unit = 0;                 ///< Likewise; others between the two do not.
     bool looked_up = false;                ///< Tables: unit 0 reads them in the forward pass alone.
+    bool of_experts = false;               ///< That ranks share (SetExpertRank).
+    int64_t ranks = 1;                     ///< That have parts ...
+    int64_t rank = 0;                      ///< ... and of them this one.
     std::vector<int64_t> parameters = {};  ///< Rising.
     TensorView held = {};  ///< [elements / ranks], this rank's part, since Allocate.
   };
@@ -384,6 +401,8 @@ class ParameterSet {
   PackedCopies spare_copies_;
   ParameterResidence* residence_ = nullptr;
   bool of_stage_ = false;
+  int64_t expert_rank_ = 0;  ///< See SetExpertRank, as expert_ranks_.
+  int64_t expert_ranks_ = 1;
   int64_t tensor_rank_ = -1;  ///< See SetTensorRank.
   bool deals_out_rows_ = false;
   int64_t gradient_count_ = 0;

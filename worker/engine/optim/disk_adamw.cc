@@ -81,18 +81,20 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
                                                   AsyncFile::Queue queue) {
   std::unique_ptr<DiskAdamW> made(new DiskAdamW(spec));
   for (const ParameterPart& part : parts) {
-    WEFT_CHECK(part.whole, "ranks that share updates keep their state in memory");
     const Parameter& parameter = parameters[part.index];
     made->tensors_.push_back(
         UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]));
     const size_t tensor = made->entries_.size();
+    std::optional<NamedTensor::Place> place;
+    if (!part.whole) place = {.whole = parameter.shape, .first = part.first};
     made->entries_.push_back({.name = parameter.name,
-                              .shape = parameter.shape,
+                              .shape = part.value.shape,
+                              .part = std::move(place),
                               .parameter = part.index,
                               .moments = {std::make_shared<Moment>(made.get(), tensor, 0),
                                           std::make_shared<Moment>(made.get(), tensor, 1)}});
   }
-  made->gradients_ = parameters.gradients().As<float>();
+  if (parameters.gradients()) made->gradients_ = parameters.gradients().As<float>();
   made->CutTiles();
   WEFT_RETURN_IF_ERROR(made->Allocate(context, queue));
   return std::unique_ptr<Optimizer>(std::move(made));
@@ -266,6 +268,7 @@ std::vector<NamedTensor> DiskAdamW::StateTensors() const {
       tensors.push_back(
           {.name = "adamw/" + entry.name + (which == 0 ? "/first_moment" : "/second_moment"),
            .view = {nullptr, DType::kF32, entry.shape},
+           .part = entry.part,
            .stored = entry.moments[which]});
     }
   }

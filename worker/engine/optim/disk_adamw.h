@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ namespace weft::engine {
 /// was written. The bits are those of the fused rule.
 class DiskAdamW : public Optimizer {
  public:
-  /// `context`: of the host tier, which has a directory. `parts` are whole parameters.
+  /// `context`: of the host tier, which has a directory.
   ~DiskAdamW() override;
   static Result<std::unique_ptr<Optimizer>> New(Context& context, const OptimizerSpec& spec,
                                                 const ParameterSet& parameters,
@@ -60,6 +61,7 @@ class DiskAdamW : public Optimizer {
   struct Entry {
     std::string name;
     Shape shape;
+    std::optional<NamedTensor::Place> part;  ///< None: all of the parameter.
     int64_t parameter = 0;
     size_t first_tile = 0;
     std::array<std::shared_ptr<StoredNumbers>, 2> moments;

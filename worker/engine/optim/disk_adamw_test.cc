@@ -27,15 +27,18 @@ using ::testing::HasSubstr;
 /// Offloaded parameters of several tiles, one of them longer than a tile, with two optimizers.
 struct Fixture {
   Allocator device;
-  HostTier host{{.directory = ::testing::TempDir()}};
+  std::unique_ptr<HostTier> host;
   Context context;
   ParameterSet parameters;
   OptimizerSpec spec;
   std::vector<ParameterRule> rules;
 
   Fixture() {
+    auto tier = HostTier::New({.directory = ::testing::TempDir()}, {});
+    WEFT_CHECK(tier.ok(), tier.status().message());
+    host = *std::move(tier);
     context.allocator = &device;
-    context.host = &host;
+    context.host = host.get();
     const std::pair<const char*, int64_t> tables[] = {{"a", 7}, {"b", 1300}, {"c", 33}, {"d", 300}};
     for (const auto& [name, rows] : tables) {
       const Shape shape = {rows, 1001};
@@ -47,8 +50,7 @@ struct Fixture {
   }
 
   std::unique_ptr<DiskAdamW> OnDisk(AsyncFile::Queue queue) {
-    Context below = context;
-    below.allocator = &host.allocator();
+    Context below = InHostTier(context);
     auto made = DiskAdamW::New(below, spec, parameters, rules, TrainedParts(parameters), queue);
     WEFT_CHECK(made.ok(), made.status().message());
     return std::unique_ptr<DiskAdamW>(static_cast<DiskAdamW*>(made->release()));

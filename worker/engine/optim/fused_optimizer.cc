@@ -131,7 +131,7 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
 Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
   UpdateInputs inputs = InputsOf(context, args, tensors_);
   const auto update = context.Number(args.update, &StepNumbers::update);
-  if (context.host == nullptr) return rule_.run(context.stream, spec_, inputs, update);
+  if (!IsInHostTier(context)) return rule_.run(context.stream, spec_, inputs, update);
   const std::span<const kernels::UpdateTensor> all = inputs.tensors;
   for (size_t begin = 0; begin < all.size();) {
     size_t end = begin;

@@ -47,7 +47,7 @@ class FusedOptimizer : public Optimizer {
                                                 const std::vector<ParameterRule>& rules,
                                                 std::span<const ParameterPart> parts);
 
-  /// With a host tier it runs tile by tile, in the order of the parameters, and tells of each
+  /// In the host tier it runs tile by tile, in the order of the parameters, and tells of each
   /// (UpdateProgress): the bits are the same.
   Status Update(Context& context, const UpdateArgs& args) override;
   bool repeats() const override { return true; }

@@ -16,7 +16,7 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
                         std::span<const ParameterPart> parts, NormSums* sums) {
   std::vector<kernels::NormTensor> tensors;
   for (const ParameterPart& part : parts) {
-    if (parameters.Counts(part.index)) tensors.push_back(NormTensorOf(part.gradient));
+    if (parameters.CountsPart(part.index)) tensors.push_back(NormTensorOf(part.gradient));
   }
   return Measure(context, tensors, sums);
 }

@@ -28,7 +28,7 @@ struct UpdateArgs {
   int64_t update = 1;             ///< How many updates this one makes, counted from 1.
   kernels::UpdateGate gate = {};  ///< A further factor, and whether it is made at all.
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
-  /// Read by what runs with a host tier.
+  /// Read by what runs in the host tier.
   const float* gradients = nullptr;
 };
 

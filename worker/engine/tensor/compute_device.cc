@@ -12,12 +12,10 @@ Result<std::unique_ptr<ComputeDevice>> ComputeDevice::Open(const Options& option
   std::unique_ptr<ComputeDevice> device(new ComputeDevice);
   if (options.device.type == DeviceType::kCpu) {
     device->allocator_ = std::make_unique<Allocator>(options.limit_bytes);
-    if (options.host) device->host_ = std::make_unique<HostTier>(*options.host);
+    if (options.host) {
+      WEFT_ASSIGN_OR_RETURN(device->host_, HostTier::New(*options.host, options.device));
+    }
     return device;
-  }
-  if (options.host) {
-    return InvalidError(
-        "a CUDA device offloads nothing yet; hint: resources.offload_optimizer: none");
   }
   const int index = options.device.index;
   WEFT_ASSIGN_OR_RETURN(device->stream_, kernels::cuda::StreamState::Create(index));
@@ -30,6 +28,9 @@ Result<std::unique_ptr<ComputeDevice>> ComputeDevice::Open(const Options& option
                                           .first_chunk_bytes = static_cast<size_t>(first),
                                           .chunk_bytes = options.chunk_bytes}));
   device->allocator_ = std::make_unique<Allocator>(std::move(arena), options.limit_bytes);
+  if (options.host) {
+    WEFT_ASSIGN_OR_RETURN(device->host_, HostTier::New(*options.host, options.device));
+  }
   return device;
 }
 

@@ -1,5 +1,9 @@
 #include "worker/engine/tensor/host_tier.h"
 
+#include <utility>
+
+#include "worker/engine/tensor/pinned_host_memory.h"
+
 namespace weft::engine {
 
 void UpdateProgress::Start() {
@@ -20,6 +24,32 @@ void UpdateProgress::Finish() {
 void UpdateProgress::WaitFor(int64_t index) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return index < done_; });
+}
+
+Result<std::unique_ptr<HostTier>> HostTier::New(const Options& options, Device device) {
+  const bool pins = device.type == DeviceType::kCuda;
+  std::unique_ptr<MemorySource> memory = std::make_unique<HostMemory>();
+  if (pins) memory = std::make_unique<PinnedHostMemory>();
+  std::unique_ptr<HostTier> tier(new HostTier(options, std::move(memory)));
+  if (!pins) {
+    tier->down_ = std::make_unique<LinkLane>(options.link_bytes_per_second);
+    tier->up_ = std::make_unique<LinkLane>(options.link_bytes_per_second);
+    return tier;
+  }
+  WEFT_ASSIGN_OR_RETURN(tier->down_, LinkLane::New(device.index, LinkDirection::kDown));
+  WEFT_ASSIGN_OR_RETURN(tier->up_, LinkLane::New(device.index, LinkDirection::kUp));
+  return tier;
+}
+
+Context InHostTier(Context context) {
+  context.stream = Stream();
+  context.allocator = &context.host->allocator();
+  context.numbers = nullptr;
+  return context;
+}
+
+bool IsInHostTier(const Context& context) {
+  return context.host != nullptr && context.allocator == &context.host->allocator();
 }
 
 }  // namespace weft::engine

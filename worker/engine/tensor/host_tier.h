@@ -3,11 +3,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 
 #include "common/status.h"
 #include "worker/engine/tensor/allocator.h"
+#include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/link_lane.h"
 
 namespace weft::engine {
@@ -46,31 +48,37 @@ class HostTier {
     int64_t link_bytes_per_second = 0;  ///< In each direction, emulated; 0: as fast as it goes.
     std::string directory = {};         ///< The optimizer keeps its state in a file there; or none.
   };
-  explicit HostTier(const Options& options)
-      : directory_(options.directory),
-        allocator_(options.limit_bytes),
-        down_(options.link_bytes_per_second),
-        up_(options.link_bytes_per_second) {}
+  /// Below `device`: to that of a CPU the link is emulated, below a CUDA device memory is pinned.
+  static Result<std::unique_ptr<HostTier>> New(const Options& options, Device device);
 
   const std::string& directory() const { return directory_; }
   Allocator& allocator() { return allocator_; }
-  LinkLane& down() { return down_; }  ///< From the device.
-  LinkLane& up() { return up_; }      ///< To the device.
+  LinkLane& down() { return *down_; }  ///< From the device.
+  LinkLane& up() { return *up_; }      ///< To the device.
   UpdateProgress& updated() { return updated_; }
   FileTier& files() { return files_; }
 
   /// Somebody stood still for the link or for files, since the start.
   double WaitedSeconds() const {
-    return down_.totals().waited_seconds + up_.totals().waited_seconds + files_.waited_seconds;
+    return down_->totals().waited_seconds + up_->totals().waited_seconds + files_.waited_seconds;
   }
 
  private:
+  HostTier(const Options& options, std::unique_ptr<MemorySource> memory)
+      : directory_(options.directory), allocator_(std::move(memory), options.limit_bytes) {}
+
   const std::string directory_;
   Allocator allocator_;
   UpdateProgress updated_;
-  LinkLane down_;
-  LinkLane up_;
+  std::unique_ptr<LinkLane> down_;
+  std::unique_ptr<LinkLane> up_;
   FileTier files_;
 };
+
+/// `context` for what the host does with its tier: memory of that, computed with by processors.
+Context InHostTier(Context context);
+
+/// Whether `context` is one of those.
+bool IsInHostTier(const Context& context);
 
 }  // namespace weft::engine

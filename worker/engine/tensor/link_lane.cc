@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <utility>
 
 #include "kernels/cpu/parallel.h"
@@ -17,7 +18,26 @@ constexpr std::chrono::microseconds kShortestSleep(100);
 LinkLane::LinkLane(int64_t bytes_per_second)
     : seconds_per_byte_(bytes_per_second > 0 ? 1.0 / static_cast<double>(bytes_per_second) : 0),
       free_at_(Clock::now()),
-      thread_([this] { Run(); }) {}
+      // One core is enough for it; the others compute.
+      thread_([this] { Run(1); }) {}
+
+Result<std::unique_ptr<LinkLane>> LinkLane::New(int device, LinkDirection direction) {
+  std::unique_ptr<LinkLane> lane(new LinkLane);
+  std::promise<Status> opened;
+  std::future<Status> open = opened.get_future();
+  // Weights are converted while others are updated, which moves five times as many bytes.
+  const int threads = std::max(kernels::cpu::Threads() / 4, 1);
+  lane->thread_ = std::thread(
+      [own = lane.get(), device, direction, threads, opened = std::move(opened)]() mutable {
+        auto copies = CopyStream::New(device, direction);
+        const Status status = copies.status();
+        if (status.ok()) own->copies_ = *std::move(copies);
+        opened.set_value(status);
+        own->Run(threads);
+      });
+  WEFT_RETURN_IF_ERROR(open.get());
+  return lane;
+}
 
 LinkLane::~LinkLane() {
   {
@@ -28,7 +48,19 @@ LinkLane::~LinkLane() {
   thread_.join();
 }
 
-int64_t LinkLane::Enqueue(Job job) {
+int64_t LinkLane::Enqueue(Job job, const Stream& after) {
+  if (copies_ != nullptr && after.cuda != nullptr) {
+    auto point = CopyStream::PointOf(after);
+    if (!point.ok()) {
+      job = [status = point.status()] { return status; };
+    } else {
+      job = [this, job = std::move(job),
+             point = std::make_shared<const kernels::cuda::Event>(*std::move(point))]() -> Status {
+        WEFT_RETURN_IF_ERROR(copies_->Follow(*point));
+        return job();
+      };
+    }
+  }
   std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
   changed_.notify_all();
@@ -38,15 +70,36 @@ int64_t LinkLane::Enqueue(Job job) {
 Status LinkLane::WaitFor(int64_t number) {
   const Clock::time_point begin = Clock::now();
   Status status = WaitUncounted(number);
-  std::lock_guard lock(mutex_);
-  totals_.waited_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  CountWaited(begin);
   return status;
 }
 
 Status LinkLane::WaitUncounted(int64_t number) {
+  WEFT_ASSIGN_OR_RETURN(const Arrival arrival, Done(number));
+  if (arrival != nullptr) WEFT_RETURN_IF_ERROR(arrival->Wait());
+  std::lock_guard lock(mutex_);
+  return status_;
+}
+
+Status LinkLane::Await(const Stream& stream, int64_t number) {
+  if (copies_ == nullptr) return WaitFor(number);
+  const Clock::time_point begin = Clock::now();
+  WEFT_ASSIGN_OR_RETURN(const Arrival arrival, Done(number));
+  CountWaited(begin);
+  return arrival != nullptr ? arrival->Block(stream) : OkStatus();
+}
+
+Result<LinkLane::Arrival> LinkLane::Done(int64_t number) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return finished_ >= number; });
-  return status_;
+  WEFT_RETURN_IF_ERROR(status_);
+  const auto found = arrivals_.find(number);
+  return found != arrivals_.end() ? found->second : nullptr;
+}
+
+void LinkLane::CountWaited(Clock::time_point since) {
+  std::lock_guard lock(mutex_);
+  totals_.waited_seconds += std::chrono::duration<double>(Clock::now() - since).count();
 }
 
 Status LinkLane::WaitForAll() {
@@ -58,11 +111,48 @@ Status LinkLane::WaitForAll() {
   return WaitFor(last);
 }
 
+void LinkLane::Note(const Status& status) {
+  std::lock_guard lock(mutex_);
+  if (status_.ok()) status_ = status;
+}
+
+void LinkLane::Count(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  totals_.bytes += static_cast<int64_t>(bytes);
+}
+
 void LinkLane::Copy(void* to, const void* from, size_t bytes) {
+  if (copies_ != nullptr) {
+    Note(copies_->Copy(to, from, bytes));
+    return Count(bytes);
+  }
   (void)Move(bytes, [&] {
     std::memcpy(to, from, bytes);
     return OkStatus();
   });
+}
+
+void LinkLane::Copy(const TensorView& to, const TensorView& from) {
+  if (to.dtype == from.dtype) return Copy(to.data, from.data, from.Bytes());
+  WEFT_CHECK(copies_ != nullptr, "what is packed for products of a CPU is not converted before");
+  Note(copies_->Convert(to, from));
+  Count(to.Bytes());
+}
+
+Status LinkLane::ReserveStaging(Allocator& host) {
+  return copies_ != nullptr ? copies_->ReserveStaging(host) : OkStatus();
+}
+
+Status LinkLane::Follow(const Stream& stream) {
+  if (copies_ == nullptr) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const kernels::cuda::Event point, CopyStream::PointOf(stream));
+  return copies_->Follow(point);
+}
+
+Status LinkLane::Precede(const Stream& stream) {
+  if (copies_ == nullptr) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const kernels::cuda::Event point, copies_->Point());
+  return point.Block(stream);
 }
 
 Status LinkLane::Move(size_t bytes, const Job& move) {
@@ -87,21 +177,34 @@ LinkTotals LinkLane::totals() const {
   return totals_;
 }
 
-// One core is enough for it; the others compute.
-void LinkLane::Run() {
-  kernels::cpu::SetThreads(1);
+Status LinkLane::MarkArrival(int64_t number) {
+  if (copies_ == nullptr) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(kernels::cuda::Event point, copies_->Point());
+  std::lock_guard lock(mutex_);
+  arrivals_[number] = std::make_shared<const kernels::cuda::Event>(std::move(point));
+  while (arrivals_.size() > 1) {
+    WEFT_ASSIGN_OR_RETURN(const bool passed, arrivals_.begin()->second->Passed());
+    if (!passed) break;
+    arrivals_.erase(arrivals_.begin());
+  }
+  return OkStatus();
+}
+
+void LinkLane::Run(int threads) {
+  kernels::cpu::SetThreads(threads);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return ends_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
+    const int64_t number = finished_ + 1;
     lock.unlock();
-    const Status status = job();
+    Note(job());
     job = nullptr;  // what it holds goes before anybody is told
+    Note(MarkArrival(number));
     lock.lock();
-    if (status_.ok()) status_ = status;
-    ++finished_;
+    finished_ = number;
     changed_.notify_all();
   }
 }

@@ -1,16 +1,22 @@
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "common/check.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/models/model.h"
+#include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/engine/testing/parameter_values.h"
 #include "worker/engine/train/trainer.h"
 
 namespace weft::engine {
@@ -40,12 +46,14 @@ struct DeviceRun {
   Context context;
   std::unique_ptr<Model> model;
   std::unique_ptr<BucketReducer> reducer;  ///< With a group.
+  PlannedOffload offload;
   std::unique_ptr<Trainer> trainer;
 
   DeviceRun(const JobSpec& job, const Plan& plan, BatchSource& data, Device where,
             const DeviceRunOptions& options = {}) {
     kernels::cpu::SetThreads(1);
-    auto opened = ComputeDevice::Open({.device = where, .chunk_bytes = size_t{1} << 20});
+    auto opened = ComputeDevice::Open(
+        {.device = where, .host = HostTierOf(plan), .chunk_bytes = size_t{1} << 20});
     WEFT_CHECK(opened.ok(), opened.status().message());
     device = *std::move(opened);
     context = device->NewContext();
@@ -60,14 +68,18 @@ struct DeviceRun {
                               model_options.precision->products);
     WEFT_CHECK(reduces.ok(), reduces.status().message());
     reducer = *std::move(reduces);
-    auto trains = Trainer::New(job, plan,
-                               {.context = &context,
-                                .model = model.get(),
-                                .train = &data,
-                                .validation = &data,
-                                .reducer = reducer.get(),
-                                .rank = options.group != nullptr ? options.group->rank() : 0,
-                                .graphs = options.graphs});
+    offload = PlannedOffload::Of(plan, context, &model->parameters());
+    auto trains =
+        Trainer::New(job, plan,
+                     {.context = &context,
+                      .model = model.get(),
+                      .train = &data,
+                      .validation = &data,
+                      .reducer = offload.gradients != nullptr
+                                     ? static_cast<GradientReducer*>(offload.gradients.get())
+                                     : reducer.get(),
+                      .rank = options.group != nullptr ? options.group->rank() : 0,
+                      .graphs = options.graphs});
     WEFT_CHECK(trains.ok(), trains.status().message());
     trainer = *std::move(trains);
   }
@@ -83,10 +95,32 @@ struct DeviceRun {
   std::vector<std::vector<float>> State() {
     std::vector<std::vector<float>> values;
     for (const NamedTensor& tensor : trainer->StateTensors()) {
-      values.push_back(FetchValues(context.stream, tensor.view));
+      values.push_back(tensor.stored != nullptr ? ValuesOf(tensor)
+                                                : FetchValues(context.stream, tensor.view));
     }
     return values;
   }
 };
+
+/// |a - b| / |b| over all tensors of a state.
+inline double Distance(const std::vector<std::vector<float>>& a,
+                       const std::vector<std::vector<float>>& b) {
+  double difference = 0, norm = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].size(), b[i].size());
+    for (size_t k = 0; k < a[i].size(); ++k) {
+      difference += std::pow(double{a[i][k]} - b[i][k], 2);
+      norm += std::pow(double{b[i][k]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+/// How far losses of a device and of a CPU may lie apart, as a share: they add up products in other
+/// orders.
+inline double Tolerance(const std::string& precision) {
+  return precision == "fp32" ? 1e-4 : precision == "fp16" ? 3e-3 : 1e-2;
+}
 
 }  // namespace weft::engine

@@ -133,7 +133,7 @@ struct MeshOutcome {
   std::map<std::string, std::vector<float>> values;
   std::map<std::string, Shard> shards;
   std::map<std::string, Shape> shapes;
-  CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its sequences, or experts.
+  CollectiveTotals exchanged, all_to_all;  ///< With the ranks that share its experts, or sequences.
   CollectiveTotals groups;                 ///< Of all its groups, but what the host says.
   int64_t peak_in_flight = 0;              ///< Of a pipeline.
 };
@@ -167,7 +167,7 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
   const ModelOptions& options = rank.ranks.options;
   if (options.context != nullptr || options.experts != nullptr) {
     CollectiveAccount& account =
-        (options.context != nullptr ? options.context->group() : options.experts->group())
+        (options.experts != nullptr ? options.experts->group() : options.context->group())
             .account();
     outcome.exchanged = account.totals(CollectiveKind::kExchange);
     outcome.all_to_all = account.totals(CollectiveKind::kAllToAll);

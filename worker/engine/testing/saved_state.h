@@ -13,7 +13,8 @@ namespace weft::engine {
 /// A training state by the names of its tensors, put together from what ranks save of it.
 struct SavedState {
   std::map<std::string, std::vector<float>> tensors;
-  std::map<std::string, int64_t> parts;  ///< How many parts each came in.
+  std::map<std::string, int64_t> parts;  ///< How many parts each came in ...
+  std::map<std::string, int64_t> saved;  ///< ... with how many numbers.
 
   /// Adds what one rank saves.
   void Add(const std::vector<NamedTensor>& own) {
@@ -28,6 +29,18 @@ struct SavedState {
         std::copy_n(values.begin() + from, count, whole.begin() + to);
       });
       parts[tensor.name] += values.empty() ? 0 : 1;
+      saved[tensor.name] += std::ssize(values);
+    }
+  }
+
+  /// Adds what another has, whose parts are others.
+  void Add(const SavedState& other) {
+    for (const auto& [name, values] : other.tensors) {
+      std::vector<float>& whole = tensors[name];
+      whole.resize(values.size());
+      for (size_t i = 0; i < values.size(); ++i) whole[i] += values[i];
+      parts[name] += other.parts.at(name);
+      saved[name] += other.saved.at(name);
     }
   }
 };

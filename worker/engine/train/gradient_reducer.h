@@ -68,7 +68,8 @@ class GradientReducer {
   /// ranks have the same parts. This is one of the first group.
   virtual bool first_shards() const { return true; }
 
-  /// Replaces each value by its sum over the ranks of such a group, added in rank order.
+  /// Replaces each value by its sum over the ranks of such a group, added in rank order; where
+  /// ranks share experts, over those of them that have the same.
   virtual Status SumOverParts(std::span<double> values) { return SumScalars(values); }
 
   /// Where ranks share the updates: each rank's parts have changed, and go to all others.

@@ -58,19 +58,21 @@ Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums
     std::vector<kernels::NormTensor> gradients;
     std::vector<kernels::NormTensor> values;
     for (int64_t i = 0; i < parameters.size(); ++i) {
-      if (!BelongsTo(parameters, i, kGroups[g]) || !parameters.Counts(i)) continue;
+      const bool counts =
+          parameters.values_sharded() ? parameters.CountsPart(i) : parameters.Counts(i);
+      if (!counts || !BelongsTo(parameters, i, kGroups[g])) continue;
       values.push_back(NormTensorOf(parameters.held_value(i).view));
       if (parameters[i].trainable() && parts.empty()) {
         gradients.push_back(NormTensorOf(parameters.gradient(i)));
       }
     }
-    if (values.empty()) continue;
     for (const ParameterPart& part : parts) {
-      if (!BelongsTo(parameters, part.index, kGroups[g]) || !parameters.Counts(part.index)) {
+      if (!BelongsTo(parameters, part.index, kGroups[g]) || !parameters.CountsPart(part.index)) {
         continue;
       }
       gradients.push_back(NormTensorOf(part.gradient));
     }
+    if (values.empty() && gradients.empty()) continue;
     WEFT_RETURN_IF_ERROR(Measure(context, gradients, &sums[g].gradients));
     WEFT_RETURN_IF_ERROR(Measure(context, values, &sums[g].values));
   }

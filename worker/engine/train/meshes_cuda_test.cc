@@ -202,15 +202,44 @@ TEST_F(MeshesOnCuda, SequencesWhoseKeysGoRoundTwoRanks) {
   Compare(Sharing(CaseOf(Llama(1), "bf16"), 2, "ring"), kBf16);
 }
 
-TEST_F(MeshesOnCuda, RanksThatShareExperts) {
-  ModelSpec model = Llama(1);
+ModelSpec Mixtral(int64_t layers) {
+  ModelSpec model = Llama(layers);
   model.experts = 4;
   model.experts_per_token = 2;
   model.router_aux_loss = 0.05;
-  MeshCase c = CaseOf(model);
-  c.plan.mesh.expert = 2;
-  c.plan.accumulation_steps = c.job.train.global_batch / 2;
-  Compare(c);
+  return model;
+}
+
+/// So many of the replicas share the experts.
+MeshCase SharingExperts(MeshCase c, int64_t expert) {
+  c.plan.mesh.data /= expert;
+  c.plan.mesh.expert = expert;
+  return c;
+}
+
+TEST_F(MeshesOnCuda, RanksThatShareExperts) {
+  Compare(SharingExperts(Replicated(CaseOf(Mixtral(1)), 2), 2));
+}
+
+TEST_F(MeshesOnCuda, RanksThatShareExpertsAndUpdates) {
+  Compare(SharingExperts(Replicated(CaseOf(Mixtral(1)), 4, 1), 2));
+}
+
+TEST_F(MeshesOnCuda, RanksThatShareExpertsAndParameters) {
+  Compare(SharingExperts(Replicated(CaseOf(Mixtral(2)), 4, 3), 2));
+}
+
+TEST_F(MeshesOnCuda, StagesOfExperts) {
+  Compare(Pipeline(CaseOf(Mixtral(2)), "1f1b", {1, 1}));
+}
+
+TEST_F(MeshesOnCuda, StagesWhoseRanksShareExperts) {
+  Compare(SharingExperts(Replicated(Pipeline(CaseOf(Mixtral(2)), "1f1b", {1, 1}), 2, 1), 2));
+}
+
+TEST_F(MeshesOnCuda, RanksThatShareSequencesAndExperts) {
+  MeshCase c = SharingExperts(Replicated(CaseOf(Mixtral(1)), 2), 2);
+  Compare(Sharing(c, 2, "ring"));
 }
 
 TEST_F(MeshesOnCuda, RanksThatRarelyMeet) {

@@ -1,7 +1,6 @@
 // Ranks that train together on a device each, over NCCL, as threads of one process: against the
 // same ranks on CPUs over Gloo, and against one rank that trains on the whole batch.
 
-#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -105,19 +104,6 @@ Outcome Train(const JobSpec& job, Plan plan, BatchSource& data, DeviceType type,
     }
   }
   return std::move(outcomes[0]);
-}
-
-// |a - b| / |b| over all tensors of a state.
-double Distance(const State& a, const State& b) {
-  double difference = 0, norm = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    for (size_t k = 0; k < a[i].size(); ++k) {
-      difference += std::pow(double{a[i][k]} - b[i][k], 2);
-      norm += std::pow(double{b[i][k]}, 2);
-    }
-  }
-  return std::sqrt(difference / norm);
 }
 
 void ExpectClose(const Outcome& got, const Outcome& want, double tolerance) {

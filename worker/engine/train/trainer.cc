@@ -13,6 +13,7 @@
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/over_parameterization.h"
 #include "worker/engine/optim/schedule.h"
+#include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/train/guard.h"
 #include "worker/engine/train/link_stalls.h"
 #include "worker/engine/train/pipeline_run.h"
@@ -102,8 +103,12 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   if (parts_.reducer == nullptr && parts_.tensor == nullptr && parts_.pipeline == nullptr) {
     return OkStatus();
   }
-  Stopwatch watch;
   const ParameterSet& parameters = parts_.model->parameters();
+  if (parameters.offloaded() && stage_ != nullptr) {
+    // What the host waits for until the passes are over is in their times.
+    WEFT_RETURN_IF_ERROR(parts_.context->stream.cuda->Synchronize());
+  }
+  Stopwatch watch;
   if (parts_.pipeline != nullptr) {
     WEFT_RETURN_IF_ERROR(parts_.pipeline->SumSharedGradients(parts_.context->stream, parameters));
     for (int64_t i = 0; i < parameters.size() && parts_.reducer != nullptr; ++i) {
@@ -372,6 +377,8 @@ Status Trainer::SumOverShards(PhaseSeconds& seconds) {
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(totals_.Wait().status());
   std::vector<NormSums*> norms = {&totals_.host()->gradients};
+  // Ranks that share experts and updates have added these up with the losses: one of them tells.
+  if (!parts().empty() && parts_.experts != nullptr && parts_.experts->rank() > 0) *norms[0] = {};
   if (MeasuresGroups()) {
     for (GroupSums& group : totals_.host()->groups) {
       norms.push_back(&group.gradients);
@@ -418,45 +425,47 @@ Status Trainer::UpdateFp8Scales(PhaseSeconds& seconds) {
 Status Trainer::EnqueueUpdate(StepReport& report) {
   Context& context = *parts_.context;
   const ParameterSet& parameters = parts_.model->parameters();
-  StepTotals* totals = totals_.device();
+  StepTotals* totals = TotalsOfUpdate();
+  Context state = StateContext();
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
     if (parts().empty()) {
-      WEFT_RETURN_IF_ERROR(Measure(context, {NormTensorOf(parameters.differentiated_gradients())},
-                                   &totals->weights));
+      WEFT_RETURN_IF_ERROR(
+          Measure(state, {NormTensorOf(parameters.differentiated_gradients())}, &totals->weights));
     }
     WEFT_RETURN_IF_ERROR(small_.Fetch(context));
+    if (parameters.offloaded()) WEFT_RETURN_IF_ERROR(small_.Wait().status());
   }
   WEFT_RETURN_IF_ERROR(SplitGradients(context, parameters, {context.seed, counters_.step}));
   {
     ProfileScope scope(context.profiler, "gradient norm");
     CountWork(context.profiler, 0, static_cast<double>(parameters.GradientCount()) * sizeof(float));
     if (parts().empty()) {
-      WEFT_RETURN_IF_ERROR(MeasureGradients(context, parameters, &totals->gradients));
+      WEFT_RETURN_IF_ERROR(MeasureGradients(state, parameters, &totals->gradients));
     }
   }
   if (MeasuresGroups()) {
     ProfileScope scope(context.profiler, "norms by group");
-    WEFT_RETURN_IF_ERROR(MeasureGroups(context, parameters, totals->groups, parts()));
+    WEFT_RETURN_IF_ERROR(MeasureGroups(state, parameters, totals->groups, parts()));
   }
   WEFT_RETURN_IF_ERROR(SumOverShards(report.seconds));
   WEFT_RETURN_IF_ERROR(kernels::DecideUpdate(
-      context.stream,
+      state.stream,
       {.loss_sum = &totals->loss.sum,
        .square_sum = &totals->gradients.squares,
        .non_finite = &totals->gradients.non_finite,
-       .targets = context.Number(static_cast<double>(report.targets), &StepNumbers::targets),
-       .loss_scale = context.Number(report.loss_scale, &StepNumbers::loss_scale),
-       .loss_limit = context.Number(SpikeLimit(job_.train.guard, counters_.recent_losses),
-                                    &StepNumbers::loss_limit),
+       .targets = state.Number(static_cast<double>(report.targets), &StepNumbers::targets),
+       .loss_scale = state.Number(report.loss_scale, &StepNumbers::loss_scale),
+       .loss_limit = state.Number(SpikeLimit(job_.train.guard, counters_.recent_losses),
+                                  &StepNumbers::loss_limit),
        .clip_norm = job_.train.gradient_clip_norm,
        .factor = &totals->factor,
        .made = &totals->made}));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
-  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   if (parameters.offloaded()) return UpdateOffloaded(report);
+  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(UpdateParameters(report));
   if (!parts().empty()) {
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
@@ -467,9 +476,18 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   return Pack(counters_.step + 1);
 }
 
+Context Trainer::StateContext() const {
+  const Context& context = *parts_.context;
+  return parts_.model->parameters().offloaded() ? InHostTier(context) : context;
+}
+
+Trainer::StepTotals* Trainer::TotalsOfUpdate() const {
+  return parts_.model->parameters().offloaded() ? totals_.host() : totals_.device();
+}
+
 Status Trainer::UpdateParameters(const StepReport& report) {
-  Context& context = *parts_.context;
-  const StepTotals* totals = totals_.device();
+  Context context = StateContext();
+  const StepTotals* totals = TotalsOfUpdate();
   ProfileScope scope(context.profiler, "update");
   return updater_->Update(context,
                           {.learning_rate = report.learning_rate,
@@ -496,7 +514,8 @@ Status Trainer::FinishUpdate(StepReport& report) {
   }
   ++counters_.updates;
   ++round_updates_;
-  return updater_->Made(*parts_.context, counters_.updates);
+  Context state = StateContext();
+  return updater_->Made(state, counters_.updates);
 }
 
 // Enters what collectives hold into the books of this rank.

@@ -191,6 +191,10 @@ class Trainer {
     std::future<Status> running;
   };
 
+  /// For work on parameters and the optimizer's state, where these are.
+  Context StateContext() const;
+  /// What the update reads and writes of a step's numbers, where it runs.
+  StepTotals* TotalsOfUpdate() const;
   Status UpdateParameters(const StepReport& report);
   /// Begins the update and has the next step write its gradients elsewhere.
   Status DelayUpdate(const StepReport& report);

@@ -1,7 +1,6 @@
 // The whole engine on a CUDA device against the whole engine on the CPU.
 
 #include <bit>
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -39,26 +38,6 @@ class TrainerOnCuda : public ::testing::Test {
     if (kernels::cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   }
 };
-
-// |a - b| / |b| over all tensors of a state.
-double Distance(const std::vector<std::vector<float>>& a,
-                const std::vector<std::vector<float>>& b) {
-  double difference = 0, norm = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].size(), b[i].size());
-    for (size_t k = 0; k < a[i].size(); ++k) {
-      difference += std::pow(double{a[i][k]} - b[i][k], 2);
-      norm += std::pow(double{b[i][k]}, 2);
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
-// How far losses may lie apart, as a share.
-double Tolerance(const std::string& precision) {
-  return precision == "fp32" ? 1e-4 : precision == "fp16" ? 3e-3 : 1e-2;
-}
 
 // Trains both for so many steps and compares what they report and where they end.
 void Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t steps,

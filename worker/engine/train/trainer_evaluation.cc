@@ -11,7 +11,8 @@ namespace weft::engine {
 Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) {
   if (averages.empty()) return OkStatus();
   WEFT_RETURN_IF_ERROR(FinishUpdates());
-  WEFT_RETURN_IF_ERROR(Exchange(*parts_.context, averages));
+  Context state = StateContext();
+  WEFT_RETURN_IF_ERROR(Exchange(state, averages));
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(GatherParameters(ignored));
   stale_ = stale_.value_or(Repack::kTrained);
@@ -20,8 +21,9 @@ Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) 
 
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
+  Context state = StateContext();
   WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages,
-                        updater_->Averages(*parts_.context, counters_.updates));
+                        updater_->Averages(state, counters_.updates));
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   Result<EvaluationReport> report = EvaluateWeights();
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
@@ -93,9 +95,10 @@ Result<bool> Trainer::WeightsAreFinite() {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     all.push_back(NormTensorOf(parameters.held_value(i).view));
   }
-  WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(*parts_.context));
-  WEFT_RETURN_IF_ERROR(Measure(*parts_.context, all, sums.device()));
-  WEFT_RETURN_IF_ERROR(sums.Fetch(*parts_.context));
+  Context state = StateContext();
+  WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(state));
+  WEFT_RETURN_IF_ERROR(Measure(state, all, sums.device()));
+  WEFT_RETURN_IF_ERROR(sums.Fetch(state));
   WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
   std::array<double, 1> non_finite = {static_cast<double>(measured->non_finite)};
   PhaseSeconds ignored;

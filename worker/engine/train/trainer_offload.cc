@@ -11,28 +11,39 @@ namespace weft::engine {
 
 Status Trainer::UploadWeights(Context& context) {
   const ParameterSet& parameters = parts_.model->parameters();
-  if (arrival_ != nullptr) {
-    WEFT_RETURN_IF_ERROR(arrival_->Finish());
-    for (int64_t unit = 0; unit < parameters.units(); ++unit) {
-      parameters.UploadOperands(context, unit);
-    }
+  const Repack what = stale_.value_or(Repack::kTrained);
+  if (arrival_ == nullptr) return parts_.model->Pack(context, what);
+  WEFT_RETURN_IF_ERROR(arrival_->Finish());
+  LinkLane& up = context.host->up();
+  WEFT_RETURN_IF_ERROR(up.Follow(context.stream));
+  for (int64_t unit = 0; unit < parameters.units(); ++unit) {
+    parameters.UploadOperands(context, unit);
   }
-  return parts_.model->Pack(context, stale_.value_or(Repack::kTrained));
+  WEFT_RETURN_IF_ERROR(parts_.model->Pack(context, what));
+  return up.Precede(context.stream);
 }
 
 // The weights of a tile go up while the next tile is updated, and what is left of them while the
-// next step computes with those before.
+// next step computes with those before. Of ranks that share the update they go up once they are
+// gathered.
 Status Trainer::UpdateOffloaded(StepReport& report) {
   Context& context = *parts_.context;
   HostTier& host = *context.host;
   if (totals_.host()->made == 0) return OkStatus();
   if (Delays()) return DelayUpdate(report);
-  host.updated().Start();
-  if (arrival_ != nullptr) arrival_->Start(context);
+  const bool shares = !parts().empty();
+  if (!shares) {
+    host.updated().Start();
+    if (arrival_ != nullptr) arrival_->Start(context);
+  }
   const Status updated = UpdateParameters(report);
   host.updated().Finish();
   WEFT_RETURN_IF_ERROR(updated);
-  return clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer);
+  WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
+  if (!shares) return OkStatus();
+  WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
+  if (arrival_ != nullptr) arrival_->Start(context);
+  return clock_.Start(context);
 }
 
 // Early gradients change fast: the first steps are not delayed, as in section 5.2 of the paper. The
@@ -44,11 +55,10 @@ bool Trainer::Delays() const {
 }
 
 Status Trainer::DelayUpdate(const StepReport& report) {
-  Context& context = *parts_.context;
   ParameterSet& parameters = parts_.model->parameters();
   delayed_ = std::make_unique<DelayedUpdate>();
   DelayedUpdate& d = *delayed_;
-  d.context = context;
+  d.context = StateContext();
   d.context.profiler = nullptr;  // another thread's
   d.factor = totals_.host()->factor;
   d.args = {.learning_rate = report.learning_rate,

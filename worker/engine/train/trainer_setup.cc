@@ -36,10 +36,9 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
         (tensor > 1 ? " times " + std::to_string(tensor) : "") +
         (pipeline > 1 ? " times " + std::to_string(pipeline) + " stages" : ""));
   }
-  if (experts > 1 && (plan.zero_stage > 0 || job.train.gradient_noise_scale)) {
+  if (experts > 1 && job.train.gradient_noise_scale) {
     return InvalidError(
-        "ranks that share experts go neither with plan.zero_stage nor with "
-        "train.gradient_noise_scale; hint: leave them out");
+        "ranks that share experts do not go with train.gradient_noise_scale; hint: leave it out");
   }
   const bool sums_gradients = parts.reducer != nullptr && parts.reducer->world_size() > 1;
   if (job.train.local_steps > 1 ? sums_gradients : parts.outer != nullptr) {
@@ -73,8 +72,10 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_activations " + plan.offload_activations +
                         ", but there is no host tier");
   }
-  if (parts.model->parameters().streamed() !=
-      (plan.offload_parameters != "none" && parts.model->parameters().residence() != nullptr)) {
+  const ParameterSet& parameters = parts.model->parameters();
+  const bool come_from_host =
+      parameters.streamed() || (parameters.offloaded() && parameters.values_sharded());
+  if (come_from_host != (plan.offload_parameters != "none" && parameters.residence() != nullptr)) {
     return InvalidError("plan.offload_parameters " + plan.offload_parameters +
                         ", but nothing brings parameters to the device so");
   }
@@ -137,6 +138,7 @@ ParameterGradients GradientsOf(const TrainerParts& parts) {
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
+  const bool shards_values = plan.zero_stage > 2 && ShardRanks(plan) > 1;
   return {.precision = &PrecisionOf(plan.precision),
           .with_gradients = true,
           .block_memory_policy = plan.block_memory_policy,
@@ -145,10 +147,10 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .activation_bits = plan.activation_bits,
           .fp8 = train.fp8,
           .update_ranks = ShardRanks(plan),
-          .place_gradients = plan.zero_stage > 1 && plan.mesh.data > 1,
-          .shard_values = plan.zero_stage > 2 && plan.mesh.data > 1,
+          .place_gradients = plan.zero_stage > 1 && ShardRanks(plan) > 1,
+          .shard_values = shards_values,
           .offload = plan.offload_optimizer != "none",
-          .stream_parameters = plan.offload_parameters != "none",
+          .stream_parameters = plan.offload_parameters != "none" && !shards_values,
           .offload_activations = plan.offload_activations != "none"};
 }
 
@@ -165,8 +167,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
-  Context state = *parts.context;
-  if (parts.model->parameters().offloaded()) state.allocator = &state.host->allocator();
+  Context state = trainer->StateContext();
   WEFT_ASSIGN_OR_RETURN(
       trainer->updater_,
       Updater::New(state, job, parts.model->parameters(),
@@ -179,14 +180,14 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, ReadbackOf<StepTotals>::New(context));
   ParameterSet& parameters = parts.model->parameters();
-  if (parameters.offloaded() && !parameters.streamed()) {
+  if (parameters.offloaded() && !parameters.streamed() && !parameters.values_sharded()) {
     trainer->arrival_ = std::make_unique<WeightArrival>(context, &parameters);
   }
   if (plan.delayed_update) {
     WEFT_ASSIGN_OR_RETURN(trainer->other_gradients_,
                           Tensor::New(state, Component::kGradients, DType::kF32,
                                       {parts.model->parameters().GradientCount()}));
-    WEFT_RETURN_IF_ERROR(Clear(context.stream, trainer->other_gradients_));
+    WEFT_RETURN_IF_ERROR(Clear(state.stream, trainer->other_gradients_));
   }
   if (job.train.gradient_noise_scale) {
     trainer->noise_scale_.emplace();
@@ -216,6 +217,7 @@ std::unique_ptr<StepGraphs> Trainer::NewGraphs() {
 }
 
 std::string_view Trainer::WhyNoGraphs() const {
+  if (parts_.context->host != nullptr) return "the host copies what is offloaded on the way";
   if (parts_.reducer != nullptr && parts_.reducer->recorders().empty()) {
     return "what ranks exchange on the way cannot be recorded";
   }

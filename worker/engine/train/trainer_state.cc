@@ -40,9 +40,9 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
       continue;
     }
     const Parameter& parameter = parameters[*owner];
-    tensor.everywhere =
-        parts_.experts == nullptr ? !parameters.of_stage() : !IsOfSharedExpert(parameters, *owner);
-    tensor.saved = parameters.Counts(*owner) && (tensor.part ? first_shards : first_replica);
+    tensor.everywhere = parts_.pipeline == nullptr && !parameter.of_shared_expert;
+    tensor.saved = tensor.part ? parameters.CountsPart(*owner) && first_shards
+                               : parameters.Counts(*owner) && first_replica;
     if (parameter.shard.whole()) continue;
     if (!tensor.part) {
       WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");

@@ -27,11 +27,13 @@ void WeightArrival::Start(const Context& context) {
   Context below = context;
   below.profiler = nullptr;  // another thread's
   for (size_t unit = 0; unit < jobs_.size(); ++unit) {
-    jobs_[unit] = host_->up().Enqueue([this, unit, below]() mutable -> Status {
-      parameters_->UploadOperands(below, static_cast<int64_t>(unit));
-      for (DerivedCopies* copies : copies_[unit]) WEFT_RETURN_IF_ERROR(copies->Make(below));
-      return OkStatus();
-    });
+    jobs_[unit] = host_->up().Enqueue(
+        [this, unit, below]() mutable -> Status {
+          parameters_->UploadOperands(below, static_cast<int64_t>(unit));
+          for (DerivedCopies* copies : copies_[unit]) WEFT_RETURN_IF_ERROR(copies->Make(below));
+          return OkStatus();
+        },
+        context.stream);
   }
 }
 
@@ -46,7 +48,7 @@ Status WeightArrival::FinishBeside() {
 Status WeightArrival::Fetch(Context& context, int64_t unit, Pass pass) {
   if (pass == Pass::kBackward) return OkStatus();
   ProfileScope scope(context.profiler, "wait for weights");
-  return host_->up().WaitFor(jobs_[static_cast<size_t>(unit)]);
+  return host_->up().Await(context.stream, jobs_[static_cast<size_t>(unit)]);
 }
 
 }  // namespace weft::engine

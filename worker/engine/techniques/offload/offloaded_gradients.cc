@@ -1,21 +1,28 @@
 #include "worker/engine/techniques/offload/offloaded_gradients.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "kernels/elementwise/elementwise.h"
 #include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
 namespace {
 
-// A copy runs beside the backward pass of the next bucket; another may wait behind it.
-constexpr size_t kMostInFlight = 2;
+// One bucket is on its way, to the other ranks and down, beside the backward pass of the next one;
+// another may wait behind it. Of sharded values the matrices and the vectors of a block are a
+// bucket each.
+size_t MostInFlight(const ParameterSet& parameters) {
+  return parameters.values_sharded() ? 3 : 2;
+}
 
 }  // namespace
 
 OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameters,
-                                       int64_t bucket_bytes)
+                                       int64_t bucket_bytes, BucketReducer* ranks)
     : context_(&context),
       parameters_(parameters),
+      ranks_(ranks),
       layout_(CutBuckets(*parameters, bucket_bytes)),
       memory_(layout_.buckets.size()),
       on_way_(layout_.buckets.size(), 0),
@@ -38,49 +45,94 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
 }
 
 OffloadedGradients::~OffloadedGradients() {
+  for (const Reducing& reducing : reducing_) (void)reducing.work.Wait(context_->stream);
   (void)context_->host->down().WaitForAll();
   (void)context_->host->up().WaitForAll();
 }
 
-Status OffloadedGradients::Begin(bool) {
+std::span<const ParameterPart> OffloadedGradients::parts() const {
+  return ranks_ == nullptr ? std::span<const ParameterPart>() : ranks_->parts();
+}
+
+Status OffloadedGradients::SumOverParts(std::span<double> values) {
+  return ranks_ == nullptr ? OkStatus() : ranks_->SumOverParts(values);
+}
+
+Status OffloadedGradients::GatherParameters() {
+  return ranks_ == nullptr ? OkStatus() : ranks_->GatherParameters();
+}
+
+Status OffloadedGradients::SumScalars(std::span<double> values) {
+  return ranks_ == nullptr ? OkStatus() : ranks_->SumScalars(values);
+}
+
+Status OffloadedGradients::Maximum(const TensorView& values) {
+  return ranks_ == nullptr ? OkStatus() : ranks_->Maximum(values);
+}
+
+Status OffloadedGradients::Begin(bool last_micro_batch) {
+  last_micro_batch_ = last_micro_batch;
+  opens_first_ = true;
   missing_.clear();
   for (const GradientBucket& bucket : layout_.buckets) missing_.push_back(bucket.parameters);
   return OkStatus();
 }
 
-void OffloadedGradients::Copy(int64_t bucket, float* memory, bool down) const {
-  HostTier& host = *context_->host;
-  const int64_t begin = layout_.buckets[static_cast<size_t>(bucket)].begin;
-  auto* all = parameters_->gradients().As<float>();
+OffloadedGradients::Slice OffloadedGradients::Whole(int64_t bucket) const {
+  const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
+  return {{all.begin, all.end}, parameters_->gradients().As<float>() + all.begin};
+}
+
+OffloadedGradients::Slice OffloadedGradients::Kept(int64_t bucket) const {
+  return {ranks_->Kept(bucket), ranks_->Sums(bucket).As<float>()};
+}
+
+template <class Move>
+Status OffloadedGradients::ForEachRun(int64_t bucket, float* memory, const Slice& slice,
+                                      Move&& move) const {
+  float* const above = memory - layout_.buckets[static_cast<size_t>(bucket)].begin;
+  float* const below = slice.below - slice.range.begin;
   for (const Piece& piece : pieces_) {
-    if (piece.bucket != bucket) continue;
-    const auto bytes = static_cast<size_t>(piece.range.end - piece.range.begin) * sizeof(float);
-    float* above = memory + (piece.range.begin - begin);
-    float* below = all + piece.range.begin;
-    if (down) {
-      host.down().Copy(below, above, bytes);
-    } else {
-      host.up().Copy(above, below, bytes);
-    }
+    const int64_t begin = std::max(piece.range.begin, slice.range.begin);
+    const int64_t end = std::min(piece.range.end, slice.range.end);
+    if (piece.bucket != bucket || begin >= end) continue;
+    WEFT_RETURN_IF_ERROR(move(above + begin, below + begin, end - begin));
   }
+  return OkStatus();
 }
 
 Status OffloadedGradients::Open(int64_t bucket) {
   HostTier& host = *context_->host;
   const auto b = static_cast<size_t>(bucket);
-  const GradientBucket& all = layout_.buckets[b];
-  if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().WaitFor(on_way_[b]));
-  while (in_flight_.size() >= kMostInFlight) {
-    WEFT_RETURN_IF_ERROR(host.down().WaitFor(in_flight_.front()));
-    in_flight_.erase(in_flight_.begin());
+  // What is there of the micro-batch before has to go.
+  while (std::any_of(reducing_.begin(), reducing_.end(),
+                     [bucket](const Reducing& other) { return other.bucket == bucket; })) {
+    WEFT_RETURN_IF_ERROR(SendFirstReduced());
   }
+  const Stream& stream = context_->stream;
+  if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().Await(stream, on_way_[b]));
+  // What the pass before has left went beside this one's forward pass.
+  const size_t most = std::exchange(opens_first_, false) ? 1 : MostInFlight(*parameters_);
+  while (reducing_.size() + in_flight_.size() >= most) {
+    if (in_flight_.empty()) WEFT_RETURN_IF_ERROR(SendFirstReduced());
+    WEFT_RETURN_IF_ERROR(host.down().Await(stream, in_flight_.front().job));
+    in_flight_.pop_front();
+  }
+  const GradientBucket& all = layout_.buckets[b];
   WEFT_ASSIGN_OR_RETURN(memory_[b], Tensor::New(*context_, Component::kGradients, DType::kF32,
                                                 {all.end - all.begin}));
-  if (sums_below_[b]) {
-    WEFT_RETURN_IF_ERROR(host.up().WaitFor(host.up().Enqueue([this, bucket, memory = memory_[b]] {
-      Copy(bucket, memory.As<float>(), false);
-      return OkStatus();
-    })));
+  if (sums_below_[b] && carries_sums()) {
+    const int64_t sums = host.up().Enqueue(
+        [this, bucket, memory = memory_[b].As<float>()] {
+          return ForEachRun(bucket, memory, Whole(bucket),
+                            [this](float* above, const float* below, int64_t elements) {
+                              context_->host->up().Copy(
+                                  above, below, static_cast<size_t>(elements) * sizeof(float));
+                              return OkStatus();
+                            });
+        },
+        stream);
+    WEFT_RETURN_IF_ERROR(host.up().Await(stream, sums));
   }
   parameters_->PlaceGradients({all.begin, all.end}, memory_[b].As<float>());
   return OkStatus();
@@ -93,29 +145,78 @@ Result<TensorView> OffloadedGradients::PlaceGradient(int64_t index) {
 }
 
 Status OffloadedGradients::OnGradientReady(int64_t index) {
+  WEFT_RETURN_IF_ERROR(SendReduced(false));
   const int64_t bucket = layout_.bucket_of[static_cast<size_t>(index)];
   const auto b = static_cast<size_t>(bucket);
   WEFT_CHECK(missing_[b] > 0, "a gradient was reported twice");
-  if (--missing_[b] > 0 || !memory_[b]) return OkStatus();
+  if (--missing_[b] > 0) return OkStatus();
+  const bool reduces = ranks_ != nullptr && (last_micro_batch_ || ReducesEveryPass());
+  // Earlier micro-batches have left all there is of it.
+  if (!memory_[b] && reduces) WEFT_RETURN_IF_ERROR(Open(bucket));
+  if (!memory_[b]) return OkStatus();
   const GradientBucket& all = layout_.buckets[b];
   parameters_->PlaceGradients({all.begin, all.end}, nullptr);
-  on_way_[b] = context_->host->down().Enqueue([this, bucket, memory = std::move(memory_[b])] {
-    Copy(bucket, memory.As<float>(), true);
+  Tensor memory = std::exchange(memory_[b], {});
+  if (!reduces) {
+    SendDown(bucket, std::move(memory), Whole(bucket), false);
     return OkStatus();
-  });
-  memory_[b] = {};
-  in_flight_.push_back(on_way_[b]);
+  }
+  WEFT_ASSIGN_OR_RETURN(Work work, ranks_->ReduceAt(bucket, memory));
+  reducing_.push_back({bucket, std::move(memory), std::move(work)});
+  return OkStatus();
+}
+
+void OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds) {
+  const auto b = static_cast<size_t>(bucket);
+  LinkLane& down = context_->host->down();
+  on_way_[b] = down.Enqueue(
+      [this, &down, bucket, above_all = memory.As<float>(), slice, adds] {
+        return ForEachRun(bucket, above_all, slice,
+                          [&](float* above, float* below, int64_t elements) {
+                            const auto bytes = static_cast<size_t>(elements) * sizeof(float);
+                            if (!adds) {
+                              down.Copy(below, above, bytes);
+                              return OkStatus();
+                            }
+                            const TensorView arriving(above, DType::kF32, {elements}, {});
+                            const TensorView sums(below, DType::kF32, {elements}, {});
+                            return down.Move(bytes, [&] {
+                              return kernels::Add(context_->stream, {sums, arriving, sums});
+                            });
+                          });
+      },
+      context_->stream);
+  in_flight_.push_back({on_way_[b], std::move(memory)});
   sums_below_[b] = true;
+}
+
+Status OffloadedGradients::SendFirstReduced() {
+  Reducing reduced = std::move(reducing_.front());
+  reducing_.pop_front();
+  WEFT_RETURN_IF_ERROR(reduced.work.Wait(context_->stream));
+  const int64_t bucket = reduced.bucket;
+  SendDown(bucket, std::move(reduced.memory), Kept(bucket),
+           ReducesEveryPass() && sums_below_[static_cast<size_t>(bucket)]);
+  return OkStatus();
+}
+
+Status OffloadedGradients::SendReduced(bool all) {
+  while (!reducing_.empty() && (all || reducing_.front().work.Done())) {
+    WEFT_RETURN_IF_ERROR(SendFirstReduced());
+  }
   return OkStatus();
 }
 
 Status OffloadedGradients::Finish() {
   for (const int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
+  WEFT_RETURN_IF_ERROR(SendReduced(true));
   sums_below_.assign(sums_below_.size(), false);
-  in_flight_.clear();
   parameters_->PlaceGradients({0, parameters_->GradientCount()},
                               parameters_->gradients().As<float>());
-  return context_->host->down().WaitForAll();
+  const Status arrived = context_->host->down().WaitForAll();
+  in_flight_.clear();
+  WEFT_RETURN_IF_ERROR(arrived);
+  return ranks_ == nullptr ? OkStatus() : ranks_->SumOverGroups();
 }
 
 }  // namespace weft::engine

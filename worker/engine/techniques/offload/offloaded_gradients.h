@@ -1,39 +1,51 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "worker/engine/techniques/parallel/gradient_buckets.h"
+#include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/tensor.h"
 #include "worker/engine/train/gradient_reducer.h"
 
 namespace weft::engine {
 
-/// Gradients of one rank that stand in the host tier (Ren et al. 2021, "ZeRO-Offload", arXiv
-/// 2101.06840). A bucket of them has memory on the device from the first gradient in it until its
-/// last one is complete; then it goes down while the backward pass goes on. What earlier
-/// micro-batches of the step left comes up again when its bucket is opened, so that gradients are
-/// added where they always are, in the same order, with the same bits.
+/// Gradients that stand in the host tier (Ren et al. 2021, "ZeRO-Offload", arXiv 2101.06840). A
+/// bucket of them has memory on the device from the first gradient in it until its last one is
+/// complete; then it goes down while the backward pass goes on. What earlier micro-batches of the
+/// step left comes up again when its bucket is opened, so that gradients are added where they
+/// always are, in the same order, with the same bits.
+///
+/// Of several ranks a complete bucket is first reduced where it stands, and of it goes down what
+/// this rank updates. Where ranks share out gradients that is so in every micro-batch, whose sums
+/// are added to those of the earlier ones below, and nothing comes up.
 class OffloadedGradients : public GradientReducer {
  public:
-  /// `context`, with a host tier, and `parameters`, which are offloaded, outlive this.
-  OffloadedGradients(Context& context, ParameterSet* parameters, int64_t bucket_bytes);
+  /// `context`, with a host tier, `parameters`, which are offloaded, and `ranks`, made with the
+  /// same parameters and `bucket_bytes`, outlive this; no ranks: there is one.
+  OffloadedGradients(Context& context, ParameterSet* parameters, int64_t bucket_bytes,
+                     BucketReducer* ranks = nullptr);
   /// Waits for what is under way.
   ~OffloadedGradients() override;
 
-  int64_t world_size() const override { return 1; }
+  int64_t world_size() const override { return ranks_ == nullptr ? 1 : ranks_->world_size(); }
   bool places_gradients() const override { return true; }
-  bool carries_sums() const override { return true; }
+  bool carries_sums() const override { return !ReducesEveryPass(); }
+  int64_t held_bytes() const override { return ranks_ == nullptr ? 0 : ranks_->held_bytes(); }
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Begin(bool last_micro_batch) override;
   Status OnGradientReady(int64_t index) override;
-  /// All gradients are in the host tier, where the parameters have them.
+  /// All gradients are in the host tier, where the parameters, or parts(), have them.
   Status Finish() override;
-  Status SumScalars(std::span<double>) override { return OkStatus(); }
-  Status Maximum(const TensorView&) override { return OkStatus(); }
+  std::span<const ParameterPart> parts() const override;
+  bool first_shards() const override { return ranks_ == nullptr || ranks_->first_shards(); }
+  Status SumOverParts(std::span<double> values) override;
+  Status GatherParameters() override;
+  Status SumScalars(std::span<double> values) override;
+  Status Maximum(const TensorView& values) override;
 
  private:
   /// Elements of gradients() that hold gradients.
@@ -41,19 +53,50 @@ class OffloadedGradients : public GradientReducer {
     int64_t bucket = 0;
     ParameterSet::Range range;
   };
+  /// Some elements of a bucket, and where they stand below.
+  struct Slice {
+    ParameterSet::Range range;
+    float* below = nullptr;
+  };
+  /// A bucket whose reduction has begun.
+  struct Reducing {
+    int64_t bucket = 0;
+    Tensor memory;
+    Work work;
+  };
+  /// A bucket that may still be going down.
+  struct InFlight {
+    int64_t job = 0;
+    Tensor memory;
+  };
+
+  bool ReducesEveryPass() const { return ranks_ != nullptr && ranks_->places_gradients(); }
+  Slice Whole(int64_t bucket) const;
+  Slice Kept(int64_t bucket) const;
   Status Open(int64_t bucket);
-  /// Copies the pieces of a bucket between `memory`, where it begins, and the host tier.
-  void Copy(int64_t bucket, float* memory, bool down) const;
+  /// Sends a slice of a bucket down; `adds`: to what stands there.
+  void SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds);
+  /// Sends down what this rank keeps of the buckets that are reduced; `all`: waits for them.
+  Status SendReduced(bool all);
+  Status SendFirstReduced();
+  /// move(above, below, elements) of the gradients in a slice of a bucket, which stands at
+  /// `memory`.
+  template <class Move>
+  Status ForEachRun(int64_t bucket, float* memory, const Slice& slice, Move&& move) const;
 
   Context* context_;
   ParameterSet* parameters_;
+  BucketReducer* const ranks_;
   BucketLayout layout_;
   std::vector<Piece> pieces_;
-  std::vector<Tensor> memory_;      ///< By bucket.
-  std::vector<int64_t> missing_;    ///< By bucket: parameters that are not complete yet.
-  std::vector<int64_t> on_way_;     ///< By bucket: the number of its last copy down.
-  std::vector<bool> sums_below_;    ///< By bucket: the host tier has sums of this step.
-  std::vector<int64_t> in_flight_;  ///< Numbers of copies whose memory may not be free yet.
+  bool last_micro_batch_ = false;
+  bool opens_first_ = false;       ///< The next bucket to be opened is the first one of a pass.
+  std::vector<Tensor> memory_;     ///< By bucket.
+  std::vector<int64_t> missing_;   ///< By bucket: parameters that are not complete yet.
+  std::deque<Reducing> reducing_;  ///< In the order of their reductions.
+  std::vector<int64_t> on_way_;    ///< By bucket: the number of its last copy down.
+  std::vector<bool> sums_below_;   ///< By bucket: the host tier has sums of this step.
+  std::deque<InFlight> in_flight_;
 };
 
 }  // namespace weft::engine

@@ -9,13 +9,15 @@ std::optional<HostTier::Options> HostTierOf(const Plan& plan, int64_t limit_byte
                            .directory = plan.offload_directory};
 }
 
-PlannedOffload PlannedOffload::Of(const Plan& plan, Context& context, ParameterSet* parameters) {
+PlannedOffload PlannedOffload::Of(const Plan& plan, Context& context, ParameterSet* parameters,
+                                  BucketReducer* ranks) {
   PlannedOffload offload;
   if (plan.offload_optimizer != "none") {
     offload.gradients =
-        std::make_unique<OffloadedGradients>(context, parameters, plan.bucket_bytes);
+        std::make_unique<OffloadedGradients>(context, parameters, plan.bucket_bytes, ranks);
   }
-  if (plan.offload_parameters != "none") {
+  // Parts of sharded ones are brought by the ranks that share them.
+  if (plan.offload_parameters != "none" && !parameters->values_sharded()) {
     offload.parameters = std::make_unique<StreamedParameters>(context, parameters);
   }
   return offload;

@@ -21,8 +21,10 @@ struct PlannedOffload {
   std::unique_ptr<OffloadedGradients> gradients;   ///< Or none: the reducer of the trainer.
   std::unique_ptr<StreamedParameters> parameters;  ///< Or none.
 
-  /// `context` and `parameters`, those of a model made with ModelOptionsOf(plan), outlive it.
-  static PlannedOffload Of(const Plan& plan, Context& context, ParameterSet* parameters);
+  /// `context` and `parameters`, those of a model made with ModelOptionsOf(plan), outlive it, as
+  /// does `ranks`, with which this one's gradients are reduced in every step (NewReducer), or none.
+  static PlannedOffload Of(const Plan& plan, Context& context, ParameterSet* parameters,
+                           BucketReducer* ranks = nullptr);
 };
 
 }  // namespace weft::engine

@@ -37,13 +37,15 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
   for (DerivedCopies* copies : starting.copies) WEFT_RETURN_IF_ERROR(copies->Reserve(context));
   Context below = context;
   below.profiler = nullptr;  // another thread's
-  starting.job = host_->up().Enqueue([this, unit, below]() mutable -> Status {
-    parameters_->BringOperands(below, unit);
-    for (DerivedCopies* copies : units_[static_cast<size_t>(unit)].copies) {
-      WEFT_RETURN_IF_ERROR(copies->Make(below));
-    }
-    return OkStatus();
-  });
+  starting.job = host_->up().Enqueue(
+      [this, unit, below]() mutable -> Status {
+        parameters_->BringOperands(below, unit);
+        for (DerivedCopies* copies : units_[static_cast<size_t>(unit)].copies) {
+          WEFT_RETURN_IF_ERROR(copies->Make(below));
+        }
+        return OkStatus();
+      },
+      context.stream);
   return OkStatus();
 }
 
@@ -56,7 +58,7 @@ Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
     WEFT_RETURN_IF_ERROR(Start(context, next, pass));
   }
   ProfileScope scope(context.profiler, "wait for weights");
-  return host_->up().WaitFor(units_[static_cast<size_t>(unit)].job);
+  return host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job);
 }
 
 Status StreamedParameters::Release(int64_t unit) {

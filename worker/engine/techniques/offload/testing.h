@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/spec/shard_ranks.h"
 #include "worker/engine/techniques/offload/planned_offload.h"
+#include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -21,6 +23,7 @@ struct Training {
   std::unique_ptr<ComputeDevice> device;
   Context context;
   std::unique_ptr<Model> model;
+  std::unique_ptr<BucketReducer> reducer;  ///< Of one rank none.
   PlannedOffload offload;
   std::unique_ptr<RandomTokens> tokens;
   std::unique_ptr<Trainer> trainer;
@@ -32,9 +35,9 @@ struct Training {
     WEFT_CHECK(made.ok(), made.message());
   }
 
-  /// `operations` get those on blocks as they are done, or none.
+  /// `operations` get those on blocks as they are done, or none. `ranks`: the data-parallel ones.
   Status Make(const JobSpec& job, Plan plan, bool offloads,
-              std::vector<std::string>* operations = nullptr) {
+              std::vector<std::string>* operations = nullptr, Collective* ranks = nullptr) {
     kernels::cpu::SetThreads(1);
     tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
     if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;
@@ -52,15 +55,21 @@ struct Training {
     context = device->NewContext();
     ModelOptions model_options = ModelOptionsOf(plan, job.train);
     model_options.block_operations = operations;
+    if (ranks != nullptr) model_options.update_rank = ranks->rank() % ShardRanks(plan);
     WEFT_ASSIGN_OR_RETURN(model, NewModel(context, job.model, model_options));
     WEFT_RETURN_IF_ERROR(model->parameters().Initialize(1));
-    offload = PlannedOffload::Of(plan, context, &model->parameters());
+    WEFT_ASSIGN_OR_RETURN(reducer, NewReducer(context, plan, ranks, &model->parameters(),
+                                              model->precision().products));
+    offload = PlannedOffload::Of(plan, context, &model->parameters(), reducer.get());
+    GradientReducer* leave = reducer.get();
+    if (offload.gradients != nullptr) leave = offload.gradients.get();
     WEFT_ASSIGN_OR_RETURN(trainer, Trainer::New(job, plan,
                                                 {.context = &context,
                                                  .model = model.get(),
                                                  .train = tokens.get(),
                                                  .validation = tokens.get(),
-                                                 .reducer = offload.gradients.get()}));
+                                                 .reducer = leave,
+                                                 .rank = ranks == nullptr ? 0 : ranks->rank()}));
     return OkStatus();
   }
 

@@ -5,11 +5,17 @@
 namespace weft::engine {
 
 BucketReducer::BucketReducer(Collective* group, const ParameterSet* parameters,
-                             int64_t bucket_bytes, Stream stream)
+                             int64_t bucket_bytes, Stream stream, Collective* same_experts)
     : group_(group),
+      same_experts_(same_experts),
       stream_(stream),
       layout_(CutBuckets(*parameters, bucket_bytes)),
       works_(layout_.buckets.size()) {}
+
+int64_t BucketReducer::held_bytes() const {
+  const bool another = same_experts_ != nullptr && same_experts_ != group_;
+  return group_->held_bytes() + (another ? same_experts_->held_bytes() : 0);
+}
 
 void BucketReducer::WaitForAll() {
   for (const Work& work : works_) (void)work.Wait(stream_);

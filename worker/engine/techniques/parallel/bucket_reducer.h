@@ -7,6 +7,7 @@
 #include "worker/engine/comm/collective.h"
 #include "worker/engine/techniques/parallel/gradient_buckets.h"
 #include "worker/engine/tensor/profiler.h"
+#include "worker/engine/tensor/tensor.h"
 #include "worker/engine/train/gradient_reducer.h"
 
 namespace weft::engine {
@@ -18,7 +19,7 @@ namespace weft::engine {
 class BucketReducer : public GradientReducer {
  public:
   int64_t world_size() const override { return group_->size(); }
-  int64_t held_bytes() const override { return group_->held_bytes(); }
+  int64_t held_bytes() const override;
   std::vector<CollectiveRecorder*> recorders() const override;
   Status Begin(bool last_micro_batch) override;
   Status OnGradientReady(int64_t index) override;
@@ -26,15 +27,30 @@ class BucketReducer : public GradientReducer {
   Status SumScalars(std::span<double> values) override;
   Status Maximum(const TensorView& values) override;
 
+  /// For buckets that stand elsewhere (OffloadedGradients), which then are not reported to
+  /// OnGradientReady: reduces the gradients of one at `memory`, in place, so that those of Kept()
+  /// are summed.
+  virtual Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) = 0;
+  /// What of a bucket, as elements of gradients(), this rank wants the sums of,
+  virtual ParameterSet::Range Kept(int64_t bucket) const {
+    return {this->bucket(bucket).begin, this->bucket(bucket).end};
+  }
+  /// and where it keeps them.
+  virtual TensorView Sums(int64_t bucket) const = 0;
+  /// All Sums() are there of the ranks that share what they keep: adds those of the others.
+  virtual Status SumOverGroups() { return OkStatus(); }
+
   /// The books of groups that it has made of its own.
   virtual std::vector<AxisAccount> Accounts() const { return {}; }
 
   const BucketLayout& layout() const { return layout_; }
 
  protected:
-  /// `group` and `parameters` outlive this. `stream` is where gradients are computed.
+  /// `group` and `parameters` outlive this. `stream` is where gradients are computed. Where ranks
+  /// share experts, `same_experts` are those of the group that have the same as this one; none
+  /// where it is alone with them.
   BucketReducer(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
-                Stream stream);
+                Stream stream, Collective* same_experts);
 
   /// Enqueues the reduction of a bucket whose gradients are complete.
   virtual Result<Work> Reduce(int64_t bucket) = 0;
@@ -53,10 +69,12 @@ class BucketReducer : public GradientReducer {
   }
   int64_t bucket_count() const { return static_cast<int64_t>(layout_.buckets.size()); }
   Collective* group() const { return group_; }
+  Collective* same_experts() const { return same_experts_; }
   const Stream& stream() const { return stream_; }
 
  private:
   Collective* group_;
+  Collective* same_experts_;
   const Stream stream_;
   BucketLayout layout_;
   std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.

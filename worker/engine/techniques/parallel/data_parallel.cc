@@ -16,50 +16,49 @@ TensorView Slice(const TensorView& buffer, const GradientBucket& bucket) {
 
 DataParallel::DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
                            Stream stream, Collective* same_experts)
-    : BucketReducer(group, parameters, bucket_bytes, stream),
-      same_experts_(same_experts),
-      gradients_(parameters->gradients()) {}
+    : BucketReducer(group, parameters, bucket_bytes, stream, same_experts),
+      parameters_(parameters) {}
 
 DataParallel::~DataParallel() {
   WaitForAll();
 }
 
 Status DataParallel::ReduceInBFloat16(Context& context) {
-  WEFT_ASSIGN_OR_RETURN(
-      narrow_, Tensor::New(context, Component::kCommunication, DType::kBF16, gradients_.shape));
+  WEFT_ASSIGN_OR_RETURN(narrow_, Tensor::New(context, Component::kCommunication, DType::kBF16,
+                                             {parameters_->GradientCount()}));
   return OkStatus();
 }
 
-TensorView DataParallel::Gradients(int64_t bucket) const {
-  return Slice(gradients_, this->bucket(bucket));
+TensorView DataParallel::Sums(int64_t bucket) const {
+  return Slice(parameters_->gradients(), this->bucket(bucket));
 }
 
 TensorView DataParallel::Narrow(int64_t bucket) const {
   return Slice(narrow_, this->bucket(bucket));
 }
 
-int64_t DataParallel::held_bytes() const {
-  const bool another = same_experts_ != nullptr && same_experts_ != group();
-  return BucketReducer::held_bytes() + (another ? same_experts_->held_bytes() : 0);
+Work DataParallel::Sum(int64_t bucket, const TensorView& values) {
+  Collective* const replicas = this->bucket(bucket).of_experts ? same_experts() : group();
+  if (replicas == nullptr) return Work();
+  return replicas->AllReduce(stream(), values, Reduction::kSum, "all-reduce gradients");
 }
 
 Result<Work> DataParallel::Reduce(int64_t bucket) {
-  Collective* const replicas = this->bucket(bucket).of_experts ? same_experts_ : group();
-  if (replicas == nullptr) return Work();
-  TensorView values = Gradients(bucket);
-  if (narrow_) {
-    values = Narrow(bucket);
-    WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {Gradients(bucket), values}));
-  }
-  return replicas->AllReduce(stream(), values, Reduction::kSum, "all-reduce gradients");
+  if (!narrow_) return Sum(bucket, Sums(bucket));
+  WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {Sums(bucket), Narrow(bucket)}));
+  return Sum(bucket, Narrow(bucket));
+}
+
+Result<Work> DataParallel::ReduceAt(int64_t bucket, const Tensor& memory) {
+  return Sum(bucket, memory);
 }
 
 Status DataParallel::Finish() {
   WEFT_RETURN_IF_ERROR(BucketReducer::Finish());
   if (!narrow_) return OkStatus();
   for (int64_t bucket = 0; bucket < bucket_count(); ++bucket) {
-    if (this->bucket(bucket).of_experts && same_experts_ == nullptr) continue;
-    WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {Narrow(bucket), Gradients(bucket)}));
+    if (this->bucket(bucket).of_experts && same_experts() == nullptr) continue;
+    WEFT_RETURN_IF_ERROR(kernels::Cast(stream(), {Narrow(bucket), Sums(bucket)}));
   }
   return OkStatus();
 }

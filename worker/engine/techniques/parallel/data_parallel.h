@@ -14,8 +14,7 @@ namespace weft::engine {
 class DataParallel : public BucketReducer {
  public:
   /// `group` and `parameters` (allocated with gradients, on the device of the group) outlive this.
-  /// `stream` is where gradients are computed. `same_experts`: the ranks that have the same experts
-  /// as this one, where that is not all of `group`; none where it is alone with them.
+  /// `stream` is where gradients are computed. `same_experts`: as BucketReducer has it.
   DataParallel(Collective* group, const ParameterSet* parameters, int64_t bucket_bytes,
                Stream stream = {}, Collective* same_experts = nullptr);
 
@@ -26,16 +25,16 @@ class DataParallel : public BucketReducer {
   /// Halves the bytes on the wire for 2 bytes of memory an element. Before the first step.
   Status ReduceInBFloat16(Context& context);
 
-  int64_t held_bytes() const override;
   Status Finish() override;
+  Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) override;
+  TensorView Sums(int64_t bucket) const override;
 
  private:
   Result<Work> Reduce(int64_t bucket) override;
-  TensorView Gradients(int64_t bucket) const;
+  Work Sum(int64_t bucket, const TensorView& values);
   TensorView Narrow(int64_t bucket) const;
 
-  Collective* const same_experts_;
-  const TensorView gradients_;
+  const ParameterSet* const parameters_;
   Tensor narrow_;  ///< The gradients in bf16, where they travel so.
 };
 

@@ -1,7 +1,5 @@
 #include "worker/engine/techniques/parallel/gradient_buckets.h"
 
-#include "worker/engine/nn/expert_parallel.h"
-
 namespace weft::engine {
 namespace {
 
@@ -10,7 +8,7 @@ BucketLayout CutRegions(const ParameterSet& parameters) {
   layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
   for (const ParameterSet::Region& region : parameters.regions()) {
     if (!region.trained) continue;
-    GradientBucket bucket{region.elements.begin, region.elements.end, 0};
+    GradientBucket bucket{region.elements.begin, region.elements.end, 0, region.of_experts};
     for (int64_t index : region.parameters) {
       if (!parameters[index].differentiated()) continue;
       ++bucket.parameters;
@@ -31,9 +29,9 @@ BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
   for (int64_t index = parameters.size() - 1; index >= 0; --index) {
     if (!parameters[index].differentiated()) continue;
     const ParameterSet::Range range = parameters.GradientRange(index);
-    const bool of_expert = IsOfSharedExpert(parameters, index);
-    if (!open || layout.buckets.back().of_experts != of_expert) {
-      layout.buckets.push_back({range.end, range.end, 0, of_expert});
+    const bool of_experts = parameters[index].of_shared_expert;
+    if (!open || layout.buckets.back().of_experts != of_experts) {
+      layout.buckets.push_back({range.end, range.end, 0, of_experts});
     }
     GradientBucket& bucket = layout.buckets.back();
     bucket.begin = range.begin;

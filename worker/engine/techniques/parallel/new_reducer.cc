@@ -15,7 +15,7 @@ Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& 
   if (plan.zero_stage > 0) {
     WEFT_ASSIGN_OR_RETURN(auto shared,
                           ShardedDataParallel::New(context, replicas, ShardRanks(plan), parameters,
-                                                   plan.bucket_bytes, products));
+                                                   plan.bucket_bytes, products, same_experts));
     return std::unique_ptr<BucketReducer>(std::move(shared));
   }
   return std::unique_ptr<BucketReducer>(std::make_unique<DataParallel>(

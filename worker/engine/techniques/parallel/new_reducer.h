@@ -11,7 +11,7 @@ namespace weft::engine {
 
 /// What brings the gradients of `replicas`, ranks that have the same parameters, together as `plan`
 /// says; null where there is no group. All outlive it; all ranks of the group call it. `products`:
-/// the type of operands of products; `same_experts`: as DataParallel has it. kInvalid as
+/// the type of operands of products; `same_experts`: as BucketReducer has it. kInvalid as
 /// ShardedDataParallel::New has it.
 Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& plan,
                                                   Collective* replicas, ParameterSet* parameters,

@@ -3,14 +3,17 @@
 #include <algorithm>
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 
-ParameterGatherer::ParameterGatherer(Context& context, Collective* group, ParameterSet* parameters,
-                                     DType products)
+ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collective* same_experts,
+                                     ParameterSet* parameters, DType products)
     : group_(group),
+      same_experts_(same_experts),
       parameters_(parameters),
+      host_(parameters->offloaded() ? context.host : nullptr),
       products_(products),
       stream_(context.stream),
       first_differentiated_(parameters->units()),
@@ -32,6 +35,7 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Parame
 
 ParameterGatherer::~ParameterGatherer() {
   for (const Gathered& gathered : gathered_) (void)gathered.work.Wait(stream_);
+  if (host_ != nullptr) (void)host_->up().WaitForAll();
   parameters_->SetResidence(nullptr);
 }
 
@@ -51,19 +55,44 @@ DType ParameterGatherer::TypeOf(const ParameterSet::Region& region, int64_t unit
   return rounds ? DType::kBF16 : region.dtype;
 }
 
+Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) {
+  for (size_t r : Wanted(unit, pass)) {
+    Gathered& gathered = gathered_[r];
+    if (gathered.part || gathered.values) continue;
+    const ParameterSet::Region& region = parameters_->regions()[r];
+    WEFT_ASSIGN_OR_RETURN(gathered.part, Tensor::New(context, Component::kParameters,
+                                                     TypeOf(region, unit), region.held.shape));
+    gathered.job = host_->up().Enqueue([this, held = region.held,
+                                        part = gathered.part.view()]() -> Status {
+      return host_->up().Move(part.Bytes(), [&] { return kernels::Cast(stream_, {held, part}); });
+    });
+  }
+  return OkStatus();
+}
+
 Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
   Gathered& gathered = gathered_[region];
-  const TensorView& held = parameters_->regions()[region].held;
-  const int64_t count = held.shape.Elements();
-  WEFT_ASSIGN_OR_RETURN(gathered.values, Tensor::New(context, Component::kParameters, dtype,
-                                                     {count * group_->size()}));
-  const Tensor own = gathered.values.Elements(group_->rank() * count, count);
-  WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {held, own}));
-  gathered.work = group_->AllGather(stream_, own, gathered.values, "all-gather parameters");
+  const ParameterSet::Region& held = parameters_->regions()[region];
+  Collective* const sharers = SharersOf(held);
+  if (sharers == nullptr && dtype == held.dtype) return OkStatus();
+  const int64_t count = held.held.shape.Elements();
+  WEFT_ASSIGN_OR_RETURN(gathered.values,
+                        Tensor::New(context, Component::kParameters, dtype, {count * held.ranks}));
+  Tensor own = gathered.values.Elements(held.rank * count, count);
+  if (host_ == nullptr) {
+    WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {held.held, own}));
+  } else {
+    ProfileScope scope(context.profiler, "wait for weights");
+    WEFT_RETURN_IF_ERROR(host_->up().Await(stream_, gathered.job));
+    own = gathered.part;
+  }
+  if (sharers == nullptr) return OkStatus();
+  gathered.work = sharers->AllGather(stream_, own, gathered.values, "all-gather parameters");
   return OkStatus();
 }
 
 Status ParameterGatherer::StartUnit(Context& context, int64_t unit, Pass pass) {
+  if (host_ != nullptr) WEFT_RETURN_IF_ERROR(BringParts(context, unit, pass));
   for (size_t r : Wanted(unit, pass)) {
     if (gathered_[r].values) continue;
     WEFT_RETURN_IF_ERROR(Start(context, r, TypeOf(parameters_->regions()[r], unit)));
@@ -75,7 +104,9 @@ Status ParameterGatherer::Place(Context& context, size_t region, int64_t unit) {
   Gathered& gathered = gathered_[region];
   if (gathered.placed) return OkStatus();
   WEFT_RETURN_IF_ERROR(gathered.work.Wait(stream_));
-  parameters_->PlaceRegion(parameters_->regions()[region], gathered.values);
+  gathered.part = {};
+  const ParameterSet::Region& placed = parameters_->regions()[region];
+  parameters_->PlaceRegion(placed, gathered.values ? gathered.values.view() : placed.held);
   gathered.placed = true;
   // A table that classifies is first looked up.
   if (unit != parameters_->regions()[region].last_unit) return OkStatus();
@@ -89,12 +120,18 @@ Status ParameterGatherer::Place(Context& context, size_t region, int64_t unit) {
 }
 
 Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
+  const int64_t forward = pass == Pass::kForward ? 1 : -1;
+  const int64_t lowest = pass == Pass::kForward ? 0 : first_differentiated_;
+  const auto follows = [&](int64_t other) {
+    return other >= lowest && other < parameters_->units();
+  };
+  for (int64_t other = unit; host_ != nullptr && other != unit + 3 * forward; other += forward) {
+    if (follows(other)) WEFT_RETURN_IF_ERROR(BringParts(context, other, pass));
+  }
   WEFT_RETURN_IF_ERROR(StartUnit(context, unit, pass));
   for (size_t r : Wanted(unit, pass)) WEFT_RETURN_IF_ERROR(Place(context, r, unit));
-  const int64_t next = pass == Pass::kForward ? unit + 1 : unit - 1;
-  const int64_t lowest = pass == Pass::kForward ? 0 : first_differentiated_;
-  if (next < lowest || next >= parameters_->units()) return OkStatus();
-  return StartUnit(context, next, pass);
+  const int64_t next = unit + forward;
+  return follows(next) ? StartUnit(context, next, pass) : OkStatus();
 }
 
 Status ParameterGatherer::Release(int64_t unit) {

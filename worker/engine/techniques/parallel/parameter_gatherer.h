@@ -15,12 +15,17 @@ namespace weft::engine {
 /// of them, unit by unit: while one is computed with, the next is under way. Matrices travel in the
 /// type of products where that is bf16, so that nothing is rounded that products would not round;
 /// tables that are looked up, and vectors, as they are held. Of a unit only these are in memory,
-/// and the copies for products. All ranks go through the same passes.
+/// and the copies for products. What one rank alone has stands where it is held, or in that
+/// type beside it. All ranks go through the same passes.
+///
+/// Where the parts stand in the host tier (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
+/// 2104.07857) each rank brings its own over the link of its own, a unit before they are gathered.
 class ParameterGatherer : public ParameterResidence {
  public:
   /// All outlive this, which is the residence of `parameters` for as long as it lives. `products`:
-  /// the type of operands of products.
-  ParameterGatherer(Context& context, Collective* group, ParameterSet* parameters, DType products);
+  /// the type of operands of products; `same_experts`: as BucketReducer has it.
+  ParameterGatherer(Context& context, Collective* group, Collective* same_experts,
+                    ParameterSet* parameters, DType products);
 
   /// Waits for what is under way.
   ~ParameterGatherer() override;
@@ -30,21 +35,31 @@ class ParameterGatherer : public ParameterResidence {
 
  private:
   struct Gathered {
-    Tensor values;  ///< None: not in memory.
+    Tensor part;      ///< This rank's, from the host tier; none: not on the device.
+    int64_t job = 0;  ///< Of the lane up, that brings it.
+    Tensor values;    ///< None: not in memory.
     Work work;
     bool placed = false;
   };
+
+  Collective* SharersOf(const ParameterSet::Region& region) const {
+    return region.of_experts ? same_experts_ : group_;
+  }
 
   /// Regions that `unit` wants.
   std::vector<size_t> Wanted(int64_t unit, Pass pass) const;
   /// The type in which they travel.
   DType TypeOf(const ParameterSet::Region& region, int64_t unit) const;
+  /// Begins to bring the parts of a unit from the host tier, those that are not on the device.
+  Status BringParts(Context& context, int64_t unit, Pass pass);
   Status Start(Context& context, size_t region, DType dtype);
   Status Place(Context& context, size_t region, int64_t unit);
   Status StartUnit(Context& context, int64_t unit, Pass pass);
 
   Collective* group_;
+  Collective* same_experts_;
   ParameterSet* parameters_;
+  HostTier* const host_;  ///< Where the parts stand; none: on the device.
   const DType products_;
   const Stream stream_;
   int64_t first_differentiated_ = 0;  ///< Unit below which no backward pass goes.

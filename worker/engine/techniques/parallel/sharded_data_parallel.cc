@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
+#include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -19,8 +20,9 @@ size_t BytesOf(std::span<const ParameterPart> parts) {
 }  // namespace
 
 ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
-                                         ParameterSet* parameters, int64_t bucket_bytes)
-    : BucketReducer(group, parameters, bucket_bytes, context.stream),
+                                         ParameterSet* parameters, int64_t bucket_bytes,
+                                         Collective* same_experts)
+    : BucketReducer(group, parameters, bucket_bytes, context.stream, same_experts),
       context_(&context),
       parameters_(parameters),
       shards_(group),
@@ -31,32 +33,43 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
 
 Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     Context& context, Collective* group, int64_t shard_ranks, ParameterSet* parameters,
-    int64_t bucket_bytes, DType products) {
+    int64_t bucket_bytes, DType products, Collective* same_experts) {
   if (parameters->factoring() != Factoring::kNone) {
     return InvalidError(
         "plan.zero_stage does not go with model.over_parameterization, whose factors need the "
         "whole gradient of a weight; hint: resources.zero_stage 0");
   }
+  if (parameters->expert_ranks() > 1 && shard_ranks != group->size()) {
+    return InvalidError("plan.zero_shard_ranks " + std::to_string(shard_ranks) +
+                        " does not go with ranks that share experts; hint: 0");
+  }
   std::unique_ptr<ShardedDataParallel> made(
-      new ShardedDataParallel(context, group, parameters, bucket_bytes));
+      new ShardedDataParallel(context, group, parameters, bucket_bytes, same_experts));
   WEFT_RETURN_IF_ERROR(made->SplitGroup(shard_ranks));
   const Collective& shards = made->shards();
   if (parameters->values_sharded() && parameters->shard_rank() != shards.rank()) {
     return InvalidError("rank " + std::to_string(shards.rank()) + " has the parameters of rank " +
                         std::to_string(parameters->shard_rank()));
   }
+  Context state = context;
+  if (parameters->offloaded()) state.allocator = &context.host->allocator();
   if (!parameters->gradients()) {
-    WEFT_ASSIGN_OR_RETURN(made->sums_, Tensor::New(context, Component::kGradients, DType::kF32,
-                                                   {parameters->GradientCount() / shards.size()}));
+    int64_t count = 0;
+    for (int64_t b = 0; b < made->bucket_count(); ++b) {
+      made->first_sum_.push_back(count);
+      count += made->PartOfBucket(b, 0).size();
+    }
+    WEFT_ASSIGN_OR_RETURN(made->sums_,
+                          Tensor::New(state, Component::kGradients, DType::kF32, {count}));
     WEFT_RETURN_IF_ERROR(Clear(context.stream, made->sums_));
   }
   WEFT_RETURN_IF_ERROR(made->MakeParts());
   if (parameters->values_sharded()) {
-    made->gatherer_ =
-        std::make_unique<ParameterGatherer>(context, made->shards_, parameters, products);
+    made->gatherer_ = std::make_unique<ParameterGatherer>(context, made->shards_, same_experts,
+                                                          parameters, products);
     return made;
   }
-  if (!parameters->values_follow_gradients()) WEFT_RETURN_IF_ERROR(made->MakeStaging(context));
+  if (!parameters->values_follow_gradients()) WEFT_RETURN_IF_ERROR(made->MakeStaging(state));
   return made;
 }
 
@@ -80,8 +93,19 @@ Status ShardedDataParallel::SplitGroup(int64_t shard_ranks) {
   return OkStatus();
 }
 
+int64_t ShardedDataParallel::SharerCount(int64_t bucket) const {
+  const Collective* const sharers = SharersOf(bucket);
+  return sharers == nullptr ? 1 : sharers->size();
+}
+
+int64_t ShardedDataParallel::OwnPart(int64_t bucket) const {
+  const Collective* const sharers = SharersOf(bucket);
+  return sharers == nullptr ? 0 : sharers->rank();
+}
+
 Status ShardedDataParallel::SumOverParts(std::span<double> values) {
-  return engine::SumScalars(*shards_, values);
+  Collective* const ranks = parameters_->expert_ranks() > 1 ? same_experts() : shards_;
+  return ranks == nullptr ? OkStatus() : engine::SumScalars(*ranks, values);
 }
 
 int64_t ShardedDataParallel::held_bytes() const {
@@ -106,8 +130,8 @@ std::vector<AxisAccount> ShardedDataParallel::Accounts() const {
 
 ParameterSet::Range ShardedDataParallel::PartOfBucket(int64_t bucket, int64_t rank) const {
   const GradientBucket& all = this->bucket(bucket);
-  const int64_t length = (all.end - all.begin) / shards_->size();
-  WEFT_CHECK(length * shards_->size() == all.end - all.begin, "ranks share a bucket evenly");
+  const int64_t length = (all.end - all.begin) / SharerCount(bucket);
+  WEFT_CHECK(length * SharerCount(bucket) == all.end - all.begin, "ranks share a bucket evenly");
   return {all.begin + rank * length, all.begin + (rank + 1) * length};
 }
 
@@ -130,8 +154,7 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
 
 Status ShardedDataParallel::MakeParts() {
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    const std::vector<ParameterPart> own =
-        PartsIn(PartOfBucket(b, shards_->rank()), Sums(b).As<float>());
+    const std::vector<ParameterPart> own = PartsIn(Kept(b), Sums(b).As<float>());
     if (parts_.empty()) parts_.resize(own.size());
     for (size_t k = 0; k < own.size(); ++k) {
       if (layout().bucket_of[static_cast<size_t>(own[k].index)] == b) parts_[k] = own[k];
@@ -148,14 +171,22 @@ Status ShardedDataParallel::MakeParts() {
 }
 
 TensorView ShardedDataParallel::Sums(int64_t bucket) const {
-  const ParameterSet::Range own = PartOfBucket(bucket, shards_->rank());
-  const int64_t begin = sums_ ? this->bucket(bucket).begin / shards_->size() : own.begin;
-  return (sums_ ? sums_ : parameters_->gradients()).Elements(begin, own.end - own.begin);
+  const ParameterSet::Range own = Kept(bucket);
+  const int64_t begin = sums_ ? first_sum_[static_cast<size_t>(bucket)] : own.begin;
+  return (sums_ ? sums_ : parameters_->gradients()).Elements(begin, own.size());
+}
+
+// In place: the sums may be those of earlier micro-batches.
+Result<Work> ShardedDataParallel::ReduceAt(int64_t bucket, const Tensor& memory) {
+  Collective* const sharers = SharersOf(bucket);
+  if (sharers == nullptr) return Work();
+  const int64_t begin = this->bucket(bucket).begin;
+  const ParameterSet::Range own = Kept(bucket);
+  return sharers->ReduceScatter(stream(), memory, memory.Elements(own.begin - begin, own.size()),
+                                Reduction::kSum, "reduce-scatter gradients");
 }
 
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
-  const GradientBucket& all = this->bucket(bucket);
-  const ParameterSet::Range own = PartOfBucket(bucket, shards_->rank());
   if (!sums_) {
     if (replicas_ != nullptr) {
       while (!under_way_.empty() && IsReduced(under_way_.front().bucket)) {
@@ -163,16 +194,11 @@ Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
       }
       under_way_.push_back({bucket, true});
     }
-    return shards_->ReduceScatter(stream(),
-                                  parameters_->gradients().Elements(all.begin, all.end - all.begin),
-                                  Sums(bucket), Reduction::kSum, "reduce-scatter gradients");
+    const GradientBucket& all = this->bucket(bucket);
+    return ReduceAt(bucket, parameters_->gradients().Elements(all.begin, all.end - all.begin));
   }
-  // In place: the sums may be those of earlier micro-batches.
   under_way_.push_back({bucket, last_micro_batch_});
-  const Tensor& memory = memory_[static_cast<size_t>(bucket)];
-  return shards_->ReduceScatter(stream(), memory,
-                                memory.Elements(own.begin - all.begin, own.end - own.begin),
-                                Reduction::kSum, "reduce-scatter gradients");
+  return ReduceAt(bucket, memory_[static_cast<size_t>(bucket)]);
 }
 
 Status ShardedDataParallel::Begin(bool last_micro_batch) {
@@ -186,8 +212,10 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
   while (!placed_ && !under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   placed_ = true;
   // One reduction runs beside the backward pass of the next bucket; another may wait behind it. Of
-  // sharded values the matrices and the vectors of a block are a bucket each.
-  const size_t most_under_way = gatherer_ ? 3 : 2;
+  // sharded values the matrices and the vectors of a block are a bucket each, and the experts that
+  // ranks share.
+  const size_t of_block = parameters_->expert_ranks() > 1 ? 3 : 2;
+  const size_t most_under_way = gatherer_ ? 2 * of_block - 1 : 2;
   const int64_t bucket = layout().bucket_of[static_cast<size_t>(index)];
   Tensor& memory = memory_[static_cast<size_t>(bucket)];
   // What is there of the micro-batch before has to go.
@@ -210,17 +238,31 @@ Status ShardedDataParallel::Settle() {
   under_way_.pop_front();
   WEFT_RETURN_IF_ERROR(WaitFor(bucket));
   if (sums_) WEFT_RETURN_IF_ERROR(AddPlaced(bucket));
-  if (!last || replicas_ == nullptr) return OkStatus();
+  if (last) StartSumOverGroups(bucket);
+  return OkStatus();
+}
+
+void ShardedDataParallel::StartSumOverGroups(int64_t bucket) {
+  if (replicas_ == nullptr) return;
   sums_of_groups_[static_cast<size_t>(bucket)] = replicas_->AllReduce(
       stream(), Sums(bucket), Reduction::kSum, "all-reduce gradients of groups");
+}
+
+Status ShardedDataParallel::WaitForGroups() {
+  for (const Work& sum : sums_of_groups_) WEFT_RETURN_IF_ERROR(sum.Wait(stream()));
   return OkStatus();
+}
+
+Status ShardedDataParallel::SumOverGroups() {
+  for (int64_t b = 0; b < bucket_count(); ++b) StartSumOverGroups(b);
+  return WaitForGroups();
 }
 
 Status ShardedDataParallel::AddPlaced(int64_t bucket) {
   const GradientBucket& all = this->bucket(bucket);
-  const ParameterSet::Range own = PartOfBucket(bucket, shards_->rank());
+  const ParameterSet::Range own = Kept(bucket);
   const Tensor part =
-      memory_[static_cast<size_t>(bucket)].Elements(own.begin - all.begin, own.end - own.begin);
+      memory_[static_cast<size_t>(bucket)].Elements(own.begin - all.begin, own.size());
   const TensorView sums = Sums(bucket);
   if (summed_[static_cast<size_t>(bucket)]) {
     WEFT_RETURN_IF_ERROR(kernels::Add(stream(), {sums, part, sums}));
@@ -236,29 +278,33 @@ Status ShardedDataParallel::AddPlaced(int64_t bucket) {
 Status ShardedDataParallel::Finish() {
   while (!under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   summed_.assign(summed_.size(), false);
-  for (const Work& sum : sums_of_groups_) WEFT_RETURN_IF_ERROR(sum.Wait(stream()));
+  WEFT_RETURN_IF_ERROR(WaitForGroups());
   return BucketReducer::Finish();
 }
 
 Status ShardedDataParallel::MakeStaging(Context& context) {
   constexpr size_t kAlign = 64;
   staged_bytes_.resize(static_cast<size_t>(bucket_count()));
+  int64_t most = 0;
   for (int64_t b = 0; b < bucket_count(); ++b) {
+    if (SharersOf(b) == nullptr) continue;
     int64_t& staged = staged_bytes_[static_cast<size_t>(b)];
-    for (int64_t rank = 0; rank < shards_->size(); ++rank) {
+    for (int64_t rank = 0; rank < SharerCount(b); ++rank) {
       const size_t bytes =
           (BytesOf(PartsIn(PartOfBucket(b, rank), nullptr)) + kAlign - 1) / kAlign * kAlign;
       staged = std::max(staged, static_cast<int64_t>(bytes));
     }
+    most = std::max(most, staged * SharerCount(b));
   }
-  const int64_t most = *std::max_element(staged_bytes_.begin(), staged_bytes_.end());
-  WEFT_ASSIGN_OR_RETURN(staging_, Tensor::New(context, Component::kCommunication, DType::kU8,
-                                              {most * shards_->size()}));
+  WEFT_ASSIGN_OR_RETURN(staging_,
+                        Tensor::New(context, Component::kCommunication, DType::kU8, {most}));
   return OkStatus();
 }
 
 // The other ranks' parts come packed one parameter behind the other.
 Status ShardedDataParallel::GatherStaged(int64_t bucket) {
+  Collective* const sharers = SharersOf(bucket);
+  if (sharers == nullptr) return OkStatus();
   const int64_t staged = staged_bytes_[static_cast<size_t>(bucket)];
   const auto copy = [&](int64_t rank, bool to_staging) -> Status {
     int64_t offset = rank * staged;
@@ -272,14 +318,14 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
     }
     return OkStatus();
   };
-  const int own = shards_->rank();
+  const int own = sharers->rank();
   WEFT_RETURN_IF_ERROR(copy(own, true));
-  WEFT_RETURN_IF_ERROR(shards_
+  WEFT_RETURN_IF_ERROR(sharers
                            ->AllGather(stream(), staging_.Elements(own * staged, staged),
-                                       staging_.Elements(0, shards_->size() * staged),
+                                       staging_.Elements(0, sharers->size() * staged),
                                        "all-gather parameters")
                            .Wait(stream()));
-  for (int64_t rank = 0; rank < shards_->size(); ++rank) {
+  for (int64_t rank = 0; rank < sharers->size(); ++rank) {
     if (rank != own) WEFT_RETURN_IF_ERROR(copy(rank, false));
   }
   return OkStatus();
@@ -292,9 +338,11 @@ Status ShardedDataParallel::GatherParameters() {
     return OkStatus();
   }
   for (int64_t b = 0; b < bucket_count(); ++b) {
+    Collective* const sharers = SharersOf(b);
+    if (sharers == nullptr) continue;
     const GradientBucket& all = this->bucket(b);
     gathers_[static_cast<size_t>(b)] =
-        shards_->AllGather(stream(), parameters_->ValuesAlong(PartOfBucket(b, shards_->rank())),
+        sharers->AllGather(stream(), parameters_->ValuesAlong(PartOfBucket(b, sharers->rank())),
                            parameters_->ValuesAlong({all.begin, all.end}), "all-gather parameters");
   }
   for (const Work& gather : gathers_) WEFT_RETURN_IF_ERROR(gather.Wait(stream()));

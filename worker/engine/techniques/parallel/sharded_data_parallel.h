@@ -23,21 +23,26 @@ namespace weft::engine {
 /// "MiCS", arXiv 2205.00119): what all groups have reduced is then summed once a step by
 /// all-reduces of parts between the ranks that have the same, and gathers stay within a group.
 ///
+/// Where ranks share experts, those that have the same ones share the updates of these: buckets of
+/// experts have parts for them alone, and what one rank alone has it updates alone.
+///
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
 /// them stand in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
-/// brings them, and nothing is gathered after an update.
+/// brings them, and nothing is gathered after an update. Of parameters in the host tier, sums and
+/// what updates are gathered through stand there, too, and OffloadedGradients places gradients.
 class ShardedDataParallel : public BucketReducer {
  public:
   /// `context`, `group` and `parameters`, on the device of the group and shared among `shard_ranks`
   /// of its ranks (ParameterSet::ShareAmong), outlive this. `products`: the type of operands of
-  /// products. All ranks of the group call it. kInvalid when the ranks cannot share them:
-  /// over-parameterised weights, bf16 matrices whose stacks are cut at odd places, groups that are
-  /// not of equal size.
+  /// products; `same_experts`: as BucketReducer has it. All ranks of the group call it. kInvalid
+  /// when the ranks cannot share them: over-parameterised weights, bf16 matrices whose stacks are
+  /// cut at odd places, groups that are not of equal size, and groups where ranks share experts.
   static Result<std::unique_ptr<ShardedDataParallel>> New(Context& context, Collective* group,
                                                           int64_t shard_ranks,
                                                           ParameterSet* parameters,
-                                                          int64_t bucket_bytes, DType products);
+                                                          int64_t bucket_bytes, DType products,
+                                                          Collective* same_experts = nullptr);
 
   /// Waits for what is under way.
   ~ShardedDataParallel() override;
@@ -56,19 +61,30 @@ class ShardedDataParallel : public BucketReducer {
   bool places_gradients() const override { return static_cast<bool>(sums_); }
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Finish() override;
+  Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) override;
+  ParameterSet::Range Kept(int64_t bucket) const override {
+    return PartOfBucket(bucket, OwnPart(bucket));
+  }
+  TensorView Sums(int64_t bucket) const override;
+  Status SumOverGroups() override;
 
  private:
   ShardedDataParallel(Context& context, Collective* group, ParameterSet* parameters,
-                      int64_t bucket_bytes);
+                      int64_t bucket_bytes, Collective* same_experts);
 
   Status SplitGroup(int64_t shard_ranks);
+  /// The ranks that have parts of a bucket; none where this one has all of it.
+  Collective* SharersOf(int64_t bucket) const {
+    return this->bucket(bucket).of_experts ? same_experts() : shards_;
+  }
+  int64_t SharerCount(int64_t bucket) const;
+  /// Which of them this is.
+  int64_t OwnPart(int64_t bucket) const;
   /// Elements of gradients() that are `rank`'s part of a bucket.
   ParameterSet::Range PartOfBucket(int64_t bucket, int64_t rank) const;
   /// What that is of the parameters, in rising order; parts may be empty. `gradients`: where those
   /// of the range are.
   std::vector<ParameterPart> PartsIn(const ParameterSet::Range& range, float* gradients) const;
-  /// Where this rank has the sums of its part of a bucket.
-  TensorView Sums(int64_t bucket) const;
   Status MakeParts();
   Result<Work> Reduce(int64_t bucket) override;
 
@@ -76,6 +92,9 @@ class ShardedDataParallel : public BucketReducer {
   /// frees it, and when it was the last one of the step sends the sums to other groups.
   Status Settle();
   Status AddPlaced(int64_t bucket);
+
+  void StartSumOverGroups(int64_t bucket);
+  Status WaitForGroups();
 
   // Values of different types do not stand as gradients do: they are packed for the way.
   Status MakeStaging(Context& context);
@@ -93,6 +112,7 @@ class ShardedDataParallel : public BucketReducer {
   std::unique_ptr<Collective> replicas_;  ///< Of this rank in other groups, or none.
   bool last_micro_batch_ = false;
   Tensor sums_;                                  ///< Where gradients are placed.
+  std::vector<int64_t> first_sum_;               ///< By bucket: its first element of sums_.
   std::vector<Tensor> memory_;                   ///< By bucket, likewise.
   bool placed_ = false;                          ///< A gradient of this micro-batch.
   std::vector<bool> summed_;                     ///< By bucket: sums_ has something of this step.
@@ -101,7 +121,7 @@ class ShardedDataParallel : public BucketReducer {
   std::vector<ParameterPart> parts_;             ///< By trained parameter.
   std::vector<Work> gathers_;                    ///< By bucket.
   std::vector<int64_t> staged_bytes_;            ///< By bucket: of the part of one rank, at most.
-  Tensor staging_;                               ///< The most of these for each rank, or none.
+  Tensor staging_;                               ///< The most that one is for all, or none.
   std::unique_ptr<ParameterGatherer> gatherer_;  ///< Of sharded values.
 };
 

@@ -1,0 +1,134 @@
+#include "common/spec/mixture_of_experts.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/spec/testing.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
+  const auto mixed = [](JobSpec& job) {
+    job.model.family = "llama";
+    job.model.experts = 4;
+  };
+  const auto error = [&](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      mixed(job);
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts(mixed));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.family = "gpt2"; }),
+              HasSubstr("model.experts 4 is for model.family llama, not gpt2"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.experts_per_token = 5; }),
+              HasSubstr("model.experts_per_token 5 is more than model.experts 4"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.initialization.method = "rezero"; }),
+              HasSubstr("model.initialization.method rezero"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
+      HasSubstr("model.over_parameterization"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.precision = "fp8"; }),
+              HasSubstr("train.precision fp8"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 2;
+                job.resources.tensor_parallel = 2;
+              }),
+              HasSubstr("resources.tensor_parallel"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_optimizer = "host"; }),
+              HasSubstr("resources.offload_optimizer"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 2;
+                job.resources.pipeline_parallel = 2;
+                job.resources.pipeline_schedule = "zero_bubble";
+              }),
+              HasSubstr("resources.pipeline_schedule zero_bubble"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.expert_capacity = 1.25; }),
+              HasSubstr("model.expert_capacity needs model.experts"));
+}
+
+TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {
+  const auto shared = [](JobSpec& job) {
+    job.model.family = "llama";
+    job.model.experts = 6;
+    job.train.global_batch = 8;
+    job.resources.device = "cpu";
+    job.resources.ranks = 4;
+    job.resources.expert_parallel = 2;
+  };
+  const auto error = [&](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      shared(job);
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts(shared));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    shared(job);
+    job.resources.ranks = 0;  // the planner's choice
+  }));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.experts = 0; }),
+              HasSubstr("resources.expert_parallel 2 shares the experts of model.experts, and the "
+                        "model has none; hint: 1"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.expert_parallel = 4; }),
+              HasSubstr("resources.expert_parallel 4 must divide model.experts 6"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.ranks = 1; }),
+              HasSubstr("resources.expert_parallel 2 must divide resources.ranks 1"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 0;
+                job.train.global_batch = 9;
+              }),
+              HasSubstr("resources.expert_parallel 2 must divide train.global_batch 9"));
+  EXPECT_THAT(error([](JobSpec& job) { job.model.freeze = {"model.norm.weight"}; }),
+              HasSubstr("model.freeze"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.optimizer.groups.emplace_back().parameters = {"*.gate.*"}; }),
+      HasSubstr("optimizer.groups"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.gradient_noise_scale = true; }),
+              HasSubstr("train.gradient_noise_scale"));
+  EXPECT_THAT(error([](JobSpec& job) { job.train.local_steps = 4; }),
+              HasSubstr("train.local_steps"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.zero_stage = 1;
+                job.resources.zero_shard_ranks = 2;
+              }),
+              HasSubstr("resources.zero_shard_ranks"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
+              HasSubstr("resources.tensor_parallel"));
+  for (const int64_t stage : {1, 2, 3}) {
+    EXPECT_TRUE(Accepts([&](JobSpec& job) {
+      shared(job);
+      job.resources.zero_stage = stage;
+    }));
+  }
+  const auto staged = [&](JobSpec& job) {
+    shared(job);
+    job.resources.micro_batch = 1;
+    job.resources.pipeline_parallel = 2;
+  };
+  EXPECT_TRUE(Accepts(staged));
+  const auto chunked = [&](JobSpec& job) {
+    shared(job);
+    job.resources.context_parallel = 2;
+  };
+  EXPECT_TRUE(Accepts(chunked));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                chunked(job);
+                job.model.expert_capacity = 1;
+              }),
+              HasSubstr("hint: model.expert_capacity 0"));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                staged(job);
+                job.resources.ranks = 2;
+              }),
+              HasSubstr("resources.expert_parallel 2 must divide resources.ranks 2 / "
+                        "resources.pipeline_parallel 2"));
+}
+
+}  // namespace
+}  // namespace weft

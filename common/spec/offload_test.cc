@@ -1,0 +1,157 @@
+#include "common/spec/offload.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/spec/testing.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
+  const auto error = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.offload_optimizer = "host";
+      change(job);
+    });
+  };
+  EXPECT_THAT(error([](JobSpec& job) { job.optimizer.name = "lion"; }),
+              HasSubstr("updates with optimizer.name adamw, not lion"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.device = "cuda";
+                job.resources.ranks = 2;
+              }),
+              HasSubstr("offload on resources.device cuda is of one rank yet"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.device = "cuda";
+                job.resources.host_link_bytes_per_second = 1000;
+              }),
+              HasSubstr("is the rate of a link that is emulated"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 3; }),
+              HasSubstr("resources.zero_stage 3 on the host, where they then stand"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.zero_stage = 1;
+                job.resources.delayed_update = true;
+              }),
+              HasSubstr("delayed_update does not go with resources.zero_stage 1"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 2;
+                job.resources.tensor_parallel = 2;
+              }),
+              HasSubstr("does not go with resources.tensor_parallel"));
+  EXPECT_THAT(
+      error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
+      HasSubstr("does not go with model.over_parameterization"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_optimizer = "nvme"; }),
+              HasSubstr("needs a resources.offload_directory"));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_directory = "/x"; }),
+              HasSubstr("/x is for resources.offload_optimizer nvme"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.delayed_update = true;
+                job.train.averaging.kind = "ema";
+              }),
+              HasSubstr("delayed_update does not go with train.averaging"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("nothing is"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.host_link_bytes_per_second = 1000; }),
+              HasSubstr("nothing is; hint: resources.offload_optimizer host"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.device = "cuda";
+                job.resources.device_memory_bytes = 1000;
+              }),
+              HasSubstr("is the memory of a device that a CPU stands for"));
+  JobSpec job = GoodJob();
+  job.resources.offload_optimizer = "host";
+  job.resources.device_memory_bytes = 1 << 20;
+  job.resources.host_link_bytes_per_second = 1 << 30;
+  job.resources.delayed_update = true;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+}
+
+TEST(ValidateJob, DataParallelRanksOffloadEachItsOwn) {
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    EXPECT_TRUE(Accepts([=](JobSpec& job) {
+      job.resources.ranks = 2;
+      job.resources.zero_stage = stage;
+      job.resources.offload_optimizer = "host";
+      if (stage > 2) job.resources.offload_parameters = "host";
+      job.resources.offload_activations = "host";
+    }));
+  }
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.ranks = job.resources.zero_stage = 2;
+    job.resources.offload_optimizer = "nvme";
+    job.resources.offload_directory = "/x";
+  }));
+}
+
+TEST(ValidateJob, ARankOnAGpuOffloadsWhatOneOnACpuDoes) {
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.device = "cuda";
+    job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+    job.resources.offload_activations = "host";
+  }));
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.device = "cuda";
+    job.resources.offload_optimizer = "nvme";
+    job.resources.offload_directory = "/x";
+    job.resources.delayed_update = true;
+  }));
+}
+
+TEST(ValidateJob, ActivationsAreOffloadedByRanksThatKeepThemAsTheyAre) {
+  const auto after = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.offload_activations = "host";
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.offload_activations = "host";
+    job.resources.recompute = "optimal";
+    job.resources.host_link_bytes_per_second = 1 << 30;
+    job.resources.device_memory_bytes = 1 << 30;
+  }));
+  EXPECT_THAT(
+      after([](JobSpec& job) { job.resources.ranks = job.resources.pipeline_parallel = 2; }),
+      HasSubstr("offload_activations host does not go with resources.pipeline_parallel"));
+  EXPECT_THAT(after([](JobSpec& job) {
+                job.resources.activation_bits = 4;
+                job.resources.device = "cpu";
+                job.resources.recompute = "none";
+              }),
+              HasSubstr("does not go with resources.activation_bits"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("hint: resources.offload_optimizer host"));
+}
+
+TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
+  const auto after = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+      change(job);
+    });
+  };
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+    job.resources.offload_activations = "host";
+  }));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.offload_optimizer = "none"; }),
+              HasSubstr("offload_parameters host has weights on the host"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("does not go with resources.delayed_update"));
+  EXPECT_THAT(after([](JobSpec& job) {
+                job.resources.recompute = "block";
+                job.resources.recompute_segment = 2;
+              }),
+              HasSubstr("parameters of one block at a time"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = job.resources.context_parallel = 2; }),
+              HasSubstr("does not go with resources.context_parallel"));
+}
+
+}  // namespace
+}  // namespace weft

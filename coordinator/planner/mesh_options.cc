@@ -1,0 +1,147 @@
+#include "coordinator/planner/mesh_options.h"
+
+#include <algorithm>
+
+#include "common/model/pipeline_shape.h"
+#include "common/spec/batch_schedule.h"
+#include "common/spec/offload.h"
+#include "common/spec/pipeline_parallel.h"
+
+namespace weft::planner {
+namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 20;
+// Past so many micro-batches a pipeline has no bubble to speak of.
+constexpr int64_t kMostMicroBatches = 1024;
+
+std::vector<int64_t> Divisors(int64_t value) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d * d <= value; ++d) {
+    if (value % d != 0) continue;
+    divisors.push_back(d);
+    if (d * d != value) divisors.push_back(value / d);
+  }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+/// Whether another mesh of the job has these options, too.
+bool IsOfAnotherMesh(const ResourceSpec& own, const ResourceSpec& asked, int64_t data_ranks) {
+  if (data_ranks == 1 && own.zero_stage != asked.zero_stage) return true;
+  return own.zero_shard_ranks != asked.zero_shard_ranks && data_ranks <= own.zero_shard_ranks;
+}
+
+}  // namespace
+
+MeshOptions::MeshOptions(const std::vector<const JobSpec*>& choices, const WorkerGroups& workers)
+    : workers_(workers), data_ranks_(Divisors(BatchSchedule(choices.front()->train).unit())) {
+  threads_ = {choices.front()->resources.threads_per_rank};
+  const bool updates_on_host = std::any_of(
+      choices.begin(), choices.end(),
+      [](const JobSpec* choice) { return choice->resources.offload_optimizer != "none"; });
+  if (*threads_.begin() == 0) threads_ = workers.ThreadChoices(updates_on_host);
+}
+
+void MeshOptions::Add(const JobSpec& mesh) {
+  const ResourceSpec& resources = mesh.resources;
+  auto [cut, added] = cuts_.try_emplace(resources.pipeline_parallel * resources.pipeline_chunks);
+  if (added) cut->second = CutModel(mesh).value();
+  if (seen_.emplace(ReplicaRanks(resources), Offloads(resources)).second) AddRanks(mesh);
+}
+
+void MeshOptions::AddRanks(const JobSpec& mesh) {
+  // Whatever it shares among data-parallel ranks.
+  JobSpec any = mesh;
+  any.resources.zero_shard_ranks = 0;
+  any.resources.expert_parallel = 1;
+  for (const int64_t threads : threads_) {
+    for (const int64_t ranks : Ranks(any, threads)) {
+      const int64_t data = ranks / ReplicaRanks(any.resources);
+      if (auto [it, added] = micro_batches_.try_emplace(data); added) {
+        it->second = MicroBatches(any, data);
+        all_micro_batches_.insert(it->second.begin(), it->second.end());
+      }
+      auto [it, added] = spreads_.try_emplace({threads, ranks});
+      if (!added) continue;
+      for (const int64_t spread : workers_.SpreadChoices(ranks, threads)) {
+        if (workers_.HasCores(ranks, spread, threads)) it->second.push_back(spread);
+      }
+    }
+  }
+}
+
+std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) const {
+  const ResourceSpec& resources = mesh.resources;
+  if (resources.ranks > 0) return {resources.ranks};
+  if (Offloads(resources) && workers_.on_devices()) return {1};
+  const int64_t slots = std::max<int64_t>(workers_.Slots(threads), 1);
+  const int64_t replica = ReplicaRanks(resources);
+  std::vector<int64_t> choices;
+  for (const int64_t data : data_ranks_) {
+    if (data * replica > slots) break;
+    if (data % resources.expert_parallel != 0) continue;
+    if (data > 1 && data % std::max<int64_t>(resources.zero_shard_ranks, 1) != 0) continue;
+    choices.push_back(data * replica);
+  }
+  return choices;
+}
+
+std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_ranks) const {
+  const int64_t sequences = BatchSchedule(job.train).unit() / data_ranks;
+  const int64_t length = SequenceLength(job);
+  if (const int64_t asked = job.resources.micro_batch; asked > 0) {
+    // What is past any memory counts only when the job asks for it.
+    if (sequences % asked != 0 || asked * length > kMostTokens * 64) return {};
+    return {asked};
+  }
+  std::vector<int64_t> choices = Divisors(sequences);
+  // The noise scale compares a part of the batch with the whole.
+  if (job.train.gradient_noise_scale && data_ranks == 1 && choices.size() > 1 &&
+      choices.back() == job.train.global_batch) {
+    choices.pop_back();
+  }
+  // Past a million tokens a pass nothing gets faster, and the arithmetic of
+  // bytes stays in range.
+  while (choices.size() > 1 && choices.back() * length > kMostTokens) choices.pop_back();
+  if (choices.back() * length > kMostTokens * 64) choices.pop_back();
+  return choices;
+}
+
+std::vector<RankChoice> MeshOptions::Of(const JobSpec& mesh, const JobSpec* asked) const {
+  std::vector<RankChoice> choices;
+  const int64_t replica = ReplicaRanks(mesh.resources);
+  for (const int64_t threads : threads_) {
+    for (const int64_t ranks : Ranks(mesh, threads)) {
+      const int64_t data = ranks / replica;
+      if (asked != nullptr && IsOfAnotherMesh(mesh.resources, asked->resources, data)) continue;
+      const std::vector<int64_t>& spreads = spreads_.at({threads, ranks});
+      if (spreads.empty()) continue;
+      choices.push_back({threads, ranks, spreads, micro_batches_.at(data)});
+    }
+  }
+  return choices;
+}
+
+bool MeshOptions::Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch) {
+  const ResourceSpec& resources = mesh.resources;
+  if (resources.pipeline_parallel == 1) return true;
+  const int64_t passes = mesh.train.global_batch / (ranks / ReplicaRanks(resources) * micro_batch);
+  return passes <= kMostMicroBatches && TakesMicroBatches(mesh.train, resources.pipeline_parallel,
+                                                          resources.pipeline_schedule, passes);
+}
+
+std::optional<Candidate> MeshOptions::WithoutCores(const JobSpec& mesh) const {
+  const int64_t replica = ReplicaRanks(mesh.resources);
+  for (const int64_t threads : threads_) {
+    for (const int64_t ranks : Ranks(mesh, threads)) {
+      if (workers_.Slots(threads) >= ranks) continue;
+      for (const int64_t micro : micro_batches_.at(ranks / replica)) {
+        if (!Takes(mesh, ranks, micro)) continue;
+        return Candidate{threads, ranks, workers_.SpreadChoices(ranks, threads).front(), micro};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace weft::planner

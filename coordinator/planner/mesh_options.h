@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/spec/job_spec.h"
+#include "coordinator/planner/worker_groups.h"
+
+namespace weft::planner {
+
+/// What of an option is chosen before anything is known of its memory.
+struct Candidate {
+  int64_t threads = 1;
+  int64_t ranks = 1;
+  int64_t ranks_per_worker = 1;
+  int64_t micro_batch = 1;
+  double least_seconds = 0;  ///< No option that is made of it has a shorter step.
+  int64_t number = 0;        ///< Of those of its mesh.
+};
+
+/// Of a mesh, candidates with as many ranks of as many threads: each spread with each micro-batch.
+struct RankChoice {
+  int64_t threads = 1;
+  int64_t ranks = 1;
+  std::span<const int64_t> spreads;        ///< Candidate::ranks_per_worker, with cores for all.
+  std::span<const int64_t> micro_batches;  ///< For pipelines those that pass Takes().
+};
+
+/// Ranks that see one sequence, or parts of it.
+inline int64_t ReplicaRanks(const ResourceSpec& resources) {
+  return resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel;
+}
+
+/// Numbers of ranks, spreads, threads and micro-batches for the meshes of a job: found once for
+/// all.
+class MeshOptions {
+ public:
+  /// For meshes of `choices`, at least one, which are those of a job with one precision. `workers`
+  /// outlive it.
+  MeshOptions(const std::vector<const JobSpec*>& choices, const WorkerGroups& workers);
+  /// Before it is asked about that mesh, or one with as many ranks in a replica and stages.
+  void Add(const JobSpec& mesh);
+
+  const std::set<int64_t>& threads() const { return threads_; }
+  /// Of any number of ranks.
+  const std::set<int64_t>& micro_batches() const { return all_micro_batches_; }
+
+  /// Those of `mesh`. With `asked`, the job of another mesh, options that this one has in common
+  /// with that of fewer things shared are left to it: what one rank shares with nobody, and a group
+  /// of all ranks.
+  std::vector<RankChoice> Of(const JobSpec& mesh, const JobSpec* asked) const;
+
+  /// CutModel of `mesh`.
+  const std::vector<int64_t>& CutOf(const JobSpec& mesh) const {
+    return cuts_.at(mesh.resources.pipeline_parallel * mesh.resources.pipeline_chunks);
+  }
+
+  /// Whether `mesh` has a candidate with that micro-batch: its pipeline takes as many of them.
+  static bool Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch);
+
+  /// Where the workers have no cores for the ranks that `mesh` itself asks for, one such candidate.
+  std::optional<Candidate> WithoutCores(const JobSpec& mesh) const;
+
+ private:
+  std::vector<int64_t> Ranks(const JobSpec& mesh, int64_t threads) const;
+  void AddRanks(const JobSpec& mesh);
+  std::vector<int64_t> MicroBatches(const JobSpec& job, int64_t data_ranks) const;
+
+  const WorkerGroups& workers_;
+  const std::vector<int64_t> data_ranks_;  ///< Divisors of the batch.
+  std::set<int64_t> threads_;
+  std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> spreads_;  ///< By threads, ranks.
+  std::map<int64_t, std::vector<int64_t>> micro_batches_;                ///< By data ranks.
+  std::set<int64_t> all_micro_batches_;
+  std::map<int64_t, std::vector<int64_t>> cuts_;  ///< By stages.
+  std::set<std::pair<int64_t, bool>> seen_;       ///< By ranks of a replica, and offload.
+};
+
+}  // namespace weft::planner

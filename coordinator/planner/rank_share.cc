@@ -1,0 +1,151 @@
+#include "coordinator/planner/rank_share.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "common/model/gradient_bytes.h"
+#include "common/model/memory_model.h"
+#include "common/spec/offload.h"
+#include "common/spec/shard_ranks.h"
+
+namespace weft::planner {
+namespace {
+
+bool OffloadsOptimizer(const JobSpec& job) {
+  return job.resources.offload_optimizer != "none";
+}
+
+/// Ranks that share matrices, or experts, update their parts of them.
+OptimizerBytes OptimizerOfRank(const JobSpec& job, const ModelShape& shape,
+                               const PrecisionRecipe& precision) {
+  OptimizerBytes bytes = OptimizerBytesOf(shape.spec, job, precision.products, shape.expert_ranks);
+  if (shape.tensor == 1) return bytes;
+  const double part =
+      static_cast<double>(shape.Updated()) / static_cast<double>(ModelShape(shape.spec).Updated());
+  bytes.state = static_cast<int64_t>(part * static_cast<double>(bytes.state));
+  return bytes;
+}
+
+}  // namespace
+
+RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
+                     const std::set<int64_t>& micro_batches)
+    : job_(std::move(job)),
+      workers_(workers),
+      precision_(PrecisionOf(job_.train.precision)),
+      shape_(ShapeOfRank(job_)),
+      optimizer_(OptimizerOfRank(job_, shape_, precision_)),
+      bucket_bytes_(BucketBytes(job_, shape_.spec)) {
+  AddZeroStage(job_.resources.zero_stage);
+  kept_ = KeptOf(shape_);
+  for (const int64_t each : threads) {
+    for (const int64_t micro_batch : micro_batches) AddPasses(each, micro_batch);
+  }
+  if (job_.resources.pipeline_parallel > 1) AddStages();
+}
+
+void RankShare::AddZeroStage(int64_t stage) {
+  const int64_t tensor = shape_.tensor, rows = shape_.tensor_rows, experts = shape_.expert_ranks;
+  if ((stage == 2 || OffloadsOptimizer(job_)) && open_gradients_ == 0) {
+    open_gradients_ = OpenGradientBytes(shape_.spec, bucket_bytes_, tensor, rows, experts);
+  }
+  if (stage > 2 && !regions_) regions_.emplace(shape_.spec, precision_, tensor, rows, experts);
+}
+
+void RankShare::AddStages() {
+  if (stages_) return;
+  stages_.emplace(shape_);
+  kept_first_ = KeptOf(stages_->Of({1, true, false}));
+  kept_last_ = KeptOf(stages_->Of({1, false, true}));
+  kept_inner_ = KeptOf(stages_->Of({1, false, false}));
+  const KeptBytes two = KeptOf(stages_->Of({2, false, false}));
+  kept_next_ = {two.values - kept_inner_.values, two.state - kept_inner_.state};
+  for (const auto& [key, pass] : passes_) {
+    const auto& [kind, threads, micro_batch] = key;
+    stage_passes_.emplace(key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
+                                           job_.model.dropout, workers_.rates()[kind], threads));
+  }
+}
+
+RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
+  MemoryInputs inputs;
+  inputs.shape = shape;
+  inputs.sequence_length = SequenceLength(job_);
+  inputs.ranks = shape.expert_ranks;
+  inputs.precision = &precision_;
+  inputs.products = workers_.products();
+  inputs.fp8 = job_.train.fp8;
+  const MemoryBreakdown memory = PredictMemory(inputs);
+  const double share = static_cast<double>(shape.Updated()) / static_cast<double>(shape_.Updated());
+  return {static_cast<double>(memory.parameters_bytes + memory.gradients_bytes),
+          share * static_cast<double>(optimizer_.state)};
+}
+
+double RankShare::LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut,
+                             int64_t data_ranks) const {
+  const ResourceSpec& resources = mesh.resources;
+  if (Offloads(resources) || resources.zero_stage > 1) return 0;
+  // Machines that are not alike have other cuts.
+  if (resources.pipeline_parallel > 1 && workers_.rates().size() > 1) return 0;
+  const int64_t sharers = ShardRanks(resources.zero_stage, resources.zero_shard_ranks, data_ranks);
+  // Sums are not made of the same parts.
+  constexpr double kRounding = 1 - 1e-6;
+  if (resources.pipeline_parallel == 1) return kRounding * kept_.Among(sharers);
+  const auto ranks = static_cast<size_t>(resources.pipeline_parallel);
+  double most = 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    int64_t blocks = 0;
+    for (size_t stage = rank; stage < cut.size(); stage += ranks) blocks += cut[stage];
+    const KeptBytes& one = rank == 0 ? kept_first_ : rank + 1 == ranks ? kept_last_ : kept_inner_;
+    most = std::max(
+        most, one.Among(sharers) + static_cast<double>(blocks - 1) * kept_next_.Among(sharers));
+  }
+  return kRounding * most;
+}
+
+void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
+  const ResourceSpec& resources = job_.resources;
+  const int64_t length = SequenceLength(job_);
+  StepInputs alone;
+  alone.shape = shape_;
+  alone.precision = &precision_;
+  alone.threads = threads;
+  alone.tokens = micro_batch * (length / resources.context_parallel);
+  alone.ranks_on_worker = std::max<int64_t>(workers_.MostOnWorker(threads), 1);
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
+    const RateModel& rates = workers_.rates()[kind];
+    const PassCost pass =
+        CostOfPass(shape_, micro_batch, length, precision_, job_.train.fp8, job_.model.dropout,
+                   rates, threads, resources.context_parallel, resources.activation_bits);
+    passes_[{kind, threads, micro_batch}] = pass;
+    double seconds = pass.gemm_seconds;
+    if (const DeviceModel* device = rates.device()) {
+      seconds += pass.memory_bytes / device->MemoryBytesPerSecond() + TensorSeconds(alone, rates);
+    }
+    least = std::min(least, seconds);
+  }
+  least_seconds_[{threads, micro_batch}] = least;
+}
+
+ModelShape ShapeOfRank(const JobSpec& job) {
+  const int64_t tensor = job.resources.tensor_parallel;
+  ModelShape shape = ShapeOf(job);
+  if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
+    return ModelShape::OfExpertRank(shape.spec, experts);
+  }
+  if (tensor == 1) return shape;
+  const double masked_share = shape.masked_share;
+  shape =
+      ModelShape(shape.spec, tensor, job.resources.sequence_parallel, job.resources.tensor_rows);
+  shape.masked_share = masked_share;
+  return shape;
+}
+
+int64_t BucketBytes(const JobSpec& job, const ModelSpec& model) {
+  if (job.resources.offload_optimizer == "none") return kBucketBytes;
+  return std::min(kBucketBytes, BlockGradientBytes(model));
+}
+
+}  // namespace weft::planner

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/model/context_attention.h"
+#include "common/model/model_shape.h"
+#include "common/model/optimizer_bytes.h"
+#include "common/model/sharded_parameters.h"
+#include "common/spec/job_spec.h"
+#include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/time_model.h"
+#include "coordinator/planner/worker_groups.h"
+
+namespace weft::planner {
+
+/// What a rank has of a model, and what its passes take: alike in all meshes that share matrices,
+/// sequences and experts alike. Made on one thread, then read by any.
+class RankShare {
+ public:
+  /// With passes of these numbers of threads and micro-batches. `workers` outlive it.
+  RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
+            const std::set<int64_t>& micro_batches);
+  RankShare(const RankShare&) = delete;
+  RankShare& operator=(const RankShare&) = delete;
+
+  /// Finds what ranks share at resources.zero_stage.
+  void AddZeroStage(int64_t stage);
+
+  /// Finds what the stages of pipelines have and take.
+  void AddStages();
+
+  /// Of each stage of a pipeline as if it were alone.
+  const ModelShape& shape() const { return shape_; }
+  const OptimizerBytes& optimizer() const { return optimizer_; }
+  int64_t bucket_bytes() const { return bucket_bytes_; }
+  /// Where gradients are shared or leave the device.
+  int64_t open_gradients() const { return open_gradients_; }
+  const std::optional<ParameterRegions>& regions() const { return regions_; }
+
+  /// Of the whole network, on a kind of worker.
+  const PassCost& Pass(size_t kind, int64_t threads, int64_t micro_batch) const {
+    return passes_.at({kind, threads, micro_batch});
+  }
+  /// After AddStages, for pipelines.
+  const StageShapes& stages() const { return *stages_; }
+  const StagePasses& StagePass(size_t kind, int64_t threads, int64_t micro_batch) const {
+    return stage_passes_.at({kind, threads, micro_batch});
+  }
+  /// No option of `mesh`, whose blocks are cut so, with so many data-parallel ranks has a fullest
+  /// rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0 where more
+  /// than that state is shared, something stands outside the device, or stages are cut by machine.
+  double LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut, int64_t data_ranks) const;
+
+  /// A pass over the whole network takes no less on any worker, without what ranks that see
+  /// different tokens tell each other: on GPUs with what ranks tell each other that share matrices
+  /// and are as near as they can be, on processors its products alone.
+  double LeastPassSeconds(int64_t threads, int64_t micro_batch) const {
+    return least_seconds_.at({threads, micro_batch});
+  }
+
+ private:
+  /// What a rank keeps from step to step.
+  struct KeptBytes {
+    double values = 0;  ///< Parameters and gradients.
+    double state = 0;   ///< The optimizer's, which ranks may share.
+
+    double Among(int64_t sharers) const { return values + state / static_cast<double>(sharers); }
+  };
+
+  void AddPasses(int64_t threads, int64_t micro_batch);
+  KeptBytes KeptOf(const ModelShape& shape) const;
+
+  const JobSpec job_;
+  const WorkerGroups& workers_;
+  const PrecisionRecipe& precision_;
+  ModelShape shape_;
+  OptimizerBytes optimizer_;
+  int64_t bucket_bytes_ = 0;
+  int64_t open_gradients_ = 0;
+  std::optional<ParameterRegions> regions_;
+  std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>
+      passes_;      ///< Kind, threads, micro-batch.
+  KeptBytes kept_;  ///< By the whole network.
+  std::optional<StageShapes> stages_;
+  KeptBytes kept_first_, kept_last_, kept_inner_;  ///< By stages of one block,
+  KeptBytes kept_next_;                            ///< and what each more adds.
+  std::map<std::tuple<size_t, int64_t, int64_t>, StagePasses> stage_passes_;  ///< As passes_.
+  std::map<std::pair<int64_t, int64_t>, double> least_seconds_;  ///< By threads, micro-batch.
+};
+
+/// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
+inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
+/// Bucket of gradients of `job`, with the sizes of `model`. Where gradients leave the device it has
+/// no more than a block, so that few are there at a time.
+int64_t BucketBytes(const JobSpec& job, const ModelSpec& model);
+
+/// What a rank of `job` has of its model, of each stage as if it were alone.
+ModelShape ShapeOfRank(const JobSpec& job);
+
+}  // namespace weft::planner

@@ -1,0 +1,187 @@
+// What ranks with mixtures of experts take and send, against what is predicted.
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/model/gradient_bytes.h"
+#include "common/model/memory_model.h"
+#include "common/model/pipeline_shape.h"
+#include "common/model/rank_traffic.h"
+#include "common/pipeline/named_schedule.h"
+#include "worker/engine/testing/expert_run.h"
+#include "worker/engine/testing/product_kind.h"
+
+namespace weft::engine {
+namespace {
+
+/// Of one of the ranks of `c`, with all blocks.
+MemoryInputs InputsOf(const MeshCase& c) {
+  const Mesh& mesh = c.plan.mesh;
+  const ModelSpec& model = c.job.model;
+  MemoryInputs inputs;
+  inputs.shape = ModelShape::OfExpertRank(model, mesh.expert);
+  inputs.micro_batch = c.plan.micro_batch;
+  inputs.sequence_length = c.length() / mesh.context;
+  inputs.context = {mesh.context, c.job.resources.context_method == "ulysses"};
+  inputs.accumulation_steps = c.plan.accumulation_steps;
+  inputs.ranks = c.ranks() / mesh.pipeline;
+  inputs.zero_stage = c.plan.zero_stage;
+  inputs.bucket_bytes = c.plan.bucket_bytes;
+  inputs.precision = &PrecisionOf(c.plan.precision);
+  inputs.optimizer = OptimizerBytesOf(model, c.job, inputs.precision->products, mesh.expert);
+  if (inputs.zero_stage == 2) {
+    inputs.open_gradients = OpenGradientBytes(model, c.plan.bucket_bytes, 1, 1, mesh.expert);
+  } else if (inputs.zero_stage > 2) {
+    inputs.sharded = ShardParameters(model, *inputs.precision, inputs.ranks, 1, 1, mesh.expert);
+  }
+  inputs.products = ProductsOf(inputs.precision->products);
+  if (mesh.pipeline == 1) {
+    inputs.remat = RematOf(c.plan, model.layers).value();
+  } else if (c.plan.block_memory_policy.front() == "recompute") {
+    inputs.recomputed_blocks = model.layers;
+  }
+  return inputs;
+}
+
+MemoryBreakdown PredictedFor(MemoryInputs inputs) {
+  MemoryBreakdown predicted = PredictMemory(inputs);
+  // Operands that are widened for one product are the kernels' own, which no allocator counts.
+  inputs.products = ProductKind::kNative;
+  predicted.workspace_bytes = PredictMemory(inputs).workspace_bytes;
+  return predicted;
+}
+
+void ExpectNear(const MemoryBreakdown& measured, const MemoryBreakdown& predicted,
+                double activations = 0.01, double workspace = 0.01) {
+  const auto expect_near = [&](const char* what, int64_t MemoryBreakdown::*bytes,
+                               double tolerance) {
+    EXPECT_NEAR(static_cast<double>(measured.*bytes) / static_cast<double>(predicted.*bytes), 1,
+                tolerance)
+        << what << ": predicted " << predicted.*bytes << ", measured " << measured.*bytes;
+  };
+  expect_near("parameters", &MemoryBreakdown::parameters_bytes, 0.01);
+  expect_near("gradients", &MemoryBreakdown::gradients_bytes, 0.01);
+  expect_near("optimizer", &MemoryBreakdown::optimizer_bytes, 0.01);
+  expect_near("activations", &MemoryBreakdown::activations_bytes, activations);
+  expect_near("workspace", &MemoryBreakdown::workspace_bytes, workspace);
+  EXPECT_EQ(measured.communication_bytes, predicted.communication_bytes);
+}
+
+ModelSpec LargerModel(int64_t layers = 3) {
+  ModelSpec model = MixtralModel();
+  model.layers = layers;
+  model.width = 128;
+  model.mlp_width = 160;
+  model.vocab_size = 700;
+  model.context = 128;
+  return model;
+}
+
+/// Each token goes to all experts: what comes to a rank does not depend on the choices.
+MeshCase EvenCaseOf(const ExpertWays& ways, int64_t layers = 3) {
+  ModelSpec model = LargerModel(layers);
+  model.experts_per_token = model.experts;
+  MeshCase c = CaseOf(ways, model);
+  c.job.train.steps = 2;
+  c.job.train.log_every_steps = 10;
+  return c;
+}
+
+TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
+  for (const ExpertWays& ways : std::vector<ExpertWays>{{2, 2},
+                                                        {4, 2, 0, "recompute"},
+                                                        {4, 4, 0, "attention"},
+                                                        {4, 4, 0, "keep", "bf16"},
+                                                        {4, 2, 0, "keep", "fp32", 1},
+                                                        {4, 4, 0, "keep", "fp32", 2},
+                                                        {8, 2, 0, "keep", "fp32", 2},
+                                                        {2, 2, 0, "keep", "fp32", 3},
+                                                        {8, 4, 0, "keep", "fp32", 3},
+                                                        {4, 2, 0, "keep", "bf16", 3},
+                                                        {4, 4, 0, "keep", "bf16", 3}}) {
+    SCOPED_TRACE(NameOf(ways));
+    const MeshCase c = EvenCaseOf(ways);
+    const MemoryInputs inputs = InputsOf(c);
+    const RankTraffic traffic = TrafficOfStep(inputs);
+    const auto others = static_cast<double>(ways.expert - 1) / static_cast<double>(ways.expert);
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      EXPECT_EQ(own.exchanged.bytes, 2 * static_cast<double>(traffic.exchanged));
+      EXPECT_EQ(own.exchanged.sent_bytes, others * own.exchanged.bytes);
+      ExpectNear(own.reports.back().peak_memory, PredictedFor(inputs));
+    }
+  }
+}
+
+// Other choices take no more than that, and with a capacity less.
+TEST(ExpertMemory, NoMoreIsTakenThanPredictedWhateverTheChoices) {
+  for (const double capacity : {0.0, 1.0}) {
+    const MeshCase c = CaseOf({4, 4, capacity}, LargerModel());
+    const MemoryBreakdown predicted = PredictedFor(InputsOf(c));
+    int64_t exchanged = 0;
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      const MemoryBreakdown& peak = own.reports.back().peak_memory;
+      // Tensors stand at whole lines of the cache.
+      EXPECT_LE(static_cast<double>(peak.activations_bytes),
+                1.001 * static_cast<double>(predicted.activations_bytes));
+      EXPECT_LE(static_cast<double>(peak.workspace_bytes),
+                1.001 * static_cast<double>(predicted.workspace_bytes));
+      EXPECT_EQ(peak.communication_bytes, predicted.communication_bytes);
+      exchanged += static_cast<int64_t>(own.exchanged.sent_bytes);
+    }
+    EXPECT_GT(exchanged, 0);
+  }
+  const MemoryInputs all = InputsOf(CaseOf({4, 4}, LargerModel()));
+  const MemoryInputs full = InputsOf(CaseOf({4, 4, 1.0}, LargerModel()));
+  EXPECT_EQ(all.shape.ExpertRows(), 4);
+  EXPECT_EQ(full.shape.ExpertRows(), 2);
+  EXPECT_LT(PredictMemory(full).activations_bytes, PredictMemory(all).activations_bytes);
+}
+
+TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
+  const std::vector<int64_t> twos = {2, 2};
+  for (const ExpertWays& ways :
+       std::vector<ExpertWays>{{.cut = twos},
+                               {.ranks = 2, .expert = 2, .cut = twos, .schedule = "gpipe"},
+                               {.ranks = 2, .expert = 2, .policy = "recompute", .cut = twos},
+                               {.ranks = 4, .expert = 2, .zero_stage = 1, .cut = twos}}) {
+    SCOPED_TRACE(NameOf(ways));
+    const MeshCase c = EvenCaseOf(ways, 4);
+    const MemoryInputs inputs = InputsOf(c);
+    const auto schedule = NamedSchedule(ways.schedule, 2, 1, c.plan.accumulation_steps);
+    ASSERT_TRUE(schedule.ok());
+    MemoryBreakdown fullest;
+    const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      const MemoryBreakdown& peak = ranks[rank].reports.back().peak_memory;
+      if (TotalBytes(peak) > TotalBytes(fullest)) fullest = peak;
+      MemoryInputs own = inputs;
+      own.shape = ShapeOfStages(inputs.shape, ways.cut, 2, static_cast<int64_t>(rank) / ways.ranks);
+      own.recomputed_blocks = std::min(inputs.recomputed_blocks, own.shape.spec.layers);
+      EXPECT_EQ(ranks[rank].exchanged.bytes, 2 * static_cast<double>(TrafficOfStep(own).exchanged));
+    }
+    // What comes and goes beside the peak of what waits is not known to the last message.
+    ExpectNear(fullest, PredictPipelineMemory(inputs, ways.cut, *schedule), 0.1, 0.2);
+  }
+}
+
+TEST(ExpertMemory, RanksThatShareSequencesTakeAndSendWhatIsPredicted) {
+  for (const ExpertWays& ways :
+       std::vector<ExpertWays>{{.context = 2},
+                               {.ranks = 2, .expert = 2, .context = 2},
+                               {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"}}) {
+    SCOPED_TRACE(NameOf(ways));
+    const MeshCase c = EvenCaseOf(ways);
+    const MemoryInputs inputs = InputsOf(c);
+    const RankTraffic traffic = TrafficOfStep(inputs);
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      if (ways.expert > 1) {
+        EXPECT_EQ(own.exchanged.bytes, 2 * static_cast<double>(traffic.exchanged));
+      }
+      ExpectNear(own.reports.back().peak_memory, PredictedFor(inputs));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine

@@ -1,0 +1,82 @@
+// Mixtures of experts whose ranks share more than experts, stages or sequences, against one rank.
+#include <map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/engine/testing/expert_run.h"
+
+namespace weft::engine {
+namespace {
+
+ModelSpec Model() {
+  ModelSpec model = MixtralModel();
+  model.layers = 4;
+  model.untied_classifier = false;
+  return model;
+}
+
+void ExpectAllFollow(const std::vector<ExpertWays>& all) {
+  std::map<double, MeshOutcome> wholes;  // by capacity
+  for (const ExpertWays& ways : all) {
+    SCOPED_TRACE(NameOf(ways));
+    MeshCase c = CaseOf(ways, Model());
+    c.job.train.steps = 8;  // after which choices that are nearly even differ
+    if (!wholes.contains(ways.capacity)) wholes[ways.capacity] = TrainOnMesh(c.Whole()).front();
+    ExpectFollows(TrainOnMesh(c), wholes[ways.capacity], 1e-5, 5e-4);
+  }
+}
+
+TEST(ExpertMeshes, StagesFollowOneRank) {
+  const std::vector<int64_t> twos = {2, 2}, each = {1, 1, 1, 1};
+  ExpectAllFollow({{.cut = twos},
+                   {.cut = each, .schedule = "gpipe"},
+                   {.policy = "recompute", .cut = each, .schedule = "interleaved", .chunks = 2},
+                   {.ranks = 2, .zero_stage = 1, .cut = {3, 1}},
+                   {.ranks = 2, .expert = 2, .cut = twos},
+                   {.ranks = 4, .expert = 2, .policy = "recompute", .cut = twos},
+                   {.ranks = 4, .expert = 4, .capacity = 1, .zero_stage = 1, .cut = twos},
+                   {.ranks = 4, .expert = 2, .zero_stage = 1, .cut = twos},
+                   {.ranks = 2,
+                    .expert = 2,
+                    .zero_stage = 1,
+                    .cut = each,
+                    .schedule = "interleaved",
+                    .chunks = 2}});
+}
+
+// Chunks of a sequence are balanced together.
+TEST(ExpertMeshes, RanksThatShareSequencesFollowOneRank) {
+  ExpectAllFollow({{.context = 2},
+                   {.ranks = 2, .policy = "recompute", .context = 2},
+                   {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"},
+                   {.ranks = 4, .expert = 2, .policy = "recompute", .context = 2},
+                   {.ranks = 2, .expert = 2, .context = 3}});
+}
+
+// Of the same ranks without stages, where nothing is added up that stages have apart.
+TEST(ExpertMeshes, StagesLeaveTheSameBits) {
+  ModelSpec model = Model();
+  model.untied_classifier = true;
+  for (const ExpertWays& ways : std::vector<ExpertWays>{
+           {.ranks = 4, .expert = 2, .cut = {2, 2}},
+           {.ranks = 4, .expert = 4, .capacity = 1, .zero_stage = 1, .cut = {2, 2}}}) {
+    SCOPED_TRACE(NameOf(ways));
+    ExpertWays plain = ways;
+    plain.cut = {};
+    plain.zero_stage = 0;
+    const std::vector<MeshOutcome> stages = TrainOnMesh(CaseOf(ways, model));
+    const std::vector<MeshOutcome> ranks = TrainOnMesh(CaseOf(plain, model));
+    size_t compared = 0;
+    for (size_t rank = 0; rank < stages.size(); ++rank) {
+      for (const auto& [name, values] : stages[rank].values) {
+        EXPECT_EQ(values, ranks[rank % ranks.size()].values.at(name)) << name;
+        ++compared;
+      }
+    }
+    EXPECT_EQ(compared, ranks.size() * ranks[0].values.size());
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine
