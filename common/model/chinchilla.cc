@@ -44,8 +44,8 @@ double ScalingLaw::Loss(double parameters, double tokens) const {
 
 Result<ComputeBudget> ParseBudget(std::string_view text) {
   double value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, value);
   std::string unit;
   for (const char* c = rest; c != end; ++c) {
     if (*c != ' ') unit += static_cast<char>(*c >= 'A' && *c <= 'Z' ? *c - 'A' + 'a' : *c);

@@ -281,13 +281,14 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
   const bool shares = SharesParameters(inputs);
   const int64_t packed = shares ? inputs.sharded.packed : shape.packed;
   const int64_t in_tiles = shares ? inputs.sharded.packed_in_tiles : shape.packed_in_tiles;
+  const int64_t padding = shares ? inputs.sharded.packed_padding : shape.packed_padding;
   switch (inputs.products) {
     case ProductKind::kUnpacked:
       return 0;
     case ProductKind::kSplit:
-      return kF32 * (packed - in_tiles);
+      return kF32 * (packed - in_tiles + padding);
     case ProductKind::kNative:
-      return ElementBytes(inputs.precision->products) * packed;
+      return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
       // Of what is stored elsewhere all that products read is a copy.
       if (inputs.offload_optimizer) return ElementBytes(inputs.precision->products) * packed;
@@ -377,9 +378,9 @@ class Streaming {
       case ProductKind::kWidenedUnpacked:
         return Stored() == kF32 ? 0 : kF32 * unit.matrices;
       case ProductKind::kSplit:
-        return kF32 * (unit.matrices - unit.in_tiles);
+        return kF32 * (unit.matrices - unit.in_tiles + unit.padding);
       case ProductKind::kNative:
-        return ElementBytes(inputs_.precision->products) * unit.matrices;
+        return ElementBytes(inputs_.precision->products) * (unit.matrices + unit.padding);
       default:
         return kF32 * unit.matrices;
     }

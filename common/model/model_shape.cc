@@ -114,10 +114,8 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
         parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);
     if (parameter.matrix() && !looked_up) {
       packed += in_memory;
-      const int64_t columns = parameter.shape[1];
-      if (parameter.StoredElements() / columns % 32 == 0 && columns % 32 == 0) {
-        packed_in_tiles += in_memory;
-      }
+      if (parameter.in_tiles()) packed_in_tiles += in_memory;
+      packed_padding += here * parameter.PackedPadding();
     }
     if (!IsOverParameterized(spec, parameter)) continue;
     factored += elements;

@@ -71,7 +71,8 @@ struct ModelShape {
                                 ///< that are not made of factors.
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
-  int64_t packed_in_tiles = 0;   ///< ... and of those whose sizes are both multiples of 32.
+  int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
+  int64_t packed_padding = 0;    ///< what fills up the copies of the others.
   int64_t factored = 0;          ///< Numbers of the weights that are over-parameterised ...
   int64_t factors = 0;           ///< ... and of what is trained in their place.
   int64_t largest_factored = 0;  ///< Numbers of the largest of those weights ...

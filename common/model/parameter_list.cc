@@ -183,6 +183,35 @@ std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
   return std::move(add.list);
 }
 
+std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model) {
+  const bool llama = model.family == "llama";
+  const int64_t e = EmbeddingWidth(model), c = model.width;
+  Builder add;
+  add.AddTiled(llama ? "model.embed_tokens.weight" : "transformer.wte.weight",
+               {model.vocab_size, e}, ParameterKind::kTokenEmbedding);
+  if (!llama) {
+    add.Add("transformer.wpe.weight", {model.context, e}, ParameterKind::kPositionEmbedding);
+  }
+  if (FactorisedEmbedding(model)) {
+    add.Linear("embedding_in", c, e, true, ParameterKind::kEmbeddingProjection);
+  }
+  AddBlocks(model, add);
+  if (NormPositionOf(model) == "pre") {
+    if (llama) {
+      add.RmsNorm("model.norm", c);
+    } else {
+      add.LayerNorm("transformer.ln_f", c);
+    }
+  }
+  if (FactorisedEmbedding(model) && !model.untied_classifier) {
+    add.Linear("embedding_out", e, c, true, ParameterKind::kEmbeddingProjection);
+  }
+  if (model.untied_classifier) {
+    add.AddTiled("lm_head.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
+  }
+  return std::move(add.list);
+}
+
 // Makes `parameter` what one of the ranks of a grid has of it: the rows divide the features of the
 // residual stream, the columns the other side of each matrix.
 void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
@@ -210,10 +239,28 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   if (shape.size() > 1) shape[1] /= rows;
 }
 
+void CountProductRows(std::vector<ParameterInfo>& parameters) {
+  std::vector<ParameterInfo*> product;
+  for (ParameterInfo& parameter : parameters) {
+    if (!parameter.matrix()) continue;
+    if (!parameter.stacked) product.clear();
+    product.push_back(&parameter);
+    const int64_t above = product.front() == &parameter ? 0 : product.front()->product_rows;
+    const int64_t rows = above + parameter.StoredElements() / parameter.shape[1];
+    for (ParameterInfo* part : product) part->product_rows = rows;
+  }
+}
+
 }  // namespace
 
 int64_t ParameterInfo::StoredElements() const {
   return tiled ? Elements() / shape[0] * PaddedVocabulary(shape[0]) : Elements();
+}
+
+int64_t ParameterInfo::PackedPadding() const {
+  if (stacked || in_tiles()) return 0;
+  const int64_t rows = (product_rows + 63) / 64 * 64, columns = (shape[1] + 15) / 16 * 16;
+  return rows * columns - product_rows * shape[1];
 }
 
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
@@ -232,34 +279,11 @@ std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index
 }
 
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
-  if (model.family == "bert") return BertParameters(model);
-  if (model.family == "vit") return VitParameters(model);
-  const bool llama = model.family == "llama";
-  const int64_t e = EmbeddingWidth(model), c = model.width;
-  Builder add;
-  add.AddTiled(llama ? "model.embed_tokens.weight" : "transformer.wte.weight",
-               {model.vocab_size, e}, ParameterKind::kTokenEmbedding);
-  if (!llama) {
-    add.Add("transformer.wpe.weight", {model.context, e}, ParameterKind::kPositionEmbedding);
-  }
-  if (FactorisedEmbedding(model)) {
-    add.Linear("embedding_in", c, e, true, ParameterKind::kEmbeddingProjection);
-  }
-  AddBlocks(model, add);
-  if (NormPositionOf(model) == "pre") {
-    if (llama) {
-      add.RmsNorm("model.norm", c);
-    } else {
-      add.LayerNorm("transformer.ln_f", c);
-    }
-  }
-  if (FactorisedEmbedding(model) && !model.untied_classifier) {
-    add.Linear("embedding_out", e, c, true, ParameterKind::kEmbeddingProjection);
-  }
-  if (model.untied_classifier) {
-    add.AddTiled("lm_head.weight", {model.vocab_size, c}, ParameterKind::kClassifier);
-  }
-  return std::move(add.list);
+  std::vector<ParameterInfo> parameters = model.family == "bert"  ? BertParameters(model)
+                                          : model.family == "vit" ? VitParameters(model)
+                                                                  : DecoderParameters(model);
+  CountProductRows(parameters);
+  return parameters;
 }
 
 bool IsOutputProjection(const ParameterInfo& parameter) {
@@ -291,6 +315,7 @@ std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tens
   std::vector<ParameterInfo> parameters = ParametersOf(model);
   if (tensor == 1) return parameters;
   for (ParameterInfo& parameter : parameters) TakePart(rows, tensor / rows, parameter);
+  CountProductRows(parameters);
   return parameters;
 }
 

@@ -25,10 +25,12 @@ struct ParameterInfo {
   std::string name;            ///< That of Hugging Face's files, where they have it.
   std::vector<int64_t> shape;  ///< A linear layer's weight is [out, in].
   ParameterKind kind = ParameterKind::kNorm;
-  int64_t block = -1;    ///< The distinct block it belongs to; -1: none.
-  int64_t expert = -1;   ///< Of a mixture, the expert it belongs to; -1: none.
-  bool tiled = false;    ///< Its rows, of tokens or classes, stand in memory in whole tiles.
-  bool stacked = false;  ///< One matrix with the one before it, as a product reads them.
+  int64_t block = -1;        ///< The distinct block it belongs to; -1: none.
+  int64_t expert = -1;       ///< Of a mixture, the expert it belongs to; -1: none.
+  bool tiled = false;        ///< Its rows, of tokens or classes, stand in memory in whole tiles.
+  bool stacked = false;      ///< One matrix with the one before it, as a product reads them.
+  int64_t product_rows = 0;  ///< Of a matrix: rows in memory, with those of what it is one with;
+                             ///< BlockParameters leaves it.
 
   int64_t Elements() const {
     int64_t count = 1;
@@ -38,6 +40,11 @@ struct ParameterInfo {
   bool matrix() const { return shape.size() == 2; }
   /// Numbers in memory.
   int64_t StoredElements() const;
+  /// Of a matrix: AMX multiplies it as it is, since a product finds both sizes multiples of 32.
+  bool in_tiles() const { return product_rows % 32 == 0 && shape[1] % 32 == 0; }
+  /// Of a matrix: numbers by which oneDNN's copy of what is not in tiles is larger, which holds
+  /// whole blocks of 64 rows and 16 columns. Of stacked ones the first has them all.
+  int64_t PackedPadding() const;
 };
 
 /// The parameters of a block, named as that of layer `index`.

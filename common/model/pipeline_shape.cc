@@ -73,6 +73,7 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.stored_trained_matrices,
           &shape.packed,
           &shape.packed_in_tiles,
+          &shape.packed_padding,
           &body.all,
           &body.trained,
           &body.backward,

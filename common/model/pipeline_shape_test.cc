@@ -32,6 +32,7 @@ std::vector<int64_t> NumbersOf(const ModelShape& shape) {
           shape.stored_trained_matrices,
           shape.packed,
           shape.packed_in_tiles,
+          shape.packed_padding,
           shape.factored,
           shape.factors,
           shape.largest_factored,

@@ -61,8 +61,8 @@ ParameterRegions::ParameterRegions(const ModelSpec& model, const PrecisionRecipe
     // All blocks take turns with one set of copies.
     if (parameter.matrix() && (!looked_up || tied) && parameter.block < 1) {
       packed_ += elements;
-      const int64_t columns = parameter.shape[1];
-      if (elements / columns % 32 == 0 && columns % 32 == 0) packed_in_tiles_ += elements;
+      if (parameter.in_tiles()) packed_in_tiles_ += elements;
+      packed_padding_ += parameter.PackedPadding();
     }
     if (trained) first_differentiated_ = std::min(first_differentiated_, unit);
   }
@@ -72,6 +72,7 @@ ShardedParameters ParameterRegions::Among(int64_t ranks) const {
   ShardedParameters result;
   result.packed = packed_;
   result.packed_in_tiles = packed_in_tiles_;
+  result.packed_padding = packed_padding_;
   Sharing sharing;
   for (const Region& region : regions_) {
     const int64_t sharers = region.of_experts ? ranks / expert_ranks_ : ranks;

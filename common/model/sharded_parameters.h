@@ -29,7 +29,8 @@ struct ShardedParameters : ShardedTraffic {
                                    ///< where these come from the host tier.
   int64_t first_payload = 0;       ///< Of forward_payload, that of the first unit.
   int64_t packed = 0;           ///< Numbers of matrices that have a copy for products at once ...
-  int64_t packed_in_tiles = 0;  ///< ... and of those whose sizes are both multiples of 32.
+  int64_t packed_in_tiles = 0;  ///< ... of those that are in tiles (ParameterInfo::in_tiles) ...
+  int64_t packed_padding = 0;   ///< ... and what fills up the copies of the others.
   int64_t gradients = 0;        ///< Parts of gradients.
   int64_t open_gradients = 0;   ///< Whole gradients, at most: of two units under way.
   ShardedTraffic experts = {};  ///< That ranks share, among those that have the same.
@@ -81,6 +82,7 @@ class ParameterRegions {
   int64_t first_differentiated_ = INT64_MAX;
   int64_t packed_ = 0;
   int64_t packed_in_tiles_ = 0;
+  int64_t packed_padding_ = 0;
 };
 
 /// ParameterRegions::Among().

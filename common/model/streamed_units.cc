@@ -49,8 +49,8 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model) {
     if (LookedUp(parameter) && !classifies) return;
     StreamedUnit& product = LookedUp(parameter) ? units.back() : unit;
     product.matrices += elements;
-    const int64_t columns = parameter.shape[1];
-    if (elements / columns % 32 == 0 && columns % 32 == 0) product.in_tiles += elements;
+    if (parameter.in_tiles()) product.in_tiles += elements;
+    product.padding += parameter.PackedPadding();
   });
   return units;
 }

@@ -13,7 +13,8 @@ struct StreamedUnit {
   int64_t vectors = 0;
   int64_t looked_up = 0;  ///< Tables of the embeddings.
   int64_t matrices = 0;   ///< What products read; a token table that classifies is the head's, too.
-  int64_t in_tiles = 0;   ///< Of these, whose sizes are both multiples of 32.
+  int64_t in_tiles = 0;   ///< Of these, those in tiles (ParameterInfo::in_tiles) ...
+  int64_t padding = 0;    ///< ... and what fills up the copies of the others.
 };
 
 /// In their order. `model` with vocab_size resolved.

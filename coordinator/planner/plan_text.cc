@@ -95,7 +95,7 @@ std::string MeshText(const Plan& plan) {
   if (plan.mesh.pipeline > 1) {
     text += " (" + plan.pipeline_schedule;
     if (plan.pipeline_chunks > 1) text += " in " + std::to_string(plan.pipeline_chunks);
-    text += ")";
+    text += ')';
   }
   if (const std::string outside = OutsideText(plan); !outside.empty()) text += ", " + outside;
   if (plan.zero_stage == 0) return text;
@@ -118,7 +118,7 @@ std::string PlacementText(const Plan& plan) {
       for (size_t rank = i; rank < end; ++rank) {
         text += (rank > i ? ", " : " ") + std::to_string(plan.rank_devices[rank]);
       }
-      text += ")";
+      text += ')';
     }
     i = end;
   }

@@ -147,7 +147,7 @@ class SingleChanges {
       std::snprintf(factor, sizeof(factor), ", %.2fx the step time", after / before);
       text_ += factor;
     }
-    text_ += ")";
+    text_ += ')';
   }
 
   JobSpec pinned_;

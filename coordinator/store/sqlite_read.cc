@@ -106,7 +106,7 @@ Result<std::vector<JobRecord>> SqliteStore::ListJobs(const JobQuery& query) {
   std::string sql =
       "SELECT " + std::string(kJobColumns) + " FROM jobs WHERE (? = 0 OR ordinal < ?)";
   for (size_t i = 0; i < query.states.size(); ++i) sql += i == 0 ? " AND state IN (?" : ",?";
-  if (!query.states.empty()) sql += ")";
+  if (!query.states.empty()) sql += ')';
   SqliteQuery rows(reader(), sql + " ORDER BY ordinal DESC LIMIT ?");
   rows.Bind(query.before_ordinal).Bind(query.before_ordinal);
   for (JobState state : query.states) rows.Bind(Name(state));
