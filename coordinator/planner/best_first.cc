@@ -97,6 +97,7 @@ void BestFirst::MakeShares() {
 void BestFirst::Bound(const JobSpec& job, MeshState& mesh) const {
   if (mesh.pool->options == nullptr) return;
   const MeshOptions& options = *mesh.pool->options;
+  mesh.cut = &options.CutOf(job);
   const int64_t asked = job.resources.memory_per_rank_bytes;
   const int64_t offered = mesh.pool->workers->LargestLimit();
   const auto room = static_cast<double>(asked > 0 ? std::min(asked, offered) : offered);
@@ -108,7 +109,7 @@ void BestFirst::Bound(const JobSpec& job, MeshState& mesh) const {
     const int64_t count = micro_batches * std::ssize(choice.spreads);
     mesh.considered += count;
     const double bytes =
-        mesh.share->LeastBytes(job, options.CutOf(job), choice.ranks / ReplicaRanks(job.resources));
+        mesh.share->LeastBytes(job, mesh.cut->blocks, choice.ranks / ReplicaRanks(job.resources));
     if (wanted_ > 0 && bytes > room) {
       mesh.without_room += count;
       mesh.large.push_back({bytes, choice});
@@ -123,7 +124,7 @@ double BestFirst::LeastSeconds(const JobSpec& job, const MeshState& mesh, double
   double least = kInfinity;
   for (const RankChoice& choice : mesh.choices) {
     for (const int64_t micro : choice.micro_batches) {
-      const double own = LeastSecondsOf(job, *mesh.share, choice, micro);
+      const double own = LeastSecondsOf(job, *mesh.share, mesh.cut->floor, choice, micro);
       if (own > above) least = std::min(least, own);
     }
   }
@@ -173,7 +174,7 @@ void BestFirst::Open(const std::vector<size_t>& meshes, double limit) {
     MeshState& mesh = meshes_[meshes[i]];
     // All up to its own bound were taken before.
     const double above = std::nextafter(mesh.least_seconds, -kInfinity);
-    candidates[i] = Opened(meshes[i]).Candidates(mesh.choices, above, limit);
+    candidates[i] = Opened(meshes[i]).Candidates(mesh.choices, mesh.cut->floor, above, limit);
     mesh.least_seconds = LeastSeconds(*mesh.job, mesh, limit);
     return true;
   });
@@ -226,7 +227,10 @@ void BestFirst::JudgeWithoutRoom() {
       if (!MeshOptions::Takes(*meshes_[m].job, choice.ranks, micro)) continue;
       // Others differ in what comes and goes.
       const RankChoice one{choice.threads, choice.ranks, choice.spreads.first(1), {&micro, 1}};
-      Judged own{.mesh = m, .candidate = search.Candidates({one}, -kInfinity, kInfinity).front()};
+      Judged own{
+          .mesh = m,
+          .candidate =
+              search.Candidates({one}, meshes_[m].cut->floor, -kInfinity, kInfinity).front()};
       own.fits = search.Judge(own.candidate, own.option);
       --meshes_[m].without_room;
       judged_.push_back(std::move(own));
@@ -244,8 +248,8 @@ MeshSearch& BestFirst::Opened(size_t mesh) {
   MeshState& own = meshes_[mesh];
   if (own.search == nullptr) {
     own.job = std::make_unique<JobSpec>(jobs_.At(mesh));
-    own.search = std::make_unique<MeshSearch>(*own.job, *own.pool->workers, *own.share,
-                                              own.pool->options->CutOf(*own.job));
+    own.search =
+        std::make_unique<MeshSearch>(*own.job, *own.pool->workers, *own.share, own.cut->blocks);
   }
   return *own.search;
 }

@@ -74,6 +74,7 @@ class BestFirst {
   struct MeshState {
     const Pool* pool = nullptr;
     RankShare* share = nullptr;
+    const MeshOptions::Cut* cut = nullptr;
     std::vector<RankChoice> choices;
     std::vector<LargeChoice> large;
     int64_t considered = 0;

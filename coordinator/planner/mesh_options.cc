@@ -44,8 +44,11 @@ MeshOptions::MeshOptions(const std::vector<const JobSpec*>& choices, const Worke
 
 void MeshOptions::Add(const JobSpec& mesh) {
   const ResourceSpec& resources = mesh.resources;
-  auto [cut, added] = cuts_.try_emplace(resources.pipeline_parallel * resources.pipeline_chunks);
-  if (added) cut->second = CutModel(mesh).value();
+  const std::pair stages(resources.pipeline_parallel, resources.pipeline_chunks);
+  if (!cuts_.contains(stages)) {
+    const std::vector<int64_t> blocks = CutModel(mesh).value();
+    cuts_.emplace(stages, Cut{blocks, CutFloor(blocks, resources.pipeline_parallel)});
+  }
   if (seen_.emplace(ReplicaRanks(resources), Offloads(resources)).second) AddRanks(mesh);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/spec/job_spec.h"
+#include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -55,9 +56,13 @@ class MeshOptions {
   /// of all ranks.
   std::vector<RankChoice> Of(const JobSpec& mesh, const JobSpec* asked) const;
 
-  /// CutModel of `mesh`.
-  const std::vector<int64_t>& CutOf(const JobSpec& mesh) const {
-    return cuts_.at(mesh.resources.pipeline_parallel * mesh.resources.pipeline_chunks);
+  /// CutModel of `mesh`, and what follows from it.
+  struct Cut {
+    std::vector<int64_t> blocks;
+    CutFloor floor;
+  };
+  const Cut& CutOf(const JobSpec& mesh) const {
+    return cuts_.at({mesh.resources.pipeline_parallel, mesh.resources.pipeline_chunks});
   }
 
   /// Whether `mesh` has a candidate with that micro-batch: its pipeline takes as many of them.
@@ -77,8 +82,8 @@ class MeshOptions {
   std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> spreads_;  ///< By threads, ranks.
   std::map<int64_t, std::vector<int64_t>> micro_batches_;                ///< By data ranks.
   std::set<int64_t> all_micro_batches_;
-  std::map<int64_t, std::vector<int64_t>> cuts_;  ///< By stages.
-  std::set<std::pair<int64_t, bool>> seen_;       ///< By ranks of a replica, and offload.
+  std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
+  std::set<std::pair<int64_t, bool>> seen_;          ///< By ranks of a replica, and offload.
 };
 
 }  // namespace weft::planner

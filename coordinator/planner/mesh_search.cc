@@ -55,13 +55,25 @@ class Accounts {
 // Bounds are compared with what sums up in another order.
 constexpr double kRounding = 1 - 1e-9;
 
+/// Whether gradients of inputs go on to the stage before without waiting for those of weights.
+bool SplitsBackward(const ResourceSpec& resources) {
+  return resources.pipeline_schedule == "zero_bubble";
+}
+
 }  // namespace
 
-double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const RankChoice& choice,
-                      int64_t micro_batch) {
+double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
+                      const RankChoice& choice, int64_t micro_batch) {
   const ResourceSpec& resources = mesh.resources;
   const int64_t data = choice.ranks / ReplicaRanks(resources);
   const int64_t passes = mesh.train.global_batch / (data * micro_batch);
+  if (resources.pipeline_parallel > 1) {
+    if (const auto* stages = share.LeastStageSeconds(choice.threads, micro_batch)) {
+      return kRounding * floor.Seconds(stages->pass,
+                                       SplitsBackward(resources) ? stages->forward : stages->pass,
+                                       passes);
+    }
+  }
   return kRounding * static_cast<double>(passes) *
          share.LeastPassSeconds(choice.threads, micro_batch) /
          static_cast<double>(resources.pipeline_parallel);
@@ -113,15 +125,15 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   bounded_ = step_;
 }
 
-std::vector<Candidate> MeshSearch::Candidates(const std::vector<RankChoice>& choices, double above,
-                                              double limit) {
+std::vector<Candidate> MeshSearch::Candidates(const std::vector<RankChoice>& choices,
+                                              const CutFloor& floor, double above, double limit) {
   std::vector<Candidate> candidates;
   int64_t number = 0;
   for (const RankChoice& choice : choices) {
     for (const int64_t micro : choice.micro_batches) {
       const int64_t first = number;
       number += std::ssize(choice.spreads);
-      const double least = LeastSecondsOf(job_, share_, choice, micro);
+      const double least = LeastSecondsOf(job_, share_, floor, choice, micro);
       if (least <= above || least > limit) continue;
       if (!MeshOptions::Takes(job_, choice.ranks, micro)) continue;
       for (int64_t i = 0; i < std::ssize(choice.spreads); ++i) {
@@ -240,8 +252,8 @@ double MeshSearch::LeastSeconds(const Option& option) {
       auto floor = floors_.find(key);
       if (floor == floors_.end()) {
         const StagePasses& passes = share_.StagePass(kind, option.threads, option.micro_batch);
-        const bool split = job_.resources.pipeline_schedule == "zero_bubble";
-        const PipelineFloor made(PredictStages(inputs, cut_, passes), pipeline_, split);
+        const PipelineFloor made(PredictStages(inputs, cut_, passes), pipeline_,
+                                 SplitsBackward(job_.resources));
         floor = floors_.emplace(key, made).first;
       }
       least = std::min(least, floor->second.Seconds(option.accumulation_steps));

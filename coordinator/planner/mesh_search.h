@@ -23,10 +23,11 @@
 
 namespace weft::planner {
 
-/// No option of `choice` with that micro-batch has a shorter step. Any rank of a pipeline has its
-/// share of all passes; the rest is left to MeshSearch::Candidates.
-double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const RankChoice& choice,
-                      int64_t micro_batch);
+/// No option of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
+/// are cut so. Of a pipeline each rank fills, has its passes and drains; where the machines decide
+/// how it is cut, any has its share of all passes. The rest is left to MeshSearch::Candidates.
+double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
+                      const RankChoice& choice, int64_t micro_batch);
 
 /// The options of a job whose ranks share the model in one way.
 class MeshSearch {
@@ -39,8 +40,8 @@ class MeshSearch {
   /// Of `choices` (MeshOptions::Of this mesh) each with every spread and micro-batch, where
   /// LeastSecondsOf is above `above` and up to `limit`; but for some that certainly take longer
   /// than that. To be called before Judge, which may then be called from several threads.
-  std::vector<Candidate> Candidates(const std::vector<RankChoice>& choices, double above,
-                                    double limit);
+  std::vector<Candidate> Candidates(const std::vector<RankChoice>& choices, const CutFloor& floor,
+                                    double above, double limit);
 
   /// With the cheapest recomputation that fits. Where none does, with one that needs least and
   /// without a time; false.

@@ -70,6 +70,29 @@ PassCost StagePasses::Of(const ModelShape& shape) const {
   return pass;
 }
 
+StagePasses::Least StagePasses::LeastSeconds(StepInputs inputs) const {
+  struct Seconds {
+    double pass, forward;
+  };
+  const DeviceModel* device = rates_.device();
+  const auto seconds_of = [&](const StageShape& stage) -> Seconds {
+    inputs.shape = shapes_.Of(stage);
+    const PassCost pass = Of(inputs.shape);
+    if (device == nullptr) return {pass.gemm_seconds, pass.gemm_seconds / 3};
+    const double plain = pass.gemm_seconds + (pass.memory_bytes + pass.weight_gradient_bytes) /
+                                                 device->MemoryBytesPerSecond();
+    const double within = TensorSeconds(inputs, rates_) + ExpertSeconds(inputs, rates_);
+    return {plain + within, plain / 3 + within / 2};
+  };
+  const Seconds one = seconds_of({1, false, false}), two = seconds_of({2, false, false});
+  const Seconds first = seconds_of({1, true, false}), last = seconds_of({1, false, true});
+  const auto parts = [&](double Seconds::*of) -> StageSeconds {
+    const double block = two.*of - one.*of;
+    return {block, one.*of - block, first.*of - one.*of, last.*of - one.*of};
+  };
+  return {parts(&Seconds::pass), parts(&Seconds::forward)};
+}
+
 std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
                                          const StagePasses& passes) {
   const RateModel& rates = passes.rates();
@@ -129,6 +152,42 @@ double PipelineFloor::Seconds(int64_t passes) const {
   double least = 0;
   for (const Rank& rank : ranks_) {
     least = std::max(least, rank.before + static_cast<double>(passes) * rank.pass);
+  }
+  return least;
+}
+
+CutFloor::CutFloor(const std::vector<int64_t>& cut, int64_t ranks)
+    : count_(ranks), chunks_(std::ssize(cut) / ranks) {
+  int64_t before = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    Rank own{rank, before, 0};
+    for (auto stage = static_cast<size_t>(rank); stage < cut.size();
+         stage += static_cast<size_t>(ranks)) {
+      own.blocks += cut[stage];
+    }
+    before += cut[static_cast<size_t>(rank)];
+    // What stands at the ends is known only with the seconds.
+    while (ranks_.size() > 1 && rank + 1 < ranks && ranks_.back().blocks <= own.blocks) {
+      ranks_.pop_back();
+    }
+    ranks_.push_back(own);
+  }
+}
+
+double CutFloor::Seconds(const StageSeconds& pass, const StageSeconds& before,
+                         int64_t passes) const {
+  double least = 0;
+  for (const Rank& rank : ranks_) {
+    double own =
+        static_cast<double>(chunks_) * pass.stage + static_cast<double>(rank.blocks) * pass.block;
+    if (rank.number == 0) own += pass.first;
+    if (rank.number + 1 == count_) own += pass.last;
+    own *= static_cast<double>(passes);
+    if (rank.number > 0) {
+      own += before.first + static_cast<double>(rank.number) * before.stage +
+             static_cast<double>(rank.blocks_before) * before.block;
+    }
+    least = std::max(least, own);
   }
   return least;
 }

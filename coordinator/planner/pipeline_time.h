@@ -11,6 +11,14 @@
 
 namespace weft::planner {
 
+/// Seconds of any stage of a network whose blocks are all alike, as the sum of what it consists of.
+struct StageSeconds {
+  double block = 0;  ///< Each of its blocks,
+  double stage = 0;  ///< what it takes beside them,
+  double first = 0;  ///< what stands before the first block of all
+  double last = 0;   ///< and after the last one.
+};
+
 /// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network
 /// whose blocks are all alike.
 class StagePasses {
@@ -24,6 +32,15 @@ class StagePasses {
   const RateModel& rates() const { return rates_; }
   /// Of a stage that is `shape`.
   PassCost Of(const ModelShape& shape) const;
+
+  /// What no stage's pass, or its forward part, takes less than in a pipeline.
+  struct Least {
+    StageSeconds pass;
+    StageSeconds forward;
+  };
+  /// With ranks as near as they are in `inputs`: on GPUs without what the processor is waited for,
+  /// on processors the products alone.
+  Least LeastSeconds(StepInputs inputs) const;
 
  private:
   const StageShapes& shapes_;
@@ -64,6 +81,28 @@ class PipelineFloor {
     double pass = 0;
   };
   std::vector<Rank> ranks_;
+};
+
+/// The same for any stages that are cut so, by what they consist of: many networks are cut alike.
+class CutFloor {
+ public:
+  /// `cut`: blocks of each stage.
+  CutFloor(const std::vector<int64_t>& cut, int64_t ranks);
+
+  /// PipelineFloor::Seconds where stages take `pass`, and before the first micro-batch comes to a
+  /// rank those before its own take `before`.
+  double Seconds(const StageSeconds& pass, const StageSeconds& before, int64_t passes) const;
+
+ private:
+  struct Rank {
+    int64_t number = 0;
+    int64_t blocks_before = 0;  ///< In the stages through which the first micro-batch comes to it.
+    int64_t blocks = 0;         ///< Of all its stages.
+  };
+  /// Without those that no others of the inner ranks wait for.
+  std::vector<Rank> ranks_;
+  int64_t count_ = 1;
+  int64_t chunks_ = 1;
 };
 
 /// Machines of one kind on which ranks of a pipeline stand.

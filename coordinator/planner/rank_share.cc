@@ -63,8 +63,12 @@ void RankShare::AddStages() {
   kept_next_ = {two.values - kept_inner_.values, two.state - kept_inner_.state};
   for (const auto& [key, pass] : passes_) {
     const auto& [kind, threads, micro_batch] = key;
-    stage_passes_.emplace(key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
-                                           job_.model.dropout, workers_.rates()[kind], threads));
+    const auto made = stage_passes_.emplace(
+        key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
+                         job_.model.dropout, workers_.rates()[kind], threads));
+    if (workers_.rates().size() > 1) continue;
+    least_stage_seconds_[{threads, micro_batch}] =
+        made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
   }
 }
 
@@ -104,15 +108,20 @@ double RankShare::LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cu
   return kRounding * most;
 }
 
+StepInputs RankShare::NearestRanks(int64_t threads, int64_t micro_batch) const {
+  StepInputs inputs;
+  inputs.shape = shape_;
+  inputs.precision = &precision_;
+  inputs.threads = threads;
+  inputs.tokens = micro_batch * (SequenceLength(job_) / job_.resources.context_parallel);
+  inputs.ranks_on_worker = std::max<int64_t>(workers_.MostOnWorker(threads), 1);
+  return inputs;
+}
+
 void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   const ResourceSpec& resources = job_.resources;
   const int64_t length = SequenceLength(job_);
-  StepInputs alone;
-  alone.shape = shape_;
-  alone.precision = &precision_;
-  alone.threads = threads;
-  alone.tokens = micro_batch * (length / resources.context_parallel);
-  alone.ranks_on_worker = std::max<int64_t>(workers_.MostOnWorker(threads), 1);
+  const StepInputs alone = NearestRanks(threads, micro_batch);
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
     const RateModel& rates = workers_.rates()[kind];

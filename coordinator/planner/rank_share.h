@@ -63,6 +63,12 @@ class RankShare {
   double LeastPassSeconds(int64_t threads, int64_t micro_batch) const {
     return least_seconds_.at({threads, micro_batch});
   }
+  /// The same of stages, after AddStages; null where machines of several kinds have them, each of
+  /// which may have another cut.
+  const StagePasses::Least* LeastStageSeconds(int64_t threads, int64_t micro_batch) const {
+    const auto found = least_stage_seconds_.find({threads, micro_batch});
+    return found == least_stage_seconds_.end() ? nullptr : &found->second;
+  }
 
  private:
   /// What a rank keeps from step to step.
@@ -74,6 +80,8 @@ class RankShare {
   };
 
   void AddPasses(int64_t threads, int64_t micro_batch);
+  /// Ranks that stand as near as they can.
+  StepInputs NearestRanks(int64_t threads, int64_t micro_batch) const;
   KeptBytes KeptOf(const ModelShape& shape) const;
 
   const JobSpec job_;
@@ -92,6 +100,7 @@ class RankShare {
   KeptBytes kept_next_;                            ///< and what each more adds.
   std::map<std::tuple<size_t, int64_t, int64_t>, StagePasses> stage_passes_;  ///< As passes_.
   std::map<std::pair<int64_t, int64_t>, double> least_seconds_;  ///< By threads, micro-batch.
+  std::map<std::pair<int64_t, int64_t>, StagePasses::Least> least_stage_seconds_;  ///< As these.
 };
 
 /// Bucket of the gradient all-reduce: 25 MiB, large enough for full bandwidth.
