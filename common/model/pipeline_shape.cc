@@ -21,16 +21,40 @@ int64_t RecomputedOf(const MemoryInputs& inputs, int64_t first, int64_t blocks) 
   return std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks);
 }
 
-/// Most that a rank keeps of its micro-batches at a time, from the forward to the last backward
-/// step of each, where a chunk of one leaves `saved` bytes.
-int64_t MostKept(const std::vector<PipelineStep>& steps, const std::vector<int64_t>& saved) {
-  int64_t kept = 0, most = 0;
+/// Micro-batches of each chunk that a rank keeps, at times of which one is that of most bytes
+/// whatever a chunk leaves: after a forward step that a step of another kind follows.
+std::vector<int32_t> KeptAtPeaks(const std::vector<PipelineStep>& steps, int64_t chunks) {
+  std::vector<std::vector<int32_t>> peaks;
+  std::vector<int32_t> kept(static_cast<size_t>(chunks)), last_step, step_to;
+  const auto add = [&] {
+    // Of several on one line an end is the most.
+    bool on_line = !peaks.empty();
+    if (on_line) {
+      step_to = kept;
+      for (size_t i = 0; i < kept.size(); ++i) step_to[i] -= peaks.back()[i];
+      on_line = step_to == last_step;
+      last_step = step_to;
+    }
+    if (on_line) {
+      peaks.back() = kept;
+    } else {
+      peaks.push_back(kept);
+    }
+  };
+  bool forward = false;
   for (const PipelineStep& step : steps) {
-    const int64_t bytes = saved[static_cast<size_t>(step.chunk)];
-    if (step.op == PipelineOp::kForward) most = std::max(most, kept += bytes);
-    if (step.op == PipelineOp::kBackward || step.op == PipelineOp::kBackwardWeight) kept -= bytes;
+    if (forward && step.op != PipelineOp::kForward) add();
+    forward = step.op == PipelineOp::kForward;
+    const auto chunk = static_cast<size_t>(step.chunk);
+    if (forward) ++kept[chunk];
+    if (step.op == PipelineOp::kBackward || step.op == PipelineOp::kBackwardWeight) --kept[chunk];
   }
-  return most;
+  // Of a schedule that goes on in the same way all are the same few.
+  std::sort(peaks.begin(), peaks.end());
+  peaks.erase(std::unique(peaks.begin(), peaks.end()), peaks.end());
+  std::vector<int32_t> all;
+  for (const std::vector<int32_t>& peak : peaks) all.insert(all.end(), peak.begin(), peak.end());
+  return all;
 }
 
 /// Most backward passes of a rank at a time whose gradients of weights were still to come.
@@ -146,14 +170,31 @@ ModelShape StageShapes::Of(const StageShape& stage) const {
   return shape;
 }
 
-PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
-                               const PipelineSchedule& schedule)
-    : shapes_(shapes), cut_(cut), schedule_(schedule), before_{0} {
-  for (const int64_t blocks : cut) before_.push_back(before_.back() + blocks);
+PipelineHoldings::PipelineHoldings(const PipelineSchedule& schedule) : chunks_(schedule.chunks) {
   for (int64_t rank = 0; rank < schedule.ranks; ++rank) {
-    deferred_.push_back(MostDeferred(schedule.steps[static_cast<size_t>(rank)]));
+    const std::vector<PipelineStep>& steps = schedule.steps[static_cast<size_t>(rank)];
+    kept_.push_back(KeptAtPeaks(steps, chunks_));
+    deferred_.push_back(MostDeferred(steps));
     messages_.push_back(MostMessagesUnderWay(schedule, rank));
   }
+}
+
+int64_t PipelineHoldings::MostKept(int64_t rank, const std::vector<int64_t>& saved) const {
+  const std::vector<int32_t>& kept = kept_[static_cast<size_t>(rank)];
+  int64_t most = 0;
+  for (size_t peak = 0; peak < kept.size(); peak += saved.size()) {
+    int64_t bytes = 0;
+    for (size_t chunk = 0; chunk < saved.size(); ++chunk)
+      bytes += kept[peak + chunk] * saved[chunk];
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
+                               const PipelineHoldings& holdings)
+    : shapes_(shapes), cut_(cut), holdings_(holdings), before_{0} {
+  for (const int64_t blocks : cut) before_.push_back(before_.back() + blocks);
 }
 
 std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) const {
@@ -165,13 +206,14 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) c
   // By blocks, those that recompute, and whether it is the first rank or the last one.
   std::map<std::tuple<int64_t, int64_t, bool, bool>, MemoryBreakdown> known;
   std::vector<MemoryBreakdown> ranks;
-  std::vector<int64_t> saved(static_cast<size_t>(schedule_.chunks));
-  for (int64_t rank = 0; rank < schedule_.ranks; ++rank) {
+  const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
+  std::vector<int64_t> saved(static_cast<size_t>(chunks));
+  for (int64_t rank = 0; rank < count; ++rank) {
     // All that the rank has, as if it were one stage.
-    StageShape here{0, rank == 0, rank + 1 == schedule_.ranks};
+    StageShape here{0, rank == 0, rank + 1 == count};
     int64_t recomputed = 0, of_one = 0;
-    for (int64_t chunk = 0; chunk < schedule_.chunks; ++chunk) {
-      const auto stage = static_cast<size_t>(schedule_.StageOf(rank, chunk));
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const auto stage = static_cast<size_t>(chunk * count + rank);
       const int64_t replayed = RecomputedOf(inputs, before_[stage], cut_[stage]);
       here.blocks += cut_[stage];
       recomputed += replayed;
@@ -195,16 +237,15 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) c
     }
     MemoryBreakdown memory = like->second;
     // One micro-batch is in PredictMemory's peak; one message is asked for ahead.
-    const auto index = static_cast<size_t>(rank);
     memory.activations_bytes +=
-        std::max<int64_t>(MostKept(schedule_.steps[index], saved) - of_one, 0) + row;
+        std::max<int64_t>(holdings_.MostKept(rank, saved) - of_one, 0) + row;
     if (inputs.products == ProductKind::kStored) {
       // On a CUDA device the host is ahead, and learns what has gone from what has come.
-      memory.activations_bytes += messages_[index] * row;
+      memory.activations_bytes += holdings_.Messages(rank) * row;
     }
-    memory.workspace_bytes += 2 * row + deferred_[index] * here.blocks * deferred_block;
+    memory.workspace_bytes += 2 * row + holdings_.Deferred(rank) * here.blocks * deferred_block;
     // Inputs of products that were made again: after a norm, of attention, after a norm.
-    memory.activations_bytes += deferred_[index] * recomputed * 3 * row;
+    memory.activations_bytes += holdings_.Deferred(rank) * recomputed * 3 * row;
     ranks.push_back(memory);
   }
   return ranks;
@@ -213,7 +254,7 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) c
 std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,
                                                   const std::vector<int64_t>& cut,
                                                   const PipelineSchedule& schedule) {
-  return PipelineMemory(StageShapes(inputs.shape), cut, schedule).Ranks(inputs);
+  return PipelineMemory(StageShapes(inputs.shape), cut, PipelineHoldings(schedule)).Ranks(inputs);
 }
 
 MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vector<int64_t>& cut,

@@ -40,12 +40,36 @@ class StageShapes {
   ModelShape inner_, first_, last_;  ///< Of one block.
 };
 
+/// What ranks have at a time by a schedule, however the network is cut.
+class PipelineHoldings {
+ public:
+  explicit PipelineHoldings(const PipelineSchedule& schedule);
+
+  int64_t ranks() const { return std::ssize(deferred_); }
+  int64_t chunks() const { return chunks_; }
+  /// Most that rank `rank` keeps of its micro-batches, from the forward to the last backward step
+  /// of each, where a chunk of one leaves `saved` bytes.
+  int64_t MostKept(int64_t rank, const std::vector<int64_t>& saved) const;
+  /// Most backward passes of the rank whose gradients of weights are still to come,
+  int64_t Deferred(int64_t rank) const { return deferred_[static_cast<size_t>(rank)]; }
+  /// and most messages under way (MostMessagesUnderWay).
+  int64_t Messages(int64_t rank) const { return messages_[static_cast<size_t>(rank)]; }
+
+ private:
+  int64_t chunks_;
+  /// By rank, one after the other: micro-batches of each chunk that are kept, at times of which one
+  /// is that of most bytes.
+  std::vector<std::vector<int32_t>> kept_;
+  std::vector<int64_t> deferred_;
+  std::vector<int64_t> messages_;
+};
+
 /// The memory of a pipeline, for those who ask for several ways to recompute.
 class PipelineMemory {
  public:
   /// `cut`: blocks of each stage. All outlive it.
   PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
-                 const PipelineSchedule& schedule);
+                 const PipelineHoldings& holdings);
 
   /// PredictPipelineRanks.
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs) const;
@@ -53,10 +77,8 @@ class PipelineMemory {
  private:
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;
-  const PipelineSchedule& schedule_;
-  std::vector<int64_t> before_;    ///< Blocks before each stage.
-  std::vector<int64_t> deferred_;  ///< By rank: backward passes whose weights' gradients wait,
-  std::vector<int64_t> messages_;  ///< and messages under way; the most at a time.
+  const PipelineHoldings& holdings_;
+  std::vector<int64_t> before_;  ///< Blocks before each stage.
 };
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole

@@ -197,6 +197,12 @@ void BestFirst::JudgeUpTo(double least_seconds) {
       waiting_.pop();
     }
     if (judged_.size() == first) return;
+    std::vector<ScheduleName> schedules;
+    for (size_t i = first; i < judged_.size(); ++i) {
+      const auto name = meshes_[judged_[i].mesh].search->ScheduleOf(judged_[i].candidate);
+      if (name) schedules.push_back(*name);
+    }
+    book_.Add(schedules, threads_);
     OnThreads(threads_, judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
       own.fits = meshes_[own.mesh].search->Judge(own.candidate, own.option);
@@ -231,6 +237,7 @@ void BestFirst::JudgeWithoutRoom() {
           .mesh = m,
           .candidate =
               search.Candidates({one}, meshes_[m].cut->floor, -kInfinity, kInfinity).front()};
+      if (const auto name = search.ScheduleOf(own.candidate)) book_.Add({*name}, 1);
       own.fits = search.Judge(own.candidate, own.option);
       --meshes_[m].without_room;
       judged_.push_back(std::move(own));
@@ -248,8 +255,8 @@ MeshSearch& BestFirst::Opened(size_t mesh) {
   MeshState& own = meshes_[mesh];
   if (own.search == nullptr) {
     own.job = std::make_unique<JobSpec>(jobs_.At(mesh));
-    own.search =
-        std::make_unique<MeshSearch>(*own.job, *own.pool->workers, *own.share, own.cut->blocks);
+    own.search = std::make_unique<MeshSearch>(*own.job, *own.pool->workers, *own.share, book_,
+                                              own.cut->blocks);
   }
   return *own.search;
 }

@@ -18,6 +18,7 @@
 #include "coordinator/planner/mesh_search.h"
 #include "coordinator/planner/option.h"
 #include "coordinator/planner/rank_share.h"
+#include "coordinator/planner/schedule_book.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -109,6 +110,7 @@ class BestFirst {
   const int threads_;
   std::map<std::string_view, Pool> pools_;  ///< By precision.
   std::vector<std::unique_ptr<RankShare>> shares_;
+  ScheduleBook book_;
   std::vector<MeshState> meshes_;
   /// What is left of meshes, by bounds.
   std::set<std::pair<double, size_t>> left_;

@@ -6,9 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "common/check.h"
 #include "common/model/pipeline_shape.h"
-#include "common/pipeline/named_schedule.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
 #include "coordinator/planner/remat_choice.h"
@@ -80,10 +78,11 @@ double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloo
 }
 
 MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
-                       std::vector<int64_t> cut)
+                       ScheduleBook& book, std::vector<int64_t> cut)
     : job_(job),
       workers_(workers),
       share_(share),
+      book_(book),
       sequence_length_(SequenceLength(job)),
       tensor_(job.resources.tensor_parallel),
       pipeline_(job.resources.pipeline_parallel),
@@ -174,13 +173,20 @@ void MeshSearch::AddSharded(const Option& option) {
   }
 }
 
-PipelineSchedule MeshSearch::ScheduleOf(const Option& option) const {
-  if (pipeline_ == 1) return {};
-  const ResourceSpec& resources = job_.resources;
-  Result<PipelineSchedule> schedule = UncheckedSchedule(
-      resources.pipeline_schedule, pipeline_, resources.pipeline_chunks, option.accumulation_steps);
-  WEFT_CHECK(schedule.ok(), schedule.status().message());
-  return *std::move(schedule);
+std::optional<ScheduleName> MeshSearch::ScheduleOf(const Option& option) const {
+  if (pipeline_ == 1) return std::nullopt;
+  return ScheduleName{job_.resources.pipeline_schedule, pipeline_, job_.resources.pipeline_chunks,
+                      option.accumulation_steps};
+}
+
+const HeldSchedule* MeshSearch::Held(const Option& option) const {
+  const std::optional<ScheduleName> name = ScheduleOf(option);
+  return name ? &book_.At(*name) : nullptr;
+}
+
+const HeldSchedule* MeshSearch::MakeHeld(const Option& option) {
+  if (const std::optional<ScheduleName> name = ScheduleOf(option)) book_.Add({*name}, 1);
+  return Held(option);
 }
 
 std::vector<std::pair<size_t, int64_t>> MeshSearch::Placements(const Option& option) const {
@@ -216,8 +222,7 @@ Option MeshSearch::FewCores(const Candidate& candidate) {
   AddSharded(option);
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
-  const PipelineSchedule schedule = ScheduleOf(option);
-  SetMemory(inputs, MemoryOf(option, schedule), option);
+  SetMemory(inputs, MemoryOf(option, MakeHeld(option)), option);
   option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
                   " threads need more " + (workers_.on_devices() ? "GPUs or cores" : "cores") +
                   " than the workers offer: they have room for " +
@@ -272,11 +277,11 @@ double MeshSearch::LeastSeconds(const Option& option) {
 bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
   option = OptionOf(candidate);
   if (pipeline_ > 1 && workers_.rates().size() > 1) return JudgeMixed(option);
-  return JudgeCut(ScheduleOf(option), option);
+  return JudgeCut(Held(option), option);
 }
 
 bool MeshSearch::JudgeMixed(Option& option) const {
-  const PipelineSchedule schedule = ScheduleOf(option);
+  const HeldSchedule* held = Held(option);
   StepInputs step = step_;
   SetOption(option, step);
   std::vector<StageRank> ranks(static_cast<size_t>(pipeline_));
@@ -294,17 +299,18 @@ bool MeshSearch::JudgeMixed(Option& option) const {
       ranks[rank].pass_seconds = std::max(ranks[rank].pass_seconds, seconds->second);
     }
   }
-  if (pass_seconds.size() == 1) return JudgeCut(schedule, option);
+  if (pass_seconds.size() == 1) return JudgeCut(held, option);
   MemoryInputs memory = memory_;
   SetOption(option, memory);
   const std::vector<int64_t> room = workers_.RoomByPlace(option);
   for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].memory_bytes = room[rank];
   bool fits = false;
   const Option uncut = option;
-  for (const std::vector<int64_t>& cut : StageCuts(job_, ranks, memory, schedule)) {
+  for (const std::vector<int64_t>& cut :
+       StageCuts(job_, ranks, memory, share_.stages(), held->holdings)) {
     Option own = uncut;
     own.cut = cut;
-    const bool own_fits = JudgeCut(schedule, own);
+    const bool own_fits = JudgeCut(held, own);
     const bool better =
         own_fits ? !fits || StepSeconds(own.time) < StepSeconds(option.time) : !fits;
     if (better) option = std::move(own);
@@ -313,10 +319,10 @@ bool MeshSearch::JudgeMixed(Option& option) const {
   return fits;
 }
 
-bool MeshSearch::JudgeCut(const PipelineSchedule& schedule, Option& option) const {
+bool MeshSearch::JudgeCut(const HeldSchedule* held, Option& option) const {
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
-  const std::optional<PipelineMemory> pipeline = MemoryOf(option, schedule);
+  const std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
   Accounts accounts;
   const auto fits = [&](const RematChoice& choice) {
     inputs.recomputed_blocks = option.recomputed_blocks = choice.recomputed_blocks;
@@ -336,7 +342,7 @@ bool MeshSearch::JudgeCut(const PipelineSchedule& schedule, Option& option) cons
   }
   const RematCosts costs = CostsOfRemat(option);
   if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
-  option.time = SlowestRank(option, inputs, schedule, Placements(option));
+  option.time = SlowestRank(option, inputs, held, Placements(option));
   return true;
 }
 
@@ -348,7 +354,7 @@ bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements,
   inputs.recomputed_blocks = option.recomputed_blocks;
   inputs.attention_blocks = option.attention_blocks;
   inputs.remat = option.schedule;
-  option.time = SlowestRank(option, inputs, ScheduleOf(option), placements);
+  option.time = SlowestRank(option, inputs, MakeHeld(option), placements);
   return true;
 }
 
@@ -374,9 +380,9 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
 }
 
 std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,
-                                                   const PipelineSchedule& schedule) const {
-  if (pipeline_ == 1) return std::nullopt;
-  return std::make_optional<PipelineMemory>(share_.stages(), option.cut, schedule);
+                                                   const HeldSchedule* held) const {
+  if (held == nullptr) return std::nullopt;
+  return std::make_optional<PipelineMemory>(share_.stages(), option.cut, held->holdings);
 }
 
 void MeshSearch::SetMemory(const MemoryInputs& inputs,
@@ -455,7 +461,7 @@ std::string MeshSearch::MemoryReason(const Option& option) const {
 }
 
 TimeBreakdown MeshSearch::SlowestRank(
-    const Option& option, const MemoryInputs& memory, const PipelineSchedule& schedule,
+    const Option& option, const MemoryInputs& memory, const HeldSchedule* held,
     const std::vector<std::pair<size_t, int64_t>>& placements) const {
   StepInputs inputs = step_;
   SetOption(option, inputs);
@@ -468,9 +474,9 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.schedule = option.schedule;
     inputs.block = BlockBytesOf(memory);
   }
-  if (pipeline_ > 1) {
+  if (held != nullptr) {
     return PredictPipeline(inputs, {.cut = option.cut,
-                                    .schedule = schedule,
+                                    .schedule = held->schedule,
                                     .places = PlacesOf(option, placements),
                                     .within_worker = placements.front().second == option.ranks})
         .time;

@@ -11,13 +11,13 @@
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/sharded_parameters.h"
-#include "common/pipeline/schedule.h"
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/mesh_options.h"
 #include "coordinator/planner/option.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/remat_choice.h"
+#include "coordinator/planner/schedule_book.h"
 #include "coordinator/planner/time_model.h"
 #include "coordinator/planner/worker_groups.h"
 
@@ -33,15 +33,20 @@ double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloo
 class MeshSearch {
  public:
   /// All outlive it. `share` is of a mesh that shares matrices, sequences and experts
-  /// alike; `cut` is CutModel's.
+  /// alike; `book` has, or gets, the schedules of pipelines; `cut` is CutModel's.
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
-             std::vector<int64_t> cut);
+             ScheduleBook& book, std::vector<int64_t> cut);
 
   /// Of `choices` (MeshOptions::Of this mesh) each with every spread and micro-batch, where
   /// LeastSecondsOf is above `above` and up to `limit`; but for some that certainly take longer
   /// than that. To be called before Judge, which may then be called from several threads.
   std::vector<Candidate> Candidates(const std::vector<RankChoice>& choices, const CutFloor& floor,
                                     double above, double limit);
+
+  /// Of a pipeline, the schedule that Judge looks for in the book.
+  std::optional<ScheduleName> ScheduleOf(const Candidate& candidate) const {
+    return ScheduleOf(OptionOf(candidate));
+  }
 
   /// With the cheapest recomputation that fits. Where none does, with one that needs least and
   /// without a time; false.
@@ -65,7 +70,11 @@ class MeshSearch {
   /// Finds what ranks that see different tokens share, for Sharded().
   void AddSharded(const Option& option);
   /// Of a pipeline, else none.
-  PipelineSchedule ScheduleOf(const Option& option) const;
+  std::optional<ScheduleName> ScheduleOf(const Option& option) const;
+  /// From the book; null without a pipeline.
+  const HeldSchedule* Held(const Option& option) const;
+  /// The same, made where it is not there.
+  const HeldSchedule* MakeHeld(const Option& option);
   /// Of a pipeline: the machines of each of its ranks.
   std::vector<std::vector<PipelinePlace>> PlacesOf(
       const Option& option, const std::vector<std::pair<size_t, int64_t>>& placements) const;
@@ -74,17 +83,16 @@ class MeshSearch {
   /// Of a pipeline whose ranks are not all on machines of one kind.
   bool JudgeMixed(Option& option) const;
   /// Of an option that says how it is cut.
-  bool JudgeCut(const PipelineSchedule& schedule, Option& option) const;
+  bool JudgeCut(const HeldSchedule* held, Option& option) const;
 
   double LeastSeconds(const Option& option);
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
-                            const PipelineSchedule& schedule,
+                            const HeldSchedule* held,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetOption(const Option& option, MemoryInputs& inputs) const;
   void SetOption(const Option& option, StepInputs& inputs) const;
-  /// Of a pipeline, else none. `schedule` outlives it, as does the option.
-  std::optional<PipelineMemory> MemoryOf(const Option& option,
-                                         const PipelineSchedule& schedule) const;
+  /// Of a pipeline, else none. `held` outlives it, as does the option.
+  std::optional<PipelineMemory> MemoryOf(const Option& option, const HeldSchedule* held) const;
   /// The option's memory, of all its ranks.
   void SetMemory(const MemoryInputs& inputs, const std::optional<PipelineMemory>& pipeline,
                  Option& option) const;
@@ -104,6 +112,7 @@ class MeshSearch {
   const JobSpec& job_;
   const WorkerGroups& workers_;
   const RankShare& share_;
+  ScheduleBook& book_;
   const int64_t sequence_length_;
   const int64_t tensor_;
   const int64_t pipeline_;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/model/memory_model.h"
-#include "common/pipeline/schedule.h"
+#include "common/model/pipeline_shape.h"
 #include "common/spec/job_spec.h"
 
 namespace weft::planner {
@@ -19,9 +19,9 @@ struct StageRank {
 /// fast has twice the work, and none has more blocks than it has the memory for, if all blocks
 /// recompute, and if none does; where there is room, these are one cut. Last the cut for ranks that
 /// are alike (CutModel). `memory` are the inputs of a rank with the whole network, whatever it
-/// recomputes.
+/// recomputes, `shapes` its stages.
 std::vector<std::vector<int64_t>> StageCuts(const JobSpec& job, const std::vector<StageRank>& ranks,
-                                            const MemoryInputs& memory,
-                                            const PipelineSchedule& schedule);
+                                            const MemoryInputs& memory, const StageShapes& shapes,
+                                            const PipelineHoldings& holdings);
 
 }  // namespace weft::planner

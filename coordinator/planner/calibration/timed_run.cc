@@ -134,7 +134,8 @@ TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
     option.ranks_per_worker = std::max(option.ranks_per_worker, found->second);
   }
   const RankShare share(planned_, groups, {option.threads}, {option.micro_batch});
-  MeshSearch search(planned_, groups, share, CutModel(planned_).value());
+  ScheduleBook book;
+  MeshSearch search(planned_, groups, share, book, CutModel(planned_).value());
   return search.Time(placements, option) ? option.time : TimeBreakdown{};
 }
 
