@@ -122,6 +122,34 @@ class Simulation {
   std::vector<double> weight_;
 };
 
+// Ranks go on in turns, each as far as it can: the order of turns changes no time. Stops before a
+// step that admits(rank, step) refuses; done(rank, step, start, seconds) is told of the others.
+template <class Admits, class Done>
+void Play(const PipelineSchedule& schedule, Simulation& simulation, const Admits& admits,
+          const Done& done) {
+  std::vector<size_t> next(schedule.steps.size(), 0);
+  std::vector<double> free(schedule.steps.size(), 0);
+  bool progress = true;
+  while (progress) {
+    progress = false;
+    for (size_t r = 0; r < next.size(); ++r) {
+      const auto rank = static_cast<int64_t>(r);
+      for (; next[r] < schedule.steps[r].size(); ++next[r]) {
+        const PipelineStep& step = schedule.steps[r][next[r]];
+        if (!admits(rank, step)) return;
+        const double arrival = simulation.Arrival(rank, step);
+        if (arrival == kNever) break;
+        const double start = std::max(arrival, free[r]);
+        const double duration = simulation.Duration(rank, step);
+        free[r] = start + duration;
+        simulation.Finish(rank, step, free[r]);
+        done(rank, step, start, duration);
+        progress = true;
+      }
+    }
+  }
+}
+
 // A lone wait says little; all of them show the circle.
 Status Stuck(const PipelineSchedule& schedule, const PipelineTimeline& timeline) {
   std::string waits;
@@ -164,32 +192,25 @@ Result<PipelineTimeline> SimulatePipeline(const PipelineSchedule& schedule,
     timeline.ranks[r].ends.reserve(schedule.steps[r].size());
   }
   std::vector<double> kept(ranks, 0);
-  // Ranks go on in turns, each as far as it can: the order of turns changes no time.
-  bool progress = true;
-  while (progress) {
-    progress = false;
-    for (size_t r = 0; r < ranks; ++r) {
-      const auto rank = static_cast<int64_t>(r);
-      PipelineTimeline::Rank& own = timeline.ranks[r];
-      for (size_t i = own.ends.size(); i < schedule.steps[r].size(); ++i) {
-        const PipelineStep& step = schedule.steps[r][i];
-        WEFT_RETURN_IF_ERROR(simulation.Admit(rank, step));
-        const double arrival = simulation.Arrival(rank, step);
-        if (arrival == kNever) break;
-        const double start = std::max(arrival, i > 0 ? own.ends.back() : 0.0);
-        const double duration = simulation.Duration(rank, step);
+  Status admitted;
+  Play(
+      schedule, simulation,
+      [&](int64_t rank, const PipelineStep& step) {
+        admitted = simulation.Admit(rank, step);
+        return admitted.ok();
+      },
+      [&](int64_t rank, const PipelineStep& step, double start, double duration) {
+        const auto r = static_cast<size_t>(rank);
+        PipelineTimeline::Rank& own = timeline.ranks[r];
         own.starts.push_back(start);
         own.ends.push_back(start + duration);
         own.busy += duration;
         kept[r] += simulation.Kept(rank, step);
         own.peak_activations = std::max(own.peak_activations, kept[r]);
         kept[r] -= simulation.Released(rank, step);
-        simulation.Finish(rank, step, start + duration);
         timeline.end = std::max(timeline.end, start + duration);
-        progress = true;
-      }
-    }
-  }
+      });
+  WEFT_RETURN_IF_ERROR(admitted);
   const int64_t steps_of_a_rank =
       schedule.chunks * schedule.micro_batches * (schedule.split_backward ? 3 : 2);
   for (size_t r = 0; r < ranks; ++r) {
@@ -204,6 +225,17 @@ Result<PipelineTimeline> SimulatePipeline(const PipelineSchedule& schedule,
     }
   }
   return timeline;
+}
+
+double EndOfPipeline(const PipelineSchedule& schedule, const PipelineCosts& costs) {
+  Simulation simulation(schedule, costs);
+  double end = 0;
+  Play(
+      schedule, simulation, [](int64_t, const PipelineStep&) { return true; },
+      [&](int64_t, const PipelineStep&, double start, double duration) {
+        end = std::max(end, start + duration);
+      });
+  return end;
 }
 
 }  // namespace weft

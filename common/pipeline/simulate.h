@@ -41,4 +41,8 @@ struct PipelineTimeline {
 Result<PipelineTimeline> SimulatePipeline(const PipelineSchedule& schedule,
                                           const PipelineCosts& costs);
 
+/// PipelineTimeline::end of a schedule that passes CheckSchedule, with costs of as many stages: for
+/// those who ask for many.
+double EndOfPipeline(const PipelineSchedule& schedule, const PipelineCosts& costs);
+
 }  // namespace weft

@@ -190,7 +190,8 @@ void BestFirst::JudgeUpTo(double least_seconds) {
   const auto at_once = 32 * static_cast<size_t>(threads_);
   while (true) {
     const size_t first = judged_.size();
-    const double most = std::min(least_seconds, Limit());
+    const double limit = Limit();
+    const double most = std::min(least_seconds, limit);
     while (!waiting_.empty() && waiting_.top().candidate.least_seconds <= most &&
            judged_.size() - first < at_once) {
       judged_.push_back({.mesh = waiting_.top().mesh, .candidate = waiting_.top().candidate});
@@ -205,7 +206,9 @@ void BestFirst::JudgeUpTo(double least_seconds) {
     book_.Add(schedules, threads_);
     OnThreads(threads_, judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
-      own.fits = meshes_[own.mesh].search->Judge(own.candidate, own.option);
+      StepBound bound{.limit = limit};
+      own.fits = meshes_[own.mesh].search->Judge(own.candidate, bound, own.option);
+      own.candidate.least_seconds = std::max(own.candidate.least_seconds, bound.least_seconds);
       return true;
     });
     for (size_t i = first; i < judged_.size(); ++i) {
@@ -238,7 +241,8 @@ void BestFirst::JudgeWithoutRoom() {
           .candidate =
               search.Candidates({one}, meshes_[m].cut->floor, -kInfinity, kInfinity).front()};
       if (const auto name = search.ScheduleOf(own.candidate)) book_.Add({*name}, 1);
-      own.fits = search.Judge(own.candidate, own.option);
+      StepBound none;
+      own.fits = search.Judge(own.candidate, none, own.option);
       --meshes_[m].without_room;
       judged_.push_back(std::move(own));
       ++misfits;

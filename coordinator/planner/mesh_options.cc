@@ -46,7 +46,10 @@ void MeshOptions::Add(const JobSpec& mesh) {
   const ResourceSpec& resources = mesh.resources;
   const std::pair stages(resources.pipeline_parallel, resources.pipeline_chunks);
   if (!cuts_.contains(stages)) {
-    const std::vector<int64_t> blocks = CutModel(mesh).value();
+    const int64_t count = stages.first * stages.second;
+    auto [known, added] = blocks_.try_emplace(count);
+    if (added) known->second = CutModel(mesh).value();
+    const std::vector<int64_t>& blocks = known->second;
     cuts_.emplace(stages, Cut{blocks, CutFloor(blocks, resources.pipeline_parallel)});
   }
   if (seen_.emplace(ReplicaRanks(resources), Offloads(resources)).second) AddRanks(mesh);

@@ -58,7 +58,7 @@ class MeshOptions {
 
   /// CutModel of `mesh`, and what follows from it.
   struct Cut {
-    std::vector<int64_t> blocks;
+    const std::vector<int64_t>& blocks;
     CutFloor floor;
   };
   const Cut& CutOf(const JobSpec& mesh) const {
@@ -82,6 +82,7 @@ class MeshOptions {
   std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> spreads_;  ///< By threads, ranks.
   std::map<int64_t, std::vector<int64_t>> micro_batches_;                ///< By data ranks.
   std::set<int64_t> all_micro_batches_;
+  std::map<int64_t, std::vector<int64_t>> blocks_;   ///< By stages.
   std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
   std::set<std::pair<int64_t, bool>> seen_;          ///< By ranks of a replica, and offload.
 };

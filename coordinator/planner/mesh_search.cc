@@ -257,8 +257,11 @@ double MeshSearch::LeastSeconds(const Option& option) {
       auto floor = floors_.find(key);
       if (floor == floors_.end()) {
         const StagePasses& passes = share_.StagePass(kind, option.threads, option.micro_batch);
-        const PipelineFloor made(PredictStages(inputs, cut_, passes), pipeline_,
-                                 SplitsBackward(job_.resources));
+        PipelineCosts costs;
+        for (const StageForecast& stage : PredictStages(inputs, cut_, passes)) {
+          costs.stages.push_back(stage.cost);
+        }
+        const PipelineFloor made(costs, pipeline_, SplitsBackward(job_.resources));
         floor = floors_.emplace(key, made).first;
       }
       least = std::min(least, floor->second.Seconds(option.accumulation_steps));
@@ -274,10 +277,10 @@ double MeshSearch::LeastSeconds(const Option& option) {
   return kRounding * least;
 }
 
-bool MeshSearch::Judge(const Candidate& candidate, Option& option) const {
+bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& option) const {
   option = OptionOf(candidate);
   if (pipeline_ > 1 && workers_.rates().size() > 1) return JudgeMixed(option);
-  return JudgeCut(Held(option), option);
+  return JudgeCut(Held(option), bound, option);
 }
 
 bool MeshSearch::JudgeMixed(Option& option) const {
@@ -299,7 +302,8 @@ bool MeshSearch::JudgeMixed(Option& option) const {
       ranks[rank].pass_seconds = std::max(ranks[rank].pass_seconds, seconds->second);
     }
   }
-  if (pass_seconds.size() == 1) return JudgeCut(held, option);
+  StepBound none;
+  if (pass_seconds.size() == 1) return JudgeCut(held, none, option);
   MemoryInputs memory = memory_;
   SetOption(option, memory);
   const std::vector<int64_t> room = workers_.RoomByPlace(option);
@@ -310,7 +314,7 @@ bool MeshSearch::JudgeMixed(Option& option) const {
        StageCuts(job_, ranks, memory, share_.stages(), held->holdings)) {
     Option own = uncut;
     own.cut = cut;
-    const bool own_fits = JudgeCut(held, own);
+    const bool own_fits = JudgeCut(held, none, own);
     const bool better =
         own_fits ? !fits || StepSeconds(own.time) < StepSeconds(option.time) : !fits;
     if (better) option = std::move(own);
@@ -319,7 +323,7 @@ bool MeshSearch::JudgeMixed(Option& option) const {
   return fits;
 }
 
-bool MeshSearch::JudgeCut(const HeldSchedule* held, Option& option) const {
+bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const {
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
   const std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
@@ -342,7 +346,7 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, Option& option) const {
   }
   const RematCosts costs = CostsOfRemat(option);
   if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
-  option.time = SlowestRank(option, inputs, held, Placements(option));
+  option.time = SlowestRank(option, inputs, held, bound, Placements(option));
   return true;
 }
 
@@ -354,7 +358,8 @@ bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements,
   inputs.recomputed_blocks = option.recomputed_blocks;
   inputs.attention_blocks = option.attention_blocks;
   inputs.remat = option.schedule;
-  option.time = SlowestRank(option, inputs, MakeHeld(option), placements);
+  StepBound none;
+  option.time = SlowestRank(option, inputs, MakeHeld(option), none, placements);
   return true;
 }
 
@@ -461,7 +466,7 @@ std::string MeshSearch::MemoryReason(const Option& option) const {
 }
 
 TimeBreakdown MeshSearch::SlowestRank(
-    const Option& option, const MemoryInputs& memory, const HeldSchedule* held,
+    const Option& option, const MemoryInputs& memory, const HeldSchedule* held, StepBound& bound,
     const std::vector<std::pair<size_t, int64_t>>& placements) const {
   StepInputs inputs = step_;
   SetOption(option, inputs);
@@ -475,11 +480,15 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.block = BlockBytesOf(memory);
   }
   if (held != nullptr) {
-    return PredictPipeline(inputs, {.cut = option.cut,
-                                    .schedule = held->schedule,
-                                    .places = PlacesOf(option, placements),
-                                    .within_worker = placements.front().second == option.ranks})
-        .time;
+    const PipelineForecast forecast =
+        PredictPipeline(inputs, {.cut = option.cut,
+                                 .places = PlacesOf(option, placements),
+                                 .within_worker = placements.front().second == option.ranks});
+    const PipelineFloor floor(forecast.costs, pipeline_, held->schedule.split_backward);
+    const TimeBreakdown least = forecast.StepUntil(floor.Seconds(option.accumulation_steps));
+    bound.least_seconds = kRounding * StepSeconds(least);
+    if (bound.least_seconds > bound.limit) return least;
+    return forecast.StepUntil(EndOfPipeline(held->schedule, forecast.costs));
   }
   TimeBreakdown slowest;
   for (const auto& [kind, count] : placements) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,6 +30,12 @@ namespace weft::planner {
 double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
                       const RankChoice& choice, int64_t micro_batch);
 
+/// How long a step may take to matter, and takes at least, as far as is known.
+struct StepBound {
+  double limit = std::numeric_limits<double>::infinity();
+  double least_seconds = 0;
+};
+
 /// The options of a job whose ranks share the model in one way.
 class MeshSearch {
  public:
@@ -49,8 +56,8 @@ class MeshSearch {
   }
 
   /// With the cheapest recomputation that fits. Where none does, with one that needs least and
-  /// without a time; false.
-  bool Judge(const Candidate& candidate, Option& option) const;
+  /// without a time; false. Above `bound.limit` the time may be less than it is.
+  bool Judge(const Candidate& candidate, StepBound& bound, Option& option) const;
 
   /// Fills in the time of an option that says what it recomputes and how it is cut, with so many
   /// ranks on workers of these kinds, one after the other; false where the pipeline has no such
@@ -83,11 +90,11 @@ class MeshSearch {
   /// Of a pipeline whose ranks are not all on machines of one kind.
   bool JudgeMixed(Option& option) const;
   /// Of an option that says how it is cut.
-  bool JudgeCut(const HeldSchedule* held, Option& option) const;
+  bool JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const;
 
   double LeastSeconds(const Option& option);
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
-                            const HeldSchedule* held,
+                            const HeldSchedule* held, StepBound& bound,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetOption(const Option& option, MemoryInputs& inputs) const;
   void SetOption(const Option& option, StepInputs& inputs) const;

@@ -30,10 +30,10 @@ double OnceSeconds(const RateModel& rates) {
 }
 
 // Of a pass through all its stages.
-double SecondsOfRank(const std::vector<StageForecast>& stages, size_t rank, size_t ranks) {
+double SecondsOfRank(const std::vector<StageCost>& stages, size_t rank, size_t ranks) {
   double seconds = 0;
   for (size_t stage = rank; stage < stages.size(); stage += ranks) {
-    seconds += SecondsOfPass(stages[stage].cost);
+    seconds += SecondsOfPass(stages[stage]);
   }
   return seconds;
 }
@@ -133,15 +133,14 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
   return stages;
 }
 
-PipelineFloor::PipelineFloor(const std::vector<StageForecast>& stages, int64_t ranks,
-                             bool split_backward) {
+PipelineFloor::PipelineFloor(const PipelineCosts& costs, int64_t ranks, bool split_backward) {
   double before = 0;
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    const Rank own{before,
-                   SecondsOfRank(stages, static_cast<size_t>(rank), static_cast<size_t>(ranks))};
-    const StageCost& cost = stages[static_cast<size_t>(rank)].cost;
-    before += cost.forward;
-    if (!split_backward) before += cost.backward_input + cost.backward_weight;
+    const Rank own{
+        before, SecondsOfRank(costs.stages, static_cast<size_t>(rank), static_cast<size_t>(ranks))};
+    const StageCost& cost = costs.stages[static_cast<size_t>(rank)];
+    before += cost.forward + costs.hop;
+    if (!split_backward) before += cost.backward() + costs.hop;
     // One that begins no later and takes no longer decides nothing.
     while (!ranks_.empty() && ranks_.back().pass <= own.pass) ranks_.pop_back();
     ranks_.push_back(own);
@@ -192,48 +191,56 @@ double CutFloor::Seconds(const StageSeconds& pass, const StageSeconds& before,
   return least;
 }
 
+TimeBreakdown PipelineForecast::StepUntil(double end) const {
+  TimeBreakdown time = slowest;
+  time.exposed_communication_seconds += std::max(0.0, end - ComputeSeconds(slowest));
+  time.overhead_seconds += once_seconds;
+  return time;
+}
+
 PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline) {
-  const PipelineSchedule& schedule = pipeline.schedule;
   const double bytes = static_cast<double>(inputs.tokens * inputs.shape.spec.width *
                                            ElementBytes(inputs.precision->activations));
-  PipelineCosts costs;
+  PipelineForecast forecast;
+  PipelineCosts& costs = forecast.costs;
   costs.stages.resize(pipeline.cut.size());
-  std::vector<TimeBreakdown> ranks(static_cast<size_t>(schedule.ranks));
-  std::map<PipelinePlace, std::vector<StageForecast>> known;
-  double once = 0;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+  // By place: the stages, and their costs.
+  struct Known {
+    std::vector<StageForecast> stages;
+    std::vector<StageCost> costs;
+  };
+  std::map<PipelinePlace, Known> known;
+  const size_t ranks = pipeline.places.size();
+  for (size_t rank = 0; rank < ranks; ++rank) {
     double slowest = -1;
+    TimeBreakdown own_time;
     for (const PipelinePlace& place : pipeline.places[rank]) {
       StepInputs own = inputs;
       own.ranks_on_worker = place.ranks_on_worker;
-      auto [stages, added] = known.try_emplace(place);
+      auto [at, added] = known.try_emplace(place);
       if (added) {
         const RateModel& rates = place.passes->rates();
-        stages->second = PredictStages(own, pipeline.cut, *place.passes);
+        at->second.stages = PredictStages(own, pipeline.cut, *place.passes);
+        for (const StageForecast& stage : at->second.stages) at->second.costs.push_back(stage.cost);
         const Wire wire = WireOf(own, rates, pipeline.within_worker);
         costs.hop = std::max(costs.hop, wire.message_seconds + bytes / wire.bytes_per_second);
-        once = std::max(once, OnceSeconds(rates));
+        forecast.once_seconds = std::max(forecast.once_seconds, OnceSeconds(rates));
       }
-      const double seconds = SecondsOfRank(stages->second, rank, ranks.size());
+      const double seconds = SecondsOfRank(at->second.costs, rank, ranks);
       if (seconds <= slowest) continue;
       slowest = seconds;
-      ranks[rank] = {};
-      for (size_t stage = rank; stage < costs.stages.size(); stage += ranks.size()) {
-        Add(stages->second[stage].time, static_cast<double>(inputs.accumulation_steps),
-            ranks[rank]);
-        costs.stages[stage] = stages->second[stage].cost;
+      own_time = {};
+      for (size_t stage = rank; stage < costs.stages.size(); stage += ranks) {
+        Add(at->second.stages[stage].time, static_cast<double>(inputs.accumulation_steps),
+            own_time);
+        costs.stages[stage] = at->second.costs[stage];
       }
     }
+    if (rank == 0 || ComputeSeconds(own_time) > ComputeSeconds(forecast.slowest)) {
+      forecast.slowest = own_time;
+    }
   }
-  Result<PipelineTimeline> timeline = SimulatePipeline(schedule, costs);
-  WEFT_CHECK(timeline.ok(), timeline.status().message());
-  TimeBreakdown slowest;
-  for (const TimeBreakdown& rank : ranks) {
-    if (ComputeSeconds(rank) > ComputeSeconds(slowest)) slowest = rank;
-  }
-  slowest.exposed_communication_seconds += std::max(0.0, timeline->end - ComputeSeconds(slowest));
-  slowest.overhead_seconds += once;
-  return {slowest, *std::move(timeline)};
+  return forecast;
 }
 
 }  // namespace weft::planner

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/model/pipeline_shape.h"
-#include "common/pipeline/schedule.h"
 #include "common/pipeline/simulate.h"
 #include "coordinator/planner/time_model.h"
 
@@ -71,7 +70,7 @@ class PipelineFloor {
   /// A rank does nothing before the first micro-batch has come through the stages before its own,
   /// then has its passes, and after the last one, if it is a whole backward pass (not
   /// `split_backward`), those stages have theirs.
-  PipelineFloor(const std::vector<StageForecast>& stages, int64_t ranks, bool split_backward);
+  PipelineFloor(const PipelineCosts& costs, int64_t ranks, bool split_backward);
 
   double Seconds(int64_t passes) const;
 
@@ -117,21 +116,24 @@ struct PipelinePlace {
 /// What else the step depends on.
 struct PipelineTimeInputs {
   const std::vector<int64_t>& cut;  ///< Blocks of each stage.
-  const PipelineSchedule& schedule;
   /// By rank of the pipeline all that its replicas stand on, of which the slowest counts.
   const std::vector<std::vector<PipelinePlace>>& places;
   bool within_worker = false;  ///< Neighbours in the pipeline are on one machine.
 };
 
-/// The step of a pipeline, and when each of its passes runs.
+/// The step of a pipeline, before its schedule is played through.
 struct PipelineForecast {
-  TimeBreakdown time;
-  PipelineTimeline timeline;  ///< In seconds; exchange of gradients and update come after it.
+  PipelineCosts costs;      ///< In seconds; exchange of gradients and update come after the passes.
+  TimeBreakdown slowest;    ///< Of the rank that computes most, without what it waits for,
+  double once_seconds = 0;  ///< and without what is of a step, whatever passes it has.
+
+  /// The whole step where the last pass ends then: what the passes take beyond those of that rank
+  /// is exposed communication.
+  TimeBreakdown StepUntil(double end) const;
 };
 
-/// PredictStep of a pipeline (common/pipeline/simulate.h with the times of each stage): the parts
-/// of the rank that computes most and, as exposed communication, what the steps of the schedule
-/// take beyond them. `inputs` are those of one rank with the whole network.
+/// PredictStep of a pipeline, but for its end (common/pipeline/simulate.h with these costs).
+/// `inputs` are those of one rank with the whole network.
 PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInputs& pipeline);
 
 }  // namespace weft::planner

@@ -18,19 +18,17 @@ struct Pipeline {
   int64_t passes;
 };
 
-double EndOf(const Pipeline& pipeline, const std::vector<StageForecast>& stages) {
+double EndOf(const Pipeline& pipeline, const PipelineCosts& costs) {
   const Result<PipelineSchedule> schedule =
       NamedSchedule(pipeline.schedule, pipeline.ranks, pipeline.chunks, pipeline.passes);
   EXPECT_TRUE(schedule.ok()) << schedule.status().message();
-  PipelineCosts costs;
-  for (const StageForecast& stage : stages) costs.stages.push_back(stage.cost);
   const Result<PipelineTimeline> timeline = SimulatePipeline(*schedule, costs);
   EXPECT_TRUE(timeline.ok()) << timeline.status().message();
   return timeline->end;
 }
 
-double LeastOf(const Pipeline& pipeline, const std::vector<StageForecast>& stages) {
-  return PipelineFloor(stages, pipeline.ranks, pipeline.schedule == std::string("zero_bubble"))
+double LeastOf(const Pipeline& pipeline, const PipelineCosts& costs) {
+  return PipelineFloor(costs, pipeline.ranks, pipeline.schedule == std::string("zero_bubble"))
       .Seconds(pipeline.passes);
 }
 
@@ -42,14 +40,15 @@ TEST(PipelineFloor, IsNoLongerThanTheScheduleWhateverTheStagesTake) {
   PhiloxStream random({5, 0, 0});
   for (const Pipeline& pipeline : kPipelines) {
     for (int trial = 0; trial < 50; ++trial) {
-      std::vector<StageForecast> stages(static_cast<size_t>(pipeline.ranks * pipeline.chunks));
-      for (StageForecast& stage : stages) {
-        for (double* part :
-             {&stage.cost.forward, &stage.cost.backward_input, &stage.cost.backward_weight}) {
+      PipelineCosts costs;
+      costs.stages.resize(static_cast<size_t>(pipeline.ranks * pipeline.chunks));
+      costs.hop = static_cast<double>(random.Next() % 3) / 4;
+      for (StageCost& stage : costs.stages) {
+        for (double* part : {&stage.forward, &stage.backward_input, &stage.backward_weight}) {
           *part = 0.1 + static_cast<double>(random.Next() % 1000) / 500;
         }
       }
-      EXPECT_LE(LeastOf(pipeline, stages), EndOf(pipeline, stages) * (1 + 1e-12))
+      EXPECT_LE(LeastOf(pipeline, costs), EndOf(pipeline, costs) * (1 + 1e-12))
           << pipeline.schedule << " " << pipeline.ranks;
     }
   }
@@ -58,9 +57,9 @@ TEST(PipelineFloor, IsNoLongerThanTheScheduleWhateverTheStagesTake) {
 TEST(PipelineFloor, IsTheStepOfEqualStagesThatWaitForNothingElse) {
   for (const Pipeline& pipeline : kPipelines) {
     if (pipeline.chunks > 1 || pipeline.schedule == std::string("zero_bubble")) continue;
-    std::vector<StageForecast> stages(static_cast<size_t>(pipeline.ranks));
-    for (StageForecast& stage : stages) stage.cost = {1, 1, 1, 0};
-    EXPECT_DOUBLE_EQ(LeastOf(pipeline, stages), EndOf(pipeline, stages)) << pipeline.schedule;
+    const PipelineCosts costs{
+        std::vector<StageCost>(static_cast<size_t>(pipeline.ranks), {1, 1, 1, 0}), 0};
+    EXPECT_DOUBLE_EQ(LeastOf(pipeline, costs), EndOf(pipeline, costs)) << pipeline.schedule;
   }
 }
 

@@ -52,7 +52,7 @@ std::string WhyChosen(const Option& option, const SearchResult& result,
   std::string text = "shortest predicted step of " + std::to_string(counts.fit) + " plans that fit";
   if (counts.too_slow > 0) {
     text += ", beside " + std::to_string(counts.too_slow) + " that are slower than " +
-            std::to_string(kSorted) + " of these whatever they recompute";
+            std::to_string(kSorted) + " of these";
   }
   if (counts.without_room > 0) {
     text += "; " + std::to_string(counts.without_room) +

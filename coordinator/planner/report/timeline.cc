@@ -76,11 +76,11 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
     }
     first += machine.ranks;
   }
-  return PredictPipeline(inputs, {.cut = plan.stage_blocks,
-                                  .schedule = schedule,
-                                  .places = places,
-                                  .within_worker = machines.size() == 1})
-      .timeline;
+  const PipelineForecast forecast = PredictPipeline(
+      inputs, {.cut = plan.stage_blocks, .places = places, .within_worker = machines.size() == 1});
+  Result<PipelineTimeline> timeline = SimulatePipeline(schedule, forecast.costs);
+  WEFT_CHECK(timeline.ok(), timeline.status().message());
+  return *std::move(timeline);
 }
 
 /// The passes of one rank: a third of the plain work forward, and what is recomputed backward.
