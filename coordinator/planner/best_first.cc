@@ -265,10 +265,6 @@ MeshSearch& BestFirst::Opened(size_t mesh) {
   return *own.search;
 }
 
-std::optional<Candidate> BestFirst::WithoutCores(size_t mesh) const {
-  return meshes_[mesh].pool->options->WithoutCores(jobs_.At(mesh));
-}
-
 bool BestFirst::Waiting::operator<(const Waiting& other) const {
   return std::tie(candidate.least_seconds, mesh, candidate.number) >
          std::tie(other.candidate.least_seconds, other.mesh, other.candidate.number);

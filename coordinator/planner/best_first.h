@@ -56,9 +56,11 @@ class BestFirst {
   int64_t WithoutRoom(size_t mesh) const { return meshes_[mesh].without_room; }
   /// Of a mesh that has workers. Not for several threads at once.
   MeshSearch& Opened(size_t mesh);
-  /// Where workers have no cores for the ranks that the job of that number asks for, one such
+  /// Where workers have no cores for the ranks that `job`, that of that number, asks for, one such
   /// candidate.
-  std::optional<Candidate> WithoutCores(size_t mesh) const;
+  std::optional<Candidate> WithoutCores(size_t mesh, const JobSpec& job) const {
+    return meshes_[mesh].pool->options->WithoutCores(job);
+  }
 
  private:
   /// What is known of workers for jobs of one precision.

@@ -22,6 +22,7 @@ class JobSet {
 
   /// `choice` with each of these meshes.
   void Add(JobSpec choice, std::vector<MeshChoice> meshes) {
+    members_.reserve(members_.size() + meshes.size());
     for (MeshChoice& mesh : meshes) members_.push_back({choices_.size(), std::move(mesh)});
     choices_.push_back(std::move(choice));
   }

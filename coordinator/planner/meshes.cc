@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -80,11 +81,19 @@ class Meshes {
     return WantsDevices(mesh, cluster_) == on_devices_ && ValidateJob(mesh).ok();
   }
 
-  /// Where a degree does not go alone, it does not go with others.
-  bool Goes(int64_t ResourceSpec::*field, int64_t degree) const {
-    JobSpec mesh = job_;
-    mesh.resources.*field = degree;
-    return Runs(mesh);
+  /// Of some kind of parallelism, whether degrees go alone: those that do not, do not with others.
+  struct Alone {
+    int64_t ResourceSpec::*field;
+    std::map<int64_t, bool> known = {};
+  };
+  bool Goes(Alone& alone, int64_t degree) const {
+    const auto [goes, added] = alone.known.try_emplace(degree);
+    if (added) {
+      JobSpec mesh = job_;
+      mesh.resources.*alone.field = degree;
+      goes->second = Runs(mesh);
+    }
+    return goes->second;
   }
 
   /// Grids of ranks that share matrices.
@@ -116,7 +125,7 @@ class Meshes {
   void AddContexts(const JobSpec& job) {
     const int64_t most = most_ / job.resources.tensor_parallel;
     for (const int64_t degree : Degrees(asked_.context_parallel, most, SequenceLength(job))) {
-      if (!Goes(&ResourceSpec::context_parallel, degree)) continue;
+      if (!Goes(contexts_, degree)) continue;
       JobSpec mesh = job;
       mesh.resources.context_parallel = degree;
       mesh.resources.sequence_parallel = sequences_.front();
@@ -135,7 +144,7 @@ class Meshes {
       if (asked != 1 && degree != asked) continue;
       if (degree > 1 && !tries_pipelines_) break;
       if (others * degree > most_) break;
-      if (asked == 1 && !Goes(&ResourceSpec::pipeline_parallel, degree)) continue;
+      if (asked == 1 && !Goes(pipelines_, degree)) continue;
       for (const auto& [schedule, chunks] : Schedules(asked_, degree, job.model.layers)) {
         JobSpec mesh = job;
         mesh.resources.pipeline_parallel = degree;
@@ -157,26 +166,37 @@ class Meshes {
     for (int64_t stage = asked_.zero_stage; stage <= last; ++stage) {
       resources.zero_stage = stage;
       resources.zero_shard_ranks = asked_.zero_shard_ranks;
-      if (!AddSequences(job) || stage == 0 || asked_.zero_shard_ranks > 0) continue;
+      std::vector<bool> sequences = SequencesThatGo(job);
+      Add(job, sequences);
+      if (sequences.empty() || stage == 0 || asked_.zero_shard_ranks > 0) continue;
+      bool first = true;
       for (const int64_t group : Degrees(1, most / 2, BatchSchedule(job.train).unit())) {
         if (group == 1) continue;
         resources.zero_shard_ranks = group;
-        AddSequences(job);
+        // Of any number of ranks groups of all sizes go where those of one size do.
+        if (first || asked_.ranks > 0) sequences = SequencesThatGo(job);
+        first = false;
+        Add(job, sequences);
       }
     }
   }
 
-  /// Whether it goes, be it without sequence parallelism.
-  bool AddSequences(JobSpec& job) {
-    bool goes = false;
+  /// With sequence parallelism, without, or both.
+  std::vector<bool> SequencesThatGo(JobSpec& job) const {
+    std::vector<bool> going;
     for (const bool sequence : sequences_) {
       job.resources.sequence_parallel = sequence;
-      if (!Runs(job)) continue;
-      goes = true;
+      if (Runs(job)) going.push_back(sequence);
+    }
+    return going;
+  }
+
+  void Add(const JobSpec& job, const std::vector<bool>& sequences) {
+    for (const bool sequence : sequences) {
       MeshChoice mesh(job.resources);
+      mesh.sequence_parallel = sequence;
       if (!(mesh == asked_mesh_)) meshes_.push_back(std::move(mesh));
     }
-    return goes;
   }
 
   const JobSpec& job_;
@@ -187,6 +207,8 @@ class Meshes {
   const int64_t most_;  ///< Ranks.
   const MeshChoice asked_mesh_;
   std::vector<MeshChoice> meshes_;
+  Alone contexts_{&ResourceSpec::context_parallel};
+  Alone pipelines_{&ResourceSpec::pipeline_parallel};
   std::vector<bool> sequences_;  ///< With or without sequence parallelism, of the present grid.
 };
 

@@ -100,19 +100,18 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
     (each.fits ? result.fitting : result.misfitting).push_back(std::move(each.option));
   }
   SearchResults results;
-  for (size_t mesh = 0; mesh < jobs.size(); ++mesh) {
-    const WorkerGroups& workers = search.Workers(mesh);
-    if (workers.workers().empty()) continue;
+  jobs.ForEach(0, jobs.size(), [&](size_t mesh, const JobSpec& job) {
+    if (search.Workers(mesh).workers().empty()) return;
     results.has_workers = true;
     results.considered += search.Considered(mesh);
     results.without_room += search.WithoutRoom(mesh);
     const auto looked_at = found.find(mesh);
-    if (looked_at != found.end() && !looked_at->second.misfitting.empty()) continue;
-    if (const std::optional<Candidate> candidate = search.WithoutCores(mesh)) {
+    if (looked_at != found.end() && !looked_at->second.misfitting.empty()) return;
+    if (const std::optional<Candidate> candidate = search.WithoutCores(mesh, job)) {
       ++results.considered;
       found[mesh].misfitting.push_back(search.Opened(mesh).FewCores(*candidate));
     }
-  }
+  });
   int64_t misfits = 0;
   for (auto& [mesh, result] : found) {
     const WorkerGroups& workers = search.Workers(mesh);
