@@ -25,7 +25,9 @@ PipelineCosts Alike(int64_t stages, StageCost cost, double hop = 0) {
 PipelineTimeline Simulate(const PipelineSchedule& schedule, const PipelineCosts& costs) {
   auto timeline = SimulatePipeline(schedule, costs);
   EXPECT_TRUE(timeline.ok()) << timeline.status().ToString();
-  return timeline.ok() ? *timeline : PipelineTimeline();
+  if (!timeline.ok()) return {};
+  EXPECT_EQ(EndOfPipeline(schedule, costs), timeline->end);
+  return *timeline;
 }
 
 std::vector<double> Peaks(const PipelineTimeline& timeline) {

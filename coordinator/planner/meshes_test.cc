@@ -14,7 +14,9 @@
 
 #include "common/rng.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/planner/best_first.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/planner/search.h"
 
 namespace weft::planner {
 namespace {
@@ -105,13 +107,18 @@ TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
   }
 }
 
-TEST(MeshesOf, HasEveryJobThatMayRun) {
+/// Of jobs that leave the number of ranks open, or ask for one.
+class RanksOfMeshes : public testing::TestWithParam<int64_t> {};
+
+TEST_P(RanksOfMeshes, HaveEveryJobThatMayRun) {
   // Every combination of values, of which those stay that are allowed on six ranks.
   const ClusterProfile cluster = Cluster(1, 6, 4096 * kMiB, 1e9);
   std::set<std::string> keys;
   JobSpec job = Job();
   job.model.layers = 2;
   job.train.global_batch = 12;
+  job.resources.ranks = GetParam();
+  const ResourceSpec asked = job.resources;
   ResourceSpec& r = job.resources;
   for (r.tensor_parallel = 1; r.tensor_parallel <= 6; ++r.tensor_parallel) {
     for (r.tensor_rows = 1; r.tensor_rows <= 6; ++r.tensor_rows) {
@@ -142,12 +149,14 @@ TEST(MeshesOf, HasEveryJobThatMayRun) {
       }
     }
   }
-  job.resources = Job().resources;
+  job.resources = asked;
   std::set<std::string> found;
   for (const JobSpec& mesh : JobsWithMeshes(job, cluster)) found.insert(KeyOf(mesh.resources));
   EXPECT_EQ(found, keys);
-  EXPECT_GT(keys.size(), 50u);
+  EXPECT_GT(keys.size(), GetParam() == 0 ? 50u : 20u);
 }
+
+INSTANTIATE_TEST_SUITE_P(MeshesOf, RanksOfMeshes, testing::Values(0, 4, 6));
 
 TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
   JobSpec job = Job();
@@ -213,9 +222,9 @@ class RandomCases {
 
   JobSpec NextJob(bool on_devices) {
     JobSpec job = Job();
-    job.model.layers = Pick({2, 3, 4});
+    job.model.layers = Pick({2, 3, 4, 7});
     job.model.width = on_devices ? Pick({1024, 2048}) : Pick({64, 256, 512});
-    job.train.global_batch = Pick({2, 4, 8, 12});
+    job.train.global_batch = Pick({2, 4, 8, 12, 24});
     job.train.sequence_length = Pick({64, 256});
     if (Pick({0, 1}) == 1) {
       job.model.family = "llama";
@@ -284,6 +293,7 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
   RandomCases cases(11);
   int beyond = 0, fit = 0, left_out = 0, grids = 0, groups = 0, pipelines = 0, experts = 0;
   int without_room = 0;
+  std::set<std::string> schedules;
   for (int trial = 0; trial < 40; ++trial) {
     const JobSpec job = cases.NextJob(GetParam());
     const ClusterProfile cluster = cases.NextCluster(GetParam());
@@ -324,6 +334,7 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
       grids += plan.tensor_rows > 1 ? 1 : 0;
       groups += plan.zero_shard_ranks > 0 ? 1 : 0;
       pipelines += plan.mesh.pipeline > 1 && RankCount(plan.mesh) > 8 ? 1 : 0;
+      if (plan.mesh.pipeline > 1) schedules.insert(plan.pipeline_schedule);
       experts += plan.mesh.pipeline > 1 && plan.mesh.expert > 1 ? 1 : 0;
     }
     const Result<PlanReport> asked = PlanJob(job, cluster);
@@ -337,13 +348,37 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
   EXPECT_GT(beyond, 5);
   EXPECT_GT(left_out, 10);
   EXPECT_GT(experts, 1);
+  EXPECT_THAT(schedules, ::testing::UnorderedElementsAre("1f1b", "interleaved", "zero_bubble"));
   if (GetParam()) {
     EXPECT_GT(groups, 10);
     EXPECT_GT(pipelines, 5);
     EXPECT_GT(without_room, 5);
   } else {
-    EXPECT_GT(grids, 10);
+    EXPECT_GT(grids, 5);
   }
+}
+
+TEST_P(AnyMesh, HasNoShorterStepThanItsBounds) {
+  RandomCases cases(13);
+  int pipelines = 0, near = 0;
+  for (int trial = 0; trial < 30; ++trial) {
+    const JobSpec job = cases.NextJob(GetParam());
+    const ClusterProfile cluster = cases.NextCluster(GetParam());
+    const JobSet jobs = JobsOf(job, cluster, true);
+    // Looks at all.
+    for (const Judged& judged : BestFirst(jobs, cluster, 0, 1).Run()) {
+      if (!judged.fits) continue;
+      const double seconds = StepSeconds(judged.option.time);
+      ASSERT_LE(judged.candidate.least_seconds, seconds * (1 + 1e-12))
+          << trial << ": " << ToJson(jobs.At(judged.mesh).resources).dump();
+      if (judged.option.pipeline == 1) continue;
+      ++pipelines;
+      near += judged.candidate.least_seconds > 0.9 * seconds ? 1 : 0;
+    }
+  }
+  // Of what is known before a schedule is played through, most is its time.
+  EXPECT_GT(pipelines, 500);
+  EXPECT_GT(near, pipelines / 2);
 }
 
 TEST_P(AnyMesh, IsTheSameOnAnyNumberOfThreads) {

@@ -63,6 +63,32 @@ TEST(PipelineFloor, IsTheStepOfEqualStagesThatWaitForNothingElse) {
   }
 }
 
+TEST(CutFloor, IsThatOfStagesThatAreTheSumOfTheirParts) {
+  PhiloxStream random({6, 0, 0});
+  const auto any = [&] { return static_cast<double>(random.Next() % 1000) / 500; };
+  for (const Pipeline& pipeline : kPipelines) {
+    for (int trial = 0; trial < 50; ++trial) {
+      std::vector<int64_t> cut(static_cast<size_t>(pipeline.ranks * pipeline.chunks));
+      for (int64_t& blocks : cut) blocks = 1 + static_cast<int64_t>(random.Next() % 3);
+      // Of a pass as much is forward as backward, each for its input or its weights.
+      const StageSeconds third{any(), any(), any(), any()};
+      const StageSeconds pass{3 * third.block, 3 * third.stage, 3 * third.first, 3 * third.last};
+      PipelineCosts costs;
+      for (size_t stage = 0; stage < cut.size(); ++stage) {
+        double seconds = third.stage + static_cast<double>(cut[stage]) * third.block;
+        if (stage == 0) seconds += third.first;
+        if (stage + 1 == cut.size()) seconds += third.last;
+        costs.stages.push_back({seconds, seconds, seconds, 0});
+      }
+      const bool split = pipeline.schedule == std::string("zero_bubble");
+      EXPECT_NEAR(
+          CutFloor(cut, pipeline.ranks).Seconds(pass, split ? third : pass, pipeline.passes),
+          LeastOf(pipeline, costs), 1e-9)
+          << pipeline.schedule << " " << pipeline.ranks;
+    }
+  }
+}
+
 TEST(StagePasses, CostWhatPassesOfEachStageCost) {
   WorkerProfile worker;
   worker.isa = "avx2";
