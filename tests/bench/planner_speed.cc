@@ -213,10 +213,11 @@ std::string Page(const std::string& table, int threads) {
          "five, on " +
          Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
          "\nOf any mesh, plans are looked at in the order of what they take at least: on GPUs the "
-         "step without recomputation and as close together as they may stand, on processors the "
-         "products alone. What takes longer than the 32 fastest of those that fit, or has no room "
-         "for what it keeps from step to step, is counted and not looked at; the counts are exact "
-         "and do not depend on the threads.\n\n"
+         "step without recomputation and as close together as they may stand, of pipelines what "
+         "their stages take, filled and drained, on processors the products alone. What takes "
+         "longer than the 32 fastest of those that fit, a pipeline also with what it has to "
+         "recompute, or has no room for what it keeps from step to step, is counted and not looked "
+         "at to the end; the counts are exact and do not depend on the threads.\n\n"
          "A plan that is looked at is an exact account of memory for each recomputation that is "
          "tried, and a step time; accounts take the same time for any number of blocks. Workers "
          "that measured the same are looked at once, so the number of machines hardly matters: "
