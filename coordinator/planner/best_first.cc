@@ -102,7 +102,8 @@ void BestFirst::Bound(const JobSpec& job, MeshState& mesh) const {
   const int64_t offered = mesh.pool->workers->LargestLimit();
   const auto room = static_cast<double>(asked > 0 ? std::min(asked, offered) : offered);
   const bool is_first = &mesh == &meshes_.front();
-  for (const RankChoice& choice : options.Of(job, is_first ? nullptr : &first_)) {
+  for (const RankChoice* each : options.Of(job, is_first ? nullptr : &first_)) {
+    const RankChoice& choice = *each;
     const int64_t micro_batches =
         std::count_if(choice.micro_batches.begin(), choice.micro_batches.end(),
                       [&](int64_t micro) { return MeshOptions::Takes(job, choice.ranks, micro); });
@@ -112,9 +113,9 @@ void BestFirst::Bound(const JobSpec& job, MeshState& mesh) const {
         mesh.share->LeastBytes(job, mesh.cut->blocks, choice.ranks / ReplicaRanks(job.resources));
     if (wanted_ > 0 && bytes > room) {
       mesh.without_room += count;
-      mesh.large.push_back({bytes, choice});
+      mesh.large.push_back({bytes, each});
     } else {
-      mesh.choices.push_back(choice);
+      mesh.choices.push_back(each);
     }
   }
   mesh.least_seconds = LeastSeconds(job, mesh, -kInfinity);
@@ -122,9 +123,9 @@ void BestFirst::Bound(const JobSpec& job, MeshState& mesh) const {
 
 double BestFirst::LeastSeconds(const JobSpec& job, const MeshState& mesh, double above) {
   double least = kInfinity;
-  for (const RankChoice& choice : mesh.choices) {
-    for (const int64_t micro : choice.micro_batches) {
-      const double own = LeastSecondsOf(job, *mesh.share, mesh.cut->floor, choice, micro);
+  for (const RankChoice* choice : mesh.choices) {
+    for (const int64_t micro : choice->micro_batches) {
+      const double own = LeastSecondsOf(job, *mesh.share, mesh.cut->floor, *choice, micro);
       if (own > above) least = std::min(least, own);
     }
   }
@@ -230,7 +231,7 @@ void BestFirst::JudgeWithoutRoom() {
                    [](const auto& a, const auto& b) { return a.second->bytes < b.second->bytes; });
   for (auto next = large.begin(); next != large.end() && misfits < wanted_; ++next) {
     const size_t m = next->first;
-    const RankChoice& choice = next->second->choice;
+    const RankChoice& choice = *next->second->choice;
     MeshSearch& search = Opened(m);
     for (const int64_t& micro : choice.micro_batches) {
       if (!MeshOptions::Takes(*meshes_[m].job, choice.ranks, micro)) continue;
@@ -239,7 +240,7 @@ void BestFirst::JudgeWithoutRoom() {
       Judged own{
           .mesh = m,
           .candidate =
-              search.Candidates({one}, meshes_[m].cut->floor, -kInfinity, kInfinity).front()};
+              search.Candidates({&one}, meshes_[m].cut->floor, -kInfinity, kInfinity).front()};
       if (const auto name = search.ScheduleOf(own.candidate)) book_.Add({*name}, 1);
       StepBound none;
       own.fits = search.Judge(own.candidate, none, own.option);

@@ -72,13 +72,13 @@ class BestFirst {
   /// Candidates without room, of which the least has so many bytes.
   struct LargeChoice {
     double bytes = 0;
-    RankChoice choice;
+    const RankChoice* choice = nullptr;
   };
   struct MeshState {
     const Pool* pool = nullptr;
     RankShare* share = nullptr;
     const MeshOptions::Cut* cut = nullptr;
-    std::vector<RankChoice> choices;
+    std::vector<const RankChoice*> choices;
     std::vector<LargeChoice> large;
     int64_t considered = 0;
     int64_t without_room = 0;

@@ -25,6 +25,12 @@ std::vector<int64_t> Divisors(int64_t value) {
   return divisors;
 }
 
+/// Whether so many ranks that see different sequences are whole groups of those that share.
+bool Divides(const ResourceSpec& resources, int64_t data_ranks) {
+  if (data_ranks % resources.expert_parallel != 0) return false;
+  return data_ranks == 1 || data_ranks % std::max<int64_t>(resources.zero_shard_ranks, 1) == 0;
+}
+
 /// Whether another mesh of the job has these options, too.
 bool IsOfAnotherMesh(const ResourceSpec& own, const ResourceSpec& asked, int64_t data_ranks) {
   if (data_ranks == 1 && own.zero_stage != asked.zero_stage) return true;
@@ -52,10 +58,12 @@ void MeshOptions::Add(const JobSpec& mesh) {
     const std::vector<int64_t>& blocks = known->second;
     cuts_.emplace(stages, Cut{blocks, CutFloor(blocks, resources.pipeline_parallel)});
   }
-  if (seen_.emplace(ReplicaRanks(resources), Offloads(resources)).second) AddRanks(mesh);
+  const auto [choices, unseen] =
+      choices_.try_emplace({ReplicaRanks(resources), Offloads(resources)});
+  if (unseen) AddRanks(mesh, choices->second);
 }
 
-void MeshOptions::AddRanks(const JobSpec& mesh) {
+void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices) {
   // Whatever it shares among data-parallel ranks.
   JobSpec any = mesh;
   any.resources.zero_shard_ranks = 0;
@@ -68,10 +76,13 @@ void MeshOptions::AddRanks(const JobSpec& mesh) {
         all_micro_batches_.insert(it->second.begin(), it->second.end());
       }
       auto [it, added] = spreads_.try_emplace({threads, ranks});
-      if (!added) continue;
-      for (const int64_t spread : workers_.SpreadChoices(ranks, threads)) {
-        if (workers_.HasCores(ranks, spread, threads)) it->second.push_back(spread);
+      if (added) {
+        for (const int64_t spread : workers_.SpreadChoices(ranks, threads)) {
+          if (workers_.HasCores(ranks, spread, threads)) it->second.push_back(spread);
+        }
       }
+      if (it->second.empty()) continue;
+      choices.push_back({threads, ranks, it->second, micro_batches_.at(data)});
     }
   }
 }
@@ -85,9 +96,7 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
   std::vector<int64_t> choices;
   for (const int64_t data : data_ranks_) {
     if (data * replica > slots) break;
-    if (data % resources.expert_parallel != 0) continue;
-    if (data > 1 && data % std::max<int64_t>(resources.zero_shard_ranks, 1) != 0) continue;
-    choices.push_back(data * replica);
+    if (Divides(resources, data)) choices.push_back(data * replica);
   }
   return choices;
 }
@@ -113,17 +122,16 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
   return choices;
 }
 
-std::vector<RankChoice> MeshOptions::Of(const JobSpec& mesh, const JobSpec* asked) const {
-  std::vector<RankChoice> choices;
-  const int64_t replica = ReplicaRanks(mesh.resources);
-  for (const int64_t threads : threads_) {
-    for (const int64_t ranks : Ranks(mesh, threads)) {
-      const int64_t data = ranks / replica;
-      if (asked != nullptr && IsOfAnotherMesh(mesh.resources, asked->resources, data)) continue;
-      const std::vector<int64_t>& spreads = spreads_.at({threads, ranks});
-      if (spreads.empty()) continue;
-      choices.push_back({threads, ranks, spreads, micro_batches_.at(data)});
-    }
+std::vector<const RankChoice*> MeshOptions::Of(const JobSpec& mesh, const JobSpec* asked) const {
+  const ResourceSpec& resources = mesh.resources;
+  const int64_t replica = ReplicaRanks(resources);
+  const bool any = resources.ranks == 0 && !(Offloads(resources) && workers_.on_devices());
+  std::vector<const RankChoice*> choices;
+  for (const RankChoice& choice : choices_.at({replica, Offloads(resources)})) {
+    const int64_t data = choice.ranks / replica;
+    if (any && !Divides(resources, data)) continue;
+    if (asked != nullptr && IsOfAnotherMesh(resources, asked->resources, data)) continue;
+    choices.push_back(&choice);
   }
   return choices;
 }

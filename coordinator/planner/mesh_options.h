@@ -53,8 +53,8 @@ class MeshOptions {
 
   /// Those of `mesh`. With `asked`, the job of another mesh, options that this one has in common
   /// with that of fewer things shared are left to it: what one rank shares with nobody, and a group
-  /// of all ranks.
-  std::vector<RankChoice> Of(const JobSpec& mesh, const JobSpec* asked) const;
+  /// of all ranks. They live as long as this.
+  std::vector<const RankChoice*> Of(const JobSpec& mesh, const JobSpec* asked) const;
 
   /// CutModel of `mesh`, and what follows from it.
   struct Cut {
@@ -73,7 +73,7 @@ class MeshOptions {
 
  private:
   std::vector<int64_t> Ranks(const JobSpec& mesh, int64_t threads) const;
-  void AddRanks(const JobSpec& mesh);
+  void AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices);
   std::vector<int64_t> MicroBatches(const JobSpec& job, int64_t data_ranks) const;
 
   const WorkerGroups& workers_;
@@ -84,7 +84,8 @@ class MeshOptions {
   std::set<int64_t> all_micro_batches_;
   std::map<int64_t, std::vector<int64_t>> blocks_;   ///< By stages.
   std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
-  std::set<std::pair<int64_t, bool>> seen_;          ///< By ranks of a replica, and offload.
+  /// By ranks of a replica, and offload: whatever else a mesh shares.
+  std::map<std::pair<int64_t, bool>, std::vector<RankChoice>> choices_;
 };
 
 }  // namespace weft::planner

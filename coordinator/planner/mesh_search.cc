@@ -124,11 +124,12 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   bounded_ = step_;
 }
 
-std::vector<Candidate> MeshSearch::Candidates(const std::vector<RankChoice>& choices,
+std::vector<Candidate> MeshSearch::Candidates(const std::vector<const RankChoice*>& choices,
                                               const CutFloor& floor, double above, double limit) {
   std::vector<Candidate> candidates;
   int64_t number = 0;
-  for (const RankChoice& choice : choices) {
+  for (const RankChoice* each : choices) {
+    const RankChoice& choice = *each;
     for (const int64_t micro : choice.micro_batches) {
       const int64_t first = number;
       number += std::ssize(choice.spreads);

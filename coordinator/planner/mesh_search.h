@@ -47,8 +47,8 @@ class MeshSearch {
   /// Of `choices` (MeshOptions::Of this mesh) each with every spread and micro-batch, where
   /// LeastSecondsOf is above `above` and up to `limit`; but for some that certainly take longer
   /// than that. To be called before Judge, which may then be called from several threads.
-  std::vector<Candidate> Candidates(const std::vector<RankChoice>& choices, const CutFloor& floor,
-                                    double above, double limit);
+  std::vector<Candidate> Candidates(const std::vector<const RankChoice*>& choices,
+                                    const CutFloor& floor, double above, double limit);
 
   /// Of a pipeline, the schedule that Judge looks for in the book.
   std::optional<ScheduleName> ScheduleOf(const Candidate& candidate) const {
