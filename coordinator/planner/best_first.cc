@@ -137,7 +137,7 @@ std::vector<Judged> BestFirst::Run() {
     if (!meshes_[m].choices.empty()) left_.emplace(meshes_[m].least_seconds, m);
   }
   // Some at a time, and of each what is nearly as fast, so that the limit is soon known.
-  const auto at_once = 8 * static_cast<size_t>(threads_);
+  const auto at_once = 32 * static_cast<size_t>(threads_);
   constexpr double kAhead = 1.1;
   while (true) {
     const double least = left_.empty() ? kInfinity : left_.begin()->first;
@@ -188,7 +188,7 @@ void BestFirst::Open(const std::vector<size_t>& meshes, double limit) {
 }
 
 void BestFirst::JudgeUpTo(double least_seconds) {
-  const auto at_once = 32 * static_cast<size_t>(threads_);
+  const auto at_once = 64 * static_cast<size_t>(threads_);
   while (true) {
     const size_t first = judged_.size();
     const double limit = Limit();
