@@ -480,7 +480,6 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const int64_t rows = shape.sequence_parallel ? ranks : shape.tensor_rows;
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
-  slots.reserve(16);  // all that follow
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
                             std::string_view result) {
     slots.push_back({residual, c / rows, true, false, norms});
