@@ -107,7 +107,7 @@ TEST(PipelineSchedule, FollowsTheSlowestStage) {
 }
 
 TEST(PipelineSchedule, ThatCannotRunIsRefusedWithTheStep) {
-  const auto fails = [](PipelineSchedule schedule, const std::string& why) {
+  const auto fails = [](const PipelineSchedule& schedule, const std::string& why) {
     const Status status = CheckSchedule(schedule);
     EXPECT_EQ(status.code(), StatusCode::kInvalid);
     EXPECT_THAT(status.message(), HasSubstr(why));
