@@ -1,15 +1,16 @@
 // Predicts the steps of training runs on clusters, for tests/bench/planner_accuracy: reads one JSON
 // object from standard input and writes one.
 //   in   {"groups": [{"stack": NAME, "from_defaults": BOOL, "runs": [RUN...], "train":
-//   [INDEX...]}], "memory": [RUN...]}
+//   [INDEX...]}], "memory": [RUN...]}; a group may have "measure": COUNT in place of "train", to be
+//   fitted to so many runs that RunsToMeasure chooses
 //        RUN has the fields of ClusterRun, "accelerator", its measured "seconds", "machine": what
 //        of the accelerator's usual machine is otherwise, and maybe "stack": how its program works,
 //        where that is not as the group's (under "memory", always). From defaults: the eight
 //        constants that are fitted start at those of any program
 //   out  {"groups": [{"seconds": [NUMBER or null...], "fitted": [...], "nearby": [...],
-//        "stack": {...}, "outside": [[QUANTITY...]...]}], "plans_per_second": NUMBER,
-//        "memory": [{"first": {...}, "fullest": BYTES, "device": BYTES} or null...]}: by the
-//        stack, by that fitted to the runs in train, by that and what those near it say, and in
+//        "stack": {...}, "train": [INDEX...], "outside": [[QUANTITY...]...]}], "plans_per_second":
+//        NUMBER, "memory": [{"first": {...}, "fullest": BYTES, "device": BYTES} or null...]}: by
+//        the stack, by that fitted to the runs in train, by that and what those near it say, and in
 //        what each run lies outside of those; bytes of the first rank by what they are for, what
 //        the fullest rank needs, and what its device has
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include "coordinator/planner/cluster/calibration.h"
 #include "coordinator/planner/cluster/nearby_runs.h"
 #include "coordinator/planner/cluster/run_memory.h"
+#include "coordinator/planner/cluster/runs_to_measure.h"
 
 namespace weft::planner {
 namespace {
@@ -148,13 +150,17 @@ Status Evaluate() {
       WEFT_ASSIGN_OR_RETURN(MeasuredRun run, ReadRun(json));
       runs.push_back(std::move(run));
     }
-    for (const Json& index : group.at("train")) train.push_back(runs.at(index.get<size_t>()));
+    const std::vector<size_t> chosen =
+        group.contains("measure") ? RunsToMeasure(stack, runs, group["measure"].get<size_t>())
+                                  : group.at("train").get<std::vector<size_t>>();
+    for (const size_t index : chosen) train.push_back(runs.at(index));
     const SoftwareStack fitted = FitStack(stack, train);
     const Json seconds = Predict(fitted, runs);
     groups.push_back({{"seconds", Predict(stack, runs)},
                       {"fitted", seconds},
                       {"nearby", Nearby(NearbyRuns(fitted, train), runs, seconds)},
                       {"stack", ToJson(fitted)},
+                      {"train", chosen},
                       {"outside", Outside(CalibratedRange(train), runs)}});
     if (plans_per_second == 0) plans_per_second = PlansPerSecond(stack, runs);
   }

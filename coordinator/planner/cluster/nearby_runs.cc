@@ -92,4 +92,8 @@ double NearbyRuns::Covariance(const Shape& a, const Shape& b) {
   return kShapeDeviation * kShapeDeviation * std::exp(-distance / (2 * kReach * kReach));
 }
 
+double NearbyRuns::RunVariance() {
+  return kRunDeviation * kRunDeviation;
+}
+
 }  // namespace weft::planner

@@ -24,7 +24,6 @@ class NearbyRuns {
   /// Measured over predicted seconds to expect of `run`: 1 where nothing near was measured.
   double Factor(const AcceleratorSpec& device, const ClusterRun& run) const;
 
- private:
   /// Of what a block computes.
   struct Shape {
     std::array<double, 4> logs = {};  ///< To base two.
@@ -32,14 +31,18 @@ class NearbyRuns {
 
     bool operator==(const Shape&) const = default;
   };
+  static Shape ShapeOf(const AcceleratorSpec& device, const ClusterRun& run);
+  /// Of the logarithms of measured over predicted seconds of runs of these shapes.
+  static double Covariance(const Shape& a, const Shape& b);
+  /// Variance of that of runs of the same shape among themselves.
+  static double RunVariance();
+
+ private:
   /// Runs of the same shape.
   struct Measured {
     Shape shape;
     double weight = 0;  ///< What it counts for its neighbours.
   };
-
-  static Shape ShapeOf(const AcceleratorSpec& device, const ClusterRun& run);
-  static double Covariance(const Shape& a, const Shape& b);
 
   std::vector<Measured> measured_;
 };

@@ -94,10 +94,12 @@ class StepModel {
     const double head = Head();
     const double hop = Hop();
     const double sends = hop * D(run_.stages_per_rank);
-    // All wait for the stage with the classifier, or for one with more blocks that sends and
-    // receives.
+    // All wait for the stage with the classifier, or for one with more blocks. Nothing runs beside
+    // a transfer: between the others both directions wait for one another, while the last stage
+    // returns a gradient and gets the next input at once.
+    const double exchange = sends / 2;
     const double last = D(BlocksAt(stack_, run_, run_.pipeline - 1));
-    const bool for_last = last * block + head >= Blocks() * block + sends;
+    const bool for_last = last * block + head + exchange >= Blocks() * block + sends;
     const double awaited = for_last ? last : Blocks();
     // The other stages, once: before the first pass and after the last.
     const double others = run_.stages_per_rank > 1
@@ -115,9 +117,9 @@ class StepModel {
     ledger.tensor_communication = blocks * (forward.tensor + backward.tensor);
     ledger.context_communication = blocks * (forward.context + backward.context);
     ledger.expert_communication = blocks * (forward.expert + backward.expert);
-    ledger.pipeline_communication = for_last ? 0 : passes * sends;
+    ledger.pipeline_communication = passes * (for_last ? exchange : sends);
     ledger.bubble = others * block + D(run_.pipeline - 1) * hop + (for_last ? 0 : head);
-    ledger.data_communication = blocks * gathers + Reduction();
+    ledger.data_communication = blocks * gathers + Reduction() + TiedReduction();
     ledger.optimizer =
         (DenseParameters() / Shards(Replicas()) + ExpertParameters() / Shards(ExpertReplicas())) *
         kOptimizerBytes / bandwidth_;
@@ -342,6 +344,16 @@ class StepModel {
     double seconds = all_reduce(stack_.gradient_bytes);
     if (run_.zero_stage > 0) seconds = seconds / 2 + all_reduce(kHalf) / 2;
     return seconds * (1 - stack_.overlap);
+  }
+
+  // The first and the last stage hold the table of tokens that the classifier shares, and add up
+  // their gradients of it.
+  double TiedReduction() const {
+    if (run_.pipeline == 1 || model_.untied_classifier) return 0;
+    const bool crosses = run_.tensor * Replicas() * (run_.pipeline - 1) >= device_.per_node;
+    const double parameters = TableParametersAt(run_, 0) / D(run_.tensor);
+    return AllReduceSeconds(device_, stack_, 2, crosses ? 2 : 1,
+                            stack_.gradient_bytes * parameters);
   }
 
   const AcceleratorSpec& device_;

@@ -201,8 +201,8 @@ TEST(StepModel, WaitsForTheStageThatTakesLongest) {
   const StepLedger six = ledger(72, stack), uneven = ledger(78, stack), seven = ledger(84, stack);
   EXPECT_NEAR(uneven.attention / six.attention, 7.0 / 6, 1e-12);
   EXPECT_DOUBLE_EQ(uneven.attention, seven.attention);
-  EXPECT_GT(uneven.pipeline_communication, 0);
-  EXPECT_EQ(seven.pipeline_communication, 0);
+  // Between the others both directions wait for one another, at the last stage none does.
+  EXPECT_NEAR(uneven.pipeline_communication, 2 * seven.pipeline_communication, 1e-9);
   EXPECT_GT(seven.products, 1.05 * uneven.products);
   EXPECT_LT(uneven.bubble, seven.bubble);
   // 70 blocks and two tables in twelve stages: six blocks, or five and a table.
@@ -211,6 +211,26 @@ TEST(StepModel, WaitsForTheStageThatTakesLongest) {
   const StepLedger tables = ledger(70, balanced);
   EXPECT_LE(tables.attention, six.attention);
   EXPECT_LT(tables.Seconds(), six.Seconds() * 0.93);
+}
+
+TEST(StepModel, EndsOfAPipelineAddUpTheTableThatTheyShare) {
+  const AcceleratorSpec device = Device("A100-SXM-80GB");
+  SoftwareStack stack = Stack("megatron-2021");
+  stack.latency_seconds = 2e-6;
+  ClusterRun run = Gpt(48, 8192, 64, 4, 16, 1, 1, 2, 64);
+  const auto reduction = [&](const ClusterRun& changed) {
+    return PredictStep(device, stack, changed)->data_communication;
+  };
+  // Four bytes a gradient of a quarter of the table, each end by a card of its own.
+  const double bytes = 4.0 * 51200 * 8192 / 4;
+  EXPECT_NEAR(reduction(run), bytes / (25e9 * stack.network_share), 1e-4);
+  ClusterRun untied = run;
+  untied.model.untied_classifier = true;
+  EXPECT_EQ(reduction(untied), 0);
+  // Both ends on one machine.
+  ClusterRun near = run;
+  near.pipeline = 2;
+  EXPECT_NEAR(reduction(near), bytes / (300e9 * stack.link_share), 1e-4);
 }
 
 TEST(StepModel, WaitsForEachKernelWhereTheProgramDoes) {
