@@ -1,43 +1,85 @@
 #include "common/model/gradient_bytes.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "common/model/parameter_list.h"
 
 namespace weft {
 
-int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
-                          int64_t rows, int64_t expert_ranks) {
-  constexpr int64_t kF32 = 4;
-  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
-  std::vector<int64_t> buckets;
+namespace {
+
+constexpr int64_t kF32 = 4;
+
+struct Bucket {
+  int64_t bytes = 0;
+  int64_t unit = 0;  ///< Counted from the last one.
+};
+
+/// In the order in which they are filled.
+std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<ParameterInfo>& parameters,
+                               int64_t bucket_bytes, int64_t expert_ranks, bool in_file) {
+  std::vector<Bucket> buckets;
   bool open = false, of_experts = false;
+  int64_t unit = 0, block = -1;
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    if (in_file && parameter->block != block) ++unit;
+    block = parameter->block;
     if (!IsTrained(model, *parameter) || !IsOnExpertRank(model, *parameter, expert_ranks)) continue;
     // Experts that ranks share have buckets of their own.
     const bool shared = expert_ranks > 1 && parameter->expert >= 0;
-    if (!open || shared != of_experts) buckets.push_back(0);
+    const bool other = !buckets.empty() && buckets.back().unit != unit;
+    if (!open || shared != of_experts || other) buckets.push_back({.unit = unit});
     of_experts = shared;
-    buckets.back() += kF32 * parameter->StoredElements();
-    open = parameter->stacked || buckets.back() < bucket_bytes;
+    buckets.back().bytes += kF32 * parameter->StoredElements();
+    open = parameter->stacked || buckets.back().bytes < bucket_bytes;
   }
+  return buckets;
+}
+
+}  // namespace
+
+int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
+                          int64_t rows, int64_t expert_ranks, bool in_file) {
+  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
+  std::vector<Bucket> buckets = CutBuckets(model, parameters, bucket_bytes, expert_ranks, in_file);
   if (buckets.empty()) return 0;
   // A token table that classifies has its gradient first and last.
   const ParameterInfo& first = parameters.front();
   int64_t throughout = 0;
   if (IsClassifier(model, first) && IsTrained(model, first)) {
-    throughout = buckets.back();
+    throughout = buckets.back().bytes;
     buckets.pop_back();
   }
   // While one is filled, the one before is reduced.
-  int64_t most = buckets.empty() ? 0 : buckets[0];
-  for (size_t i = 1; i < buckets.size(); ++i) most = std::max(most, buckets[i - 1] + buckets[i]);
+  int64_t most = buckets.empty() ? 0 : buckets[0].bytes;
+  for (size_t i = 1; i < buckets.size(); ++i) {
+    most = std::max(most, buckets[i - 1].bytes + buckets[i].bytes);
+  }
   return throughout + most;
 }
 
+FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes) {
+  constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
+  FiledGradients bytes;
+  int64_t before = 0, own = 0, of_unit = 0, unit = -1;
+  for (const Bucket& bucket : CutBuckets(model, ParametersOf(model), bucket_bytes, 1, true)) {
+    if (bucket.unit != unit) {
+      before = std::exchange(own, 0);
+      of_unit = 0;
+    }
+    unit = bucket.unit;
+    bytes.of_unit = std::max(bytes.of_unit, of_unit += bucket.bytes);
+    const int64_t in_file = (bucket.bytes + kBlock - 1) / kBlock * kBlock;
+    bytes.file += in_file;
+    own += in_file + kBlock;
+    bytes.host = std::max(bytes.host, before + own);
+  }
+  return bytes;
+}
+
 int64_t BlockGradientBytes(const ModelSpec& model) {
-  constexpr int64_t kF32 = 4;
   int64_t bytes = 0;
   for (const ParameterInfo& parameter : BlockParameters(model, 0)) {
     bytes += kF32 * parameter.StoredElements();

@@ -9,9 +9,19 @@ namespace weft {
 /// Bytes of gradients, beside a rank's own sums, that are in memory at once where ranks share out
 /// gradients (zero_stage 2): buckets of at least `bucket_bytes` from the last parameter to the
 /// first, each from its first gradient to the end of its reduction. `model` with vocab_size
-/// resolved; `tensor` ranks share each matrix, or `expert_ranks` the experts.
+/// resolved; `tensor` ranks share each matrix, or `expert_ranks` the experts. `in_file`: gradients
+/// stand in a file, where no bucket is of two units.
 int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,
-                          int64_t rows = 1, int64_t expert_ranks = 1);
+                          int64_t rows = 1, int64_t expert_ranks = 1, bool in_file = false);
+
+/// Of gradients that stand in a file.
+struct FiledGradients {
+  int64_t host =
+      0;  ///< Bytes of two units that follow each other, in memory while they are updated.
+  int64_t file = 0;
+  int64_t of_unit = 0;  ///< Bytes of gradients of the largest one, without what files add.
+};
+FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes);
 
 /// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved.
 int64_t BlockGradientBytes(const ModelSpec& model);

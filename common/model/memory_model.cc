@@ -448,6 +448,12 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
          kF32 * (shape.stored - shape.stored_matrices);
 }
 
+/// Values on the host.
+int64_t HostValueBytes(const MemoryInputs& inputs) {
+  if (!inputs.parameters_in_file) return ValueBytes(inputs);
+  return FiledValueBytes(inputs.shape.spec, ElementBytes(inputs.precision->matrices)).host;
+}
+
 /// The same where gradients of tables take and give back their places among activations, or
 /// weights, that come and go: as measured, up to the place of such a table.
 int64_t HolesBesideTables(const MemoryInputs& inputs) {
@@ -464,7 +470,7 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   }
   if (!inputs.offload_optimizer) return memory;
   const bool shares = SharesParameters(inputs);
-  memory.parameters_bytes -= shares ? inputs.sharded.held : ValueBytes(inputs);
+  memory.parameters_bytes -= shares ? inputs.sharded.held : HostValueBytes(inputs);
   memory.gradients_bytes = shares ? inputs.sharded.open_gradients : inputs.open_gradients;
   memory.optimizer_bytes = 0;
   memory.workspace_bytes -= HostStaging(inputs);
@@ -549,13 +555,15 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   const int64_t gathered =
       inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
   const int64_t values =
-      SharesParameters(inputs) ? inputs.sharded.held + gathered : ValueBytes(inputs);
+      SharesParameters(inputs) ? inputs.sharded.held + gathered : HostValueBytes(inputs);
   memory.parameters_bytes = values + PackedBytes(inputs) + Fp8State(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
   }
-  memory.gradients_bytes = kF32 * shape.stored_trained;
+  memory.gradients_bytes = inputs.parameters_in_file
+                               ? FiledGradientBytes(shape.spec, inputs.bucket_bytes).host
+                               : kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
   if (const int64_t sharers = inputs.Sharers(); sharers > 1) {
     const auto part_of = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
@@ -579,7 +587,13 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     }
   }
   if (inputs.optimizer.in_file > 0) {
-    memory.optimizer_bytes += FileBufferBytes(inputs.optimizer.in_file / inputs.Sharers());
+    int64_t numbers = inputs.optimizer.in_file / inputs.Sharers();
+    // Tiles then end with a unit.
+    if (inputs.parameters_in_file) {
+      const FiledGradients filed = FiledGradientBytes(shape.spec, inputs.bucket_bytes);
+      numbers = std::min(numbers, 2 * filed.of_unit / kF32);
+    }
+    memory.optimizer_bytes += FileBufferBytes(numbers);
   }
   if (inputs.offload_optimizer && !SharesParameters(inputs)) {
     if (inputs.offload_parameters) {
@@ -636,6 +650,14 @@ StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
   return {.first = shared.first_payload / sharers,
           .forward = shared.forward_payload / sharers,
           .backward = shared.backward_payload / sharers};
+}
+
+int64_t FileBytes(const MemoryInputs& inputs) {
+  const int64_t moments = kF32 * (inputs.optimizer.in_file / inputs.Sharers());
+  if (!inputs.parameters_in_file) return moments;
+  const int64_t stored = ElementBytes(inputs.precision->matrices);
+  return moments + FiledValueBytes(inputs.shape.spec, stored).file +
+         FiledGradientBytes(inputs.shape.spec, inputs.bucket_bytes).file;
 }
 
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs) {

@@ -95,6 +95,7 @@ struct MemoryInputs {
   int64_t activation_bits = 0;       ///< Of what blocks keep; 0: as it is.
   bool offload_activations = false;  ///< What blocks keep in the host tier.
   bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once.
+  bool parameters_in_file = false;   ///< With that: values and gradients, a few units on the host.
   int64_t zero_shard_ranks = 0;      ///< Of `ranks` those that share among them; 0: all.
   ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
 
@@ -127,6 +128,10 @@ struct StreamedBytes {
   int64_t backward = 0;  ///< All but tables that are looked up, the last block and the head.
 };
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs);
+
+/// Bytes of files below the host tier: of moments (OptimizerBytes::in_file), and with
+/// parameters_in_file of values and gradients.
+int64_t FileBytes(const MemoryInputs& inputs);
 
 /// With offload_activations: bytes that go down in the forward pass of a micro-batch, and up again
 /// in its backward pass.

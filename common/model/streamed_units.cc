@@ -49,10 +49,34 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model) {
     if (LookedUp(parameter) && !classifies) return;
     StreamedUnit& product = LookedUp(parameter) ? units.back() : unit;
     product.matrices += elements;
+    if (LookedUp(parameter)) product.of_first += elements;
     if (parameter.in_tiles()) product.in_tiles += elements;
     product.padding += parameter.PackedPadding();
   });
   return units;
+}
+
+FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes) {
+  constexpr int64_t kF32 = 4;
+  constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
+  const std::vector<StreamedUnit> units = StreamedUnits(model);
+  std::vector<int64_t> held;
+  FiledValues bytes;
+  for (const StreamedUnit& unit : units) {
+    const int64_t own = kF32 * unit.vectors + matrix_bytes * unit.held_matrices();
+    const int64_t in_file = (own + kBlock - 1) / kBlock * kBlock;
+    bytes.file += in_file;
+    held.push_back(in_file == 0 ? 0 : in_file + kBlock);
+  }
+  for (size_t u = 2; u < held.size(); ++u) {
+    bytes.host = std::max(bytes.host, held[u - 2] + held[u - 1] + held[u]);
+  }
+  // A head that reads unit 0, too, comes behind the last block.
+  const size_t last = held.size() - 1;
+  if (units[last].of_first > 0) {
+    bytes.host = std::max(bytes.host, held[last - 1] + held[last] + held[0]);
+  }
+  return bytes;
 }
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {

@@ -15,10 +15,22 @@ struct StreamedUnit {
   int64_t matrices = 0;   ///< What products read; a token table that classifies is the head's, too.
   int64_t in_tiles = 0;   ///< Of these, those in tiles (ParameterInfo::in_tiles) ...
   int64_t padding = 0;    ///< ... and what fills up the copies of the others.
+  int64_t of_first = 0;   ///< Of the matrices, a table that unit 0 has.
+
+  /// Numbers in matrices and tables that stand in this unit.
+  int64_t held_matrices() const { return looked_up + matrices - of_first; }
 };
 
 /// In their order. `model` with vocab_size resolved.
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model);
+
+/// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).
+struct FiledValues {
+  int64_t host = 0;  ///< In memory: three units that follow each other, written, updated and read.
+  int64_t file = 0;
+};
+/// With matrices of so many bytes a number.
+FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes);
 
 /// The unit below which no backward pass goes.
 int64_t FirstDifferentiatedUnit(const ModelSpec& model);

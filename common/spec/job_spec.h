@@ -126,8 +126,8 @@ struct ResourceSpec {
               .OneOf({"none", "host", "nvme", "auto"}),
           self.offload_optimizer);
     visit(Field("offload_directory",
-                "Folder of offload_optimizer nvme on every worker; auto tries nvme where there is "
-                "one."),
+                "Folder on every worker of what stands in files (nvme); auto tries nvme where "
+                "there is one."),
           self.offload_directory);
     visit(Field("delayed_update",
                 "The update of offload_optimizer runs beside the next step, which sees weights one "
@@ -154,8 +154,8 @@ struct ResourceSpec {
           self.activation_bits);
     visit(Field("offload_parameters",
                 "Where weights stand that come to the device block by block, before each is "
-                "computed with; auto: the planner chooses.")
-              .OneOf({"none", "host", "auto"}),
+                "computed with; nvme: with their gradients in a file; auto: the planner chooses.")
+              .OneOf({"none", "host", "nvme", "auto"}),
           self.offload_parameters);
     visit(Field("expert_parallel",
                 "Ranks that share the experts of model.experts, each with some of them whole, and "

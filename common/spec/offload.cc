@@ -41,13 +41,15 @@ Status CheckSharing(const JobSpec& job, const std::string& field) {
 Status CheckOptimizer(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   const bool nvme = resources.offload_optimizer == "nvme";
-  if (nvme != !resources.offload_directory.empty()) {
-    return InvalidError(nvme ? "resources.offload_optimizer nvme needs a "
-                               "resources.offload_directory; hint: a folder "
-                               "on a fast disk of every worker"
-                             : "resources.offload_directory " + resources.offload_directory +
-                                   " is for resources.offload_optimizer nvme, not " +
-                                   resources.offload_optimizer);
+  const bool in_file = nvme || resources.offload_parameters == "nvme";
+  if (in_file != !resources.offload_directory.empty()) {
+    return InvalidError(in_file ? std::string("resources.offload_") +
+                                      (nvme ? "optimizer" : "parameters") +
+                                      " nvme needs a resources.offload_directory; hint: a folder "
+                                      "on a fast disk of every worker"
+                                : "resources.offload_directory " + resources.offload_directory +
+                                      " is for resources.offload_optimizer nvme, not " +
+                                      resources.offload_optimizer);
   }
   if (resources.offload_optimizer == "none") {
     if (!resources.delayed_update) return OkStatus();
@@ -85,6 +87,36 @@ Status CheckActivations(const JobSpec& job) {
   return CheckMesh(job, field);
 }
 
+bool SeveralRanks(const ResourceSpec& resources) {
+  return resources.ranks > 1 || resources.expert_parallel > 1;
+}
+
+/// What weights and gradients that stand in a file do not go with.
+Status CheckParametersInFile(const JobSpec& job, const std::string& field) {
+  if (SeveralRanks(job.resources)) {
+    return InvalidError(field +
+                        " is of one rank yet: those of several share values and gradients in the "
+                        "memory of their hosts; hint: resources.ranks 1, or offload_parameters "
+                        "host");
+  }
+  if (job.resources.device == "cuda") {
+    return InvalidError(field +
+                        " is of CPUs yet: what goes up to resources.device cuda stands in pinned "
+                        "memory for the whole run; hint: offload_parameters host");
+  }
+  if (job.train.local_steps > 1) {
+    return InvalidError(field +
+                        " does not go with train.local_steps, of several ranks; hint: one "
+                        "of the two");
+  }
+  if (job.train.averaging.kind != "none") {
+    return InvalidError(field + " does not go with train.averaging " + job.train.averaging.kind +
+                        ", whose averages stand on the host, as large as the weights; hint: one "
+                        "of the two");
+  }
+  return OkStatus();
+}
+
 Status CheckParameters(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   if (resources.offload_parameters == "none") return OkStatus();
@@ -105,11 +137,7 @@ Status CheckParameters(const JobSpec& job) {
                         "cannot be recomputed at once; hint: resources.recompute block or auto, "
                         "recompute_segment 1");
   }
-  return OkStatus();
-}
-
-bool SeveralRanks(const ResourceSpec& resources) {
-  return resources.ranks > 1 || resources.expert_parallel > 1;
+  return resources.offload_parameters == "nvme" ? CheckParametersInFile(job, field) : OkStatus();
 }
 
 /// What resources.device cuda does not go with.
@@ -142,7 +170,7 @@ bool Offloads(const ResourceSpec& resources) {
 
 bool WantsTiersOfCpus(const ResourceSpec& resources) {
   return resources.device_memory_bytes > 0 || resources.host_link_bytes_per_second > 0 ||
-         (Offloads(resources) && SeveralRanks(resources));
+         resources.offload_parameters == "nvme" || (Offloads(resources) && SeveralRanks(resources));
 }
 
 Status CheckOffload(const JobSpec& job) {

@@ -10,7 +10,7 @@ namespace weft {
 bool Offloads(const ResourceSpec& resources);
 
 /// Whether tiers are wanted that only CPUs have, so that the job runs on these: a device or a link
-/// that is emulated, or offload of several ranks (docs/techniques/offload.md).
+/// that is emulated, weights in a file, or offload of several ranks (docs/techniques/offload.md).
 bool WantsTiersOfCpus(const ResourceSpec& resources);
 
 /// kInvalid when what `job` offloads cannot be, or not with what else it asks for.

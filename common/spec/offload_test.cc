@@ -153,5 +153,37 @@ TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
               HasSubstr("does not go with resources.context_parallel"));
 }
 
+TEST(ValidateJob, ParametersStandInAFileOfOneRankOnACpu) {
+  const auto after = [](const std::function<void(JobSpec&)>& change) {
+    return ErrorAfter([&](JobSpec& job) {
+      job.resources.offload_optimizer = "host";
+      job.resources.offload_parameters = "nvme";
+      job.resources.offload_directory = "/x";
+      change(job);
+    });
+  };
+  for (const char* optimizer : {"host", "nvme"}) {
+    EXPECT_TRUE(Accepts([&](JobSpec& job) {
+      job.resources.offload_optimizer = optimizer;
+      job.resources.offload_parameters = "nvme";
+      job.resources.offload_directory = "/x";
+      job.resources.offload_activations = "host";
+      job.resources.recompute = "block";
+    }));
+  }
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.offload_directory.clear(); }),
+              HasSubstr("resources.offload_parameters nvme needs a resources.offload_directory"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.offload_optimizer = "none"; }),
+              HasSubstr("offload_parameters nvme has weights on the host"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = 2; }),
+              HasSubstr("offload_parameters nvme is of one rank yet"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.device = "cuda"; }),
+              HasSubstr("offload_parameters nvme is of CPUs yet"));
+  EXPECT_THAT(after([](JobSpec& job) { job.train.averaging.kind = "ema"; }),
+              HasSubstr("does not go with train.averaging ema"));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.recompute = "optimal"; }),
+              HasSubstr("parameters of one block at a time"));
+}
+
 }  // namespace
 }  // namespace weft

@@ -26,16 +26,16 @@ std::vector<ResourceSpec> OffloadChoices(const ResourceSpec& resources) {
   if (!resources.offload_directory.empty()) places.emplace_back("nvme");
   std::vector<ResourceSpec> choices;
   for (const std::string& optimizer : Values(resources.offload_optimizer, places)) {
-    for (const std::string& parameters : Values(resources.offload_parameters, {"none", "host"})) {
+    for (const std::string& parameters : Values(resources.offload_parameters, places)) {
       for (const std::string& activations :
            Values(resources.offload_activations, {"none", "host"})) {
         ResourceSpec choice = resources;
         choice.offload_optimizer = optimizer;
         choice.offload_parameters = parameters;
         choice.offload_activations = activations;
-        if (resources.offload_optimizer == kAuto && optimizer != "nvme") {
-          choice.offload_directory.clear();
-        }
+        const bool open =
+            resources.offload_optimizer == kAuto || resources.offload_parameters == kAuto;
+        if (open && optimizer != "nvme" && parameters != "nvme") choice.offload_directory.clear();
         if (!Offloads(choice)) choice.host_link_bytes_per_second = 0;
         choices.push_back(choice);
         if (resources.offload_activations == kAuto && activations == "host" &&

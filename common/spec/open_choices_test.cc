@@ -48,15 +48,16 @@ TEST(ChoicesOf, HasEveryWayOnceAndWithoutWhatItHasNoUseFor) {
   for (const JobSpec& choice : ChoicesOf(job)) {
     const ResourceSpec& r = choice.resources;
     EXPECT_FALSE(LeavesChoices(choice));
-    EXPECT_EQ(r.offload_directory, r.offload_optimizer == "nvme" ? "/disk" : "");
+    const bool in_file = r.offload_optimizer == "nvme" || r.offload_parameters == "nvme";
+    EXPECT_EQ(r.offload_directory, in_file ? "/disk" : "");
     EXPECT_EQ(r.host_link_bytes_per_second, Offloads(r) ? 1'000'000 : 0);
     const std::string way = r.offload_optimizer + " " + r.offload_parameters + " " +
                             r.offload_activations + " " + r.recompute;
     EXPECT_TRUE(ways.insert(way).second) << way;
   }
-  // Three places of the state, two of weights, and of activations two, of which one has two
+  // Three places of the state, three of weights, and of activations two, of which one has two
   // schedules.
-  EXPECT_EQ(ways.size(), 3u * 2u * 3u);
+  EXPECT_EQ(ways.size(), 3u * 3u * 3u);
   EXPECT_TRUE(ways.contains("none none none auto"));
   EXPECT_TRUE(ways.contains("nvme host host optimal"));
   // The first has nothing outside.

@@ -195,7 +195,8 @@ struct Plan {
     visit(Field("offload_optimizer", "Where the optimizer's state and update live.")
               .OneOf({"none", "host", "nvme"}),
           self.offload_optimizer);
-    visit(Field("offload_directory", "Folder of offload_optimizer nvme."), self.offload_directory);
+    visit(Field("offload_directory", "Folder of what stands in files (nvme)."),
+          self.offload_directory);
     visit(Field("delayed_update", "The update runs beside the next step."), self.delayed_update);
     visit(Field("device_memory_bytes", "Hard limit of device memory on CPUs; 0: none.")
               .Unit("bytes")
@@ -212,7 +213,7 @@ struct Plan {
               .OneOf({"none", "host"}),
           self.offload_activations);
     visit(Field("offload_parameters", "Where weights stand that come to the device block by block.")
-              .OneOf({"none", "host"}),
+              .OneOf({"none", "host", "nvme"}),
           self.offload_parameters);
     visit(Field("tensor_rows", "Of the tensor-parallel ranks those that share a matrix's inputs.")
               .Range(1, 1 << 10),

@@ -50,6 +50,7 @@ MeshOptions::MeshOptions(const std::vector<const JobSpec*>& choices, const Worke
 
 void MeshOptions::Add(const JobSpec& mesh) {
   const ResourceSpec& resources = mesh.resources;
+<<<<<<< HEAD
   const std::pair stages(resources.pipeline_parallel, resources.pipeline_chunks);
   if (!cuts_.contains(stages)) {
     const int64_t count = stages.first * stages.second;
@@ -61,6 +62,11 @@ void MeshOptions::Add(const JobSpec& mesh) {
   const auto [choices, unseen] =
       choices_.try_emplace({ReplicaRanks(resources), Offloads(resources)});
   if (unseen) AddRanks(mesh, choices->second);
+=======
+  auto [cut, added] = cuts_.try_emplace(resources.pipeline_parallel * resources.pipeline_chunks);
+  if (added) cut->second = CutModel(mesh).value();
+  if (seen_.emplace(ReplicaRanks(resources), IsOfOneRank(resources)).second) AddRanks(mesh);
+>>>>>>> a91326a (Offload: weights and gradients in a file, a few units at a time on the host)
 }
 
 void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices) {
@@ -87,10 +93,14 @@ void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices
   }
 }
 
+bool MeshOptions::IsOfOneRank(const ResourceSpec& resources) const {
+  return (Offloads(resources) && workers_.on_devices()) || resources.offload_parameters == "nvme";
+}
+
 std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) const {
   const ResourceSpec& resources = mesh.resources;
   if (resources.ranks > 0) return {resources.ranks};
-  if (Offloads(resources) && workers_.on_devices()) return {1};
+  if (IsOfOneRank(resources)) return {1};
   const int64_t slots = std::max<int64_t>(workers_.Slots(threads), 1);
   const int64_t replica = ReplicaRanks(resources);
   std::vector<int64_t> choices;

@@ -72,6 +72,8 @@ class MeshOptions {
   std::optional<Candidate> WithoutCores(const JobSpec& mesh) const;
 
  private:
+  /// What it offloads goes with one rank alone.
+  bool IsOfOneRank(const ResourceSpec& resources) const;
   std::vector<int64_t> Ranks(const JobSpec& mesh, int64_t threads) const;
   void AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices);
   std::vector<int64_t> MicroBatches(const JobSpec& job, int64_t data_ranks) const;
@@ -82,10 +84,15 @@ class MeshOptions {
   std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> spreads_;  ///< By threads, ranks.
   std::map<int64_t, std::vector<int64_t>> micro_batches_;                ///< By data ranks.
   std::set<int64_t> all_micro_batches_;
+<<<<<<< HEAD
   std::map<int64_t, std::vector<int64_t>> blocks_;   ///< By stages.
   std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
   /// By ranks of a replica, and offload: whatever else a mesh shares.
   std::map<std::pair<int64_t, bool>, std::vector<RankChoice>> choices_;
+=======
+  std::map<int64_t, std::vector<int64_t>> cuts_;  ///< By stages.
+  std::set<std::pair<int64_t, bool>> seen_;       ///< By ranks of a replica, IsOfOneRank.
+>>>>>>> a91326a (Offload: weights and gradients in a file, a few units at a time on the host)
 };
 
 }  // namespace weft::planner

@@ -107,6 +107,7 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.offload_optimizer = OffloadsOptimizer(job);
   memory_.offload_activations = resources.offload_activations != "none";
   memory_.offload_parameters = resources.offload_parameters != "none";
+  memory_.parameters_in_file = resources.offload_parameters == "nvme";
   memory_.delayed_update = resources.delayed_update;
   memory_.recompute_segment = resources.recompute_segment;
   memory_.activation_bits = resources.activation_bits;
@@ -121,6 +122,13 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   step_.local_steps = job.train.local_steps;
   // Moments of AdamW, read and written.
   if (resources.offload_optimizer == "nvme") step_.file_bytes = 2 * 8 * step_.shape.trained;
+  if (memory_.parameters_in_file) {
+    // Values are read and written, and gradients read for their norm and for the update.
+    const int64_t stored = ElementBytes(precision_.matrices);
+    step_.file_bytes += (2 * stored + 2 * 4) * step_.shape.trained;
+    step_.file_pass = {.forward = stored * step_.shape.stored,
+                       .backward = stored * step_.shape.stored + 4 * step_.shape.trained};
+  }
   bounded_ = step_;
 }
 

@@ -55,7 +55,7 @@ void LeaveOffloadOpen(JobSpec& job) {
 std::vector<JobSpec> EachByItself(const JobSpec& job) {
   std::vector<JobSpec> jobs;
   for (const char* optimizer : {"none", "host", "nvme"}) {
-    for (const char* parameters : {"none", "host"}) {
+    for (const char* parameters : {"none", "host", "nvme"}) {
       for (const char* activations : {"none", "host"}) {
         for (const char* recompute : {"auto", "optimal"}) {
           if (recompute == std::string("optimal") && activations == std::string("none")) continue;
@@ -64,7 +64,9 @@ std::vector<JobSpec> EachByItself(const JobSpec& job) {
           own.resources.offload_parameters = parameters;
           own.resources.offload_activations = activations;
           own.resources.recompute = recompute;
-          if (optimizer != std::string("nvme")) own.resources.offload_directory.clear();
+          const bool in_file =
+              optimizer == std::string("nvme") || parameters == std::string("nvme");
+          if (!in_file) own.resources.offload_directory.clear();
           const bool nothing = ToJson(own.resources).dump().find("host\"") == std::string::npos &&
                                optimizer == std::string("none");
           if (nothing) own.resources.host_link_bytes_per_second = 0;
@@ -121,7 +123,7 @@ TEST_P(OpenOffload, IsTheFastestOfAllWays) {
   RandomCases cases;
   std::map<std::string, int> chosen;
   int fit = 0;
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < 45; ++trial) {
     const JobSpec job = cases.NextJob();
     const ClusterProfile cluster = cases.NextCluster();
     ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
@@ -154,7 +156,7 @@ TEST_P(OpenOffload, IsTheFastestOfAllWays) {
     }
   }
   // Otherwise nothing was at stake.
-  EXPECT_GT(fit, 30);
+  EXPECT_GT(fit, 25);
   EXPECT_GT(chosen.size(), 4u) << "ways that were chosen at least once";
 }
 

@@ -101,7 +101,7 @@ std::string WhatWasOpen(const JobSpec& asked, const Plan& plan, const SearchResu
   if (!open) return text;
   const std::string outside = OutsideText(plan);
   text += outside.empty() ? "; all on the device" : "; outside the device: " + outside;
-  if (plan.offload_optimizer != "nvme") return text;
+  if (plan.offload_optimizer != "nvme" && plan.offload_parameters != "nvme") return text;
   const double measured = result.workers.front()->disk_write_bytes_per_second;
   return text + "; its file is read and written " +
          (measured > 0 ? "as fast as the worker's disk was measured to write"

@@ -76,6 +76,34 @@ TEST(PlanJob, RanksThatShareTheUpdateHaveLessOnTheHostAndOnTheLink) {
   }
 }
 
+TEST(PlanJob, WeightsInAFileLeaveRoomOnTheHostAndTakeADisk) {
+  JobSpec job = SmallJob();
+  job.model.layers = 24;
+  job.resources.micro_batch = 1;
+  job.resources.offload_optimizer = "nvme";
+  job.resources.offload_parameters = "host";
+  job.resources.offload_directory = "/disk";
+  ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  cluster.workers[0].disk_write_bytes_per_second = 4e9;
+  job.resources.ranks = 1;
+  const Plan host = Best(job, cluster);
+  job.resources.ranks = 0;
+  job.resources.offload_parameters = "nvme";
+  const Plan file = Best(job, cluster);
+  EXPECT_EQ(file.offload_parameters, "nvme");
+  EXPECT_EQ(RankCount(file.mesh), 1) << "whatever there is room for";
+  const MemoryBreakdown &on_host = host.prediction.memory_per_rank,
+                        &in_file = file.prediction.memory_per_rank;
+  EXPECT_LT(in_file.parameters_bytes, on_host.parameters_bytes / 2);
+  EXPECT_LT(in_file.gradients_bytes, on_host.gradients_bytes / 2);
+  EXPECT_GE(file.prediction.step_seconds, host.prediction.step_seconds);
+  // A tenth of the rate shows in passes and in the update.
+  cluster.workers[0].disk_write_bytes_per_second = 4e8;
+  const TimeBreakdown fast = file.prediction.time, slow = Best(job, cluster).prediction.time;
+  EXPECT_GT(slow.optimizer_seconds, 5 * fast.optimizer_seconds);
+  EXPECT_GT(slow.exposed_communication_seconds, fast.exposed_communication_seconds);
+}
+
 TEST(PlanJob, ActivationsAndWeightsOnTheHostLeaveRoomOnTheDevice) {
   JobSpec job = SmallJob();
   job.resources.micro_batch = 1;

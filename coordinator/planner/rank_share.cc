@@ -48,7 +48,8 @@ RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<in
 void RankShare::AddZeroStage(int64_t stage) {
   const int64_t tensor = shape_.tensor, rows = shape_.tensor_rows, experts = shape_.expert_ranks;
   if ((stage == 2 || OffloadsOptimizer(job_)) && open_gradients_ == 0) {
-    open_gradients_ = OpenGradientBytes(shape_.spec, bucket_bytes_, tensor, rows, experts);
+    const bool in_file = job_.resources.offload_parameters == "nvme";
+    open_gradients_ = OpenGradientBytes(shape_.spec, bucket_bytes_, tensor, rows, experts, in_file);
   }
   if (stage > 2 && !regions_) regions_.emplace(shape_.spec, precision_, tensor, rows, experts);
 }

@@ -50,11 +50,17 @@ bool IsInBlocks(const Gemm& gemm) {
          gemm.name == "mlp down";
 }
 
+/// Of files, for one rank.
+double FileRate(const StepInputs& inputs, const RateModel& rates) {
+  return rates.FileBytesPerSecond(std::max<int64_t>(inputs.ranks_on_worker, 1));
+}
+
 /// How long a pass stands still for what goes and comes block by block beside its blocks: in the
 /// forward pass activations go down and weights come up, in the backward pass both come up. The
-/// first weights have nothing to hide behind. A schedule is followed step by step.
+/// first weights have nothing to hide behind. A schedule is followed step by step. What stands in a
+/// file is read or written meanwhile, at the rate `file`.
 double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const TimeBreakdown& time,
-                        double bandwidth, double link) {
+                        double bandwidth, double link, double file) {
   const StreamedBytes& weights = inputs.streamed;
   const BlockSeconds block = SecondsOfBlock(pass, inputs.shape, bandwidth);
   if (!inputs.schedule.empty()) {
@@ -72,8 +78,11 @@ double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const Ti
   const double down = D(inputs.activation_bytes) / link / neighbours;
   const double up = D(weights.forward - weights.first) / link / (blocks + 1);
   const double back = D(weights.backward + inputs.activation_bytes) / link / neighbours;
-  return D(weights.first) / link + neighbours * std::max(0.0, std::max(down, up) - forward) +
-         neighbours * std::max(0.0, back - backward);
+  const double read = D(inputs.file_pass.forward) / file / (blocks + 1);
+  const double moved = D(inputs.file_pass.backward) / file / neighbours;
+  return D(weights.first) / link +
+         neighbours * std::max(0.0, std::max({down, up, read}) - forward) +
+         neighbours * std::max(0.0, std::max(back, moved) - backward);
 }
 
 /// How long a step stands still for gradients that go down and weights that come up where the host
@@ -103,8 +112,7 @@ double StateLinkSeconds(const StepInputs& inputs, const PassCost& pass, double o
 
 /// Of an update whose tiles are read from a file and written to it beside the update of others.
 double FileSeconds(const StepInputs& inputs, const RateModel& rates) {
-  const auto ranks = std::max<int64_t>(inputs.ranks_on_worker, 1);
-  return D(inputs.file_bytes) / rates.FileBytesPerSecond(ranks);
+  return D(inputs.file_bytes) / FileRate(inputs, rates);
 }
 
 /// What a step on a GPU takes otherwise where some of it stands on the host.
@@ -128,7 +136,8 @@ void AddHostTier(const StepInputs& inputs, const PassCost& pass, const RateModel
   }
   if (inputs.activation_bytes == 0 && inputs.streamed.forward == 0) return;
   time.exposed_communication_seconds +=
-      D(inputs.accumulation_steps) * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
+      D(inputs.accumulation_steps) *
+      BlockLinkSeconds(inputs, pass, time, bandwidth, link, FileRate(inputs, rates));
 }
 
 /// What ranks that share sequences tell each other for the attentions of a pass, less what a ring
@@ -439,7 +448,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
         StateLinkSeconds(inputs, pass, time.optimizer_seconds, link);
   }
   time.exposed_communication_seconds +=
-      passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link);
+      passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link, FileRate(inputs, rates));
   const int64_t on_worker = inputs.ranks_on_worker / inputs.shape.tensor;
   const Wire wire = WireOf(inputs, rates, inputs.ranks <= on_worker);
   const Wire group_wire =

@@ -65,11 +65,16 @@ struct StepInputs {
   int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
   int64_t file_bytes = 0;                  ///< Of state in a file, read and written in an update.
-  ContextSharing context = {};             ///< Of `ranks`, those that share each sequence.
-  int64_t sharers = 1;                     ///< Of `ranks`, those that share (ShardRanks).
-  int64_t local_steps = 1;                 ///< Steps that each of `ranks` makes by itself.
-  RematPlan schedule = {};                 ///< What travels, where a schedule says so,
-  BlockBytes block = {};                   ///< and how much a block keeps.
+  /// Read and written in the passes of a micro-batch.
+  struct FilePass {
+    int64_t forward = 0;
+    int64_t backward = 0;
+  } file_pass = {};
+  ContextSharing context = {};  ///< Of `ranks`, those that share each sequence.
+  int64_t sharers = 1;          ///< Of `ranks`, those that share (ShardRanks).
+  int64_t local_steps = 1;      ///< Steps that each of `ranks` makes by itself.
+  RematPlan schedule = {};      ///< What travels, where a schedule says so,
+  BlockBytes block = {};        ///< and how much a block keeps.
 
   /// Groups that share, each among its ranks.
   int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }

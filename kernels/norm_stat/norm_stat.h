@@ -14,6 +14,9 @@ struct NormTensor {
   const BFloat16* bf16_data = nullptr;  ///< Instead of `data`.
 };
 
+/// Elements of a block of a tensor on a CPU.
+inline constexpr int64_t kNormStatBlock = 16384;
+
 /// Sum of squares (in f64, over blocks of fixed size in fixed order: the same for any number of
 /// threads) and number of NaN or infinite elements, over all tensors. Like any output the results
 /// are there when the stream has come so far, in memory that its device can write: its own or, of a

@@ -11,7 +11,7 @@ namespace weft::kernels::cpu {
 namespace {
 
 // Part of the result's definition: another size sums in another order.
-constexpr int64_t kBlock = 16384;
+constexpr int64_t kBlock = kNormStatBlock;
 
 }  // namespace
 

@@ -346,7 +346,7 @@ int main(int argc, char** argv) {
   app.add_option("--offload", options.plan.offload_optimizer, "none, host or nvme");
   app.add_option("--offload-directory", options.plan.offload_directory);
   app.add_option("--offload-activations", options.plan.offload_activations, "none or host");
-  app.add_option("--offload-parameters", options.plan.offload_parameters, "none or host");
+  app.add_option("--offload-parameters", options.plan.offload_parameters, "none, host or nvme");
   app.add_option("--link", options.plan.host_link_bytes_per_second, "Bytes per second");
   app.add_option("--device-memory", options.plan.device_memory_bytes, "Bytes");
   app.add_option("--bucket", options.plan.bucket_bytes, "Bytes of a bucket of gradients");

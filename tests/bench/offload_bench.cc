@@ -62,6 +62,7 @@ const std::vector<Policy> kFitting = {
     kParameters,
     {"the same, recompute", true, "host", "host", "host"},
     {"the same, optimizer nvme", true, "nvme", "host", "host"},
+    {"the same, parameters nvme", true, "nvme", "host", "nvme"},
 };
 
 const std::vector<Policy> kTimed = {
@@ -70,6 +71,8 @@ const std::vector<Policy> kTimed = {
     kActivations,
     {"optimizer, activations host, one step late", false, "host", "host", "none", true},
     kParameters,
+    {"the same, optimizer nvme", false, "nvme", "host", "host"},
+    {"the same, optimizer, parameters nvme", false, "nvme", "host", "nvme"},
 };
 
 JobSpec JobOf(const Options& options, int64_t width) {
@@ -95,7 +98,8 @@ Plan PlanOf(const Options& options, const Policy& policy, const JobSpec& job) {
   plan.offload_activations = policy.activations;
   plan.offload_parameters = policy.parameters;
   plan.delayed_update = policy.delayed;
-  if (policy.optimizer == "nvme") plan.offload_directory = options.directory;
+  const bool in_file = policy.optimizer == "nvme" || policy.parameters == "nvme";
+  if (in_file) plan.offload_directory = options.directory;
   plan.bucket_bytes = std::min(plan.bucket_bytes, BlockGradientBytes(job.model));
   if (policy.recompute) {
     plan.block_memory_policy.assign(static_cast<size_t>(job.model.layers), "recompute");
@@ -115,8 +119,11 @@ MemoryInputs InputsOf(const JobSpec& job, const Plan& plan) {
   inputs.offload_optimizer = plan.offload_optimizer != "none";
   inputs.offload_activations = plan.offload_activations != "none";
   inputs.offload_parameters = plan.offload_parameters != "none";
+  inputs.parameters_in_file = plan.offload_parameters == "nvme";
+  inputs.bucket_bytes = plan.bucket_bytes;
   if (inputs.offload_optimizer) {
-    inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes);
+    inputs.open_gradients =
+        OpenGradientBytes(job.model, plan.bucket_bytes, 1, 1, 1, inputs.parameters_in_file);
   }
   inputs.recomputed_blocks = plan.block_memory_policy.empty() ? 0 : job.model.layers;
   return inputs;
@@ -149,7 +156,8 @@ Result<Json> Largest(const Options& options, const Policy& policy) {
               {"predicted_device_bytes", Predicted(job, plan)},
               {"next_predicted_bytes", Predicted(above, PlanOf(options, policy, above))},
               {"device_bytes", trained.device_bytes},
-              {"host_bytes", trained.host_bytes}};
+              {"host_bytes", trained.host_bytes},
+              {"file_bytes", trained.file_bytes}};
 }
 
 /// The least that a pass can take which computes for so long while so many bytes travel.
@@ -177,6 +185,9 @@ Result<Json> Speed(const Options& options, int64_t sequences) {
     Json row = {{"policy", policy.name},
                 {"step_seconds", trained.step_seconds},
                 {"stalled_seconds", trained.stalled_seconds},
+                {"device_bytes", trained.device_bytes},
+                {"host_bytes", trained.host_bytes},
+                {"file_bytes", trained.file_bytes},
                 {"bytes_down", down},
                 {"bytes_up", up},
                 {"link_seconds", link},

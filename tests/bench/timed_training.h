@@ -25,6 +25,7 @@ struct Trained {
   double bytes_up = 0;
   int64_t device_bytes = 0;  ///< Peaks of all components together.
   int64_t host_bytes = 0;
+  int64_t file_bytes = 0;
 };
 
 inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps) {
@@ -74,6 +75,7 @@ inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps
   trained.bytes_down = a_step(context.host->down().totals(), down);
   trained.bytes_up = a_step(context.host->up().totals(), up);
   trained.host_bytes = TotalBytes(context.host->allocator().Peaks());
+  trained.file_bytes = context.host->files().bytes;
   return trained;
 }
 

@@ -64,22 +64,22 @@ class RollbackTest : public testing::Test {
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 
-  /// Trains on two ranks, or goes on; gives what rank 0 told.
+  /// Trains on two ranks, or one, or goes on; gives what rank 0 told.
   std::unique_ptr<Listener> Train(const std::string& run, const EditedTokens::Edit& edit,
                                   int64_t zero_stage = 0, int64_t steps = kSteps,
                                   int64_t tensor = 1, int64_t pipeline = 1,
-                                  const std::string& offload = "none") {
+                                  const std::string& offload = "none", int ranks = 2) {
     engine::HashStore store;
     auto listener = std::make_unique<Listener>();
     Listener other;
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back([&, rank] {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
         AttemptSpec spec;
         spec.job_id = run;
         spec.epoch = steps == kSteps ? 2 : 1;
         spec.rank = rank;
-        spec.world_size = 2;
+        spec.world_size = ranks;
         spec.host = "127.0.0.1";
         spec.run_dir = root_ + "/" + run;
         spec.job = engine::TinyJob(4);
@@ -93,14 +93,15 @@ class RollbackTest : public testing::Test {
         spec.job.train.guard.window = 16;
         spec.job.checkpoint.every_steps = 32;
         spec.plan = engine::TinyPlan("fp32", 2);
-        spec.plan.mesh.data = 2 / (tensor * pipeline);
+        spec.plan.mesh.data = ranks / (tensor * pipeline);
         spec.plan.mesh.tensor = tensor;
         spec.plan.mesh.pipeline = pipeline;
         if (pipeline > 1) spec.plan.stage_blocks = {1, 1};
-        spec.plan.accumulation_steps = tensor * pipeline;
+        spec.plan.accumulation_steps = 2 * tensor * pipeline / ranks;
         spec.plan.zero_stage = zero_stage;
         spec.plan.offload_optimizer = offload;
-        if (zero_stage > 2) spec.plan.offload_parameters = offload;
+        if (zero_stage > 2 || offload == "nvme") spec.plan.offload_parameters = offload;
+        if (offload == "nvme") spec.plan.offload_directory = root_;
         TrainingData data;
         data.train = std::make_unique<EditedTokens>(edit);
         data.vocab_size = 50;
@@ -110,7 +111,7 @@ class RollbackTest : public testing::Test {
         EXPECT_TRUE(outcome.ok()) << outcome.status().message();
       });
     }
-    for (std::thread& rank : ranks) rank.join();
+    for (std::thread& rank : threads) rank.join();
     return listener;
   }
   std::string Read(const std::string& path) { return *ReadFile(Env::Posix(), root_ + "/" + path); }
@@ -185,6 +186,22 @@ TEST_F(RollbackTest, RanksThatUpdateOnTheHostGoBackAndOnAlike) {
   EXPECT_EQ(Read("down/loss.jsonl"), Read("plain/loss.jsonl"));
   (void)Train("up", edit, 2, 32, 1, 1, "host");
   (void)Train("up", edit, 3);
+  EXPECT_EQ(Read("up/loss.jsonl"), Read("plain/loss.jsonl"));
+}
+
+TEST_F(RollbackTest, ARankWhoseStateIsInFilesGoesBackAndOnAlike) {
+  const auto edit = [](int64_t step) { return step >= 40 && step < 43 ? int64_t{-1} : step; };
+  (void)Train("plain", edit, 0, kSteps, 1, 1, "none", 1);
+  auto filed = Train("filed", edit, 0, kSteps, 1, 1, "nvme", 1);
+  EXPECT_EQ(filed->last.rollbacks, 1);
+  EXPECT_EQ(Read("filed/loss.jsonl"), Read("plain/loss.jsonl"));
+  EXPECT_EQ(FinalState("filed"), FinalState("plain"));
+  // It goes on where one with all in memory stopped, and the other way round.
+  (void)Train("down", edit, 0, 32, 1, 1, "none", 1);
+  (void)Train("down", edit, 0, kSteps, 1, 1, "nvme", 1);
+  EXPECT_EQ(Read("down/loss.jsonl"), Read("plain/loss.jsonl"));
+  (void)Train("up", edit, 0, 32, 1, 1, "nvme", 1);
+  (void)Train("up", edit, 0, kSteps, 1, 1, "none", 1);
   EXPECT_EQ(Read("up/loss.jsonl"), Read("plain/loss.jsonl"));
 }
 

@@ -79,6 +79,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   if (options.shard_values) parameters.ShardValues(options.update_rank);
   if (options.offload) parameters.Offload();
   if (options.stream_parameters) parameters.StreamValues();
+  if (options.parameters_in_file) parameters.KeepInFile();
   WEFT_RETURN_IF_ERROR(
       parameters.Allocate(context, options.with_gradients, options.precision->matrices));
   if (model->fp8() != nullptr) WEFT_RETURN_IF_ERROR(model->fp8()->Allocate(context));

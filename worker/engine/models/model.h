@@ -43,6 +43,7 @@ struct ModelOptions {
   bool offload = false;          ///< Parameters stand in the host tier (ParameterSet::Offload).
   bool stream_parameters =
       false;  ///< And come to the device unit by unit (ParameterSet::StreamValues).
+  bool parameters_in_file = false;   ///< And stand in a file (ParameterSet::KeepInFile).
   bool offload_activations = false;  ///< What blocks keep waits in the host tier.
 
   /// Ranks that share each matrix, or none; outlives the model.

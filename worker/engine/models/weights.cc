@@ -8,6 +8,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -63,6 +64,18 @@ void ScaleRows(std::span<const float> factors, std::vector<float>& values, int64
   }
 }
 
+/// Replaces a value that stands in a file.
+Status WriteToFile(ParameterSet& parameters, int64_t index, std::vector<float>& floats) {
+  const auto stored = parameters.file()->Stored(index);
+  if (parameters[index].dtype == DType::kF32) {
+    return stored->Write(0, std::as_bytes(std::span(floats)));
+  }
+  std::vector<BFloat16> rounded(floats.size());
+  const TensorView to(rounded.data(), DType::kBF16, {std::ssize(rounded)});
+  WEFT_RETURN_IF_ERROR(kernels::Cast({}, {ViewOf(floats), to}));
+  return stored->Write(0, std::as_bytes(std::span(rounded)));
+}
+
 }  // namespace
 
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
@@ -70,8 +83,12 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   // one at a time: cut, rounded and brought there when the next is asked for.
   std::vector<float> floats;
   TensorView waiting;
+  int64_t waiting_for_file = -1;  // its parameter
   Shard shard;
   const auto round_waiting = [&]() -> Status {
+    if (waiting_for_file >= 0) {
+      return WriteToFile(model.parameters(), std::exchange(waiting_for_file, -1), floats);
+    }
     if (!waiting) return OkStatus();
     if (!shard.whole()) floats = PartOf(floats, shard, waiting.shape);
     Status rounded;
@@ -94,6 +111,11 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
     const Parameter& parameter =
         model.parameters()[model.parameters().Find(tensor.parameter).value()];
     shard = parameter.shard;
+    if (model.parameters().file() != nullptr) {
+      waiting_for_file = model.parameters().Find(tensor.parameter).value();
+      floats.resize(Count(view));
+      return std::span(floats);
+    }
     if (model.parameters().values_sharded()) {
       const ParameterSet::HeldValue held =
           model.parameters().held_value(model.parameters().Find(tensor.parameter).value());
@@ -121,6 +143,11 @@ Status ExportWeights(Env& env, const std::string& folder, Model& model,
     return InvalidError(
         "a rank that shares the weights with others cannot export them; hint: "
         "export a checkpoint");
+  }
+  if (parameters.file() != nullptr) {
+    return InvalidError(
+        "weights that stand in a file beside the training are not exported; hint: export a "
+        "checkpoint");
   }
   std::vector<float> floats;
   HostCopy copy;

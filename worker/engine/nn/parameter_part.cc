@@ -22,7 +22,8 @@ ParameterPart WholePart(const ParameterSet& parameters, int64_t index) {
 std::vector<int64_t> TrainedParameters(const ParameterSet& parameters) {
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].updated() && parameters.gradient(i)) indices.push_back(i);
+    const bool has_gradient = parameters.file() != nullptr || parameters.gradient(i);
+    if (parameters[i].updated() && has_gradient) indices.push_back(i);
   }
   return indices;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -13,6 +14,8 @@
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/over_parameterization.h"
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -125,6 +128,9 @@ void FillRandom(const Initializer& initializer, const PhiloxKey& key, int64_t ta
 }
 
 }  // namespace
+
+ParameterSet::ParameterSet() = default;
+ParameterSet::~ParameterSet() = default;
 
 bool IsBlockMatrix(ParameterRole role) {
   switch (role) {
@@ -259,9 +265,11 @@ size_t ParameterSet::LayOutValues(DType matrices) {
       continue;
     }
     if (!parameter.stacked) bytes = aligned(bytes);
+    while (std::ssize(unit_begins_) <= parameter.unit) unit_begins_.push_back(bytes);
     parameter.value_offset = bytes;
     bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
   }
+  while (std::ssize(unit_begins_) <= units()) unit_begins_.push_back(aligned(bytes));
   return aligned(bytes);
 }
 
@@ -405,6 +413,7 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   LayOutGradients();
   const size_t bytes = LayOutValues(matrices);
   if (offloaded_) WEFT_RETURN_IF_ERROR(AllocateOperands(context));
+  if (in_file_) return MakeFile(context);
   WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(below, Component::kParameters, DType::kU8,
                                              Shape{static_cast<int64_t>(bytes)}));
   WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
@@ -413,6 +422,18 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
       gradients_, Tensor::New(below, Component::kGradients, DType::kF32, Shape{gradient_count_}));
   PlaceGradients({0, gradient_count_}, gradients_.As<float>());
   return Clear(stream_, gradients_);
+}
+
+Status ParameterSet::MakeFile(const Context& context) {
+  WEFT_CHECK(streamed_ && ranks_ == 1 && factoring_ == Factoring::kNone,
+             "values in a file are streamed, and all of this rank");
+  unit_values_.assign(static_cast<size_t>(units()), nullptr);
+  std::vector<int64_t> bytes;
+  for (size_t unit = 0; unit < unit_values_.size(); ++unit) {
+    bytes.push_back(static_cast<int64_t>(unit_begins_[unit + 1] - unit_begins_[unit]));
+  }
+  WEFT_ASSIGN_OR_RETURN(file_, ParameterFile::New(context, this, bytes));
+  return OkStatus();
 }
 
 Tensor ParameterSet::MoveGradients(Tensor memory) {
@@ -489,7 +510,13 @@ void ParameterSet::UploadOperands(Context& context, int64_t unit) const {
 }
 
 Status ParameterSet::Initialize(uint64_t seed) {
+  std::optional<ParameterWalk> walk;
+  if (file_ != nullptr) {
+    walk.emplace(file_.get(), ParameterWalk::What{
+                                  .values = true, .reads_values = false, .changes_values = true});
+  }
   for (int64_t i = 0; i < size(); ++i) {
+    if (walk) WEFT_RETURN_IF_ERROR(walk->MoveTo(parameters_[i].unit));
     const PhiloxKey key{seed, 0, SiteHash(parameters_[i].name.c_str())};
     const Initializer& initializer = parameters_[i].initializer;
     const HeldValue held = held_value(i);
@@ -505,6 +532,7 @@ Status ParameterSet::Initialize(uint64_t seed) {
       });
     }));
   }
+  if (walk) return walk->Finish();
   Context context;
   context.stream = stream_;
   return StartFactors(context, *this, FactorStart::kDrawn);
@@ -549,6 +577,7 @@ std::vector<NamedTensor> ParameterSet::NamedValues() const {
     if (parameters_[i].factoring != Factoring::kNone) continue;
     const HeldValue held = held_value(i);
     tensors.push_back({parameters_[i].name, held.view});
+    if (file_ != nullptr) tensors.back().stored = file_->Stored(i);
     if (values_sharded()) {
       tensors.back().part = {.whole = parameters_[i].shape, .first = held.first};
     }
@@ -608,6 +637,11 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
     WEFT_CHECK(placed_[index], "read before it was brought: " + parameter.name);
     return {placed_[index].data, placed_[index].dtype, ShapeOf(index, count, padded),
             placed_[index].device};
+  }
+  if (file_ != nullptr) {
+    std::byte* const unit = unit_values_[static_cast<size_t>(parameter.unit)];
+    return {unit == nullptr ? nullptr : unit + OffsetInUnit(index), parameter.dtype,
+            ShapeOf(index, count, padded)};
   }
   return {values_.As<uint8_t>() + parameter.value_offset, parameter.dtype,
           ShapeOf(index, count, padded), values_.view().device};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -100,13 +101,16 @@ struct Parameter {
   bool decay() const { return shape.rank >= 2; }
 };
 
+class ParameterFile;
+
 /// The parameters of a model: their values in one buffer and the f32 gradients of those that are
 /// trained in another, in order of registration, each beginning on a 64-byte boundary (but for
 /// stacked ones) with zeros in between. Values are f32, those of matrices what the precision recipe
 /// says, unless they are made of factors. Factors stand after all other parameters.
 class ParameterSet {
  public:
-  ParameterSet() = default;
+  ParameterSet();
+  ~ParameterSet();
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
 
@@ -210,6 +214,7 @@ class ParameterSet {
   /// The last unit computes with `index`, which an earlier one has, too: a token table that
   /// classifies.
   void UseInLastUnit(int64_t index) { used_last_ = index; }
+  bool LastUnitUsesFirst() const { return used_last_ >= 0; }
 
   /// With ShareAmong: rank `rank` holds a part of each value only. A residence
   /// (parameter_residence.h) brings whole ones, unit by unit, and says where they are; until then
@@ -231,6 +236,23 @@ class ParameterSet {
   /// (parameter_residence.h) brings, unit by unit. Before Allocate.
   void StreamValues() { streamed_ = true; }
   bool streamed() const { return streamed_; }
+  /// Streamed values and their gradients stand in a file (parameter_file.h), and have a value() and
+  /// gradient() while somebody has them in memory alone. Before Allocate.
+  void KeepInFile() { in_file_ = true; }
+  /// None where they stand in memory.
+  ParameterFile* file() const { return file_.get(); }
+  /// The values of `unit` stand at `data` from now on; nowhere for null.
+  void PlaceUnit(int64_t unit, std::byte* data) { unit_values_[static_cast<size_t>(unit)] = data; }
+  /// The byte of its unit's values at which a value in a file begins.
+  size_t OffsetInUnit(int64_t index) const {
+    const Parameter& parameter = parameters_[index];
+    return parameter.value_offset - unit_begins_[static_cast<size_t>(parameter.unit)];
+  }
+  /// Whether operations read something of `unit` directly, with or without `tables`.
+  bool ReadsOperands(int64_t unit, bool tables) const {
+    const UnitSizes& sizes = unit_sizes_[static_cast<size_t>(unit)];
+    return (tables ? sizes.all : sizes.without_tables) > 0;
+  }
   /// Takes memory on the device for what operations read directly of `unit`: all, or with
   /// `tables` false all but what is looked up (the tables of unit 0, which no backward pass reads).
   Status ReserveOperands(Context& context, int64_t unit, bool tables);
@@ -374,6 +396,7 @@ class ParameterSet {
   void LayOutGradients();
   void LayOutRegions(DType matrices);
   Status AllocateShards(Context& context);
+  Status MakeFile(const Context& context);
   bool ReadDirectly(const Parameter& parameter) const {
     return parameter.shape.rank < 2 || parameter.read_directly;
   }
@@ -391,6 +414,7 @@ class ParameterSet {
   bool place_gradients_ = false;
   bool offloaded_ = false;
   bool streamed_ = false;
+  bool in_file_ = false;
   bool values_follow_gradients_ = false;
   int64_t unit_ = 0;        ///< Of what is registered next.
   int64_t used_last_ = -1;  ///< See UseInLastUnit.
@@ -421,6 +445,9 @@ class ParameterSet {
   std::vector<UnitSizes> unit_sizes_;        ///< Likewise; bytes.
   Tensor gradients_;
   std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
+  std::unique_ptr<ParameterFile> file_;
+  std::vector<size_t> unit_begins_;      ///< Of the values of units in a file; and their end.
+  std::vector<std::byte*> unit_values_;  ///< Where they stand in memory.
 };
 
 }  // namespace weft::engine

@@ -1,9 +1,10 @@
 #include "worker/engine/optim/disk_adamw.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 
-#include "common/hash.h"
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/optim/fused_optimizer.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
@@ -20,10 +21,6 @@ int64_t RoundUp(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-uint64_t HashOf(const float* data, size_t bytes) {
-  return Hash64({reinterpret_cast<const std::byte*>(data), bytes});
-}
-
 }  // namespace
 
 /// The first or second moment of a tensor.
@@ -33,21 +30,19 @@ class DiskAdamW::Moment : public StoredNumbers {
       : owner_(owner), tensor_(tensor), which_(which) {}
 
   Status Read(int64_t first, std::span<std::byte> to) override {
-    return ForEachRun(first, to.size(), [&](std::byte* in_tile, size_t at, size_t bytes, Loaded&) {
-      std::memcpy(to.data() + at, in_tile, bytes);
+    return ForEachRun(first, to.size(), [&](size_t tile, size_t from, size_t at, size_t bytes) {
+      return owner_->file_->Read(owner_->buffers_[0], tile, from, to.subspan(at, bytes));
     });
   }
 
   Status Write(int64_t first, std::span<const std::byte> from) override {
-    return ForEachRun(first, from.size(),
-                      [&](std::byte* in_tile, size_t at, size_t bytes, Loaded& loaded) {
-                        std::memcpy(in_tile, from.data() + at, bytes);
-                        loaded.replaced = true;
-                      });
+    return ForEachRun(first, from.size(), [&](size_t tile, size_t to, size_t at, size_t bytes) {
+      return owner_->file_->Write(owner_->buffers_[0], tile, to, from.subspan(at, bytes));
+    });
   }
 
  private:
-  /// run(where it stands in a buffer, its first byte of those asked for, bytes, the buffer's).
+  /// run(tile, first byte in it, first byte of those asked for, bytes).
   template <class Run>
   Status ForEachRun(int64_t first, size_t bytes, Run&& run) {
     const int64_t end = first + static_cast<int64_t>(bytes / sizeof(float));
@@ -57,12 +52,11 @@ class DiskAdamW::Moment : public StoredNumbers {
       for (const Piece& piece : owner_->tiles_[t].pieces) {
         const int64_t to = std::min(end, piece.first + piece.count);
         if (piece.tensor != tensor_ || done >= to) continue;
-        WEFT_RETURN_IF_ERROR(owner_->Load(t));
         const int64_t offset =
             piece.offset + which_ * RoundUp(piece.count, kLine) + (done - piece.first);
-        run(reinterpret_cast<std::byte*>(owner_->Buffer(t) + offset),
-            static_cast<size_t>(done - first) * sizeof(float),
-            static_cast<size_t>(to - done) * sizeof(float), owner_->loaded_[t % kBuffers]);
+        WEFT_RETURN_IF_ERROR(run(t, static_cast<size_t>(offset) * sizeof(float),
+                                 static_cast<size_t>(done - first) * sizeof(float),
+                                 static_cast<size_t>(to - done) * sizeof(float)));
         done = to;
       }
     }
@@ -79,7 +73,7 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
                                                   const std::vector<ParameterRule>& rules,
                                                   std::span<const ParameterPart> parts,
                                                   AsyncFile::Queue queue) {
-  std::unique_ptr<DiskAdamW> made(new DiskAdamW(spec));
+  std::unique_ptr<DiskAdamW> made(new DiskAdamW(spec, parameters));
   for (const ParameterPart& part : parts) {
     const Parameter& parameter = parameters[part.index];
     made->tensors_.push_back(
@@ -100,12 +94,17 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
   return std::unique_ptr<Optimizer>(std::move(made));
 }
 
+// Where values are in a file, tiles end with a unit.
 void DiskAdamW::CutTiles() {
   int64_t room = 0;  // of the last tile
   for (size_t t = 0; t < tensors_.size(); ++t) {
+    const int64_t unit = parameters_[entries_[t].parameter].unit;
+    const bool begins =
+        parameters_.file() != nullptr && !tiles_.empty() && tiles_.back().unit != unit;
+    if (begins) room = 0;
     for (int64_t first = 0; first < tensors_[t].count;) {
       if (room < kLine) {
-        tiles_.emplace_back();
+        tiles_.emplace_back().unit = unit;
         room = kTileElements;
       }
       const int64_t count = std::min(tensors_[t].count - first, room / kLine * kLine);
@@ -117,86 +116,47 @@ void DiskAdamW::CutTiles() {
       first += count;
     }
   }
-  uint64_t offset = 0;
-  for (Tile& tile : tiles_) {
-    tile.elements = RoundUp(tile.elements, kBlock);
-    tile.offset = offset;
-    offset += tile.Bytes();
-  }
-}
-
-DiskAdamW::~DiskAdamW() {
-  if (books_ != nullptr) books_->bytes -= file_bytes_;
-}
-
-Status DiskAdamW::WaitForFile(int64_t number) {
-  Stopwatch watch;
-  Status status = file_->queue().Wait(number);
-  books_->waited_seconds += watch.Lap();
-  return status;
+  for (Tile& tile : tiles_) tile.elements = RoundUp(tile.elements, kBlock);
 }
 
 // All moments are zero.
 Status DiskAdamW::Allocate(Context& context, AsyncFile::Queue queue) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
   int64_t largest = kBlock;
-  int64_t bytes = static_cast<int64_t>(AsyncFile::kAlignment);
+  std::vector<int64_t> bytes;
   for (const Tile& tile : tiles_) {
     largest = std::max(largest, tile.elements);
-    bytes = static_cast<int64_t>(tile.offset + tile.Bytes());
+    bytes.push_back(tile.elements * kBytes);
   }
-  pending_.assign(tiles_.size(), 0);
   for (size_t i = 0; i < kBuffers; ++i) {
-    // Blocks of the allocator begin at cache lines.
-    WEFT_ASSIGN_OR_RETURN(Tensor memory, Tensor::New(context, Component::kOptimizer, DType::kF32,
-                                                     {largest + kBlock}));
+    WEFT_ASSIGN_OR_RETURN(Tensor memory,
+                          NewTileMemory(context, Component::kOptimizer, largest * kBytes));
     WEFT_RETURN_IF_ERROR(Clear(context.stream, memory));
-    const auto at = reinterpret_cast<uintptr_t>(memory.view().data);
-    const uintptr_t skipped =
-        (AsyncFile::kAlignment - at % AsyncFile::kAlignment) % AsyncFile::kAlignment;
-    buffers_.push_back(memory.Elements(static_cast<int64_t>(skipped / sizeof(float)), largest));
+    buffers_.push_back(std::move(memory));
   }
-  WEFT_ASSIGN_OR_RETURN(file_, AsyncFile::Create(context.host->directory(), bytes, queue));
-  books_ = &context.host->files();
-  books_->bytes += file_bytes_ = bytes;
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    WEFT_RETURN_IF_ERROR(StartWrite(i));
-    if (i > 0) WEFT_RETURN_IF_ERROR(FinishWrite(i - 1));
-  }
-  return tiles_.empty() ? OkStatus() : FinishWrite(tiles_.size() - 1);
-}
-
-Status DiskAdamW::StartRead(size_t tile) {
-  const Tile& t = tiles_[tile];
-  WEFT_ASSIGN_OR_RETURN(pending_[tile],
-                        file_->queue().Start(false, Buffer(tile), t.Bytes(), t.offset));
+  WEFT_ASSIGN_OR_RETURN(file_, TileFile::New(context.host, std::move(bytes), queue));
   return OkStatus();
 }
 
-Status DiskAdamW::FinishRead(size_t tile) {
-  const Tile& t = tiles_[tile];
-  WEFT_RETURN_IF_ERROR(WaitForFile(pending_[tile]));
-  if (HashOf(Buffer(tile), t.Bytes()) == t.hash) return OkStatus();
-  return CorruptError(file_->path() + " at byte " + std::to_string(t.offset) +
-                      " is not what was written there; hint: the disk under "
-                      "resources.offload_directory loses data");
+Status DiskAdamW::FinishRead(Context& context, size_t tile) {
+  Stopwatch watch;
+  Status status = file_->FinishRead(tile);
+  context.host->files().waited_seconds += watch.Lap();
+  return status;
 }
 
-Status DiskAdamW::StartWrite(size_t tile) {
-  Tile& t = tiles_[tile];
-  t.hash = HashOf(Buffer(tile), t.Bytes());
-  WEFT_ASSIGN_OR_RETURN(pending_[tile],
-                        file_->queue().Start(true, Buffer(tile), t.Bytes(), t.offset));
-  return OkStatus();
-}
-
-Status DiskAdamW::FinishWrite(size_t tile) {
-  return WaitForFile(pending_[tile]);
+Status DiskAdamW::FinishWrite(Context& context, size_t tile) {
+  Stopwatch watch;
+  Status status = file_->FinishWrite(tile);
+  context.host->files().waited_seconds += watch.Lap();
+  return status;
 }
 
 Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t tile) {
   std::vector<kernels::UpdateTensor> tensors;
   for (const Piece& piece : tiles_[tile].pieces) {
     kernels::UpdateTensor part = tensors_[piece.tensor];
+    PlaceOf(parameters_, entries_[piece.tensor].parameter, part);
     if (part.parameter != nullptr) part.parameter += piece.first;
     if (part.bf16_parameter != nullptr) {
       part.bf16_parameter += piece.first;
@@ -214,21 +174,21 @@ Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t ti
 }
 
 Status DiskAdamW::Update(Context& context, const UpdateArgs& args) {
-  for (size_t buffer = 0; buffer < kBuffers; ++buffer) {
-    WEFT_RETURN_IF_ERROR(WriteBack(buffer));
-    loaded_[buffer] = {};
-  }
+  WEFT_RETURN_IF_ERROR(file_->Flush(buffers_[0]));
   return RunTiles(context, args);
 }
 
 // The buffer of tile i + 1 is that of tile i - 2.
 Status DiskAdamW::RunTiles(Context& context, const UpdateArgs& args) {
+  std::optional<ParameterWalk> walk;
+  if (parameters_.file() != nullptr) walk.emplace(parameters_.file(), kUpdateWalk);
   const size_t count = tiles_.size();
   if (count > 0) WEFT_RETURN_IF_ERROR(StartRead(0));
   for (size_t i = 0; i < count; ++i) {
-    if (i >= 2) WEFT_RETURN_IF_ERROR(FinishWrite(i - 2));
+    if (i >= 2) WEFT_RETURN_IF_ERROR(FinishWrite(context, i - 2));
     if (i + 1 < count) WEFT_RETURN_IF_ERROR(StartRead(i + 1));
-    WEFT_RETURN_IF_ERROR(FinishRead(i));
+    if (walk) WEFT_RETURN_IF_ERROR(walk->MoveTo(tiles_[i].unit));
+    WEFT_RETURN_IF_ERROR(FinishRead(context, i));
     WEFT_RETURN_IF_ERROR(UpdateTile(context, args, i));
     WEFT_RETURN_IF_ERROR(StartWrite(i));
     const Piece& last = tiles_[i].pieces.back();
@@ -236,29 +196,9 @@ Status DiskAdamW::RunTiles(Context& context, const UpdateArgs& args) {
     context.host->updated().Reach(entries_[last.tensor].parameter + (whole ? 1 : 0));
   }
   for (size_t i = count >= 2 ? count - 2 : 0; i < count; ++i) {
-    WEFT_RETURN_IF_ERROR(FinishWrite(i));
+    WEFT_RETURN_IF_ERROR(FinishWrite(context, i));
   }
-  return OkStatus();
-}
-
-Status DiskAdamW::WriteBack(size_t buffer) {
-  Loaded& loaded = loaded_[buffer];
-  if (!loaded.replaced) return OkStatus();
-  loaded.replaced = false;
-  const auto tile = static_cast<size_t>(loaded.tile);
-  WEFT_RETURN_IF_ERROR(StartWrite(tile));
-  return FinishWrite(tile);
-}
-
-Status DiskAdamW::Load(size_t tile) {
-  Loaded& loaded = loaded_[tile % kBuffers];
-  if (loaded.tile == static_cast<int64_t>(tile)) return OkStatus();
-  WEFT_RETURN_IF_ERROR(WriteBack(tile % kBuffers));
-  loaded = {};
-  WEFT_RETURN_IF_ERROR(StartRead(tile));
-  WEFT_RETURN_IF_ERROR(FinishRead(tile));
-  loaded.tile = static_cast<int64_t>(tile);
-  return OkStatus();
+  return walk ? walk->Finish() : OkStatus();
 }
 
 std::vector<NamedTensor> DiskAdamW::StateTensors() const {

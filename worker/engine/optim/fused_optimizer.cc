@@ -1,8 +1,11 @@
 #include "worker/engine/optim/fused_optimizer.h"
 
 #include <limits>
+#include <optional>
 
 #include "common/rng.h"
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
@@ -90,6 +93,15 @@ void MoveGradient(const float* from, const float* to, kernels::UpdateTensor& ten
   if (to != nullptr) tensor.gradient = to + (tensor.gradient - from);
 }
 
+void PlaceOf(const ParameterSet& parameters, int64_t index, kernels::UpdateTensor& tensor) {
+  if (parameters.file() == nullptr) return;
+  const TensorView value = parameters.value(index);
+  const bool f32 = value.dtype == DType::kF32;
+  tensor.parameter = f32 ? value.As<float>() : nullptr;
+  tensor.bf16_parameter = f32 ? nullptr : value.As<BFloat16>();
+  tensor.gradient = parameters.gradient(index).As<float>();
+}
+
 UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                       const std::vector<kernels::UpdateTensor>& tensors) {
   return {.tensors = tensors,
@@ -107,7 +119,7 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
                                                        const ParameterSet& parameters,
                                                        const std::vector<ParameterRule>& rules,
                                                        std::span<const ParameterPart> parts) {
-  std::unique_ptr<FusedOptimizer> optimizer(new FusedOptimizer(spec, rule));
+  std::unique_ptr<FusedOptimizer> optimizer(new FusedOptimizer(spec, rule, parameters));
   for (const ParameterPart& part : parts) {
     const Parameter& parameter = parameters[part.index];
     for (const char* name : rule.state) {
@@ -132,21 +144,29 @@ Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
   UpdateInputs inputs = InputsOf(context, args, tensors_);
   const auto update = context.Number(args.update, &StepNumbers::update);
   if (!IsInHostTier(context)) return rule_.run(context.stream, spec_, inputs, update);
+  std::optional<ParameterWalk> walk;
+  if (set_.file() != nullptr) walk.emplace(set_.file(), kUpdateWalk);
+  const auto unit_of = [this](size_t i) { return set_[parameters_[i]].unit; };
   const std::span<const kernels::UpdateTensor> all = inputs.tensors;
   for (size_t begin = 0; begin < all.size();) {
     size_t end = begin;
     for (int64_t elements = 0; end < all.size() && elements < kTileElements; ++end) {
+      if (walk && unit_of(end) != unit_of(begin)) break;
       elements += all[end].count;
     }
+    if (walk) WEFT_RETURN_IF_ERROR(walk->MoveTo(unit_of(begin)));
     const auto tile = all.subspan(begin, end - begin);
     std::vector<kernels::UpdateTensor> tensors(tile.begin(), tile.end());
-    for (kernels::UpdateTensor& tensor : tensors) MoveGradient(gradients_, args.gradients, tensor);
+    for (size_t i = begin; i < end; ++i) {
+      MoveGradient(gradients_, args.gradients, tensors[i - begin]);
+      PlaceOf(set_, parameters_[i], tensors[i - begin]);
+    }
     inputs.tensors = tensors;
     WEFT_RETURN_IF_ERROR(rule_.run(context.stream, spec_, inputs, update));
     context.host->updated().Reach(parameters_[end - 1] + 1);
     begin = end;
   }
-  return OkStatus();
+  return walk ? walk->Finish() : OkStatus();
 }
 
 }  // namespace weft::engine

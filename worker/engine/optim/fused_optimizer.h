@@ -30,6 +30,9 @@ const FusedRule* FindFusedRule(const OptimizerSpec& spec);
 kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const ParameterPart& part,
                                      const ParameterRule& rule);
 
+/// Has `tensor` be where parameter `index` and its gradient are now, of those that stand in a file.
+void PlaceOf(const ParameterSet& parameters, int64_t index, kernels::UpdateTensor& tensor);
+
 /// Inputs of a kernel for one update of `tensors`, in context.step.
 kernels::UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
                                const std::vector<kernels::UpdateTensor>& tensors);
@@ -54,10 +57,12 @@ class FusedOptimizer : public Optimizer {
   std::vector<NamedTensor> StateTensors() const override { return state_.Named(); }
 
  private:
-  FusedOptimizer(const OptimizerSpec& spec, const FusedRule& rule) : spec_(spec), rule_(rule) {}
+  FusedOptimizer(const OptimizerSpec& spec, const FusedRule& rule, const ParameterSet& set)
+      : spec_(spec), rule_(rule), set_(set) {}
 
   OptimizerSpec spec_;
   const FusedRule& rule_;
+  const ParameterSet& set_;
   OptimizerState state_;
   std::vector<kernels::UpdateTensor> tensors_;
   std::vector<int64_t> parameters_;   ///< Index of each.

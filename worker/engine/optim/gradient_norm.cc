@@ -1,6 +1,32 @@
 #include "worker/engine/optim/gradient_norm.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_walk.h"
+
 namespace weft::engine {
+namespace {
+
+/// The buffer of gradients, of which a file has pieces.
+Status MeasureFile(ParameterFile* file, NormSums* sums) {
+  NormStream stream;
+  ParameterWalk walk(file, {.gradients = true, .trained_alone = true});
+  for (int64_t unit = 0; unit < file->parameters().units(); ++unit) {
+    for (const size_t b : file->BucketsOf(unit)) {
+      WEFT_RETURN_IF_ERROR(walk.MoveTo(unit));
+      const auto* gradients = reinterpret_cast<const float*>(file->gradients().memory(b));
+      WEFT_RETURN_IF_ERROR(stream.Add({gradients, file->buckets()[b].size()}));
+    }
+  }
+  WEFT_RETURN_IF_ERROR(stream.EndTensor());
+  *sums = stream.sums();
+  return walk.Finish();
+}
+
+}  // namespace
 
 Status Measure(Context& context, const std::vector<kernels::NormTensor>& tensors, NormSums* sums) {
   return kernels::NormStat(context.stream, {tensors, &sums->squares, &sums->non_finite});
@@ -22,6 +48,7 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
 }
 
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums) {
+  if (parameters.file() != nullptr) return MeasureFile(parameters.file(), sums);
   // Without factors everything in the buffer counts, the padding being zero.
   if (parameters.factoring() == Factoring::kNone && !parameters.sharded() &&
       !parameters.of_stage()) {
@@ -33,6 +60,55 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSu
     tensors.push_back(NormTensorOf(parameters.gradient(i)));
   }
   return Measure(context, tensors, sums);
+}
+
+Status NormStream::AddBlocks(const kernels::NormTensor& tensor) {
+  constexpr int64_t kBlock = kernels::kNormStatBlock;
+  std::vector<NormSums> blocks(static_cast<size_t>((tensor.count + kBlock - 1) / kBlock));
+  std::vector<Status> done(blocks.size());
+  kernels::cpu::ParallelFor(std::ssize(blocks), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      kernels::NormTensor block = tensor;
+      if (block.data != nullptr) block.data += b * kBlock;
+      if (block.bf16_data != nullptr) block.bf16_data += b * kBlock;
+      block.count = std::min(kBlock, tensor.count - b * kBlock);
+      NormSums& sums = blocks[static_cast<size_t>(b)];
+      done[static_cast<size_t>(b)] =
+          kernels::NormStat({}, {{&block, 1}, &sums.squares, &sums.non_finite});
+    }
+  });
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    WEFT_RETURN_IF_ERROR(done[b]);
+    sums_.squares += blocks[b].squares;
+    sums_.non_finite += blocks[b].non_finite;
+  }
+  return OkStatus();
+}
+
+Status NormStream::Add(const kernels::NormTensor& piece) {
+  constexpr int64_t kBlock = kernels::kNormStatBlock;
+  if (piece.bf16_data != nullptr) {
+    WEFT_CHECK(begun_.empty(), "a bf16 tensor comes as a whole");
+    return AddBlocks(piece);
+  }
+  const float* data = piece.data;
+  int64_t left = piece.count;
+  if (!begun_.empty()) {
+    const int64_t taken = std::min(left, kBlock - std::ssize(begun_));
+    begun_.insert(begun_.end(), data, data + taken);
+    data += taken;
+    left -= taken;
+    if (std::ssize(begun_) < kBlock) return OkStatus();
+    WEFT_RETURN_IF_ERROR(EndTensor());
+  }
+  const int64_t whole = left / kBlock * kBlock;
+  begun_.assign(data + whole, data + left);
+  return AddBlocks({data, whole});
+}
+
+Status NormStream::EndTensor() {
+  const std::vector<float> last = std::exchange(begun_, {});
+  return AddBlocks({last.data(), std::ssize(last)});
 }
 
 }  // namespace weft::engine

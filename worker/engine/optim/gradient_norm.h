@@ -33,4 +33,21 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
 /// over those that this rank counts.
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums);
 
+/// The same sums, with the same bits, of tensors on a CPU that come piece by piece.
+class NormStream {
+ public:
+  /// More of a tensor: pieces of f32 may end anywhere, of bf16 at its end alone.
+  Status Add(const kernels::NormTensor& piece);
+  /// It has ended.
+  Status EndTensor();
+  /// Of the tensors that have ended.
+  const NormSums& sums() const { return sums_; }
+
+ private:
+  Status AddBlocks(const kernels::NormTensor& tensor);
+
+  std::vector<float> begun_;  ///< Of a block.
+  NormSums sums_;
+};
+
 }  // namespace weft::engine

@@ -22,7 +22,7 @@ Result<std::unique_ptr<Optimizer>> NewOptimizer(Context& context, const Optimize
   const std::vector<ParameterPart> whole =
       parts.empty() ? TrainedParts(*parameters) : std::vector<ParameterPart>();
   if (parts.empty()) parts = whole;
-  if (IsInHostTier(context) && !context.host->directory().empty()) {
+  if (IsInHostTier(context) && context.host->optimizer_in_file()) {
     return DiskAdamW::New(context, spec, *parameters, rules, parts);
   }
   if (const FusedRule* rule = FindFusedRule(spec); rule != nullptr) {

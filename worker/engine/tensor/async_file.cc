@@ -48,17 +48,18 @@ Result<std::unique_ptr<AsyncFile>> AsyncFile::Create(const std::string& director
                           std::strerror(error) +
                           "; hint: a disk with more room (resources.offload_directory)");
   }
-  Result<std::unique_ptr<IoQueue>> best =
-      queue == Queue::kBest ? NewUringQueue(file, path)
-                            : Result<std::unique_ptr<IoQueue>>(UnavailableError("not wanted"));
-  if (!best.ok()) {
-    WEFT_LOG_INFO << path << " is read and written by threads: " << best.status().message();
-    best = NewThreadQueue(file, path);
-  }
-  WEFT_ASSIGN_OR_RETURN(made->queue_, std::move(best));
+  WEFT_ASSIGN_OR_RETURN(made->queue_, made->NewQueue(queue));
   WEFT_LOG_INFO << path << ": " << bytes << " bytes through " << made->queue_->name()
                 << (direct ? ", around the page cache" : ", through the page cache");
   return made;
+}
+
+Result<std::unique_ptr<IoQueue>> AsyncFile::NewQueue(Queue queue) const {
+  if (queue == Queue::kThreads) return NewThreadQueue(file_, path_);
+  Result<std::unique_ptr<IoQueue>> best = NewUringQueue(file_, path_);
+  if (best.ok()) return best;
+  WEFT_LOG_INFO << path_ << " is read and written by threads: " << best.status().message();
+  return NewThreadQueue(file_, path_);
 }
 
 AsyncFile::~AsyncFile() {

@@ -55,7 +55,10 @@ class AsyncFile {
   AsyncFile(const AsyncFile&) = delete;
   AsyncFile& operator=(const AsyncFile&) = delete;
 
+  /// For who starts and waits in one thread.
   IoQueue& queue() { return *queue_; }
+  /// Another one, for another thread.
+  Result<std::unique_ptr<IoQueue>> NewQueue(Queue queue) const;
   /// What messages call it.
   const std::string& path() const { return path_; }
   int descriptor() const { return file_; }

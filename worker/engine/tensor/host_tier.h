@@ -36,6 +36,7 @@ class UpdateProgress {
 /// Files below the host tier, as whoever has them keeps count. Thread-safe.
 struct FileTier {
   std::atomic<int64_t> bytes = 0;
+  std::atomic<int64_t> moved_bytes = 0;    ///< Read and written since the start.
   std::atomic<double> waited_seconds = 0;  ///< Somebody stood still for reads and writes.
 };
 
@@ -46,12 +47,14 @@ class HostTier {
   struct Options {
     int64_t limit_bytes = 0;            ///< Most that it holds; 0: no limit.
     int64_t link_bytes_per_second = 0;  ///< In each direction, emulated; 0: as fast as it goes.
-    std::string directory = {};         ///< The optimizer keeps its state in a file there; or none.
+    std::string directory = {};         ///< Of files below it, or none.
+    bool optimizer_in_file = true;      ///< The optimizer keeps its state in one, where they go.
   };
   /// Below `device`: to that of a CPU the link is emulated, below a CUDA device memory is pinned.
   static Result<std::unique_ptr<HostTier>> New(const Options& options, Device device);
 
   const std::string& directory() const { return directory_; }
+  bool optimizer_in_file() const { return optimizer_in_file_ && !directory_.empty(); }
   Allocator& allocator() { return allocator_; }
   LinkLane& down() { return *down_; }  ///< From the device.
   LinkLane& up() { return *up_; }      ///< To the device.
@@ -65,9 +68,12 @@ class HostTier {
 
  private:
   HostTier(const Options& options, std::unique_ptr<MemorySource> memory)
-      : directory_(options.directory), allocator_(std::move(memory), options.limit_bytes) {}
+      : directory_(options.directory),
+        optimizer_in_file_(options.optimizer_in_file),
+        allocator_(std::move(memory), options.limit_bytes) {}
 
   const std::string directory_;
+  const bool optimizer_in_file_;
   Allocator allocator_;
   UpdateProgress updated_;
   std::unique_ptr<LinkLane> down_;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <span>
+#include <cstddef>
 #include <vector>
 
 #include "common/check.h"
@@ -23,10 +23,12 @@ inline std::vector<float> ValuesOf(const TensorView& view) {
 /// Elements of a tensor of the training state on the host.
 inline std::vector<float> ValuesOf(const NamedTensor& tensor) {
   if (tensor.stored == nullptr) return ValuesOf(tensor.view);
-  std::vector<float> values(static_cast<size_t>(tensor.view.shape.Elements()));
-  const Status read = tensor.stored->Read(0, std::as_writable_bytes(std::span(values)));
+  std::vector<std::byte> bytes(tensor.view.Bytes());
+  const Status read = tensor.stored->Read(0, bytes);
   WEFT_CHECK(read.ok(), read.message());
-  return values;
+  TensorView view = tensor.view;
+  view.data = bytes.data();
+  return ValuesOf(view);
 }
 
 /// Values by parameter.

@@ -4,6 +4,9 @@
 #include <array>
 #include <string>
 
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_walk.h"
+
 namespace weft::engine {
 namespace {
 
@@ -40,6 +43,30 @@ bool BelongsTo(const ParameterSet& parameters, int64_t index, std::string_view g
          parameters[index].factoring == Factoring::kNone;
 }
 
+/// Of parameters that stand in a file.
+Status MeasureFile(ParameterFile* file, GroupSums* sums) {
+  const ParameterSet& parameters = file->parameters();
+  std::array<NormStream, kParameterGroups> gradients, values;
+  ParameterWalk walk(file, {.values = true, .gradients = true});
+  const auto add = [](const TensorView& view, NormStream& stream) -> Status {
+    WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(view)));
+    return stream.EndTensor();
+  };
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[i].unit));
+    for (size_t g = 0; g < kGroups.size(); ++g) {
+      if (!parameters.Counts(i) || !BelongsTo(parameters, i, kGroups[g])) continue;
+      WEFT_RETURN_IF_ERROR(add(parameters.value(i), values[g]));
+      if (!parameters[i].trainable()) continue;
+      WEFT_RETURN_IF_ERROR(add(parameters.gradient(i), gradients[g]));
+    }
+  }
+  for (size_t g = 0; g < kGroups.size(); ++g) {
+    sums[g] = {.gradients = gradients[g].sums(), .values = values[g].sums()};
+  }
+  return walk.Finish();
+}
+
 }  // namespace
 
 std::string_view GroupOfParameter(std::string_view name) {
@@ -54,6 +81,7 @@ std::string_view GroupOfParameter(std::string_view name) {
 
 Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums,
                      std::span<const ParameterPart> parts) {
+  if (parameters.file() != nullptr) return MeasureFile(parameters.file(), sums);
   for (size_t g = 0; g < kGroups.size(); ++g) {
     std::vector<kernels::NormTensor> gradients;
     std::vector<kernels::NormTensor> values;

@@ -432,8 +432,11 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
     if (parts().empty()) {
-      WEFT_RETURN_IF_ERROR(
-          Measure(state, {NormTensorOf(parameters.differentiated_gradients())}, &totals->weights));
+      WEFT_RETURN_IF_ERROR(parameters.file() != nullptr
+                               ? MeasureGradients(state, parameters, &totals->weights)
+                               : Measure(state,
+                                         {NormTensorOf(parameters.differentiated_gradients())},
+                                         &totals->weights));
     }
     WEFT_RETURN_IF_ERROR(small_.Fetch(context));
     if (parameters.offloaded()) WEFT_RETURN_IF_ERROR(small_.Wait().status());

@@ -4,6 +4,8 @@
 #include <array>
 #include <vector>
 
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/train/pipeline_run.h"
 
 namespace weft::engine {
@@ -91,6 +93,17 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
 Result<bool> Trainer::WeightsAreFinite() {
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   const ParameterSet& parameters = parts_.model->parameters();
+  if (parameters.file() != nullptr) {
+    NormStream stream;
+    ParameterWalk walk(parameters.file(), {.values = true});
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[i].unit));
+      WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(parameters.value(i))));
+      WEFT_RETURN_IF_ERROR(stream.EndTensor());
+    }
+    WEFT_RETURN_IF_ERROR(walk.Finish());
+    return stream.sums().non_finite == 0;
+  }
   std::vector<kernels::NormTensor> all;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     all.push_back(NormTensorOf(parameters.held_value(i).view));

@@ -151,6 +151,7 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .shard_values = shards_values,
           .offload = plan.offload_optimizer != "none",
           .stream_parameters = plan.offload_parameters != "none" && !shards_values,
+          .parameters_in_file = plan.offload_parameters == "nvme",
           .offload_activations = plan.offload_activations != "none"};
 }
 

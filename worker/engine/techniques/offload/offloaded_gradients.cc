@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
@@ -26,7 +27,8 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
       layout_(CutBuckets(*parameters, bucket_bytes)),
       memory_(layout_.buckets.size()),
       on_way_(layout_.buckets.size(), 0),
-      sums_below_(layout_.buckets.size(), false) {
+      sums_below_(layout_.buckets.size(), false),
+      file_(parameters->file()) {
   for (int64_t i = 0; i < parameters->size(); ++i) {
     const int64_t bucket = layout_.bucket_of[static_cast<size_t>(i)];
     if (bucket < 0) continue;
@@ -42,12 +44,18 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
       pieces_.push_back({bucket, range});
     }
   }
+  if (file_ == nullptr) return;
+  std::vector<ParameterSet::Range> buckets;
+  for (const GradientBucket& bucket : layout_.buckets)
+    buckets.push_back({bucket.begin, bucket.end});
+  cut_ = file_->CutGradients(std::move(buckets));
 }
 
 OffloadedGradients::~OffloadedGradients() {
   for (const Reducing& reducing : reducing_) (void)reducing.work.Wait(context_->stream);
   (void)context_->host->down().WaitForAll();
   (void)context_->host->up().WaitForAll();
+  if (file_ != nullptr && cut_.ok()) (void)file_->gradients().FinishWrites();
 }
 
 std::span<const ParameterPart> OffloadedGradients::parts() const {
@@ -71,6 +79,7 @@ Status OffloadedGradients::Maximum(const TensorView& values) {
 }
 
 Status OffloadedGradients::Begin(bool last_micro_batch) {
+  WEFT_RETURN_IF_ERROR(cut_);
   last_micro_batch_ = last_micro_batch;
   opens_first_ = true;
   missing_.clear();
@@ -79,8 +88,11 @@ Status OffloadedGradients::Begin(bool last_micro_batch) {
 }
 
 OffloadedGradients::Slice OffloadedGradients::Whole(int64_t bucket) const {
-  const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
-  return {{all.begin, all.end}, parameters_->gradients().As<float>() + all.begin};
+  const auto b = static_cast<size_t>(bucket);
+  const GradientBucket& all = layout_.buckets[b];
+  float* const below = file_ != nullptr ? reinterpret_cast<float*>(file_->gradients().memory(b))
+                                        : parameters_->gradients().As<float>() + all.begin;
+  return {{all.begin, all.end}, below};
 }
 
 OffloadedGradients::Slice OffloadedGradients::Kept(int64_t bucket) const {
@@ -117,13 +129,18 @@ Status OffloadedGradients::Open(int64_t bucket) {
     if (in_flight_.empty()) WEFT_RETURN_IF_ERROR(SendFirstReduced());
     WEFT_RETURN_IF_ERROR(host.down().Await(stream, in_flight_.front().job));
     in_flight_.pop_front();
+    if (file_ != nullptr) {
+      WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(in_flight_.size()));
+    }
   }
   const GradientBucket& all = layout_.buckets[b];
   WEFT_ASSIGN_OR_RETURN(memory_[b], Tensor::New(*context_, Component::kGradients, DType::kF32,
                                                 {all.end - all.begin}));
   if (sums_below_[b] && carries_sums()) {
+    if (file_ != nullptr) WEFT_RETURN_IF_ERROR(file_->gradients().Start(b));
     const int64_t sums = host.up().Enqueue(
-        [this, bucket, memory = memory_[b].As<float>()] {
+        [this, b, bucket, memory = memory_[b].As<float>()] {
+          if (file_ != nullptr) WEFT_RETURN_IF_ERROR(file_->gradients().AwaitBeside(b));
           return ForEachRun(bucket, memory, Whole(bucket),
                             [this](float* above, const float* below, int64_t elements) {
                               context_->host->up().Copy(
@@ -133,6 +150,7 @@ Status OffloadedGradients::Open(int64_t bucket) {
         },
         stream);
     WEFT_RETURN_IF_ERROR(host.up().Await(stream, sums));
+    if (file_ != nullptr) file_->gradients().Drop(b);
   }
   parameters_->PlaceGradients({all.begin, all.end}, memory_[b].As<float>());
   return OkStatus();
@@ -158,7 +176,13 @@ Status OffloadedGradients::OnGradientReady(int64_t index) {
   parameters_->PlaceGradients({all.begin, all.end}, nullptr);
   Tensor memory = std::exchange(memory_[b], {});
   if (!reduces) {
+    if (file_ != nullptr) {
+      // Also of a bucket that was open throughout.
+      WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(1));
+      WEFT_RETURN_IF_ERROR(file_->gradients().Start(b, false));
+    }
     SendDown(bucket, std::move(memory), Whole(bucket), false);
+    if (file_ != nullptr) WriteDown(bucket);
     return OkStatus();
   }
   WEFT_ASSIGN_OR_RETURN(Work work, ranks_->ReduceAt(bucket, memory));
@@ -190,6 +214,24 @@ void OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& sl
   sums_below_[b] = true;
 }
 
+// Padding counts as zeros below.
+void OffloadedGradients::WriteDown(int64_t bucket) {
+  const auto b = static_cast<size_t>(bucket);
+  LinkLane& down = context_->host->down();
+  const Slice all = Whole(bucket);
+  file_->gradients().WriteBehind(b, [this, &down, bucket, all, job = on_way_[b]]() -> Status {
+    float* at = all.below;
+    WEFT_RETURN_IF_ERROR(
+        ForEachRun(bucket, all.below, all, [&](const float*, float* run, int64_t elements) {
+          std::fill(at, run, 0.0f);
+          at = run + elements;
+          return OkStatus();
+        }));
+    std::fill(at, all.below + all.range.size(), 0.0f);
+    return down.WaitUncounted(job);
+  });
+}
+
 Status OffloadedGradients::SendFirstReduced() {
   Reducing reduced = std::move(reducing_.front());
   reducing_.pop_front();
@@ -211,9 +253,10 @@ Status OffloadedGradients::Finish() {
   for (const int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
   WEFT_RETURN_IF_ERROR(SendReduced(true));
   sums_below_.assign(sums_below_.size(), false);
-  parameters_->PlaceGradients({0, parameters_->GradientCount()},
-                              parameters_->gradients().As<float>());
-  const Status arrived = context_->host->down().WaitForAll();
+  float* const below = file_ != nullptr ? nullptr : parameters_->gradients().As<float>();
+  parameters_->PlaceGradients({0, parameters_->GradientCount()}, below);
+  Status arrived = context_->host->down().WaitForAll();
+  if (arrived.ok() && file_ != nullptr) arrived = file_->gradients().FinishWrites();
   in_flight_.clear();
   WEFT_RETURN_IF_ERROR(arrived);
   return ranks_ == nullptr ? OkStatus() : ranks_->SumOverGroups();

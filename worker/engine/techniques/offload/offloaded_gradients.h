@@ -22,6 +22,9 @@ namespace weft::engine {
 /// Of several ranks a complete bucket is first reduced where it stands, and of it goes down what
 /// this rank updates. Where ranks share out gradients that is so in every micro-batch, whose sums
 /// are added to those of the earlier ones below, and nothing comes up.
+///
+/// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, and the host
+/// tier has two buckets of them meanwhile.
 class OffloadedGradients : public GradientReducer {
  public:
   /// `context`, with a host tier, `parameters`, which are offloaded, and `ranks`, made with the
@@ -38,7 +41,7 @@ class OffloadedGradients : public GradientReducer {
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Begin(bool last_micro_batch) override;
   Status OnGradientReady(int64_t index) override;
-  /// All gradients are in the host tier, where the parameters, or parts(), have them.
+  /// All gradients are in the host tier, where the parameters, or parts(), have them, or in a file.
   Status Finish() override;
   std::span<const ParameterPart> parts() const override;
   bool first_shards() const override { return ranks_ == nullptr || ranks_->first_shards(); }
@@ -76,6 +79,8 @@ class OffloadedGradients : public GradientReducer {
   Status Open(int64_t bucket);
   /// Sends a slice of a bucket down; `adds`: to what stands there.
   void SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds);
+  /// Has the last bucket that goes down written.
+  void WriteDown(int64_t bucket);
   /// Sends down what this rank keeps of the buckets that are reduced; `all`: waits for them.
   Status SendReduced(bool all);
   Status SendFirstReduced();
@@ -97,6 +102,8 @@ class OffloadedGradients : public GradientReducer {
   std::vector<int64_t> on_way_;    ///< By bucket: the number of its last copy down.
   std::vector<bool> sums_below_;   ///< By bucket: the host tier has sums of this step.
   std::deque<InFlight> in_flight_;
+  ParameterFile* const file_;  ///< Or none.
+  Status cut_;                 ///< The file has room for gradients.
 };
 
 }  // namespace weft::engine

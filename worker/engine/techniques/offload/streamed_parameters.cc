@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
@@ -25,8 +26,35 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
 
 StreamedParameters::~StreamedParameters() {
   (void)host_->up().WaitForAll();
-  for (int64_t unit = 0; unit < parameters_->units(); ++unit) (void)Release(unit);
+  for (int64_t unit = 0; unit < parameters_->units(); ++unit) {
+    DropRead(unit);
+    (void)Release(unit);
+  }
   parameters_->SetResidence(nullptr);
+}
+
+// A table that classifies is of unit 0, too.
+Status StreamedParameters::StartReading(int64_t unit, Pass pass) {
+  ParameterFile* const file = parameters_->file();
+  Unit& starting = units_[static_cast<size_t>(unit)];
+  if (file == nullptr || starting.job > 0 || !starting.read.empty()) return OkStatus();
+  const bool tables = unit > 0 || pass == Pass::kForward;
+  if (starting.copies.empty() && !parameters_->ReadsOperands(unit, tables)) return OkStatus();
+  starting.read.push_back(unit);
+  if (unit > 0 && unit + 1 == parameters_->units() && parameters_->LastUnitUsesFirst()) {
+    starting.read.push_back(0);
+  }
+  for (const int64_t read : starting.read) WEFT_RETURN_IF_ERROR(file->Start(read));
+  return OkStatus();
+}
+
+void StreamedParameters::DropRead(int64_t unit) {
+  Unit& come = units_[static_cast<size_t>(unit)];
+  for (const int64_t read : come.read) {
+    (void)parameters_->file()->AwaitBeside(read);  // who waits for what comes is told
+    parameters_->file()->Drop(read);
+  }
+  come.read.clear();
 }
 
 Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
@@ -35,10 +63,14 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
   WEFT_RETURN_IF_ERROR(
       parameters_->ReserveOperands(context, unit, unit > 0 || pass == Pass::kForward));
   for (DerivedCopies* copies : starting.copies) WEFT_RETURN_IF_ERROR(copies->Reserve(context));
+  WEFT_RETURN_IF_ERROR(StartReading(unit, pass));
   Context below = context;
   below.profiler = nullptr;  // another thread's
   starting.job = host_->up().Enqueue(
-      [this, unit, below]() mutable -> Status {
+      [this, unit, below, read = starting.read]() mutable -> Status {
+        for (const int64_t other : read) {
+          WEFT_RETURN_IF_ERROR(parameters_->file()->AwaitBeside(other));
+        }
         parameters_->BringOperands(below, unit);
         for (DerivedCopies* copies : units_[static_cast<size_t>(unit)].copies) {
           WEFT_RETURN_IF_ERROR(copies->Make(below));
@@ -52,13 +84,15 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
 Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
   WEFT_RETURN_IF_ERROR(Start(context, unit, pass));
   // In their order: the first is needed first.
-  const int64_t next = pass == Pass::kForward ? unit + 1 : unit - 1;
-  const int64_t lowest = pass == Pass::kForward ? 0 : first_differentiated_;
-  if (next >= lowest && next < parameters_->units()) {
-    WEFT_RETURN_IF_ERROR(Start(context, next, pass));
-  }
+  const int64_t step = pass == Pass::kForward ? 1 : -1;
+  const auto follows = [&](int64_t other) {
+    return other >= (step > 0 ? 0 : first_differentiated_) && other < parameters_->units();
+  };
+  if (follows(unit + step)) WEFT_RETURN_IF_ERROR(Start(context, unit + step, pass));
   ProfileScope scope(context.profiler, "wait for weights");
-  return host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job);
+  WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job));
+  DropRead(unit);
+  return follows(unit + 2 * step) ? StartReading(unit + 2 * step, pass) : OkStatus();
 }
 
 Status StreamedParameters::Release(int64_t unit) {

@@ -12,7 +12,9 @@ namespace weft::engine {
 /// Brings parameters that stand in the host tier to the device, unit by unit (Rajbhandari et al.
 /// 2021, "ZeRO-Infinity", arXiv 2104.07857): while one is computed with, the next is under way. Of
 /// a unit what operations read as it is comes, and the copies for products. Memory is taken and
-/// given back by whoever computes, so that what is held at a time does not depend on the link.
+/// given back by whoever computes, so that what is held at a time does not depend on the link. Of
+/// values in a file (nn/parameter_file.h) the host tier has those of two units meanwhile: of the
+/// one that is under way, and of the one behind it, which is being read.
 class StreamedParameters : public ParameterResidence {
  public:
   /// Both outlive this, which is the residence of `parameters` (ParameterSet::StreamValues) for as
@@ -28,9 +30,14 @@ class StreamedParameters : public ParameterResidence {
  private:
   struct Unit {
     std::vector<DerivedCopies*> copies;
-    int64_t job = 0;  ///< Of the lane up, where it comes or is there; 0: it is not.
+    int64_t job = 0;            ///< Of the lane up, where it comes or is there; 0: it is not.
+    std::vector<int64_t> read;  ///< Units whose values are in memory for it, from a file.
   };
   Status Start(Context& context, int64_t unit, Pass pass);
+  /// Begins to read what comes for `unit`, where that is not done.
+  Status StartReading(int64_t unit, Pass pass);
+  /// That is no longer wanted, since it has come.
+  void DropRead(int64_t unit);
 
   HostTier* host_;
   ParameterSet* parameters_;

@@ -47,7 +47,8 @@ struct Training {
     } else if (plan.offload_optimizer == "none" && plan.offload_activations == "none") {
       plan.offload_optimizer = "host";
     }
-    if (plan.offload_optimizer == "nvme") plan.offload_directory = ::testing::TempDir();
+    const bool in_file = plan.offload_optimizer == "nvme" || plan.offload_parameters == "nvme";
+    if (in_file && plan.offload_directory.empty()) plan.offload_directory = ::testing::TempDir();
     ComputeDevice::Options options;
     options.limit_bytes = plan.device_memory_bytes;
     options.host = HostTierOf(plan);

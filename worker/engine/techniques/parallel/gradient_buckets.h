@@ -18,8 +18,9 @@ struct GradientBucket {
 /// How the flat gradient buffer is cut: from its end, since the backward pass completes the last
 /// parameters first, into slices of whole parameters and stacks of at least `bucket_bytes` (the
 /// last slice, at the front of the buffer, may be smaller, and those at the borders between experts
-/// that ranks share and the rest). Li et al. 2020, "PyTorch Distributed", section 3.2. Of sharded
-/// values (ParameterSet::ShardValues) each trained region is a bucket.
+/// that ranks share and the rest; of gradients in a file none is of two units). Li et al. 2020,
+/// "PyTorch Distributed", section 3.2. Of sharded values (ParameterSet::ShardValues) each trained
+/// region is a bucket.
 struct BucketLayout {
   std::vector<GradientBucket> buckets;  ///< In the order they are filled.
   std::vector<int64_t> bucket_of;       ///< By parameter; -1 for a frozen one and for factors.

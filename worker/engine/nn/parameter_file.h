@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/file_images.h"
+#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/named_tensor.h"
+
+namespace weft::engine {
+
+/// Values and gradients of a ParameterSet that stand in files below the host tier (Rajbhandari et
+/// al. 2021, "ZeRO-Infinity", arXiv 2104.07857), whose memory has those of a few units at a time:
+/// the next ones to be computed with, or to be updated (parameter_walk.h).
+class ParameterFile {
+ public:
+  /// `context` has a host tier with a directory; `parameters`, whose values take so many bytes by
+  /// unit, is being allocated and outlives this.
+  static Result<std::unique_ptr<ParameterFile>> New(const Context& context,
+                                                    ParameterSet* parameters,
+                                                    const std::vector<int64_t>& unit_bytes);
+
+  /// Takes memory for the values of `unit`, whose parameters have a value() there from now on, and
+  /// begins to read them; with `reads` false they are undefined. Nothing where they are in memory.
+  Status Start(int64_t unit, bool reads = true);
+  /// Waits until they have been read.
+  Status Await(int64_t unit) { return values_->Await(static_cast<size_t>(unit)); }
+  /// The same in a thread beside the one that computes.
+  Status AwaitBeside(int64_t unit) { return values_->AwaitBeside(static_cast<size_t>(unit)); }
+  /// Gives back their memory.
+  void Drop(int64_t unit);
+  /// Writes them, and then gives back their memory.
+  void WriteBehind(int64_t unit);
+  /// They become zero; of those that are in memory.
+  void ClearValues(int64_t unit) { values_->Clear(static_cast<size_t>(unit)); }
+  FileImages& values() { return *values_; }
+
+  /// Gradients are written and read in these ranges of them, the last ones first, none of several
+  /// units. Before there are any.
+  Status CutGradients(std::vector<ParameterSet::Range> buckets);
+  /// Images are the buckets.
+  FileImages& gradients() { return *gradients_; }
+  const std::vector<ParameterSet::Range>& buckets() const { return buckets_; }
+  /// Of the trained ones among the parameters of `unit`, rising.
+  const std::vector<size_t>& BucketsOf(int64_t unit) const {
+    return unit_buckets_[static_cast<size_t>(unit)];
+  }
+
+  /// The value of parameter `index`, for checkpoints, while nothing is trained.
+  std::shared_ptr<StoredNumbers> Stored(int64_t index);
+
+  ParameterSet& parameters() { return *parameters_; }
+
+ private:
+  class Value;
+  ParameterFile(const Context& context, ParameterSet* parameters)
+      : below_(InHostTier(context)), parameters_(parameters) {}
+
+  Context below_;
+  ParameterSet* const parameters_;
+  std::unique_ptr<FileLanes> lanes_ = std::make_unique<FileLanes>();
+  std::unique_ptr<FileImages> values_;
+  std::unique_ptr<FileImages> gradients_;
+  std::vector<ParameterSet::Range> buckets_;
+  std::vector<std::vector<size_t>> unit_buckets_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/nn/parameter_file.h"
+
+namespace weft::engine {
+
+/// Goes through the parameters of a file in their order, unit by unit, each in memory while it is
+/// looked at: the next one is read meanwhile, and what has changed is written behind. No pass
+/// through the network is under way.
+class ParameterWalk {
+ public:
+  struct What {
+    bool values = false;
+    bool gradients = false;       ///< Of units without any that are trained there are none.
+    bool trained_alone = false;   ///< Goes through units alone that have gradients.
+    bool reads_values = true;     ///< Or they begin as zeros.
+    bool changes_values = false;  ///< They are written.
+  };
+  ParameterWalk(ParameterFile* file, const What& what);
+  /// Gives up what is in memory.
+  ~ParameterWalk();
+  ParameterWalk(const ParameterWalk&) = delete;
+  ParameterWalk& operator=(const ParameterWalk&) = delete;
+
+  /// Parameters of `unit`, none before that of the last call, have their value() and gradient() in
+  /// memory once this returns, and those of other units have not.
+  Status MoveTo(int64_t unit);
+  /// Goes through what is left, and waits until all is written.
+  Status Finish();
+
+ private:
+  /// Begins to read units_[at].
+  Status Start(size_t at);
+  /// Waits for it.
+  Status Enter(size_t at);
+  Status Leave(size_t at);
+  Status Next();
+
+  ParameterFile* const file_;
+  const What what_;
+  std::vector<int64_t> units_;  ///< That are looked at.
+  size_t at_ = 0;
+  bool entered_ = false;
+};
+
+/// That of an update.
+inline constexpr ParameterWalk::What kUpdateWalk = {
+    .values = true, .gradients = true, .trained_alone = true, .changes_values = true};
+
+}  // namespace weft::engine

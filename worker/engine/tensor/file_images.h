@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/status.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/link_lane.h"
+#include "worker/engine/tensor/tensor.h"
+#include "worker/engine/tensor/tile_file.h"
+
+namespace weft::engine {
+
+/// The threads that read and write files beside whoever computes.
+struct FileLanes {
+  LinkLane reads{0};
+  LinkLane writes{0};
+};
+
+/// Numbers in a file of which a few at a time are in the memory of the host tier: images, each as
+/// it stands in memory, that are asked for by their number. Memory is taken and given back by the
+/// one thread that calls this, so that what is held does not depend on the disk.
+class FileImages {
+ public:
+  /// `below`: of the host tier, where images are counted as `component`. They have so many bytes,
+  /// and are zero. Tier and lanes outlive this.
+  static Result<std::unique_ptr<FileImages>> New(const Context& below, Component component,
+                                                 FileLanes* lanes,
+                                                 const std::vector<int64_t>& bytes);
+  /// Waits for what is under way.
+  ~FileImages();
+
+  /// Takes memory for image `i` and begins to read it, or with `reads` false leaves that undefined;
+  /// nothing where it is in memory.
+  Status Start(size_t i, bool reads = true);
+  /// Waits until it has been read.
+  Status Await(size_t i);
+  /// The same in a thread beside the one that computes, which does not wait for it.
+  Status AwaitBeside(size_t i);
+  /// Where it is in memory; null: nowhere.
+  std::byte* memory(size_t i) const {
+    return static_cast<std::byte*>(images_[i].memory.view().data);
+  }
+  /// Makes it zero there.
+  void Clear(size_t i) { std::memset(memory(i), 0, images_[i].bytes); }
+  /// Gives back the memory of one that is not being read.
+  void Drop(size_t i) { images_[i].memory = {}; }
+  /// Writes it, once `before` has returned, and then gives back its memory.
+  void WriteBehind(size_t i, std::function<Status()> before = {});
+  /// Waits until so many images at most are being written.
+  Status FinishWrites(size_t most = 0);
+
+  /// Reads or replaces bytes of image `i` from byte `at` on, while no image is in memory.
+  Status Read(size_t i, size_t at, std::span<std::byte> to);
+  Status Write(size_t i, size_t at, std::span<const std::byte> from);
+
+  AsyncFile& file() { return file_->file(); }
+
+ private:
+  struct Image {
+    size_t first_tile = 0;
+    std::vector<size_t> tiles;  ///< Bytes of each.
+    size_t bytes = 0;
+    Tensor memory;
+    int64_t reading = 0;  ///< Number of the last read and write in their lanes.
+    int64_t written = 0;
+  };
+  struct Leaving {
+    Tensor memory;
+    int64_t job = 0;
+  };
+
+  FileImages(const Context& below, Component component, FileLanes* lanes)
+      : below_(below), component_(component), lanes_(lanes) {}
+  /// Reads or writes all tiles, several of them under way.
+  Status MoveTiles(const Image& image, std::byte* memory, bool write);
+  /// run(tile, first byte in it, first byte of those asked for, bytes).
+  template <class Run>
+  Status ForBytes(size_t i, size_t at, size_t bytes, Run&& run);
+  Status CloseWindow();
+
+  Context below_;
+  const Component component_;
+  FileLanes* const lanes_;
+  std::vector<Image> images_;
+  size_t largest_tile_ = 0;
+  std::deque<Leaving> leaving_;
+  Tensor window_;  ///< What Read and Write see, where they were the last ones.
+  std::unique_ptr<TileFile> file_;
+};
+
+}  // namespace weft::engine
