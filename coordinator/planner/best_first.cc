@@ -17,7 +17,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Of what RankShare depends on, what differs between meshes and choices of a job.
 auto ShareKey(const JobSpec& choice, const MeshChoice& mesh) {
   return std::tuple(std::string_view(choice.train.precision),
-                    std::string_view(choice.resources.offload_optimizer), mesh.tensor_parallel,
+                    std::string_view(choice.resources.offload_optimizer),
+                    choice.resources.offload_parameters == "nvme", mesh.tensor_parallel,
                     mesh.tensor_rows, mesh.sequence_parallel, mesh.context_parallel,
                     mesh.expert_parallel);
 }

@@ -134,7 +134,7 @@ Status DiskAdamW::Allocate(Context& context, AsyncFile::Queue queue) {
     WEFT_RETURN_IF_ERROR(Clear(context.stream, memory));
     buffers_.push_back(std::move(memory));
   }
-  WEFT_ASSIGN_OR_RETURN(file_, TileFile::New(context.host, std::move(bytes), queue));
+  WEFT_ASSIGN_OR_RETURN(file_, TileFile::New(context.host, bytes, queue));
   return OkStatus();
 }
 

@@ -31,7 +31,7 @@ Result<std::unique_ptr<FileImages>> FileImages::New(const Context& below, Compon
     }
     made->images_.push_back(std::move(image));
   }
-  WEFT_ASSIGN_OR_RETURN(made->file_, TileFile::New(below.host, std::move(tiles)));
+  WEFT_ASSIGN_OR_RETURN(made->file_, TileFile::New(below.host, tiles));
   return made;
 }
 

@@ -25,7 +25,7 @@ Result<Tensor> NewTileMemory(Context& context, Component component, int64_t byte
                          bytes);
 }
 
-TileFile::TileFile(HostTier* host, std::vector<int64_t> tile_bytes) : host_(host) {
+TileFile::TileFile(HostTier* host, const std::vector<int64_t>& tile_bytes) : host_(host) {
   for (const int64_t bytes : tile_bytes) {
     WEFT_CHECK(bytes % static_cast<int64_t>(AsyncFile::kAlignment) == 0, "tiles are whole blocks");
     tiles_.push_back(
@@ -35,9 +35,10 @@ TileFile::TileFile(HostTier* host, std::vector<int64_t> tile_bytes) : host_(host
   bytes_ = std::max(bytes_, static_cast<int64_t>(AsyncFile::kAlignment));
 }
 
-Result<std::unique_ptr<TileFile>> TileFile::New(HostTier* host, std::vector<int64_t> tile_bytes,
+Result<std::unique_ptr<TileFile>> TileFile::New(HostTier* host,
+                                                const std::vector<int64_t>& tile_bytes,
                                                 AsyncFile::Queue queue) {
-  std::unique_ptr<TileFile> made(new TileFile(host, std::move(tile_bytes)));
+  std::unique_ptr<TileFile> made(new TileFile(host, tile_bytes));
   WEFT_ASSIGN_OR_RETURN(made->file_, AsyncFile::Create(host->directory(), made->bytes_, queue));
   WEFT_ASSIGN_OR_RETURN(made->writes_, made->file_->NewQueue(queue));
   host->files().bytes += made->bytes_;

@@ -26,7 +26,8 @@ class TileFile {
  public:
   /// In the directory of `host`, which outlives it, with tiles of so many bytes (multiples of
   /// AsyncFile::kAlignment). kExhausted when the disk has no room for them.
-  static Result<std::unique_ptr<TileFile>> New(HostTier* host, std::vector<int64_t> tile_bytes,
+  static Result<std::unique_ptr<TileFile>> New(HostTier* host,
+                                               const std::vector<int64_t>& tile_bytes,
                                                AsyncFile::Queue queue = AsyncFile::Queue::kBest);
   /// Waits for what is under way.
   ~TileFile();
@@ -59,7 +60,7 @@ class TileFile {
     int64_t pending = 0;                          ///< Number of what is under way.
   };
 
-  TileFile(HostTier* host, std::vector<int64_t> tile_bytes);
+  TileFile(HostTier* host, const std::vector<int64_t>& tile_bytes);
   Status Load(Tensor& cache, size_t tile);
 
   HostTier* host_;
