@@ -188,6 +188,7 @@ Result<Json> Speed(const Options& options, int64_t sequences) {
                 {"device_bytes", trained.device_bytes},
                 {"host_bytes", trained.host_bytes},
                 {"file_bytes", trained.file_bytes},
+                {"file_bytes_moved", trained.file_moved},
                 {"bytes_down", down},
                 {"bytes_up", up},
                 {"link_seconds", link},

@@ -26,6 +26,7 @@ struct Trained {
   int64_t device_bytes = 0;  ///< Peaks of all components together.
   int64_t host_bytes = 0;
   int64_t file_bytes = 0;
+  double file_moved = 0;  ///< Bytes read and written in a step.
 };
 
 inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps) {
@@ -49,10 +50,12 @@ inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps
     WEFT_RETURN_IF_ERROR(trainer->Step().status());
   }
   LinkTotals down, up;
+  int64_t moved = 0;
   if (context.host != nullptr) {
     WEFT_RETURN_IF_ERROR(context.host->up().WaitForAll());
     down = context.host->down().totals();
     up = context.host->up().totals();
+    moved = context.host->files().moved_bytes;
   }
   std::vector<double> seconds;
   Trained trained;
@@ -76,6 +79,8 @@ inline Result<Trained> Train(const JobSpec& job, const Plan& plan, int64_t steps
   trained.bytes_up = a_step(context.host->up().totals(), up);
   trained.host_bytes = TotalBytes(context.host->allocator().Peaks());
   trained.file_bytes = context.host->files().bytes;
+  trained.file_moved =
+      static_cast<double>(context.host->files().moved_bytes - moved) / static_cast<double>(steps);
   return trained;
 }
 

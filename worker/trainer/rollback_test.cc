@@ -196,13 +196,6 @@ TEST_F(RollbackTest, ARankWhoseStateIsInFilesGoesBackAndOnAlike) {
   EXPECT_EQ(filed->last.rollbacks, 1);
   EXPECT_EQ(Read("filed/loss.jsonl"), Read("plain/loss.jsonl"));
   EXPECT_EQ(FinalState("filed"), FinalState("plain"));
-  // It goes on where one with all in memory stopped, and the other way round.
-  (void)Train("down", edit, 0, 32, 1, 1, "none", 1);
-  (void)Train("down", edit, 0, kSteps, 1, 1, "nvme", 1);
-  EXPECT_EQ(Read("down/loss.jsonl"), Read("plain/loss.jsonl"));
-  (void)Train("up", edit, 0, 32, 1, 1, "nvme", 1);
-  (void)Train("up", edit, 0, kSteps, 1, 1, "none", 1);
-  EXPECT_EQ(Read("up/loss.jsonl"), Read("plain/loss.jsonl"));
 }
 
 TEST_F(RollbackTest, RanksThatShareMatricesGoBackAndOnAlike) {
