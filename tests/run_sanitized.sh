@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs tests under AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer.
 #   tests/run_sanitized.sh [--all]
-# By default those that parse foreign input, compute on raw memory or share it between threads;
-# --all: every test, which builds everything twice more.
+# By default those that parse foreign input, compute on raw memory or share it between threads, but
+# for kernels_cuda_host_test, which takes a quarter of an hour in each; --all: every test, which
+# builds everything twice more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,17 +23,15 @@ if [ "${1:-}" = --one ]; then  # a program that run built
 fi
 
 # What takes longest comes first.
-memory=(kernels_cuda_host_test engine_train_test engine_offload_test weft_common_test weft_yaml_test
-  weft_spec_test env_fault_test safetensors_test huggingface_test tokenizer_test documents_test
-  kernels_test engine_tensor_test engine_autograd_test engine_data_test engine_parallel_test
-  engine_pipeline_test engine_context_test engine_experts_test engine_local_steps_test comm_test
-  nccl_host_test
+memory=(engine_train_test engine_offload_test weft_common_test weft_yaml_test weft_spec_test
+  env_fault_test safetensors_test huggingface_test tokenizer_test documents_test kernels_test
+  engine_tensor_test engine_autograd_test engine_data_test engine_parallel_test engine_pipeline_test
+  engine_context_test engine_experts_test engine_local_steps_test comm_test nccl_host_test
   checkpoint_test trainer_control_test trainer_test coordinator_store_test
-  coordinator_scheduler_test coordinator_service_test weft_plan_report_test)
+  coordinator_scheduler_test)
 # Not comm_test: without a report, but it does not always end within minutes.
-threads=(kernels_cuda_host_test env_fault_test engine_data_test checkpoint_test
-  engine_parallel_test engine_offload_test coordinator_store_test coordinator_service_test
-  weft_planner_test)
+threads=(env_fault_test engine_data_test checkpoint_test engine_parallel_test engine_offload_test
+  coordinator_store_test coordinator_service_test weft_planner_test)
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1}
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp}"

@@ -50,7 +50,6 @@ MeshOptions::MeshOptions(const std::vector<const JobSpec*>& choices, const Worke
 
 void MeshOptions::Add(const JobSpec& mesh) {
   const ResourceSpec& resources = mesh.resources;
-<<<<<<< HEAD
   const std::pair stages(resources.pipeline_parallel, resources.pipeline_chunks);
   if (!cuts_.contains(stages)) {
     const int64_t count = stages.first * stages.second;
@@ -60,13 +59,8 @@ void MeshOptions::Add(const JobSpec& mesh) {
     cuts_.emplace(stages, Cut{blocks, CutFloor(blocks, resources.pipeline_parallel)});
   }
   const auto [choices, unseen] =
-      choices_.try_emplace({ReplicaRanks(resources), Offloads(resources)});
+      choices_.try_emplace({ReplicaRanks(resources), IsOfOneRank(resources)});
   if (unseen) AddRanks(mesh, choices->second);
-=======
-  auto [cut, added] = cuts_.try_emplace(resources.pipeline_parallel * resources.pipeline_chunks);
-  if (added) cut->second = CutModel(mesh).value();
-  if (seen_.emplace(ReplicaRanks(resources), IsOfOneRank(resources)).second) AddRanks(mesh);
->>>>>>> a91326a (Offload: weights and gradients in a file, a few units at a time on the host)
 }
 
 void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices) {
@@ -135,9 +129,9 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
 std::vector<const RankChoice*> MeshOptions::Of(const JobSpec& mesh, const JobSpec* asked) const {
   const ResourceSpec& resources = mesh.resources;
   const int64_t replica = ReplicaRanks(resources);
-  const bool any = resources.ranks == 0 && !(Offloads(resources) && workers_.on_devices());
+  const bool of_one = IsOfOneRank(resources), any = resources.ranks == 0 && !of_one;
   std::vector<const RankChoice*> choices;
-  for (const RankChoice& choice : choices_.at({replica, Offloads(resources)})) {
+  for (const RankChoice& choice : choices_.at({replica, of_one})) {
     const int64_t data = choice.ranks / replica;
     if (any && !Divides(resources, data)) continue;
     if (asked != nullptr && IsOfAnotherMesh(resources, asked->resources, data)) continue;

@@ -84,15 +84,10 @@ class MeshOptions {
   std::map<std::pair<int64_t, int64_t>, std::vector<int64_t>> spreads_;  ///< By threads, ranks.
   std::map<int64_t, std::vector<int64_t>> micro_batches_;                ///< By data ranks.
   std::set<int64_t> all_micro_batches_;
-<<<<<<< HEAD
   std::map<int64_t, std::vector<int64_t>> blocks_;   ///< By stages.
   std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
-  /// By ranks of a replica, and offload: whatever else a mesh shares.
+  /// By ranks of a replica, and IsOfOneRank: whatever else a mesh shares.
   std::map<std::pair<int64_t, bool>, std::vector<RankChoice>> choices_;
-=======
-  std::map<int64_t, std::vector<int64_t>> cuts_;  ///< By stages.
-  std::set<std::pair<int64_t, bool>> seen_;       ///< By ranks of a replica, IsOfOneRank.
->>>>>>> a91326a (Offload: weights and gradients in a file, a few units at a time on the host)
 };
 
 }  // namespace weft::planner
