@@ -164,7 +164,7 @@ Status Run(Options options, const sigset_t& signals) {
   server.reset();
   service.Stop();
   // Stopping the metrics server takes two seconds and is of use to nobody.
-  static_cast<void>(exposer.release());
+  (void)exposer.release();
   return OkStatus();
 }
 

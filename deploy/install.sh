@@ -16,8 +16,8 @@ build=(
   libutf8proc-dev libpng-dev libjpeg62-turbo-dev zlib1g-dev
 )
 tests=(
-  libgtest-dev libgmock-dev clang-format clang-tidy shellcheck
-  python3 python3-yaml python3-grpcio prometheus procps
+  libgtest-dev libgmock-dev clang-format shellcheck
+  python3 python3-venv python3-yaml python3-grpcio prometheus procps
   bible-kjv bible-kjv-text
 )
 runtime=(
