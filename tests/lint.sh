@@ -8,7 +8,10 @@ cd "$(dirname "$0")/.."
 build=build/release
 tools=build/lint-venv
 [ -f $build/compile_commands.json ] || cmake --preset release >/dev/null
-[ -x $tools/bin/clang-tidy ] || { python3 -m venv $tools; $tools/bin/pip install --quiet clang-tidy==23.1.4; }
+if [ ! -x $tools/bin/clang-tidy ]; then
+  python3 -m venv $tools
+  $tools/bin/pip install --quiet clang-tidy==23.1.4
+fi
 # Left out of it: tests, and what only CUDA builds hold.
 mapfile -t files < <(git ls-files -- '*.cc' ':!*_test.cc' ':!*_cuda.cc' \
   ':!*/nccl_declarations_check.cc' ':!*/cudnn_declarations_check.cc')
