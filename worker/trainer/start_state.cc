@@ -1,5 +1,7 @@
 #include "worker/trainer/start_state.h"
 
+#include <utility>
+
 #include "common/check.h"
 #include "common/formats/huggingface.h"
 #include "common/json.h"
@@ -25,7 +27,9 @@ Status ApplyRollback(Env& env, const std::string& run_dir, engine::TrainCounters
   WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path));
   WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(text));
   WEFT_ASSIGN_OR_RETURN(engine::TrainCounters after, FromJson<engine::TrainCounters>(json));
-  if (after.step == counters.step && after.rollbacks > counters.rollbacks) counters = after;
+  if (after.step == counters.step && after.rollbacks > counters.rollbacks) {
+    counters = std::move(after);
+  }
   return OkStatus();
 }
 

@@ -22,7 +22,8 @@ Prefetcher::~Prefetcher() {
 Prefetcher::Request Prefetcher::Next(const Request& request) const {
   const std::vector<SequenceRange> ranges = ranges_(request.step);
   auto it = std::find(ranges.begin(), ranges.end(), request.range);
-  if (it != ranges.end() && ++it != ranges.end()) return {request.step, *it};
+  if (it != ranges.end()) ++it;
+  if (it != ranges.end()) return {request.step, *it};
   return {request.step + 1, ranges_(request.step + 1).front()};
 }
 

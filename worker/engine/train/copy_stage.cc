@@ -9,7 +9,7 @@ using kernels::cuda::PinnedMemory;
 using kernels::cuda::StreamState;
 
 Result<std::unique_ptr<CopyStage>> CopyStage::New(Context& context) {
-  std::unique_ptr<CopyStage> stage(new CopyStage);
+  auto stage = std::make_unique<CopyStage>();
   WEFT_ASSIGN_OR_RETURN(stage->stream_, StreamState::Create(context.stream.device.index));
   for (Half& half : stage->halves_) {
     WEFT_ASSIGN_OR_RETURN(half.copied, Event::Create(context.stream));
