@@ -39,6 +39,7 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1 suppressions=$PWD/tests/tsan.supp}"
 export OMP_WAIT_POLICY=passive
 
+cores=$(nproc)  # now: OMP_NUM_THREADS, which comes below, limits what it says
 run() {
   local preset=$1
   shift
@@ -46,7 +47,7 @@ run() {
   cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset" --target "$@"
   # As many at a time as there are cores: most of them compute on one.
-  printf '%s\n' "$@" | xargs -P "$(nproc)" -I '{}' ./tests/run_sanitized.sh --one "$preset" '{}'
+  printf '%s\n' "$@" | xargs -P "$cores" -I '{}' ./tests/run_sanitized.sh --one "$preset" '{}'
 }
 run asan "${memory[@]}"
 # GNU OpenMP is not instrumented: with one compute thread only our own threads are watched.
