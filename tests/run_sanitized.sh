@@ -2,8 +2,8 @@
 # Runs tests under AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer.
 #   tests/run_sanitized.sh [--all]
 # By default those that parse foreign input, compute on raw memory or share it between threads, but
-# for kernels_cuda_host_test, which takes a quarter of an hour in each; --all: every test, which
-# builds everything twice more.
+# for kernels_cuda_host_test, which takes longer than any other; --all: every test, which builds
+# everything twice more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
