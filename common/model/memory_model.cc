@@ -203,10 +203,14 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const int64_t batches = inputs.accumulation_steps * BatchBytes(inputs) +
                           (inputs.accumulation_steps - 1) * PixelBytes(inputs);
   // Losses and, where they are counted, right answers.
-  const int64_t verdicts = (HeadOf(model) == "classification" ? 2 : 1) * kF32 * head_rows;
-  const int64_t head =
-      !shape.has_head ? 0
-                      : chunk * columns * element + verdicts + (narrow ? size.narrow : size.head);
+  int64_t verdicts = (HeadOf(model) == "classification" ? 2 : 1) * kF32 * head_rows;
+  // What ranks that share the classifier tell each other of each row.
+  if (shape.TensorColumns() > 1) verdicts += 3 * kF32 * shape.TensorColumns() * chunk;
+  // Where ranks share tokens between shards, the classifier's are gathered.
+  const int64_t gathered = shape.sequence_parallel ? size.head : 0;
+  const int64_t head = !shape.has_head ? 0
+                                       : chunk * columns * element + verdicts + gathered +
+                                             (narrow ? size.narrow : size.head);
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   int64_t mlp_backward = size.row + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
   // Experts have their gradients in the place of what they kept, but for one activation, of all
@@ -504,7 +508,7 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
     const int64_t expert_rows = shape.ExpertRows();
     slots.push_back({"route", RouteNumbers(model), false});
     slots.push_back({"expert_inputs", expert_rows * c});
-    slots.push_back({"experts_before_activation", expert_rows * 2 * MlpWidth(model)});
+    slots.push_back({"experts_before_activation", expert_rows * 2 * MlpWidth(model) / ranks});
     slots.push_back({"expert_results", model.experts_per_token * c});
   } else {
     slots.push_back(
@@ -619,6 +623,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.
     memory.communication_bytes = 2 * inputs.bucket_bytes;
   }
+  memory.communication_bytes += kF32 * shape.summands;
   if (OnCuda(inputs) && shape.tensor > 1) {
     memory.communication_bytes +=
         2 * ElementOf(inputs) * inputs.micro_batch * inputs.sequence_length * shape.spec.width;
@@ -694,7 +699,8 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.product_workspace_bytes = ProductWorkspaceBytes(compute_capability);
   inputs.fp8 = job.train.fp8;
   const int64_t experts = plan.mesh.expert;
-  inputs.optimizer = OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products, experts);
+  inputs.optimizer =
+      OptimizerBytesOf(inputs.shape.spec, job, inputs.precision->products, 1, 1, experts);
   inputs.offload_optimizer = plan.offload_optimizer != "none";
   inputs.offload_activations = plan.offload_activations != "none";
   inputs.offload_parameters = plan.offload_parameters != "none";

@@ -46,13 +46,23 @@ bool IsHere(const ModelSpec& model, const StageShape& stage, const ParameterInfo
   }
 }
 
+/// See ModelShape::summands.
+bool HasSummands(const ModelShape& shape, const ParameterInfo& parameter) {
+  if (shape.TensorColumns() == 1) return false;
+  if (parameter.kind == ParameterKind::kRouter) return true;
+  return shape.sequence_parallel &&
+         (parameter.kind == ParameterKind::kNorm || parameter.kind == ParameterKind::kBranchScale ||
+          parameter.kind == ParameterKind::kEmbeddingProjection);
+}
+
 }  // namespace
 
 ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence, int64_t rows)
     : ModelShape(model, {model.layers, true, true}, ranks, sequence, rows) {}
 
-ModelShape ModelShape::OfExpertRank(const ModelSpec& model, int64_t ranks) {
-  return {model, {model.layers, true, true}, 1, false, 1, ranks};
+ModelShape ModelShape::OfExpertRank(const ModelSpec& model, int64_t ranks, int64_t tensor,
+                                    bool sequence) {
+  return {model, {model.layers, true, true}, tensor, sequence, 1, ranks};
 }
 
 ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t ranks,
@@ -109,6 +119,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       stored_trained += in_memory;
       if (parameter.expert >= 0) stored_trained_experts += in_memory;
       if (parameter.matrix()) stored_trained_matrices += in_memory;
+      if (HasSummands(*this, parameter)) summands += elements;
     }
     const bool looked_up =
         parameter.kind == ParameterKind::kPositionEmbedding || (table && !classifies);

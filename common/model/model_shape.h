@@ -49,8 +49,10 @@ struct ModelShape {
   /// between these, too. They are a grid of `rows`.
   explicit ModelShape(const ModelSpec& model, int64_t tensor = 1, bool sequence = false,
                       int64_t rows = 1);
-  /// Numbers of one of `ranks` ranks that share the experts; uses are of all.
-  static ModelShape OfExpertRank(const ModelSpec& model, int64_t ranks);
+  /// Numbers of one of `ranks` ranks that share the experts, of which each are as many as `tensor`
+  /// that share matrices; uses are of all experts.
+  static ModelShape OfExpertRank(const ModelSpec& model, int64_t ranks, int64_t tensor = 1,
+                                 bool sequence = false);
   /// The same of one stage of a pipeline, whose blocks are those of `spec`.
   ModelShape(const ModelSpec& model, const StageShape& stage, int64_t tensor, bool sequence,
              int64_t rows = 1, int64_t experts = 1);
@@ -70,6 +72,9 @@ struct ModelShape {
   int64_t stored_matrices = 0;  ///< Those whose type the precision says: of matrices and tables
                                 ///< that are not made of factors.
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
+  /// Those that have a gradient of which each rank that shares matrices has a summand, to be added
+  /// up once a step: routers and, where they share tokens, what the residual stream meets.
+  int64_t summands = 0;
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles);
   int64_t packed_padding = 0;    ///< what fills up the copies of the others.

@@ -54,7 +54,7 @@ int64_t FileBufferBytes(int64_t numbers) {
 }
 
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
-                                int64_t expert_ranks) {
+                                int64_t tensor, int64_t rows, int64_t expert_ranks) {
   const AveragingSpec& averaging = job.train.averaging;
   int64_t averages = averaging.kind == "lawa" ? averaging.window : 0;
   if (averaging.kind == "ema") averages = 1;
@@ -73,7 +73,7 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
     }
   };
-  for (const ParameterGroup& group : ParameterGroupsOfRank(model, 1)) {
+  for (const ParameterGroup& group : ParameterGroupsOfRank(model, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
     if (!IsTrained(model, parameter) || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
     // Experts of a group are shared out; alone they are here or not.

@@ -21,8 +21,9 @@ int64_t FileBufferBytes(int64_t numbers);
 
 /// What the optimizer of `job`, its averages of the weights and its outer steps take. `model` with
 /// vocab_size resolved; `products`: the type of the operands of matrix products; on one of
-/// `expert_ranks` ranks that share the experts.
+/// `tensor` ranks that share each matrix, as a grid of `rows`, or of `expert_ranks` that share the
+/// experts.
 OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DType products,
-                                int64_t expert_ranks = 1);
+                                int64_t tensor = 1, int64_t rows = 1, int64_t expert_ranks = 1);
 
 }  // namespace weft

@@ -19,13 +19,15 @@ Status CheckExpertParallel(const JobSpec& job) {
   if (job.model.experts % degree != 0) {
     return InvalidError(field + " must divide model.experts " + text(job.model.experts));
   }
-  const int64_t stages = resources.pipeline_parallel, sharers = resources.context_parallel;
-  if (resources.ranks % (stages * sharers * degree) != 0) {
+  const int64_t stages = resources.pipeline_parallel, matrices = resources.tensor_parallel;
+  const int64_t sharers = resources.context_parallel;
+  if (resources.ranks % (stages * matrices * sharers * degree) != 0) {
     const auto per = [&](const char* name, int64_t ranks) {
       return ranks > 1 ? " / resources." + std::string(name) + " " + text(ranks) : std::string();
     };
     return InvalidError(field + " must divide resources.ranks " + text(resources.ranks) +
-                        per("pipeline_parallel", stages) + per("context_parallel", sharers) +
+                        per("pipeline_parallel", stages) + per("tensor_parallel", matrices) +
+                        per("context_parallel", sharers) +
                         ", which see different sequences and share the experts");
   }
   const bool grows = job.train.batch_warmup_steps > 0;
@@ -61,7 +63,6 @@ Status CheckMixtureOfExperts(const JobSpec& job) {
   const std::string field = "model.experts " + std::to_string(job.model.experts);
   const std::pair<const char*, bool> others[] = {
       {"train.precision fp8; hint: bf16", job.train.precision == "fp8"},
-      {"resources.tensor_parallel yet; hint: 1", resources.tensor_parallel > 1},
       {"resources.pipeline_schedule zero_bubble, whose gradients of weights wait, yet; hint: 1f1b",
        resources.pipeline_schedule == "zero_bubble"},
       {"resources.context_parallel and model.expert_capacity together, of which a rank would count "

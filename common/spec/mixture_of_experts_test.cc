@@ -35,11 +35,22 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
       HasSubstr("model.over_parameterization"));
   EXPECT_THAT(error([](JobSpec& job) { job.train.precision = "fp8"; }),
               HasSubstr("train.precision fp8"));
-  EXPECT_THAT(error([](JobSpec& job) {
-                job.resources.ranks = 2;
-                job.resources.tensor_parallel = 2;
+  const auto in_parts = [&](JobSpec& job) {
+    mixed(job);
+    job.model.heads = job.model.kv_heads = 4;
+    job.resources.ranks = 4;
+    job.resources.tensor_parallel = 2;
+  };
+  EXPECT_TRUE(Accepts(in_parts));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    in_parts(job);
+    job.resources.sequence_parallel = true;
+  }));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                in_parts(job);
+                job.resources.tensor_rows = 2;
               }),
-              HasSubstr("resources.tensor_parallel"));
+              HasSubstr("does not go with model.experts"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_optimizer = "host"; }),
               HasSubstr("resources.offload_optimizer"));
   EXPECT_THAT(error([](JobSpec& job) {
@@ -98,8 +109,13 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {
                 job.resources.zero_shard_ranks = 2;
               }),
               HasSubstr("resources.zero_shard_ranks"));
-  EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
-              HasSubstr("resources.tensor_parallel"));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    shared(job);
+    job.resources.tensor_parallel = 2;
+  }));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_parallel = 4; }),
+              HasSubstr("resources.expert_parallel 2 must divide resources.ranks 4 / "
+                        "resources.tensor_parallel 4, which see different sequences"));
   for (const int64_t stage : {1, 2, 3}) {
     EXPECT_TRUE(Accepts([&](JobSpec& job) {
       shared(job);

@@ -158,6 +158,24 @@ TEST_P(RanksOfMeshes, HaveEveryJobThatMayRun) {
 
 INSTANTIATE_TEST_SUITE_P(MeshesOf, RanksOfMeshes, testing::Values(0, 4, 6));
 
+TEST(MeshesOf, SharesMatricesOfExperts) {
+  JobSpec job = Job();
+  job.model.family = "llama";
+  job.model.experts = 4;
+  job.resources.device = "cpu";
+  std::set<std::pair<int64_t, bool>> seen;  // degree of experts, with sequence parallelism
+  for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 8, 4096 * kMiB, 1e9))) {
+    const ResourceSpec& resources = mesh.resources;
+    EXPECT_EQ(resources.tensor_rows, 1) << "grids have no experts";
+    if (resources.tensor_parallel != 2) continue;
+    seen.insert({resources.expert_parallel, resources.sequence_parallel});
+  }
+  for (const int64_t experts : {1, 2, 4}) {
+    EXPECT_TRUE(seen.contains({experts, false})) << experts;
+    EXPECT_TRUE(seen.contains({experts, true})) << experts;
+  }
+}
+
 TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
   JobSpec job = Job();
   job.model.family = "llama";

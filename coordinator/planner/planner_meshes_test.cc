@@ -209,6 +209,18 @@ TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
   EXPECT_LT(fours.prediction.time.optimizer_seconds, whole.prediction.time.optimizer_seconds);
   EXPECT_GT(fours.prediction.time.exposed_communication_seconds, 0);
   EXPECT_EQ(plan(0, 2, 1).mesh.expert, 2);
+  // Each of two ranks that share matrices has half of these experts, and sends whole rows.
+  job.resources.tensor_parallel = 2;
+  const Plan halves = plan(4, 2, 1);
+  EXPECT_EQ(halves.mesh.tensor, 2);
+  EXPECT_EQ(halves.mesh.expert, 2);
+  const ModelShape half = ModelShape::OfExpertRank(shape.spec, 2, 2);
+  EXPECT_EQ(half.stored_trained_experts, of_rank.stored_trained_experts);
+  const auto& parts = halves.prediction.memory_per_rank;
+  EXPECT_EQ(parts.optimizer_bytes, 8 * half.trained);
+  EXPECT_EQ(parts.gradients_bytes, 4 * half.stored_trained);
+  EXPECT_LT(parts.activations_bytes, twos.prediction.memory_per_rank.activations_bytes);
+  job.resources.tensor_parallel = 1;
   // Of what all ranks have each updates a quarter, and of experts, of which two have the same,
   // half.
   job.resources.zero_stage = 1;

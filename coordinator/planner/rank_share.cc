@@ -16,17 +16,6 @@ bool OffloadsOptimizer(const JobSpec& job) {
   return job.resources.offload_optimizer != "none";
 }
 
-/// Ranks that share matrices, or experts, update their parts of them.
-OptimizerBytes OptimizerOfRank(const JobSpec& job, const ModelShape& shape,
-                               const PrecisionRecipe& precision) {
-  OptimizerBytes bytes = OptimizerBytesOf(shape.spec, job, precision.products, shape.expert_ranks);
-  if (shape.tensor == 1) return bytes;
-  const double part =
-      static_cast<double>(shape.Updated()) / static_cast<double>(ModelShape(shape.spec).Updated());
-  bytes.state = static_cast<int64_t>(part * static_cast<double>(bytes.state));
-  return bytes;
-}
-
 }  // namespace
 
 RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
@@ -35,7 +24,8 @@ RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<in
       workers_(workers),
       precision_(PrecisionOf(job_.train.precision)),
       shape_(ShapeOfRank(job_)),
-      optimizer_(OptimizerOfRank(job_, shape_, precision_)),
+      optimizer_(OptimizerBytesOf(shape_.spec, job_, precision_.products, shape_.tensor,
+                                  shape_.tensor_rows, shape_.expert_ranks)),
       bucket_bytes_(BucketBytes(job_, shape_.spec)) {
   AddZeroStage(job_.resources.zero_stage);
   kept_ = KeptOf(shape_);
@@ -143,7 +133,7 @@ ModelShape ShapeOfRank(const JobSpec& job) {
   const int64_t tensor = job.resources.tensor_parallel;
   ModelShape shape = ShapeOf(job);
   if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
-    return ModelShape::OfExpertRank(shape.spec, experts);
+    return ModelShape::OfExpertRank(shape.spec, experts, tensor, job.resources.sequence_parallel);
   }
   if (tensor == 1) return shape;
   const double masked_share = shape.masked_share;

@@ -215,8 +215,9 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
           D(gemm.count) * rates.device()->ProductSeconds("fp8", D(gemm.m), D(gemm.n), D(gemm.k));
       seconds += cost.fp8_share * (codes - seconds);
     }
-    // The classifier's columns are already those of a rank.
-    seconds /= D(gemm.name == "classifier" ? shape.tensor_rows : shape.tensor);
+    // The classifier's columns are already those of a rank; each has the whole router.
+    const bool whole = gemm.name == "classifier" || gemm.name == "router";
+    seconds /= D(whole ? shape.tensor_rows : shape.tensor);
     cost.gemm_seconds += seconds;
     if (gemm.pass != GemmPass::kForward) {
       cost.backward_gemm_seconds += seconds;
@@ -351,17 +352,31 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates) {
          seconds(TrafficOfColumn(pass), shape.tensor_rows, shape.tensor);
 }
 
+double SummandSeconds(const StepInputs& inputs, const RateModel& rates) {
+  const ModelShape& shape = inputs.shape;
+  if (shape.summands == 0) return 0;
+  const double bytes = 4 * D(shape.summands);
+  const bool within = shape.tensor <= inputs.ranks_on_worker;
+  if (const DeviceModel* device = rates.device()) {
+    const int64_t nodes = (shape.tensor + inputs.ranks_on_worker - 1) / inputs.ranks_on_worker;
+    return device->AllReduceSeconds(shape.tensor, nodes, rates.LinkBytesPerSecond(false), bytes);
+  }
+  return 2 * ScatterSeconds(shape.tensor, bytes, 1, WireOf(inputs, rates, within));
+}
+
 double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t ranks = inputs.shape.expert_ranks;
   if (ranks == 1) return 0;
   const double others = D(ranks - 1);
+  // Ranks that share matrices or sequences stand between them.
+  const int64_t apart = inputs.shape.tensor * inputs.context.ranks;
   const double rows = D(inputs.tokens * model.experts_per_token * model.width *
                         ElementBytes(inputs.precision->activations));
   const double forward = D(model.layers + inputs.recomputed_blocks);
   if (const DeviceModel* device = rates.device()) {
     const auto seconds = [&](double bytes) {
-      const int64_t near = std::max<int64_t>(inputs.ranks_on_worker / inputs.context.ranks, 1);
+      const int64_t near = std::max<int64_t>(inputs.ranks_on_worker / apart, 1);
       return device->AllToAllSeconds(ranks, std::min(ranks, near), rates.LinkBytesPerSecond(false),
                                      bytes);
     };
@@ -369,7 +384,7 @@ double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
            forward * seconds(4 * D(model.experts));
   }
   const double bytes = others / D(ranks) * rows;
-  const Wire wire = WireOf(inputs, rates, ranks * inputs.context.ranks <= inputs.ranks_on_worker);
+  const Wire wire = WireOf(inputs, rates, ranks * apart <= inputs.ranks_on_worker);
   // A message for each expert of another rank.
   const double messages = others * D(model.experts / ranks);
   return 2 * (forward + D(model.layers)) *
@@ -390,7 +405,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
         PredictDeviceStep(inputs, alone, *rates.device(), rates.LinkBytesPerSecond(false));
     double exposed = TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates);
     if (inputs.context.ranks > 1) exposed += ContextSeconds(inputs, alone, rates);
-    time.exposed_communication_seconds += D(inputs.accumulation_steps) * exposed;
+    time.exposed_communication_seconds +=
+        D(inputs.accumulation_steps) * exposed + SummandSeconds(inputs, rates);
     AddHostTier(inputs, alone, rates, time);
     return time;
   }
@@ -524,7 +540,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     time.exposed_communication_seconds += passes * ContextSeconds(inputs, pass, rates);
   }
   time.exposed_communication_seconds +=
-      passes * (TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates));
+      passes * (TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates)) +
+      SummandSeconds(inputs, rates);
   return time;
 }
 

@@ -111,6 +111,10 @@ Wire WireOf(const StepInputs& inputs, const RateModel& rates, bool within_worker
 /// runs beside it.
 double TensorSeconds(const StepInputs& inputs, const RateModel& rates);
 
+/// Of a step, with ranks that share matrices: they add up the gradients of which each has a summand
+/// (ModelShape::summands).
+double SummandSeconds(const StepInputs& inputs, const RateModel& rates);
+
 /// Of a pass, with ranks that share experts, where tokens are spread evenly: rows go to experts and
 /// back in each layer, forward and backward, and once more where a block is recomputed. Before that
 /// the ranks agree on how many. Nothing runs beside it.

@@ -162,5 +162,19 @@ TEST(CoveringSet, HasEveryChoiceAndEveryTwoThatAreLegalTogether) {
   }
 }
 
+TEST(CoveringSet, HasMixturesWhoseMatricesAndExpertsAreShared) {
+  for (const std::string tensor : {"tensor 2", "tensor 2 with sequence"}) {
+    for (const std::string expert : {"expert 2", "expert 4"}) {
+      const auto is = [&](const Combination& one) {
+        const std::string name = NameOf(one) + ",";
+        return name.starts_with("mixtral,") && name.find(tensor + ",") != std::string::npos &&
+               name.find(expert + ",") != std::string::npos;
+      };
+      EXPECT_TRUE(std::any_of(Combinations().begin(), Combinations().end(), is))
+          << tensor << ", " << expert;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft::testing

@@ -31,8 +31,9 @@ using engine::CheckpointProgress;
 ModelShape ShapeHere(const ModelShape& whole, const Plan& plan, int64_t rank) {
   const Mesh& mesh = plan.mesh;
   ModelShape shape = whole;
-  if (mesh.expert > 1) shape = ModelShape::OfExpertRank(whole.spec, mesh.expert);
-  if (mesh.tensor > 1) {
+  if (mesh.expert > 1) {
+    shape = ModelShape::OfExpertRank(whole.spec, mesh.expert, mesh.tensor, plan.sequence_parallel);
+  } else if (mesh.tensor > 1) {
     shape = ModelShape(whole.spec, mesh.tensor, plan.sequence_parallel, plan.tensor_rows);
   }
   if (mesh.pipeline == 1) return shape;

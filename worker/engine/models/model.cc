@@ -133,11 +133,10 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
     return InvalidError(
         "model.expert_capacity does not go with ranks that share sequences; hint: 0");
   }
-  if (options.precision->fp8_blocks || options.tensor != nullptr || options.offload ||
-      options.offload_activations || options.activation_bits > 0) {
+  if (options.precision->fp8_blocks || options.offload || options.offload_activations ||
+      options.activation_bits > 0) {
     return InvalidError(named +
-                        " do not go with precision fp8, ranks that share matrices, "
-                        "offload, or compressed activations");
+                        " do not go with precision fp8, offload, or compressed activations");
   }
   return OkStatus();
 }

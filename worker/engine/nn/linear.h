@@ -105,6 +105,9 @@ class Linear {
 
   Status Pack(Context& context, Repack what);
 
+  /// Index of the first output's weight.
+  int64_t weight_index() const { return weight_.index(); }
+
   /// Columns of y.
   int64_t out_features() const { return out_features_; }
 

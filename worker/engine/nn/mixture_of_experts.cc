@@ -15,8 +15,32 @@
 namespace weft::engine {
 namespace {
 
-LinearOptions Layer(std::vector<ParameterSet::StackedPart> outputs, int64_t in) {
-  return {std::move(outputs), in, false};
+LinearOptions Router(const MixtureOfExpertsOptions& o) {
+  return {{{o.name + ".gate", o.experts}}, o.width, false};
+}
+
+/// What one of the ranks that share matrices, if any do, has of an expert.
+LinearOptions Up(const MixtureOfExpertsOptions& o, const std::string& name,
+                 const TensorParallel* ranks) {
+  LinearOptions options{{}, o.width, false};
+  for (const char* each : {".w1", ".w3"}) {
+    ParameterSet::StackedPart part{name + each, o.inner, ParameterRole::kMlpUp, {}};
+    if (ranks != nullptr) {
+      part.shard = ranks->Rows({o.inner});
+      part.rows = part.shard.size();
+    }
+    options.outputs.push_back(std::move(part));
+  }
+  return options;
+}
+
+LinearOptions Down(const MixtureOfExpertsOptions& o, const std::string& name,
+                   const TensorParallel* ranks) {
+  LinearOptions options{{{name + ".w2", o.width, ParameterRole::kMlpDown}}, o.inner, false};
+  if (ranks == nullptr) return options;
+  options.inputs = ranks->Columns(o.inner);
+  options.in_features = options.inputs.size();
+  return options;
 }
 
 // Waits for the device, as whoever has so many rows to multiply must know.
@@ -45,19 +69,17 @@ struct MixtureOfExperts::Saved {
 
 MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& o,
                                    const ProductOptions& products)
-    : options_(o), router_(parameters, Layer({{o.name + ".gate", o.experts}}, o.width), products) {
+    : options_(o),
+      tensor_(products.tensor),
+      router_(parameters, Router(o), products),
+      inner_(tensor_ == nullptr ? o.inner : tensor_->Columns(o.inner).size()) {
+  if (tensor_ != nullptr) parameters->SetOfSummands(router_.weight_index());
   const int64_t here = o.ranks == nullptr ? o.experts : o.experts / o.ranks->degree();
   const int64_t first = o.ranks == nullptr ? 0 : o.ranks->rank() * here;
   for (int64_t e = first; e < first + here; ++e) {
     const std::string name = o.name + ".experts." + std::to_string(e);
-    experts_.push_back(
-        {{parameters,
-          Layer({{name + ".w1", o.inner, ParameterRole::kMlpUp},
-                 {name + ".w3", o.inner, ParameterRole::kMlpUp}},
-                o.width),
-          products},
-         {parameters, Layer({{name + ".w2", o.width, ParameterRole::kMlpDown}}, o.inner),
-          products}});
+    experts_.push_back({{parameters, Up(o, name, tensor_), products},
+                        {parameters, Down(o, name, tensor_), products}});
   }
 }
 
@@ -97,7 +119,9 @@ Status MixtureOfExperts::Weigh(const Tape& tape, std::span<const int64_t> wanted
   if (!tape.recording()) return OkStatus();
   saved.wanted.assign(wanted.begin(), wanted.end());
   saved.tokens = static_cast<double>(saved.chosen.shape()[0]);
-  saved.balance = options_.balance * static_cast<double>(tape.auxiliary_scale());
+  // Of what ranks that share matrices add up the first has it.
+  const bool first = tensor_ == nullptr || tensor_->rank() == 0;
+  saved.balance = first ? options_.balance * static_cast<double>(tape.auxiliary_scale()) : 0;
   if (options_.sequences == nullptr || options_.balance == 0) return OkStatus();
   std::vector<double> sums = saved.wanted;
   sums.insert(sums.end(), {saved.tokens, saved.balance});
@@ -156,16 +180,15 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
 
 Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, Saved& saved,
                                     const Tensor& results) const {
-  const int64_t inner = options_.inner;
   int64_t first = 0;
   for (size_t e = 0; e < experts_.size(); ++e) {
     const int64_t count = saved.counts[e];
     WEFT_ASSIGN_OR_RETURN(Tensor before,
                           experts_[e].up.Apply(context, tape, saved.inputs.Rows(first, count)));
-    WEFT_ASSIGN_OR_RETURN(
-        Tensor active, Tensor::New(context, Component::kWorkspace, before.dtype(), {count, inner}));
+    WEFT_ASSIGN_OR_RETURN(Tensor active, Tensor::New(context, Component::kWorkspace, before.dtype(),
+                                                     {count, inner_}));
     WEFT_RETURN_IF_ERROR(kernels::SwiGluForward(
-        context.stream, {before.Columns(0, inner), before.Columns(inner, inner), active}));
+        context.stream, {before.Columns(0, inner_), before.Columns(inner_, inner_), active}));
     WEFT_RETURN_IF_ERROR(
         experts_[e].down.ApplyTo(context, tape, active, results.Rows(first, count)));
     saved.before.push_back(std::move(before));
@@ -175,13 +198,22 @@ Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, Saved& s
 }
 
 Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Value& x) const {
-  WEFT_ASSIGN_OR_RETURN(Value logits, router_.Forward(context, tape, x));
+  WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
+  WEFT_ASSIGN_OR_RETURN(Value logits,
+                        router_.Forward(context, tape, in.value, std::move(in.saved)));
+  WEFT_ASSIGN_OR_RETURN(Value out, Mix(context, tape, std::move(in.value), std::move(logits)));
+  return LeaveShards(context, tape, tensor_, std::move(out));
+}
+
+Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value logits) const {
   ProfileScope scope(context.profiler, "experts forward");
   const auto saved = std::make_shared<Saved>();
   WEFT_RETURN_IF_ERROR(Route(context, tape, logits.tensor, *saved));
   logits.tensor = {};
   WEFT_ASSIGN_OR_RETURN(saved->inputs, Dispatch(context, tape, x.tensor, *saved));
   const DType dtype = x.tensor.dtype();
+  const Shape shape = x.tensor.shape();
+  x.tensor = {};
   const auto new_results = [&](Component component, int64_t rows) {
     return Tensor::New(context, component, dtype, {rows, options_.width});
   };
@@ -198,8 +230,7 @@ Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Valu
     expert.up.Use(tape);
     expert.down.Use(tape);
   }
-  WEFT_ASSIGN_OR_RETURN(Tensor sum,
-                        Tensor::New(context, tape.component(), dtype, x.tensor.shape()));
+  WEFT_ASSIGN_OR_RETURN(Tensor sum, Tensor::New(context, tape.component(), dtype, shape));
   WEFT_RETURN_IF_ERROR(
       kernels::MoeCombine(context.stream, {saved->results, saved->places, saved->weights, sum}));
   Value y =
@@ -216,14 +247,13 @@ Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Valu
 // inputs in that of the results'. The last expert first, as buckets of gradients are filled.
 Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved& saved,
                                             const Tensor& gradients, bool for_input) const {
-  const int64_t inner = options_.inner;
   int64_t first = gradients.shape().Rows();
   for (size_t e = experts_.size(); e-- > 0;) {
     const Expert& expert = experts_[e];
     const int64_t count = saved.counts[e];
     first -= count;
     const Tensor rows = gradients.Rows(first, count), before = saved.before[e];
-    const Tensor gate = before.Columns(0, inner), up = before.Columns(inner, inner);
+    const Tensor gate = before.Columns(0, inner_), up = before.Columns(inner_, inner_);
     Tensor active;
     if (count > 0) {
       // The gradient of the activation, and then the activation itself.

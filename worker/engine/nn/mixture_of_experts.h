@@ -33,6 +33,11 @@ struct MixtureOfExpertsOptions {
 /// the experts, f being an expert's choices over tokens and P its mean probability, both of the
 /// micro-batch; it enters the gradients alone. The host waits for a device to tell
 /// it how many rows each expert has.
+///
+/// Ranks that share matrices (ProductOptions::tensor) have some inner columns of each expert, and
+/// the whole router. All of them give all tokens to the same experts, whose results are summands;
+/// so the gradients of the router's weights are, which are to be added up before they are used
+/// (ParameterSet::Partial).
 class MixtureOfExperts {
  public:
   MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& options,
@@ -40,7 +45,8 @@ class MixtureOfExperts {
 
   Status Pack(Context& context, Repack what);
 
-  /// [count, width] -> the same. Keeps x, what went to the experts, their values before the
+  /// [count, width] -> the same; where ranks share matrices as EnterShards and LeaveShards have it.
+  /// Keeps x, what went to the experts, their values before the
   /// activation and their results. In training an expert takes its first tokens, up to its
   /// capacity; in evaluation all. Ranks that share the experts call it together, each with rows of
   /// its own; capacity and balance are of these.
@@ -55,6 +61,8 @@ class MixtureOfExperts {
   /// What the backward pass reads.
   struct Saved;
 
+  /// What the experts make of all tokens `x` that are theirs together.
+  Result<Value> Mix(Context& context, Tape& tape, Value x, Value logits) const;
   Status Route(Context& context, const Tape& tape, const Tensor& logits, Saved& saved) const;
   /// What load balancing must know of the micro-batch: of all ranks that share its sequences.
   Status Weigh(const Tape& tape, std::span<const int64_t> wanted, Saved& saved) const;
@@ -70,8 +78,10 @@ class MixtureOfExperts {
   bool Trains(const Tape& tape) const;
 
   MixtureOfExpertsOptions options_;
+  const TensorParallel* tensor_;
   Linear router_;
   std::vector<Expert> experts_;  ///< That are here.
+  int64_t inner_ = 0;            ///< Of each what is here.
 };
 
 }  // namespace weft::engine

@@ -65,7 +65,8 @@ struct Parameter {
   std::string name;
   Shape shape;                 ///< Of what stands here.
   Shard shard;                 ///< What of the logical tensor that is.
-  bool sees_all_rows = false;  ///< See ParameterSet::Partial.
+  bool sees_all_rows = false;  ///< See ParameterSet::Partial, as the next.
+  bool of_summands = false;
   bool shared_by_stages = false;
   bool of_shared_expert = false;  ///< See ParameterSet::SetExpertRank.
   bool counted = true;            ///< Not by another stage of a pipeline.
@@ -152,13 +153,16 @@ class ParameterSet {
   }
 
   /// Whether the gradient of `index`, which all ranks have, is the sum of theirs, because each
-  /// deals with some rows of a batch only.
+  /// deals with some rows of a batch only, or with summands.
   bool Partial(int64_t index) const {
     const Parameter& parameter = parameters_[index];
+    if (parameter.of_summands) return true;
     return deals_out_rows_ && parameter.shard.whole() && !parameter.sees_all_rows;
   }
   /// Says that the gradients of all rows come to `index` on each rank.
   void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
+  /// Says that what comes to `index` are summands of the gradients of the ranks that share matrices.
+  void SetOfSummands(int64_t index) { parameters_[index].of_summands = true; }
 
   /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
   void SetStage() { of_stage_ = true; }

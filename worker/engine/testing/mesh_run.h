@@ -207,6 +207,15 @@ inline std::vector<MeshOutcome> TrainOnMesh(const MeshCase& c, DeviceType type =
   return outcomes;
 }
 
+/// Two ranks have the same of a tensor.
+inline bool SamePart(const Shard& a, const Shard& b) {
+  const auto same = [](const Shard::Range& one, const Shard::Range& other) {
+    return one.begin == other.begin && one.end == other.end;
+  };
+  return a.axis == b.axis && same(a.across, b.across) &&
+         std::equal(a.ranges.begin(), a.ranges.end(), b.ranges.begin(), b.ranges.end(), same);
+}
+
 /// The part of a logical tensor that a shard is.
 inline std::vector<float> PartOf(const std::vector<float>& whole, const Shard& shard,
                                  const Shape& shape) {

@@ -229,6 +229,16 @@ TEST_F(MeshesOnCuda, RanksThatShareExpertsAndParameters) {
   Compare(SharingExperts(Replicated(CaseOf(Mixtral(2)), 4, 3), 2));
 }
 
+TEST_F(MeshesOnCuda, RanksThatShareMatricesAndExperts) {
+  Compare(SharingExperts(Replicated(Grid(CaseOf(Mixtral(1)), 2, 1), 2), 2));
+}
+
+TEST_F(MeshesOnCuda, RanksThatShareMatricesOfExpertsAndTokens) {
+  MeshCase c = Grid(CaseOf(Mixtral(2)), 2, 1);
+  c.plan.sequence_parallel = true;
+  Compare(c);
+}
+
 TEST_F(MeshesOnCuda, StagesOfExperts) {
   Compare(Pipeline(CaseOf(Mixtral(2)), "1f1b", {1, 1}));
 }

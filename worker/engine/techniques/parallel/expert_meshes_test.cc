@@ -16,12 +16,14 @@ ModelSpec Model() {
   return model;
 }
 
-void ExpectAllFollow(const std::vector<ExpertWays>& all) {
+/// After `steps` choices that are nearly even differ.
+void ExpectAllFollow(const std::vector<ExpertWays>& all, const ModelSpec& model = Model(),
+                     int64_t steps = 8) {
   std::map<double, MeshOutcome> wholes;  // by capacity
   for (const ExpertWays& ways : all) {
     SCOPED_TRACE(NameOf(ways));
-    MeshCase c = CaseOf(ways, Model());
-    c.job.train.steps = 8;  // after which choices that are nearly even differ
+    MeshCase c = CaseOf(ways, model);
+    c.job.train.steps = steps;
     if (!wholes.contains(ways.capacity)) wholes[ways.capacity] = TrainOnMesh(c.Whole()).front();
     ExpectFollows(TrainOnMesh(c), wholes[ways.capacity], 1e-5, 5e-4);
   }
@@ -52,6 +54,20 @@ TEST(ExpertMeshes, RanksThatShareSequencesFollowOneRank) {
                    {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"},
                    {.ranks = 4, .expert = 2, .policy = "recompute", .context = 2},
                    {.ranks = 2, .expert = 2, .context = 3}});
+}
+
+TEST(ExpertMeshes, RanksThatShareMatricesFollowOneRank) {
+  const std::vector<int64_t> twos = {2, 2};
+  ModelSpec model = Model();
+  model.kv_heads = 2;
+  ExpectAllFollow({{.tensor = 2},
+                   {.ranks = 2, .policy = "recompute", .tensor = 2},
+                   {.policy = "recompute", .tensor = 2, .sequence = true},
+                   {.ranks = 2, .expert = 2, .capacity = 1, .tensor = 2},
+                   {.ranks = 4, .expert = 2, .zero_stage = 2, .tensor = 2, .sequence = true},
+                   {.ranks = 2, .expert = 2, .zero_stage = 3, .tensor = 2},
+                   {.ranks = 2, .expert = 2, .zero_stage = 1, .cut = twos, .tensor = 2}},
+                  model, 6);
 }
 
 // Of the same ranks without stages, where nothing is added up that stages have apart.

@@ -187,7 +187,10 @@ SavedState Resume(Env& env, const MeshCase& c, const Folder* from, int steps, Fo
 
 TEST(ExpertParallel, StateIsReadByOtherMeshesBitForBit) {
   FaultEnv env;
-  const MeshCase twos = CaseOf({4, 2}), fours = CaseOf({4, 4}), one = CaseOf({2, 1});
+  ModelSpec model = MixtralModel();
+  model.kv_heads = 2;
+  const MeshCase twos = CaseOf({4, 2}, model), fours = CaseOf({4, 4}, model);
+  const MeshCase one = CaseOf({2, 1}, model);
   Folder of_twos{"/twos"}, of_fours{"/fours"}, of_one{"/one"}, again{"/again"};
   Folder of_updates{"/updates"}, of_values{"/values"};
   const SavedState state = Resume(env, twos, nullptr, 2, of_twos);
@@ -198,14 +201,22 @@ TEST(ExpertParallel, StateIsReadByOtherMeshesBitForBit) {
   EXPECT_EQ(of_one.manifest.files.size(), 1u);
   EXPECT_EQ(Resume(env, twos, &of_one, 0, again).tensors, state.tensors);
   // Of ranks that share updates, or values, all have something to write.
-  const MeshCase updates = CaseOf({8, 2, 0, "keep", "fp32", 1});
-  const MeshCase values = CaseOf({4, 4, 0, "keep", "fp32", 3});
+  const MeshCase updates = CaseOf({8, 2, 0, "keep", "fp32", 1}, model);
+  const MeshCase values = CaseOf({4, 4, 0, "keep", "fp32", 3}, model);
   EXPECT_EQ(Resume(env, updates, &of_one, 0, of_updates).tensors, state.tensors);
   EXPECT_EQ(of_updates.manifest.files.size(), 8u);
   EXPECT_EQ(Resume(env, values, &of_updates, 0, of_values).tensors, state.tensors);
   EXPECT_EQ(of_values.manifest.files.size(), 4u);
   Folder last{"/last"};
   EXPECT_EQ(Resume(env, fours, &of_values, 0, last).tensors, state.tensors);
+  // Of ranks that share matrices each has its part of the experts that are there.
+  const MeshCase halves = CaseOf({.ranks = 2, .expert = 2, .tensor = 2}, model);
+  const MeshCase dealt = CaseOf({.zero_stage = 3, .tensor = 2, .sequence = true}, model);
+  Folder of_halves{"/halves"}, of_dealt{"/dealt"}, back{"/back"};
+  EXPECT_EQ(Resume(env, halves, &of_values, 0, of_halves).tensors, state.tensors);
+  EXPECT_EQ(of_halves.manifest.files.size(), 4u);
+  EXPECT_EQ(Resume(env, dealt, &of_halves, 0, of_dealt).tensors, state.tensors);
+  EXPECT_EQ(Resume(env, fours, &of_dealt, 0, back).tensors, state.tensors);
 }
 
 TEST(ExpertParallel, MixtralFoldersAreWrittenAndRead) {

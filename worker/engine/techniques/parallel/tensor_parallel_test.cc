@@ -142,15 +142,6 @@ std::vector<Case> operator+(std::vector<Case> cases, const std::vector<Case>& mo
   return cases;
 }
 
-/// Two ranks have the same of a tensor.
-bool SamePart(const Shard& a, const Shard& b) {
-  const auto same = [](const Shard::Range& one, const Shard::Range& other) {
-    return one.begin == other.begin && one.end == other.end;
-  };
-  return a.axis == b.axis && same(a.across, b.across) &&
-         std::equal(a.ranges.begin(), a.ranges.end(), b.ranges.begin(), b.ranges.end(), same);
-}
-
 /// First values, and gradients of a batch.
 struct Gradients {
   double loss = 0;
