@@ -79,10 +79,11 @@ FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes) 
   return bytes;
 }
 
-int64_t BlockGradientBytes(const ModelSpec& model) {
+int64_t BlockGradientBytes(const ModelSpec& model, int64_t tensor, int64_t rows) {
   int64_t bytes = 0;
-  for (const ParameterInfo& parameter : BlockParameters(model, 0)) {
-    bytes += kF32 * parameter.StoredElements();
+  for (const ParameterGroup& group : ParameterGroupsOfRank(model, tensor, rows)) {
+    if (group.first.block != 0) continue;
+    bytes += kF32 * group.experts * group.first.StoredElements();
   }
   return bytes;
 }

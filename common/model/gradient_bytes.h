@@ -23,7 +23,8 @@ struct FiledGradients {
 };
 FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes);
 
-/// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved.
-int64_t BlockGradientBytes(const ModelSpec& model);
+/// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved; of a
+/// rank of `tensor` that share each matrix, as a grid of `rows`.
+int64_t BlockGradientBytes(const ModelSpec& model, int64_t tensor = 1, int64_t rows = 1);
 
 }  // namespace weft

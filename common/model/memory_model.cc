@@ -319,7 +319,9 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
 /// and matrices that products read beside the packed copy, which those for AMX and on CUDA do not.
 int64_t OperandBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
-  const bool tied = HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
+  // The last stage of a pipeline multiplies with a table that the first one looks up.
+  const bool tied =
+      shape.embeds && HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
   const int64_t table = tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) : 0;
   const int64_t direct = shape.stored - shape.packed + table;
   const int64_t vectors = shape.stored - shape.stored_matrices;
@@ -334,7 +336,7 @@ class Streaming {
  public:
   explicit Streaming(const MemoryInputs& inputs)
       : inputs_(inputs),
-        units_(StreamedUnits(inputs.shape.spec)),
+        units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor)),
         in_tiles_moves_(inputs.products == ProductKind::kNative &&
                         inputs.precision->products == DType::kBF16) {}
 

@@ -17,6 +17,8 @@ namespace {
 // processor does meanwhile.
 constexpr double kEmbeddingFlopsPerNumber = 200;
 
+constexpr int64_t kF32 = 4;
+
 int64_t RecomputedOf(const MemoryInputs& inputs, int64_t first, int64_t blocks) {
   return std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks);
 }
@@ -199,6 +201,15 @@ PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int6
 }
 
 std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) const {
+  return Ranks(inputs, PredictMemory);
+}
+
+std::vector<MemoryBreakdown> PipelineMemory::DeviceTiers(const MemoryInputs& inputs) const {
+  return Ranks(inputs, PredictDeviceTier);
+}
+
+std::vector<MemoryBreakdown> PipelineMemory::Ranks(
+    const MemoryInputs& inputs, MemoryBreakdown (*of_one_stage)(const MemoryInputs& inputs)) const {
   const int64_t element = ElementBytes(inputs.precision->activations);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t row = tokens * element * inputs.shape.spec.width;
@@ -229,12 +240,17 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) c
       own.shape = shapes_.Of(here);
       const double share =
           static_cast<double>(own.shape.Updated()) / static_cast<double>(inputs.shape.Updated());
-      own.optimizer.state =
-          static_cast<int64_t>(share * static_cast<double>(inputs.optimizer.state));
+      const auto of_share = [share](int64_t whole) {
+        return static_cast<int64_t>(share * static_cast<double>(whole));
+      };
+      own.optimizer.state = of_share(inputs.optimizer.state);
+      own.optimizer.in_file = of_share(inputs.optimizer.in_file);
+      // All micro-batches add to gradients on the device.
+      if (inputs.offload_optimizer) own.open_gradients = kF32 * own.shape.stored_trained;
       // All blocks have as many.
       own.optimizer.state_of_experts =
           inputs.optimizer.state_of_experts * here.blocks / inputs.shape.spec.layers;
-      like->second = PredictMemory(own);
+      like->second = of_one_stage(own);
     }
     MemoryBreakdown memory = like->second;
     // One micro-batch is in PredictMemory's peak; one message is asked for ahead.

@@ -73,8 +73,14 @@ class PipelineMemory {
 
   /// PredictPipelineRanks.
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs) const;
+  /// Of these what stands on the device, as PredictDeviceTier of one rank.
+  std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs) const;
 
  private:
+  std::vector<MemoryBreakdown> Ranks(
+      const MemoryInputs& inputs,
+      MemoryBreakdown (*of_one_stage)(const MemoryInputs& inputs)) const;
+
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;
   const PipelineHoldings& holdings_;

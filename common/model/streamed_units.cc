@@ -18,12 +18,12 @@ bool LookedUp(const ParameterInfo& parameter) {
          parameter.kind == ParameterKind::kPositionEmbedding;
 }
 
-/// Calls `visit` with each parameter and its unit.
+/// Calls `visit` with each parameter of a rank and its unit.
 template <class Visitor>
-void ForEachParameter(const ModelSpec& model, Visitor&& visit) {
+void ForEachParameter(const ModelSpec& model, int64_t tensor, Visitor&& visit) {
   const int64_t last = DistinctBlocks(model) + 1;
   int64_t unit = 0;
-  for (const ParameterInfo& parameter : ParametersOf(model)) {
+  for (const ParameterInfo& parameter : ParametersOfRank(model, tensor)) {
     if (parameter.block >= 0) {
       unit = parameter.block + 1;
     } else if (unit > 0) {
@@ -35,9 +35,9 @@ void ForEachParameter(const ModelSpec& model, Visitor&& visit) {
 
 }  // namespace
 
-std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model) {
+std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor) {
   std::vector<StreamedUnit> units(static_cast<size_t>(DistinctBlocks(model)) + 2);
-  ForEachParameter(model, [&](const ParameterInfo& parameter, int64_t index) {
+  ForEachParameter(model, tensor, [&](const ParameterInfo& parameter, int64_t index) {
     StreamedUnit& unit = units[static_cast<size_t>(index)];
     const int64_t elements = parameter.StoredElements();
     if (!parameter.matrix()) {
@@ -81,7 +81,7 @@ FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes) {
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {
   int64_t first = DistinctBlocks(model) + 2;
-  ForEachParameter(model, [&](const ParameterInfo& parameter, int64_t unit) {
+  ForEachParameter(model, 1, [&](const ParameterInfo& parameter, int64_t unit) {
     if (IsTrained(model, parameter)) first = std::min(first, unit);
   });
   return first;

@@ -21,8 +21,8 @@ struct StreamedUnit {
   int64_t held_matrices() const { return looked_up + matrices - of_first; }
 };
 
-/// In their order. `model` with vocab_size resolved.
-std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model);
+/// In their order. `model` with vocab_size resolved; of a rank of `tensor` that share each matrix.
+std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor = 1);
 
 /// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).
 struct FiledValues {

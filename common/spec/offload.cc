@@ -6,19 +6,10 @@
 namespace weft {
 namespace {
 
-/// What of `job` no offloaded state goes with, told of `field`. Each data-parallel rank has its
-/// tiers to itself.
+/// What of `job` no offloaded state goes with, told of `field`.
 Status CheckMesh(const JobSpec& job, const std::string& field) {
-  const ResourceSpec& resources = job.resources;
-  const std::pair<const char*, bool> others[] = {
-      {"resources.tensor_parallel", resources.tensor_parallel > 1},
-      {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
-      {"resources.context_parallel", resources.context_parallel > 1},
-  };
-  for (const auto& [name, asked] : others) {
-    if (asked) return InvalidError(field + " does not go with " + name + " yet");
-  }
-  return OkStatus();
+  if (job.resources.context_parallel == 1) return OkStatus();
+  return InvalidError(field + " does not go with resources.context_parallel yet");
 }
 
 /// Which parts of the state ranks share out that is updated on the host.
@@ -84,11 +75,17 @@ Status CheckActivations(const JobSpec& job) {
     return InvalidError(field +
                         " does not go with resources.activation_bits yet; hint: one of the two");
   }
+  if (resources.pipeline_parallel > 1) {
+    return InvalidError(field +
+                        " does not go with resources.pipeline_parallel yet; hint: "
+                        "resources.recompute block");
+  }
   return CheckMesh(job, field);
 }
 
 bool SeveralRanks(const ResourceSpec& resources) {
-  return resources.ranks > 1 || resources.expert_parallel > 1;
+  return resources.ranks > 1 || resources.expert_parallel > 1 || resources.tensor_parallel > 1 ||
+         resources.pipeline_parallel > 1;
 }
 
 /// What weights and gradients that stand in a file do not go with.
@@ -130,6 +127,11 @@ Status CheckParameters(const JobSpec& job) {
     return InvalidError(field +
                         " does not go with resources.delayed_update, whose next step would read "
                         "weights that are being updated; hint: one of the two");
+  }
+  if (resources.pipeline_parallel > 1) {
+    return InvalidError(field +
+                        " does not go with resources.pipeline_parallel, whose micro-batches take "
+                        "turns and would each bring all weights of a stage; hint: more stages");
   }
   if (resources.recompute_segment > 1 || resources.recompute == "optimal") {
     return InvalidError(field +

@@ -40,9 +40,9 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
               HasSubstr("delayed_update does not go with resources.zero_stage 1"));
   EXPECT_THAT(error([](JobSpec& job) {
                 job.resources.ranks = 2;
-                job.resources.tensor_parallel = 2;
+                job.resources.context_parallel = 2;
               }),
-              HasSubstr("does not go with resources.tensor_parallel"));
+              HasSubstr("does not go with resources.context_parallel"));
   EXPECT_THAT(
       error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
       HasSubstr("does not go with model.over_parameterization"));
@@ -87,6 +87,21 @@ TEST(ValidateJob, DataParallelRanksOffloadEachItsOwn) {
     job.resources.offload_optimizer = "nvme";
     job.resources.offload_directory = "/x";
   }));
+}
+
+TEST(ValidateJob, RanksThatShareMatricesOrBlocksOffloadTheirParts) {
+  for (const char* optimizer : {"host", "nvme"}) {
+    for (const bool pipeline : {false, true}) {
+      EXPECT_TRUE(Accepts([&](JobSpec& job) {
+        job.resources.ranks = 4;
+        (pipeline ? job.resources.pipeline_parallel : job.resources.tensor_parallel) = 2;
+        job.resources.sequence_parallel = !pipeline;
+        job.resources.zero_stage = 1;
+        job.resources.offload_optimizer = optimizer;
+        if (optimizer == std::string("nvme")) job.resources.offload_directory = "/x";
+      }));
+    }
+  }
 }
 
 TEST(ValidateJob, ARankOnAGpuOffloadsWhatOneOnACpuDoes) {

@@ -51,9 +51,6 @@ Status CheckResources(const ResourceSpec& resources, const std::string& what) {
       {"recompute attention", resources.recompute == "attention"},
       {"recompute optimal", resources.recompute == "optimal"},
       {"recompute_segment", resources.recompute_segment != plain.recompute_segment},
-      {"offload_optimizer", resources.offload_optimizer != plain.offload_optimizer},
-      {"offload_activations", resources.offload_activations != plain.offload_activations},
-      {"offload_parameters", resources.offload_parameters != plain.offload_parameters},
       {"activation_bits", resources.activation_bits != plain.activation_bits},
   };
   for (const auto& [field, asked] : fields) {

@@ -345,7 +345,7 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
       SetMemory(inputs, pipeline, option);
       if (choice.schedule.empty()) accounts.Add(option);
     }
-    option.device_bytes = DeviceBytes(inputs, option.memory);
+    option.device_bytes = DeviceBytes(inputs, pipeline, option.memory);
     return Fits(option);
   };
   // A schedule takes long to find, and none helps where what it is not about has no room.
@@ -413,11 +413,18 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs,
   }
 }
 
-int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const {
+int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs,
+                                const std::optional<PipelineMemory>& pipeline,
+                                const MemoryBreakdown& memory) const {
   const bool of_gpu = workers_.on_devices() && Offloads(job_.resources);
   if (job_.resources.device_memory_bytes == 0 && !of_gpu) return 0;
-  return Offloads(job_.resources) ? TotalBytes(PredictDeviceTier(inputs))
-                                  : TotalBytes(memory) - memory.runtime_bytes;
+  if (!Offloads(job_.resources)) return TotalBytes(memory) - memory.runtime_bytes;
+  if (!pipeline) return TotalBytes(PredictDeviceTier(inputs));
+  int64_t most = 0;
+  for (const MemoryBreakdown& rank : pipeline->DeviceTiers(inputs)) {
+    most = std::max(most, TotalBytes(rank));
+  }
+  return most;
 }
 
 // Within the job's own limits and the workers'.

@@ -103,7 +103,8 @@ class MeshSearch {
   /// The option's memory, of all its ranks.
   void SetMemory(const MemoryInputs& inputs, const std::optional<PipelineMemory>& pipeline,
                  Option& option) const;
-  int64_t DeviceBytes(const MemoryInputs& inputs, const MemoryBreakdown& memory) const;
+  int64_t DeviceBytes(const MemoryInputs& inputs, const std::optional<PipelineMemory>& pipeline,
+                      const MemoryBreakdown& memory) const;
   bool Fits(const Option& option) const;
   /// The same, whose memory is that of `inputs`, without activations and what comes and goes.
   bool FitsBeside(Option option, const MemoryInputs& inputs) const;

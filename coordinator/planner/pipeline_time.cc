@@ -38,6 +38,11 @@ double SecondsOfRank(const std::vector<StageCost>& stages, size_t rank, size_t r
   return seconds;
 }
 
+int64_t PartOf(int64_t bytes, int64_t numbers, int64_t all_numbers) {
+  return static_cast<int64_t>(static_cast<double>(bytes) * static_cast<double>(numbers) /
+                              static_cast<double>(all_numbers));
+}
+
 /// Of `sum` what grows with the blocks and ends of a stage.
 void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.gemm_seconds += times * part.gemm_seconds;
@@ -116,6 +121,9 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
       continue;
     }
     own.shape = passes.shapes().Of({blocks, stage == 0, stage == last});
+    own.file_bytes = PartOf(inputs.file_bytes, own.shape.trained, inputs.shape.trained);
+    own.uploaded_weight_bytes =
+        PartOf(inputs.uploaded_weight_bytes, own.shape.stored, inputs.shape.stored);
     StageForecast made;
     made.time = PredictStep(own, passes.Of(own.shape), rates);
     // What ranks that share matrices or experts send is a part of each pass, and not of the step

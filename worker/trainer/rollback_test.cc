@@ -209,6 +209,9 @@ TEST_F(RollbackTest, RanksThatShareMatricesGoBackAndOnAlike) {
   EXPECT_TRUE(engine::VerifyCheckpoint(Env::Posix(), folder).ok());
   EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
 
+  (void)Train("shared-host", edit, 0, kSteps, 2, 1, "host");
+  EXPECT_EQ(Read("shared-host/loss.jsonl"), Read("shared/loss.jsonl"));
+
   // Ranks that share matrices go on where others stopped, and the other way round.
   for (const int64_t tensor : {1, 2}) {
     const std::string run = "changes-from-" + std::to_string(tensor);
@@ -228,6 +231,9 @@ TEST_F(RollbackTest, StagesOfAPipelineGoBackAndOnAlike) {
   const std::string folder = engine::CheckpointPath(root_ + "/stages", kSteps);
   EXPECT_TRUE(engine::VerifyCheckpoint(Env::Posix(), folder).ok());
   EXPECT_TRUE(Env::Posix().FileExists(folder + "/state-00001-of-00002.safetensors"));
+
+  (void)Train("stages-host", edit, 0, kSteps, 1, 2, "host");
+  EXPECT_EQ(Read("stages-host/loss.jsonl"), Read("stages/loss.jsonl"));
 
   // Stages go on where replicas stopped, and the other way round.
   for (const int64_t pipeline : {1, 2}) {

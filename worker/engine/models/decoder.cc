@@ -110,7 +110,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       positions_(family.position_embedding.empty() || !part_.first
                      ? -1
                      : RegisterPositions(parameters_, family.position_embedding, spec, tensor_)),
-      embedding_(&parameters_, tokens_, positions_, precision_.activations),
+      embedding_(&parameters_, part_.first ? tokens_ : -1, positions_, precision_.activations),
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
                                precision_.products)),
@@ -124,14 +124,16 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier && part_.last,
                                 &parameters_, "embedding_out", spec.width, EmbeddingWidth(spec),
                                 precision_.products)),
-      classifier_(&parameters_,
-                  spec.untied_classifier && part_.last
-                      ? RegisterVocabulary(parameters_, family.classifier, spec, spec.width,
-                                           ParameterRole::kClassifier, tensor_)
-                      : tokens_,
-                  precision_.classifier),
-      head_(&parameters_, &classifier_, spec.vocab_size, -1, false, tensor_),
       output_scale_(static_cast<float>(OutputScale(spec))) {
+  if (part_.last) {
+    const int64_t classifier =
+        !spec.untied_classifier
+            ? tokens_
+            : RegisterVocabulary(parameters_, family.classifier, spec, spec.width,
+                                 ParameterRole::kClassifier, tensor_);
+    classifier_.emplace(&parameters_, classifier, precision_.classifier);
+    head_.emplace(&parameters_, &*classifier_, spec.vocab_size, -1, false, tensor_);
+  }
   SetStarts(spec, parameters_);
   if (!spec.untied_classifier && tokens_ >= 0) parameters_.UseInLastUnit(tokens_);
   if (options.pipeline) {
@@ -153,7 +155,7 @@ Status Decoder::Pack(Context& context, Repack what) {
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
   for (BlockStack& stage : stages_) WEFT_RETURN_IF_ERROR(stage.Pack(context, what));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));
-  return part_.last ? classifier_.Pack(context, what) : OkStatus();
+  return classifier_ ? classifier_->Pack(context, what) : OkStatus();
 }
 
 Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
@@ -216,7 +218,7 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
   // One tensor goes to the next stage: the sum, not its two terms.
   if (!part_.last || index + 1 < stages_.size()) return Sum(context, tape, stream);
   WEFT_ASSIGN_OR_RETURN(const Value hidden, ClassifierInput(context, tape, std::move(stream)));
-  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(head_->Loss(context, tape, hidden, batch.targets, gradient_scale, total));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true));
   return Value();
 }
@@ -225,7 +227,7 @@ Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
                      kernels::StepValue<float> gradient_scale, BatchLoss* total) const {
   SetAuxiliaryScale(tape, batch, gradient_scale);
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, nullptr));
-  WEFT_RETURN_IF_ERROR(head_.Loss(context, tape, hidden, batch.targets, gradient_scale, total));
+  WEFT_RETURN_IF_ERROR(head_->Loss(context, tape, hidden, batch.targets, gradient_scale, total));
   return LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true);
 }
 
@@ -236,7 +238,7 @@ Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
   }
   Tape tape(nullptr);
   WEFT_ASSIGN_OR_RETURN(Value hidden, Hidden(context, tape, batch, caches));
-  return head_.Logits(context, hidden.tensor);
+  return head_->Logits(context, hidden.tensor);
 }
 
 }  // namespace weft::engine

@@ -70,9 +70,9 @@ class Decoder : public LanguageModel {
   std::vector<BlockStack> stages_;  ///< One, but in a pipeline.
   std::optional<Norm> final_norm_;
   std::optional<Linear> embedding_out_;
-  PackedParameter classifier_;
-  ClassifierHead head_;
-  float output_scale_;  ///< Of what the classifier reads.
+  std::optional<PackedParameter> classifier_;  ///< On the last rank of a pipeline alone, as
+  std::optional<ClassifierHead> head_;         ///< this.
+  float output_scale_;                         ///< Of what the classifier reads.
 };
 
 }  // namespace weft::engine

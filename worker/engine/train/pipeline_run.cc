@@ -73,6 +73,12 @@ Status PipelineRun::Post(Outbox& outbox, Tensor values) {
   return Release(outbox, 0);
 }
 
+Status PipelineRun::Mark(std::string_view name, double PhaseSeconds::*phase) {
+  WEFT_RETURN_IF_ERROR(parts_.clock->Mark(*parts_.context, name, phase));
+  if (parts_.stalls != nullptr) parts_.stalls->Charge(phase);
+  return OkStatus();
+}
+
 Status PipelineRun::Forward(const PipelineStep& step) {
   Context& context = *parts_.context;
   const bool first = parts_.pipeline->first(step.chunk), last = parts_.pipeline->last(step.chunk);
@@ -92,7 +98,7 @@ Status PipelineRun::Forward(const PipelineStep& step) {
                         parts_.model->Stage(context, flight.tape, step.chunk, std::move(in), batch,
                                             gradient_scale_, total_));
   if (step.chunk + 1 == parts_.pipeline->chunks()) batch = {};
-  WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "forward", &PhaseSeconds::forward));
+  WEFT_RETURN_IF_ERROR(Mark("forward", &PhaseSeconds::forward));
   if (!last) {
     flight.output = out.node;
     WEFT_RETURN_IF_ERROR(Post(outputs_, std::move(out.tensor)));
@@ -112,7 +118,7 @@ Status PipelineRun::Backward(const PipelineStep& step) {
   Tensor gradient;
   if (flight.input != Value::kNoNode) gradient = flight.tape.TakeGradient(flight.input);
   if (!split_) flights_.erase(found);
-  WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "backward", &PhaseSeconds::backward));
+  WEFT_RETURN_IF_ERROR(Mark("backward", &PhaseSeconds::backward));
   return gradient ? Post(gradients_out_, std::move(gradient)) : OkStatus();
 }
 
@@ -120,7 +126,7 @@ Status PipelineRun::Weights(const PipelineStep& step) {
   const auto found = flights_.find({step.chunk, step.micro_batch});
   WEFT_RETURN_IF_ERROR(found->second.tape.RunDeferred(*parts_.context));
   flights_.erase(found);
-  return parts_.clock->Mark(*parts_.context, "backward", &PhaseSeconds::backward);
+  return Mark("backward", &PhaseSeconds::backward);
 }
 
 Status PipelineRun::RunStep(const PipelineStep& step) {

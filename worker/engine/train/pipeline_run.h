@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/pipeline/schedule.h"
 #include "worker/engine/models/model.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
+#include "worker/engine/train/link_stalls.h"
 #include "worker/engine/train/step_clock.h"
 
 namespace weft::engine {
@@ -28,6 +30,7 @@ class PipelineRun {
     const TensorParallel* tensor = nullptr;  ///< Or none.
     PipelineParallel* pipeline = nullptr;
     StepClock* clock = nullptr;
+    LinkStalls* stalls = nullptr;  ///< Or none.
   };
 
   explicit PipelineRun(const Parts& parts) : parts_(parts) {}
@@ -91,6 +94,8 @@ class PipelineRun {
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);
+  /// What was done since the last call was of `phase`, but for waits for the host tier.
+  Status Mark(std::string_view name, double PhaseSeconds::*phase);
   void WaitForAll();
 
   Parts parts_;

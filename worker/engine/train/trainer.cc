@@ -118,7 +118,8 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   }
   if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
   if (parts_.tensor != nullptr) {
-    WEFT_RETURN_IF_ERROR(SumPartialGradients(*parts_.context, *parts_.tensor, parameters, parts()));
+    Context state = StateContext();
+    WEFT_RETURN_IF_ERROR(SumPartialGradients(state, *parts_.tensor, parameters, parts()));
   }
   Charge(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
@@ -293,13 +294,15 @@ Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report)
     };
   }
   gradients_.StartPasses(std::move(hook));
+  LinkStalls stalls(context.host, &report.seconds);
   std::vector<TokenBatch> tokens;
   for (MicroBatch& batch : batches) tokens.push_back(std::move(batch.tokens));
   PipelineRun run({.context = &context,
                    .model = parts_.model,
                    .tensor = parts_.tensor,
                    .pipeline = parts_.pipeline,
-                   .clock = &clock_});
+                   .clock = &clock_,
+                   .stalls = &stalls});
   WEFT_RETURN_IF_ERROR(
       run.Train(std::move(tokens), gradients_,
                 context.Number(GradientScale(report), &StepNumbers::gradient_scale),
