@@ -201,15 +201,15 @@ PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int6
 }
 
 std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) const {
-  return Ranks(inputs, PredictMemory);
+  return Ranks(inputs, true);
 }
 
 std::vector<MemoryBreakdown> PipelineMemory::DeviceTiers(const MemoryInputs& inputs) const {
-  return Ranks(inputs, PredictDeviceTier);
+  return Ranks(inputs, false);
 }
 
-std::vector<MemoryBreakdown> PipelineMemory::Ranks(
-    const MemoryInputs& inputs, MemoryBreakdown (*of_one_stage)(const MemoryInputs& inputs)) const {
+std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
+                                                   bool with_host) const {
   const int64_t element = ElementBytes(inputs.precision->activations);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t row = tokens * element * inputs.shape.spec.width;
@@ -219,7 +219,7 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(
   std::map<std::tuple<int64_t, int64_t, bool, bool>, MemoryBreakdown> known;
   std::vector<MemoryBreakdown> ranks;
   const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
-  std::vector<int64_t> saved(static_cast<size_t>(chunks));
+  std::vector<int64_t> saved(static_cast<size_t>(chunks)), on_host(saved);
   for (int64_t rank = 0; rank < count; ++rank) {
     // All that the rank has, as if it were one stage.
     StageShape here{0, rank == 0, rank + 1 == count};
@@ -230,9 +230,16 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(
       here.blocks += cut_[stage];
       recomputed += replayed;
       // What one micro-batch leaves.
-      saved[static_cast<size_t>(chunk)] = (cut_[stage] - replayed) * block + replayed * row;
-      of_one += saved[static_cast<size_t>(chunk)];
+      const auto c = static_cast<size_t>(chunk);
+      saved[c] = (cut_[stage] - replayed) * block + replayed * row;
+      of_one += saved[c];
+      if (!inputs.offload_activations) continue;
+      // What the last block saves stays.
+      const int64_t stays = replayed == cut_[stage] ? row : block;
+      on_host[c] = saved[c] - stays;
+      saved[c] = stays;
     }
+    if (inputs.offload_activations) of_one = *std::max_element(saved.begin(), saved.end());
     auto [like, added] = known.try_emplace({here.blocks, recomputed, here.first, here.last});
     if (added) {
       MemoryInputs own = inputs;
@@ -250,12 +257,15 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(
       // All blocks have as many.
       own.optimizer.state_of_experts =
           inputs.optimizer.state_of_experts * here.blocks / inputs.shape.spec.layers;
-      like->second = of_one_stage(own);
+      like->second = with_host ? PredictMemory(own) : PredictDeviceTier(own);
+      // What waits there is of several micro-batches.
+      if (with_host) like->second.activations_bytes -= OffloadedActivationBytes(own);
     }
     MemoryBreakdown memory = like->second;
     // One micro-batch is in PredictMemory's peak; one message is asked for ahead.
     memory.activations_bytes +=
         std::max<int64_t>(holdings_.MostKept(rank, saved) - of_one, 0) + row;
+    if (with_host) memory.activations_bytes += holdings_.MostKept(rank, on_host);
     if (inputs.products == ProductKind::kStored) {
       // On a CUDA device the host is ahead, and learns what has gone from what has come.
       memory.activations_bytes += holdings_.Messages(rank) * row;

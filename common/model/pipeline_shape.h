@@ -77,9 +77,7 @@ class PipelineMemory {
   std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs) const;
 
  private:
-  std::vector<MemoryBreakdown> Ranks(
-      const MemoryInputs& inputs,
-      MemoryBreakdown (*of_one_stage)(const MemoryInputs& inputs)) const;
+  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host) const;
 
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;

@@ -75,10 +75,11 @@ Status CheckActivations(const JobSpec& job) {
     return InvalidError(field +
                         " does not go with resources.activation_bits yet; hint: one of the two");
   }
-  if (resources.pipeline_parallel > 1) {
+  if (resources.pipeline_schedule == "zero_bubble") {
     return InvalidError(field +
-                        " does not go with resources.pipeline_parallel yet; hint: "
-                        "resources.recompute block");
+                        " does not go with resources.pipeline_schedule zero_bubble, whose "
+                        "gradients of weights wait on the device with what was saved for them; "
+                        "hint: 1f1b");
   }
   return CheckMesh(job, field);
 }

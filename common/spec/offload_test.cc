@@ -131,9 +131,18 @@ TEST(ValidateJob, ActivationsAreOffloadedByRanksThatKeepThemAsTheyAre) {
     job.resources.host_link_bytes_per_second = 1 << 30;
     job.resources.device_memory_bytes = 1 << 30;
   }));
-  EXPECT_THAT(
-      after([](JobSpec& job) { job.resources.ranks = job.resources.pipeline_parallel = 2; }),
-      HasSubstr("offload_activations host does not go with resources.pipeline_parallel"));
+  for (const char* schedule : {"1f1b", "gpipe"}) {
+    EXPECT_TRUE(Accepts([=](JobSpec& job) {
+      job.resources.ranks = job.resources.pipeline_parallel = 2;
+      job.resources.pipeline_schedule = schedule;
+      job.resources.offload_activations = "host";
+    }));
+  }
+  EXPECT_THAT(after([](JobSpec& job) {
+                job.resources.ranks = job.resources.pipeline_parallel = 2;
+                job.resources.pipeline_schedule = "zero_bubble";
+              }),
+              HasSubstr("offload_activations host does not go with resources.pipeline_schedule"));
   EXPECT_THAT(after([](JobSpec& job) {
                 job.resources.activation_bits = 4;
                 job.resources.device = "cpu";
@@ -166,6 +175,9 @@ TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
               HasSubstr("parameters of one block at a time"));
   EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = job.resources.context_parallel = 2; }),
               HasSubstr("does not go with resources.context_parallel"));
+  EXPECT_THAT(
+      after([](JobSpec& job) { job.resources.ranks = job.resources.pipeline_parallel = 2; }),
+      HasSubstr("offload_parameters host does not go with resources.pipeline_parallel, whose"));
 }
 
 TEST(ValidateJob, ParametersStandInAFileOfOneRankOnACpu) {

@@ -124,11 +124,20 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     own.file_bytes = PartOf(inputs.file_bytes, own.shape.trained, inputs.shape.trained);
     own.uploaded_weight_bytes =
         PartOf(inputs.uploaded_weight_bytes, own.shape.stored, inputs.shape.stored);
+    // What the last block of a stage saves stays.
+    own.activation_bytes =
+        PartOf(inputs.activation_bytes, blocks - 1, inputs.shape.spec.layers - 1);
+    const PassCost pass = passes.Of(own.shape);
     StageForecast made;
-    made.time = PredictStep(own, passes.Of(own.shape), rates);
-    // What ranks that share matrices or experts send is a part of each pass, and not of the step
-    // alone.
-    const double within = TensorSeconds(own, rates) + ExpertSeconds(own, rates);
+    made.time = PredictStep(own, pass, rates);
+    // What ranks that share matrices or experts send, and waits for activations that come and go,
+    // are parts of each pass, and not of the step alone.
+    double within = TensorSeconds(own, rates) + ExpertSeconds(own, rates);
+    if (own.activation_bytes > 0) {
+      own.activation_bytes = 0;
+      within += made.time.exposed_communication_seconds -
+                PredictStep(own, pass, rates).exposed_communication_seconds;
+    }
     made.time.exposed_communication_seconds -= within;
     made.time.overhead_seconds -= once;
     // A forward pass is a third of the work; what is recomputed comes in the backward pass.

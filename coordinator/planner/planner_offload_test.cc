@@ -76,6 +76,85 @@ TEST(PlanJob, RanksThatShareTheUpdateHaveLessOnTheHostAndOnTheLink) {
   }
 }
 
+TEST(PlanJob, RanksThatShareMatricesOrBlocksHaveTheirPartsOnTheHost) {
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  for (const bool pipeline : {false, true}) {
+    SCOPED_TRACE(pipeline ? "pipeline" : "tensor");
+    JobSpec job = SmallJob();
+    ResourceSpec& resources = job.resources;
+    resources.micro_batch = 1;
+    resources.ranks = 2;
+    resources.recompute = "none";
+    (pipeline ? resources.pipeline_parallel : resources.tensor_parallel) = 2;
+    const MemoryBreakdown plain = Best(job, cluster).prediction.memory_per_rank;
+    resources.offload_optimizer = "host";
+    const Plan fast = Best(job, cluster);
+    const MemoryBreakdown& all = fast.prediction.memory_per_rank;
+    EXPECT_EQ(all.optimizer_bytes, plain.optimizer_bytes);
+    EXPECT_GT(all.gradients_bytes, plain.gradients_bytes) << "some are on the device meanwhile";
+    // The device has room for half of what the optimizer keeps.
+    resources.device_memory_bytes =
+        TotalBytes(plain) - plain.runtime_bytes - plain.optimizer_bytes / 2;
+    EXPECT_EQ(Best(job, cluster).offload_optimizer, "host");
+    resources.offload_optimizer = "none";
+    EXPECT_FALSE(PlanJob(job, cluster).ok());
+    resources.offload_optimizer = "host";
+    resources.host_link_bytes_per_second = 10 << 20;
+    const double waited = Best(job, cluster).prediction.time.exposed_communication_seconds -
+                          fast.prediction.time.exposed_communication_seconds;
+    const double once = static_cast<double>(plain.gradients_bytes) / (10 << 20);
+    const auto passes = static_cast<double>(fast.accumulation_steps);
+    if (pipeline) {
+      // Gradients go down and weights come up once.
+      EXPECT_GT(waited, once);
+      EXPECT_LT(waited, 2.5 * once);
+    } else {
+      EXPECT_GT(waited, (2 * passes - 1) * once);
+    }
+    resources.offload_optimizer = "nvme";
+    resources.offload_directory = "/disk";
+    EXPECT_LT(Best(job, cluster).prediction.memory_per_rank.optimizer_bytes,
+              all.optimizer_bytes * 3 / 4);
+  }
+}
+
+TEST(PlanJob, ActivationsOfAPipelineWaitOnTheHost) {
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  JobSpec job = SmallJob();
+  job.resources.micro_batch = 1;
+  job.resources.ranks = job.resources.pipeline_parallel = 2;
+  job.resources.recompute = "none";
+  const Plan plain = Best(job, cluster);
+  job.resources.offload_activations = "host";
+  job.resources.device_memory_bytes = TotalBytes(plain.prediction.memory_per_rank) -
+                                      plain.prediction.memory_per_rank.runtime_bytes -
+                                      plain.prediction.memory_per_rank.activations_bytes / 4;
+  const Plan fast = Best(job, cluster);
+  job.resources.host_link_bytes_per_second = 10 << 20;
+  const double waited = Best(job, cluster).prediction.time.exposed_communication_seconds -
+                        fast.prediction.time.exposed_communication_seconds;
+  EXPECT_GT(waited, 1) << "in every pass";
+  job.resources.offload_activations = "none";
+  job.resources.host_link_bytes_per_second = 0;
+  EXPECT_FALSE(PlanJob(job, cluster).ok());
+}
+
+TEST(PlanAnyMesh, FindsAMeshWhoseRanksHaveTheirPartsOutsideTheirDevices) {
+  const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  JobSpec job = SmallJob();
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.offload_optimizer = "host";
+  job.resources.ranks = 4;
+  job.resources.device_memory_bytes = 48 << 20;
+  ASSERT_FALSE(PlanJob(job, cluster).ok()) << "too small for what data-parallel ranks have there";
+  const auto any = PlanAnyMesh(job, cluster);
+  ASSERT_TRUE(any.ok()) << any.status().message();
+  const Plan& best = any->candidates.front().plan;
+  EXPECT_EQ(best.offload_optimizer, "host");
+  EXPECT_GT(best.mesh.tensor * best.mesh.pipeline, 1);
+}
+
 TEST(PlanJob, WeightsInAFileLeaveRoomOnTheHostAndTakeADisk) {
   JobSpec job = SmallJob();
   job.model.layers = 24;

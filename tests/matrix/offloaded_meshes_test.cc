@@ -62,6 +62,13 @@ std::vector<Case> Cases() {
        .family = "llama",
        .precision = "bf16"},
       {.name = "zero1AndPipeline", .data = 2, .pipeline = 2, .zero_stage = 1},
+      {.name = "activationsOfPipeline", .pipeline = 2, .optimizer = "none", .activations = "host"},
+      {.name = "activationsAndStateOfPipeline",
+       .pipeline = 2,
+       .activations = "host",
+       .schedule = "interleaved",
+       .chunks = 2,
+       .precision = "bf16"},
       {.name = "tensorAndPipeline", .tensor = 2, .pipeline = 2, .sequence = true},
   };
 }
@@ -69,6 +76,7 @@ std::vector<Case> Cases() {
 JobSpec JobOfCase(const Case& c, const std::string& root) {
   JobSpec job = JobOf(Combination(Axes().size(), 0));
   job.model.family = c.family;
+  if (c.activations != "none") job.model.layers = 6;  // two on a stage
   job.model.width = 128;
   job.model.vocab_size = 2500;
   job.train.precision = c.precision;
@@ -201,6 +209,13 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
                              held.workspace_bytes - held.communication_bytes;
                     }),
                StateBytes(device));
+    if (waiting > 0) {
+      // Of the tier alone, as closely as without offload.
+      const int64_t taken = Most(
+          ranks, [&](const auto& rank) { return rank.memory_step.activations_bytes - waiting; });
+      EXPECT_NEAR(static_cast<double>(taken) / static_cast<double>(device.activations_bytes), 1,
+                  0.1);
+    }
     ExpectNear("host", Most(ranks, [](const auto& rank) { return rank.tiers.host_bytes; }),
                StateBytes(all) - StateBytes(device) + waiting);
   }

@@ -50,7 +50,8 @@ RematPlan RematOfStage(const ModelOptions& options, const PipelinePart::Stage& s
     const bool told = index < options.block_memory_policy.size();
     policies.push_back(told ? options.block_memory_policy[index] : "keep");
   }
-  return RematOfPolicies(policies, stage.blocks, options.recompute_segment);
+  RematPlan plan = RematOfPolicies(policies, stage.blocks, options.recompute_segment);
+  return options.offload_activations ? AllOnHost(std::move(plan)) : plan;
 }
 
 std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
