@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/model/activation_codes.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/host_staging.h"
 #include "common/model/model_counts.h"
@@ -57,7 +58,6 @@ struct Sizes {
   int64_t active = 0;     ///< Inside of one expert, after the activation.
   int64_t exchanged = 0;  ///< Results of experts, or their gradients, for tokens of several ranks.
   int64_t narrow;         ///< A row of a factorised embedding; 0 without.
-  int64_t block;          ///< All that a block saves.
   int64_t head;           ///< [rows of the head, width]
 
   explicit Sizes(const MemoryInputs& inputs) {
@@ -78,7 +78,6 @@ struct Sizes {
     }
     if (inputs.shape.expert_ranks > 1) exchanged = row * expert_rows;
     narrow = element * model.embedding_width;
-    block = BlockSavedBytes(inputs.shape, tokens, ElementOf(inputs), inputs.activation_bits);
     head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width / rows;
   }
 };
@@ -232,8 +231,9 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   }
   if (inputs.activation_bits > 0) {
     // What is restored stands beside the gradients.
-    mlp_backward += size.before;
-    attention_backward += size.row;
+    const RestoredTensors restored = RestoredTensorsOf(PlanOfBlocks(inputs));
+    mlp_backward += (restored.in_block ? size.before : 0) + restored.inputs * size.row;
+    attention_backward += (restored.in_block ? size.row : 0) + restored.inputs * size.row;
   }
   // The gradient of a scaled branch is not that of the stream.
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
@@ -414,8 +414,7 @@ int64_t FactorWorkspace(const MemoryInputs& inputs) {
 int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes,
                   int64_t activation_bits) {
   if (activation_bits > 0 && slot.compressible) {
-    // Codes of 128 elements, and two f32 numbers (kernels/group_quantize).
-    return (tokens * slot.elements_per_token + 127) / 128 * (16 * activation_bits + 8);
+    return CodeBytes(tokens * slot.elements_per_token, activation_bits);
   }
   return tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
 }
@@ -538,18 +537,33 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
                    .qkv = size.qkv,
                    .before = size.before + size.passed,
                    .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
-                   .saved = size.block,
                    .post_norm = NormPositionOf(model) == "post",
                    // Fixup saves the shifted stream, so that the stream itself is alive beside it.
                    .compressed = inputs.activation_bits > 0,
                    .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
                    .untrained = inputs.shape.first_trained_layer};
-  for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
-    const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
-    if (slot.in_attention) bytes.attention += held;
-    if (bytes.attention == 0) bytes.entry += held;
-  }
+  const auto kept = [&](int64_t bits) {
+    BlockBytes::Kept sum;
+    for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
+      const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), bits);
+      sum.saved += held;
+      if (slot.in_attention) sum.attention += held;
+      if (sum.attention == 0) sum.entry += held;
+    }
+    return sum;
+  };
+  bytes.kept = kept(inputs.activation_bits);
+  bytes.plain = kept(0);
+  bytes.input = inputs.activation_bits == 0
+                    ? size.row
+                    : CodeBytes(tokens * model.width, inputs.activation_bits);
   return bytes;
+}
+
+int64_t CodedActivationBytes(const MemoryInputs& inputs) {
+  if (inputs.activation_bits == 0) return 0;
+  return CodedBytes(PlanOfBlocks(inputs), inputs.shape, inputs.micro_batch * inputs.sequence_length,
+                    ElementOf(inputs), inputs.activation_bits);
 }
 
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {

@@ -153,4 +153,8 @@ std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64
 /// What a block makes of a micro-batch.
 BlockBytes BlockBytesOf(const MemoryInputs& inputs);
 
+/// Bytes of what blocks keep in activation_bits, and of its codes, that the forward pass of a
+/// micro-batch reads and writes; as many as its backward pass.
+int64_t CodedActivationBytes(const MemoryInputs& inputs);
+
 }  // namespace weft

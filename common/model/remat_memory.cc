@@ -1,6 +1,7 @@
 #include "common/model/remat_memory.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace weft {
@@ -12,6 +13,7 @@ class Walk {
  public:
   explicit Walk(const BlockBytes& bytes)
       : b_(bytes),
+        coded_(bytes.compressed),
         // Both results of attention with what it read, before and after it is projected; at the end
         // the MLP's as well.
         passing_(std::max({3 * b_.row + b_.qkv,
@@ -59,9 +61,9 @@ class Walk {
       }
       Reach({.saved = held}, 0);
       if (plan[i].kind == Kind::kAttention) {
-        Reach({.saved = held - saved[i]}, b_.entry + b_.attention);
+        Reach({.saved = held - saved[i]}, BackInAttention());
       } else if (plan[i].kind == Kind::kSegment && Trained(plan[i].end() - 1)) {
-        Pass(plan[i].replay, {.saved = held, .input_is_saved = true}, 0);
+        Replay(plan[i], held);
       }
       held -= saved[i];
     }
@@ -71,17 +73,32 @@ class Walk {
  private:
   bool Trained(int64_t block) const { return block >= b_.untrained; }
 
+  const BlockBytes::Kept& Kept() const { return coded_ ? b_.kept : b_.plain; }
+
+  // Of a block whose attention has been computed again, which is as it is.
+  int64_t BackInAttention() const { return Kept().entry + b_.plain.attention; }
+
+  // The pass that the backward pass of a segment begins with, beside what is saved.
+  void Replay(const RematStep& step, int64_t saved) {
+    StreamBytes live{.saved = saved, .input_is_saved = true};
+    const bool coded = std::exchange(coded_, coded_ && step.count > 1);
+    if (step.replay.empty()) {
+      Repeat(Kind::kKeep, step.first, 1, step.count, live);
+      Reach(live, 0);
+    } else {
+      Pass(step.replay, live, 0);
+    }
+    coded_ = coded;
+  }
+
   // A step forward and its part of the backward pass, where nothing is left that later steps saved.
   void Step(const RematStep& step, StreamBytes& live) {
     const int64_t before = live.saved;
     step.kind == Kind::kSegment ? Preview(step, live) : Run(step, live);
     if (step.kind == Kind::kAttention) {
-      Reach({.saved = before}, b_.entry + b_.attention);
+      Reach({.saved = before}, BackInAttention());
     } else if (step.kind == Kind::kSegment && Trained(step.end() - 1)) {
-      StreamBytes again{.saved = live.saved, .input_is_saved = true};
-      if (!step.replay.empty()) return Pass(step.replay, again, 0);
-      Repeat(Kind::kKeep, step.first, 1, step.count, again);
-      Reach(again, 0);
+      Replay(step, live.saved);
     }
   }
 
@@ -114,8 +131,13 @@ class Walk {
       Leave(live, b_.row);
       return;
     }
-    if (b_.compressed) {
-      live.saved += b_.saved;
+    if (coded_) {
+      const int64_t sums = live.delta == 0 ? 0 : b_.row;
+      if (step.kind == Kind::kAttention) {
+        Reach(live, sums + b_.row + BackInAttention());
+        live.saved -= b_.kept.attention;
+      }
+      live.saved += b_.kept.saved;
       // Sum, attention's result, the next sum and its norm, and the MLP's before and after it.
       const int64_t rows = b_.post_norm ? 2 : live.delta == 0 ? 4 : 5;
       Reach(live, rows * b_.row + b_.before);
@@ -131,10 +153,10 @@ class Walk {
       if (live.input_is_saved) live.saved -= b_.row;
     }
     const int64_t before = live.saved;
-    live.saved += b_.saved;
+    live.saved += b_.plain.saved;
     if (step.kind == Kind::kAttention) {
-      live.saved -= b_.attention;
-      Reach({before, live.stream, live.delta}, streams + b_.entry + b_.attention);
+      live.saved -= b_.plain.attention;
+      Reach({before, live.stream, live.delta}, streams + BackInAttention());
     }
     Reach(live, streams + 2 * b_.row);
     Leave(live, b_.shifted ? b_.row : 0);
@@ -143,20 +165,27 @@ class Walk {
   // Blocks that keep the input of the first, as one tensor.
   void Preview(const RematStep& step, StreamBytes& live) {
     const bool trained = Trained(step.end() - 1);
+    // From the second block on, the result of the one before and its sum.
+    const int64_t more = step.count == 1 ? 0 : b_.post_norm ? b_.row : 3 * b_.row;
+    if (coded_) {
+      Reach(live, (live.delta == 0 ? 0 : b_.row) + passing_ + more);
+      if (trained) live.saved += b_.input;
+      Leave(live, b_.row);
+      return;
+    }
     int64_t input = b_.row;
     if (live.delta == 0) {
       live.stream = trained ? 0 : live.stream;
       if (!trained || live.input_is_saved) input = 0;
     }
     live.saved += input;
-    Reach(live, passing_);
-    // From the second block on, the result of the one before and its sum.
-    if (step.count > 1) Reach(live, passing_ + (b_.post_norm ? b_.row : 3 * b_.row));
+    Reach(live, passing_ + more);
     if (!trained) live.saved -= input;
     Leave(live, b_.row);
   }
 
   const BlockBytes& b_;
+  bool coded_;  ///< What is kept now.
   const int64_t passing_;
   int64_t peak_ = 0;
 };
@@ -165,8 +194,8 @@ class Walk {
 
 int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes) {
   if (step.end() <= bytes.untrained) return 0;
-  if (step.kind == Kind::kSegment) return bytes.row;
-  return bytes.saved - (step.kind == Kind::kAttention ? bytes.attention : 0);
+  if (step.kind == Kind::kSegment) return bytes.input;
+  return bytes.kept.saved - (step.kind == Kind::kAttention ? bytes.kept.attention : 0);
 }
 
 TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,

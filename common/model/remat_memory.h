@@ -8,14 +8,20 @@ namespace weft {
 
 /// Bytes of what a block makes of a micro-batch.
 struct BlockBytes {
+  /// What a block keeps.
+  struct Kept {
+    int64_t saved = 0;      ///< All.
+    int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.
+    int64_t attention = 0;  ///< Of it, the inside of attention.
+  };
   int64_t row = 0;       ///< [tokens, width], of the residual stream.
   int64_t attended = 0;  ///< What attention makes.
   int64_t qkv = 0;       ///< Queries, keys and values.
   int64_t before = 0;    ///< Inside of the MLP, before the activation.
   int64_t log_sum_exp = 0;
-  int64_t saved = 0;      ///< All that a block keeps.
-  int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.
-  int64_t attention = 0;  ///< Of it, the inside of attention.
+  Kept kept = {};     ///< In bits, where it is compressed.
+  Kept plain = {};    ///< As it is: a block that is replayed alone.
+  int64_t input = 0;  ///< What is kept of the input of blocks that are recomputed.
   bool post_norm = false;
   bool compressed = false;  ///< What a block keeps is not what it computes with.
   bool shifted = false;     ///< Keeps a shifted copy of the stream beside the stream itself.
@@ -27,7 +33,7 @@ struct StreamBytes {
   int64_t saved = 0;   ///< On the tape.
   int64_t stream = 0;  ///< The two terms of the residual stream, as far as they are not saved.
   int64_t delta = 0;
-  bool input_is_saved = false;  ///< The stream is one tensor, which `saved` has.
+  bool input_is_saved = false;  ///< The stream is one tensor, which `saved` has, or workspace.
 };
 
 /// What a step of the plan saves in the forward pass; nothing where it is not trained.

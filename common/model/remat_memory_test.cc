@@ -20,10 +20,15 @@ TEST(PeakOfFirstBlocks, IsThatOfThePlanStepByStep) {
                      .post_norm = below(4) == 0,
                      .compressed = below(4) == 0,
                      .shifted = below(4) == 0};
-    bytes.entry = bytes.row + below(60);
-    bytes.attention = below(200);
     // A block keeps its input at least.
-    bytes.saved = bytes.entry + bytes.attention + below(300);
+    const auto kept = [&](int64_t input) {
+      BlockBytes::Kept some{.entry = input + below(60), .attention = below(200)};
+      some.saved = some.entry + some.attention + below(300);
+      return some;
+    };
+    bytes.plain = kept(bytes.row);
+    bytes.input = bytes.compressed ? below(bytes.row) : bytes.row;
+    bytes.kept = bytes.compressed ? kept(bytes.input) : bytes.plain;
     const int64_t layers = 1 + below(12);
     const int64_t recomputed = below(layers + 1), attention = below(layers - recomputed + 1);
     const int64_t segment = 1 + below(4);

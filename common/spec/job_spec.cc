@@ -153,11 +153,6 @@ Status CheckActivationBits(const JobSpec& job) {
   if (bits != 8 && bits != 4 && bits != 2) {
     return InvalidError(field + " must be 8, 4, 2 or 0");
   }
-  if (resources.recompute != "none") {
-    return InvalidError(field +
-                        " compresses what recomputation would not keep; hint: "
-                        "resources.recompute: none");
-  }
   if (resources.tensor_parallel > 1 || resources.pipeline_parallel > 1 ||
       resources.context_parallel > 1) {
     return InvalidError(field +

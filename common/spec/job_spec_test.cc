@@ -273,11 +273,17 @@ TEST(ValidateJob, CompressesActivationsWhereTheyAreKept) {
   };
   for (int64_t count : {8, 4, 2}) {
     for (const char* device : {"auto", "cpu", "cuda"}) {
-      EXPECT_TRUE(Accepts(bits(count, device, "none")));
+      for (const char* recompute : {"auto", "none", "attention", "block", "optimal"}) {
+        EXPECT_TRUE(Accepts(bits(count, device, recompute)));
+      }
     }
   }
   EXPECT_THAT(ErrorAfter(bits(3, "cpu", "none")), HasSubstr("must be 8, 4, 2 or 0"));
-  EXPECT_THAT(ErrorAfter(bits(4, "cpu", "auto")), HasSubstr("resources.recompute: none"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.activation_bits = 4;
+                job.resources.ranks = job.resources.tensor_parallel = 2;
+              }),
+              HasSubstr("activation_bits 4 is for ranks that each compute the whole model"));
 }
 
 TEST(ValidateJob, RefusesGroupsThatShareUnevenly) {

@@ -43,8 +43,9 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
 
   TimeBreakdown time;
   time.gemm_seconds = passes * pass.gemm_seconds;
-  time.memory_bound_seconds =
-      (passes * pass.memory_bytes + (2 * passes - 1) * pass.weight_gradient_bytes) / bandwidth;
+  time.memory_bound_seconds = (passes * (pass.memory_bytes + 2 * D(inputs.coded_bytes)) +
+                               (2 * passes - 1) * pass.weight_gradient_bytes) /
+                              bandwidth;
   const double recomputed = passes * D(inputs.recomputed_blocks);
   time.recompute_seconds =
       recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth) +

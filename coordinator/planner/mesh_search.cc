@@ -491,6 +491,7 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.streamed = StreamedWeightBytes(memory);
     inputs.activation_bytes = OffloadedActivationBytes(memory);
   }
+  inputs.coded_bytes = CodedActivationBytes(memory);
   if (!option.schedule.empty()) {
     inputs.schedule = option.schedule;
     inputs.block = BlockBytesOf(memory);

@@ -266,6 +266,45 @@ TEST(PlanJob, CompressedActivationsTakeLessMemoryAndMoreTime) {
   }
 }
 
+TEST(PlanJob, WhatIsRecomputedHasFewerCodesAndTheirTime) {
+  const auto plan = [](const char* recompute, int64_t bits) {
+    JobSpec job = Gpt2Job();
+    job.resources.ranks = 1;
+    job.resources.threads_per_rank = 4;
+    job.resources.micro_batch = 4;
+    job.resources.recompute = recompute;
+    job.resources.activation_bits = bits;
+    return Best(job, Cluster(1, 4, 64 * kGiB)).prediction;
+  };
+  double codes = 0;
+  for (const char* recompute : {"block", "attention", "none"}) {
+    SCOPED_TRACE(recompute);
+    const Prediction plain = plan(recompute, 0), coded = plan(recompute, 8);
+    EXPECT_LT(coded.memory_per_rank.activations_bytes, plain.memory_per_rank.activations_bytes);
+    EXPECT_EQ(coded.time.recompute_seconds, plain.time.recompute_seconds);
+    const double more = coded.time.memory_bound_seconds - plain.time.memory_bound_seconds;
+    EXPECT_GT(more, codes);
+    codes = more;
+  }
+  // Where there is no room otherwise, some blocks are recomputed.
+  JobSpec tight = Gpt2Job();
+  tight.resources.ranks = 1;
+  tight.resources.threads_per_rank = 4;
+  tight.resources.micro_batch = 4;
+  tight.resources.activation_bits = 8;
+  const Plan roomy = Best(tight, Cluster(1, 4, 64 * kGiB));
+  EXPECT_TRUE(std::all_of(roomy.block_memory_policy.begin(), roomy.block_memory_policy.end(),
+                          [](const std::string& policy) { return policy == "keep"; }));
+  tight.resources.memory_per_rank_bytes = TotalBytes(roomy.prediction.memory_per_rank) -
+                                          roomy.prediction.memory_per_rank.activations_bytes / 4;
+  for (const char* recompute : {"auto", "optimal"}) {
+    tight.resources.recompute = recompute;
+    const Plan fitted = Best(tight, Cluster(1, 4, 64 * kGiB));
+    EXPECT_LE(TotalBytes(fitted.prediction.memory_per_rank), tight.resources.memory_per_rank_bytes);
+    EXPECT_GT(fitted.prediction.time.recompute_seconds, 0) << recompute;
+  }
+}
+
 TEST(PlanJob, PlacesRanksWhereThereIsRoom) {
   ClusterProfile cluster = Cluster(3, 2, 16 * kGiB);
   cluster.workers[1].memory_limit_bytes = 1 << 20;  // too small for any rank

@@ -118,7 +118,7 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
     const RateModel& rates = workers_.rates()[kind];
     const PassCost pass =
         CostOfPass(shape_, micro_batch, length, precision_, job_.train.fp8, job_.model.dropout,
-                   rates, threads, resources.context_parallel, resources.activation_bits);
+                   rates, threads, resources.context_parallel);
     passes_[{kind, threads, micro_batch}] = pass;
     double seconds = pass.gemm_seconds;
     if (const DeviceModel* device = rates.device()) {

@@ -91,8 +91,10 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
   const int64_t rows = (bytes.post_norm ? 1 : 3) * bytes.row;
   // The input of a block, which it keeps itself, counts as the result of the one before.
   const int64_t passing = rows + std::max(3 * bytes.row + bytes.qkv, 4 * bytes.row + bytes.before);
-  const ChainStage::Way keep{Kind::kKeep, bytes.saved, rows, 0};
-  const ChainStage::Way attention{Kind::kAttention, bytes.saved - bytes.attention, rows,
+  // What is kept in bits stands beside all that it is made of.
+  const int64_t beside = bytes.compressed ? rows + 4 * bytes.row + bytes.before : rows;
+  const ChainStage::Way keep{Kind::kKeep, bytes.kept.saved, beside, 0};
+  const ChainStage::Way attention{Kind::kAttention, bytes.kept.saved - bytes.kept.attention, beside,
                                   costs.block.attention};
   std::vector<ChainStage> chain;
   for (int64_t block = 0; block < inputs.shape.spec.layers; ++block) {
@@ -100,7 +102,7 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
       chain.push_back({costs.block.forward, 0, bytes.row, passing, {{Kind::kKeep, 0, passing, 0}}});
     } else {
       chain.push_back(
-          {costs.block.forward, costs.block.backward, bytes.row, passing, {keep, attention}});
+          {costs.block.forward, costs.block.backward, bytes.input, passing, {keep, attention}});
     }
   }
   chain.push_back({0, 0, 0, 0, {{Kind::kKeep, bytes.row, bytes.row, 0}}});

@@ -176,17 +176,6 @@ double SecondsOfDraws(const ModelSpec& model, double product_flops, const RateMo
          rates.With(DType::kF32).GemmFlopsPerSecond(kLarge, kLarge, kLarge, threads);
 }
 
-/// Bytes of the values of a token that a block keeps in so many bits each, and of their codes.
-double BytesOfCodes(const ModelShape& shape, int64_t element, int64_t bits) {
-  if (bits == 0) return 0;
-  int64_t values = 0;
-  for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
-    if (slot.compressible) values += slot.elements_per_token;
-  }
-  // 128 values share two f32 numbers.
-  return D(values) * (D(element) + D(bits) / 8 + 8.0 / 128);
-}
-
 /// The pass where its products take so many times longer.
 PassCost SlowedBy(PassCost pass, double times) {
   pass.gemm_seconds *= times;
@@ -202,8 +191,7 @@ PassCost SlowedBy(PassCost pass, double times) {
 
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
-                    const RateModel& rates, int64_t threads, int64_t sharers,
-                    int64_t activation_bits) {
+                    const RateModel& rates, int64_t threads, int64_t sharers) {
   const int64_t tokens = micro_batch * sequence_length / sharers;
   const int64_t element = ElementBytes(precision.activations);
   PassCost cost;
@@ -268,10 +256,6 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
                                            D(MlpInputs(model) * MlpWidth(model)));
   block_forward += 3 * inputs;
   block_backward += 3 * inputs + 4 * outputs;
-  // What is kept in few bits is read and its codes are written; backward the other way round.
-  const double coded = BytesOfCodes(shape, element, activation_bits);
-  block_forward += coded;
-  block_backward += coded;
   const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + c : 0;
   const double classifier = !shape.has_head ? 0
                                             : D(HeadRows(shape, tokens, sequence_length)) *
@@ -428,9 +412,10 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   // Where the stored matrix is not of the products' type, the backward pass packs it once more.
   const double again =
       unpacked || inputs.precision->matrices == inputs.precision->products ? 0 : 2 * packed;
-  time.memory_bound_seconds = (passes * (pass.memory_bytes + matrices * again) +
-                               (2 * passes - 1) * pass.weight_gradient_bytes) /
-                              bandwidth;
+  time.memory_bound_seconds =
+      (passes * (pass.memory_bytes + 2 * D(inputs.coded_bytes) + matrices * again) +
+       (2 * passes - 1) * pass.weight_gradient_bytes) /
+      bandwidth;
   const double recomputed = passes * D(inputs.recomputed_blocks);
   time.recompute_seconds =
       recomputed * (pass.block_forward_gemm_seconds + pass.block_forward_memory_bytes / bandwidth +

@@ -33,12 +33,10 @@ struct PassCost {
 
 /// `fp8`: counts where the precision has fp8_blocks, and on a GPU alone. A CPU computes FP8
 /// products on widened operands, as fast as those of precision.products. `sharers`: ranks that have
-/// equal parts of each sequence, and of its pairs of a query and a key. `activation_bits`: of each
-/// value that blocks keep; 0: as it is.
+/// equal parts of each sequence, and of its pairs of a query and a key.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
-                    const RateModel& rates, int64_t threads, int64_t sharers = 1,
-                    int64_t activation_bits = 0);
+                    const RateModel& rates, int64_t threads, int64_t sharers = 1);
 
 /// PassCost::weight_gradient_bytes of such a network.
 inline double WeightGradientBytes(const ModelShape& shape) {
@@ -63,6 +61,7 @@ struct StepInputs {
   int64_t recomputed_attentions = 0;       ///< Blocks of which attention alone is computed again.
   StreamedBytes streamed = {};             ///< Weights that come up in every pass.
   int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
+  int64_t coded_bytes = 0;                 ///< CodedActivationBytes, of each way.
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
   int64_t file_bytes = 0;                  ///< Of state in a file, read and written in an update.
   /// Read and written in the passes of a micro-batch.

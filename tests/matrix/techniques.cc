@@ -84,7 +84,7 @@ Choice ZeroInTwos(int64_t stage) {
 
 Choice Recompute(const std::string& what, int64_t segment = 1) {
   return {"recompute " + what + (segment > 1 ? " by " + std::to_string(segment) : ""),
-          Effect::kSameBits, [=](JobSpec& job) {
+          Effect::kKeepsOther, [=](JobSpec& job) {
             job.resources.recompute = what;
             job.resources.recompute_segment = segment;
           }};
@@ -293,9 +293,12 @@ bool IsLegal(const Combination& combination) {
 }
 
 Combination Without(const Combination& combination, const std::function<bool(Effect)>& leave_out) {
+  const bool in_bits = JobOf(combination).resources.activation_bits > 0;
   Combination plain = combination;
   for (size_t axis = 0; axis < plain.size(); ++axis) {
-    if (leave_out(Axes()[axis][plain[axis]].effect)) plain[axis] = 0;
+    Effect effect = Axes()[axis][plain[axis]].effect;
+    if (effect == Effect::kKeepsOther) effect = in_bits ? Effect::kOwnTraining : Effect::kSameBits;
+    if (leave_out(effect)) plain[axis] = 0;
   }
   return plain;
 }

@@ -13,6 +13,7 @@ namespace weft::testing {
 /// What a choice does to the numbers of a training.
 enum class Effect : uint8_t {
   kSameBits,     ///< Nothing at all: where or when a number is made, not how.
+  kKeepsOther,   ///< The same, but its own training where what is kept is in bits.
   kSameNumbers,  ///< The same sums in another order.
   kOwnTraining,  ///< Another training, which one rank can make, too.
 };
@@ -44,7 +45,7 @@ std::string NameOf(const Combination& combination);
 /// ValidateJob accepts it, and it takes few enough ranks for a test.
 bool IsLegal(const Combination& combination);
 
-/// The same without the choices that `leave_out` is true for.
+/// The same without the choices that `leave_out` is true for; never asked for kKeepsOther.
 Combination Without(const Combination& combination, const std::function<bool(Effect)>& leave_out);
 
 /// Legal combinations, the same ones each time, of which each choice that is legal at all is in the

@@ -83,10 +83,6 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
     return out;
   }
   auto replay = std::make_shared<Replay>(Replay{std::move(segment), {}, tape.Replay()});
-  for (const Value& input : inputs) {
-    replay->saved.push_back(tape.Save(input.tensor));
-    replay->input_nodes.push_back(input.node);
-  }
   Tape preview = tape.Preview();
   WEFT_ASSIGN_OR_RETURN(out.values, replay->segment(context, preview, inputs));
   std::vector<int32_t> output_nodes;
@@ -97,16 +93,21 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
     output_nodes.push_back(value.node);
     needed = needed || value.needs_gradient();
   }
-  for (size_t i = 0; i < out.values.size(); ++i) {
-    out.saved.push_back(
-        needed ? Tape::Save({},
-                            [replay, i](Context& ctx, const Tensor&) -> Result<Tensor> {
-                              WEFT_RETURN_IF_ERROR(replay->Run(ctx));
-                              return replay->results[i].tensor;
-                            })
-               : Tape::AsItIs(out.values[i].tensor));
+  if (!needed) {
+    for (const Value& value : out.values) out.saved.push_back(Tape::AsItIs(value.tensor));
+    return out;
   }
-  if (!needed) return out;
+  for (const Value& input : inputs) {
+    WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, input.tensor));
+    replay->saved.push_back(std::move(kept));
+    replay->input_nodes.push_back(input.node);
+  }
+  for (size_t i = 0; i < out.values.size(); ++i) {
+    out.saved.push_back(Tape::Save({}, [replay, i](Context& ctx, const Tensor&) -> Result<Tensor> {
+      WEFT_RETURN_IF_ERROR(replay->Run(ctx));
+      return replay->results[i].tensor;
+    }));
+  }
 
   tape.Record("recompute",
               [replay = std::move(replay), output_nodes](Context& ctx, Tape& outer) -> Status {

@@ -115,6 +115,7 @@ class Tape {
 
   /// What keeps tensors from now on, or none: they stay as they are. Outlives its use.
   void SetKeeper(TensorKeeper* keeper) { keeper_ = keeper; }
+  TensorKeeper* keeper() const { return keeper_; }
   /// Keeps `tensor`, of which an approximation will do; in a pass that is recorded.
   Result<SavedTensor> Keep(Context& context, const Tensor& tensor) const {
     return keeper_ == nullptr ? Result<SavedTensor>(AsItIs(tensor))
@@ -213,7 +214,9 @@ using Segment = std::function<Result<std::vector<Value>>(Context& context, Tape&
                                                          const std::vector<Value>& inputs)>;
 
 /// Runs `segment` keeping only its inputs; the backward pass runs it again to get what it needs
-/// (Chen et al. 2016, arXiv 1604.06174). Gradients are bit for bit those of running it directly.
+/// (Chen et al. 2016, arXiv 1604.06174). Gradients are bit for bit those of running it directly
+/// where the tape's keeper gives back the same bits; otherwise those at what it gives back. What
+/// the second run keeps does not pass that keeper.
 Result<std::vector<Value>> Recompute(Context& context, Tape& tape, Segment segment,
                                      const std::vector<Value>& inputs);
 

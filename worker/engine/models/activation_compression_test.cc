@@ -94,6 +94,46 @@ TEST(ActivationCompressionTest, AStepHasTheSameBitsEachTimeAndTakesLessMemory) {
   }
 }
 
+// What is kept for a second forward pass is in bits, and so is what several blocks keep that are
+// run again.
+TEST(ActivationCompressionTest, BlocksAreRecomputedFromWhatIsKept) {
+  const Batch batch = OneBatch();
+  ModelSpec spec = Spec("gpt2", 0.2);
+  spec.layers = 3;
+  for (const auto& [policy, segment] :
+       {std::pair{"attention", 1}, std::pair{"recompute", 1}, std::pair{"recompute", 2}}) {
+    SCOPED_TRACE(std::string(policy) + " by " + std::to_string(segment));
+    const auto options = [&, policy = policy, segment = segment](int64_t bits) {
+      ModelOptions some = Options(&kFp32Precision, bits);
+      some.block_memory_policy = std::vector<std::string>(3, policy);
+      some.recompute_segment = segment;
+      return some;
+    };
+    TinyRun exact(spec, options(0));
+    const double loss = exact.Differentiate(batch);
+    const std::vector<float> truth = exact.Gradients();
+    for (const auto& [bits, most] : {std::pair{8, 0.01}, std::pair{4, 0.2}, std::pair{2, 1.0}}) {
+      TinyRun run(spec, options(bits));
+      EXPECT_EQ(run.Differentiate(batch), loss) << "the forward pass is exact";
+      const std::vector<float> gradients = run.Gradients();
+      std::vector<double> error(truth.size());
+      for (size_t i = 0; i < truth.size(); ++i) {
+        error[i] = static_cast<double>(gradients[i]) - truth[i];
+      }
+      const double share = Norm(error) / Norm({truth.begin(), truth.end()});
+      EXPECT_GT(share, 0) << bits;
+      EXPECT_LT(share, most) << bits;
+      EXPECT_LT(run.allocator.Peaks().activations_bytes, exact.allocator.Peaks().activations_bytes);
+      // Again, and resumed.
+      run.Differentiate(batch);
+      EXPECT_EQ(run.Gradients(), gradients);
+      TinyRun resumed(spec, options(bits));
+      resumed.Differentiate(batch);
+      EXPECT_EQ(resumed.Gradients(), gradients);
+    }
+  }
+}
+
 TEST(ActivationCompressionTest, ARepeatedPatternIsLearntInAnyNumberOfBits) {
   CountingTokens tokens(7, 16);
   for (const int64_t bits : {8, 4, 2}) {

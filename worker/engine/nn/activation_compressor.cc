@@ -42,17 +42,23 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
                        .key = key,
                        .step = context.Number(key.step, &StepNumbers::step).at,
                        .first_element = static_cast<uint64_t>(first_token_ * tensor.shape()[-1])}));
-  return Tape::Save(std::move(memory),
-                    [bits = bits_, dtype = tensor.dtype(), shape = tensor.shape()](
-                        Context& ctx, const Tensor& kept) -> Result<Tensor> {
+  return Tape::Save({},
+                    [kept = KeepExactly(std::move(memory)), bits = bits_, dtype = tensor.dtype(),
+                     shape = tensor.shape()](Context& ctx, const Tensor&) -> Result<Tensor> {
                       ProfileScope restoring(ctx.profiler, "restore activation");
+                      WEFT_ASSIGN_OR_RETURN(const Tensor coded, kept.Restore(ctx));
                       WEFT_ASSIGN_OR_RETURN(Tensor restored,
                                             Tensor::New(ctx, Component::kWorkspace, dtype, shape));
-                      const Parts of(kept, shape.Elements(), bits);
+                      const Parts of(coded, shape.Elements(), bits);
                       WEFT_RETURN_IF_ERROR(kernels::GroupDequantize(
                           ctx.stream, {of.codes, of.scales, bits, restored}));
                       return restored;
                     });
+}
+
+SavedTensor ActivationCompressor::KeepExactly(Tensor tensor) {
+  return below_ == nullptr ? Tape::AsItIs(std::move(tensor))
+                           : below_->KeepExactly(std::move(tensor));
 }
 
 }  // namespace weft::engine

@@ -15,6 +15,18 @@ ProductOptions OfBlock(const ProductOptions& products, int64_t block, int64_t bl
   return edge ? ProductOptions(products.compute, nullptr, products.tensor) : products;
 }
 
+// Runs what keeps tensors of `layer` of the model on `tape`: in so many bits, or 0.
+template <class Run>
+auto InBits(Tape& tape, int64_t bits, int64_t layer, const TokenBatch& batch, Run&& run) {
+  if (bits == 0 || !tape.recording()) return run();
+  TensorKeeper* const below = tape.keeper();
+  ActivationCompressor compressor(bits, layer, batch.first_token, below);
+  tape.SetKeeper(&compressor);
+  auto result = run();
+  tape.SetKeeper(below);
+  return result;
+}
+
 }  // namespace
 
 BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& options,
@@ -44,6 +56,7 @@ Status BlockStack::Pack(Context& context, Repack what) {
 Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, const TokenBatch& batch,
                                      std::vector<KeyValueCache>* caches) const {
   Residual stream{std::move(x), {}};
+  const Pass pass{batch, activation_bits_, caches};
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
   std::shared_ptr<ActivationOffload> offload;
   if (Travels(remat_) && tape.recording()) {
@@ -58,8 +71,8 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
     }
     WEFT_ASSIGN_OR_RETURN(
         stream, offload == nullptr
-                    ? RunStep(context, tape, step, std::move(stream), batch, caches)
-                    : RunBesideTransfers(context, tape, i, std::move(stream), batch, offload));
+                    ? RunStep(context, tape, step, std::move(stream), pass)
+                    : RunBesideTransfers(context, tape, i, std::move(stream), pass, offload));
     if (last % uses == uses - 1) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
       WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + last / uses,
@@ -70,11 +83,11 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
 }
 
 Result<Residual> BlockStack::RunBesideTransfers(
-    Context& context, Tape& tape, size_t index, Residual x, const TokenBatch& batch,
+    Context& context, Tape& tape, size_t index, Residual x, const Pass& pass,
     const std::shared_ptr<ActivationOffload>& offload) const {
   const RematStep& step = remat_[index];
   if (step.travels()) tape.SetKeeper(offload.get());
-  Result<Residual> y = RunStep(context, tape, step, std::move(x), batch, nullptr);
+  Result<Residual> y = RunStep(context, tape, step, std::move(x), pass);
   tape.SetKeeper(nullptr);
   WEFT_RETURN_IF_ERROR(y.status());
   WEFT_RETURN_IF_ERROR(offload->EndForward(context, index));
@@ -98,22 +111,20 @@ void BlockStack::Note(const std::string& operation, int64_t layer) const {
 }
 
 Result<Residual> BlockStack::RunStep(Context& context, Tape& tape, const RematStep& step,
-                                     Residual x, const TokenBatch& batch,
-                                     std::vector<KeyValueCache>* caches) const {
+                                     Residual x, const Pass& pass) const {
   if (step.kind == RematStep::Kind::kSegment && tape.recording()) {
-    return RunSegment(context, tape, step, x, batch);
+    return RunSegment(context, tape, step, x, pass);
   }
-  if (step.count == 1) return RunLayer(context, tape, step, x, batch, caches);
+  if (step.count == 1) return RunLayer(context, tape, step, x, pass);
   for (int64_t layer = step.first; layer < step.end(); ++layer) {
-    WEFT_ASSIGN_OR_RETURN(
-        x, RunLayer(context, tape, {RematStep::Kind::kKeep, layer, 1, {}}, x, batch, caches));
+    WEFT_ASSIGN_OR_RETURN(x,
+                          RunLayer(context, tape, {RematStep::Kind::kKeep, layer, 1, {}}, x, pass));
   }
   return x;
 }
 
 Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematStep& step,
-                                      const Residual& x, const TokenBatch& batch,
-                                      std::vector<KeyValueCache>* caches) const {
+                                      const Residual& x, const Pass& pass) const {
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
   const int64_t layer = step.first;
   const bool attention = step.kind == RematStep::Kind::kAttention;
@@ -125,20 +136,16 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
     });
   }
   KeyValueCache* cache =
-      caches == nullptr ? nullptr : &(*caches)[static_cast<size_t>(first_ + layer)];
+      pass.caches == nullptr ? nullptr : &(*pass.caches)[static_cast<size_t>(first_ + layer)];
   const TransformerBlock& block = blocks_[static_cast<size_t>(layer / uses)];
-  const BlockUse use{batch, layer % uses, cache, attention};
-  if (activation_bits_ == 0 || !tape.recording()) return block.Forward(context, tape, x, use);
-  ActivationCompressor compressor(activation_bits_, first_ + layer, batch.first_token);
-  tape.SetKeeper(&compressor);
-  Result<Residual> y = block.Forward(context, tape, x, use);
-  tape.SetKeeper(nullptr);
-  return y;
+  const BlockUse use{pass.batch, layer % uses, cache, attention};
+  return InBits(tape, pass.bits, first_ + layer, pass.batch,
+                [&] { return block.Forward(context, tape, x, use); });
 }
 
 // The input of the first layer is kept as one tensor: the sum, not its two terms.
 Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const RematStep& step,
-                                        const Residual& x, const TokenBatch& batch) const {
+                                        const Residual& x, const Pass& pass) const {
   const auto uses = layers_ / static_cast<int64_t>(blocks_.size());
   const ParameterResidence* residence = parameters_->residence();
   if (residence != nullptr && residence->drops() && step.first / uses != (step.end() - 1) / uses) {
@@ -151,18 +158,22 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
   for (int64_t layer = step.first; layer < step.end(); ++layer) {
     Note(layer > step.first ? "F_none" : step.travels() ? "F_ck_host" : "F_ck", layer);
   }
-  const Segment segment = [this, &step, batch](
+  // What one layer keeps soon goes, and its codes would only stand beside what they are made of.
+  const int64_t bits = step.count > 1 ? pass.bits : 0;
+  const Segment segment = [this, &step, batch = pass.batch, bits](
                               Context& ctx, Tape& t,
                               const std::vector<Value>& inputs) -> Result<std::vector<Value>> {
     Residual out{inputs[0], {}};
     for (const RematStep& part : step.replay) {
-      WEFT_ASSIGN_OR_RETURN(out, RunStep(ctx, t, part, std::move(out), batch, nullptr));
+      WEFT_ASSIGN_OR_RETURN(out, RunStep(ctx, t, part, std::move(out), {batch, bits}));
     }
     std::vector<Value> outputs{std::move(out.stream)};
     if (out.delta.tensor) outputs.push_back(std::move(out.delta));
     return outputs;
   };
-  WEFT_ASSIGN_OR_RETURN(std::vector<Value> out, Recompute(context, tape, segment, {input}));
+  WEFT_ASSIGN_OR_RETURN(std::vector<Value> out,
+                        InBits(tape, pass.bits, first_ + step.first, pass.batch,
+                               [&] { return Recompute(context, tape, segment, {input}); }));
   return Residual{std::move(out[0]), out.size() > 1 ? std::move(out[1]) : Value()};
 }
 

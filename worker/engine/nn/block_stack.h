@@ -23,7 +23,9 @@ struct BlockStackOptions {
   /// What each layer does with its saved tensors; all of them are in it. What travels waits in the
   /// host tier (activation_offload.h).
   RematPlan remat;
-  /// Of each value that a layer keeps but of queries, keys and values; 0: as it is.
+  /// Of each value that a layer or a segment keeps but of queries, keys and values; 0: as it is.
+  /// What a single layer keeps that is run again, for its backward pass right after, stays as it
+  /// is.
   int64_t activation_bits = 0;
   /// Gets what is done with layers, in order, as RematOperations says it; or none.
   std::vector<std::string>* operations = nullptr;
@@ -42,16 +44,23 @@ class BlockStack {
                            std::vector<KeyValueCache>* caches = nullptr) const;
 
  private:
+  /// A pass over layers.
+  struct Pass {
+    const TokenBatch& batch;
+    int64_t bits = 0;  ///< Of what is kept, or 0.
+    std::vector<KeyValueCache>* caches = nullptr;
+  };
+
   /// A step of the forward pass, which is to be recorded, with what comes and goes beside it.
   Result<Residual> RunBesideTransfers(Context& context, Tape& tape, size_t index, Residual x,
-                                      const TokenBatch& batch,
+                                      const Pass& pass,
                                       const std::shared_ptr<ActivationOffload>& offload) const;
   Result<Residual> RunStep(Context& context, Tape& tape, const RematStep& step, Residual x,
-                           const TokenBatch& batch, std::vector<KeyValueCache>* caches) const;
+                           const Pass& pass) const;
   Result<Residual> RunLayer(Context& context, Tape& tape, const RematStep& step, const Residual& x,
-                            const TokenBatch& batch, std::vector<KeyValueCache>* caches) const;
+                            const Pass& pass) const;
   Result<Residual> RunSegment(Context& context, Tape& tape, const RematStep& step,
-                              const Residual& x, const TokenBatch& batch) const;
+                              const Residual& x, const Pass& pass) const;
   void Note(const std::string& operation, int64_t layer) const;
 
   const ParameterSet* parameters_;

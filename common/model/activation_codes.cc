@@ -1,0 +1,62 @@
+#include "common/model/activation_codes.h"
+
+#include <algorithm>
+
+#include "common/model/memory_model.h"
+
+namespace weft {
+namespace {
+
+using Kind = RematStep::Kind;
+
+// Calls `visit` for each step of the plan and of its replays, with the number of replays that it is
+// in, where what it keeps is in bits or where it is not.
+template <class Visit>
+void ForEachStep(const RematPlan& plan, bool coded, int64_t depth, const Visit& visit) {
+  for (const RematStep& step : plan) {
+    visit(step, coded, depth);
+    if (step.kind == Kind::kSegment) {
+      ForEachStep(step.replay, coded && step.count > 1, depth + 1, visit);
+    }
+  }
+}
+
+}  // namespace
+
+CodedBlocks CodedBlocksOf(const RematPlan& plan) {
+  CodedBlocks found;
+  ForEachStep(plan, true, 0, [&](const RematStep& step, bool coded, int64_t) {
+    if (!coded) return;
+    ++(step.kind == Kind::kSegment     ? found.inputs
+       : step.kind == Kind::kAttention ? found.attentions
+                                       : found.blocks);
+  });
+  return found;
+}
+
+RestoredTensors RestoredTensorsOf(const RematPlan& plan) {
+  RestoredTensors found;
+  ForEachStep(plan, true, 0, [&](const RematStep& step, bool coded, int64_t depth) {
+    if (coded && step.kind != Kind::kSegment) found.in_block = true;
+    found.inputs = std::max(found.inputs, depth);
+  });
+  return found;
+}
+
+int64_t CodedBytes(const RematPlan& plan, const ModelShape& shape, int64_t tokens,
+                   int64_t element_bytes, int64_t bits) {
+  const CodedBlocks coded = CodedBlocksOf(plan);
+  const auto bytes = [&](int64_t elements_per_token) {
+    const int64_t elements = tokens * elements_per_token;
+    return elements * element_bytes + CodeBytes(elements, bits);
+  };
+  int64_t sum = coded.inputs * bytes(shape.spec.width);
+  for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
+    if (!slot.compressible) continue;
+    const int64_t times = coded.blocks + (slot.in_attention ? 0 : coded.attentions);
+    sum += times * bytes(slot.elements_per_token);
+  }
+  return sum;
+}
+
+}  // namespace weft

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/model_shape.h"
+#include "common/model/remat_schedule.h"
+
+namespace weft {
+
+/// Bytes of so many elements in `bits` each: codes of 128 of them, and two f32 numbers
+/// (kernels/group_quantize).
+inline int64_t CodeBytes(int64_t elements, int64_t bits) {
+  return (elements + 127) / 128 * (16 * bits + 8);
+}
+
+/// What the blocks of a plan keep in bits (worker/engine/nn/block_stack.h).
+struct CodedBlocks {
+  int64_t blocks = 0;      ///< Times that a block keeps all in bits,
+  int64_t attentions = 0;  ///< all but the inside of attention,
+  int64_t inputs = 0;      ///< or what it is recomputed from.
+};
+CodedBlocks CodedBlocksOf(const RematPlan& plan);
+
+/// Tensors that are restored from codes for the backward pass of a block, at most.
+struct RestoredTensors {
+  bool in_block = false;  ///< Those that some block reads, one at a time.
+  int64_t inputs = 0;     ///< Those that blocks are recomputed from, which stay meanwhile.
+};
+RestoredTensors RestoredTensorsOf(const RematPlan& plan);
+
+/// Bytes of the tensors, of `tokens` tokens and `element_bytes` an element, that the blocks of
+/// `plan` keep in bits and of their codes: read and written in a forward pass, and again backward.
+int64_t CodedBytes(const RematPlan& plan, const ModelShape& shape, int64_t tokens,
+                   int64_t element_bytes, int64_t bits);
+
+}  // namespace weft
