@@ -71,10 +71,6 @@ Status CheckActivations(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   if (resources.offload_activations == "none") return OkStatus();
   const std::string field = "resources.offload_activations " + resources.offload_activations;
-  if (resources.activation_bits > 0) {
-    return InvalidError(field +
-                        " does not go with resources.activation_bits yet; hint: one of the two");
-  }
   if (resources.pipeline_schedule == "zero_bubble") {
     return InvalidError(field +
                         " does not go with resources.pipeline_schedule zero_bubble, whose "

@@ -118,7 +118,7 @@ TEST(ValidateJob, ARankOnAGpuOffloadsWhatOneOnACpuDoes) {
   }));
 }
 
-TEST(ValidateJob, ActivationsAreOffloadedByRanksThatKeepThemAsTheyAre) {
+TEST(ValidateJob, ActivationsAreOffloadedByRanksThatKeepThem) {
   const auto after = [](const std::function<void(JobSpec&)>& change) {
     return ErrorAfter([&](JobSpec& job) {
       job.resources.offload_activations = "host";
@@ -131,6 +131,13 @@ TEST(ValidateJob, ActivationsAreOffloadedByRanksThatKeepThemAsTheyAre) {
     job.resources.host_link_bytes_per_second = 1 << 30;
     job.resources.device_memory_bytes = 1 << 30;
   }));
+  for (const char* recompute : {"none", "attention", "block", "optimal", "auto"}) {
+    EXPECT_TRUE(Accepts([&](JobSpec& job) {
+      job.resources.offload_activations = "host";
+      job.resources.activation_bits = 4;
+      job.resources.recompute = recompute;
+    }));
+  }
   for (const char* schedule : {"1f1b", "gpipe"}) {
     EXPECT_TRUE(Accepts([=](JobSpec& job) {
       job.resources.ranks = job.resources.pipeline_parallel = 2;
@@ -143,12 +150,6 @@ TEST(ValidateJob, ActivationsAreOffloadedByRanksThatKeepThemAsTheyAre) {
                 job.resources.pipeline_schedule = "zero_bubble";
               }),
               HasSubstr("offload_activations host does not go with resources.pipeline_schedule"));
-  EXPECT_THAT(after([](JobSpec& job) {
-                job.resources.activation_bits = 4;
-                job.resources.device = "cpu";
-                job.resources.recompute = "none";
-              }),
-              HasSubstr("does not go with resources.activation_bits"));
   EXPECT_THAT(after([](JobSpec& job) { job.resources.delayed_update = true; }),
               HasSubstr("hint: resources.offload_optimizer host"));
 }

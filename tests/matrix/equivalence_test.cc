@@ -136,6 +136,30 @@ TEST_F(EquivalenceOfMeshes, ExpertsMoveBetweenRanks) {
   ExpectNear(losses, train(1, 1, 10));
 }
 
+// What is kept for a second forward pass, in few bits, on the host.
+TEST_F(EquivalenceOfMeshes, CodesOfWhatIsRecomputedFromWaitOnTheHost) {
+  JobSpec job = JobOf(Combination(Axes().size(), 0));
+  job.resources.recompute = "attention";
+  const auto train = [&](int64_t bits, const char* where, int64_t ranks) {
+    job.resources.activation_bits = bits;
+    job.resources.offload_activations = where;
+    job.resources.ranks = ranks;
+    const auto training = Train(job, root_ + "/" + std::to_string(bits) + where, 10);
+    EXPECT_TRUE(training.ok()) << training.status().message();
+    EXPECT_TRUE(Env::Posix().RemoveTree(root_ + "/" + std::to_string(bits) + where).ok());
+    return training.ok() ? *training : Training();
+  };
+  for (const int64_t ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    const Training twin = train(4, "none", ranks), away = train(4, "host", ranks);
+    EXPECT_EQ(away.losses, twin.losses);
+    const Training plain = train(0, "host", ranks);
+    EXPECT_NE(away.losses, plain.losses);
+    EXPECT_LT(away.ranks[0].tiers.device_bytes, twin.ranks[0].tiers.device_bytes);
+    EXPECT_LT(3 * away.ranks[0].tiers.host_bytes, plain.ranks[0].tiers.host_bytes);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shard, EquivalenceMatrix, ::testing::Range(0, kShards));
 
 TEST(CoveringSet, HasEveryChoiceAndEveryTwoThatAreLegalTogether) {

@@ -118,6 +118,28 @@ TEST(ActivationOffloadTest, DoesWhatAScheduleSaysWithTheSameBits) {
   }
 }
 
+TEST(ActivationOffloadTest, WhatIsKeptInBitsTravelsWithTheSameBits) {
+  JobSpec job = TinyJob(4);
+  job.model.layers = 6;
+  job.model.dropout = 0.1;
+  for (const int64_t bits : {8, 2}) {
+    Plan plan = HostPlan(bits == 8 ? "bf16" : "fp32", 2, 2);
+    plan.activation_bits = bits;
+    for (const char* policy : {"keep", "attention", "recompute"}) {
+      SCOPED_TRACE(policy);
+      plan.block_memory_policy = std::vector<std::string>(6, policy);
+      ExpectSame(job, plan, 2);
+    }
+    plan.recompute_segment = 2;
+    ExpectSame(job, plan, 2);
+    plan.recompute_segment = 1;
+    for (const auto& schedule : kSchedules) {
+      plan.recompute_schedule = schedule;
+      ExpectSame(job, plan, 2);
+    }
+  }
+}
+
 TEST(ActivationOffloadTest, AScheduleThatItsPlanDoesNotAllowIsRefused) {
   JobSpec job = TinyJob(4);
   job.model.layers = 6;
@@ -165,6 +187,7 @@ void ExpectPredicted(const JobSpec& job, const Plan& plan) {
   inputs.precision = &PrecisionOf(plan.precision);
   inputs.remat = *RematOf(plan, job.model.layers);
   inputs.offload_activations = true;
+  inputs.activation_bits = plan.activation_bits;
   const int64_t device = PredictDeviceTier(inputs).activations_bytes;
   const int64_t host = PredictMemory(inputs).activations_bytes - device;
   EXPECT_NEAR(static_cast<double>(device) / static_cast<double>(measured.device), 1, 0.01)
@@ -205,6 +228,33 @@ TEST(ActivationOffloadTest, BytesOfBothTiersAndOverTheLinkAreThoseOfThePlanner) 
           plan.recompute_schedule = kSchedules[i];
           ExpectPredicted(job, plan);
         }
+      }
+    }
+  }
+}
+
+TEST(ActivationOffloadTest, BytesOfWhatIsKeptInBitsAreThoseOfThePlanner) {
+  for (const char* family : {"gpt2", "llama"}) {
+    JobSpec job = TinyJob(2);
+    job.model.family = family;
+    job.model.layers = 6;
+    job.model.width = 128;
+    job.model.heads = 4;
+    job.model.vocab_size = 700;
+    job.model.context = 128;
+    for (const int64_t bits : {8, 4}) {
+      SCOPED_TRACE(std::string(family) + " in " + std::to_string(bits) + " bits");
+      Plan plan = HostPlan("bf16", 2);
+      plan.activation_bits = bits;
+      for (const char* policy : {"keep", "attention", "recompute"}) {
+        SCOPED_TRACE(policy);
+        plan.block_memory_policy = std::vector<std::string>(6, policy);
+        ExpectPredicted(job, plan);
+      }
+      for (const auto& schedule : kSchedules) {
+        SCOPED_TRACE(schedule.front());
+        plan.recompute_schedule = schedule;
+        ExpectPredicted(job, plan);
       }
     }
   }

@@ -19,6 +19,17 @@ namespace weft::engine {
 inline constexpr int64_t kBucketBytes = 16384;  // several buckets, also of tiny models
 
 /// A model and its trainer on a device with a host tier below it, or without.
+/// A schedule of which nothing leaves the device.
+inline std::vector<std::string> WithoutTransfers(std::vector<std::string> operations) {
+  std::erase_if(operations, [](const std::string& operation) {
+    return operation.starts_with("sent") || operation.starts_with("fetch");
+  });
+  for (std::string& operation : operations) {
+    if (const size_t at = operation.find("_host"); at != std::string::npos) operation.erase(at, 5);
+  }
+  return operations;
+}
+
 struct Training {
   std::unique_ptr<ComputeDevice> device;
   Context context;
@@ -43,7 +54,9 @@ struct Training {
     if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;
     if (!offloads) {
       plan.offload_optimizer = plan.offload_activations = plan.offload_parameters = "none";
-      plan.recompute_schedule.clear();
+      // In bits it matters what is kept, wherever it waits.
+      plan.recompute_schedule = plan.activation_bits > 0 ? WithoutTransfers(plan.recompute_schedule)
+                                                         : std::vector<std::string>();
     } else if (plan.offload_optimizer == "none" && plan.offload_activations == "none") {
       plan.offload_optimizer = "host";
     }
