@@ -37,8 +37,10 @@ CodedBlocks CodedBlocksOf(const RematPlan& plan) {
 RestoredTensors RestoredTensorsOf(const RematPlan& plan) {
   RestoredTensors found;
   ForEachStep(plan, true, 0, [&](const RematStep& step, bool coded, int64_t depth) {
-    if (coded && step.kind != Kind::kSegment) found.in_block = true;
-    found.inputs = std::max(found.inputs, depth);
+    if (step.kind == Kind::kSegment) return;
+    found.in_block = found.in_block || coded;
+    int64_t& inputs = coded ? found.inputs : found.alone;
+    inputs = std::max(inputs, depth);
   });
   return found;
 }

@@ -21,10 +21,12 @@ struct CodedBlocks {
 };
 CodedBlocks CodedBlocksOf(const RematPlan& plan);
 
-/// Tensors that are restored from codes for the backward pass of a block, at most.
+/// Tensors that are restored from codes for the backward pass of a block, at most: inputs that it
+/// is recomputed from, which stay meanwhile,
 struct RestoredTensors {
-  bool in_block = false;  ///< Those that some block reads, one at a time.
-  int64_t inputs = 0;     ///< Those that blocks are recomputed from, which stay meanwhile.
+  bool in_block = false;  ///< and those that it reads, one at a time, where it keeps in bits,
+  int64_t inputs = 0;     ///< which are so many inputs,
+  int64_t alone = 0;      ///< or these, of a block that keeps what it has as it is.
 };
 RestoredTensors RestoredTensorsOf(const RematPlan& plan);
 

@@ -232,8 +232,9 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   if (inputs.activation_bits > 0) {
     // What is restored stands beside the gradients.
     const RestoredTensors restored = RestoredTensorsOf(PlanOfBlocks(inputs));
-    mlp_backward += (restored.in_block ? size.before : 0) + restored.inputs * size.row;
-    attention_backward += (restored.in_block ? size.row : 0) + restored.inputs * size.row;
+    const int64_t alone = restored.alone * size.row, inputs_too = restored.inputs * size.row;
+    mlp_backward += std::max(alone, restored.in_block ? size.before + inputs_too : 0);
+    attention_backward += std::max(alone, restored.in_block ? size.row + inputs_too : 0);
   }
   // The gradient of a scaled branch is not that of the stream.
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
@@ -425,11 +426,15 @@ int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_b
 int64_t HolesBesideCodes(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  int64_t codes = 0;
+  const CodedBlocks coded = CodedBlocksOf(PlanOfBlocks(inputs));
+  int64_t codes =
+      coded.inputs * CodeBytes(tokens * inputs.shape.spec.width, inputs.activation_bits);
   for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
-    if (slot.compressible) codes += SlotBytes(slot, tokens, 0, inputs.activation_bits);
+    if (!slot.compressible) continue;
+    const int64_t times = coded.blocks + (slot.in_attention ? 0 : coded.attentions);
+    codes += times * SlotBytes(slot, tokens, 0, inputs.activation_bits);
   }
-  return inputs.shape.spec.layers * codes / 6 + Sizes(inputs).before;
+  return codes / 6 + Sizes(inputs).before;
 }
 
 /// Of kernels on a CUDA device, which share it: what products may take, or what attention's
@@ -552,8 +557,8 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     }
     return sum;
   };
-  bytes.kept = kept(inputs.activation_bits);
   bytes.plain = kept(0);
+  bytes.kept = inputs.activation_bits == 0 ? bytes.plain : kept(inputs.activation_bits);
   bytes.input = inputs.activation_bits == 0
                     ? size.row
                     : CodeBytes(tokens * model.width, inputs.activation_bits);

@@ -213,7 +213,7 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
   const int64_t element = ElementBytes(inputs.precision->activations);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t row = tokens * element * inputs.shape.spec.width;
-  const int64_t block = BlockSavedBytes(inputs.shape, tokens, element);
+  const BlockBytes block = BlockBytesOf(inputs);
   const int64_t deferred_block = DeferredBytes(inputs);
   // By blocks, those that recompute, and whether it is the first rank or the last one.
   std::map<std::tuple<int64_t, int64_t, bool, bool>, MemoryBreakdown> known;
@@ -231,11 +231,11 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
       recomputed += replayed;
       // What one micro-batch leaves.
       const auto c = static_cast<size_t>(chunk);
-      saved[c] = (cut_[stage] - replayed) * block + replayed * row;
+      saved[c] = (cut_[stage] - replayed) * block.kept.saved + replayed * block.input;
       of_one += saved[c];
       if (!inputs.offload_activations) continue;
       // What the last block saves stays.
-      const int64_t stays = replayed == cut_[stage] ? row : block;
+      const int64_t stays = replayed == cut_[stage] ? block.input : block.kept.saved;
       on_host[c] = saved[c] - stays;
       saved[c] = stays;
     }
@@ -263,10 +263,12 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
     }
     MemoryBreakdown memory = like->second;
     // One micro-batch is in PredictMemory's peak; one message is asked for ahead.
-    memory.activations_bytes +=
-        std::max<int64_t>(holdings_.MostKept(rank, saved) - of_one, 0) + row;
+    const int64_t others = std::max<int64_t>(holdings_.MostKept(rank, saved) - of_one, 0);
+    memory.activations_bytes += others + row;
     if (with_host) memory.activations_bytes += holdings_.MostKept(rank, on_host);
     if (inputs.products == ProductKind::kStored) {
+      // Beside codes there are holes (PredictMemory).
+      if (inputs.activation_bits > 0) memory.runtime_bytes += others / 6;
       // On a CUDA device the host is ahead, and learns what has gone from what has come.
       memory.activations_bytes += holdings_.Messages(rank) * row;
     }

@@ -278,12 +278,16 @@ TEST(ValidateJob, CompressesActivationsWhereTheyAreKept) {
       }
     }
   }
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    bits(4, "cpu", "block")(job);
+    job.resources.ranks = job.resources.pipeline_parallel = 2;
+  }));
   EXPECT_THAT(ErrorAfter(bits(3, "cpu", "none")), HasSubstr("must be 8, 4, 2 or 0"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.resources.activation_bits = 4;
                 job.resources.ranks = job.resources.tensor_parallel = 2;
               }),
-              HasSubstr("activation_bits 4 is for ranks that each compute the whole model"));
+              HasSubstr("activation_bits 4 is for ranks that each compute whole blocks"));
 }
 
 TEST(ValidateJob, RefusesGroupsThatShareUnevenly) {

@@ -51,7 +51,6 @@ Status CheckResources(const ResourceSpec& resources, const std::string& what) {
       {"recompute attention", resources.recompute == "attention"},
       {"recompute optimal", resources.recompute == "optimal"},
       {"recompute_segment", resources.recompute_segment != plain.recompute_segment},
-      {"activation_bits", resources.activation_bits != plain.activation_bits},
   };
   for (const auto& [field, asked] : fields) {
     if (!asked) continue;

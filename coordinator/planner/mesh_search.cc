@@ -492,6 +492,14 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.activation_bytes = OffloadedActivationBytes(memory);
   }
   inputs.coded_bytes = CodedActivationBytes(memory);
+  if (held != nullptr && memory.activation_bits > 0) {
+    MemoryInputs block = memory;
+    block.shape.spec.layers = 1;
+    block.recomputed_blocks = 0;
+    inputs.coded_block.all = CodedActivationBytes(block);
+    block.recomputed_blocks = 1;
+    inputs.coded_block.input = CodedActivationBytes(block);
+  }
   if (!option.schedule.empty()) {
     inputs.schedule = option.schedule;
     inputs.block = BlockBytesOf(memory);

@@ -127,6 +127,8 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     // What the last block of a stage saves stays.
     own.activation_bytes =
         PartOf(inputs.activation_bytes, blocks - 1, inputs.shape.spec.layers - 1);
+    own.coded_bytes = (blocks - own.recomputed_blocks) * inputs.coded_block.all +
+                      own.recomputed_blocks * inputs.coded_block.input;
     const PassCost pass = passes.Of(own.shape);
     StageForecast made;
     made.time = PredictStep(own, pass, rates);

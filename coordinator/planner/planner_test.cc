@@ -286,6 +286,20 @@ TEST(PlanJob, WhatIsRecomputedHasFewerCodesAndTheirTime) {
     EXPECT_GT(more, codes);
     codes = more;
   }
+  // The ranks of a pipeline keep several micro-batches so.
+  JobSpec stages = Gpt2Job();
+  stages.resources.ranks = stages.resources.pipeline_parallel = 2;
+  stages.resources.threads_per_rank = 2;
+  stages.resources.micro_batch = 1;
+  for (const char* recompute : {"block", "none"}) {
+    stages.resources.recompute = recompute;
+    stages.resources.activation_bits = 0;
+    const Prediction plain = Best(stages, Cluster(1, 4, 64 * kGiB)).prediction;
+    stages.resources.activation_bits = 8;
+    const Prediction coded = Best(stages, Cluster(1, 4, 64 * kGiB)).prediction;
+    EXPECT_LT(coded.memory_per_rank.activations_bytes, plain.memory_per_rank.activations_bytes);
+    EXPECT_GT(coded.time.memory_bound_seconds, plain.time.memory_bound_seconds);
+  }
   // Where there is no room otherwise, some blocks are recomputed.
   JobSpec tight = Gpt2Job();
   tight.resources.ranks = 1;

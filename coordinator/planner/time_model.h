@@ -61,7 +61,13 @@ struct StepInputs {
   int64_t recomputed_attentions = 0;       ///< Blocks of which attention alone is computed again.
   StreamedBytes streamed = {};             ///< Weights that come up in every pass.
   int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
-  int64_t coded_bytes = 0;                 ///< CodedActivationBytes, of each way.
+  /// CodedActivationBytes, of each way.
+  int64_t coded_bytes = 0;
+  /// The same of a block of a pipeline, which keeps all, or its input.
+  struct CodedBlock {
+    int64_t all = 0;
+    int64_t input = 0;
+  } coded_block = {};
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
   int64_t file_bytes = 0;                  ///< Of state in a file, read and written in an update.
   /// Read and written in the passes of a micro-batch.

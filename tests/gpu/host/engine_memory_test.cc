@@ -185,6 +185,12 @@ TEST(PredictMemoryOnCuda, CompressedActivationsAreWithinOnePercent) {
       for (int64_t bits : {8, 4, 2}) {
         for (int64_t micro_batch : {1, 4}) CheckPrediction(model, precision, 0, micro_batch, bits);
       }
+      if (kSanitized) continue;
+      for (int64_t micro_batch : {1, 4}) {
+        CheckPrediction(model, precision, model.layers, micro_batch, 8);
+        CheckPrediction(model, precision, model.layers / 2, micro_batch, 2);
+        CheckPrediction(model, precision, 0, micro_batch, 4, {.activations = "host"});
+      }
     }
   }
 }

@@ -66,6 +66,7 @@ struct Case {
   int64_t length = kLength;
   int64_t zero_stage = 0;
   int64_t shard_ranks = 0;
+  int64_t activation_bits = 0;
 
   int64_t stages() const { return static_cast<int64_t>(cut.size()); }
   int64_t pipeline() const { return stages() / chunks; }
@@ -102,6 +103,7 @@ struct Case {
     plan.zero_stage = zero_stage;
     plan.zero_shard_ranks = shard_ranks;
     plan.bucket_bytes = 4000;
+    plan.activation_bits = activation_bits;
     plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
     return plan;
   }
@@ -420,14 +422,18 @@ TEST(Pipeline, ARankThatIsLostStopsAllOthersWhichCanNameIt) {
 
 TEST(Pipeline, TakesTheMemoryThatIsPredicted) {
   for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"}) {
-    for (const std::string policy : {"keep", "recompute"}) {
-      SCOPED_TRACE(schedule + policy);
+    for (const auto& [policy, bits] : {std::pair<std::string, int64_t>{"keep", 0},
+                                       {"recompute", 0},
+                                       {"keep", 4},
+                                       {"recompute", 4}}) {
+      SCOPED_TRACE(schedule + (" " + policy) + " in " + std::to_string(bits));
       Case c{"memory", Gpt2Model(), schedule, {3, 2}};
       c.model.layers = 5;
       c.model.width = 128;
       c.model.context = 128;
       c.model.dropout = 0;
       c.policy = policy;
+      c.activation_bits = bits;
       c.length = 128;
       MemoryBreakdown fullest;
       std::mutex mutex;
@@ -446,6 +452,7 @@ TEST(Pipeline, TakesTheMemoryThatIsPredicted) {
       inputs.precision = &PrecisionOf("fp32");
       inputs.optimizer = OptimizerBytesOf(c.model, c.Job(), DType::kF32);
       inputs.recomputed_blocks = policy == "keep" ? 0 : c.model.layers;
+      inputs.activation_bits = bits;
       auto steps = NamedSchedule(schedule, 2, 1, kBatch);
       ASSERT_TRUE(steps.ok());
       const MemoryBreakdown predicted = PredictPipelineMemory(inputs, c.cut, *steps);
