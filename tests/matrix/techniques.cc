@@ -154,7 +154,12 @@ std::vector<Axis> MakeAxes() {
         [](JobSpec& job) { job.resources.offload_activations = "host"; }}},
       {{"offload_parameters none", Effect::kSameBits, Nothing},
        {"offload_parameters host", Effect::kSameBits,
-        [](JobSpec& job) { job.resources.offload_parameters = "host"; }}},
+        [](JobSpec& job) { job.resources.offload_parameters = "host"; }},
+       {"offload_parameters nvme", Effect::kSameBits,
+        [](JobSpec& job) {
+          job.resources.offload_parameters = "nvme";
+          job.resources.offload_directory = "/tmp";
+        }}},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},
        {"micro_batch 1", Effect::kSameNumbers,
