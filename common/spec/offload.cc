@@ -87,11 +87,12 @@ bool SeveralRanks(const ResourceSpec& resources) {
 
 /// What weights and gradients that stand in a file do not go with.
 Status CheckParametersInFile(const JobSpec& job, const std::string& field) {
-  if (SeveralRanks(job.resources)) {
-    return InvalidError(field +
-                        " is of one rank yet: those of several share values and gradients in the "
-                        "memory of their hosts; hint: resources.ranks 1, or offload_parameters "
-                        "host");
+  if (SeveralRanks(job.resources) && job.resources.zero_stage > 0) {
+    return InvalidError(field + " does not go with resources.zero_stage " +
+                        std::to_string(job.resources.zero_stage) +
+                        " yet, whose ranks share values in the memory of their hosts; hint: "
+                        "resources.zero_stage 0, where each rank has files of its own, or "
+                        "offload_parameters host");
   }
   if (job.resources.device == "cuda") {
     return InvalidError(field +

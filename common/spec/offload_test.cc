@@ -181,7 +181,7 @@ TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
       HasSubstr("offload_parameters host does not go with resources.pipeline_parallel, whose"));
 }
 
-TEST(ValidateJob, ParametersStandInAFileOfOneRankOnACpu) {
+TEST(ValidateJob, ParametersStandInAFileOfEachRankOnACpu) {
   const auto after = [](const std::function<void(JobSpec&)>& change) {
     return ErrorAfter([&](JobSpec& job) {
       job.resources.offload_optimizer = "host";
@@ -203,8 +203,13 @@ TEST(ValidateJob, ParametersStandInAFileOfOneRankOnACpu) {
               HasSubstr("resources.offload_parameters nvme needs a resources.offload_directory"));
   EXPECT_THAT(after([](JobSpec& job) { job.resources.offload_optimizer = "none"; }),
               HasSubstr("offload_parameters nvme has weights on the host"));
-  EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = 2; }),
-              HasSubstr("offload_parameters nvme is of one rank yet"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.offload_optimizer = job.resources.offload_parameters = "nvme";
+    job.resources.offload_directory = "/x";
+    job.resources.ranks = 2;
+  }));
+  EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = 2, job.resources.zero_stage = 3; }),
+              HasSubstr("offload_parameters nvme does not go with resources.zero_stage 3 yet"));
   EXPECT_THAT(after([](JobSpec& job) { job.resources.device = "cuda"; }),
               HasSubstr("offload_parameters nvme is of CPUs yet"));
   EXPECT_THAT(after([](JobSpec& job) { job.train.averaging.kind = "ema"; }),

@@ -88,7 +88,8 @@ void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices
 }
 
 bool MeshOptions::IsOfOneRank(const ResourceSpec& resources) const {
-  return (Offloads(resources) && workers_.on_devices()) || resources.offload_parameters == "nvme";
+  return (Offloads(resources) && workers_.on_devices()) ||
+         (resources.offload_parameters == "nvme" && resources.zero_stage > 0);
 }
 
 std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) const {

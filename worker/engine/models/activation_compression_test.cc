@@ -112,7 +112,7 @@ TEST(ActivationCompressionTest, BlocksAreRecomputedFromWhatIsKept) {
     TinyRun exact(spec, options(0));
     const double loss = exact.Differentiate(batch);
     const std::vector<float> truth = exact.Gradients();
-    for (const auto& [bits, most] : {std::pair{8, 0.01}, std::pair{4, 0.2}, std::pair{2, 1.0}}) {
+    for (const auto& [bits, most] : {std::pair{8, 0.006}, std::pair{4, 0.1}, std::pair{2, 0.5}}) {
       TinyRun run(spec, options(bits));
       EXPECT_EQ(run.Differentiate(batch), loss) << "the forward pass is exact";
       const std::vector<float> gradients = run.Gradients();
@@ -143,6 +143,7 @@ TEST(ActivationCompressionTest, ARepeatedPatternIsLearntInAnyNumberOfBits) {
     job.optimizer.weight_decay = 0;
     Plan plan = TinyPlan("bf16", 2, 2);
     plan.activation_bits = bits;
+    if (bits == 4) plan.block_memory_policy = {"recompute", "attention"};
     TinyTraining run(job, plan, tokens);
     const double first = run.Step().loss;
     double last = first;

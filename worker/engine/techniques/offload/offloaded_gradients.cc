@@ -175,18 +175,20 @@ Status OffloadedGradients::OnGradientReady(int64_t index) {
   const GradientBucket& all = layout_.buckets[b];
   parameters_->PlaceGradients({all.begin, all.end}, nullptr);
   Tensor memory = std::exchange(memory_[b], {});
-  if (!reduces) {
-    if (file_ != nullptr) {
-      // Also of a bucket that was open throughout.
-      WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(1));
-      WEFT_RETURN_IF_ERROR(file_->gradients().Start(b, false));
-    }
-    SendDown(bucket, std::move(memory), Whole(bucket), false);
-    if (file_ != nullptr) WriteDown(bucket);
-    return OkStatus();
-  }
+  if (!reduces) return SendWhole(bucket, std::move(memory));
   WEFT_ASSIGN_OR_RETURN(Work work, ranks_->ReduceAt(bucket, memory));
   reducing_.push_back({bucket, std::move(memory), std::move(work)});
+  return OkStatus();
+}
+
+Status OffloadedGradients::SendWhole(int64_t bucket, Tensor memory) {
+  if (file_ != nullptr) {
+    // Also of a bucket that was open throughout.
+    WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(1));
+    WEFT_RETURN_IF_ERROR(file_->gradients().Start(static_cast<size_t>(bucket), false));
+  }
+  SendDown(bucket, std::move(memory), Whole(bucket), false);
+  if (file_ != nullptr) WriteDown(bucket);
   return OkStatus();
 }
 
@@ -237,6 +239,7 @@ Status OffloadedGradients::SendFirstReduced() {
   reducing_.pop_front();
   WEFT_RETURN_IF_ERROR(reduced.work.Wait(context_->stream));
   const int64_t bucket = reduced.bucket;
+  if (file_ != nullptr) return SendWhole(bucket, std::move(reduced.memory));
   SendDown(bucket, std::move(reduced.memory), Kept(bucket),
            ReducesEveryPass() && sums_below_[static_cast<size_t>(bucket)]);
   return OkStatus();

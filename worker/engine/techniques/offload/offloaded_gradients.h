@@ -24,7 +24,7 @@ namespace weft::engine {
 /// are added to those of the earlier ones below, and nothing comes up.
 ///
 /// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, and the host
-/// tier has two buckets of them meanwhile.
+/// tier has two buckets of them meanwhile. Ranks that have files share no updates.
 class OffloadedGradients : public GradientReducer {
  public:
   /// `context`, with a host tier, `parameters`, which are offloaded, and `ranks`, made with the
@@ -79,6 +79,8 @@ class OffloadedGradients : public GradientReducer {
   Status Open(int64_t bucket);
   /// Sends a slice of a bucket down; `adds`: to what stands there.
   void SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds);
+  /// Sends all of a bucket down, and into the file.
+  Status SendWhole(int64_t bucket, Tensor memory);
   /// Has the last bucket that goes down written.
   void WriteDown(int64_t bucket);
   /// Sends down what this rank keeps of the buckets that are reduced; `all`: waits for them.
