@@ -74,6 +74,15 @@ int64_t MostDeferred(const std::vector<PipelineStep>& steps) {
 int64_t DeferredBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  if (model.experts > 0) {
+    // Gradients of experts' results and activations stand where these were saved, but for those
+    // that come from other ranks.
+    const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
+    const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
+    return tokens * ElementBytes(inputs.precision->activations) *
+           (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
+            model.experts + received);
+  }
   const int64_t inner = (MlpInputs(model) + 1) * MlpWidth(model);
   return tokens * ElementBytes(inputs.precision->activations) *
          (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor);

@@ -63,8 +63,6 @@ Status CheckMixtureOfExperts(const JobSpec& job) {
   const std::string field = "model.experts " + std::to_string(job.model.experts);
   const std::pair<const char*, bool> others[] = {
       {"train.precision fp8; hint: bf16", job.train.precision == "fp8"},
-      {"resources.pipeline_schedule zero_bubble, whose gradients of weights wait, yet; hint: 1f1b",
-       resources.pipeline_schedule == "zero_bubble"},
       {"resources.context_parallel and model.expert_capacity together, of which a rank would count "
        "its own tokens; hint: model.expert_capacity 0",
        resources.context_parallel > 1 && job.model.expert_capacity > 0},

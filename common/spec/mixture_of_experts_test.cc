@@ -53,12 +53,12 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
               HasSubstr("does not go with model.experts"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.offload_optimizer = "host"; }),
               HasSubstr("resources.offload_optimizer"));
-  EXPECT_THAT(error([](JobSpec& job) {
-                job.resources.ranks = 2;
-                job.resources.pipeline_parallel = 2;
-                job.resources.pipeline_schedule = "zero_bubble";
-              }),
-              HasSubstr("resources.pipeline_schedule zero_bubble"));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    mixed(job);
+    job.resources.ranks = 2;
+    job.resources.pipeline_parallel = 2;
+    job.resources.pipeline_schedule = "zero_bubble";
+  }));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.expert_capacity = 1.25; }),
               HasSubstr("model.expert_capacity needs model.experts"));
 }

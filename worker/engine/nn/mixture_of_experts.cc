@@ -52,6 +52,15 @@ Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
 
 }  // namespace
 
+/// What the gradients of an expert's weights are made of: its rows.
+struct MixtureOfExperts::ExpertProducts {
+  size_t expert = 0;
+  Tensor active;    ///< What the second product reads ...
+  Tensor dresults;  ///< ... and the gradient of what it makes.
+  Tensor inputs;    ///< Likewise of the first one.
+  Tensor dbefore;
+};
+
 struct MixtureOfExperts::Saved {
   Tensor probabilities;        ///< [count, experts] f32
   Tensor chosen;               ///< [count, per_token] i32
@@ -243,16 +252,17 @@ Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value
   return y;
 }
 
-// In the places of what is saved: the gradients of gate and up in that of their values, and of the
-// inputs in that of the results'. The last expert first, as buckets of gradients are filled.
+// In the places of what is saved: the gradients of gate and up in that of their values. The last
+// expert first, as buckets of gradients are filled.
 Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved& saved,
-                                            const Tensor& gradients, bool for_input) const {
+                                            const Tensor& gradients, const Tensor& dinputs) const {
+  std::vector<ExpertProducts> deferred;
   int64_t first = gradients.shape().Rows();
   for (size_t e = experts_.size(); e-- > 0;) {
     const Expert& expert = experts_[e];
     const int64_t count = saved.counts[e];
     first -= count;
-    const Tensor rows = gradients.Rows(first, count), before = saved.before[e];
+    const Tensor rows = gradients.Rows(first, count), before = std::move(saved.before[e]);
     const Tensor gate = before.Columns(0, inner_), up = before.Columns(inner_, inner_);
     Tensor active;
     if (count > 0) {
@@ -264,15 +274,34 @@ Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved&
     } else {
       active = gate;  // no rows
     }
-    WEFT_RETURN_IF_ERROR(expert.down.AddWeightGradient(context, tape, active, {rows, {}}));
-    WEFT_RETURN_IF_ERROR(
-        expert.up.AddWeightGradient(context, tape, saved.inputs.Rows(first, count), {before, {}}));
-    if (for_input && count > 0) {
-      WEFT_RETURN_IF_ERROR(expert.up.InputGradientTo(context, {before, {}}, rows));
+    ExpertProducts products{e, active, rows, saved.inputs.Rows(first, count), before};
+    if (tape.defers()) {
+      deferred.push_back(std::move(products));
+    } else {
+      WEFT_RETURN_IF_ERROR(AddWeightGradients(context, tape, products));
     }
-    saved.before[e] = {};
+    if (dinputs && count > 0) {
+      WEFT_RETURN_IF_ERROR(
+          expert.up.InputGradientTo(context, {before, {}}, dinputs.Rows(first, count)));
+    }
   }
+  if (deferred.empty()) return OkStatus();
+  tape.Defer("experts backward",
+             [this, deferred = std::move(deferred)](Context& ctx, Tape& later) -> Status {
+               for (const ExpertProducts& products : deferred) {
+                 WEFT_RETURN_IF_ERROR(AddWeightGradients(ctx, later, products));
+               }
+               return OkStatus();
+             });
   return OkStatus();
+}
+
+Status MixtureOfExperts::AddWeightGradients(Context& context, Tape& tape,
+                                            const ExpertProducts& products) const {
+  const Expert& expert = experts_[products.expert];
+  WEFT_RETURN_IF_ERROR(
+      expert.down.AddWeightGradient(context, tape, products.active, {products.dresults, {}}));
+  return expert.up.AddWeightGradient(context, tape, products.inputs, {products.dbefore, {}});
 }
 
 Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node,
@@ -307,21 +336,28 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
                                                    .dlogits = dlogits}));
     WEFT_RETURN_IF_ERROR(tape.AddGradient(context, logits_node, std::move(dlogits)));
   }
-  if (options_.ranks == nullptr) {
-    WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, saved.results, for_input));
-  } else {
-    WEFT_ASSIGN_OR_RETURN(Tensor there,
+  Tensor there = saved.results;
+  if (options_.ranks != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(there,
                           Tensor::New(context, Component::kWorkspace, dtype, saved.inputs.shape()));
     WEFT_RETURN_IF_ERROR(options_.ranks->ToExperts(context, saved.rows, saved.results, there));
-    WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, there, for_input));
-    if (for_input) {
-      WEFT_RETURN_IF_ERROR(options_.ranks->FromExperts(context, saved.rows, there, saved.results));
-    }
   }
+  // In the place of the gradients of results, unless these are read later.
+  Tensor dinputs = for_input ? there : Tensor();
+  if (for_input && tape.defers()) {
+    WEFT_ASSIGN_OR_RETURN(dinputs,
+                          Tensor::New(context, Component::kWorkspace, dtype, saved.inputs.shape()));
+  }
+  WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, there, dinputs));
   if (!for_input) return OkStatus();
+  Tensor own = dinputs;
+  if (options_.ranks != nullptr) {
+    own = saved.results;
+    WEFT_RETURN_IF_ERROR(options_.ranks->FromExperts(context, saved.rows, dinputs, own));
+  }
   WEFT_ASSIGN_OR_RETURN(
       Tensor dx, Tensor::New(context, Component::kWorkspace, dtype, {count, options_.width}));
-  WEFT_RETURN_IF_ERROR(kernels::MoeCombine(context.stream, {saved.results, saved.places, {}, dx}));
+  WEFT_RETURN_IF_ERROR(kernels::MoeCombine(context.stream, {own, saved.places, {}, dx}));
   return tape.AddGradient(context, x_node, std::move(dx));
 }
 

@@ -60,6 +60,7 @@ class MixtureOfExperts {
   };
   /// What the backward pass reads.
   struct Saved;
+  struct ExpertProducts;
 
   /// What the experts make of all tokens `x` that are theirs together.
   Result<Value> Mix(Context& context, Tape& tape, Value x, Value logits) const;
@@ -70,9 +71,11 @@ class MixtureOfExperts {
   Result<Tensor> Dispatch(Context& context, const Tape& tape, const Tensor& x, Saved& saved) const;
   /// What they make of it.
   Status RunExperts(Context& context, const Tape& tape, Saved& saved, const Tensor& results) const;
-  /// `gradients` of that become those of what the experts read.
+  /// From `gradients` of that, those of weights and, where it is wanted, of what the experts read:
+  /// `dinputs`, which may be the same memory unless the tape defers.
   Status RunExpertsBackward(Context& context, Tape& tape, Saved& saved, const Tensor& gradients,
-                            bool for_input) const;
+                            const Tensor& dinputs) const;
+  Status AddWeightGradients(Context& context, Tape& tape, const ExpertProducts& products) const;
   Status Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node, int32_t x_node,
                   Tensor dy) const;
   bool Trains(const Tape& tape) const;

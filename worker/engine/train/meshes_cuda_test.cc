@@ -243,6 +243,10 @@ TEST_F(MeshesOnCuda, StagesOfExperts) {
   Compare(Pipeline(CaseOf(Mixtral(2)), "1f1b", {1, 1}));
 }
 
+TEST_F(MeshesOnCuda, StagesOfExpertsWhoseWeightsWait) {
+  Compare(SharingExperts(Replicated(Pipeline(CaseOf(Mixtral(2)), "zero_bubble", {1, 1}), 2), 2));
+}
+
 TEST_F(MeshesOnCuda, StagesWhoseRanksShareExperts) {
   Compare(SharingExperts(Replicated(Pipeline(CaseOf(Mixtral(2)), "1f1b", {1, 1}), 2, 1), 2));
 }

@@ -149,6 +149,8 @@ TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
   for (const ExpertWays& ways :
        std::vector<ExpertWays>{{.cut = twos},
                                {.ranks = 2, .expert = 2, .cut = twos, .schedule = "gpipe"},
+                               {.cut = twos, .schedule = "zero_bubble"},
+                               {.ranks = 2, .expert = 2, .cut = twos, .schedule = "zero_bubble"},
                                {.ranks = 2, .expert = 2, .policy = "recompute", .cut = twos},
                                {.ranks = 4, .expert = 2, .zero_stage = 1, .cut = twos}}) {
     SCOPED_TRACE(NameOf(ways));
@@ -166,8 +168,10 @@ TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
       own.recomputed_blocks = std::min(inputs.recomputed_blocks, own.shape.spec.layers);
       EXPECT_EQ(ranks[rank].exchanged.bytes, 2 * static_cast<double>(TrafficOfStep(own).exchanged));
     }
-    // What comes and goes beside the peak of what waits is not known to the last message.
-    ExpectNear(fullest, PredictPipelineMemory(inputs, ways.cut, *schedule), 0.1, 0.2);
+    // What comes and goes beside the peak of what waits is not known to the last message, nor what
+    // weights' gradients that wait have given back of it.
+    ExpectNear(fullest, PredictPipelineMemory(inputs, ways.cut, *schedule),
+               ways.schedule == "zero_bubble" ? 0.2 : 0.1, 0.2);
   }
 }
 

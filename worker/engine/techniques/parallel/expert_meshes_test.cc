@@ -35,6 +35,7 @@ TEST(ExpertMeshes, StagesFollowOneRank) {
                    {.cut = each, .schedule = "gpipe"},
                    {.policy = "recompute", .cut = each, .schedule = "interleaved", .chunks = 2},
                    {.ranks = 2, .zero_stage = 1, .cut = {3, 1}},
+                   {.ranks = 2, .expert = 2, .cut = twos, .schedule = "zero_bubble"},
                    {.ranks = 2, .expert = 2, .cut = twos},
                    {.ranks = 4, .expert = 2, .policy = "recompute", .cut = twos},
                    {.ranks = 4, .expert = 4, .capacity = 1, .zero_stage = 1, .cut = twos},
@@ -76,6 +77,12 @@ TEST(ExpertMeshes, StagesLeaveTheSameBits) {
   model.untied_classifier = true;
   for (const ExpertWays& ways : std::vector<ExpertWays>{
            {.ranks = 4, .expert = 2, .cut = {2, 2}},
+           {.ranks = 2, .cut = {2, 2}, .schedule = "zero_bubble"},
+           {.ranks = 2,
+           .expert = 2,
+           .policy = "recompute",
+           .cut = {2, 2},
+           .schedule = "zero_bubble"},
            {.ranks = 4, .expert = 4, .capacity = 1, .zero_stage = 1, .cut = {2, 2}}}) {
     SCOPED_TRACE(NameOf(ways));
     ExpertWays plain = ways;
