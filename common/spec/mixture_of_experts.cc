@@ -1,9 +1,41 @@
 #include "common/spec/mixture_of_experts.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "common/glob.h"
+
 namespace weft {
+namespace {
+
+bool IsFrozen(const ModelSpec& model, const std::string& parameter) {
+  return std::any_of(model.freeze.begin(), model.freeze.end(),
+                     [&](const std::string& pattern) { return GlobMatches(pattern, parameter); });
+}
+
+}  // namespace
+
+Status CheckFrozenExperts(const ModelSpec& model) {
+  if (model.freeze.empty()) return OkStatus();
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    for (const char* matrix : {".w1.weight", ".w2.weight", ".w3.weight"}) {
+      const auto name = [&](int64_t expert) {
+        return "model.layers." + std::to_string(layer) + ".block_sparse_moe.experts." +
+               std::to_string(expert) + matrix;
+      };
+      const bool frozen = IsFrozen(model, name(0));
+      for (int64_t expert = 1; expert < model.experts; ++expert) {
+        if (IsFrozen(model, name(expert)) == frozen) continue;
+        return InvalidError("model.freeze names " + name(frozen ? 0 : expert) + " and not " +
+                            name(frozen ? expert : 0) +
+                            ", and ranks that share experts train all of a layer, or none; hint: "
+                            "'*.experts.*', or resources.expert_parallel 1");
+      }
+    }
+  }
+  return OkStatus();
+}
 
 Status CheckExpertParallel(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
@@ -38,10 +70,6 @@ Status CheckExpertParallel(const JobSpec& job) {
                         text(batch) + ": each of these ranks sees as many sequences");
   }
   const std::pair<const char*, bool> others[] = {
-      {"model.freeze, whose patterns name parameters that a rank may not have; hint: 1",
-       !job.model.freeze.empty()},
-      {"optimizer.groups, whose patterns name parameters that a rank may not have; hint: 1",
-       !job.optimizer.groups.empty()},
       {"train.gradient_noise_scale, because the gradients of experts are those of several ranks; "
        "hint: 1",
        job.train.gradient_noise_scale},
@@ -52,7 +80,7 @@ Status CheckExpertParallel(const JobSpec& job) {
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(field + " does not go with " + name);
   }
-  return OkStatus();
+  return CheckFrozenExperts(job.model);
 }
 
 Status CheckMixtureOfExperts(const JobSpec& job) {

@@ -12,4 +12,8 @@ Status CheckMixtureOfExperts(const JobSpec& job);
 /// The same of resources.expert_parallel, with the sizes of the model known.
 Status CheckExpertParallel(const JobSpec& job);
 
+/// Whether ranks can share the experts where model.freeze is as it is: of the experts of a layer it
+/// leaves all to be trained, or none. With the sizes of the model known.
+Status CheckFrozenExperts(const ModelSpec& model);
+
 }  // namespace weft

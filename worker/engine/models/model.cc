@@ -1,7 +1,9 @@
 #include "worker/engine/models/model.h"
 
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
 #include "common/spec/context_parallel.h"
+#include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
 #include "common/spec/tensor_parallel.h"
 #include "worker/engine/models/bert.h"
@@ -70,6 +72,11 @@ template <class T>
 Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
                                  std::unique_ptr<T> model) {
   ParameterSet& parameters = model->parameters();
+  if (parameters.of_stage()) {
+    std::vector<std::string> names;
+    for (ParameterInfo& each : ParametersOf(model->spec())) names.push_back(std::move(each.name));
+    parameters.SetNames(std::move(names));
+  }
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
   WEFT_RETURN_IF_ERROR(OverParameterize(model->spec().over_parameterization, parameters));
   if (options.shard_values && parameters.factoring() != Factoring::kNone) {
@@ -125,10 +132,7 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
     return InvalidError(named + " cannot be shared by " + Text(ranks) +
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
   }
-  if (ranks > 1 && !spec.freeze.empty()) {
-    return InvalidError("model.freeze does not go with " + Text(ranks) +
-                        " ranks that share the experts; hint: resources.expert_parallel 1");
-  }
+  if (ranks > 1) WEFT_RETURN_IF_ERROR(CheckFrozenExperts(spec));
   if (options.context != nullptr && spec.expert_capacity > 0) {
     return InvalidError(
         "model.expert_capacity does not go with ranks that share sequences; hint: 0");

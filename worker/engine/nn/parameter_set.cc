@@ -215,17 +215,21 @@ void ParameterSet::RegisterFactors(int64_t index, Factoring factoring,
   }
 }
 
-Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
+std::vector<std::string> ParameterSet::Names() const {
+  if (!names_.empty()) return names_;
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  return names;
+}
+
+Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
+  const std::vector<std::string> names = Names();
   for (const std::string& pattern : patterns) {
-    bool used = false;
     for (Parameter& parameter : parameters_) {
-      if (!GlobMatches(pattern, parameter.name)) continue;
-      parameter.gradient_offset = -1;
-      used = true;
+      if (GlobMatches(pattern, parameter.name)) parameter.gradient_offset = -1;
     }
-    if (used) continue;
+    const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
+    if (std::any_of(names.begin(), names.end(), matches)) continue;
     const std::string nearest = NearestName(pattern, names);
     return InvalidError(
         "model.freeze '" + pattern + "' matches no parameter; hint: " +

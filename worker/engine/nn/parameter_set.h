@@ -161,7 +161,8 @@ class ParameterSet {
   }
   /// Says that the gradients of all rows come to `index` on each rank.
   void SetSeesAllRows(int64_t index) { parameters_[index].sees_all_rows = true; }
-  /// Says that what comes to `index` are summands of the gradients of the ranks that share matrices.
+  /// Says that what comes to `index` are summands of the gradients of the ranks that share
+  /// matrices.
   void SetOfSummands(int64_t index) { parameters_[index].of_summands = true; }
 
   /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
@@ -173,6 +174,12 @@ class ParameterSet {
     parameters_[index].shared_by_stages = true;
     parameters_[index].counted = counts;
   }
+
+  /// Says what the parameters of the whole network are called, in the order of the forward pass,
+  /// where other ranks have some. Before Freeze.
+  void SetNames(std::vector<std::string> names) { names_ = std::move(names); }
+  /// The same; of those that are here where they are all.
+  std::vector<std::string> Names() const;
 
   /// Says that of `ranks` successive ranks, of which this one has number `rank`, each has experts
   /// of its own, the parameters named so, and all of them the others. All are registered; before
@@ -187,8 +194,8 @@ class ParameterSet {
   void SetParts(int64_t index, std::vector<int64_t> rows);
 
   /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
-  /// gradient. Before Allocate. kInvalid when a pattern matches none, naming a near one, or when
-  /// none is left to train.
+  /// gradient. Before Allocate. kInvalid when a pattern matches none, here or elsewhere, naming a
+  /// near one, or when none is left to train.
   Status Freeze(const std::vector<std::string>& patterns);
 
   struct Factor {
@@ -413,6 +420,7 @@ class ParameterSet {
 
   Stream stream_;
   std::vector<Parameter> parameters_;
+  std::vector<std::string> names_;  ///< See SetNames.
   Factoring factoring_ = Factoring::kNone;
   int64_t ranks_ = 1;
   bool place_gradients_ = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "common/glob.h"
@@ -11,9 +12,7 @@
 namespace weft::engine {
 namespace {
 
-Status PatternWithoutMatch(const std::string& pattern, const ParameterSet& parameters) {
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < parameters.size(); ++i) names.push_back(parameters[i].name);
+Status PatternWithoutMatch(const std::string& pattern, const std::vector<std::string>& names) {
   const std::string nearest = NearestName(pattern, names);
   return InvalidError("optimizer.groups '" + pattern + "' matches no parameter; hint: " +
                       (nearest.empty() ? "names are like '" + names.front() + "' and '" +
@@ -41,11 +40,11 @@ std::optional<int64_t> BlockOf(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters) {
+std::vector<int64_t> LayersOf(const std::vector<std::string>& names) {
   std::vector<std::optional<int64_t>> blocks;
   int64_t last_block = -1;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    blocks.push_back(BlockOf(parameters[i].name));
+  for (const std::string& name : names) {
+    blocks.push_back(BlockOf(name));
     last_block = std::max(last_block, blocks.back().value_or(-1));
   }
   std::vector<int64_t> layers;
@@ -59,26 +58,32 @@ std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters) {
 
 Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
                                                          const ParameterSet& parameters) {
-  const std::vector<int64_t> layers = LayerOfParameters(parameters);
+  // Of all ranks: they may have other parameters.
+  const std::vector<std::string> names = parameters.Names();
+  const std::vector<int64_t> layers = LayersOf(names);
   const int64_t top = layers.empty() ? 0 : *std::max_element(layers.begin(), layers.end());
+  std::map<std::string_view, int64_t> layer_of;
+  for (size_t i = 0; i < names.size(); ++i) layer_of[names[i]] = layers[i];
   const bool decoupled = spec.name == "adamw" || spec.name == "lion";
   std::vector<ParameterRule> rules;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const double own = parameters[i].learning_rate_scale;
     const double decay = decoupled ? spec.weight_decay / own : spec.weight_decay;
-    rules.push_back({own * std::pow(spec.layer_decay, static_cast<double>(top - layers[i])),
+    rules.push_back({own * std::pow(spec.layer_decay,
+                                    static_cast<double>(top - layer_of.at(parameters[i].name))),
                      parameters[i].decay() ? decay : 0.0});
   }
   std::vector<bool> grouped(rules.size(), false);
   for (const ParameterGroupSpec& group : spec.groups) {
     std::vector<bool> named(rules.size(), false);
     for (const std::string& pattern : group.parameters) {
-      bool used = false;
-      for (size_t i = 0; i < rules.size(); ++i) {
-        if (!Names(pattern, parameters, static_cast<int64_t>(i))) continue;
-        named[i] = used = true;
+      const auto matches = [&](const std::string& name) { return GlobMatches(pattern, name); };
+      if (std::none_of(names.begin(), names.end(), matches)) {
+        return PatternWithoutMatch(pattern, names);
       }
-      if (!used) return PatternWithoutMatch(pattern, parameters);
+      for (size_t i = 0; i < rules.size(); ++i) {
+        if (Names(pattern, parameters, static_cast<int64_t>(i))) named[i] = true;
+      }
     }
     for (size_t i = 0; i < rules.size(); ++i) {
       if (!named[i] || grouped[i]) continue;

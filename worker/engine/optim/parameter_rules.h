@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,17 +22,17 @@ struct ParameterRule {
 /// name, "transformer.h.3.attn.c_attn.weight".
 std::optional<int64_t> BlockOf(std::string_view name);
 
-/// Place of each parameter between input and output, found from the order of registration and the
-/// names: 0 for what stands before the blocks (embeddings), i + 1 for block i, and one more than
-/// the last block for what stands after them.
-std::vector<int64_t> LayerOfParameters(const ParameterSet& parameters);
+/// Place of each parameter of a network between input and output, found from their names in the
+/// order of registration: 0 for what stands before the blocks (embeddings), i + 1 for block i, and
+/// one more than the last block for what stands after them.
+std::vector<int64_t> LayersOf(const std::vector<std::string>& names);
 
 /// A rule for each parameter of `parameters`. The rate is scaled by the parameter's own factor
 /// (mup; where decay is decoupled from the gradient it is not scaled along), by
 /// optimizer.layer_decay^(layers above) (Clark et al. 2020, arXiv 2003.10555) and by the first of
 /// optimizer.groups that names it. Matrices decay by optimizer.weight_decay, norms and biases not
 /// at all; a group's weight_decay holds for all it names. kInvalid when a pattern names no
-/// parameter; the name of an over-parameterised weight stands for its factors.
+/// parameter of any rank; the name of an over-parameterised weight stands for its factors.
 Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
                                                          const ParameterSet& parameters);
 

@@ -28,16 +28,16 @@ ParameterSet& Gpt2Names(ParameterSet& parameters) {
 
 TEST(ParameterRulesTest, LayersAreCountedFromTheEmbeddingsToTheHead) {
   ParameterSet gpt2;
-  EXPECT_THAT(LayerOfParameters(Gpt2Names(gpt2)), ElementsAre(0, 0, 1, 1, 2, 2, 12, 12, 13));
+  EXPECT_THAT(LayersOf(Gpt2Names(gpt2).Names()), ElementsAre(0, 0, 1, 1, 2, 2, 12, 12, 13));
   ParameterSet llama;
   llama.Register("model.embed_tokens.weight", {10, 4}, {});
   llama.Register("model.layers.0.mlp.up_proj.weight", {8, 4}, {});
   llama.Register("model.norm.weight", {4}, {});
   llama.Register("lm_head.weight", {10, 4}, {});
-  EXPECT_THAT(LayerOfParameters(llama), ElementsAre(0, 1, 2, 2));
+  EXPECT_THAT(LayersOf(llama.Names()), ElementsAre(0, 1, 2, 2));
   ParameterSet none;
   none.Register("a", {1}, {});
-  EXPECT_THAT(LayerOfParameters(none), ElementsAre(0));
+  EXPECT_THAT(LayersOf(none.Names()), ElementsAre(0));
 }
 
 TEST(ParameterRulesTest, OnlyMatricesDecayUnlessAGroupSaysOtherwise) {

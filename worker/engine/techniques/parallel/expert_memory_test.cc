@@ -119,6 +119,19 @@ TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
   }
 }
 
+TEST(ExpertMemory, WhatIsFrozenTakesNoGradients) {
+  for (const int64_t stage : {0, 2, 3}) {
+    SCOPED_TRACE(stage);
+    MeshCase c = EvenCaseOf({4, 2, 0, "keep", "fp32", stage});
+    c.job.model.freeze = {"model.embed_tokens.*", "*.layers.0.*", "*.w2.weight"};
+    const MemoryInputs inputs = InputsOf(c);
+    const MemoryBreakdown predicted = PredictedFor(inputs);
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      ExpectNear(own.reports.back().peak_memory, predicted);
+    }
+  }
+}
+
 // Other choices take no more than that, and with a capacity less.
 TEST(ExpertMemory, NoMoreIsTakenThanPredictedWhateverTheChoices) {
   for (const double capacity : {0.0, 1.0}) {

@@ -24,6 +24,9 @@ void ExpectAllFollow(const std::vector<ExpertWays>& all, const ModelSpec& model 
     SCOPED_TRACE(NameOf(ways));
     MeshCase c = CaseOf(ways, model);
     c.job.train.steps = steps;
+    c.job.optimizer.layer_decay = 0.9;
+    c.job.optimizer.groups.emplace_back().parameters = {"*.0.*.experts.3.*", "*.3.self_attn.*"};
+    c.job.optimizer.groups.back().learning_rate_scale = 0.5;
     if (!wholes.contains(ways.capacity)) wholes[ways.capacity] = TrainOnMesh(c.Whole()).front();
     ExpectFollows(TrainOnMesh(c), wholes[ways.capacity], 1e-5, 5e-4);
   }

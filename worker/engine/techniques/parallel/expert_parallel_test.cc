@@ -106,6 +106,30 @@ TEST(ExpertParallel, TrainingFollowsThatOfRanksThatHaveAllExperts) {
   }
 }
 
+// Patterns are of all experts, which no rank has.
+TEST(ExpertParallel, WhatIsFrozenAndHowFastTheRestLearnsIsAsOnOneRank) {
+  ModelSpec model = MixtralModel();
+  model.freeze = {"*.layers.0.*.experts.*", "*.layers.1.*.w1.weight", "*.k_proj.*", "*.1.*.gate.*"};
+  OptimizerSpec optimizer;
+  optimizer.layer_decay = 0.8;
+  optimizer.groups.emplace_back().parameters = {"*.experts.0.*", "*.experts.3.w2.*"};
+  optimizer.groups.back().learning_rate_scale = 0.3;
+  const auto case_of = [&](const ExpertWays& ways) {
+    MeshCase c = CaseOf(ways, model);
+    optimizer.learning_rate = c.job.optimizer.learning_rate;
+    c.job.optimizer = optimizer;
+    return c;
+  };
+  const MeshOutcome whole = TrainOnMesh(case_of({})).front();
+  for (const ExpertWays& ways : std::vector<ExpertWays>{{2, 2},
+                                                        {4, 4, 0, "recompute"},
+                                                        {4, 2, 0, "keep", "fp32", 2},
+                                                        {4, 2, 0, "keep", "fp32", 3}}) {
+    SCOPED_TRACE(NameOf(ways));
+    ExpectFollows(TrainOnMesh(case_of(ways)), whole, 1e-5, 5e-4);
+  }
+}
+
 /// What all ranks save.
 SavedState StateOf(const std::vector<MeshOutcome>& ranks) {
   SavedState all;
@@ -276,8 +300,10 @@ TEST(ExpertParallel, WhatCannotBeSharedIsRefused) {
     model.experts = 0;
     EXPECT_THAT(error(), HasSubstr("model.experts 0 cannot be shared by 2 ranks"));
     model = MixtralModel();
-    model.freeze = {"model.norm.weight"};
-    EXPECT_THAT(error(), HasSubstr("model.freeze does not go with 2 ranks that share the experts"));
+    model.freeze = {"*.experts.0.*"};
+    EXPECT_THAT(error(), HasSubstr("train all of a layer, or none"));
+    model.freeze = {"*.experts.4.*"};
+    EXPECT_THAT(error(), HasSubstr("model.freeze '*.experts.4.*' matches no parameter"));
   });
 }
 
