@@ -11,9 +11,14 @@ constexpr int64_t kF32 = 4;
 
 /// Columns of keys and values together, of all ranks: some have the same ones where there are more
 /// ranks than heads.
-int64_t KeyColumns(const ModelSpec& model, const ContextSharing& sharing) {
-  const int64_t heads = sharing.ulysses ? std::max(KvHeads(model), sharing.ranks) : KvHeads(model);
-  return 2 * heads * HeadWidth(model);
+int64_t KeyColumns(const ModelShape& shape, const ContextSharing& sharing) {
+  const int64_t here = KvHeads(shape.spec) / shape.TensorColumns();
+  return 2 * (sharing.ulysses ? std::max(here, sharing.ranks) : here) * HeadWidth(shape.spec);
+}
+
+/// Columns of queries.
+int64_t QueryColumns(const ModelShape& shape) {
+  return shape.spec.width / shape.TensorColumns();
 }
 
 /// An all-to-all of `columns` of each own token.
@@ -28,30 +33,32 @@ ContextTraffic Sum(const ContextTraffic& a, const ContextTraffic& b) {
 
 }  // namespace
 
-ContextTraffic ForwardTraffic(const ModelSpec& model, const ContextSharing& sharing, int64_t tokens,
-                              int64_t element) {
-  const int64_t keys = KeyColumns(model, sharing), others = sharing.ranks - 1;
+ContextTraffic ForwardTraffic(const ModelShape& shape, const ContextSharing& sharing,
+                              int64_t tokens, int64_t element) {
+  const int64_t keys = KeyColumns(shape, sharing), queries = QueryColumns(shape);
+  const int64_t others = sharing.ranks - 1;
   if (!sharing.ulysses) return {others * tokens * keys * element, others};
-  return Sum(DealOut(sharing, tokens, model.width + keys, element),
-             DealOut(sharing, tokens, model.width, element));
+  return Sum(DealOut(sharing, tokens, queries + keys, element),
+             DealOut(sharing, tokens, queries, element));
 }
 
-ContextTraffic BackwardTraffic(const ModelSpec& model, const ContextSharing& sharing,
+ContextTraffic BackwardTraffic(const ModelShape& shape, const ContextSharing& sharing,
                                int64_t tokens, int64_t element) {
-  const int64_t keys = KeyColumns(model, sharing);
+  const int64_t keys = KeyColumns(shape, sharing), queries = QueryColumns(shape);
   if (!sharing.ulysses) {
     // The keys once more, and their gradients all the way home.
-    return Sum(ForwardTraffic(model, sharing, tokens, element),
+    return Sum(ForwardTraffic(shape, sharing, tokens, element),
                {sharing.ranks * tokens * keys * kF32, sharing.ranks});
   }
-  return Sum(DealOut(sharing, tokens, 3 * model.width + keys, element),
-             DealOut(sharing, tokens, model.width + keys, element));
+  return Sum(DealOut(sharing, tokens, 3 * queries + keys, element),
+             DealOut(sharing, tokens, queries + keys, element));
 }
 
-int64_t ContextWorkspaceBytes(const ModelSpec& model, const ContextSharing& sharing, int64_t tokens,
-                              int64_t element) {
+int64_t ContextWorkspaceBytes(const ModelShape& shape, const ContextSharing& sharing,
+                              int64_t tokens, int64_t element) {
   if (sharing.ranks == 1) return 0;
-  const int64_t keys = tokens * KeyColumns(model, sharing), row = tokens * model.width;
+  const int64_t keys = tokens * KeyColumns(shape, sharing);
+  const int64_t row = tokens * QueryColumns(shape);
   // Two buffers of keys on their way; sums of the own queries' gradients, and of keys' those here,
   // those that come and what is added to them.
   if (!sharing.ulysses) return 2 * keys * element + (row + 3 * keys) * kF32;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "common/spec/model_spec.h"
+#include "common/model/model_shape.h"
 
 namespace weft {
 
@@ -20,15 +20,16 @@ struct ContextTraffic {
   int64_t messages = 0;  ///< To one other rank each, one after the other.
 };
 
-/// Of a layer, for `tokens` tokens of a rank with activations of `element` bytes.
-ContextTraffic ForwardTraffic(const ModelSpec& model, const ContextSharing& sharing, int64_t tokens,
-                              int64_t element);
-ContextTraffic BackwardTraffic(const ModelSpec& model, const ContextSharing& sharing,
+/// Of a layer, for `tokens` tokens of a rank with activations of `element` bytes. Ranks that share
+/// matrices each tell others of their own heads.
+ContextTraffic ForwardTraffic(const ModelShape& shape, const ContextSharing& sharing,
+                              int64_t tokens, int64_t element);
+ContextTraffic BackwardTraffic(const ModelShape& shape, const ContextSharing& sharing,
                                int64_t tokens, int64_t element);
 
 /// What the backward pass of an attention has for others' tokens at its peak, beside what that of
 /// one rank has.
-int64_t ContextWorkspaceBytes(const ModelSpec& model, const ContextSharing& sharing, int64_t tokens,
-                              int64_t element);
+int64_t ContextWorkspaceBytes(const ModelShape& shape, const ContextSharing& sharing,
+                              int64_t tokens, int64_t element);
 
 }  // namespace weft

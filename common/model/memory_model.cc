@@ -185,7 +185,8 @@ int64_t PartWorkspace(const MemoryInputs& inputs) {
   if (!OnCuda(inputs) || inputs.context.ranks == 1 || inputs.context.ulysses) return 0;
   const ModelSpec& model = inputs.shape.spec;
   return inputs.sequence_length / 2 *
-         (kF32 * model.heads + ElementOf(inputs) * (model.width + 2 * KvWidth(model)));
+         (kF32 * model.heads + ElementOf(inputs) * (model.width + 2 * KvWidth(model))) /
+         inputs.shape.TensorColumns();
 }
 
 int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
@@ -221,7 +222,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     mlp_backward = std::max(2 * size.row, size.row + size.active + size.exchanged + router);
   }
   int64_t attention_backward = size.row + std::max(size.row, size.attended) + size.qkv +
-                               ContextWorkspaceBytes(model, inputs.context, tokens, element) +
+                               ContextWorkspaceBytes(shape, inputs.context, tokens, element) +
                                PartWorkspace(inputs);
   if (inputs.precision->fp8_blocks) {
     // The gradient's codes by rows and by columns, and those of the input by columns.
@@ -708,7 +709,8 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   MemoryInputs inputs;
   inputs.shape = ShapeOf(job);
   inputs.micro_batch = plan.micro_batch;
-  inputs.sequence_length = SequenceLength(job);
+  inputs.context = {plan.mesh.context, plan.context_method == "ulysses"};
+  inputs.sequence_length = SequenceLength(job) / inputs.context.ranks;
   inputs.accumulation_steps = plan.accumulation_steps;
   inputs.ranks = RankCount(plan.mesh);
   inputs.zero_stage = plan.zero_stage;

@@ -12,8 +12,9 @@ int64_t ContextBytes(const MemoryInputs& inputs) {
                               : ReplayedBlocks(inputs.remat) + ReplayedAttentions(inputs.remat);
   const int64_t backward = model.layers - inputs.shape.first_trained_layer;
   return inputs.accumulation_steps *
-         ((model.layers + replays) * ForwardTraffic(model, inputs.context, tokens, element).sent +
-          backward * BackwardTraffic(model, inputs.context, tokens, element).sent);
+         ((model.layers + replays) *
+              ForwardTraffic(inputs.shape, inputs.context, tokens, element).sent +
+          backward * BackwardTraffic(inputs.shape, inputs.context, tokens, element).sent);
 }
 
 /// To experts and back, forward and backward, and forward once more where it is recomputed.

@@ -1,5 +1,6 @@
 #include "common/spec/context_parallel.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weft {
@@ -13,15 +14,21 @@ std::string NameOf(int64_t degree) {
   return "context parallelism of degree " + Text(degree);
 }
 
-Status CheckHeads(const ModelSpec& model, int64_t degree) {
-  const int64_t kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;
+// Of `tensor_columns` ranks each deals out its own heads; that these are equal parts is said where
+// ranks share matrices.
+Status CheckHeads(const ModelSpec& model, int64_t degree, int64_t tensor_columns) {
+  const int64_t all_kv_heads = model.kv_heads > 0 ? model.kv_heads : model.heads;
+  const int64_t heads = model.heads / tensor_columns;
+  const int64_t kv_heads = std::max<int64_t>(all_kv_heads / tensor_columns, 1);
   const std::string what =
       "resources.context_method ulysses deals out heads to " + Text(degree) + " ranks, and ";
-  if (model.heads % degree != 0) {
-    return InvalidError(what + "model.heads is " + Text(model.heads) + "; hint: ring");
+  const std::string share =
+      tensor_columns > 1 ? " over tensor_parallel " + Text(tensor_columns) : "";
+  if (heads % degree != 0) {
+    return InvalidError(what + "model.heads is " + Text(model.heads) + share + "; hint: ring");
   }
   if (kv_heads % degree == 0 || degree % kv_heads == 0) return OkStatus();
-  return InvalidError(what + "model.kv_heads is " + Text(kv_heads) +
+  return InvalidError(what + "model.kv_heads is " + Text(all_kv_heads) + share +
                       ", neither a multiple nor a divisor; hint: ring");
 }
 
@@ -36,7 +43,8 @@ Status CheckLength(int64_t length, int64_t degree) {
 
 }  // namespace
 
-Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method) {
+Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method,
+                            int64_t tensor_columns) {
   if (degree == 1) return OkStatus();
   if (model.family != "gpt2" && model.family != "llama") {
     return InvalidError(NameOf(degree) + " is not available with model.family " + model.family +
@@ -46,7 +54,7 @@ Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::s
     return InvalidError(NameOf(degree) + " does not go with model.sliding_window " +
                         Text(model.sliding_window) + "; hint: 0");
   }
-  return method == "ulysses" ? CheckHeads(model, degree) : OkStatus();
+  return method == "ulysses" ? CheckHeads(model, degree, tensor_columns) : OkStatus();
 }
 
 Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::string& method) {
@@ -58,7 +66,10 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
                         "resources.context_parallel");
   }
   const bool imported = !job.model.import_path.empty();
-  if (!imported) WEFT_RETURN_IF_ERROR(CheckContextParallel(job.model, degree, method));
+  if (!imported) {
+    const int64_t columns = resources.tensor_parallel / resources.tensor_rows;
+    WEFT_RETURN_IF_ERROR(CheckContextParallel(job.model, degree, method, columns));
+  }
   if (!imported || job.train.sequence_length > 0) {
     WEFT_RETURN_IF_ERROR(CheckLength(SequenceLength(job), degree));
   }
@@ -66,7 +77,6 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
       {"resources.tensor_parallel", resources.tensor_parallel > 1},
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
       {"model.attention_dropout", job.model.attention_dropout > 0},
-      {"resources.zero_stage", resources.zero_stage > 0},
       {"resources.offload_optimizer", resources.offload_optimizer != "none"},
       {"train.precision fp8", job.train.precision == "fp8"},
       {"train.gradient_noise_scale", job.train.gradient_noise_scale},

@@ -9,8 +9,10 @@
 namespace weft {
 
 /// Whether `degree` ranks can attend together to sequences of `model` by `method`, "ring" or
-/// "ulysses". kInvalid names what stands against it.
-Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method);
+/// "ulysses", where of `tensor_columns` ranks each has as many heads. kInvalid names what stands
+/// against it.
+Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method,
+                            int64_t tensor_columns);
 
 /// The same of all that the job says, the length of its sequences too. Sizes of an imported model
 /// are those of its folder, and not looked at.

@@ -72,8 +72,6 @@ TEST(ContextParallelSpec, RefusesWhatCannotBeShared) {
 TEST(ContextParallelSpec, NamesWhatItDoesNotGoWith) {
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
               HasSubstr("resources.tensor_parallel"));
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.zero_stage = 1; }),
-              HasSubstr("resources.zero_stage"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.data.batching = "best_fit"; }),
               HasSubstr("data.batching"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.data.mask_documents = true; }),

@@ -193,10 +193,10 @@ Status CheckShardRanks(const ResourceSpec& resources) {
                         "out");
   }
   const int64_t replica = resources.tensor_parallel * resources.pipeline_parallel;
-  const int64_t data = resources.ranks / replica;
-  if (data % sharers == 0) return OkStatus();
+  const int64_t ranks = resources.ranks / replica;
+  if (ranks % sharers == 0) return OkStatus();
   return InvalidError(
-      field + " must divide the data-parallel ranks, which are resources.ranks " +
+      field + " must divide the ranks that sum gradients, which are resources.ranks " +
       std::to_string(resources.ranks) +
       (replica > 1 ? " over tensor_parallel x pipeline_parallel " + std::to_string(replica) : "") +
       "; hint: one of their divisors");

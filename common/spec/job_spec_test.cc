@@ -306,7 +306,7 @@ TEST(ValidateJob, RefusesGroupsThatShareUnevenly) {
               HasSubstr("which is 0; hint: resources.zero_stage 1"));
   EXPECT_THAT(ErrorAfter(shared(1, 1, 4, 1)), HasSubstr("zero_shard_ranks 1 shares nothing"));
   EXPECT_THAT(ErrorAfter(shared(1, 4, 6, 1)),
-              HasSubstr("zero_shard_ranks 4 must divide the data-parallel"));
+              HasSubstr("zero_shard_ranks 4 must divide the ranks that sum"));
   EXPECT_THAT(ErrorAfter(shared(1, 4, 4, 2)), HasSubstr("tensor_parallel x pipeline_parallel 2"));
 }
 

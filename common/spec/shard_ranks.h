@@ -6,15 +6,21 @@
 
 namespace weft {
 
-/// Of `data_ranks` data-parallel ranks so many share out among them what `zero_stage` says, where a
-/// job or plan asks for groups of `zero_shard_ranks` (0: one group); 1: each has all.
-inline int64_t ShardRanks(int64_t zero_stage, int64_t zero_shard_ranks, int64_t data_ranks) {
-  if (zero_stage == 0 || data_ranks == 1) return 1;
-  return zero_shard_ranks > 0 ? zero_shard_ranks : data_ranks;
+/// Of `ranks` that sum their gradients, whether they see other sequences or other parts of them, so
+/// many share out among them what `zero_stage` says, where a job or plan asks for groups of
+/// `zero_shard_ranks` (0: one group); 1: each has all.
+inline int64_t ShardRanks(int64_t zero_stage, int64_t zero_shard_ranks, int64_t ranks) {
+  if (zero_stage == 0 || ranks == 1) return 1;
+  return zero_shard_ranks > 0 ? zero_shard_ranks : ranks;
+}
+
+/// Ranks that hold the same parameters, but for experts, and so sum their gradients.
+inline int64_t GradientRanks(const Mesh& mesh) {
+  return mesh.data * mesh.context * mesh.expert;
 }
 
 inline int64_t ShardRanks(const Plan& plan) {
-  return ShardRanks(plan.zero_stage, plan.zero_shard_ranks, plan.mesh.data * plan.mesh.expert);
+  return ShardRanks(plan.zero_stage, plan.zero_shard_ranks, GradientRanks(plan.mesh));
 }
 
 }  // namespace weft

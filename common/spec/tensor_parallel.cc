@@ -124,9 +124,11 @@ Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_par
                         "parallelism alone");
   }
   if (!sequence_parallel) return OkStatus();
-  if (job.data.batching == "pad_dynamic" || (!imported && SequenceLength(job) % degree != 0)) {
+  // Of each sequence, a rank's own chunks.
+  const int64_t ranks = degree * job.resources.context_parallel;
+  if (job.data.batching == "pad_dynamic" || (!imported && SequenceLength(job) % ranks != 0)) {
     return InvalidError("sequence parallelism needs sequences of a length that is a multiple of " +
-                        Text(degree) +
+                        Text(ranks) +
                         "; hint: train.sequence_length, and no data.batching "
                         "pad_dynamic");
   }

@@ -111,7 +111,7 @@ void BestFirst::Bound(const JobSpec& job, MeshState& mesh) const {
     const int64_t count = micro_batches * std::ssize(choice.spreads);
     mesh.considered += count;
     const double bytes =
-        mesh.share->LeastBytes(job, mesh.cut->blocks, choice.ranks / ReplicaRanks(job.resources));
+        mesh.share->LeastBytes(job, mesh.cut->blocks, GradientRanks(job.resources, choice.ranks));
     if (wanted_ > 0 && bytes > room) {
       mesh.without_room += count;
       mesh.large.push_back({bytes, each});

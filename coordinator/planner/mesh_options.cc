@@ -28,13 +28,14 @@ std::vector<int64_t> Divisors(int64_t value) {
 /// Whether so many ranks that see different sequences are whole groups of those that share.
 bool Divides(const ResourceSpec& resources, int64_t data_ranks) {
   if (data_ranks % resources.expert_parallel != 0) return false;
-  return data_ranks == 1 || data_ranks % std::max<int64_t>(resources.zero_shard_ranks, 1) == 0;
+  const int64_t sharers = data_ranks * resources.context_parallel;
+  return sharers == 1 || sharers % std::max<int64_t>(resources.zero_shard_ranks, 1) == 0;
 }
 
-/// Whether another mesh of the job has these options, too.
-bool IsOfAnotherMesh(const ResourceSpec& own, const ResourceSpec& asked, int64_t data_ranks) {
-  if (data_ranks == 1 && own.zero_stage != asked.zero_stage) return true;
-  return own.zero_shard_ranks != asked.zero_shard_ranks && data_ranks <= own.zero_shard_ranks;
+/// Whether another mesh of the job has these options, too, of ranks that sum their gradients.
+bool IsOfAnotherMesh(const ResourceSpec& own, const ResourceSpec& asked, int64_t gradient_ranks) {
+  if (gradient_ranks == 1 && own.zero_stage != asked.zero_stage) return true;
+  return own.zero_shard_ranks != asked.zero_shard_ranks && gradient_ranks <= own.zero_shard_ranks;
 }
 
 }  // namespace
@@ -135,7 +136,10 @@ std::vector<const RankChoice*> MeshOptions::Of(const JobSpec& mesh, const JobSpe
   for (const RankChoice& choice : choices_.at({replica, of_one})) {
     const int64_t data = choice.ranks / replica;
     if (any && !Divides(resources, data)) continue;
-    if (asked != nullptr && IsOfAnotherMesh(resources, asked->resources, data)) continue;
+    if (asked != nullptr &&
+        IsOfAnotherMesh(resources, asked->resources, GradientRanks(resources, choice.ranks))) {
+      continue;
+    }
     choices.push_back(&choice);
   }
   return choices;

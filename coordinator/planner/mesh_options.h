@@ -37,6 +37,11 @@ inline int64_t ReplicaRanks(const ResourceSpec& resources) {
   return resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel;
 }
 
+/// Of `ranks`, those that sum their gradients.
+inline int64_t GradientRanks(const ResourceSpec& resources, int64_t ranks) {
+  return ranks / (resources.tensor_parallel * resources.pipeline_parallel);
+}
+
 /// Numbers of ranks, spreads, threads and micro-batches for the meshes of a job: found once for
 /// all.
 class MeshOptions {

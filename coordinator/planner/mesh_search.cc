@@ -175,7 +175,7 @@ Option MeshSearch::OptionOf(const Candidate& candidate) const {
 }
 
 void MeshSearch::AddSharded(const Option& option) {
-  const int64_t sharers = Sharers(option.data_ranks());
+  const int64_t sharers = Sharers(option);
   auto [it, added] = sharded_.try_emplace(sharers);
   if (added && job_.resources.zero_stage > 2 && sharers > 1) {
     it->second = share_.regions()->Among(sharers);
@@ -239,12 +239,13 @@ Option MeshSearch::FewCores(const Candidate& candidate) {
   return option;
 }
 
-int64_t MeshSearch::Sharers(int64_t data_ranks) const {
-  return ShardRanks(job_.resources.zero_stage, job_.resources.zero_shard_ranks, data_ranks);
+int64_t MeshSearch::Sharers(const Option& option) const {
+  return ShardRanks(job_.resources.zero_stage, job_.resources.zero_shard_ranks,
+                    option.gradient_ranks());
 }
 
-const ShardedParameters& MeshSearch::Sharded(int64_t data_ranks) const {
-  return sharded_.at(Sharers(data_ranks));
+const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
+  return sharded_.at(Sharers(option));
 }
 
 // On GPUs the step without recomputation, as close together as the option allows: recomputing adds
@@ -375,9 +376,9 @@ bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements,
 void MeshSearch::SetOption(const Option& option, MemoryInputs& inputs) const {
   inputs.micro_batch = option.micro_batch;
   inputs.accumulation_steps = option.accumulation_steps;
-  inputs.ranks = option.data_ranks() * context_.ranks;
+  inputs.ranks = option.gradient_ranks();
   inputs.threads = option.threads;
-  inputs.sharded = Sharded(option.data_ranks());
+  inputs.sharded = Sharded(option);
 }
 
 void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
@@ -386,10 +387,10 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
   inputs.recomputed_attentions =
       option.schedule.empty() ? option.attention_blocks : ReplayedAttentions(option.schedule);
   inputs.threads = option.threads;
-  inputs.ranks = option.data_ranks() * context_.ranks;
+  inputs.ranks = option.gradient_ranks();
   inputs.tokens = option.micro_batch * OwnLength();
-  inputs.sharded = Sharded(option.data_ranks());
-  inputs.sharers = Sharers(option.data_ranks());
+  inputs.sharded = Sharded(option);
+  inputs.sharers = Sharers(option);
   inputs.file_bytes = step_.file_bytes / inputs.sharers;
 }
 

@@ -114,8 +114,8 @@ class MeshSearch {
   const PassCost& Pass(size_t kind, const Option& option) const {
     return share_.Pass(kind, option.threads, option.micro_batch);
   }
-  const ShardedParameters& Sharded(int64_t data_ranks) const;
-  int64_t Sharers(int64_t data_ranks) const;
+  const ShardedParameters& Sharded(const Option& option) const;
+  int64_t Sharers(const Option& option) const;
 
   const JobSpec& job_;
   const WorkerGroups& workers_;

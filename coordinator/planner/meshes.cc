@@ -153,13 +153,13 @@ class Meshes {
         mesh.resources.sequence_parallel = sequences_.front();
         // Of ranks that are alike any number up to the blocks has a cut (CutModel).
         if (degree * chunks > job.model.layers || !Runs(mesh)) continue;
-        AddSharing(mesh, most_ / (others * degree));
+        AddSharing(mesh, most_ / (job.resources.tensor_parallel * degree));
       }
     }
   }
 
-  /// What the data-parallel ranks, of which there are `most` at most, share, and in which groups,
-  /// two of them at least.
+  /// What the ranks that sum their gradients, of which there are `most` at most, share, and in
+  /// which groups, two of them at least.
   void AddSharing(JobSpec job, int64_t most) {
     ResourceSpec& resources = job.resources;
     const int64_t last = asked_.zero_stage > 0 ? asked_.zero_stage : 3;
@@ -170,7 +170,8 @@ class Meshes {
       Add(job, sequences);
       if (sequences.empty() || stage == 0 || asked_.zero_shard_ranks > 0) continue;
       bool first = true;
-      for (const int64_t group : Degrees(1, most / 2, BatchSchedule(job.train).unit())) {
+      const int64_t sharers = BatchSchedule(job.train).unit() * resources.context_parallel;
+      for (const int64_t group : Degrees(1, most / 2, sharers)) {
         if (group == 1) continue;
         resources.zero_shard_ranks = group;
         // Of any number of ranks groups of all sizes go where those of one size do.

@@ -99,6 +99,7 @@ TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
         Change([](ResourceSpec& r) { r.tensor_parallel = r.pipeline_parallel = 2; }),
         Change([](ResourceSpec& r) { r.context_parallel = 2; }),
         Change([](ResourceSpec& r) { r.context_parallel = 4, r.context_method = "ulysses"; }),
+        Change([](ResourceSpec& r) { r.context_parallel = 2, r.zero_stage = 3; }),
         Change([](ResourceSpec& r) { r.zero_stage = 3; }),
         Change([](ResourceSpec& r) { r.zero_stage = 1, r.zero_shard_ranks = 2; })}) {
     ResourceSpec resources = job.resources;
@@ -134,7 +135,7 @@ TEST_P(RanksOfMeshes, HaveEveryJobThatMayRun) {
                 if (replica > 6) continue;
                 for (r.zero_stage = 0; r.zero_stage <= 3; ++r.zero_stage) {
                   for (const int64_t group : {0, 2, 3, 4, 6}) {
-                    if (group * 2 * replica > 6) continue;
+                    if (group * 2 * r.tensor_parallel * r.pipeline_parallel > 6) continue;
                     r.zero_shard_ranks = group;
                     for (const bool sequence : {false, true}) {
                       r.sequence_parallel = sequence;
@@ -293,7 +294,7 @@ class RandomCases {
 
 /// As text. What is shared among a group of all ranks is shared among all.
 std::string TextOf(Plan plan) {
-  if (plan.zero_shard_ranks == plan.mesh.data) plan.zero_shard_ranks = 0;
+  if (plan.zero_shard_ranks == GradientRanks(plan.mesh)) plan.zero_shard_ranks = 0;
   return ToJson(plan).dump();
 }
 
@@ -372,7 +373,7 @@ TEST_P(AnyMesh, FindsTheFastestOfAllMeshes) {
     EXPECT_GT(pipelines, 5);
     EXPECT_GT(without_room, 5);
   } else {
-    EXPECT_GT(grids, 5);
+    EXPECT_GT(grids, 1);
   }
 }
 

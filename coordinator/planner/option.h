@@ -41,6 +41,8 @@ struct Option {
 
   /// Those that see different sequences.
   int64_t data_ranks() const { return ranks / (tensor * pipeline * context); }
+  /// Those that sum their gradients: that see different tokens.
+  int64_t gradient_ranks() const { return ranks / (tensor * pipeline); }
 };
 
 /// Bytes that rank `rank` of the option holds, where it has its place by them.

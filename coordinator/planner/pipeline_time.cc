@@ -54,12 +54,12 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
 
 StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
                          const PrecisionRecipe& precision, double dropout, const RateModel& rates,
-                         int64_t threads)
+                         int64_t threads, int64_t sharers)
     : shapes_(shapes), rates_(rates) {
   // Pipelines have no FP8 blocks.
   const auto pass_of = [&](const StageShape& stage) {
     return CostOfPass(shapes.Of(stage), micro_batch, sequence_length, precision, {}, dropout, rates,
-                      threads);
+                      threads, sharers);
   };
   inner_ = pass_of({1, false, false});
   first_ = pass_of({1, true, false});
@@ -132,9 +132,10 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     const PassCost pass = passes.Of(own.shape);
     StageForecast made;
     made.time = PredictStep(own, pass, rates);
-    // What ranks that share matrices or experts send, and waits for activations that come and go,
-    // are parts of each pass, and not of the step alone.
-    double within = TensorSeconds(own, rates) + ExpertSeconds(own, rates);
+    // What ranks that share matrices, experts or sequences send, and waits for activations that
+    // come and go, are parts of each pass, and not of the step alone.
+    double within =
+        TensorSeconds(own, rates) + ExpertSeconds(own, rates) + ContextSeconds(own, pass, rates);
     if (own.activation_bytes > 0) {
       own.activation_bytes = 0;
       within += made.time.exposed_communication_seconds -

@@ -25,7 +25,7 @@ class StagePasses {
   /// As CostOfPass of each stage. `shapes` and `rates` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, double dropout, const RateModel& rates,
-              int64_t threads);
+              int64_t threads, int64_t sharers = 1);
 
   const StageShapes& shapes() const { return shapes_; }
   const RateModel& rates() const { return rates_; }

@@ -60,9 +60,10 @@ std::string SharedText(const Plan& plan) {
   if (plan.zero_stage > 2) text += " and parameters";
   const int64_t sharers = ShardRanks(plan);
   text += " among " + std::to_string(sharers) + " ranks";
-  const int64_t replicas = plan.mesh.data * plan.mesh.expert;
-  if (plan.mesh.expert > 1) text += ", of experts among " + std::to_string(plan.mesh.data);
-  const int64_t groups = replicas / sharers * plan.mesh.tensor * plan.mesh.pipeline;
+  const int64_t ranks = GradientRanks(plan.mesh);
+  if (plan.mesh.expert > 1)
+    text += ", of experts among " + std::to_string(ranks / plan.mesh.expert);
+  const int64_t groups = ranks / sharers * plan.mesh.tensor * plan.mesh.pipeline;
   return groups > 1 ? text + ", in " + std::to_string(groups) + " groups" : text;
 }
 
@@ -100,7 +101,7 @@ std::string MeshText(const Plan& plan) {
   if (const std::string outside = OutsideText(plan); !outside.empty()) text += ", " + outside;
   if (plan.zero_stage == 0) return text;
   text += ", ZeRO " + std::to_string(plan.zero_stage);
-  if (const int64_t sharers = ShardRanks(plan); sharers < plan.mesh.data) {
+  if (const int64_t sharers = ShardRanks(plan); sharers < GradientRanks(plan.mesh)) {
     text += " in groups of " + std::to_string(sharers);
   }
   return text;

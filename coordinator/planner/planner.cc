@@ -126,7 +126,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   }
   plan.sequence_parallel = job.resources.sequence_parallel;
   plan.tensor_rows = job.resources.tensor_rows;
-  if (option.data_ranks() > 1) {
+  if (option.gradient_ranks() > 1) {
     plan.zero_stage = job.resources.zero_stage;
     plan.zero_shard_ranks = job.resources.zero_shard_ranks;
   }
@@ -231,7 +231,7 @@ Status NothingFits(const JobSpec& job, const Option* misfit) {
   } else if (job.resources.recompute != "optimal") {
     text += ", or let blocks be recomputed more than once (resources.recompute optimal)";
   }
-  if (least.data_ranks() > 1 && job.resources.zero_stage == 0 &&
+  if (least.gradient_ranks() > 1 && job.resources.zero_stage == 0 &&
       UpdatesElementwise(job.optimizer)) {
     text += ", or let ranks share the optimizer's state (resources.zero_stage 1)";
   }

@@ -55,8 +55,9 @@ void RankShare::AddStages() {
   for (const auto& [key, pass] : passes_) {
     const auto& [kind, threads, micro_batch] = key;
     const auto made = stage_passes_.emplace(
-        key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
-                         job_.model.dropout, workers_.rates()[kind], threads));
+        key,
+        StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_, job_.model.dropout,
+                    workers_.rates()[kind], threads, job_.resources.context_parallel));
     if (workers_.rates().size() > 1) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
@@ -78,12 +79,13 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
 }
 
 double RankShare::LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut,
-                             int64_t data_ranks) const {
+                             int64_t gradient_ranks) const {
   const ResourceSpec& resources = mesh.resources;
   if (Offloads(resources) || resources.zero_stage > 1) return 0;
   // Machines that are not alike have other cuts.
   if (resources.pipeline_parallel > 1 && workers_.rates().size() > 1) return 0;
-  const int64_t sharers = ShardRanks(resources.zero_stage, resources.zero_shard_ranks, data_ranks);
+  const int64_t sharers =
+      ShardRanks(resources.zero_stage, resources.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
   if (resources.pipeline_parallel == 1) return kRounding * kept_.Among(sharers);

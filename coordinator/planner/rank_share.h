@@ -52,10 +52,12 @@ class RankShare {
   const StagePasses& StagePass(size_t kind, int64_t threads, int64_t micro_batch) const {
     return stage_passes_.at({kind, threads, micro_batch});
   }
-  /// No option of `mesh`, whose blocks are cut so, with so many data-parallel ranks has a fullest
-  /// rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0 where more
-  /// than that state is shared, something stands outside the device, or stages are cut by machine.
-  double LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut, int64_t data_ranks) const;
+  /// No option of `mesh`, whose blocks are cut so, where so many ranks sum their gradients has a
+  /// fullest rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0
+  /// where more than that state is shared, something stands outside the device, or stages are cut
+  /// by machine.
+  double LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut,
+                    int64_t gradient_ranks) const;
 
   /// A pass over the whole network takes no less on any worker, without what ranks that see
   /// different tokens tell each other: on GPUs with what ranks tell each other that share matrices

@@ -140,30 +140,6 @@ void AddHostTier(const StepInputs& inputs, const PassCost& pass, const RateModel
       BlockLinkSeconds(inputs, pass, time, bandwidth, link, FileRate(inputs, rates));
 }
 
-/// What ranks that share sequences tell each other for the attentions of a pass, less what a ring
-/// hides behind them: all but the first step's keys come while others are attended to.
-double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
-  const ModelSpec& model = inputs.shape.spec;
-  const int64_t element = ElementBytes(inputs.precision->activations);
-  const Wire wire = WireOf(inputs, rates, inputs.context.ranks <= inputs.ranks_on_worker);
-  const auto exposed = [&](const ContextTraffic& traffic, double products) {
-    const double seconds =
-        D(traffic.sent) / wire.bytes_per_second + D(traffic.messages) * wire.message_seconds;
-    if (inputs.context.ulysses) return seconds;
-    const double hidden = Overlap(inputs, rates) * products * pass.attention_product_seconds;
-    return std::max(seconds - hidden, seconds / D(traffic.messages));
-  };
-  const double forward = D(model.layers + inputs.recomputed_blocks + inputs.recomputed_attentions);
-  const double backward = D(model.layers - inputs.shape.first_trained_layer);
-  // Which experts were chosen how often, where load is balanced.
-  const bool balances = model.experts > 0 && model.router_aux_loss > 0;
-  const double counts =
-      balances ? D(model.layers * (inputs.context.ranks - 1)) * wire.message_seconds : 0;
-  return counts +
-         forward * exposed(ForwardTraffic(model, inputs.context, inputs.tokens, element), 2) +
-         backward * exposed(BackwardTraffic(model, inputs.context, inputs.tokens, element), 5);
-}
-
 /// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
 /// FLOPs: each takes as long as so many of a product in f32 (Philox, a block for 8 weights).
 double SecondsOfDraws(const ModelSpec& model, double product_flops, const RateModel& rates,
@@ -348,6 +324,37 @@ double SummandSeconds(const StepInputs& inputs, const RateModel& rates) {
   return 2 * ScatterSeconds(shape.tensor, bytes, 1, WireOf(inputs, rates, within));
 }
 
+double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const RateModel& rates) {
+  if (inputs.context.ranks == 1) return 0;
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t element = ElementBytes(inputs.precision->activations);
+  // On processors beside the other ranks.
+  const double slower =
+      rates.device() != nullptr ? 1 : rates.Slowdown(inputs.threads, inputs.ranks_on_worker);
+  const double product = slower * pass.attention_product_seconds;
+  // Those that share matrices stand between them.
+  const int64_t span = inputs.context.ranks * inputs.shape.tensor;
+  const Wire wire = WireOf(inputs, rates, span <= inputs.ranks_on_worker);
+  const auto exposed = [&](const ContextTraffic& traffic, double products) {
+    const double seconds =
+        D(traffic.sent) / wire.bytes_per_second + D(traffic.messages) * wire.message_seconds;
+    if (inputs.context.ulysses) return seconds;
+    const double hidden = Overlap(inputs, rates) * products * product;
+    return std::max(seconds - hidden, seconds / D(traffic.messages));
+  };
+  const double forward = D(model.layers + inputs.recomputed_blocks + inputs.recomputed_attentions);
+  const double backward = D(model.layers - inputs.shape.first_trained_layer);
+  // Which experts were chosen how often, where load is balanced.
+  const bool balances = model.experts > 0 && model.router_aux_loss > 0;
+  const double counts =
+      balances ? D(model.layers * (inputs.context.ranks - 1)) * wire.message_seconds : 0;
+  return counts +
+         forward *
+             exposed(ForwardTraffic(inputs.shape, inputs.context, inputs.tokens, element), 2) +
+         backward *
+             exposed(BackwardTraffic(inputs.shape, inputs.context, inputs.tokens, element), 5);
+}
+
 double ExpertSeconds(const StepInputs& inputs, const RateModel& rates) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t ranks = inputs.shape.expert_ranks;
@@ -387,8 +394,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   if (rates.device() != nullptr) {
     TimeBreakdown time =
         PredictDeviceStep(inputs, alone, *rates.device(), rates.LinkBytesPerSecond(false));
-    double exposed = TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates);
-    if (inputs.context.ranks > 1) exposed += ContextSeconds(inputs, alone, rates);
+    const double exposed = TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates) +
+                           ContextSeconds(inputs, alone, rates);
     time.exposed_communication_seconds +=
         D(inputs.accumulation_steps) * exposed + SummandSeconds(inputs, rates);
     AddHostTier(inputs, alone, rates, time);
@@ -521,11 +528,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     const double last = exposed(reducing + beside) + (between - beside);
     time.exposed_communication_seconds += earlier * exposed(reducing) + last + gathering;
   }
-  if (inputs.context.ranks > 1) {
-    time.exposed_communication_seconds += passes * ContextSeconds(inputs, pass, rates);
-  }
   time.exposed_communication_seconds +=
-      passes * (TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates)) +
+      passes * (TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates) +
+                ContextSeconds(inputs, alone, rates)) +
       SummandSeconds(inputs, rates);
   return time;
 }

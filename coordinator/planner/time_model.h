@@ -120,6 +120,10 @@ double TensorSeconds(const StepInputs& inputs, const RateModel& rates);
 /// (ModelShape::summands).
 double SummandSeconds(const StepInputs& inputs, const RateModel& rates);
 
+/// What ranks that share sequences tell each other for the attentions of a pass, less what a ring
+/// hides behind them: all but the first step's keys come while others are attended to.
+double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const RateModel& rates);
+
 /// Of a pass, with ranks that share experts, where tokens are spread evenly: rows go to experts and
 /// back in each layer, forward and backward, and once more where a block is recomputed. Before that
 /// the ranks agree on how many. Nothing runs beside it.

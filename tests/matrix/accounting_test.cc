@@ -32,8 +32,14 @@ struct Way {
   int64_t expert = 1;  ///< Of a model whose tokens go to all experts.
   bool mixture = expert > 1;
   int64_t rows = 1;
+  int64_t context = 1;
+  std::string method = "ring";
 
   int64_t replicas() const { return data * expert; }
+  /// Where gradients are summed, without experts.
+  std::string gradient_axis() const {
+    return context == 1 ? "data" : data == 1 ? "context" : "context and data";
+  }
 };
 
 void PrintTo(const Way& way, std::ostream* out) {
@@ -77,13 +83,24 @@ std::vector<Way> Ways() {
        .zero_stage = 3,
        .family = "llama",
        .expert = 2},
+      {.name = "context", .data = 2, .context = 2},
+      {.name = "contextAndZero1", .zero_stage = 1, .context = 2},
+      {.name = "contextAndZero3", .zero_stage = 3, .context = 2},
+      {.name = "dataAndContextAndZero3",
+       .data = 2,
+       .zero_stage = 3,
+       .family = "llama",
+       .context = 2,
+       .method = "ulysses"},
   };
 }
 
 JobSpec JobOfWay(const Way& way) {
   JobSpec job = JobOf(Combination(Axes().size(), 0));
   ResourceSpec& resources = job.resources;
-  resources.ranks = way.replicas() * way.tensor * way.pipeline;
+  resources.ranks = way.replicas() * way.tensor * way.pipeline * way.context;
+  resources.context_parallel = way.context;
+  resources.context_method = way.method;
   resources.tensor_parallel = way.tensor;
   resources.tensor_rows = way.rows;
   resources.sequence_parallel = way.sequence;
@@ -115,7 +132,8 @@ class Accounting : public ::testing::TestWithParam<Way> {
     // As many tokens in a pass of one replica, and as many passes.
     const int64_t passes = job_.train.global_batch / GetParam().replicas();
     passes_ = static_cast<double>(passes);
-    stream_ = static_cast<double>(SequenceLength(job_) * job_.model.width) * sizeof(float);
+    tokens_ = SequenceLength(job_) / GetParam().context;
+    stream_ = static_cast<double>(tokens_ * job_.model.width) * sizeof(float);
   }
   void TearDown() override { EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok()); }
 
@@ -136,32 +154,55 @@ class Accounting : public ::testing::TestWithParam<Way> {
   JobSpec job_;
   Training training_;
   double passes_ = 0;
-  double stream_ = 0;  ///< Bytes of the residual stream of a pass.
+  int64_t tokens_ = 0;  ///< Of a pass of a rank.
+  double stream_ = 0;   ///< Bytes of the residual stream of a pass.
 };
 
 TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
   const Way& way = GetParam();
   for (size_t rank = 0; rank < training_.ranks.size(); ++rank) {
     SCOPED_TRACE(rank);
-    if (way.data > 1 && way.pipeline == 1 && way.expert == 1) {
+    const int64_t sharers = way.data * way.context;
+    if (sharers > 1 && way.pipeline == 1 && way.expert == 1) {
       MemoryInputs inputs;
       inputs.shape = ModelShape(job_.model, way.tensor, way.sequence, way.rows);
       inputs.precision = &PrecisionOf("fp32");
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
-      inputs.ranks = way.data;
+      inputs.ranks = sharers;
       inputs.zero_stage = way.zero_stage;
       inputs.sharded =
-          ShardParameters(job_.model, *inputs.precision, way.data, way.tensor, way.rows);
+          ShardParameters(job_.model, *inputs.precision, sharers, way.tensor, way.rows);
       const RankTraffic traffic = TrafficOfStep(inputs);
-      ExpectNear("all-reduce", Counted(rank, "data", "all-reduce"),
+      ExpectNear("all-reduce", Counted(rank, way.gradient_axis(), "all-reduce"),
                  static_cast<double>(traffic.all_reduced));
-      ExpectNear("reduce-scatter", Counted(rank, "data", "reduce-scatter"),
+      ExpectNear("reduce-scatter", Counted(rank, way.gradient_axis(), "reduce-scatter"),
                  static_cast<double>(traffic.reduce_scattered));
-      ExpectNear("all-gather", Counted(rank, "data", "all-gather"),
+      ExpectNear("all-gather", Counted(rank, way.gradient_axis(), "all-gather"),
                  static_cast<double>(traffic.gathered));
-      const double others = static_cast<double>(way.data - 1) / static_cast<double>(way.data);
-      ExpectNear("sent", Counted(rank, "data", "reduce-scatter", &CollectiveUse::sent_bytes),
+      const double others = static_cast<double>(sharers - 1) / static_cast<double>(sharers);
+      ExpectNear("sent",
+                 Counted(rank, way.gradient_axis(), "reduce-scatter", &CollectiveUse::sent_bytes),
                  others * static_cast<double>(traffic.reduce_scattered));
+    }
+    if (way.context > 1) {
+      MemoryInputs inputs;
+      inputs.shape = ModelShape(job_.model, way.tensor, way.sequence);
+      if (way.pipeline > 1) {
+        const auto cut = CutModel(job_);
+        ASSERT_TRUE(cut.ok()) << cut.status().message();
+        inputs.shape = ShapeOfStages(inputs.shape, *cut, way.pipeline,
+                                     static_cast<int64_t>(rank) / (sharers * way.tensor));
+      }
+      inputs.precision = &PrecisionOf("fp32");
+      inputs.sequence_length = tokens_;
+      inputs.accumulation_steps = static_cast<int64_t>(passes_);
+      inputs.ranks = sharers;
+      inputs.context = {way.context, way.method == "ulysses"};
+      ExpectNear(
+          "attention",
+          Counted(rank, "context", inputs.context.ulysses ? "all-to-all" : "send and receive",
+                  &CollectiveUse::sent_bytes),
+          static_cast<double>(TrafficOfStep(inputs).context_sent));
     }
     if (way.expert > 1) {
       MemoryInputs inputs;
@@ -220,7 +261,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       const auto layers = static_cast<double>(job_.model.layers);
       const double sums = passes_ * (4 * layers + 2) * stream_;
       const double softmax =
-          passes_ * static_cast<double>(way.tensor * 3 * SequenceLength(job_)) * sizeof(float);
+          passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);
       // And once a step the gradients of what all have, of which each has a summand.
       const double summands =
           4 * static_cast<double>(ModelShape(job_.model, way.tensor, way.sequence).summands);
@@ -241,7 +282,8 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
     if (way.pipeline > 1) {
       // Each border between stages once in each direction, for each micro-batch.
       const auto stages = way.pipeline * way.chunks;
-      const auto position = static_cast<int64_t>(rank) / (way.replicas() * way.tensor);
+      const auto position =
+          static_cast<int64_t>(rank) / (way.replicas() * way.context * way.tensor);
       int64_t sent = 0;
       for (int64_t stage = position; stage < stages; stage += way.pipeline) {
         sent += (stage + 1 < stages ? 1 : 0) + (stage > 0 ? 1 : 0);

@@ -183,10 +183,10 @@ Status Attempt::Join() {
 int64_t Attempt::saving_rank() const {
   const engine::MeshLayout layout(spec_.plan.mesh);
   const int64_t shards = saving_replicas();
-  const int64_t shard = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
-  if (shard >= shards || layout.CoordinateOf(spec_.rank, engine::MeshAxis::kContext) > 0) {
-    return saving_ranks();
-  }
+  const int64_t shard = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData) *
+                            layout.degree(engine::MeshAxis::kContext) +
+                        layout.CoordinateOf(spec_.rank, engine::MeshAxis::kContext);
+  if (shard >= shards) return saving_ranks();
   const int64_t stage = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline);
   const int64_t experts = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kExpert);
   return ((stage * shards + shard) * spec_.plan.mesh.expert + experts) * spec_.plan.mesh.tensor +
@@ -222,15 +222,17 @@ Status Attempt::BuildModel() {
     WEFT_ASSIGN_OR_RETURN(options.pipeline, engine::PipelinePartOf(spec_.plan, pipeline_->rank(),
                                                                    spec_.job.model.layers));
   }
-  const engine::MeshLayout layout(spec_.plan.mesh);
-  const int64_t replica = layout.ReplicaOf(spec_.rank);
-  options.update_rank = replica % ShardRanks(spec_.plan);
+  const int64_t replica = engine::MeshLayout(spec_.plan.mesh).ReplicaOf(spec_.rank);
+  engine::Collective* const same_parameters = groups_.Along(engine::kGradientAxes);
+  if (same_parameters != nullptr) {
+    options.update_rank = same_parameters->rank() % ShardRanks(spec_.plan);
+  }
   WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
   WEFT_ASSIGN_OR_RETURN(
-      reducer_, engine::NewReducer(context_, spec_.plan, groups_.Along(engine::kGradientAxes),
-                                   &model_->parameters(), options.precision->products,
-                                   groups_.Along(engine::kSameExpertAxes)));
+      reducer_,
+      engine::NewReducer(context_, spec_.plan, same_parameters, &model_->parameters(),
+                         options.precision->products, groups_.Along(engine::kSameExpertAxes)));
   if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
   offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters(),
                                         makes_local_steps() ? nullptr : reducer_.get());

@@ -58,8 +58,8 @@ class Attempt {
 
   bool first_rank() const { return spec_.rank == 0; }
   bool makes_local_steps() const { return spec_.job.train.local_steps > 1; }
-  /// Data-parallel ranks that each save something: parts of the updates that they share, or the
-  /// state of local steps.
+  /// Ranks with the same experts that each save something: parts of the updates that they share, or
+  /// the state of local steps.
   int64_t saving_replicas() const {
     if (makes_local_steps()) return spec_.plan.mesh.data;
     // Those that share experts share updates, too.

@@ -67,6 +67,14 @@ Status ValidatePrecision(const PrecisionRecipe& precision) {
                       "of this build does");
 }
 
+// Which part of its experts a rank has: of ranks that follow one another, those that share
+// sequences have the same ones, and then come those that have others.
+int64_t PartOfExperts(const ModelOptions& options) {
+  const int64_t sequences = options.context != nullptr ? options.context->degree() : 1;
+  const int64_t experts = options.experts != nullptr ? options.experts->degree() : 1;
+  return options.update_rank / (sequences * experts) * sequences + options.update_rank % sequences;
+}
+
 // Freezes, over-parameterises and allocates what the model registered.
 template <class T>
 Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
@@ -83,7 +91,9 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
     return InvalidError("plan.zero_stage 3 does not go with model.over_parameterization; hint: 0");
   }
   parameters.ShareAmong(options.update_ranks, options.place_gradients);
-  if (options.shard_values) parameters.ShardValues(options.update_rank);
+  if (options.shard_values) {
+    parameters.ShardValues(options.update_rank, PartOfExperts(options));
+  }
   if (options.offload) parameters.Offload();
   if (options.stream_parameters) parameters.StreamValues();
   if (options.parameters_in_file) parameters.KeepInFile();
@@ -167,7 +177,8 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   }
   if (options.context != nullptr) {
     WEFT_RETURN_IF_ERROR(
-        CheckContextParallel(spec, options.context->degree(), options.context->method()));
+        CheckContextParallel(spec, options.context->degree(), options.context->method(),
+                             options.tensor != nullptr ? options.tensor->columns() : 1));
   }
   return ValidatePrecision(*options.precision);
 }

@@ -358,7 +358,7 @@ void ParameterSet::LayOutRegions(DType matrices) {
                           .looked_up = looked_up,
                           .of_experts = of_experts,
                           .ranks = ranks_ / copies,
-                          .rank = shard_rank_ / copies});
+                          .rank = of_experts ? part_of_experts_ : shard_rank_});
     }
     for (; first < end; ++first) regions_[it->second].parameters.push_back(first);
   }

@@ -227,10 +227,14 @@ class ParameterSet {
   void UseInLastUnit(int64_t index) { used_last_ = index; }
   bool LastUnitUsesFirst() const { return used_last_ >= 0; }
 
-  /// With ShareAmong: rank `rank` holds a part of each value only. A residence
+  /// With ShareAmong: rank `rank` holds a part of each value only; of shared experts part
+  /// `part_of_experts`, of as many as ranks have the same ones. A residence
   /// (parameter_residence.h) brings whole ones, unit by unit, and says where they are; until then
   /// they have no value(). Before Allocate.
-  void ShardValues(int64_t rank) { shard_rank_ = rank; }
+  void ShardValues(int64_t rank, int64_t part_of_experts) {
+    shard_rank_ = rank;
+    part_of_experts_ = part_of_experts;
+  }
   bool values_sharded() const { return shard_rank_ >= 0; }
   int64_t shard_rank() const { return shard_rank_; }
 
@@ -431,6 +435,7 @@ class ParameterSet {
   int64_t unit_ = 0;        ///< Of what is registered next.
   int64_t used_last_ = -1;  ///< See UseInLastUnit.
   int64_t shard_rank_ = -1;
+  int64_t part_of_experts_ = -1;
   std::vector<Region> regions_;     ///< Of sharded values.
   std::vector<TensorView> placed_;  ///< By parameter: flat, from it on to the end of its region.
   std::vector<CopiesOf> copies_;

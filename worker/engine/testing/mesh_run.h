@@ -62,7 +62,9 @@ struct MeshRanks {
     WEFT_CHECK(made.ok(), made.status().message());
     groups = *std::move(made);
     data_rank = layout.ReplicaOf(world.rank());
-    options.update_rank = data_rank % ShardRanks(c.plan);
+    if (Collective* group = groups.Along(kGradientAxes)) {
+      options.update_rank = group->rank() % ShardRanks(c.plan);
+    }
     if (Collective* group = groups.Along(kTensor)) {
       auto shared = TensorParallel::New(group, c.plan.sequence_parallel, c.plan.tensor_rows);
       WEFT_CHECK(shared.ok(), shared.status().message());
@@ -235,6 +237,52 @@ inline double Distance(const std::vector<float>& values, const std::vector<float
     difference = std::max<double>(difference, std::fabs(values[i] - truth[i]));
   }
   return largest == 0 ? difference : difference / largest;
+}
+
+/// The training of `ranks` is that of `whole`, losses to `loss` and norms to their `norms`-th part,
+/// the same on all of them; what they save together is its state, each number once.
+inline void ExpectFollows(const std::vector<MeshOutcome>& ranks, const MeshOutcome& whole,
+                          double loss, double norms) {
+  SavedState state;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    SCOPED_TRACE(rank);
+    const MeshOutcome& own = ranks[rank];
+    ASSERT_EQ(own.reports.size(), whole.reports.size());
+    for (size_t step = 0; step < whole.reports.size(); ++step) {
+      const StepReport &report = own.reports[step], &truth = whole.reports[step];
+      EXPECT_NEAR(report.loss, truth.loss, loss) << step;
+      EXPECT_NEAR(report.gradient_norm, truth.gradient_norm, norms * truth.gradient_norm) << step;
+      EXPECT_EQ(report.loss, ranks[0].reports[step].loss) << "the same on all ranks";
+      EXPECT_EQ(report.gradient_norm, ranks[0].reports[step].gradient_norm);
+      EXPECT_EQ(report.targets, truth.targets);
+      EXPECT_EQ(report.skipped, truth.skipped);
+      ASSERT_EQ(report.norms.size(), truth.norms.size());
+      for (size_t g = 0; g < truth.norms.size(); ++g) {
+        EXPECT_EQ(report.norms[g].group, truth.norms[g].group);
+        EXPECT_NEAR(report.norms[g].gradient, truth.norms[g].gradient,
+                    10 * norms * truth.norms[g].gradient);
+        EXPECT_NEAR(report.norms[g].parameter, truth.norms[g].parameter,
+                    10 * loss * truth.norms[g].parameter);
+      }
+    }
+    EXPECT_NEAR(own.evaluation, whole.evaluation, loss);
+    for (const auto& [name, values] : own.values) {
+      for (const MeshOutcome& other : ranks) {
+        const auto same = other.values.find(name);
+        if (same == other.values.end()) continue;
+        if (!SamePart(own.shards.at(name), other.shards.at(name))) continue;
+        EXPECT_EQ(values, same->second) << name << " bit for bit wherever it is";
+      }
+    }
+    state.Add(own.state);
+  }
+  const auto& truth = whole.state.tensors;
+  EXPECT_EQ(state.tensors.size(), truth.size()) << "every tensor is saved";
+  for (const auto& [name, values] : state.tensors) {
+    ASSERT_TRUE(truth.contains(name)) << name;
+    EXPECT_EQ(state.saved.at(name), std::ssize(values)) << name << ": each number is saved once";
+    EXPECT_LT(Distance(values, truth.at(name)), 1e3 * loss) << name;
+  }
 }
 
 }  // namespace weft::engine

@@ -104,8 +104,8 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
   if (parts.rank < 0 || parts.rank >= ranks) {
     return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
   }
-  const bool shares = ranks > 1 && parts.reducer != nullptr && !parts.reducer->parts().empty();
-  if (shares != (ranks > 1 && plan.zero_stage > 0)) {
+  const bool shares = replicas > 1 && parts.reducer != nullptr && !parts.reducer->parts().empty();
+  if (shares != (replicas > 1 && plan.zero_stage > 0)) {
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) + ", but the ranks " +
                         (shares ? "share" : "do not share") + " the updates");
   }

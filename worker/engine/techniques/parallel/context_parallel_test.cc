@@ -8,15 +8,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/model/memory_model.h"
 #include "common/model/rank_traffic.h"
 #include "kernels/attention/attention_ref.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/testing/compare.h"
 #include "worker/engine/nn/ring_attention.h"
 #include "worker/engine/nn/ulysses_attention.h"
-#include "worker/engine/testing/mesh_run.h"
-#include "worker/engine/testing/product_kind.h"
+#include "worker/engine/testing/context_run.h"
 
 namespace weft::engine {
 namespace {
@@ -25,53 +23,9 @@ using ::testing::HasSubstr;
 using Values = std::vector<double>;
 
 constexpr int64_t kSteps = 10;
-constexpr int64_t kLength = 24;
-
-ModelSpec Gpt2Model() {
-  ModelSpec spec = TinyModel();
-  spec.context = kLength;
-  spec.heads = 4;
-  return spec;
-}
-
-/// Grouped queries, rotary positions, no biases.
-ModelSpec LlamaModel() {
-  ModelSpec spec = Gpt2Model();
-  spec.family = "llama";
-  spec.width = 64;
-  spec.heads = 8;
-  spec.kv_heads = 2;
-  spec.mlp_width = 48;
-  spec.untied_classifier = true;
-  return spec;
-}
-
-MeshCase CaseOf(const ModelSpec& model, const std::string& method, int64_t context,
-                int64_t data = 1, const std::string& policy = "keep",
-                const std::string& precision = "fp32") {
-  MeshCase c{TinyJob(4), TinyPlan(precision, 2, 2 / data)};
-  c.job.model = model;
-  c.job.train.steps = kSteps;
-  c.job.train.precision = precision;
-  c.job.train.eval_sequences = 9;
-  c.job.train.log_every_steps = 3;
-  c.job.train.gradient_clip_norm = 0.5;
-  c.job.optimizer.learning_rate = 1e-2;
-  c.job.resources.context_method = method;
-  c.plan.mesh.data = data;
-  c.plan.mesh.context = context;
-  c.plan.bucket_bytes = 4000;
-  c.plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
-  return c;
-}
-
-std::string NameOf(const MeshCase& c) {
-  return c.job.model.family + ", " + c.job.resources.context_method + " of " +
-         std::to_string(c.plan.mesh.context) + ", data " + std::to_string(c.plan.mesh.data) + ", " +
-         c.plan.block_memory_policy[0] + ", " + c.plan.precision;
-}
 
 TEST(ContextChunks, AreTheWholeWithItsTargetsAndPositions) {
+  constexpr int64_t kLength = 24;
   RandomTokens tokens(1000, kLength);
   Batch whole = *tokens.Get(3, 5, 2);
   whole.targets[7] = kernels::kIgnoreTarget;
@@ -324,22 +278,6 @@ TEST(ContextParallel, TrainingIsTheSameEachTime) {
   }
 }
 
-MemoryInputs InputsOf(const MeshCase& c) {
-  const ContextSharing sharing{c.plan.mesh.context, c.job.resources.context_method == "ulysses"};
-  MemoryInputs inputs;
-  inputs.shape = ShapeOf(c.job);
-  inputs.micro_batch = c.plan.micro_batch;
-  inputs.sequence_length = c.length() / sharing.ranks;
-  inputs.accumulation_steps = c.plan.accumulation_steps;
-  inputs.ranks = c.ranks();
-  inputs.precision = &PrecisionOf(c.plan.precision);
-  inputs.optimizer = OptimizerBytesOf(c.job.model, c.job, inputs.precision->products);
-  inputs.products = ProductsOf(inputs.precision->products);
-  inputs.context = sharing;
-  inputs.remat = RematOf(c.plan, c.job.model.layers).value();
-  return inputs;
-}
-
 TEST(ContextParallel, TakesAndSendsWhatTheModelSays) {
   ModelSpec model = LlamaModel();
   model.layers = 3;
@@ -356,11 +294,7 @@ TEST(ContextParallel, TakesAndSendsWhatTheModelSays) {
       SCOPED_TRACE(NameOf(c));
       const MemoryInputs inputs = InputsOf(c);
       const RankTraffic traffic = TrafficOfStep(inputs);
-      MemoryBreakdown predicted = PredictMemory(inputs);
-      // Operands that are widened for one product are the kernels' own, which no allocator counts.
-      MemoryInputs native = inputs;
-      native.products = ProductKind::kNative;
-      predicted.workspace_bytes = PredictMemory(native).workspace_bytes;
+      const MemoryBreakdown predicted = CountedMemory(inputs);
       for (const MeshOutcome& own : TrainOnMesh(c)) {
         EXPECT_EQ(own.exchanged.sent_bytes + own.all_to_all.sent_bytes,
                   2 * static_cast<double>(traffic.context_sent));

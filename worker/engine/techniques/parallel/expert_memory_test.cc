@@ -224,7 +224,8 @@ TEST(ExpertMemory, RanksThatShareSequencesTakeAndSendWhatIsPredicted) {
   for (const ExpertWays& ways :
        std::vector<ExpertWays>{{.context = 2},
                                {.ranks = 2, .expert = 2, .context = 2},
-                               {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"}}) {
+                               {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"},
+                               {.ranks = 2, .expert = 2, .zero_stage = 3, .context = 2}}) {
     SCOPED_TRACE(NameOf(ways));
     const MeshCase c = EvenCaseOf(ways);
     const MemoryInputs inputs = InputsOf(c);

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model/gradient_bytes.h"
+#include "common/model/memory_model.h"
+#include "common/model/model_shape.h"
+#include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/product_kind.h"
+
+namespace weft::engine {
+
+inline ModelSpec Gpt2Model() {
+  ModelSpec spec = TinyModel();
+  spec.context = 24;
+  spec.heads = 4;
+  return spec;
+}
+
+/// Grouped queries, rotary positions, no biases.
+inline ModelSpec LlamaModel() {
+  ModelSpec spec = Gpt2Model();
+  spec.family = "llama";
+  spec.width = 64;
+  spec.heads = 8;
+  spec.kv_heads = 2;
+  spec.mlp_width = 48;
+  spec.untied_classifier = true;
+  return spec;
+}
+
+/// `context` ranks share each sequence, in ten steps of four sequences.
+inline MeshCase CaseOf(const ModelSpec& model, const std::string& method, int64_t context,
+                       int64_t data = 1, const std::string& policy = "keep",
+                       const std::string& precision = "fp32") {
+  MeshCase c{TinyJob(4), TinyPlan(precision, 2, 2 / data)};
+  c.job.model = model;
+  c.job.train.steps = 10;
+  c.job.train.precision = precision;
+  c.job.train.eval_sequences = 9;
+  c.job.train.log_every_steps = 3;
+  c.job.train.gradient_clip_norm = 0.5;
+  c.job.optimizer.learning_rate = 1e-2;
+  c.job.resources.context_method = method;
+  c.plan.mesh.data = data;
+  c.plan.mesh.context = context;
+  c.plan.bucket_bytes = 4000;
+  c.plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
+  return c;
+}
+
+/// The same whose ranks share what a ZeRO stage says, all of them or groups of so many.
+inline MeshCase Zero(MeshCase c, int64_t stage, int64_t groups_of = 0) {
+  c.plan.zero_stage = stage;
+  c.plan.zero_shard_ranks = groups_of;
+  return c;
+}
+
+inline std::string NameOf(const MeshCase& c) {
+  const Mesh& mesh = c.plan.mesh;
+  std::string name = c.job.model.family + ", " + c.job.resources.context_method + " of " +
+                     std::to_string(mesh.context) + ", data " + std::to_string(mesh.data) + ", " +
+                     c.plan.block_memory_policy[0] + ", " + c.plan.precision;
+  if (c.plan.zero_stage > 0) name += ", zero_stage " + std::to_string(c.plan.zero_stage);
+  return name;
+}
+
+/// What the memory of one of its ranks depends on.
+inline MemoryInputs InputsOf(const MeshCase& c) {
+  const Mesh& mesh = c.plan.mesh;
+  const ModelSpec& model = c.job.model;
+  MemoryInputs inputs;
+  inputs.shape = ModelShape(model);
+  inputs.context = {mesh.context, c.job.resources.context_method == "ulysses"};
+  inputs.micro_batch = c.plan.micro_batch;
+  inputs.sequence_length = c.length() / mesh.context;
+  inputs.accumulation_steps = c.plan.accumulation_steps;
+  inputs.ranks = GradientRanks(mesh);
+  inputs.zero_stage = c.plan.zero_stage;
+  inputs.zero_shard_ranks = c.plan.zero_shard_ranks;
+  inputs.bucket_bytes = c.plan.bucket_bytes;
+  inputs.precision = &PrecisionOf(c.plan.precision);
+  inputs.optimizer = OptimizerBytesOf(model, c.job, inputs.precision->products);
+  inputs.products = ProductsOf(inputs.precision->products);
+  if (c.plan.zero_stage == 2) {
+    inputs.open_gradients = OpenGradientBytes(model, c.plan.bucket_bytes);
+  } else if (c.plan.zero_stage > 2) {
+    inputs.sharded = ShardParameters(model, *inputs.precision, inputs.Sharers());
+  }
+  inputs.remat = RematOf(c.plan, model.layers).value();
+  return inputs;
+}
+
+/// PredictMemory as the allocator counts it, where operands that are widened for one product are
+/// the kernels' own.
+inline MemoryBreakdown CountedMemory(MemoryInputs inputs) {
+  MemoryBreakdown predicted = PredictMemory(inputs);
+  inputs.products = ProductKind::kNative;
+  predicted.workspace_bytes = PredictMemory(inputs).workspace_bytes;
+  return predicted;
+}
+
+}  // namespace weft::engine
