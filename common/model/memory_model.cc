@@ -221,9 +221,10 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     const int64_t router = tokens * (model.experts_per_token * kF32 + model.experts * element);
     mlp_backward = std::max(2 * size.row, size.row + size.active + size.exchanged + router);
   }
-  int64_t attention_backward = size.row + std::max(size.row, size.attended) + size.qkv +
-                               ContextWorkspaceBytes(shape, inputs.context, tokens, element) +
-                               PartWorkspace(inputs);
+  // While ranks attend together, and after that, when the gradient of what it read is made.
+  const int64_t attending = size.attended + PartWorkspace(inputs) +
+                            ContextWorkspaceBytes(shape, inputs.context, tokens, element);
+  int64_t attention_backward = size.row + size.qkv + std::max(size.row, attending);
   if (inputs.precision->fp8_blocks) {
     // The gradient's codes by rows and by columns, and those of the input by columns.
     const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;

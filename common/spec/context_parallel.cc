@@ -74,8 +74,6 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
     WEFT_RETURN_IF_ERROR(CheckLength(SequenceLength(job), degree));
   }
   const std::pair<const char*, bool> fields[] = {
-      {"resources.tensor_parallel", resources.tensor_parallel > 1},
-      {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
       {"model.attention_dropout", job.model.attention_dropout > 0},
       {"resources.offload_optimizer", resources.offload_optimizer != "none"},
       {"train.precision fp8", job.train.precision == "fp8"},

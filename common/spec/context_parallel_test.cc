@@ -36,7 +36,18 @@ TEST(ContextParallelSpec, TakesBothMethods) {
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
   job.resources.device = "cuda";
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  job.resources.ranks = 8;
+  job.resources.tensor_parallel = 2;
+  job.resources.sequence_parallel = true;
+  job.model.heads = 4;
+  job.resources.zero_stage = 3;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  job.resources.zero_stage = 1;
+  job.resources.pipeline_parallel = 2;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
   // More ranks than heads of keys, whose multiple they are.
+  job = GoodJob();
+  job.resources.context_method = "ulysses";
   job.model.family = "llama";
   job.model.heads = 8;
   job.model.kv_heads = 2;
@@ -58,6 +69,19 @@ TEST(ContextParallelSpec, RefusesWhatCannotBeShared) {
               }),
               HasSubstr("deals out heads to 4 ranks, and model.heads is 6; hint: ring"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.tensor_parallel = 2;
+                job.resources.context_method = "ulysses";
+              }),
+              HasSubstr("model.heads is 6 over tensor_parallel 2; hint: ring"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.tensor_parallel = 2;
+                job.resources.sequence_parallel = true;
+                job.resources.context_parallel = 3;
+                job.resources.ranks = 6;
+                job.train.sequence_length = 250;
+              }),
+              HasSubstr("a length that is a multiple of 6"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.resources.context_parallel = 1;
                 job.resources.context_method = "ulysses";
               }),
@@ -70,8 +94,6 @@ TEST(ContextParallelSpec, RefusesWhatCannotBeShared) {
 }
 
 TEST(ContextParallelSpec, NamesWhatItDoesNotGoWith) {
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
-              HasSubstr("resources.tensor_parallel"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.data.batching = "best_fit"; }),
               HasSubstr("data.batching"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.data.mask_documents = true; }),

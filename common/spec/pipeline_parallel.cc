@@ -47,7 +47,6 @@ Status CheckResources(const ResourceSpec& resources, const std::string& what) {
   }
   const ResourceSpec plain;
   const std::pair<const char*, bool> fields[] = {
-      {"context_parallel", resources.context_parallel != plain.context_parallel},
       {"recompute attention", resources.recompute == "attention"},
       {"recompute optimal", resources.recompute == "optimal"},
       {"recompute_segment", resources.recompute_segment != plain.recompute_segment},

@@ -92,6 +92,19 @@ std::vector<Way> Ways() {
        .family = "llama",
        .context = 2,
        .method = "ulysses"},
+      {.name = "contextAndTensor", .tensor = 2, .family = "llama", .context = 2},
+      {.name = "contextAndSequence",
+       .tensor = 2,
+       .sequence = true,
+       .context = 2,
+       .method = "ulysses"},
+      {.name = "contextAndPipeline", .pipeline = 2, .context = 2},
+      {.name = "contextAndTensorAndPipeline",
+       .tensor = 2,
+       .pipeline = 2,
+       .schedule = "interleaved",
+       .chunks = 2,
+       .context = 2},
   };
 }
 
@@ -198,11 +211,14 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
       inputs.ranks = sharers;
       inputs.context = {way.context, way.method == "ulysses"};
-      ExpectNear(
-          "attention",
-          Counted(rank, "context", inputs.context.ulysses ? "all-to-all" : "send and receive",
-                  &CollectiveUse::sent_bytes),
-          static_cast<double>(TrafficOfStep(inputs).context_sent));
+      const RankTraffic traffic = TrafficOfStep(inputs);
+      const char* exchange = inputs.context.ulysses ? "all-to-all" : "send and receive";
+      ExpectNear("attention", Counted(rank, "context", exchange, &CollectiveUse::sent_bytes),
+                 static_cast<double>(traffic.context_sent));
+      if (way.pipeline > 1) {
+        ExpectNear("all-reduce", Counted(rank, way.gradient_axis(), "all-reduce"),
+                   static_cast<double>(traffic.all_reduced));
+      }
     }
     if (way.expert > 1) {
       MemoryInputs inputs;

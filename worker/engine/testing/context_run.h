@@ -52,9 +52,26 @@ inline MeshCase CaseOf(const ModelSpec& model, const std::string& method, int64_
 }
 
 /// The same whose ranks share what a ZeRO stage says, all of them or groups of so many.
-inline MeshCase Zero(MeshCase c, int64_t stage, int64_t groups_of = 0) {
+inline MeshCase WithZero(MeshCase c, int64_t stage, int64_t groups_of = 0) {
   c.plan.zero_stage = stage;
   c.plan.zero_shard_ranks = groups_of;
+  return c;
+}
+
+/// The same with so many ranks for each matrix.
+inline MeshCase WithTensor(MeshCase c, int64_t ranks, bool sequence = false) {
+  c.plan.mesh.tensor = ranks;
+  c.plan.sequence_parallel = sequence;
+  return c;
+}
+
+/// The same with blocks in stages, `chunks` on each rank of a pipeline.
+inline MeshCase WithStages(MeshCase c, const std::vector<int64_t>& cut, const std::string& schedule,
+                           int64_t chunks = 1) {
+  c.plan.mesh.pipeline = std::ssize(cut) / chunks;
+  c.plan.pipeline_schedule = schedule;
+  c.plan.pipeline_chunks = chunks;
+  c.plan.stage_blocks = cut;
   return c;
 }
 
@@ -64,15 +81,20 @@ inline std::string NameOf(const MeshCase& c) {
                      std::to_string(mesh.context) + ", data " + std::to_string(mesh.data) + ", " +
                      c.plan.block_memory_policy[0] + ", " + c.plan.precision;
   if (c.plan.zero_stage > 0) name += ", zero_stage " + std::to_string(c.plan.zero_stage);
+  if (mesh.tensor > 1) name += ", tensor " + std::to_string(mesh.tensor);
+  if (c.plan.sequence_parallel) name += " with sequence";
+  if (mesh.pipeline > 1) {
+    name += ", " + c.plan.pipeline_schedule + " of " + std::to_string(mesh.pipeline);
+  }
   return name;
 }
 
-/// What the memory of one of its ranks depends on.
+/// What the memory of one of its ranks depends on, as if it had all blocks.
 inline MemoryInputs InputsOf(const MeshCase& c) {
   const Mesh& mesh = c.plan.mesh;
   const ModelSpec& model = c.job.model;
   MemoryInputs inputs;
-  inputs.shape = ModelShape(model);
+  inputs.shape = ModelShape(model, mesh.tensor, c.plan.sequence_parallel);
   inputs.context = {mesh.context, c.job.resources.context_method == "ulysses"};
   inputs.micro_batch = c.plan.micro_batch;
   inputs.sequence_length = c.length() / mesh.context;
@@ -83,13 +105,20 @@ inline MemoryInputs InputsOf(const MeshCase& c) {
   inputs.bucket_bytes = c.plan.bucket_bytes;
   inputs.precision = &PrecisionOf(c.plan.precision);
   inputs.optimizer = OptimizerBytesOf(model, c.job, inputs.precision->products);
+  inputs.optimizer.state = static_cast<int64_t>(static_cast<double>(inputs.optimizer.state) *
+                                                static_cast<double>(inputs.shape.Updated()) /
+                                                static_cast<double>(ModelShape(model).Updated()));
   inputs.products = ProductsOf(inputs.precision->products);
   if (c.plan.zero_stage == 2) {
-    inputs.open_gradients = OpenGradientBytes(model, c.plan.bucket_bytes);
+    inputs.open_gradients = OpenGradientBytes(model, c.plan.bucket_bytes, mesh.tensor);
   } else if (c.plan.zero_stage > 2) {
-    inputs.sharded = ShardParameters(model, *inputs.precision, inputs.Sharers());
+    inputs.sharded = ShardParameters(model, *inputs.precision, inputs.Sharers(), mesh.tensor);
   }
-  inputs.remat = RematOf(c.plan, model.layers).value();
+  if (mesh.pipeline == 1) {
+    inputs.remat = RematOf(c.plan, model.layers).value();
+  } else if (c.plan.block_memory_policy.front() == "recompute") {
+    inputs.recomputed_blocks = model.layers;
+  }
   return inputs;
 }
 

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/pipeline_shape.h"
 #include "common/model/rank_traffic.h"
+#include "common/pipeline/named_schedule.h"
 #include "worker/engine/testing/context_run.h"
 
 namespace weft::engine {
@@ -39,11 +41,15 @@ void ExpectTakeAndSendWhatIsPredicted(const std::vector<MeshCase>& cases) {
       EXPECT_EQ(own.exchanged.sent_bytes + own.all_to_all.sent_bytes,
                 2 * static_cast<double>(TrafficOfStep(inputs).context_sent));
     }
-    const auto expect_near = [&](const char* what, int64_t MemoryBreakdown::*bytes) {
+    const auto most_of = [&](int64_t MemoryBreakdown::*bytes) {
       int64_t most = 0;
       for (const MeshOutcome& own : ranks) {
         most = std::max(most, own.reports.back().peak_memory.*bytes);
       }
+      return most;
+    };
+    const auto expect_near = [&](const char* what, int64_t MemoryBreakdown::*bytes) {
+      const int64_t most = most_of(bytes);
       EXPECT_NEAR(static_cast<double>(most) / static_cast<double>(predicted.*bytes), 1, 0.01)
           << what << ": predicted " << predicted.*bytes << ", measured " << most;
     };
@@ -52,25 +58,103 @@ void ExpectTakeAndSendWhatIsPredicted(const std::vector<MeshCase>& cases) {
     expect_near("optimizer", &MemoryBreakdown::optimizer_bytes);
     expect_near("activations", &MemoryBreakdown::activations_bytes);
     expect_near("workspace", &MemoryBreakdown::workspace_bytes);
-    expect_near("communication", &MemoryBreakdown::communication_bytes);
+    // Small messages need less than the most that a group keeps.
+    EXPECT_LE(most_of(&MemoryBreakdown::communication_bytes), predicted.communication_bytes);
   }
 }
 
 TEST(ContextMeshes, RanksThatShareUpdatesFollowOneRank) {
   const ModelSpec gpt2 = Gpt2Model(), llama = LlamaModel();
-  ExpectFollowOneRank(
-      {Zero(CaseOf(gpt2, "ring", 2), 1), Zero(CaseOf(llama, "ulysses", 2), 2),
-       Zero(CaseOf(gpt2, "ring", 2), 3), Zero(CaseOf(llama, "ring", 4), 3),
-       Zero(CaseOf(llama, "ring", 2, 2), 1, 2), Zero(CaseOf(gpt2, "ulysses", 2, 2, "attention"), 2),
-       Zero(CaseOf(llama, "ring", 2, 2, "recompute"), 3), Zero(CaseOf(gpt2, "ring", 2, 2), 3, 2)});
+  ExpectFollowOneRank({WithZero(CaseOf(gpt2, "ring", 2), 1),
+                       WithZero(CaseOf(llama, "ulysses", 2), 2),
+                       WithZero(CaseOf(gpt2, "ring", 2), 3), WithZero(CaseOf(llama, "ring", 4), 3),
+                       WithZero(CaseOf(llama, "ring", 2, 2), 1, 2),
+                       WithZero(CaseOf(gpt2, "ulysses", 2, 2, "attention"), 2),
+                       WithZero(CaseOf(llama, "ring", 2, 2, "recompute"), 3),
+                       WithZero(CaseOf(gpt2, "ring", 2, 2), 3, 2)});
 }
 
 TEST(ContextMeshes, RanksThatShareUpdatesTakeAndSendWhatIsPredicted) {
   const ModelSpec gpt2 = Larger(Gpt2Model()), llama = Larger(LlamaModel());
   ExpectTakeAndSendWhatIsPredicted(
-      {Zero(CaseOf(llama, "ring", 2), 1), Zero(CaseOf(gpt2, "ulysses", 2, 2), 2),
-       Zero(CaseOf(gpt2, "ring", 2), 3), Zero(CaseOf(llama, "ring", 2, 2, "recompute"), 3),
-       Zero(CaseOf(llama, "ulysses", 2, 2, "keep", "bf16"), 3, 2)});
+      {WithZero(CaseOf(llama, "ring", 2), 1), WithZero(CaseOf(gpt2, "ulysses", 2, 2), 2),
+       WithZero(CaseOf(gpt2, "ring", 2), 3), WithZero(CaseOf(llama, "ring", 2, 2, "recompute"), 3),
+       WithZero(CaseOf(llama, "ulysses", 2, 2, "keep", "bf16"), 3, 2)});
+}
+
+TEST(ContextMeshes, RanksThatShareMatricesFollowOneRank) {
+  const ModelSpec gpt2 = Gpt2Model(), llama = LlamaModel();
+  ExpectFollowOneRank({WithTensor(CaseOf(gpt2, "ring", 2), 2),
+                       WithTensor(CaseOf(gpt2, "ulysses", 2), 2),
+                       WithTensor(CaseOf(gpt2, "ring", 2, 2), 2, true),
+                       // One head of keys on each rank, which two have then.
+                       WithTensor(CaseOf(llama, "ulysses", 2), 2, true),
+                       WithTensor(CaseOf(llama, "ring", 4, 1, "recompute"), 2),
+                       WithTensor(WithZero(CaseOf(llama, "ring", 2, 1, "attention"), 3), 2, true)});
+}
+
+TEST(ContextMeshes, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
+  const ModelSpec gpt2 = Larger(Gpt2Model()), llama = Larger(LlamaModel());
+  ExpectTakeAndSendWhatIsPredicted({WithTensor(CaseOf(gpt2, "ring", 2), 2),
+                                    WithTensor(CaseOf(llama, "ulysses", 2), 2),
+                                    WithTensor(CaseOf(llama, "ring", 2, 1, "recompute", "bf16"), 2),
+                                    WithTensor(WithZero(CaseOf(gpt2, "ring", 2), 3), 2)});
+}
+
+/// Of four blocks.
+ModelSpec Deep(ModelSpec model) {
+  model.layers = 4;
+  return model;
+}
+
+TEST(ContextMeshes, StagesFollowOneRank) {
+  const ModelSpec gpt2 = Deep(Gpt2Model()), llama = Deep(LlamaModel());
+  ExpectFollowOneRank(
+      {WithStages(CaseOf(gpt2, "ring", 2), {2, 2}, "1f1b"),
+       WithStages(CaseOf(llama, "ulysses", 2), {3, 1}, "gpipe"),
+       WithStages(CaseOf(gpt2, "ring", 2), {1, 1, 1, 1}, "interleaved", 2),
+       WithStages(CaseOf(llama, "ring", 2), {2, 2}, "zero_bubble"),
+       WithStages(WithZero(CaseOf(gpt2, "ring", 2, 2, "recompute"), 1), {2, 2}, "1f1b"),
+       WithTensor(WithStages(CaseOf(llama, "ring", 2), {2, 2}, "1f1b"), 2, true)});
+}
+
+TEST(ContextMeshes, StagesTakeAndSendWhatIsPredicted) {
+  for (const MeshCase& base :
+       {WithStages(CaseOf(Deep(Larger(Gpt2Model())), "ring", 2), {2, 2}, "1f1b"),
+        WithStages(CaseOf(Deep(Larger(LlamaModel())), "ulysses", 2), {2, 2}, "gpipe")}) {
+    SCOPED_TRACE(NameOf(base));
+    MeshCase c = base;
+    c.job.train.steps = 2;
+    c.job.train.log_every_steps = 10;
+    c.plan.micro_batch = 1;
+    c.plan.accumulation_steps = 4;
+    const MemoryInputs inputs = InputsOf(c);
+    const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
+    MemoryBreakdown fullest;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      MemoryInputs own = inputs;
+      own.shape =
+          ShapeOfStages(inputs.shape, c.plan.stage_blocks, 2, static_cast<int64_t>(rank) / 2);
+      EXPECT_EQ(ranks[rank].exchanged.sent_bytes + ranks[rank].all_to_all.sent_bytes,
+                2 * static_cast<double>(TrafficOfStep(own).context_sent));
+      const MemoryBreakdown& peak = ranks[rank].reports.back().peak_memory;
+      if (TotalBytes(peak) > TotalBytes(fullest)) fullest = peak;
+    }
+    const auto schedule = NamedSchedule(c.plan.pipeline_schedule, 2, 1, c.plan.accumulation_steps);
+    ASSERT_TRUE(schedule.ok());
+    const MemoryBreakdown predicted = PredictPipelineMemory(inputs, c.plan.stage_blocks, *schedule);
+    const auto expect_near = [&](const char* what, int64_t MemoryBreakdown::*bytes, double part) {
+      EXPECT_NEAR(static_cast<double>(fullest.*bytes) / static_cast<double>(predicted.*bytes), 1,
+                  part)
+          << what << ": predicted " << predicted.*bytes << ", measured " << fullest.*bytes;
+    };
+    expect_near("parameters", &MemoryBreakdown::parameters_bytes, 0.01);
+    expect_near("gradients", &MemoryBreakdown::gradients_bytes, 0.01);
+    expect_near("optimizer", &MemoryBreakdown::optimizer_bytes, 0.01);
+    // What comes and goes beside the peak of what waits is not known to the last message.
+    expect_near("activations", &MemoryBreakdown::activations_bytes, 0.1);
+    expect_near("workspace", &MemoryBreakdown::workspace_bytes, 0.2);
+  }
 }
 
 }  // namespace
