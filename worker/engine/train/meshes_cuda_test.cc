@@ -202,6 +202,21 @@ TEST_F(MeshesOnCuda, SequencesWhoseKeysGoRoundTwoRanks) {
   Compare(Sharing(CaseOf(Llama(1), "bf16"), 2, "ring"), kBf16);
 }
 
+TEST_F(MeshesOnCuda, RanksThatShareSequencesAndParameters) {
+  Compare(Sharing(Replicated(CaseOf(Llama(2)), 1, 3), 2, "ring"));
+}
+
+TEST_F(MeshesOnCuda, RanksThatShareSequencesAndMatrices) {
+  MeshCase c = Sharing(CaseOf(Llama(1)), 2, "ring");
+  c.plan.mesh.tensor = 2;
+  c.plan.sequence_parallel = true;
+  Compare(c);
+}
+
+TEST_F(MeshesOnCuda, StagesWhoseRanksShareSequences) {
+  Compare(Sharing(Pipeline(CaseOf(Llama(2)), "1f1b", {1, 1}), 2, "ulysses"));
+}
+
 ModelSpec Mixtral(int64_t layers) {
   ModelSpec model = Llama(layers);
   model.experts = 4;

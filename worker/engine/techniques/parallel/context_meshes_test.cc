@@ -118,6 +118,12 @@ TEST(ContextMeshes, StagesFollowOneRank) {
        WithTensor(WithStages(CaseOf(llama, "ring", 2), {2, 2}, "1f1b"), 2, true)});
 }
 
+TEST(ContextMeshes, AllKindsOfRanksFollowOneRank) {
+  MeshCase c = WithZero(CaseOf(Deep(LlamaModel()), "ring", 2, 2), 1);
+  c.job.train.steps = 4;
+  ExpectFollowOneRank({WithTensor(WithStages(c, {2, 2}, "1f1b"), 2, true)});
+}
+
 TEST(ContextMeshes, StagesTakeAndSendWhatIsPredicted) {
   for (const MeshCase& base :
        {WithStages(CaseOf(Deep(Larger(Gpt2Model())), "ring", 2), {2, 2}, "1f1b"),
