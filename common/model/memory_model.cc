@@ -713,7 +713,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.context = {plan.mesh.context, plan.context_method == "ulysses"};
   inputs.sequence_length = SequenceLength(job) / inputs.context.ranks;
   inputs.accumulation_steps = plan.accumulation_steps;
-  inputs.ranks = RankCount(plan.mesh);
+  inputs.ranks = GradientRanks(plan.mesh);
   inputs.zero_stage = plan.zero_stage;
   inputs.zero_shard_ranks = plan.zero_shard_ranks;
   inputs.threads = plan.threads_per_rank;

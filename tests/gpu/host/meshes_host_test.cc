@@ -53,7 +53,6 @@ MeshCase Case(int64_t layers, const std::string& precision, const std::string& p
 
 MemoryInputs InputsOf(const MeshCase& c) {
   MemoryInputs inputs = CudaMemoryInputs(c.job, c.plan, "9.0");
-  inputs.ranks = c.plan.mesh.data * c.plan.mesh.context;
   // The products of the host execution want hardly any.
   inputs.product_workspace_bytes = 0;
   return inputs;
@@ -117,13 +116,26 @@ TEST(MemoryOfMeshesOnCuda, OfSharedSequencesIsWhatIsPredicted) {
       SCOPED_TRACE(method + ", " + policy);
       MeshCase c = Case(2, "bf16", policy);
       c.plan.mesh.context = 2;
-      c.job.resources.context_method = method;
-      MemoryInputs inputs = InputsOf(c);
-      inputs.context = {2, method == "ulysses"};
-      inputs.sequence_length /= 2;
-      ExpectNear(PredictMemory(inputs), Fullest(c), 0.02);
+      c.plan.context_method = c.job.resources.context_method = method;
+      ExpectNear(PredictMemory(InputsOf(c)), Fullest(c), 0.02);
     }
   }
+}
+
+TEST(MemoryOfMeshesOnCuda, OfSharedSequencesAndMoreIsWhatIsPredicted) {
+  const SkippedWork skipped;
+  MeshCase c = Case(2, "bf16", "keep");
+  c.plan.mesh.context = 2;
+  MeshCase sharded = c;
+  sharded.plan.zero_stage = 3;
+  ExpectNear(PredictMemory(InputsOf(sharded)), Fullest(sharded), 0.02);
+  MeshCase heads = c;
+  heads.plan.mesh.tensor = 2;
+  MemoryInputs inputs = InputsOf(heads);
+  inputs.shape = ModelShape(heads.job.model, 2);
+  // AdamW's two f32 numbers.
+  inputs.optimizer.state = 2 * 4 * inputs.shape.stored_trained;
+  ExpectNear(PredictMemory(inputs), Fullest(heads), 0.02);
 }
 
 TEST(MemoryOfMeshesOnCuda, OfGridsIsWhatIsPredicted) {
@@ -137,7 +149,6 @@ TEST(MemoryOfMeshesOnCuda, OfGridsIsWhatIsPredicted) {
   inputs.shape = ModelShape(c.job.model, 4, false, 2);
   // AdamW's two f32 numbers.
   inputs.optimizer.state = 2 * 4 * inputs.shape.stored_trained;
-  inputs.ranks = 1;
   ExpectNear(PredictMemory(inputs), Fullest(c), 0.02);
 }
 
