@@ -19,9 +19,31 @@ constexpr double kEmbeddingFlopsPerNumber = 200;
 
 constexpr int64_t kF32 = 4;
 
-int64_t RecomputedOf(const MemoryInputs& inputs, int64_t first, int64_t blocks) {
-  return std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks);
-}
+/// Of one micro-batch's `blocks` blocks of a stage the first ones recompute, the next ones their
+/// attention.
+struct StagePolicy {
+  int64_t blocks = 0;
+  int64_t recomputed = 0;
+  int64_t attention = 0;
+
+  StagePolicy(const MemoryInputs& inputs, int64_t first, int64_t count)
+      : blocks(count),
+        recomputed(std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks)),
+        attention(std::clamp<int64_t>(
+            inputs.recomputed_blocks + inputs.attention_blocks - first - recomputed, 0,
+            blocks - recomputed)) {}
+
+  /// What they keep.
+  int64_t Saved(const BlockBytes& block, int64_t segment) const {
+    return (blocks - recomputed) * block.kept.saved - attention * block.kept.attention +
+           (recomputed + segment - 1) / segment * block.input;
+  }
+  /// Of it that of the last one, or of the segment that it is in.
+  int64_t SavedLast(const BlockBytes& block) const {
+    if (recomputed == blocks) return block.input;
+    return block.kept.saved - (recomputed + attention == blocks ? block.kept.attention : 0);
+  }
+};
 
 /// Micro-batches of each chunk that a rank keeps, at times of which one is that of most bytes
 /// whatever a chunk leaves: after a forward step that a step of another kind follows.
@@ -224,35 +246,42 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
   const int64_t row = tokens * element * inputs.shape.spec.width;
   const BlockBytes block = BlockBytesOf(inputs);
   const int64_t deferred_block = DeferredBytes(inputs);
-  // By blocks, those that recompute, and whether it is the first rank or the last one.
-  std::map<std::tuple<int64_t, int64_t, bool, bool>, MemoryBreakdown> known;
+  // By blocks, those that recompute or recompute their attention, and whether it is the first rank
+  // or the last one.
+  std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, MemoryBreakdown> known;
   std::vector<MemoryBreakdown> ranks;
   const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
   std::vector<int64_t> saved(static_cast<size_t>(chunks)), on_host(saved);
   for (int64_t rank = 0; rank < count; ++rank) {
     // All that the rank has, as if it were one stage.
     StageShape here{0, rank == 0, rank + 1 == count};
-    int64_t recomputed = 0, of_one = 0;
+    int64_t recomputed = 0, attention = 0, largest = 0, of_one = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const auto stage = static_cast<size_t>(chunk * count + rank);
-      const int64_t replayed = RecomputedOf(inputs, before_[stage], cut_[stage]);
-      here.blocks += cut_[stage];
-      recomputed += replayed;
+      const StagePolicy policy(inputs, before_[stage], cut_[stage]);
+      here.blocks += policy.blocks;
+      recomputed += policy.recomputed;
+      attention += policy.attention;
+      largest = std::max(largest, policy.recomputed);
       // What one micro-batch leaves.
       const auto c = static_cast<size_t>(chunk);
-      saved[c] = (cut_[stage] - replayed) * block.kept.saved + replayed * block.input;
+      saved[c] = policy.Saved(block, inputs.recompute_segment);
       of_one += saved[c];
       if (!inputs.offload_activations) continue;
       // What the last block saves stays.
-      const int64_t stays = replayed == cut_[stage] ? block.input : block.kept.saved;
+      const int64_t stays = policy.SavedLast(block);
       on_host[c] = saved[c] - stays;
       saved[c] = stays;
     }
     if (inputs.offload_activations) of_one = *std::max_element(saved.begin(), saved.end());
-    auto [like, added] = known.try_emplace({here.blocks, recomputed, here.first, here.last});
+    auto [like, added] =
+        known.try_emplace({here.blocks, recomputed, attention, here.first, here.last});
     if (added) {
       MemoryInputs own = inputs;
       own.recomputed_blocks = recomputed;
+      own.attention_blocks = attention;
+      own.recompute_segment =
+          std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(largest, 1));
       own.shape = shapes_.Of(here);
       const double share =
           static_cast<double>(own.shape.Updated()) / static_cast<double>(inputs.shape.Updated());
@@ -283,7 +312,8 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
     }
     memory.workspace_bytes += 2 * row + holdings_.Deferred(rank) * here.blocks * deferred_block;
     // Inputs of products that were made again: after a norm, of attention, after a norm.
-    memory.activations_bytes += holdings_.Deferred(rank) * recomputed * 3 * row;
+    memory.activations_bytes +=
+        holdings_.Deferred(rank) * (recomputed * 3 * row + attention * block.attended);
     ranks.push_back(memory);
   }
   return ranks;

@@ -86,7 +86,8 @@ class PipelineMemory {
 };
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole
-/// network; its first `recomputed_blocks` recompute, wherever they are.
+/// network; its first `recomputed_blocks` recompute, in segments that end with their stage, and the
+/// next `attention_blocks` their attention, wherever they are.
 std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,
                                                   const std::vector<int64_t>& cut,
                                                   const PipelineSchedule& schedule);

@@ -1,7 +1,5 @@
 #include "common/spec/pipeline_parallel.h"
 
-#include <utility>
-
 #include "common/spec/batch_schedule.h"
 
 namespace weft {
@@ -45,17 +43,10 @@ Status CheckResources(const ResourceSpec& resources, const std::string& what) {
                         ", which reduces the gradients of each micro-batch before the next, and a "
                         "pipeline has several under way; hint: resources.zero_stage 1");
   }
-  const ResourceSpec plain;
-  const std::pair<const char*, bool> fields[] = {
-      {"recompute attention", resources.recompute == "attention"},
-      {"recompute optimal", resources.recompute == "optimal"},
-      {"recompute_segment", resources.recompute_segment != plain.recompute_segment},
-  };
-  for (const auto& [field, asked] : fields) {
-    if (!asked) continue;
-    return InvalidError(what + " does not go with resources." + field + " yet; hint: leave it out");
-  }
-  return OkStatus();
+  if (resources.recompute != "optimal") return OkStatus();
+  return InvalidError(what +
+                      " does not go with resources.recompute optimal, whose schedule is of one "
+                      "stage; hint: auto, attention or block");
 }
 
 /// Every step of a growing batch has a multiple of these.

@@ -63,6 +63,19 @@ TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
   }));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 2; }),
               HasSubstr("does not go with resources.zero_stage 2, which reduces the gradients"));
+  for (const char* recompute : {"none", "attention", "block", "auto"}) {
+    EXPECT_TRUE(Accepts([&](JobSpec& job) {
+      staged(job);
+      job.resources.recompute = recompute;
+    }));
+  }
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    staged(job);
+    job.resources.recompute = "block";
+    job.resources.recompute_segment = 2;
+  }));
+  EXPECT_THAT(error([](JobSpec& job) { job.resources.recompute = "optimal"; }),
+              HasSubstr("resources.recompute optimal, whose schedule is of one stage"));
   EXPECT_THAT(error([](JobSpec& job) { job.train.gradient_noise_scale = true; }),
               HasSubstr("train.gradient_noise_scale"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.pipeline_schedule = "gpipe"; }),

@@ -355,7 +355,7 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
     return false;
   }
   const RematCosts costs = CostsOfRemat(option);
-  if (!ChooseRemat(job_.resources.recompute, inputs, costs, pipeline_ == 1, fits)) return false;
+  if (!ChooseRemat(job_.resources.recompute, inputs, costs, fits)) return false;
   option.time = SlowestRank(option, inputs, held, bound, Placements(option));
   return true;
 }
@@ -496,8 +496,11 @@ TimeBreakdown MeshSearch::SlowestRank(
   if (held != nullptr && memory.activation_bits > 0) {
     MemoryInputs block = memory;
     block.shape.spec.layers = 1;
-    block.recomputed_blocks = 0;
+    block.recomputed_blocks = block.attention_blocks = 0;
     inputs.coded_block.all = CodedActivationBytes(block);
+    block.attention_blocks = 1;
+    inputs.coded_block.but_attention = CodedActivationBytes(block);
+    block.attention_blocks = 0;
     block.recomputed_blocks = 1;
     inputs.coded_block.input = CodedActivationBytes(block);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "common/check.h"
@@ -107,15 +108,20 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
   stages.reserve(cut.size());
   StepInputs own = inputs;
   own.accumulation_steps = 1;
-  // Between the first and the last, those with as many blocks are the same: blocks, recomputed.
-  std::map<std::pair<int64_t, int64_t>, StageForecast> known;
+  // Between the first and the last, those with as many blocks are the same: blocks, recomputed,
+  // those whose attention is.
+  std::map<std::tuple<int64_t, int64_t, int64_t>, StageForecast> known;
   int64_t first = 0;
   for (int64_t stage = 0; stage <= last; ++stage) {
     const int64_t blocks = cut[static_cast<size_t>(stage)];
     own.recomputed_blocks = std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks);
+    own.recomputed_attentions = std::clamp<int64_t>(
+        inputs.recomputed_blocks + inputs.recomputed_attentions - first - own.recomputed_blocks, 0,
+        blocks - own.recomputed_blocks);
     first += blocks;
     const bool inner = stage > 0 && stage < last;
-    const auto same = known.find({blocks, own.recomputed_blocks});
+    const std::tuple kind{blocks, own.recomputed_blocks, own.recomputed_attentions};
+    const auto same = known.find(kind);
     if (inner && same != known.end()) {
       stages.push_back(same->second);
       continue;
@@ -127,7 +133,9 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     // What the last block of a stage saves stays.
     own.activation_bytes =
         PartOf(inputs.activation_bytes, blocks - 1, inputs.shape.spec.layers - 1);
-    own.coded_bytes = (blocks - own.recomputed_blocks) * inputs.coded_block.all +
+    const int64_t whole = blocks - own.recomputed_blocks - own.recomputed_attentions;
+    own.coded_bytes = whole * inputs.coded_block.all +
+                      own.recomputed_attentions * inputs.coded_block.but_attention +
                       own.recomputed_blocks * inputs.coded_block.input;
     const PassCost pass = passes.Of(own.shape);
     StageForecast made;
@@ -147,7 +155,7 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     const double recomputing = made.time.recompute_seconds;
     const double plain = ComputeSeconds(made.time) - recomputing;
     made.cost = {plain / 3 + within / 2, plain / 3 + recomputing + within / 2, plain / 3, 0};
-    if (inner) known[{blocks, own.recomputed_blocks}] = made;
+    if (inner) known[kind] = made;
     stages.push_back(made);
   }
   return stages;

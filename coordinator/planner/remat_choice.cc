@@ -110,7 +110,7 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
 }
 
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
-                 bool attention, const std::function<bool(const RematChoice&)>& fits) {
+                 const std::function<bool(const RematChoice&)>& fits) {
   const int64_t layers = inputs.shape.spec.layers;
   if (recompute == "none") return fits({});
   if (recompute == "block") return fits({layers, 0, {}});
@@ -135,7 +135,7 @@ bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const
     offer({blocks, 0, {}});
     // Attention in place of the last of these blocks.
     const int64_t others = layers - blocks + 1;
-    if (attention && fits({blocks - 1, others, {}})) {
+    if (fits({blocks - 1, others, {}})) {
       offer({blocks - 1,
              Least(0, others,
                    [&](int64_t n) {
@@ -145,9 +145,7 @@ bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const
     }
   }
   // Attention first, and blocks only where all of it is not enough.
-  if (!attention) {
-    if (!best) best = RematChoice{layers, 0, {}};
-  } else if (fits({0, layers, {}})) {
+  if (fits({0, layers, {}})) {
     offer({0, Least(0, layers, [&](int64_t n) { return fits({0, n, {}}); }), {}});
   } else if (fits({layers, 0, {}})) {
     const int64_t blocks = Least(0, layers, [&](int64_t n) { return fits({n, layers - n, {}}); });

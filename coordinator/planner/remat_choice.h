@@ -27,9 +27,9 @@ struct RematCosts {
 /// The choice that costs least of those that resources.recompute allows and that fit, which was
 /// then the last one that `fits` was asked about; false when none fits, after one that needs least.
 /// "optimal" with offload_activations also chooses what waits on the host (OffloadingChain).
-/// Memory is that of `inputs` with other choices. Without `attention` "auto" is of whole blocks.
+/// Memory is that of `inputs` with other choices.
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
-                 bool attention, const std::function<bool(const RematChoice&)>& fits);
+                 const std::function<bool(const RematChoice&)>& fits);
 
 /// The blocks of `inputs` and what stands above them as a chain.
 std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCosts& costs);

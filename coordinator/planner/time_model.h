@@ -63,9 +63,11 @@ struct StepInputs {
   int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
   /// CodedActivationBytes, of each way.
   int64_t coded_bytes = 0;
-  /// The same of a block of a pipeline, which keeps all, or its input.
+  /// The same of a block of a pipeline, which keeps all, all but the inside of attention, or its
+  /// input.
   struct CodedBlock {
     int64_t all = 0;
+    int64_t but_attention = 0;
     int64_t input = 0;
   } coded_block = {};
   bool offloads_optimizer = false;         ///< Gradients go down in every pass.
