@@ -560,6 +560,11 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     return sum;
   };
   bytes.plain = kept(0);
+  for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
+    if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
+      continue;
+    bytes.last_norm += SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
+  }
   bytes.kept = inputs.activation_bits == 0 ? bytes.plain : kept(inputs.activation_bits);
   bytes.input = inputs.activation_bits == 0
                     ? size.row

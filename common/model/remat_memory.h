@@ -19,9 +19,10 @@ struct BlockBytes {
   int64_t qkv = 0;       ///< Queries, keys and values.
   int64_t before = 0;    ///< Inside of the MLP, before the activation.
   int64_t log_sum_exp = 0;
-  Kept kept = {};     ///< In bits, where it is compressed.
-  Kept plain = {};    ///< As it is: a block that is replayed alone.
-  int64_t input = 0;  ///< What is kept of the input of blocks that are recomputed.
+  Kept kept = {};         ///< In bits, where it is compressed.
+  Kept plain = {};        ///< As it is: a block that is replayed alone.
+  int64_t last_norm = 0;  ///< Of `kept`, with post_norm, what the norm behind the MLP keeps.
+  int64_t input = 0;      ///< What is kept of the input of blocks that are recomputed.
   bool post_norm = false;
   bool compressed = false;  ///< What a block keeps is not what it computes with.
   bool shifted = false;     ///< Keeps a shifted copy of the stream beside the stream itself.

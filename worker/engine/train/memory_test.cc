@@ -186,11 +186,14 @@ TEST(PredictMemoryTest, HoldsForExperts) {
 }
 
 TEST(PredictMemoryTest, CompressedActivationsAreWithinOnePercent) {
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const auto& [family, norms] :
+       {std::pair{"gpt2", "pre"}, std::pair{"gpt2", "post"}, std::pair{"llama", "pre"}}) {
     ModelSpec model = Model(4, 4, 700, 128);
     model.family = family;
+    model.norm_position = norms;
     for (const auto& [precision, bits] : {std::pair{"fp32", 2}, std::pair{"bf16", 8}}) {
-      SCOPED_TRACE(std::string(family) + " in " + precision + ", " + std::to_string(bits));
+      SCOPED_TRACE(std::string(family) + " " + norms + " in " + precision + ", " +
+                   std::to_string(bits));
       const auto check = [&, precision = precision, bits = bits](
                              const std::vector<std::string>& policies, int64_t segment,
                              const std::vector<std::string>& schedule = {}) {
