@@ -2,6 +2,7 @@
 // against the device alone.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -192,12 +193,17 @@ TEST_F(OffloadOnCuda, EitherWayGoesOnFromTheStateOfTheOther) {
 
 TEST_F(OffloadOnCuda, ActivationsThatWaitOnTheHostHaveTheBitsOfThoseThatStay) {
   RandomTokens data(50, 16);
-  for (const char* precision : {"fp32", "bf16", "fp8"}) {
-    SCOPED_TRACE(precision);
+  for (const auto& [precision, bits] : {std::pair<std::string, int64_t>{"fp32", 0},
+                                        {"bf16", 0},
+                                        {"fp8", 0},
+                                        {"fp32", 8},
+                                        {"bf16", 4}}) {
+    SCOPED_TRACE(precision + " in " + std::to_string(bits));
     JobSpec job = Job(2);
     job.model.layers = 4;
     job.model.dropout = 0.1;
     Plan plan = TinyPlan(precision, 1, 2);
+    plan.activation_bits = bits;
     plan.block_memory_policy = {"recompute", "keep", "attention", "keep"};
     Plan offloaded_plan = plan;
     offloaded_plan.offload_activations = "host";

@@ -116,6 +116,8 @@ TEST_F(TrainerOnCuda, CompressedActivationsFollowTheCpu) {
   Plan plan = TinyPlan("bf16", 1, 2);
   plan.activation_bits = 4;
   Compare(job, plan, data, 3);
+  plan.block_memory_policy = {"recompute", "attention"};
+  Compare(job, plan, data, 3);
   plan = TinyPlan("fp8", 2);
   plan.activation_bits = 8;
   Compare(job, plan, data, 2);
@@ -305,6 +307,8 @@ TEST_F(TrainerOnCuda, GraphsCompressActivationsAsTheirOperationsDo) {
   job.train.log_every_steps = 100;
   Plan plan = TinyPlan("bf16", 1, 2);
   plan.activation_bits = 2;
+  EXPECT_EQ(CompareWithEager(job, plan, data, 6), 4);
+  plan.block_memory_policy = {"attention"};
   EXPECT_EQ(CompareWithEager(job, plan, data, 6), 4);
 }
 
