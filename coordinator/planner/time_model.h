@@ -70,8 +70,8 @@ struct StepInputs {
     int64_t but_attention = 0;
     int64_t input = 0;
   } coded_block = {};
-  bool offloads_optimizer = false;         ///< Gradients go down in every pass.
-  int64_t file_bytes = 0;                  ///< Of state in a file, read and written in an update.
+  bool offloads_optimizer = false;  ///< Gradients go down in every pass.
+  int64_t file_bytes = 0;           ///< Of state in a file, read and written in an update.
   /// Read and written in the passes of a micro-batch.
   struct FilePass {
     int64_t forward = 0;
