@@ -572,10 +572,11 @@ Status Attempt::CheckState(int64_t dropped_allowed) {
 }
 
 Status Attempt::SaveInBackground() {
+  // Whether or not anything is saved, here or by others: a run that resumes here goes on as this
+  // one.
+  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
   if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
-  // Whether or not anything is saved: a run that resumes here goes on as this one.
-  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
   WEFT_ASSIGN_OR_RETURN(const bool busy, OnAnyRank(checkpoints_->busy()));
   if (busy || skipped_in_a_row_ > 0) {
     if (!first_rank()) return OkStatus();
@@ -595,9 +596,9 @@ Status Attempt::SaveInBackground() {
 }
 
 Status Attempt::SaveAndWait() {
+  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
   if (checkpoints_ == nullptr) return OkStatus();
   const int64_t step = trainer_->counters().step;
-  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
   const bool saved = saved_step_ == step && checkpoints_->Wait().ok();
   WEFT_ASSIGN_OR_RETURN(const bool wanted, OnAnyRank(!saved));
   if (!wanted) return OkStatus();
