@@ -21,10 +21,10 @@ Status CheckSharing(const JobSpec& job, const std::string& field) {
                         " on the host, where they then stand; hint: resources.offload_parameters "
                         "host, or zero_stage 2");
   }
-  if (resources.zero_stage > 0 && resources.delayed_update) {
+  if (resources.zero_stage > 1 && resources.delayed_update) {
     return InvalidError("resources.delayed_update does not go with " + stage +
-                        ", whose ranks gather weights right after the update; hint: one of the "
-                        "two");
+                        ", whose ranks add to their parts of the gradients while the update would "
+                        "read them; hint: resources.zero_stage 1");
   }
   return OkStatus();
 }

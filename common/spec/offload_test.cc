@@ -34,10 +34,10 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
   EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 3; }),
               HasSubstr("resources.zero_stage 3 on the host, where they then stand"));
   EXPECT_THAT(error([](JobSpec& job) {
-                job.resources.zero_stage = 1;
+                job.resources.zero_stage = 2;
                 job.resources.delayed_update = true;
               }),
-              HasSubstr("delayed_update does not go with resources.zero_stage 1"));
+              HasSubstr("delayed_update does not go with resources.zero_stage 2"));
   EXPECT_THAT(error([](JobSpec& job) {
                 job.resources.ranks = 2;
                 job.resources.context_parallel = 2;

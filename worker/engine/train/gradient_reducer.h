@@ -64,6 +64,9 @@ class GradientReducer {
   /// whose gradient Finish sums. Empty: every rank updates everything.
   virtual std::span<const ParameterPart> parts() const { return {}; }
 
+  /// Gradients stand in other memory from now on (ParameterSet::MoveGradients).
+  virtual Status GradientsMoved() { return OkStatus(); }
+
   /// Then: the parts of so many ranks, which follow each other, make up everything, and groups of
   /// ranks have the same parts. This is one of the first group.
   virtual bool first_shards() const { return true; }

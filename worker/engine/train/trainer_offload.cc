@@ -66,6 +66,7 @@ Status Trainer::DelayUpdate(const StepReport& report) {
             .gate = {.factor = &d.factor, .made = &d.made},
             .gradients = parameters.gradients().As<float>()};
   other_gradients_ = parameters.MoveGradients(std::move(other_gradients_));
+  WEFT_RETURN_IF_ERROR(parts_.reducer->GradientsMoved());
   d.running = std::async(std::launch::async, [this, &d, threads = kernels::cpu::Threads()] {
     kernels::cpu::SetThreads(threads);
     // What the update before has made is still on its way to the device.
@@ -84,6 +85,7 @@ Status Trainer::FinishUpdates() {
   delayed_.reset();
   context.host->updated().Finish();
   WEFT_RETURN_IF_ERROR(updated);
+  if (!parts().empty()) WEFT_RETURN_IF_ERROR(parts_.reducer->GatherParameters());
   if (arrival_ != nullptr && stale_.value_or(Repack::kTrained) == Repack::kTrained) {
     arrival_->Start(context);
   } else {

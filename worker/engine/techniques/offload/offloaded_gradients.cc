@@ -62,6 +62,10 @@ std::span<const ParameterPart> OffloadedGradients::parts() const {
   return ranks_ == nullptr ? std::span<const ParameterPart>() : ranks_->parts();
 }
 
+Status OffloadedGradients::GradientsMoved() {
+  return ranks_ == nullptr ? OkStatus() : ranks_->GradientsMoved();
+}
+
 Status OffloadedGradients::SumOverParts(std::span<double> values) {
   return ranks_ == nullptr ? OkStatus() : ranks_->SumOverParts(values);
 }

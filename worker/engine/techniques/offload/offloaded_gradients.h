@@ -44,6 +44,7 @@ class OffloadedGradients : public GradientReducer {
   /// All gradients are in the host tier, where the parameters, or parts(), have them, or in a file.
   Status Finish() override;
   std::span<const ParameterPart> parts() const override;
+  Status GradientsMoved() override;
   bool first_shards() const override { return ranks_ == nullptr || ranks_->first_shards(); }
   Status SumOverParts(std::span<double> values) override;
   Status GatherParameters() override;

@@ -48,6 +48,7 @@ class ShardedDataParallel : public BucketReducer {
   ~ShardedDataParallel() override;
 
   std::span<const ParameterPart> parts() const override { return parts_; }
+  Status GradientsMoved() override { return MakeParts(); }
   bool first_shards() const override { return group()->rank() < shards_->size(); }
   Status SumOverParts(std::span<double> values) override;
   int64_t held_bytes() const override;
