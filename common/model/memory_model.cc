@@ -645,7 +645,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     const int64_t groups = inputs.Sharers() > 1 ? inputs.ranks / inputs.Sharers() : 1;
     memory.communication_bytes =
         ReductionStagingBytes(inputs.ranks / groups) + ReductionStagingBytes(groups) +
-        (shape.expert_ranks > 1 ? ReductionStagingBytes(inputs.ranks / shape.expert_ranks) : 0) +
+        (shape.expert_ranks > 1 ? ReductionStagingBytes(inputs.ranks / groups / shape.expert_ranks)
+                                : 0) +
         ReductionStagingBytes(shape.TensorColumns()) + ReductionStagingBytes(shape.tensor_rows);
   } else if (inputs.ranks > 1) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.

@@ -38,11 +38,14 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   const int64_t gradients = kF32 * shape.stored_trained;
   const int64_t sharers = inputs.Sharers();
-  if (sharers > 1 && sharers < inputs.ranks) {
-    traffic.between_groups = inputs.zero_stage > 2 ? inputs.sharded.gradients : gradients / sharers;
-  }
   // Of experts that ranks share.
   const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
+  if (sharers > 1 && sharers < inputs.ranks) {
+    traffic.between_groups =
+        inputs.zero_stage > 2
+            ? inputs.sharded.gradients
+            : (gradients + (shape.expert_ranks - 1) * kF32 * of_experts) / sharers;
+  }
   if (shape.expert_ranks > 1) traffic.exchanged = ExchangedBytes(inputs);
   switch (inputs.zero_stage) {
     case 0:

@@ -69,13 +69,15 @@ Status CheckExpertParallel(const JobSpec& job) {
                         (grows ? "train.batch_warmup_start " : "train.global_batch ") +
                         text(batch) + ": each of these ranks sees as many sequences");
   }
+  if (resources.zero_shard_ranks % degree != 0) {
+    return InvalidError(field + " must divide resources.zero_shard_ranks " +
+                        text(resources.zero_shard_ranks) +
+                        ": the ranks that share experts are in one of these groups");
+  }
   const std::pair<const char*, bool> others[] = {
       {"train.gradient_noise_scale, because the gradients of experts are those of several ranks; "
        "hint: 1",
        job.train.gradient_noise_scale},
-      {"resources.zero_shard_ranks, groups within which experts would have to be shared yet; hint: "
-       "0",
-       resources.zero_shard_ranks > 0},
   };
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(field + " does not go with " + name);

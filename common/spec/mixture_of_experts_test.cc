@@ -107,11 +107,18 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {
               HasSubstr("train.gradient_noise_scale"));
   EXPECT_THAT(error([](JobSpec& job) { job.train.local_steps = 4; }),
               HasSubstr("train.local_steps"));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    shared(job);
+    job.resources.zero_stage = 1;
+    job.resources.zero_shard_ranks = 2;
+  }));
   EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 12;
+                job.train.global_batch = 12;
                 job.resources.zero_stage = 1;
-                job.resources.zero_shard_ranks = 2;
+                job.resources.zero_shard_ranks = 3;
               }),
-              HasSubstr("resources.zero_shard_ranks"));
+              HasSubstr("resources.expert_parallel 2 must divide resources.zero_shard_ranks 3"));
   EXPECT_TRUE(Accepts([&](JobSpec& job) {
     shared(job);
     job.resources.tensor_parallel = 2;

@@ -97,7 +97,8 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   const int64_t group_nodes = std::min(inputs.Groups(), nodes_of(inputs.ranks));
   // So do those that have the same experts.
   const int64_t expert_replicas = inputs.ExpertReplicas();
-  const int64_t expert_nodes = std::min(expert_replicas, nodes_of(inputs.ranks));
+  const int64_t expert_nodes =
+      std::min(expert_replicas, nodes_of(inputs.sharers > 1 ? inputs.sharers : inputs.ranks));
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
     // Gathering or reducing a payload takes half of what an all-reduce of it does.
@@ -146,7 +147,8 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
     const double gathering = inputs.sharers > 1 ? seconds / 2 : 0;
     const double reducing =
         seconds - gathering +
-        all_reduce(inputs.Groups(), group_nodes, bytes / static_cast<double>(sharers));
+        all_reduce(inputs.Groups(), group_nodes,
+                   (bytes + of_experts * D(inputs.shape.expert_ranks)) / D(sharers));
     const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
     time.exposed_communication_seconds =
         std::max(reducing - hidden, reducing / buckets) + gathering;

@@ -174,8 +174,11 @@ class Meshes {
       for (const int64_t group : Degrees(1, most / 2, sharers)) {
         if (group == 1) continue;
         resources.zero_shard_ranks = group;
-        // Of any number of ranks groups of all sizes go where those of one size do.
-        if (first || asked_.ranks > 0) sequences = SequencesThatGo(job);
+        // Of any number of ranks groups of all sizes go where those of one size do, but for those
+        // that experts do not divide.
+        if (first || asked_.ranks > 0 || resources.expert_parallel > 1) {
+          sequences = SequencesThatGo(job);
+        }
         first = false;
         Add(job, sequences);
       }

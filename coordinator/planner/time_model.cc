@@ -516,7 +516,9 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     const double gathering = shares ? scatter : 0;
     const double reducing = shares ? scatter : 2 * scatter;
     const double between =
-        2 * ScatterSeconds(inputs.Groups(), bytes / D(inputs.sharers), buckets, wire);
+        2 * ScatterSeconds(inputs.Groups(),
+                           (bytes + of_experts * D(inputs.shape.expert_ranks)) / D(inputs.sharers),
+                           buckets, wire);
     // Where gradients are shared out too, every pass reduces, else the last one alone; its last
     // bucket has nothing to hide behind.
     const auto exposed = [&](double communicating) {

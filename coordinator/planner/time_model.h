@@ -85,8 +85,8 @@ struct StepInputs {
 
   /// Groups that share, each among its ranks.
   int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
-  /// Of `ranks`, those that have the same experts.
-  int64_t ExpertReplicas() const { return ranks / shape.expert_ranks; }
+  /// Of `ranks`, or of those that share, those that have the same experts.
+  int64_t ExpertReplicas() const { return (sharers > 1 ? sharers : ranks) / shape.expert_ranks; }
   /// Numbers that one of them updates.
   double Updated() const {
     const bool shares_experts = shape.expert_ranks > 1 && sharers > 1;

@@ -26,6 +26,7 @@ struct Way {
   int64_t data = 1, tensor = 1, pipeline = 1;
   bool sequence = false;
   int64_t zero_stage = 0;
+  int64_t shard_ranks = 0;  ///< Of a group that shares; 0: all.
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::string family = "gpt2";
@@ -70,6 +71,18 @@ std::vector<Way> Ways() {
       {.name = "dataAndExpertAndZero2", .data = 2, .zero_stage = 2, .family = "llama", .expert = 2},
       {.name = "dataAndExpertAndZero3", .data = 2, .zero_stage = 3, .family = "llama", .expert = 2},
       {.name = "pipelineAndExpert", .pipeline = 2, .family = "llama", .expert = 2},
+      {.name = "expertAndZero1InGroups",
+       .data = 2,
+       .zero_stage = 1,
+       .shard_ranks = 2,
+       .family = "llama",
+       .expert = 2},
+      {.name = "expertAndZero3InGroups",
+       .data = 4,
+       .zero_stage = 3,
+       .shard_ranks = 4,
+       .family = "llama",
+       .expert = 2},
       {.name = "tensorOfMixture", .tensor = 2, .family = "llama", .mixture = true},
       {.name = "sequenceOfMixture",
        .tensor = 2,
@@ -121,6 +134,7 @@ JobSpec JobOfWay(const Way& way) {
   resources.pipeline_schedule = way.schedule;
   resources.pipeline_chunks = way.chunks;
   resources.zero_stage = way.zero_stage;
+  resources.zero_shard_ranks = way.shard_ranks;
   resources.micro_batch = 1;
   job.model.family = way.family;
   resources.expert_parallel = way.expert;
@@ -234,26 +248,29 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       inputs.accumulation_steps = static_cast<int64_t>(passes_);
       inputs.ranks = way.replicas();
       inputs.zero_stage = way.zero_stage;
-      inputs.sharded =
-          ShardParameters(job_.model, *inputs.precision, way.replicas(), way.tensor, 1, way.expert);
+      inputs.zero_shard_ranks = way.shard_ranks;
+      if (way.zero_stage > 2) {
+        inputs.sharded = ShardParameters(job_.model, *inputs.precision, inputs.Sharers(),
+                                         way.tensor, 1, way.expert);
+      }
       const RankTraffic traffic = TrafficOfStep(inputs);
-      const std::string all = way.data > 1 ? "expert and data" : "expert";
-      ExpectNear("all-reduce", Counted(rank, all, "all-reduce"),
-                 static_cast<double>(traffic.all_reduced));
-      ExpectNear("reduce-scatter", Counted(rank, all, "reduce-scatter"),
-                 static_cast<double>(traffic.reduce_scattered));
-      ExpectNear("all-gather", Counted(rank, all, "all-gather"),
-                 static_cast<double>(traffic.gathered));
       // None alone has anything to tell of its experts.
-      const auto of_experts = [&](int64_t bytes) {
-        return way.data > 1 ? static_cast<double>(bytes) : 0;
+      const bool alone = inputs.Sharers() == way.expert || way.data == 1;
+      const auto of_experts = [&](int64_t bytes) { return alone ? 0 : static_cast<double>(bytes); };
+      const auto expect = [&](const char* collective, int64_t of_all, double experts) {
+        const std::string all = way.data > 1 ? "expert and data" : "expert";
+        if (way.shard_ranks == 0) {
+          ExpectNear(collective, Counted(rank, all, collective), static_cast<double>(of_all));
+          ExpectNear(collective, Counted(rank, "data", collective), experts);
+        } else {
+          ExpectNear(collective, Counted(rank, "data", collective),
+                     static_cast<double>(of_all) + experts);
+        }
       };
-      ExpectNear("all-reduce of experts", Counted(rank, "data", "all-reduce"),
-                 of_experts(traffic.experts_reduced));
-      ExpectNear("reduce-scatter of experts", Counted(rank, "data", "reduce-scatter"),
-                 of_experts(traffic.experts_scattered));
-      ExpectNear("all-gather of experts", Counted(rank, "data", "all-gather"),
-                 of_experts(traffic.experts_gathered));
+      expect("all-reduce", traffic.all_reduced + traffic.between_groups,
+             of_experts(traffic.experts_reduced));
+      expect("reduce-scatter", traffic.reduce_scattered, of_experts(traffic.experts_scattered));
+      expect("all-gather", traffic.gathered, of_experts(traffic.experts_gathered));
       ExpectNear("rows", Counted(rank, "expert", "send and receive"),
                  static_cast<double>(traffic.exchanged));
       const double others = static_cast<double>(way.expert - 1) / static_cast<double>(way.expert);

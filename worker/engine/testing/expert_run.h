@@ -23,8 +23,9 @@ struct ExpertWays {
   int64_t chunks = 1;
   int64_t context = 1;  ///< Ranks that share each sequence.
   std::string method = "ring";
-  int64_t tensor = 1;     ///< Ranks that share matrices, and
-  bool sequence = false;  ///< tokens between them.
+  int64_t tensor = 1;       ///< Ranks that share matrices, and
+  bool sequence = false;    ///< tokens between them.
+  int64_t shard_ranks = 0;  ///< Of a group that shares what zero_stage says; 0: all.
 };
 
 inline ModelSpec MixtralModel() {
@@ -65,6 +66,7 @@ inline MeshCase CaseOf(const ExpertWays& ways, const ModelSpec& model = MixtralM
     c.plan.stage_blocks = ways.cut;
   }
   c.plan.zero_stage = ways.zero_stage;
+  c.plan.zero_shard_ranks = ways.shard_ranks;
   c.plan.bucket_bytes = 4000;
   c.plan.block_memory_policy.assign(static_cast<size_t>(model.layers), ways.policy);
   return c;
@@ -75,6 +77,7 @@ inline std::string NameOf(const ExpertWays& ways) {
                      std::to_string(ways.expert) + ", capacity " + std::to_string(ways.capacity) +
                      ", " + ways.policy + ", " + ways.precision + ", zero_stage " +
                      std::to_string(ways.zero_stage);
+  if (ways.shard_ranks > 0) name += " in groups of " + std::to_string(ways.shard_ranks);
   if (!ways.cut.empty()) name += ", " + ways.schedule + " of " + std::to_string(ways.cut.size());
   if (ways.context > 1) name += ", " + ways.method + " of " + std::to_string(ways.context);
   if (ways.tensor > 1) {

@@ -240,6 +240,12 @@ TEST_F(MeshesOnCuda, RanksThatShareExpertsAndUpdates) {
   Compare(SharingExperts(Replicated(CaseOf(Mixtral(1)), 4, 1), 2));
 }
 
+TEST_F(MeshesOnCuda, RanksThatShareExpertsAndUpdatesInGroups) {
+  MeshCase c = SharingExperts(Replicated(CaseOf(Mixtral(1)), 4, 1), 2);
+  c.plan.zero_shard_ranks = 2;
+  Compare(c);
+}
+
 TEST_F(MeshesOnCuda, RanksThatShareExpertsAndParameters) {
   Compare(SharingExperts(Replicated(CaseOf(Mixtral(2)), 4, 3), 2));
 }

@@ -28,6 +28,7 @@ MemoryInputs InputsOf(const MeshCase& c) {
   inputs.accumulation_steps = c.plan.accumulation_steps;
   inputs.ranks = c.ranks() / (mesh.pipeline * mesh.tensor);
   inputs.zero_stage = c.plan.zero_stage;
+  inputs.zero_shard_ranks = c.plan.zero_shard_ranks;
   inputs.bucket_bytes = c.plan.bucket_bytes;
   inputs.precision = &PrecisionOf(c.plan.precision);
   inputs.optimizer =
@@ -37,7 +38,7 @@ MemoryInputs InputsOf(const MeshCase& c) {
         OpenGradientBytes(model, c.plan.bucket_bytes, mesh.tensor, 1, mesh.expert);
   } else if (inputs.zero_stage > 2) {
     inputs.sharded =
-        ShardParameters(model, *inputs.precision, inputs.ranks, mesh.tensor, 1, mesh.expert);
+        ShardParameters(model, *inputs.precision, inputs.Sharers(), mesh.tensor, 1, mesh.expert);
   }
   inputs.products = ProductsOf(inputs.precision->products);
   if (mesh.pipeline == 1) {
@@ -115,6 +116,21 @@ TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
       EXPECT_EQ(own.exchanged.bytes, 2 * static_cast<double>(traffic.exchanged));
       EXPECT_EQ(own.exchanged.sent_bytes, others * own.exchanged.bytes);
       ExpectNear(own.reports.back().peak_memory, PredictedFor(inputs));
+    }
+  }
+}
+
+TEST(ExpertMemory, GroupsThatShareTakeWhatIsPredicted) {
+  for (const ExpertWays& ways :
+       std::vector<ExpertWays>{{.ranks = 4, .expert = 2, .zero_stage = 1, .shard_ranks = 2},
+                               {.ranks = 8, .expert = 2, .zero_stage = 2, .shard_ranks = 4},
+                               {.ranks = 8, .expert = 2, .zero_stage = 3, .shard_ranks = 4},
+                               {.ranks = 4, .expert = 2, .zero_stage = 3, .shard_ranks = 2}}) {
+    SCOPED_TRACE(NameOf(ways));
+    const MeshCase c = EvenCaseOf(ways);
+    const MemoryBreakdown predicted = PredictedFor(InputsOf(c));
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      ExpectNear(own.reports.back().peak_memory, predicted);
     }
   }
 }

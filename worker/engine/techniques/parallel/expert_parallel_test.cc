@@ -130,6 +130,21 @@ TEST(ExpertParallel, WhatIsFrozenAndHowFastTheRestLearnsIsAsOnOneRank) {
   }
 }
 
+// Experts are shared out within groups, too, or are whole in each.
+TEST(ExpertParallel, GroupsThatShareFollowRanksThatHaveAllExperts) {
+  const MeshOutcome whole = TrainOnMesh(CaseOf({4, 1})).front();
+  const MeshOutcome wide = TrainOnMesh(CaseOf({8, 1})).front();
+  for (const ExpertWays& ways : std::vector<ExpertWays>{
+           {.ranks = 4, .expert = 2, .zero_stage = 1, .shard_ranks = 2},
+           {.ranks = 4, .expert = 2, .zero_stage = 2, .shard_ranks = 2},
+           {.ranks = 4, .expert = 2, .policy = "recompute", .zero_stage = 3, .shard_ranks = 2},
+           {.ranks = 8, .expert = 2, .zero_stage = 1, .shard_ranks = 4},
+           {.ranks = 8, .expert = 2, .zero_stage = 3, .shard_ranks = 4}}) {
+    SCOPED_TRACE(NameOf(ways));
+    ExpectFollows(TrainOnMesh(CaseOf(ways)), ways.ranks == 4 ? whole : wide, 1e-5, 5e-4);
+  }
+}
+
 /// What all ranks save.
 SavedState StateOf(const std::vector<MeshOutcome>& ranks) {
   SavedState all;

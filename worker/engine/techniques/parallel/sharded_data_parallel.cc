@@ -26,6 +26,7 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
       context_(&context),
       parameters_(parameters),
       shards_(group),
+      expert_shards_(same_experts),
       memory_(static_cast<size_t>(bucket_count())),
       summed_(static_cast<size_t>(bucket_count())),
       sums_of_groups_(static_cast<size_t>(bucket_count())),
@@ -38,10 +39,6 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     return InvalidError(
         "plan.zero_stage does not go with model.over_parameterization, whose factors need the "
         "whole gradient of a weight; hint: resources.zero_stage 0");
-  }
-  if (parameters->expert_ranks() > 1 && shard_ranks != group->size()) {
-    return InvalidError("plan.zero_shard_ranks " + std::to_string(shard_ranks) +
-                        " does not go with ranks that share experts; hint: 0");
   }
   std::unique_ptr<ShardedDataParallel> made(
       new ShardedDataParallel(context, group, parameters, bucket_bytes, same_experts));
@@ -65,8 +62,8 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
   }
   WEFT_RETURN_IF_ERROR(made->MakeParts());
   if (parameters->values_sharded()) {
-    made->gatherer_ = std::make_unique<ParameterGatherer>(context, made->shards_, same_experts,
-                                                          parameters, products);
+    made->gatherer_ = std::make_unique<ParameterGatherer>(
+        context, made->shards_, made->expert_shards_, parameters, products);
     return made;
   }
   if (!parameters->values_follow_gradients()) WEFT_RETURN_IF_ERROR(made->MakeStaging(state));
@@ -86,10 +83,23 @@ Status ShardedDataParallel::SplitGroup(int64_t shard_ranks) {
                         " does not divide the " + std::to_string(group()->size()) +
                         " data-parallel ranks");
   }
+  const int64_t expert_ranks = parameters_->expert_ranks();
+  if (shard_ranks % expert_ranks != 0) {
+    return InvalidError("plan.zero_shard_ranks " + std::to_string(shard_ranks) +
+                        " is no multiple of the " + std::to_string(expert_ranks) +
+                        " ranks that share experts");
+  }
   const int64_t rank = group()->rank();
   WEFT_ASSIGN_OR_RETURN(owned_shards_, group()->Split(rank / shard_ranks, "shards"));
   WEFT_ASSIGN_OR_RETURN(replicas_, group()->Split(rank % shard_ranks, "replicas of a shard"));
   shards_ = owned_shards_.get();
+  if (expert_ranks == 1) return OkStatus();
+  // Those of a group that have the same experts; ranks with the same parts have the same of them.
+  expert_shards_ = nullptr;
+  if (shard_ranks == expert_ranks) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(owned_expert_shards_,
+                        same_experts()->Split(rank / shard_ranks, "shards of experts"));
+  expert_shards_ = owned_expert_shards_.get();
   return OkStatus();
 }
 
@@ -104,7 +114,7 @@ int64_t ShardedDataParallel::OwnPart(int64_t bucket) const {
 }
 
 Status ShardedDataParallel::SumOverParts(std::span<double> values) {
-  Collective* const ranks = parameters_->expert_ranks() > 1 ? same_experts() : shards_;
+  Collective* const ranks = parameters_->expert_ranks() > 1 ? expert_shards_ : shards_;
   return ranks == nullptr ? OkStatus() : engine::SumScalars(*ranks, values);
 }
 
@@ -112,6 +122,7 @@ int64_t ShardedDataParallel::held_bytes() const {
   int64_t bytes = BucketReducer::held_bytes();
   if (owned_shards_ != nullptr) bytes += owned_shards_->held_bytes();
   if (replicas_ != nullptr) bytes += replicas_->held_bytes();
+  if (owned_expert_shards_ != nullptr) bytes += owned_expert_shards_->held_bytes();
   return bytes;
 }
 
@@ -125,6 +136,9 @@ std::vector<AxisAccount> ShardedDataParallel::Accounts() const {
   std::vector<AxisAccount> accounts;
   if (owned_shards_ != nullptr) accounts.push_back({"data", &owned_shards_->account()});
   if (replicas_ != nullptr) accounts.push_back({"data", &replicas_->account()});
+  if (owned_expert_shards_ != nullptr) {
+    accounts.push_back({"data", &owned_expert_shards_->account()});
+  }
   return accounts;
 }
 

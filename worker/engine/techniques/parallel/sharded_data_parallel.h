@@ -37,7 +37,8 @@ class ShardedDataParallel : public BucketReducer {
   /// of its ranks (ParameterSet::ShareAmong), outlive this. `products`: the type of operands of
   /// products; `same_experts`: as BucketReducer has it. All ranks of the group call it. kInvalid
   /// when the ranks cannot share them: over-parameterised weights, bf16 matrices whose stacks are
-  /// cut at odd places, groups that are not of equal size, and groups where ranks share experts.
+  /// cut at odd places, groups that are not of equal size, and groups with a part of the ranks that
+  /// share experts.
   static Result<std::unique_ptr<ShardedDataParallel>> New(Context& context, Collective* group,
                                                           int64_t shard_ranks,
                                                           ParameterSet* parameters,
@@ -76,7 +77,7 @@ class ShardedDataParallel : public BucketReducer {
   Status SplitGroup(int64_t shard_ranks);
   /// The ranks that have parts of a bucket; none where this one has all of it.
   Collective* SharersOf(int64_t bucket) const {
-    return this->bucket(bucket).of_experts ? same_experts() : shards_;
+    return this->bucket(bucket).of_experts ? expert_shards_ : shards_;
   }
   int64_t SharerCount(int64_t bucket) const;
   /// Which of them this is.
@@ -108,9 +109,11 @@ class ShardedDataParallel : public BucketReducer {
 
   Context* context_;
   ParameterSet* parameters_;
-  Collective* shards_;  ///< The group, or owned_shards_.
+  Collective* shards_;         ///< The group, or owned_shards_.
+  Collective* expert_shards_;  ///< Those of them that have the same experts; none but this one.
   std::unique_ptr<Collective> owned_shards_;
-  std::unique_ptr<Collective> replicas_;  ///< Of this rank in other groups, or none.
+  std::unique_ptr<Collective> owned_expert_shards_;  ///< Of groups.
+  std::unique_ptr<Collective> replicas_;             ///< Of this rank in other groups, or none.
   bool last_micro_batch_ = false;
   Tensor sums_;                                  ///< Where gradients are placed.
   std::vector<int64_t> first_sum_;               ///< By bucket: its first element of sums_.
