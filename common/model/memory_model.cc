@@ -7,6 +7,7 @@
 #include "common/model/gradient_bytes.h"
 #include "common/model/host_staging.h"
 #include "common/model/model_counts.h"
+#include "common/model/operand_memory.h"
 #include "common/model/reduction_staging.h"
 #include "common/model/streamed_units.h"
 
@@ -16,10 +17,6 @@ namespace {
 constexpr int64_t kF32 = 4;
 // Of the arena of a CUDA device, the part that best fit at times cannot use.
 constexpr int64_t kUncutShare = 160;
-
-bool OnCuda(const MemoryInputs& inputs) {
-  return inputs.products == ProductKind::kStored;
-}
 
 /// Bytes of an element of activations.
 int64_t ElementOf(const MemoryInputs& inputs) {
@@ -170,19 +167,10 @@ int64_t BatchBytes(const MemoryInputs& inputs) {
   return kF32 * (4 * tokens + starts + 2 * HeadRowsOf(inputs));
 }
 
-/// Scales and magnitudes of FP8 products, which are four a block, with an input and a gradient
-/// each. Their weights are codes twice, by rows and by columns: the bytes of a bf16 copy.
-int64_t Fp8State(const MemoryInputs& inputs) {
-  if (!inputs.precision->fp8_blocks || inputs.fp8.scaling != "delayed") return 0;
-  const int64_t blocks = DistinctBlocks(inputs.shape.spec) - inputs.fp8.bf16_first_blocks -
-                         inputs.fp8.bf16_last_blocks;
-  return 2 * 4 * blocks * kF32 * (inputs.fp8.history + 4);
-}
-
 /// What attention to a part of the keys wants on a CUDA device (kernels/attention_part), for blocks
 /// of half of the tokens that a rank has of a sequence.
 int64_t PartWorkspace(const MemoryInputs& inputs) {
-  if (!OnCuda(inputs) || inputs.context.ranks == 1 || inputs.context.ulysses) return 0;
+  if (!inputs.OnCuda() || inputs.context.ranks == 1 || inputs.context.ulysses) return 0;
   const ModelSpec& model = inputs.shape.spec;
   return inputs.sequence_length / 2 *
          (kF32 * model.heads + ElementOf(inputs) * (model.width + 2 * KvWidth(model))) /
@@ -254,162 +242,13 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   return batches + std::max({peak, PixelBytes(inputs), evaluation - activations});
 }
 
-/// Ranks hold parts of the parameters.
-bool SharesParameters(const MemoryInputs& inputs) {
-  return inputs.zero_stage > 2 && inputs.ranks > 1;
-}
-
-/// Of the packed matrices' numbers, with fp8_blocks, those that have no codes: the classifier's and
-/// those of bf16 blocks.
-int64_t PackedBesideFp8(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
-  const int64_t classifier =
-      shape.PaddedClasses() *
-      (shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec));
-  const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
-  return classifier + (shape.packed - classifier) / DistinctBlocks(shape.spec) * bf16_blocks;
-}
-
-/// With ProductKind::kWidenedUnpacked: packed copies of what is not f32. Weights that are made of
-/// factors are.
-int64_t WidenedCopyBytes(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
-  const bool stored = inputs.precision->matrices == DType::kF32;
-  // What is gathered for products in bf16 comes in that type.
-  if (SharesParameters(inputs) && inputs.precision->products == DType::kBF16) {
-    return kF32 * inputs.sharded.packed;
-  }
-  return stored ? 0 : kF32 * (shape.packed - shape.factored);
-}
-
-/// Copies of the weights for the forward pass.
-int64_t PackedBytes(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
-  const bool shares = SharesParameters(inputs);
-  const int64_t packed = shares ? inputs.sharded.packed : shape.packed;
-  const int64_t in_tiles = shares ? inputs.sharded.packed_in_tiles : shape.packed_in_tiles;
-  const int64_t padding = shares ? inputs.sharded.packed_padding : shape.packed_padding;
-  switch (inputs.products) {
-    case ProductKind::kUnpacked:
-      return 0;
-    case ProductKind::kSplit:
-      return kF32 * (packed - in_tiles + padding);
-    case ProductKind::kNative:
-      return ElementBytes(inputs.precision->products) * (packed + padding);
-    case ProductKind::kStored: {
-      // Of what is stored elsewhere all that products read is a copy.
-      if (inputs.offload_optimizer) return ElementBytes(inputs.precision->products) * packed;
-      // Weights that are made of factors are f32, whatever is stored. What is gathered for products
-      // in bf16 comes in that type.
-      const bool stored = inputs.precision->matrices == inputs.precision->products ||
-                          (shares && inputs.precision->products == DType::kBF16);
-      if (inputs.precision->products == DType::kF32) return 0;
-      return ElementBytes(inputs.precision->products) * (stored ? shape.factored : packed);
-    }
-    case ProductKind::kWidenedUnpacked:
-      if (!inputs.precision->fp8_blocks) return WidenedCopyBytes(inputs);
-      break;
-    case ProductKind::kWidened:
-      break;
-  }
-  if (!inputs.precision->fp8_blocks) return kF32 * packed;
-  // Codes by rows and by columns are not widened before they are multiplied.
-  const int64_t beside = PackedBesideFp8(inputs);
-  return (MultipliesStoredF32(inputs.products) ? 0 : kF32) * beside + 2 * (packed - beside);
-}
-
-/// What the device has of offloaded weights beside packed copies: what operations read as it is,
-/// and matrices that products read beside the packed copy, which those for AMX and on CUDA do not.
-int64_t OperandBytes(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
-  // The last stage of a pipeline multiplies with a table that the first one looks up.
-  const bool tied =
-      shape.embeds && HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
-  const int64_t table = tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) : 0;
-  const int64_t direct = shape.stored - shape.packed + table;
-  const int64_t vectors = shape.stored - shape.stored_matrices;
-  const bool amx =
-      inputs.products == ProductKind::kNative && inputs.precision->products == DType::kBF16;
-  const int64_t stored = OnCuda(inputs) ? 0 : shape.packed - (amx ? shape.packed_in_tiles : 0);
-  return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
-}
-
-/// What of parameters that come unit by unit is on the device, and crosses the link.
-class Streaming {
- public:
-  explicit Streaming(const MemoryInputs& inputs)
-      : inputs_(inputs),
-        units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor)),
-        in_tiles_moves_(inputs.products == ProductKind::kNative &&
-                        inputs.precision->products == DType::kBF16) {}
-
-  /// Two units that follow each other, and packed copies, with which blocks take turns.
-  int64_t Peak() const {
-    int64_t most = 0, packed = 0;
-    for (size_t u = 0; u + 1 < units_.size(); ++u) {
-      most = std::max(most, Read(units_[u]) + Read(units_[u + 1]));
-    }
-    for (size_t u = 0; u < units_.size(); ++u) {
-      const bool takes_turn = u > 2 && u + 1 < units_.size();
-      if (!takes_turn) packed += Packed(units_[u]);
-    }
-    return most + packed;
-  }
-
-  StreamedBytes OverTheLink() const {
-    StreamedBytes bytes{.first = Moved(units_.front())};
-    const auto last_block = units_.size() - 2;
-    const auto first_trained = FirstDifferentiatedUnit(inputs_.shape.spec);
-    for (size_t u = 0; u < units_.size(); ++u) {
-      bytes.forward += Moved(units_[u]);
-      if (u >= last_block || static_cast<int64_t>(u) < first_trained) continue;
-      bytes.backward += Moved(units_[u]) - Stored() * units_[u].looked_up;
-    }
-    return bytes;
-  }
-
- private:
-  int64_t Stored() const { return ElementBytes(inputs_.precision->matrices); }
-  /// Of matrices on AMX the packed copy alone comes, where their sizes allow it.
-  int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
-  /// Bytes of values as operations read them.
-  int64_t Read(const StreamedUnit& unit) const {
-    const int64_t others = kF32 * unit.vectors + Stored() * unit.looked_up;
-    // Products on CUDA read what has come, in their type.
-    if (OnCuda(inputs_)) return others + ElementBytes(inputs_.precision->products) * unit.matrices;
-    return others + Stored() * (unit.matrices - TilesAlone(unit));
-  }
-  int64_t Packed(const StreamedUnit& unit) const {
-    switch (inputs_.products) {
-      case ProductKind::kUnpacked:
-      case ProductKind::kStored:
-        return 0;
-      case ProductKind::kWidenedUnpacked:
-        return Stored() == kF32 ? 0 : kF32 * unit.matrices;
-      case ProductKind::kSplit:
-        return kF32 * (unit.matrices - unit.in_tiles + unit.padding);
-      case ProductKind::kNative:
-        return ElementBytes(inputs_.precision->products) * (unit.matrices + unit.padding);
-      default:
-        return kF32 * unit.matrices;
-    }
-  }
-  int64_t Moved(const StreamedUnit& unit) const {
-    return Read(unit) + ElementBytes(inputs_.precision->products) * TilesAlone(unit);
-  }
-
-  const MemoryInputs& inputs_;
-  const std::vector<StreamedUnit> units_;
-  const bool in_tiles_moves_;
-};
-
 /// Room for carrying the gradient of a weight to the factors of its product: a packed copy of the
 /// gradient, and f32 copies of factors that are not.
 int64_t FactorWorkspace(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
   const bool narrow = inputs.precision->matrices != DType::kF32;
-  const bool stored = OnCuda(inputs) || MultipliesStoredF32(inputs.products);
+  const bool stored = inputs.OnCuda() || MultipliesStoredF32(inputs.products);
   const int64_t packed = stored ? 0 : shape.largest_factored;
   return kF32 * (packed + (narrow ? shape.largest_factor : 0));
 }
@@ -442,7 +281,7 @@ int64_t HolesBesideCodes(const MemoryInputs& inputs) {
 /// Of kernels on a CUDA device, which share it: what products may take, or what attention's
 /// backward pass keeps of each query, two f32 numbers a head.
 int64_t KernelScratch(const MemoryInputs& inputs) {
-  if (!OnCuda(inputs)) return 0;
+  if (!inputs.OnCuda()) return 0;
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   return std::max(inputs.product_workspace_bytes, 2 * kF32 * tokens * inputs.shape.spec.heads);
 }
@@ -450,7 +289,7 @@ int64_t KernelScratch(const MemoryInputs& inputs) {
 /// Pieces through which matrices go up to a CUDA device in another type than they are stored in.
 int64_t HostStaging(const MemoryInputs& inputs) {
   const bool converts = inputs.precision->products != inputs.precision->matrices;
-  return inputs.offload_optimizer && OnCuda(inputs) && converts ? kHostStagingBytes : 0;
+  return inputs.offload_optimizer && inputs.OnCuda() && converts ? kHostStagingBytes : 0;
 }
 
 /// Bytes of values, wherever they are.
@@ -481,7 +320,7 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
     memory.activations_bytes = ActivationPeaks(inputs).device;
   }
   if (!inputs.offload_optimizer) return memory;
-  const bool shares = SharesParameters(inputs);
+  const bool shares = inputs.SharesParameters();
   memory.parameters_bytes -= shares ? inputs.sharded.held : HostValueBytes(inputs);
   memory.gradients_bytes = shares ? inputs.sharded.open_gradients : inputs.open_gradients;
   memory.optimizer_bytes = 0;
@@ -587,7 +426,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   const int64_t gathered =
       inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
   const int64_t values =
-      SharesParameters(inputs) ? inputs.sharded.held + gathered : HostValueBytes(inputs);
+      inputs.SharesParameters() ? inputs.sharded.held + gathered : HostValueBytes(inputs);
   memory.parameters_bytes = values + PackedBytes(inputs) + Fp8State(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
@@ -610,7 +449,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     const int64_t part = part_of(optimizer.state - optimizer.state_of_experts, sharers);
     memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part)) +
                              part_of(optimizer.state_of_experts, expert_sharers);
-    if (SharesParameters(inputs)) {
+    if (inputs.SharesParameters()) {
       memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients;
     } else if (inputs.zero_stage > 1) {
       memory.gradients_bytes = part_of(memory.gradients_bytes - kF32 * experts, sharers) +
@@ -627,9 +466,9 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     }
     memory.optimizer_bytes += FileBufferBytes(numbers);
   }
-  if (inputs.offload_optimizer && !SharesParameters(inputs)) {
+  if (inputs.offload_optimizer && !inputs.SharesParameters()) {
     if (inputs.offload_parameters) {
-      memory.parameters_bytes += Streaming(inputs).Peak() - PackedBytes(inputs);
+      memory.parameters_bytes += StreamedPeakBytes(inputs) - PackedBytes(inputs);
     } else {
       memory.parameters_bytes += OperandBytes(inputs);
     }
@@ -641,7 +480,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   memory.workspace_bytes = std::max({WorkspacePeak(inputs, activations.device),
                                      inputs.optimizer.workspace, FactorWorkspace(inputs)}) +
                            KernelScratch(inputs) + HostStaging(inputs);
-  if (!OnCuda(inputs)) {
+  if (!inputs.OnCuda()) {
     const int64_t groups = inputs.Sharers() > 1 ? inputs.ranks / inputs.Sharers() : 1;
     memory.communication_bytes =
         ReductionStagingBytes(inputs.ranks / groups) + ReductionStagingBytes(groups) +
@@ -653,11 +492,11 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     memory.communication_bytes = 2 * inputs.bucket_bytes;
   }
   memory.communication_bytes += kF32 * shape.summands;
-  if (OnCuda(inputs) && shape.tensor > 1) {
+  if (inputs.OnCuda() && shape.tensor > 1) {
     memory.communication_bytes +=
         2 * ElementOf(inputs) * inputs.micro_batch * inputs.sequence_length * shape.spec.width;
   }
-  if (OnCuda(inputs)) {
+  if (inputs.OnCuda()) {
     memory.runtime_bytes = TotalBytes(OfDevice(inputs, memory)) / kUncutShare +
                            HolesBesideCodes(inputs) + HolesBesideTables(inputs);
   } else {
@@ -668,7 +507,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
 
 MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs) {
   MemoryBreakdown memory = PredictMemory(inputs);
-  if (!OnCuda(inputs)) memory.runtime_bytes = 0;
+  if (!inputs.OnCuda()) memory.runtime_bytes = 0;
   return OfDevice(inputs, memory);
 }
 
@@ -678,7 +517,7 @@ int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
 
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
   if (!inputs.offload_parameters) return {};
-  if (!SharesParameters(inputs)) return Streaming(inputs).OverTheLink();
+  if (!inputs.SharesParameters()) return StreamedWholeBytes(inputs);
   const ShardedParameters& shared = inputs.sharded;
   const int64_t sharers = inputs.Sharers();
   return {.first = shared.first_payload / sharers,

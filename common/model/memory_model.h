@@ -99,10 +99,13 @@ struct MemoryInputs {
   int64_t zero_shard_ranks = 0;      ///< Of `ranks` those that share among them; 0: all.
   ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
 
+  bool OnCuda() const { return products == ProductKind::kStored; }
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
 
   /// Ranks that share among them what zero_stage says.
   int64_t Sharers() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }
+  /// They hold parts of the parameters.
+  bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training

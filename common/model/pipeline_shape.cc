@@ -304,7 +304,7 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
     const int64_t others = std::max<int64_t>(holdings_.MostKept(rank, saved) - of_one, 0);
     memory.activations_bytes += others + row;
     if (with_host) memory.activations_bytes += holdings_.MostKept(rank, on_host);
-    if (inputs.products == ProductKind::kStored) {
+    if (inputs.OnCuda()) {
       // Beside codes there are holes (PredictMemory).
       if (inputs.activation_bits > 0) memory.runtime_bytes += others / 6;
       // On a CUDA device the host is ahead, and learns what has gone from what has come.

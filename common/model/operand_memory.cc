@@ -1,0 +1,169 @@
+#include "common/model/operand_memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/model/model_counts.h"
+#include "common/model/streamed_units.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kF32 = 4;
+
+/// With ProductKind::kWidenedUnpacked: packed copies of what is not f32. Weights that are made of
+/// factors are.
+int64_t WidenedCopyBytes(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const bool stored = inputs.precision->matrices == DType::kF32;
+  // What is gathered for products in bf16 comes in that type.
+  if (inputs.SharesParameters() && inputs.precision->products == DType::kBF16) {
+    return kF32 * inputs.sharded.packed;
+  }
+  return stored ? 0 : kF32 * (shape.packed - shape.factored);
+}
+
+/// What of parameters that come unit by unit is on the device, and crosses the link.
+class Streaming {
+ public:
+  explicit Streaming(const MemoryInputs& inputs)
+      : inputs_(inputs),
+        units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor)),
+        in_tiles_moves_(inputs.products == ProductKind::kNative &&
+                        inputs.precision->products == DType::kBF16) {}
+
+  int64_t Peak() const {
+    int64_t most = 0, packed = 0;
+    for (size_t u = 0; u + 1 < units_.size(); ++u) {
+      most = std::max(most, Read(units_[u]) + Read(units_[u + 1]));
+    }
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const bool takes_turn = u > 2 && u + 1 < units_.size();
+      if (!takes_turn) packed += Packed(units_[u]);
+    }
+    return most + packed;
+  }
+
+  StreamedBytes OverTheLink() const {
+    StreamedBytes bytes{.first = Moved(units_.front())};
+    const auto last_block = units_.size() - 2;
+    const auto first_trained = FirstDifferentiatedUnit(inputs_.shape.spec);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      bytes.forward += Moved(units_[u]);
+      if (u >= last_block || static_cast<int64_t>(u) < first_trained) continue;
+      bytes.backward += Moved(units_[u]) - Stored() * units_[u].looked_up;
+    }
+    return bytes;
+  }
+
+ private:
+  int64_t Stored() const { return ElementBytes(inputs_.precision->matrices); }
+  /// Of matrices on AMX the packed copy alone comes, where their sizes allow it.
+  int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
+  /// Bytes of values as operations read them.
+  int64_t Read(const StreamedUnit& unit) const {
+    const int64_t others = kF32 * unit.vectors + Stored() * unit.looked_up;
+    // Products on CUDA read what has come, in their type.
+    if (inputs_.OnCuda()) return others + ElementBytes(inputs_.precision->products) * unit.matrices;
+    return others + Stored() * (unit.matrices - TilesAlone(unit));
+  }
+  int64_t Packed(const StreamedUnit& unit) const {
+    switch (inputs_.products) {
+      case ProductKind::kUnpacked:
+      case ProductKind::kStored:
+        return 0;
+      case ProductKind::kWidenedUnpacked:
+        return Stored() == kF32 ? 0 : kF32 * unit.matrices;
+      case ProductKind::kSplit:
+        return kF32 * (unit.matrices - unit.in_tiles + unit.padding);
+      case ProductKind::kNative:
+        return ElementBytes(inputs_.precision->products) * (unit.matrices + unit.padding);
+      default:
+        return kF32 * unit.matrices;
+    }
+  }
+  int64_t Moved(const StreamedUnit& unit) const {
+    return Read(unit) + ElementBytes(inputs_.precision->products) * TilesAlone(unit);
+  }
+
+  const MemoryInputs& inputs_;
+  const std::vector<StreamedUnit> units_;
+  const bool in_tiles_moves_;
+};
+
+}  // namespace
+
+int64_t PackedBesideFp8(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const int64_t classifier =
+      shape.PaddedClasses() *
+      (shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec));
+  const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
+  return classifier + (shape.packed - classifier) / DistinctBlocks(shape.spec) * bf16_blocks;
+}
+
+int64_t Fp8State(const MemoryInputs& inputs) {
+  if (!inputs.precision->fp8_blocks || inputs.fp8.scaling != "delayed") return 0;
+  const int64_t blocks = DistinctBlocks(inputs.shape.spec) - inputs.fp8.bf16_first_blocks -
+                         inputs.fp8.bf16_last_blocks;
+  return 2 * 4 * blocks * kF32 * (inputs.fp8.history + 4);
+}
+
+int64_t PackedBytes(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const bool shares = inputs.SharesParameters();
+  const int64_t packed = shares ? inputs.sharded.packed : shape.packed;
+  const int64_t in_tiles = shares ? inputs.sharded.packed_in_tiles : shape.packed_in_tiles;
+  const int64_t padding = shares ? inputs.sharded.packed_padding : shape.packed_padding;
+  switch (inputs.products) {
+    case ProductKind::kUnpacked:
+      return 0;
+    case ProductKind::kSplit:
+      return kF32 * (packed - in_tiles + padding);
+    case ProductKind::kNative:
+      return ElementBytes(inputs.precision->products) * (packed + padding);
+    case ProductKind::kStored: {
+      // Of what is stored elsewhere all that products read is a copy.
+      if (inputs.offload_optimizer) return ElementBytes(inputs.precision->products) * packed;
+      // Weights that are made of factors are f32, whatever is stored. What is gathered for products
+      // in bf16 comes in that type.
+      const bool stored = inputs.precision->matrices == inputs.precision->products ||
+                          (shares && inputs.precision->products == DType::kBF16);
+      if (inputs.precision->products == DType::kF32) return 0;
+      return ElementBytes(inputs.precision->products) * (stored ? shape.factored : packed);
+    }
+    case ProductKind::kWidenedUnpacked:
+      if (!inputs.precision->fp8_blocks) return WidenedCopyBytes(inputs);
+      break;
+    case ProductKind::kWidened:
+      break;
+  }
+  if (!inputs.precision->fp8_blocks) return kF32 * packed;
+  // Codes by rows and by columns are not widened before they are multiplied.
+  const int64_t beside = PackedBesideFp8(inputs);
+  return (MultipliesStoredF32(inputs.products) ? 0 : kF32) * beside + 2 * (packed - beside);
+}
+
+int64_t OperandBytes(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  // The last stage of a pipeline multiplies with a table that the first one looks up.
+  const bool tied =
+      shape.embeds && HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
+  const int64_t table = tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) : 0;
+  const int64_t direct = shape.stored - shape.packed + table;
+  const int64_t vectors = shape.stored - shape.stored_matrices;
+  const bool amx =
+      inputs.products == ProductKind::kNative && inputs.precision->products == DType::kBF16;
+  const int64_t stored = inputs.OnCuda() ? 0 : shape.packed - (amx ? shape.packed_in_tiles : 0);
+  return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
+}
+
+int64_t StreamedPeakBytes(const MemoryInputs& inputs) {
+  return Streaming(inputs).Peak();
+}
+
+StreamedBytes StreamedWholeBytes(const MemoryInputs& inputs) {
+  return Streaming(inputs).OverTheLink();
+}
+
+}  // namespace weft

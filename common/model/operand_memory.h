@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/model/memory_model.h"
+
+namespace weft {
+
+/// Scales and magnitudes of FP8 products, which are four a block, with an input and a gradient
+/// each. Their weights are codes twice, by rows and by columns: the bytes of a bf16 copy.
+int64_t Fp8State(const MemoryInputs& inputs);
+
+/// Of the packed matrices' numbers, with fp8_blocks, those that have no codes: the classifier's and
+/// those of bf16 blocks.
+int64_t PackedBesideFp8(const MemoryInputs& inputs);
+
+/// Copies of the weights for the forward pass.
+int64_t PackedBytes(const MemoryInputs& inputs);
+
+/// What the device has of offloaded weights beside packed copies: what operations read as it is,
+/// and matrices that products read beside the packed copy, which those for AMX and on CUDA do not.
+int64_t OperandBytes(const MemoryInputs& inputs);
+
+/// Of weights that come unit by unit: two units that follow each other, and packed copies, with
+/// which blocks take turns.
+int64_t StreamedPeakBytes(const MemoryInputs& inputs);
+
+/// StreamedWeightBytes of a rank that has whole parameters.
+StreamedBytes StreamedWholeBytes(const MemoryInputs& inputs);
+
+}  // namespace weft
