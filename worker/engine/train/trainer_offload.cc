@@ -31,6 +31,8 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   HostTier& host = *context.host;
   if (totals_.host()->made == 0) return OkStatus();
   if (Delays()) return DelayUpdate(report);
+  // What a late update has made may still be on its way.
+  if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
   const bool shares = !parts().empty();
   if (!shares) {
     host.updated().Start();
