@@ -248,17 +248,20 @@ const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
   return sharded_.at(Sharers(option));
 }
 
-// On GPUs the step without recomputation, as close together as the option allows: recomputing adds
+// The step without recomputation. On GPUs as close together as the option allows: recomputing adds
 // to the device's work at least as long as the processor waits less, and more machines have slower
-// links. On processors that of a rank by itself, without what crosses the link block by block,
-// which recomputing makes less. Several that are fewer on a machine have more of its memory's
-// bandwidth, so that the products alone are certain, which the stages of a pipeline share; on GPUs
-// its stages are what they are, where machines are of one kind.
+// links. On processors, where ranks that are fewer on a machine have more of its memory's
+// bandwidth, as far apart as there are machines; with what crosses the link block by block, which
+// recomputing makes less, the products alone are certain. So they are of the stages of a pipeline,
+// which share them; on GPUs its stages are what they are, where machines are of one kind.
 double MeshSearch::LeastSeconds(const Option& option) {
-  const bool whole_step = pipeline_ == 1 && (workers_.on_devices() || option.ranks == 1);
+  const bool whole_step =
+      pipeline_ == 1 && (workers_.on_devices() || option.ranks == 1 || !Offloads(job_.resources));
   StepInputs& inputs = bounded_;
   SetOption(option, inputs);
-  inputs.ranks_on_worker = option.ranks_per_worker;
+  const int64_t machines = std::max<int64_t>(std::ssize(workers_.workers()), 1);
+  inputs.ranks_on_worker =
+      workers_.on_devices() ? option.ranks_per_worker : (option.ranks - 1) / machines + 1;
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
     const RateModel& rates = workers_.rates()[kind];

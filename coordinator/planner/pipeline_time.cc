@@ -84,9 +84,10 @@ StagePasses::Least StagePasses::LeastSeconds(StepInputs inputs) const {
   const auto seconds_of = [&](const StageShape& stage) -> Seconds {
     inputs.shape = shapes_.Of(stage);
     const PassCost pass = Of(inputs.shape);
-    if (device == nullptr) return {pass.gemm_seconds, pass.gemm_seconds / 3};
-    const double plain = pass.gemm_seconds + (pass.memory_bytes + pass.weight_gradient_bytes) /
-                                                 device->MemoryBytesPerSecond();
+    double plain = pass.gemm_seconds;
+    if (device != nullptr) {
+      plain += (pass.memory_bytes + pass.weight_gradient_bytes) / device->MemoryBytesPerSecond();
+    }
     const double within = TensorSeconds(inputs, rates_) + ExpertSeconds(inputs, rates_);
     return {plain + within, plain / 3 + within / 2};
   };

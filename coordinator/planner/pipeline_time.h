@@ -38,7 +38,7 @@ class StagePasses {
     StageSeconds forward;
   };
   /// With ranks as near as they are in `inputs`: on GPUs without what the processor is waited for,
-  /// on processors the products alone.
+  /// on processors the products and what ranks tell each other that share matrices or experts.
   Least LeastSeconds(StepInputs inputs) const;
 
  private:

@@ -107,7 +107,9 @@ StepInputs RankShare::NearestRanks(int64_t threads, int64_t micro_batch) const {
   inputs.precision = &precision_;
   inputs.threads = threads;
   inputs.tokens = micro_batch * (SequenceLength(job_) / job_.resources.context_parallel);
-  inputs.ranks_on_worker = std::max<int64_t>(workers_.MostOnWorker(threads), 1);
+  // On processors those that are alone take no turns, and links are alike.
+  const int64_t most = workers_.on_devices() ? workers_.MostOnWorker(threads) : 1;
+  inputs.ranks_on_worker = std::max<int64_t>(most, 1);
   return inputs;
 }
 
@@ -122,9 +124,9 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
         CostOfPass(shape_, micro_batch, length, precision_, job_.train.fp8, job_.model.dropout,
                    rates, threads, resources.context_parallel);
     passes_[{kind, threads, micro_batch}] = pass;
-    double seconds = pass.gemm_seconds;
+    double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) + ExpertSeconds(alone, rates);
     if (const DeviceModel* device = rates.device()) {
-      seconds += pass.memory_bytes / device->MemoryBytesPerSecond() + TensorSeconds(alone, rates);
+      seconds += pass.memory_bytes / device->MemoryBytesPerSecond();
     }
     least = std::min(least, seconds);
   }

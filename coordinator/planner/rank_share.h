@@ -59,9 +59,9 @@ class RankShare {
   double LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut,
                     int64_t gradient_ranks) const;
 
-  /// A pass over the whole network takes no less on any worker, without what ranks that see
-  /// different tokens tell each other: on GPUs with what ranks tell each other that share matrices
-  /// and are as near as they can be, on processors its products alone.
+  /// A pass over the whole network takes no less on any worker: what ranks tell each other that
+  /// share matrices or experts and are as near as they can be, and its products, on GPUs with what
+  /// is bound by memory.
   double LeastPassSeconds(int64_t threads, int64_t micro_batch) const {
     return least_seconds_.at({threads, micro_batch});
   }
