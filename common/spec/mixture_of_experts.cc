@@ -69,8 +69,11 @@ Status CheckExpertParallel(const JobSpec& job) {
                         (grows ? "train.batch_warmup_start " : "train.global_batch ") +
                         text(batch) + ": each of these ranks sees as many sequences");
   }
-  if (resources.zero_shard_ranks % degree != 0) {
-    return InvalidError(field + " must divide resources.zero_shard_ranks " +
+  // Those that share sequences stand between them.
+  if (const int64_t sequences = resources.context_parallel;
+      resources.zero_shard_ranks % (degree * sequences) != 0) {
+    return InvalidError(field + (sequences > 1 ? " x context_parallel " + text(sequences) : "") +
+                        " must divide resources.zero_shard_ranks " +
                         text(resources.zero_shard_ranks) +
                         ": the ranks that share experts are in one of these groups");
   }

@@ -119,6 +119,13 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {
                 job.resources.zero_shard_ranks = 3;
               }),
               HasSubstr("resources.expert_parallel 2 must divide resources.zero_shard_ranks 3"));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.ranks = 8;
+                job.resources.context_parallel = 2;
+                job.resources.zero_stage = 1;
+                job.resources.zero_shard_ranks = 2;
+              }),
+              HasSubstr("2 x context_parallel 2 must divide resources.zero_shard_ranks 2"));
   EXPECT_TRUE(Accepts([&](JobSpec& job) {
     shared(job);
     job.resources.tensor_parallel = 2;
