@@ -254,13 +254,6 @@ TEST(ValidateJob, SegmentsAreOfBlocksThatRecompute) {
                 job.resources.recompute = "optimal";
               }),
               HasSubstr("resources.zero_stage 3 has parameters of one block at a time"));
-  for (const char* recompute : {"attention", "optimal"}) {
-    EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
-                  job.resources.pipeline_parallel = 2;
-                  job.resources.recompute = recompute;
-                }),
-                HasSubstr(std::string("does not go with resources.recompute ") + recompute));
-  }
 }
 
 TEST(ValidateJob, CompressesActivationsWhereTheyAreKept) {

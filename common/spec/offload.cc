@@ -94,6 +94,11 @@ Status CheckParametersInFile(const JobSpec& job, const std::string& field) {
                         "resources.zero_stage 0, where each rank has files of its own, or "
                         "offload_parameters host");
   }
+  if (job.resources.tensor_parallel > 1) {
+    return InvalidError(field +
+                        " does not go with resources.tensor_parallel yet, whose ranks add up "
+                        "gradients that are in files; hint: offload_parameters host");
+  }
   if (job.resources.device == "cuda") {
     return InvalidError(field +
                         " is of CPUs yet: what goes up to resources.device cuda stands in pinned "

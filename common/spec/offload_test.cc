@@ -210,6 +210,11 @@ TEST(ValidateJob, ParametersStandInAFileOfEachRankOnACpu) {
   }));
   EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = 2, job.resources.zero_stage = 3; }),
               HasSubstr("offload_parameters nvme does not go with resources.zero_stage 3 yet"));
+  EXPECT_THAT(after([](JobSpec& job) {
+                job.resources.ranks = job.resources.tensor_parallel = 2;
+                job.model.heads = 4;
+              }),
+              HasSubstr("offload_parameters nvme does not go with resources.tensor_parallel yet"));
   EXPECT_THAT(after([](JobSpec& job) { job.resources.device = "cuda"; }),
               HasSubstr("offload_parameters nvme is of CPUs yet"));
   EXPECT_THAT(after([](JobSpec& job) { job.train.averaging.kind = "ema"; }),

@@ -74,6 +74,12 @@ TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
     job.resources.recompute = "block";
     job.resources.recompute_segment = 2;
   }));
+  EXPECT_THAT(error([](JobSpec& job) {
+                job.resources.recompute = "block";
+                job.resources.recompute_segment = 2;
+                job.resources.activation_bits = 4;
+              }),
+              HasSubstr("recompute_segment 2 and activation_bits together"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.recompute = "optimal"; }),
               HasSubstr("resources.recompute optimal, whose schedule is of one stage"));
   EXPECT_THAT(error([](JobSpec& job) { job.train.gradient_noise_scale = true; }),

@@ -119,7 +119,8 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
                   WEFT_RETURN_IF_ERROR(
                       replay->tape.AddGradient(ctx, replay->results[i].node, std::move(gradient)));
                 }
-                replay->results.clear();
+                // What is put off reads them then.
+                if (!outer.defers()) replay->results.clear();
                 if (outer.defers()) replay->tape.DeferWeightGradients();
                 WEFT_RETURN_IF_ERROR(replay->tape.RunBackward(ctx));
                 for (size_t i = 0; i < replay->inputs.size(); ++i) {
@@ -128,7 +129,10 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
                   WEFT_RETURN_IF_ERROR(outer.AddGradient(ctx, replay->input_nodes[i],
                                                          replay->tape.TakeGradient(input.node)));
                 }
-                if (outer.defers()) outer.TakeDeferred(std::move(replay->tape));
+                if (!outer.defers()) return OkStatus();
+                outer.TakeDeferred(std::move(replay->tape));
+                replay->inputs.clear();
+                replay->saved.clear();
                 return OkStatus();
               });
   return out;
