@@ -423,8 +423,10 @@ TEST(Pipeline, ARankThatIsLostStopsAllOthersWhichCanNameIt) {
 TEST(Pipeline, TakesTheMemoryThatIsPredicted) {
   for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"}) {
     for (const auto& [policy, bits] : {std::pair<std::string, int64_t>{"keep", 0},
+                                       {"attention", 0},
                                        {"recompute", 0},
                                        {"keep", 4},
+                                       {"attention", 4},
                                        {"recompute", 4}}) {
       SCOPED_TRACE(schedule + (" " + policy) + " in " + std::to_string(bits));
       Case c{"memory", Gpt2Model(), schedule, {3, 2}};
@@ -459,9 +461,10 @@ TEST(Pipeline, TakesTheMemoryThatIsPredicted) {
       const MemoryBreakdown predicted = PredictPipelineMemory(inputs, c.cut, *steps);
       const double ratio = static_cast<double>(predicted.activations_bytes) /
                            static_cast<double>(fullest.activations_bytes);
-      EXPECT_GT(ratio, 0.9);
+      // Messages that the other rank has not taken yet are more of the whole beside codes.
+      EXPECT_GT(ratio, bits > 0 ? 0.8 : 0.9);
       // Passes that wait do not all have what is made again at the peak.
-      EXPECT_LT(ratio, schedule == std::string("zero_bubble") && policy == "recompute" ? 1.6 : 1.1);
+      EXPECT_LT(ratio, schedule == std::string("zero_bubble") && policy != "keep" ? 1.6 : 1.1);
       EXPECT_NEAR(static_cast<double>(predicted.gradients_bytes),
                   static_cast<double>(fullest.gradients_bytes), 1e5);
       EXPECT_NEAR(static_cast<double>(predicted.optimizer_bytes),
