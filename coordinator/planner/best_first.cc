@@ -1,11 +1,14 @@
 #include "coordinator/planner/best_first.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <tuple>
 #include <utility>
 
+#include "common/spec/shard_ranks.h"
 #include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/search.h"
 
@@ -15,18 +18,83 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Of what RankShare depends on, what differs between meshes and choices of a job.
-auto ShareKey(const JobSpec& choice, const MeshChoice& mesh) {
+auto ShareKey(const JobSpec& choice, const MeshChoice& mesh, bool sequence_parallel) {
   return std::tuple(std::string_view(choice.train.precision),
                     std::string_view(choice.resources.offload_optimizer),
                     choice.resources.offload_parameters == "nvme", mesh.tensor_parallel,
-                    mesh.tensor_rows, mesh.sequence_parallel, mesh.context_parallel,
+                    mesh.tensor_rows, sequence_parallel, mesh.context_parallel,
                     mesh.expert_parallel);
+}
+
+using Sharings = std::span<const SharingChoice>;
+
+/// Those that share nothing, then the others: with what waits in a file they may have other ranks.
+std::array<Sharings, 2> PartsOf(const JobSet::Family& family) {
+  const Sharings all = family.sharings();
+  const auto shared = std::find_if(
+      all.begin(), all.end(), [](const SharingChoice& sharing) { return sharing.zero_stage > 0; });
+  const auto count = static_cast<size_t>(shared - all.begin());
+  return {all.first(count), all.subspan(count)};
+}
+
+/// Meshes of a family that have candidates with so many ranks.
+struct Having {
+  int64_t count = 0;
+  /// Of them, one whose ranks have whole parameters and gradients.
+  struct Whole {
+    int64_t sharers;  ///< Of the optimizer's state.
+    const SharingChoice* sharing;
+  };
+  std::vector<Whole> whole = {};
+};
+
+Having HavingOf(JobSpec& job, Sharings sharings, const MeshOptions& options, const JobSpec* asked,
+                int64_t ranks) {
+  Having having;
+  const int64_t gradient_ranks = GradientRanks(job.resources, ranks);
+  for (const SharingChoice& sharing : sharings) {
+    sharing.Put(job.resources);
+    if (!options.Has(job, asked, ranks)) continue;
+    ++having.count;
+    if (sharing.zero_stage > 1) continue;
+    const int64_t sharers =
+        ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, gradient_ranks);
+    having.whole.push_back({sharers, &sharing});
+  }
+  return having;
+}
+
+/// Of whole numbers from 1 to `most` the largest for which `holds`, which holds for none above one
+/// for which it does not; 0: none.
+template <class Holds>
+int64_t LargestThat(int64_t most, const Holds& holds) {
+  int64_t good = 0;
+  for (int64_t bad = most + 1; bad - good > 1;) {
+    const int64_t middle = good + (bad - good) / 2;
+    (holds(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+/// Keeps the first ones, in any order but with the last of them in front.
+template <class Item>
+void AddToFirst(size_t count, const Item& item, std::vector<Item>& first) {
+  if (first.size() == count && (count == 0 || !(item < first.front()))) return;
+  first.push_back(item);
+  std::push_heap(first.begin(), first.end());
+  if (first.size() <= count) return;
+  std::pop_heap(first.begin(), first.end());
+  first.pop_back();
 }
 
 }  // namespace
 
 BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t wanted, int threads)
-    : jobs_(jobs), first_(jobs.At(0)), wanted_(wanted), threads_(threads), meshes_(jobs.size()) {
+    : jobs_(jobs),
+      first_(jobs.At(0)),
+      wanted_(wanted),
+      threads_(threads),
+      families_(jobs.families().size()) {
   const bool on_devices = WantsDevices(first_, cluster);
   std::map<std::string_view, std::vector<const JobSpec*>> by_precision;
   for (const JobSpec& choice : jobs.choices()) {
@@ -35,18 +103,34 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
   for (const auto& [precision, choices] : by_precision) {
     pools_[precision] = PoolOf(choices, cluster, on_devices);
   }
-  jobs.ForEach(0, jobs.size(), [&](size_t m, const JobSpec& job) {
-    const Pool& pool = pools_.at(jobs.Choice(m).train.precision);
-    meshes_[m].pool = &pool;
-    if (pool.options != nullptr) pool.options->Add(job);
-  });
+  jobs.ForEachFamily(0, families_.size(),
+                     [&](size_t f, const JobSet::Family& family, JobSpec& job) {
+                       const Pool& pool = pools_.at(jobs.choices()[family.choice].train.precision);
+                       families_[f].pool = &pool;
+                       if (pool.options == nullptr) return;
+                       for (const Sharings part : PartsOf(family)) {
+                         if (part.empty()) continue;
+                         part.front().Put(job.resources);
+                         pool.options->Add(job);
+                       }
+                     });
   MakeShares();
-  constexpr size_t kAtOnce = 64;
-  OnThreads(threads_, (jobs.size() + kAtOnce - 1) / kAtOnce, [&](size_t i) {
-    jobs.ForEach(i * kAtOnce, std::min(jobs.size(), (i + 1) * kAtOnce),
-                 [&](size_t m, const JobSpec& job) { Bound(job, meshes_[m]); });
+  constexpr size_t kAtOnce = 256;
+  std::vector<Counts> counts((families_.size() + kAtOnce - 1) / kAtOnce);
+  OnThreads(threads_, counts.size(), [&](size_t i) {
+    counts[i] = BoundFamilies(i * kAtOnce, std::min(families_.size(), (i + 1) * kAtOnce));
     return true;
   });
+  for (const Counts& each : counts) {
+    considered_ += each.considered;
+    without_room_ += each.without_room;
+    for (const LargeChoice& large : each.large) AddToFirst(wanted_, large, large_);
+  }
+  for (size_t f = 0; f < families_.size(); ++f) {
+    const double least = families_[f].least_seconds;
+    if (least < kInfinity) unmade_.emplace_back(least, f);
+  }
+  std::sort(unmade_.begin(), unmade_.end());
 }
 
 BestFirst::Pool BestFirst::PoolOf(const std::vector<const JobSpec*>& choices,
@@ -66,60 +150,192 @@ BestFirst::Pool BestFirst::PoolOf(const std::vector<const JobSpec*>& choices,
 
 void BestFirst::MakeShares() {
   struct Users {
-    size_t first;  ///< Of its meshes.
+    size_t first;  ///< Of the jobs with it.
     bool pipelines = false;
     std::unique_ptr<RankShare> share = {};
-    std::vector<size_t> meshes = {};
+    std::vector<RankShare**> places = {};
   };
-  std::map<decltype(ShareKey(first_, jobs_.MeshAt(0))), Users> users;
-  for (size_t m = 0; m < jobs_.size(); ++m) {
-    if (meshes_[m].pool->options == nullptr) continue;
-    const MeshChoice& mesh = jobs_.MeshAt(m);
-    Users& own = users.try_emplace(ShareKey(jobs_.Choice(m), mesh), Users{m}).first->second;
-    own.pipelines |= mesh.pipeline_parallel > 1;
-    own.meshes.push_back(m);
+  std::map<decltype(ShareKey(first_, jobs_.families().front().meshes.mesh, false)), Users> users;
+  for (size_t f = 0; f < families_.size(); ++f) {
+    if (families_[f].pool->options == nullptr) continue;
+    const JobSet::Family& family = jobs_.families()[f];
+    const MeshChoice& mesh = family.meshes.mesh;
+    const Sharings sharings = family.sharings();
+    for (const bool sequence : {false, true}) {
+      const auto first = std::find_if(
+          sharings.begin(), sharings.end(),
+          [&](const SharingChoice& sharing) { return sharing.sequence_parallel == sequence; });
+      if (first == sharings.end()) continue;
+      const size_t number = family.first + static_cast<size_t>(first - sharings.begin());
+      Users& own =
+          users.try_emplace(ShareKey(jobs_.choices()[family.choice], mesh, sequence), Users{number})
+              .first->second;
+      own.pipelines |= mesh.pipeline_parallel > 1;
+      own.places.push_back(&families_[f].shares[sequence ? 1 : 0]);
+    }
   }
   std::vector<Users*> all;
   for (auto& [key, own] : users) all.push_back(&own);
   OnThreads(threads_, all.size(), [&](size_t i) {
     Users& own = *all[i];
-    const Pool& pool = *meshes_[own.first].pool;
+    const Pool& pool = PoolAt(own.first);
     own.share = std::make_unique<RankShare>(jobs_.At(own.first), *pool.workers,
                                             pool.options->threads(), pool.options->micro_batches());
     if (own.pipelines) own.share->AddStages();
     return true;
   });
   for (Users* own : all) {
-    for (const size_t m : own->meshes) meshes_[m].share = own->share.get();
+    for (RankShare** place : own->places) *place = own->share.get();
     shares_.push_back(std::move(own->share));
   }
 }
 
-void BestFirst::Bound(const JobSpec& job, MeshState& mesh) const {
-  if (mesh.pool->options == nullptr) return;
-  const MeshOptions& options = *mesh.pool->options;
-  mesh.cut = &options.CutOf(job);
+bool BestFirst::has_workers() const {
+  return std::any_of(pools_.begin(), pools_.end(),
+                     [](const auto& pool) { return !pool.second.workers->workers().empty(); });
+}
+
+void BestFirst::ForEachWithoutCores(
+    const std::function<void(size_t, const Candidate&)>& visit) const {
+  jobs_.ForEachFamily(0, families_.size(),
+                      [&](size_t f, const JobSet::Family& family, JobSpec& job) {
+                        const MeshOptions* options = families_[f].pool->options.get();
+                        if (options == nullptr || !options->MayLackCores(job.resources.ranks))
+                          return;
+                        for (size_t i = 0; i < family.sharings().size(); ++i) {
+                          family.sharings()[i].Put(job.resources);
+                          if (const auto candidate = options->WithoutCores(job))
+                            visit(family.first + i, *candidate);
+                        }
+                      });
+}
+
+double BestFirst::Room(const JobSpec& job, const Pool& pool) {
   const int64_t asked = job.resources.memory_per_rank_bytes;
-  const int64_t offered = mesh.pool->workers->LargestLimit();
-  const auto room = static_cast<double>(asked > 0 ? std::min(asked, offered) : offered);
-  const bool is_first = &mesh == &meshes_.front();
-  for (const RankChoice* each : options.Of(job, is_first ? nullptr : &first_)) {
-    const RankChoice& choice = *each;
-    const int64_t micro_batches =
-        std::count_if(choice.micro_batches.begin(), choice.micro_batches.end(),
-                      [&](int64_t micro) { return MeshOptions::Takes(job, choice.ranks, micro); });
-    const int64_t count = micro_batches * std::ssize(choice.spreads);
-    mesh.considered += count;
-    const double bytes =
-        mesh.share->LeastBytes(job, mesh.cut->blocks, GradientRanks(job.resources, choice.ranks));
-    if (wanted_ > 0 && bytes > room) {
-      mesh.without_room += count;
-      mesh.large.push_back({bytes, each});
-    } else {
-      mesh.choices.push_back(each);
+  const int64_t offered = pool.workers->LargestLimit();
+  return static_cast<double>(asked > 0 ? std::min(asked, offered) : offered);
+}
+
+BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
+  Counts counts;
+  // By sharings and ranks that sum their gradients: many families have the same.
+  std::map<std::pair<const SharingChoice*, int64_t>, Having> known;
+  jobs_.ForEachFamily(begin, end, [&](size_t f, const JobSet::Family& family, JobSpec& job) {
+    FamilyState& own = families_[f];
+    own.least_seconds = kInfinity;
+    if (own.pool->options == nullptr) return;
+    const MeshOptions& options = *own.pool->options;
+    own.cut = &options.CutOf(job);
+    const double room = Room(job, *own.pool);
+    for (const Sharings part : PartsOf(family)) {
+      if (part.empty()) continue;
+      part.front().Put(job.resources);
+      const std::vector<RankChoice>& choices = options.OfReplica(job);
+      const ResourceSpec& resources = job.resources;
+      int64_t most_ranks = 1;
+      for (const RankChoice& choice : choices) {
+        most_ranks = std::max(most_ranks, GradientRanks(resources, choice.ranks));
+      }
+      const auto bytes_of = [&](size_t sequence, int64_t sharers) {
+        SharingChoice{1, 0, false}.Put(job.resources);
+        return own.shares[sequence]->LeastBytes(job, own.cut->of_ranks, sharers);
+      };
+      // Of more ranks that share the optimizer's state each has less of it.
+      std::array<int64_t, 2> few = {0, 0};
+      double least_bytes = kInfinity;
+      for (const size_t sequence : {0, 1}) {
+        if (wanted_ == 0 || own.shares[sequence] == nullptr) continue;
+        few[sequence] = LargestThat(
+            most_ranks, [&](int64_t sharers) { return bytes_of(sequence, sharers) > room; });
+        if (few[sequence] > 0) {
+          least_bytes = std::min(least_bytes, bytes_of(sequence, few[sequence]));
+        }
+      }
+      for (const RankChoice& choice : choices) {
+        const auto [at, added] =
+            known.try_emplace({part.data(), GradientRanks(resources, choice.ranks)});
+        Having& having = at->second;
+        if (added) having = HavingOf(job, part, options, AskedFor(family.first), choice.ranks);
+        const int64_t count = std::ssize(choice.spreads) *
+                              std::count_if(choice.micro_batches.begin(),
+                                            choice.micro_batches.end(), [&](int64_t micro) {
+                                              return MeshOptions::Takes(job, choice.ranks, micro);
+                                            });
+        if (having.count * count == 0) continue;
+        counts.considered += having.count * count;
+        int64_t large = 0;
+        for (const Having::Whole& whole : having.whole) {
+          const size_t sequence = whole.sharing->sequence_parallel ? 1 : 0;
+          if (whole.sharers > few[sequence]) continue;
+          ++large;
+          if (counts.large.size() == wanted_ && least_bytes > counts.large.front().bytes) continue;
+          const size_t number =
+              family.first + static_cast<size_t>(whole.sharing - family.sharings().data());
+          AddToFirst(wanted_, {bytes_of(sequence, whole.sharers), number, &choice}, counts.large);
+        }
+        counts.without_room += large * count;
+        if (large == having.count) continue;
+        for (const RankShare* share : own.shares) {
+          if (share == nullptr) continue;
+          for (const int64_t micro : choice.micro_batches) {
+            own.least_seconds = std::min(
+                own.least_seconds, LeastSecondsOf(job, *share, own.cut->floor, choice, micro));
+          }
+        }
+      }
     }
+  });
+  return counts;
+}
+
+BestFirst::MeshState& BestFirst::StateOf(size_t number) {
+  const auto [at, added] = meshes_.try_emplace(number);
+  MeshState& mesh = at->second;
+  if (!added) return mesh;
+  const size_t f = jobs_.FamilyOf(number);
+  const JobSet::Family& family = jobs_.families()[f];
+  const SharingChoice& sharing = family.sharings()[number - family.first];
+  mesh.pool = families_[f].pool;
+  mesh.share = families_[f].shares[sharing.sequence_parallel ? 1 : 0];
+  mesh.cut = families_[f].cut;
+  mesh.zero_stage = sharing.zero_stage;
+  return mesh;
+}
+
+void BestFirst::Bound(const JobSpec& job, size_t number, MeshState& mesh) const {
+  const double room = Room(job, *mesh.pool);
+  for (const RankChoice* choice : mesh.pool->options->Of(job, AskedFor(number))) {
+    const double bytes = mesh.share->LeastBytes(job, mesh.cut->of_ranks,
+                                                GradientRanks(job.resources, choice->ranks));
+    if (wanted_ == 0 || bytes <= room) mesh.choices.push_back(choice);
   }
   mesh.least_seconds = LeastSeconds(job, mesh, -kInfinity);
+}
+
+void BestFirst::MakeMeshes(double limit) {
+  const auto at_once = 4 * static_cast<size_t>(threads_);
+  std::vector<std::pair<size_t, MeshState*>> made;
+  const size_t before = made_;
+  for (; made_ < unmade_.size() && unmade_[made_].first <= limit && made_ - before < at_once;
+       ++made_) {
+    const JobSet::Family& family = jobs_.families()[unmade_[made_].second];
+    for (size_t i = 0; i < family.sharings().size(); ++i) {
+      made.emplace_back(family.first + i, &StateOf(family.first + i));
+    }
+  }
+  OnThreads(threads_, made_ - before, [&](size_t i) {
+    const size_t f = unmade_[before + i].second;
+    jobs_.ForEachFamily(f, f + 1, [&](size_t, const JobSet::Family& family, JobSpec& job) {
+      for (size_t k = 0; k < family.sharings().size(); ++k) {
+        family.sharings()[k].Put(job.resources);
+        Bound(job, family.first + k, meshes_.at(family.first + k));
+      }
+    });
+    return true;
+  });
+  for (const auto& [number, mesh] : made) {
+    if (mesh->least_seconds < kInfinity) left_.emplace(mesh->least_seconds, number);
+  }
 }
 
 double BestFirst::LeastSeconds(const JobSpec& job, const MeshState& mesh, double above) {
@@ -134,17 +350,20 @@ double BestFirst::LeastSeconds(const JobSpec& job, const MeshState& mesh, double
 }
 
 std::vector<Judged> BestFirst::Run() {
-  for (size_t m = 0; m < meshes_.size(); ++m) {
-    if (!meshes_[m].choices.empty()) left_.emplace(meshes_[m].least_seconds, m);
-  }
   // Some at a time, and of each what is nearly as fast, so that the limit is soon known.
   const auto at_once = 32 * static_cast<size_t>(threads_);
   constexpr double kAhead = 1.1;
   while (true) {
-    const double least = left_.empty() ? kInfinity : left_.begin()->first;
+    const double unmade = made_ < unmade_.size() ? unmade_[made_].first : kInfinity;
+    const double made = left_.empty() ? kInfinity : left_.begin()->first;
+    const double least = std::min(unmade, made);
     JudgeUpTo(least);
-    if (least > Limit() || left_.empty()) break;
+    if (least > Limit() || least == kInfinity) break;
     const double limit = wanted_ == 0 ? kInfinity : std::min(Limit(), kAhead * least);
+    if (unmade <= made) {
+      MakeMeshes(limit);
+      continue;
+    }
     std::vector<size_t> meshes;
     while (!left_.empty() && left_.begin()->first <= limit && meshes.size() < at_once) {
       meshes.push_back(left_.begin()->second);
@@ -165,7 +384,7 @@ std::vector<Judged> BestFirst::Run() {
 
 void BestFirst::Open(const std::vector<size_t>& meshes, double limit) {
   std::map<RankShare*, std::set<int64_t>> stages;
-  for (const size_t m : meshes) stages[meshes_[m].share].insert(jobs_.MeshAt(m).zero_stage);
+  for (const size_t m : meshes) stages[meshes_.at(m).share].insert(meshes_.at(m).zero_stage);
   const std::vector<std::pair<RankShare*, std::set<int64_t>>> shares(stages.begin(), stages.end());
   OnThreads(threads_, shares.size(), [&](size_t i) {
     for (const int64_t stage : shares[i].second) shares[i].first->AddZeroStage(stage);
@@ -173,7 +392,7 @@ void BestFirst::Open(const std::vector<size_t>& meshes, double limit) {
   });
   std::vector<std::vector<Candidate>> candidates(meshes.size());
   OnThreads(threads_, meshes.size(), [&](size_t i) {
-    MeshState& mesh = meshes_[meshes[i]];
+    MeshState& mesh = meshes_.at(meshes[i]);
     // All up to its own bound were taken before.
     const double above = std::nextafter(mesh.least_seconds, -kInfinity);
     candidates[i] = Opened(meshes[i]).Candidates(mesh.choices, mesh.cut->floor, above, limit);
@@ -182,7 +401,7 @@ void BestFirst::Open(const std::vector<size_t>& meshes, double limit) {
   });
   for (size_t i = 0; i < meshes.size(); ++i) {
     for (const Candidate& candidate : candidates[i]) waiting_.push({meshes[i], candidate});
-    if (const double left = meshes_[meshes[i]].least_seconds; left < kInfinity) {
+    if (const double left = meshes_.at(meshes[i]).least_seconds; left < kInfinity) {
       left_.emplace(left, meshes[i]);
     }
   }
@@ -202,14 +421,14 @@ void BestFirst::JudgeUpTo(double least_seconds) {
     if (judged_.size() == first) return;
     std::vector<ScheduleName> schedules;
     for (size_t i = first; i < judged_.size(); ++i) {
-      const auto name = meshes_[judged_[i].mesh].search->ScheduleOf(judged_[i].candidate);
+      const auto name = meshes_.at(judged_[i].mesh).search->ScheduleOf(judged_[i].candidate);
       if (name) schedules.push_back(*name);
     }
     book_.Add(schedules, threads_);
     OnThreads(threads_, judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
       StepBound bound{.limit = limit};
-      own.fits = meshes_[own.mesh].search->Judge(own.candidate, bound, own.option);
+      own.fits = meshes_.at(own.mesh).search->Judge(own.candidate, bound, own.option);
       own.candidate.least_seconds = std::max(own.candidate.least_seconds, bound.least_seconds);
       return true;
     });
@@ -224,28 +443,22 @@ void BestFirst::JudgeUpTo(double least_seconds) {
 void BestFirst::JudgeWithoutRoom() {
   auto misfits = static_cast<size_t>(
       std::count_if(judged_.begin(), judged_.end(), [](const Judged& each) { return !each.fits; }));
-  std::vector<std::pair<size_t, const LargeChoice*>> large;
-  for (size_t m = 0; m < meshes_.size() && misfits < wanted_; ++m) {
-    for (const LargeChoice& each : meshes_[m].large) large.emplace_back(m, &each);
-  }
-  std::stable_sort(large.begin(), large.end(),
-                   [](const auto& a, const auto& b) { return a.second->bytes < b.second->bytes; });
-  for (auto next = large.begin(); next != large.end() && misfits < wanted_; ++next) {
-    const size_t m = next->first;
-    const RankChoice& choice = *next->second->choice;
-    MeshSearch& search = Opened(m);
+  std::sort(large_.begin(), large_.end());
+  for (auto next = large_.begin(); next != large_.end() && misfits < wanted_; ++next) {
+    const RankChoice& choice = *next->choice;
+    MeshSearch& search = Opened(next->mesh);
+    const MeshState& mesh = meshes_.at(next->mesh);
     for (const int64_t& micro : choice.micro_batches) {
-      if (!MeshOptions::Takes(*meshes_[m].job, choice.ranks, micro)) continue;
+      if (!MeshOptions::Takes(*mesh.job, choice.ranks, micro)) continue;
       // Others differ in what comes and goes.
       const RankChoice one{choice.threads, choice.ranks, choice.spreads.first(1), {&micro, 1}};
       Judged own{
-          .mesh = m,
-          .candidate =
-              search.Candidates({&one}, meshes_[m].cut->floor, -kInfinity, kInfinity).front()};
+          .mesh = next->mesh,
+          .candidate = search.Candidates({&one}, mesh.cut->floor, -kInfinity, kInfinity).front()};
       if (const auto name = search.ScheduleOf(own.candidate)) book_.Add({*name}, 1);
       StepBound none;
       own.fits = search.Judge(own.candidate, none, own.option);
-      --meshes_[m].without_room;
+      --without_room_;
       judged_.push_back(std::move(own));
       ++misfits;
       break;
@@ -258,13 +471,18 @@ double BestFirst::Limit() const {
 }
 
 MeshSearch& BestFirst::Opened(size_t mesh) {
-  MeshState& own = meshes_[mesh];
+  MeshState& own = StateOf(mesh);
   if (own.search == nullptr) {
+    own.share->AddZeroStage(own.zero_stage);
     own.job = std::make_unique<JobSpec>(jobs_.At(mesh));
     own.search = std::make_unique<MeshSearch>(*own.job, *own.pool->workers, *own.share, book_,
                                               own.cut->blocks);
   }
   return *own.search;
+}
+
+bool BestFirst::LargeChoice::operator<(const LargeChoice& other) const {
+  return std::tie(bytes, mesh, choice) < std::tie(other.bytes, other.mesh, other.choice);
 }
 
 bool BestFirst::Waiting::operator<(const Waiting& other) const {

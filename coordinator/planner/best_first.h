@@ -1,13 +1,16 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <queue>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -32,7 +35,8 @@ struct Judged {
 };
 
 /// Looks at the candidates of several meshes in the order of what they take at least: first by a
-/// bound of the whole mesh, and of meshes that it leaves by one of each candidate, until all others
+/// bound of a whole family of meshes, of families that it leaves by one of each mesh, and of meshes
+/// that this leaves by one of each candidate, until all others
 /// take longer than the `wanted` fastest of those that fit. Which those are does not depend on the
 /// number of threads.
 class BestFirst {
@@ -43,24 +47,24 @@ class BestFirst {
   /// To be called once: what was looked at, in that order.
   std::vector<Judged> Run();
 
+  /// Whether there are any for some of the jobs.
+  bool has_workers() const;
   /// Those of the job of that number; none where none is fit for its precision.
-  const WorkerGroups& Workers(size_t mesh) const { return *meshes_[mesh].pool->workers; }
+  const WorkerGroups& Workers(size_t mesh) const { return *PoolAt(mesh).workers; }
   /// Theirs, where it is not the one given.
   const std::shared_ptr<const ClusterProfile>& Cluster(size_t mesh) const {
-    return meshes_[mesh].pool->cluster;
+    return PoolAt(mesh).cluster;
   }
-  /// Candidates of the job of that number, looked at or not.
-  int64_t Considered(size_t mesh) const { return meshes_[mesh].considered; }
+  /// Candidates of all jobs, looked at or not.
+  int64_t considered() const { return considered_; }
   /// Of them, those for which no worker has room, whatever they recompute. Where no others are left
   /// to be told of, some of them are looked at.
-  int64_t WithoutRoom(size_t mesh) const { return meshes_[mesh].without_room; }
+  int64_t without_room() const { return without_room_; }
   /// Of a mesh that has workers. Not for several threads at once.
   MeshSearch& Opened(size_t mesh);
-  /// Where workers have no cores for the ranks that `job`, that of that number, asks for, one such
-  /// candidate.
-  std::optional<Candidate> WithoutCores(size_t mesh, const JobSpec& job) const {
-    return meshes_[mesh].pool->options->WithoutCores(job);
-  }
+  /// visit(mesh, candidate) for each job with a candidate, and one of them, for whose ranks, which
+  /// it asks for, workers have no cores.
+  void ForEachWithoutCores(const std::function<void(size_t, const Candidate&)>& visit) const;
 
  private:
   /// What is known of workers for jobs of one precision.
@@ -69,21 +73,34 @@ class BestFirst {
     std::unique_ptr<WorkerGroups> workers;
     std::unique_ptr<MeshOptions> options;  ///< Where there are workers.
   };
-  /// Candidates without room, of which the least has so many bytes.
+  /// Of a mesh, candidates without room, of which the least has so many bytes.
   struct LargeChoice {
     double bytes = 0;
+    size_t mesh = 0;
     const RankChoice* choice = nullptr;
+    bool operator<(const LargeChoice& other) const;  ///< Sooner looked at.
+  };
+  /// Of meshes that have not been looked at.
+  struct FamilyState {
+    const Pool* pool = nullptr;
+    const MeshOptions::Cut* cut = nullptr;
+    std::array<RankShare*, 2> shares = {};  ///< Without sequence parallelism, with it.
+    double least_seconds = 0;
+  };
+  /// What was found out about some families.
+  struct Counts {
+    int64_t considered = 0;
+    int64_t without_room = 0;
+    std::vector<LargeChoice> large;  ///< Those that are looked at soonest, up to `wanted`.
   };
   struct MeshState {
     const Pool* pool = nullptr;
     RankShare* share = nullptr;
     const MeshOptions::Cut* cut = nullptr;
-    std::vector<const RankChoice*> choices;
-    std::vector<LargeChoice> large;
-    int64_t considered = 0;
-    int64_t without_room = 0;
-    double least_seconds = 0;      ///< Of what is left of it.
-    std::unique_ptr<JobSpec> job;  ///< Where it was opened,
+    int64_t zero_stage = 0;
+    std::vector<const RankChoice*> choices;  ///< Those with room.
+    double least_seconds = 0;                ///< Of what is left of it.
+    std::unique_ptr<JobSpec> job;            ///< Where it was opened,
     std::unique_ptr<MeshSearch> search;
   };
   /// A candidate that may have to be looked at.
@@ -95,8 +112,20 @@ class BestFirst {
 
   static Pool PoolOf(const std::vector<const JobSpec*>& choices, const ClusterProfile& cluster,
                      bool on_devices);
+  const Pool& PoolAt(size_t mesh) const { return *families_[jobs_.FamilyOf(mesh)].pool; }
   void MakeShares();
-  void Bound(const JobSpec& job, MeshState& mesh) const;
+  /// For MeshOptions::Of.
+  const JobSpec* AskedFor(size_t mesh) const { return mesh == 0 ? nullptr : &first_; }
+  /// Bytes of a GPU, or of a worker.
+  static double Room(const JobSpec& job, const Pool& pool);
+  /// Bounds families from `begin` to before `end`, and counts their candidates.
+  Counts BoundFamilies(size_t begin, size_t end);
+  /// The state of a mesh, made where there is none yet.
+  MeshState& StateOf(size_t mesh);
+  /// Finds the choices of a mesh that has none yet, and its bound.
+  void Bound(const JobSpec& job, size_t number, MeshState& mesh) const;
+  /// Makes the meshes of families with a bound of up to `limit` seconds, some at a time.
+  void MakeMeshes(double limit);
   /// Of what is left of a mesh with more than `above` seconds.
   static double LeastSeconds(const JobSpec& job, const MeshState& mesh, double above);
   /// Takes candidates of meshes up to `limit` seconds.
@@ -113,7 +142,14 @@ class BestFirst {
   std::map<std::string_view, Pool> pools_;  ///< By precision.
   std::vector<std::unique_ptr<RankShare>> shares_;
   ScheduleBook book_;
-  std::vector<MeshState> meshes_;
+  std::vector<FamilyState> families_;  ///< As those of jobs_.
+  std::vector<LargeChoice> large_;     ///< As Counts::large, of all.
+  int64_t considered_ = 0;
+  int64_t without_room_ = 0;
+  /// Families whose meshes are to be made, by bounds.
+  std::vector<std::pair<double, size_t>> unmade_;
+  size_t made_ = 0;  ///< Of them.
+  std::unordered_map<size_t, MeshState> meshes_;
   /// What is left of meshes, by bounds.
   std::set<std::pair<double, size_t>> left_;
   std::priority_queue<Waiting> waiting_;  ///< The soonest on top.

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -10,54 +12,80 @@
 namespace weft::planner {
 
 /// Jobs that differ in choices that one of them leaves open, and in their meshes. Of meshes there
-/// are many: their jobs are made when they are asked for.
+/// are many: they and their jobs are made when they are asked for.
 class JobSet {
  public:
   JobSet() = default;
   /// Of one job.
-  explicit JobSet(JobSpec job) {
-    const MeshChoice own(job.resources);
-    Add(std::move(job), {own});
-  }
+  explicit JobSet(JobSpec job) { Add(std::move(job)); }
 
+  /// `choice` as it stands.
+  void Add(JobSpec choice) {
+    const ResourceSpec& own = choice.resources;
+    const SharingChoice sharing{own.zero_stage, own.zero_shard_ranks, own.sequence_parallel};
+    MeshFamily alone{MeshChoice(own),
+                     std::make_shared<const std::vector<SharingChoice>>(1, sharing)};
+    Add(std::move(choice), {std::move(alone)});
+  }
   /// `choice` with each of these meshes.
-  void Add(JobSpec choice, std::vector<MeshChoice> meshes) {
-    members_.reserve(members_.size() + meshes.size());
-    for (MeshChoice& mesh : meshes) members_.push_back({choices_.size(), std::move(mesh)});
+  void Add(JobSpec choice, std::vector<MeshFamily> meshes) {
+    families_.reserve(families_.size() + meshes.size());
+    for (MeshFamily& family : meshes) {
+      const size_t count = family.sharings->size();
+      families_.push_back({choices_.size(), size_, std::move(family)});
+      size_ += count;
+    }
     choices_.push_back(std::move(choice));
   }
 
-  size_t size() const { return members_.size(); }
-  bool empty() const { return members_.empty(); }
+  /// Jobs.
+  size_t size() const { return size_; }
+  bool empty() const { return families_.empty(); }
   const std::vector<JobSpec>& choices() const { return choices_; }
-  /// The job of that number but for its mesh, and its mesh.
-  const JobSpec& Choice(size_t i) const { return choices_[members_[i].choice]; }
-  const MeshChoice& MeshAt(size_t i) const { return members_[i].mesh; }
+
+  /// Jobs that differ in SharingChoice alone, with numbers one after the other.
+  struct Family {
+    size_t choice = 0;  ///< Of choices(): the jobs but for their meshes.
+    size_t first = 0;   ///< Number of the first.
+    MeshFamily meshes;
+
+    const std::vector<SharingChoice>& sharings() const { return *meshes.sharings; }
+  };
+  const std::vector<Family>& families() const { return families_; }
+  /// Index of the family of the job of that number.
+  size_t FamilyOf(size_t i) const {
+    const auto after =
+        std::upper_bound(families_.begin(), families_.end(), i,
+                         [](size_t number, const Family& family) { return number < family.first; });
+    return static_cast<size_t>(after - families_.begin()) - 1;
+  }
+  /// The job of that number but for its mesh.
+  const JobSpec& Choice(size_t i) const { return choices_[families_[FamilyOf(i)].choice]; }
   JobSpec At(size_t i) const {
-    JobSpec job = Choice(i);
-    MeshAt(i).Put(job.resources);
+    const Family& family = families_[FamilyOf(i)];
+    JobSpec job = choices_[family.choice];
+    family.meshes.mesh.Put(job.resources);
+    family.sharings()[i - family.first].Put(job.resources);
     return job;
   }
 
-  /// visit(i, job) for each of them from `begin` to before `end`. The job is gone afterwards.
+  /// visit(index, family, job) for each family from `begin` to before `end`, with a job that has
+  /// its mesh, may be changed and is gone afterwards.
   template <class Visit>
-  void ForEach(size_t begin, size_t end, const Visit& visit) const {
+  void ForEachFamily(size_t begin, size_t end, const Visit& visit) const {
     JobSpec job;
     for (size_t i = begin; i < end; ++i) {
-      if (i == begin || members_[i].choice != members_[i - 1].choice) job = Choice(i);
-      MeshAt(i).Put(job.resources);
-      visit(i, job);
+      const Family& family = families_[i];
+      if (i == begin || family.choice != families_[i - 1].choice) job = choices_[family.choice];
+      family.meshes.mesh.Put(job.resources);
+      visit(i, family, job);
     }
   }
 
  private:
-  struct Member {
-    size_t choice;
-    MeshChoice mesh;
-  };
-
   std::vector<JobSpec> choices_;
-  std::vector<Member> members_;
+  std::vector<Family> families_;
+  size_t size_ = 0;
 };
 
 }  // namespace weft::planner

@@ -57,7 +57,8 @@ void MeshOptions::Add(const JobSpec& mesh) {
     auto [known, added] = blocks_.try_emplace(count);
     if (added) known->second = CutModel(mesh).value();
     const std::vector<int64_t>& blocks = known->second;
-    cuts_.emplace(stages, Cut{blocks, CutFloor(blocks, resources.pipeline_parallel)});
+    cuts_.emplace(stages, Cut{blocks, RankBlocks(blocks, stages.first),
+                              CutFloor(blocks, resources.pipeline_parallel)});
   }
   const auto [choices, unseen] =
       choices_.try_emplace({ReplicaRanks(resources), IsOfOneRank(resources)});
@@ -129,20 +130,19 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
 }
 
 std::vector<const RankChoice*> MeshOptions::Of(const JobSpec& mesh, const JobSpec* asked) const {
-  const ResourceSpec& resources = mesh.resources;
-  const int64_t replica = ReplicaRanks(resources);
-  const bool of_one = IsOfOneRank(resources), any = resources.ranks == 0 && !of_one;
   std::vector<const RankChoice*> choices;
-  for (const RankChoice& choice : choices_.at({replica, of_one})) {
-    const int64_t data = choice.ranks / replica;
-    if (any && !Divides(resources, data)) continue;
-    if (asked != nullptr &&
-        IsOfAnotherMesh(resources, asked->resources, GradientRanks(resources, choice.ranks))) {
-      continue;
-    }
-    choices.push_back(&choice);
+  for (const RankChoice& choice : OfReplica(mesh)) {
+    if (Has(mesh, asked, choice.ranks)) choices.push_back(&choice);
   }
   return choices;
+}
+
+bool MeshOptions::Has(const JobSpec& mesh, const JobSpec* asked, int64_t ranks) const {
+  const ResourceSpec& resources = mesh.resources;
+  const bool any = resources.ranks == 0 && !IsOfOneRank(resources);
+  if (any && !Divides(resources, ranks / ReplicaRanks(resources))) return false;
+  return asked == nullptr ||
+         !IsOfAnotherMesh(resources, asked->resources, GradientRanks(resources, ranks));
 }
 
 bool MeshOptions::Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch) {
@@ -151,6 +151,12 @@ bool MeshOptions::Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch)
   const int64_t passes = mesh.train.global_batch / (ranks / ReplicaRanks(resources) * micro_batch);
   return passes <= kMostMicroBatches && TakesMicroBatches(mesh.train, resources.pipeline_parallel,
                                                           resources.pipeline_schedule, passes);
+}
+
+bool MeshOptions::MayLackCores(int64_t ranks) const {
+  return std::any_of(threads_.begin(), threads_.end(), [&](int64_t threads) {
+    return workers_.Slots(threads) < std::max<int64_t>(ranks, 1);
+  });
 }
 
 std::optional<Candidate> MeshOptions::WithoutCores(const JobSpec& mesh) const {

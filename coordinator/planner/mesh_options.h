@@ -10,6 +10,7 @@
 
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -60,10 +61,16 @@ class MeshOptions {
   /// with that of fewer things shared are left to it: what one rank shares with nobody, and a group
   /// of all ranks. They live as long as this.
   std::vector<const RankChoice*> Of(const JobSpec& mesh, const JobSpec* asked) const;
+  /// Those of all meshes with as many ranks in a replica: `mesh` has those for which Has() says so.
+  const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
+    return choices_.at({ReplicaRanks(mesh.resources), IsOfOneRank(mesh.resources)});
+  }
+  bool Has(const JobSpec& mesh, const JobSpec* asked, int64_t ranks) const;
 
   /// CutModel of `mesh`, and what follows from it.
   struct Cut {
     const std::vector<int64_t>& blocks;
+    RankBlocks of_ranks;
     CutFloor floor;
   };
   const Cut& CutOf(const JobSpec& mesh) const {
@@ -73,6 +80,8 @@ class MeshOptions {
   /// Whether `mesh` has a candidate with that micro-batch: its pipeline takes as many of them.
   static bool Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch);
 
+  /// Whether WithoutCores may find some for any mesh of a job that asks for so many ranks (0: any).
+  bool MayLackCores(int64_t ranks) const;
   /// Where the workers have no cores for the ranks that `mesh` itself asks for, one such candidate.
   std::optional<Candidate> WithoutCores(const JobSpec& mesh) const;
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "common/model/device_order.h"
 #include "common/model/precision.h"
@@ -49,6 +52,8 @@ std::vector<std::pair<std::string, int64_t>> Schedules(const ResourceSpec& asked
   return schedules;
 }
 
+using Sharings = std::vector<SharingChoice>;
+
 /// Finds them one axis after the other.
 class Meshes {
  public:
@@ -60,9 +65,10 @@ class Meshes {
         tries_pipelines_(TriesPipelines(job, cluster)),
         most_(MostRanks(job, cluster, on_devices_)),
         asked_mesh_(asked_),
-        meshes_{asked_mesh_} {}
+        asked_sharing_{asked_.zero_stage, asked_.zero_shard_ranks, asked_.sequence_parallel},
+        families_{{asked_mesh_, std::make_shared<const Sharings>(1, asked_sharing_)}} {}
 
-  std::vector<MeshChoice> All() {
+  std::vector<MeshFamily> All() {
     // Ranks that share experts see different sequences, and make no replica larger.
     std::vector<int64_t> experts = {asked_.expert_parallel};
     if (job_.model.experts > 0) {
@@ -73,7 +79,7 @@ class Meshes {
       mesh.resources.expert_parallel = degree;
       if (Runs(mesh)) AddGrids(mesh);
     }
-    return std::move(meshes_);
+    return std::move(families_);
   }
 
  private:
@@ -124,10 +130,12 @@ class Meshes {
 
   void AddContexts(const JobSpec& job) {
     const int64_t most = most_ / job.resources.tensor_parallel;
+    const std::vector<bool> of_grid = sequences_;
     for (const int64_t degree : Degrees(asked_.context_parallel, most, SequenceLength(job))) {
       if (!Goes(contexts_, degree)) continue;
       JobSpec mesh = job;
       mesh.resources.context_parallel = degree;
+      sequences_ = degree == 1 ? of_grid : SequencesOf(mesh, of_grid);
       mesh.resources.sequence_parallel = sequences_.front();
       if (degree > 1 && asked_.pipeline_parallel == 1 && !Runs(mesh)) continue;
       AddPipelines(mesh);
@@ -135,6 +143,20 @@ class Meshes {
       mesh.resources.context_method = "ulysses";
       AddPipelines(mesh);
     }
+  }
+
+  /// Of those that go with its grid, those that go with parts of its sequences, whatever else it
+  /// shares; all where none does.
+  std::vector<bool> SequencesOf(JobSpec mesh, const std::vector<bool>& of_grid) const {
+    mesh.resources.ranks = 0;
+    mesh.resources.pipeline_parallel = mesh.resources.pipeline_chunks = 1;
+    mesh.resources.pipeline_schedule = "1f1b";
+    std::vector<bool> going;
+    for (const bool sequence : of_grid) {
+      mesh.resources.sequence_parallel = sequence;
+      if (Runs(mesh)) going.push_back(sequence);
+    }
+    return going.empty() ? of_grid : going;
   }
 
   void AddPipelines(const JobSpec& job) {
@@ -145,33 +167,80 @@ class Meshes {
       if (degree > 1 && !tries_pipelines_) break;
       if (others * degree > most_) break;
       if (asked == 1 && !Goes(pipelines_, degree)) continue;
+      JobSpec mesh = job;
+      mesh.resources.pipeline_parallel = degree;
       for (const auto& [schedule, chunks] : Schedules(asked_, degree, job.model.layers)) {
-        JobSpec mesh = job;
-        mesh.resources.pipeline_parallel = degree;
         mesh.resources.pipeline_schedule = schedule;
         mesh.resources.pipeline_chunks = chunks;
         mesh.resources.sequence_parallel = sequences_.front();
         // Of ranks that are alike any number up to the blocks has a cut (CutModel).
         if (degree * chunks > job.model.layers || !Runs(mesh)) continue;
-        AddSharing(mesh, most_ / (job.resources.tensor_parallel * degree));
+        AddFamily(mesh, most_ / (job.resources.tensor_parallel * degree));
       }
     }
   }
 
+  /// `most`: of the ranks that sum their gradients.
+  void AddFamily(const JobSpec& job, int64_t most) {
+    MeshFamily family{MeshChoice(job.resources), SharingsOf(job, most)};
+    asked_sharing_.Put(family.mesh);
+    if (family.mesh == asked_mesh_) {
+      // The first of all.
+      Sharings others = *family.sharings;
+      std::erase(others, asked_sharing_);
+      family.sharings = std::make_shared<const Sharings>(std::move(others));
+    }
+    if (!family.sharings->empty()) families_.push_back(std::move(family));
+  }
+
+  /// What of a mesh tells which ZeRO stages, with groups or without, go with it: ValidateJob asks
+  /// whether there is some parallelism of a kind, and, where their number is asked for, how many
+  /// ranks sum their gradients; only experts ask for more.
+  using Kind = std::tuple<bool, bool, bool, bool, bool, int64_t, bool, std::string, bool, int64_t,
+                          std::vector<bool>>;
+  Kind KindOf(const ResourceSpec& r) const {
+    return {r.tensor_parallel > 1,
+            r.tensor_rows > 1,
+            r.tensor_parallel > r.tensor_rows,
+            r.context_parallel > 1,
+            r.context_method == "ulysses",
+            r.expert_parallel,
+            r.pipeline_parallel > 1,
+            r.pipeline_schedule,
+            r.pipeline_chunks > 1,
+            asked_.ranks > 0 ? r.tensor_parallel * r.pipeline_parallel : 0,
+            sequences_};
+  }
+
   /// What the ranks that sum their gradients, of which there are `most` at most, share, and in
   /// which groups, two of them at least.
-  void AddSharing(JobSpec job, int64_t most) {
+  std::shared_ptr<const Sharings> SharingsOf(const JobSpec& job, int64_t most) {
+    const int64_t context = job.resources.context_parallel;
+    std::vector<int64_t>& groups = groups_[context];
+    if (groups.empty()) groups = Degrees(1, most_, BatchSchedule(job.train).unit() * context);
+    const auto count = std::upper_bound(groups.begin(), groups.end(), most / 2) - groups.begin();
+    auto& known = sharings_[{KindOf(job.resources), context, count}];
+    if (known == nullptr) known = MakeSharings(job, {groups.begin(), groups.begin() + count});
+    return known;
+  }
+
+  std::shared_ptr<const Sharings> MakeSharings(JobSpec job, const std::vector<int64_t>& groups) {
     ResourceSpec& resources = job.resources;
+    Sharings sharings;
+    const auto add = [&](const std::vector<bool>& sequences) {
+      for (const bool sequence : sequences) {
+        sharings.push_back({resources.zero_stage, resources.zero_shard_ranks, sequence});
+      }
+    };
     const int64_t last = asked_.zero_stage > 0 ? asked_.zero_stage : 3;
     for (int64_t stage = asked_.zero_stage; stage <= last; ++stage) {
       resources.zero_stage = stage;
       resources.zero_shard_ranks = asked_.zero_shard_ranks;
       std::vector<bool> sequences = SequencesThatGo(job);
-      Add(job, sequences);
+      add(sequences);
       if (sequences.empty() || stage == 0 || asked_.zero_shard_ranks > 0) continue;
       bool first = true;
-      const int64_t sharers = BatchSchedule(job.train).unit() * resources.context_parallel;
-      for (const int64_t group : Degrees(1, most / 2, sharers)) {
+      for (const int64_t group : groups) {
         if (group == 1) continue;
         resources.zero_shard_ranks = group;
         // Of any number of ranks groups of all sizes go where those of one size do, but for those
@@ -180,27 +249,28 @@ class Meshes {
           sequences = SequencesThatGo(job);
         }
         first = false;
-        Add(job, sequences);
+        add(sequences);
       }
     }
+    return std::make_shared<const Sharings>(std::move(sharings));
   }
 
   /// With sequence parallelism, without, or both.
-  std::vector<bool> SequencesThatGo(JobSpec& job) const {
+  std::vector<bool> SequencesThatGo(JobSpec& job) {
+    const ResourceSpec& r = job.resources;
+    if (asked_.ranks > 0 || r.expert_parallel > 1) return FindSequencesThatGo(job);
+    const auto [known, added] =
+        going_.try_emplace({KindOf(r), r.zero_stage, r.zero_shard_ranks > 0});
+    if (added) known->second = FindSequencesThatGo(job);
+    return known->second;
+  }
+  std::vector<bool> FindSequencesThatGo(JobSpec& job) const {
     std::vector<bool> going;
     for (const bool sequence : sequences_) {
       job.resources.sequence_parallel = sequence;
       if (Runs(job)) going.push_back(sequence);
     }
     return going;
-  }
-
-  void Add(const JobSpec& job, const std::vector<bool>& sequences) {
-    for (const bool sequence : sequences) {
-      MeshChoice mesh(job.resources);
-      mesh.sequence_parallel = sequence;
-      if (!(mesh == asked_mesh_)) meshes_.push_back(std::move(mesh));
-    }
   }
 
   const JobSpec& job_;
@@ -210,10 +280,16 @@ class Meshes {
   const bool tries_pipelines_;
   const int64_t most_;  ///< Ranks.
   const MeshChoice asked_mesh_;
-  std::vector<MeshChoice> meshes_;
+  const SharingChoice asked_sharing_;
+  std::vector<MeshFamily> families_;
   Alone contexts_{&ResourceSpec::context_parallel};
   Alone pipelines_{&ResourceSpec::pipeline_parallel};
-  std::vector<bool> sequences_;  ///< With or without sequence parallelism, of the present grid.
+  std::map<int64_t, std::vector<int64_t>> groups_;  ///< All that share, by ranks of a context.
+  /// By the ranks of a context, and how many of groups_.
+  std::map<std::tuple<Kind, int64_t, int64_t>, std::shared_ptr<const Sharings>> sharings_;
+  std::map<std::tuple<Kind, int64_t, bool>, std::vector<bool>> going_;  ///< By stage, with groups.
+  /// With or without sequence parallelism, what goes with the present grid and context.
+  std::vector<bool> sequences_;
 };
 
 }  // namespace
@@ -255,7 +331,7 @@ bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster) {
   return WorkerGroups(cluster, PrecisionOf(job.train.precision), true).rates().size() == 1;
 }
 
-std::vector<MeshChoice> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {
+std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {
   return Meshes(job, cluster).All();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,30 @@ struct MeshChoice {
   bool operator==(const MeshChoice&) const = default;
 };
 
+/// What meshes with the same grids, contexts, experts and pipelines differ in.
+struct SharingChoice {
+  int64_t zero_stage = 0;
+  int64_t zero_shard_ranks = 0;
+  bool sequence_parallel = false;
+
+  /// Makes it that of a job, or of its mesh.
+  template <class Resources>
+  void Put(Resources& resources) const {
+    resources.zero_stage = zero_stage;
+    resources.zero_shard_ranks = zero_shard_ranks;
+    resources.sequence_parallel = sequence_parallel;
+  }
+  bool operator==(const SharingChoice&) const = default;
+};
+
+/// Meshes that differ in SharingChoice alone: so many that they are not made before they are asked
+/// for.
+struct MeshFamily {
+  MeshChoice mesh;  ///< But for what `sharings` say.
+  /// At least one. Families with the same ranks have the same list.
+  std::shared_ptr<const std::vector<SharingChoice>> sharings;
+};
+
 /// Every way to share a model between ranks that `job` leaves open and can run on `cluster`: tensor
 /// (grids of rows, too), pipeline (schedule, chunks), context (ring, ulysses) and expert
 /// parallelism, ZeRO stage and its groups, and sequence parallelism. What differs from its default
@@ -37,7 +62,7 @@ struct MeshChoice {
 /// than the cluster; what computes elsewhere than `job` as it stands would, GPUs or processors;
 /// gpipe, which takes the time of 1f1b and more memory; and pipelines where TriesPipelines says no.
 /// The first one is that of the job itself.
-std::vector<MeshChoice> MeshesOf(const JobSpec& job, const ClusterProfile& cluster);
+std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster);
 
 /// Whether pipelines are among them: on more than eight GPUs of machines of several kinds, and on
 /// the processors of more than eight machines, only those of the degree that the job asks for.

@@ -66,9 +66,12 @@ std::string KeyOf(const ResourceSpec& resources) {
 /// `job` with each of its meshes.
 std::vector<JobSpec> JobsWithMeshes(const JobSpec& job, const ClusterProfile& cluster) {
   std::vector<JobSpec> jobs;
-  for (const MeshChoice& mesh : MeshesOf(job, cluster)) {
-    jobs.push_back(job);
-    mesh.Put(jobs.back().resources);
+  for (const MeshFamily& family : MeshesOf(job, cluster)) {
+    for (const SharingChoice& sharing : *family.sharings) {
+      jobs.push_back(job);
+      family.mesh.Put(jobs.back().resources);
+      sharing.Put(jobs.back().resources);
+    }
   }
   return jobs;
 }

@@ -18,6 +18,21 @@ bool OffloadsOptimizer(const JobSpec& job) {
 
 }  // namespace
 
+RankBlocks::RankBlocks(const std::vector<int64_t>& cut, int64_t ranks) {
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    int64_t blocks = 0;
+    for (int64_t stage = rank; stage < std::ssize(cut); stage += ranks) {
+      blocks += cut[static_cast<size_t>(stage)];
+    }
+    if (rank == 0) {
+      first = blocks;
+    } else if (rank + 1 < ranks) {
+      inner = std::max(inner, blocks);
+    }
+    if (rank + 1 == ranks) last = blocks;
+  }
+}
+
 RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
                      const std::set<int64_t>& micro_batches)
     : job_(std::move(job)),
@@ -78,7 +93,7 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
           share * static_cast<double>(optimizer_.state)};
 }
 
-double RankShare::LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut,
+double RankShare::LeastBytes(const JobSpec& mesh, const RankBlocks& blocks,
                              int64_t gradient_ranks) const {
   const ResourceSpec& resources = mesh.resources;
   if (Offloads(resources) || resources.zero_stage > 1) return 0;
@@ -89,15 +104,12 @@ double RankShare::LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cu
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
   if (resources.pipeline_parallel == 1) return kRounding * kept_.Among(sharers);
-  const auto ranks = static_cast<size_t>(resources.pipeline_parallel);
-  double most = 0;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    int64_t blocks = 0;
-    for (size_t stage = rank; stage < cut.size(); stage += ranks) blocks += cut[stage];
-    const KeptBytes& one = rank == 0 ? kept_first_ : rank + 1 == ranks ? kept_last_ : kept_inner_;
-    most = std::max(
-        most, one.Among(sharers) + static_cast<double>(blocks - 1) * kept_next_.Among(sharers));
-  }
+  const double next = kept_next_.Among(sharers);
+  const auto bytes = [&](const KeptBytes& one, int64_t own) {
+    return one.Among(sharers) + static_cast<double>(own - 1) * next;
+  };
+  double most = std::max(bytes(kept_first_, blocks.first), bytes(kept_last_, blocks.last));
+  if (blocks.inner > 0) most = std::max(most, bytes(kept_inner_, blocks.inner));
   return kRounding * most;
 }
 

@@ -19,6 +19,17 @@
 
 namespace weft::planner {
 
+/// Blocks of the ranks of a pipeline, in all their stages: of the first, of the last, and of the
+/// one between them with most, which has none where there is none.
+struct RankBlocks {
+  int64_t first = 0;
+  int64_t last = 0;
+  int64_t inner = 0;
+
+  /// `cut`: blocks of each stage.
+  RankBlocks(const std::vector<int64_t>& cut, int64_t ranks);
+};
+
 /// What a rank has of a model, and what its passes take: alike in all meshes that share matrices,
 /// sequences and experts alike. Made on one thread, then read by any.
 class RankShare {
@@ -56,8 +67,7 @@ class RankShare {
   /// fullest rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0
   /// where more than that state is shared, something stands outside the device, or stages are cut
   /// by machine.
-  double LeastBytes(const JobSpec& mesh, const std::vector<int64_t>& cut,
-                    int64_t gradient_ranks) const;
+  double LeastBytes(const JobSpec& mesh, const RankBlocks& blocks, int64_t gradient_ranks) const;
 
   /// A pass over the whole network takes no less on any worker: what ranks tell each other that
   /// share matrices or experts and are as near as they can be, and its products, on GPUs with what

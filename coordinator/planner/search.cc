@@ -78,9 +78,12 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh) 
     if (wants_devices != on_devices) continue;
     // Processors compute products of fp8 on widened operands: they do not have it.
     if (job.train.precision == "auto" && choice.train.precision == "fp8" && !on_devices) continue;
-    std::vector<MeshChoice> meshes = {MeshChoice(choice.resources)};
-    if (any_mesh) meshes = MeshesOf(choice, cluster);
-    jobs.Add(std::move(choice), std::move(meshes));
+    if (any_mesh) {
+      std::vector<MeshFamily> meshes = MeshesOf(choice, cluster);
+      jobs.Add(std::move(choice), std::move(meshes));
+    } else {
+      jobs.Add(std::move(choice));
+    }
   }
   return jobs;
 }
@@ -100,17 +103,14 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
     (each.fits ? result.fitting : result.misfitting).push_back(std::move(each.option));
   }
   SearchResults results;
-  jobs.ForEach(0, jobs.size(), [&](size_t mesh, const JobSpec& job) {
-    if (search.Workers(mesh).workers().empty()) return;
-    results.has_workers = true;
-    results.considered += search.Considered(mesh);
-    results.without_room += search.WithoutRoom(mesh);
+  results.has_workers = search.has_workers();
+  results.considered = search.considered();
+  results.without_room = search.without_room();
+  search.ForEachWithoutCores([&](size_t mesh, const Candidate& candidate) {
     const auto looked_at = found.find(mesh);
     if (looked_at != found.end() && !looked_at->second.misfitting.empty()) return;
-    if (const std::optional<Candidate> candidate = search.WithoutCores(mesh, job)) {
-      ++results.considered;
-      found[mesh].misfitting.push_back(search.Opened(mesh).FewCores(*candidate));
-    }
+    ++results.considered;
+    found[mesh].misfitting.push_back(search.Opened(mesh).FewCores(candidate));
   });
   int64_t misfits = 0;
   for (auto& [mesh, result] : found) {
