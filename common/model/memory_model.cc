@@ -337,6 +337,7 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const int64_t rows = shape.sequence_parallel ? ranks : shape.tensor_rows;
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
+  slots.reserve(16);
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
                             std::string_view result) {
     slots.push_back({residual, c / rows, true, false, norms});
@@ -388,9 +389,10 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
                    .compressed = inputs.activation_bits > 0,
                    .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
                    .untrained = inputs.shape.first_trained_layer};
+  const std::vector<SavedTensorSlot> slots = BlockSavedTensors(inputs.shape);
   const auto kept = [&](int64_t bits) {
     BlockBytes::Kept sum;
-    for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
+    for (const SavedTensorSlot& slot : slots) {
       const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), bits);
       sum.saved += held;
       if (slot.in_attention) sum.attention += held;
@@ -399,7 +401,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     return sum;
   };
   bytes.plain = kept(0);
-  for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
+  for (const SavedTensorSlot& slot : slots) {
     if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
       continue;
     bytes.last_norm += SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
@@ -534,6 +536,7 @@ int64_t FileBytes(const MemoryInputs& inputs) {
 }
 
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs) {
+  if (!inputs.offload_activations && inputs.remat.empty()) return 0;
   return ActivationPeaks(inputs).host;
 }
 

@@ -231,24 +231,20 @@ PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int6
   for (const int64_t blocks : cut) before_.push_back(before_.back() + blocks);
 }
 
-std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) const {
+std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) {
   return Ranks(inputs, true);
 }
 
-std::vector<MemoryBreakdown> PipelineMemory::DeviceTiers(const MemoryInputs& inputs) const {
+std::vector<MemoryBreakdown> PipelineMemory::DeviceTiers(const MemoryInputs& inputs) {
   return Ranks(inputs, false);
 }
 
-std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
-                                                   bool with_host) const {
+std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, bool with_host) {
   const int64_t element = ElementBytes(inputs.precision->activations);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t row = tokens * element * inputs.shape.spec.width;
   const BlockBytes block = BlockBytesOf(inputs);
   const int64_t deferred_block = DeferredBytes(inputs);
-  // By blocks, those that recompute or recompute their attention, and whether it is the first rank
-  // or the last one.
-  std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, MemoryBreakdown> known;
   std::vector<MemoryBreakdown> ranks;
   const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
   std::vector<int64_t> saved(static_cast<size_t>(chunks)), on_host(saved);
@@ -274,14 +270,15 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs,
       saved[c] = stays;
     }
     if (inputs.offload_activations) of_one = *std::max_element(saved.begin(), saved.end());
-    auto [like, added] =
-        known.try_emplace({here.blocks, recomputed, attention, here.first, here.last});
+    const int64_t segment =
+        std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(largest, 1));
+    auto [like, added] = known_.try_emplace(
+        {here.blocks, recomputed, attention, segment, here.first, here.last, with_host});
     if (added) {
       MemoryInputs own = inputs;
       own.recomputed_blocks = recomputed;
       own.attention_blocks = attention;
-      own.recompute_segment =
-          std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(largest, 1));
+      own.recompute_segment = segment;
       own.shape = shapes_.Of(here);
       const double share =
           static_cast<double>(own.shape.Updated()) / static_cast<double>(inputs.shape.Updated());

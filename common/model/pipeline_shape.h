@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "common/model/memory_model.h"
@@ -71,18 +73,25 @@ class PipelineMemory {
   PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
                  const PipelineHoldings& holdings);
 
-  /// PredictPipelineRanks.
-  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs) const;
+  /// PredictPipelineRanks. Inputs of later calls differ in what is recomputed alone. Not for several
+  /// threads at once.
+  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs);
   /// Of these what stands on the device, as PredictDeviceTier of one rank.
-  std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs) const;
+  std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs);
 
  private:
-  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host) const;
+  /// Of a rank that has so many blocks: those that recompute, or recompute their attention, in
+  /// segments of so many, whether it is the first rank or the last one, and whether what is on the
+  /// host counts.
+  using Kind = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool>;
+
+  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host);
 
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;
   const PipelineHoldings& holdings_;
-  std::vector<int64_t> before_;  ///< Blocks before each stage.
+  std::vector<int64_t> before_;           ///< Blocks before each stage.
+  std::map<Kind, MemoryBreakdown> known_;  ///< As if the ranks had one stage.
 };
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole

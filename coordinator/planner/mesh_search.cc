@@ -231,7 +231,8 @@ Option MeshSearch::FewCores(const Candidate& candidate) {
   AddSharded(option);
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
-  SetMemory(inputs, MemoryOf(option, MakeHeld(option)), option);
+  std::optional<PipelineMemory> pipeline = MemoryOf(option, MakeHeld(option));
+  SetMemory(inputs, pipeline, option);
   option.misfit = std::to_string(option.ranks) + " ranks of " + std::to_string(option.threads) +
                   " threads need more " + (workers_.on_devices() ? "GPUs or cores" : "cores") +
                   " than the workers offer: they have room for " +
@@ -339,7 +340,7 @@ bool MeshSearch::JudgeMixed(Option& option) const {
 bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const {
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
-  const std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
+  std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
   Accounts accounts;
   const auto fits = [&](const RematChoice& choice) {
     inputs.recomputed_blocks = option.recomputed_blocks = choice.recomputed_blocks;
@@ -404,7 +405,7 @@ std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,
 }
 
 void MeshSearch::SetMemory(const MemoryInputs& inputs,
-                           const std::optional<PipelineMemory>& pipeline, Option& option) const {
+                           std::optional<PipelineMemory>& pipeline, Option& option) const {
   if (!pipeline) {
     option.memory = PredictMemory(inputs);
     return;
@@ -418,7 +419,7 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs,
 }
 
 int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs,
-                                const std::optional<PipelineMemory>& pipeline,
+                                std::optional<PipelineMemory>& pipeline,
                                 const MemoryBreakdown& memory) const {
   const bool of_gpu = workers_.on_devices() && Offloads(job_.resources);
   if (job_.resources.device_memory_bytes == 0 && !of_gpu) return 0;

@@ -101,9 +101,9 @@ class MeshSearch {
   /// Of a pipeline, else none. `held` outlives it, as does the option.
   std::optional<PipelineMemory> MemoryOf(const Option& option, const HeldSchedule* held) const;
   /// The option's memory, of all its ranks.
-  void SetMemory(const MemoryInputs& inputs, const std::optional<PipelineMemory>& pipeline,
+  void SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                  Option& option) const;
-  int64_t DeviceBytes(const MemoryInputs& inputs, const std::optional<PipelineMemory>& pipeline,
+  int64_t DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                       const MemoryBreakdown& memory) const;
   bool Fits(const Option& option) const;
   /// The same, whose memory is that of `inputs`, without activations and what comes and goes.

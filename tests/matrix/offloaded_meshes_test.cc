@@ -128,7 +128,7 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
   EXPECT_TRUE(schedule.ok());
   const StageShapes shapes(inputs.shape);
   const PipelineHoldings holdings(*schedule);
-  const PipelineMemory memory(shapes, plan.stage_blocks, holdings);
+  PipelineMemory memory(shapes, plan.stage_blocks, holdings);
   return {memory.Ranks(inputs), memory.DeviceTiers(inputs)};
 }
 
