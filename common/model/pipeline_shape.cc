@@ -243,8 +243,11 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
   const int64_t element = ElementBytes(inputs.precision->activations);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t row = tokens * element * inputs.shape.spec.width;
-  const BlockBytes block = BlockBytesOf(inputs);
-  const int64_t deferred_block = DeferredBytes(inputs);
+  if (!block_) {
+    block_ = BlockBytesOf(inputs);
+    deferred_block_ = DeferredBytes(inputs);
+  }
+  const BlockBytes& block = *block_;
   std::vector<MemoryBreakdown> ranks;
   const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
   std::vector<int64_t> saved(static_cast<size_t>(chunks)), on_host(saved);
@@ -307,7 +310,7 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
       // On a CUDA device the host is ahead, and learns what has gone from what has come.
       memory.activations_bytes += holdings_.Messages(rank) * row;
     }
-    memory.workspace_bytes += 2 * row + holdings_.Deferred(rank) * here.blocks * deferred_block;
+    memory.workspace_bytes += 2 * row + holdings_.Deferred(rank) * here.blocks * deferred_block_;
     // Inputs of products that were made again: after a norm, of attention, after a norm.
     memory.activations_bytes +=
         holdings_.Deferred(rank) * (recomputed * 3 * row + attention * block.attended);

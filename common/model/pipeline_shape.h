@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -73,8 +74,8 @@ class PipelineMemory {
   PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
                  const PipelineHoldings& holdings);
 
-  /// PredictPipelineRanks. Inputs of later calls differ in what is recomputed alone. Not for several
-  /// threads at once.
+  /// PredictPipelineRanks. Inputs of later calls differ in what is recomputed alone. Not for
+  /// several threads at once.
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs);
   /// Of these what stands on the device, as PredictDeviceTier of one rank.
   std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs);
@@ -90,8 +91,11 @@ class PipelineMemory {
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;
   const PipelineHoldings& holdings_;
-  std::vector<int64_t> before_;           ///< Blocks before each stage.
+  std::vector<int64_t> before_;            ///< Blocks before each stage.
   std::map<Kind, MemoryBreakdown> known_;  ///< As if the ranks had one stage.
+  /// Of the inputs, since the first call.
+  std::optional<BlockBytes> block_;
+  int64_t deferred_block_ = 0;
 };
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole
