@@ -162,6 +162,18 @@ TEST_P(RanksOfMeshes, HaveEveryJobThatMayRun) {
 
 INSTANTIATE_TEST_SUITE_P(MeshesOf, RanksOfMeshes, testing::Values(0, 4, 6));
 
+TEST(MeshesOf, ShareTokensOfSequencesAmongAsManyRanksAsDivideThem) {
+  JobSpec job = Job();
+  job.train.sequence_length = 4;
+  bool together = false;
+  for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 8, 4096 * kMiB, 1e9))) {
+    const ResourceSpec& r = mesh.resources;
+    EXPECT_TRUE(ValidateJob(mesh).ok()) << KeyOf(r);
+    together |= r.sequence_parallel && r.context_parallel == 2 && r.tensor_parallel == 2;
+  }
+  EXPECT_TRUE(together);
+}
+
 TEST(MeshesOf, SharesMatricesOfExperts) {
   JobSpec job = Job();
   job.model.family = "llama";
