@@ -337,7 +337,6 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const int64_t rows = shape.sequence_parallel ? ranks : shape.tensor_rows;
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
-  slots.reserve(16);
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
                             std::string_view result) {
     slots.push_back({residual, c / rows, true, false, norms});
@@ -536,8 +535,7 @@ int64_t FileBytes(const MemoryInputs& inputs) {
 }
 
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs) {
-  if (!inputs.offload_activations && inputs.remat.empty()) return 0;
-  return ActivationPeaks(inputs).host;
+  return inputs.offload_activations || !inputs.remat.empty() ? ActivationPeaks(inputs).host : 0;
 }
 
 int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
