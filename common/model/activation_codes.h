@@ -32,6 +32,7 @@ RestoredTensors RestoredTensorsOf(const RematPlan& plan);
 
 /// Bytes of the tensors, of `tokens` tokens and `element_bytes` an element, that the blocks of
 /// `plan` keep in bits and of their codes: read and written in a forward pass, and again backward.
+/// With 0 bytes an element those of the codes alone.
 int64_t CodedBytes(const RematPlan& plan, const ModelShape& shape, int64_t tokens,
                    int64_t element_bytes, int64_t bits);
 

@@ -266,15 +266,9 @@ int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_b
 /// the largest such tensor.
 int64_t HolesBesideCodes(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
-  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  const CodedBlocks coded = CodedBlocksOf(PlanOfBlocks(inputs));
-  int64_t codes =
-      coded.inputs * CodeBytes(tokens * inputs.shape.spec.width, inputs.activation_bits);
-  for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
-    if (!slot.compressible) continue;
-    const int64_t times = coded.blocks + (slot.in_attention ? 0 : coded.attentions);
-    codes += times * SlotBytes(slot, tokens, 0, inputs.activation_bits);
-  }
+  const int64_t codes =
+      CodedBytes(PlanOfBlocks(inputs), inputs.shape, inputs.micro_batch * inputs.sequence_length, 0,
+                 inputs.activation_bits);
   return codes / 6 + Sizes(inputs).before;
 }
 

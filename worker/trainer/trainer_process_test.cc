@@ -217,43 +217,10 @@ void ServeStore(std::vector<std::unique_ptr<Rank>>& ranks) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(TrainerProcessTest, WhenOneRankDiesTheOtherLeavesForARetryAndTheJobResumes) {
-  std::vector<std::unique_ptr<Rank>> ranks;
-  AttemptSpec spec = Spec("pair");
-  spec.world_size = 2;
-  spec.plan.mesh.data = 2;
-  spec.plan.accumulation_steps = 1;
-  for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
-    ranks.push_back(Start(spec, spec.rank == 1 ? "trainer.before_step=crash@7" : "", true));
-  }
-  ServeStore(ranks);
-  EXPECT_EQ(ranks[1]->Wait(), -SIGKILL);
-  auto failed = ranks[0]->Await<FailedMessage>();
-  ASSERT_TRUE(failed.has_value());
-  EXPECT_EQ(failed->code, "UNAVAILABLE");
-  EXPECT_EQ(ranks[0]->Wait(), kExitRetry);
-  ranks.clear();
-
-  spec.epoch = 2;
-  for (spec.rank = 0; spec.rank < 2; ++spec.rank) ranks.push_back(Start(spec, "", true));
-  ServeStore(ranks);
-  EXPECT_TRUE(ranks[0]->Await<FinishedMessage>().has_value());
-  EXPECT_EQ(ranks[0]->Wait(), kExitDone);
-  EXPECT_EQ(ranks[1]->Wait(), kExitDone);
-  EXPECT_EQ(Losses(spec).size(), 12u);
-}
-
-TEST_F(TrainerProcessTest, ARankThatDiesStopsOthersWhoseCopiesToTheHostAreUnderWay) {
-  AttemptSpec shards = Spec("shards"), stages = Spec("stages");
-  shards.plan.mesh.tensor = stages.plan.mesh.pipeline = 2;
-  stages.plan.stage_blocks = {1, 1};
-  for (AttemptSpec spec : {shards, stages}) {
-    SCOPED_TRACE(spec.job_id);
-    spec.world_size = 2;
-    spec.job.model.layers = 2;
-    spec.job.checkpoint.every_steps = 0;
-    spec.plan.offload_optimizer = spec.plan.offload_activations = "host";
-    spec.plan.host_link_bytes_per_second = 5'000'000;
+class LostRankTest : public TrainerProcessTest {
+ protected:
+  /// Of two ranks the second is killed in its seventh step.
+  void ExpectTheOtherLeavesForARetry(AttemptSpec spec) {
     std::vector<std::unique_ptr<Rank>> ranks;
     for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
       ranks.push_back(Start(spec, spec.rank == 1 ? "trainer.before_step=crash@7" : "", true));
@@ -264,6 +231,38 @@ TEST_F(TrainerProcessTest, ARankThatDiesStopsOthersWhoseCopiesToTheHostAreUnderW
     ASSERT_TRUE(failed.has_value());
     EXPECT_EQ(failed->code, "UNAVAILABLE");
     EXPECT_EQ(ranks[0]->Wait(), kExitRetry);
+  }
+};
+
+TEST_F(LostRankTest, LeavesTheOtherToRetryAndTheJobResumes) {
+  AttemptSpec spec = Spec("pair");
+  spec.world_size = 2;
+  spec.plan.mesh.data = 2;
+  spec.plan.accumulation_steps = 1;
+  ExpectTheOtherLeavesForARetry(spec);
+
+  std::vector<std::unique_ptr<Rank>> ranks;
+  spec.epoch = 2;
+  for (spec.rank = 0; spec.rank < 2; ++spec.rank) ranks.push_back(Start(spec, "", true));
+  ServeStore(ranks);
+  EXPECT_TRUE(ranks[0]->Await<FinishedMessage>().has_value());
+  EXPECT_EQ(ranks[0]->Wait(), kExitDone);
+  EXPECT_EQ(ranks[1]->Wait(), kExitDone);
+  EXPECT_EQ(Losses(spec).size(), 12u);
+}
+
+TEST_F(LostRankTest, StopsOthersWhoseCopiesToTheHostAreUnderWay) {
+  AttemptSpec shards = Spec("shards"), stages = Spec("stages");
+  shards.plan.mesh.tensor = stages.plan.mesh.pipeline = 2;
+  stages.plan.stage_blocks = {1, 1};
+  for (AttemptSpec spec : {shards, stages}) {
+    SCOPED_TRACE(spec.job_id);
+    spec.world_size = 2;
+    spec.job.model.layers = 2;
+    spec.job.checkpoint.every_steps = 0;
+    spec.plan.offload_optimizer = spec.plan.offload_activations = "host";
+    spec.plan.host_link_bytes_per_second = 5'000'000;
+    ExpectTheOtherLeavesForARetry(spec);
   }
 }
 

@@ -119,9 +119,12 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
                   WEFT_RETURN_IF_ERROR(
                       replay->tape.AddGradient(ctx, replay->results[i].node, std::move(gradient)));
                 }
-                // What is put off reads them then.
-                if (!outer.defers()) replay->results.clear();
-                if (outer.defers()) replay->tape.DeferWeightGradients();
+                if (outer.defers()) {
+                  // Weights' gradients read the results later, too.
+                  replay->tape.DeferWeightGradients();
+                } else {
+                  replay->results.clear();
+                }
                 WEFT_RETURN_IF_ERROR(replay->tape.RunBackward(ctx));
                 for (size_t i = 0; i < replay->inputs.size(); ++i) {
                   const Value& input = replay->inputs[i];

@@ -199,15 +199,20 @@ void ExpectPredicted(const JobSpec& job, const Plan& plan) {
   EXPECT_EQ(OffloadedActivationBytes(inputs), host);
 }
 
+JobSpec LargerJob(const std::string& family) {
+  JobSpec job = TinyJob(2);
+  job.model.family = family;
+  job.model.layers = 6;
+  job.model.width = 128;
+  job.model.heads = 4;
+  job.model.vocab_size = 700;
+  job.model.context = 128;
+  return job;
+}
+
 TEST(ActivationOffloadTest, BytesOfBothTiersAndOverTheLinkAreThoseOfThePlanner) {
   for (const char* family : {"gpt2", "llama"}) {
-    JobSpec job = TinyJob(2);
-    job.model.family = family;
-    job.model.layers = 6;
-    job.model.width = 128;
-    job.model.heads = 4;
-    job.model.vocab_size = 700;
-    job.model.context = 128;
+    JobSpec job = LargerJob(family);
     for (const char* norms : {"pre", "post"}) {
       if (family == std::string("llama") && norms == std::string("post")) continue;
       job.model.norm_position = norms;
@@ -235,13 +240,7 @@ TEST(ActivationOffloadTest, BytesOfBothTiersAndOverTheLinkAreThoseOfThePlanner) 
 
 TEST(ActivationOffloadTest, BytesOfWhatIsKeptInBitsAreThoseOfThePlanner) {
   for (const char* family : {"gpt2", "llama"}) {
-    JobSpec job = TinyJob(2);
-    job.model.family = family;
-    job.model.layers = 6;
-    job.model.width = 128;
-    job.model.heads = 4;
-    job.model.vocab_size = 700;
-    job.model.context = 128;
+    JobSpec job = LargerJob(family);
     for (const int64_t bits : {8, 4}) {
       SCOPED_TRACE(std::string(family) + " in " + std::to_string(bits) + " bits");
       Plan plan = HostPlan("bf16", 2);
