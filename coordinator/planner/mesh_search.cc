@@ -404,8 +404,8 @@ std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,
   return std::make_optional<PipelineMemory>(share_.stages(), option.cut, held->holdings);
 }
 
-void MeshSearch::SetMemory(const MemoryInputs& inputs,
-                           std::optional<PipelineMemory>& pipeline, Option& option) const {
+void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
+                           Option& option) const {
   if (!pipeline) {
     option.memory = PredictMemory(inputs);
     return;
@@ -418,8 +418,7 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs,
   }
 }
 
-int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs,
-                                std::optional<PipelineMemory>& pipeline,
+int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                                 const MemoryBreakdown& memory) const {
   const bool of_gpu = workers_.on_devices() && Offloads(job_.resources);
   if (job_.resources.device_memory_bytes == 0 && !of_gpu) return 0;
