@@ -15,6 +15,7 @@ constexpr int64_t kF32 = 4;
 struct Bucket {
   int64_t bytes = 0;
   int64_t unit = 0;  ///< Counted from the last one.
+  int64_t numbers = 0;
 };
 
 /// In the order in which they are filled.
@@ -33,6 +34,7 @@ std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<Paramet
     if (!open || shared != of_experts || other) buckets.push_back({.unit = unit});
     of_experts = shared;
     buckets.back().bytes += kF32 * parameter->StoredElements();
+    buckets.back().numbers += parameter->Elements();
     open = parameter->stacked || buckets.back().bytes < bucket_bytes;
   }
   return buckets;
@@ -63,14 +65,14 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
 FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   FiledGradients bytes;
-  int64_t before = 0, own = 0, of_unit = 0, unit = -1;
+  int64_t before = 0, own = 0, numbers = 0, unit = -1;
   for (const Bucket& bucket : CutBuckets(model, ParametersOf(model), bucket_bytes, 1, true)) {
     if (bucket.unit != unit) {
       before = std::exchange(own, 0);
-      of_unit = 0;
+      numbers = 0;
     }
     unit = bucket.unit;
-    bytes.of_unit = std::max(bytes.of_unit, of_unit += bucket.bytes);
+    bytes.numbers = std::max(bytes.numbers, numbers += bucket.numbers);
     const int64_t in_file = (bucket.bytes + kBlock - 1) / kBlock * kBlock;
     bytes.file += in_file;
     own += in_file + kBlock;

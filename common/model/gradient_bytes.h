@@ -19,7 +19,7 @@ struct FiledGradients {
   int64_t host =
       0;  ///< Bytes of two units that follow each other, in memory while they are updated.
   int64_t file = 0;
-  int64_t of_unit = 0;  ///< Bytes of gradients of the largest one, without what files add.
+  int64_t numbers = 0;  ///< Gradients of the largest one, without what is added in memory.
 };
 FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes);
 

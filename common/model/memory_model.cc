@@ -457,7 +457,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     // Tiles then end with a unit.
     if (inputs.parameters_in_file) {
       const FiledGradients filed = FiledGradientBytes(shape.spec, inputs.bucket_bytes);
-      numbers = std::min(numbers, 2 * filed.of_unit / kF32);
+      numbers = std::min(numbers, 2 * filed.numbers);
     }
     memory.optimizer_bytes += FileBufferBytes(numbers);
   }

@@ -6,12 +6,6 @@
 namespace weft {
 namespace {
 
-/// What of `job` no offloaded state goes with, told of `field`.
-Status CheckMesh(const JobSpec& job, const std::string& field) {
-  if (job.resources.context_parallel == 1) return OkStatus();
-  return InvalidError(field + " does not go with resources.context_parallel yet");
-}
-
 /// Which parts of the state ranks share out that is updated on the host.
 Status CheckSharing(const JobSpec& job, const std::string& field) {
   const ResourceSpec& resources = job.resources;
@@ -63,8 +57,7 @@ Status CheckOptimizer(const JobSpec& job) {
   if (job.train.precision == "fp8") {
     return InvalidError(field + " does not go with train.precision fp8 yet");
   }
-  WEFT_RETURN_IF_ERROR(CheckSharing(job, field));
-  return CheckMesh(job, field);
+  return CheckSharing(job, field);
 }
 
 Status CheckActivations(const JobSpec& job) {
@@ -77,12 +70,12 @@ Status CheckActivations(const JobSpec& job) {
                         "gradients of weights wait on the device with what was saved for them; "
                         "hint: 1f1b");
   }
-  return CheckMesh(job, field);
+  return OkStatus();
 }
 
 bool SeveralRanks(const ResourceSpec& resources) {
   return resources.ranks > 1 || resources.expert_parallel > 1 || resources.tensor_parallel > 1 ||
-         resources.pipeline_parallel > 1;
+         resources.pipeline_parallel > 1 || resources.context_parallel > 1;
 }
 
 /// What weights and gradients that stand in a file do not go with.

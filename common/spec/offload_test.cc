@@ -38,11 +38,6 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
                 job.resources.delayed_update = true;
               }),
               HasSubstr("delayed_update does not go with resources.zero_stage 2"));
-  EXPECT_THAT(error([](JobSpec& job) {
-                job.resources.ranks = 2;
-                job.resources.context_parallel = 2;
-              }),
-              HasSubstr("does not go with resources.context_parallel"));
   EXPECT_THAT(
       error([](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }),
       HasSubstr("does not go with model.over_parameterization"));
@@ -101,6 +96,18 @@ TEST(ValidateJob, RanksThatShareMatricesOrBlocksOffloadTheirParts) {
         if (optimizer == std::string("nvme")) job.resources.offload_directory = "/x";
       }));
     }
+  }
+}
+
+TEST(ValidateJob, RanksThatShareSequencesOffloadEachItsOwn) {
+  for (const char* place : {"host", "nvme"}) {
+    EXPECT_TRUE(Accepts([=](JobSpec& job) {
+      job.resources.ranks = 4;
+      job.resources.context_parallel = 2;
+      job.resources.offload_optimizer = job.resources.offload_parameters = place;
+      job.resources.offload_activations = "host";
+      if (place == std::string("nvme")) job.resources.offload_directory = "/x";
+    }));
   }
 }
 
@@ -174,8 +181,6 @@ TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
                 job.resources.recompute_segment = 2;
               }),
               HasSubstr("parameters of one block at a time"));
-  EXPECT_THAT(after([](JobSpec& job) { job.resources.ranks = job.resources.context_parallel = 2; }),
-              HasSubstr("does not go with resources.context_parallel"));
   EXPECT_THAT(
       after([](JobSpec& job) { job.resources.ranks = job.resources.pipeline_parallel = 2; }),
       HasSubstr("offload_parameters host does not go with resources.pipeline_parallel, whose"));
