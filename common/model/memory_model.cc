@@ -226,6 +226,8 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     mlp_backward += std::max(alone, restored.in_block ? size.before + inputs_too : 0);
     attention_backward += std::max(alone, restored.in_block ? size.row + inputs_too : 0);
   }
+  // Of blocks that the backward pass does not come to.
+  if (shape.first_trained_layer == model.layers) mlp_backward = attention_backward = 0;
   // The gradient of a scaled branch is not that of the stream.
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   const int64_t branch = scaled ? size.row : 0;

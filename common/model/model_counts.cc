@@ -119,8 +119,8 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
         LayersTraining(shape, kind, output));
   };
   // The lowest block has nothing to tell, unless a norm stands before its products.
-  const bool lowest_ends =
-      backward > 0 && !shape.trains_embeddings && NormPositionOf(model) != "pre";
+  const bool lowest_ends = backward > 0 && !shape.trains_embeddings && !shape.trained_before &&
+                           NormPositionOf(model) != "pre";
   const int64_t once = shape.first_trained_layer == 0 ? 1 : 0;
   if (FactorisedEmbedding(model) && shape.embeds) {
     add("embedding in", tokens, e, c, 1, once, once);
@@ -162,7 +162,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   const int64_t chunk =
       std::min(LogitsChunkRows(shape.PaddedClasses(), head_rows, element_bytes), head_rows);
   const int64_t trained = TrainsClassifier(shape) ? 1 : 0;
-  const int64_t inputs = shape.trained > 0 ? 1 : 0;
+  const int64_t inputs = shape.trained > 0 || shape.trained_before ? 1 : 0;
   auto add_classifier = [&](int64_t chunk_rows, int64_t count) {
     add("classifier", chunk_rows, narrow ? e : c, shape.PaddedClasses(), count, count * inputs,
         count * trained);

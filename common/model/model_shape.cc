@@ -74,6 +74,11 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
       expert_ranks(experts),
       embeds(stage.first),
       has_head(stage.last) {
+  const int64_t first_trained_block = stage.which.empty() ? spec.layers : FirstTrainedBlock(spec);
+  if (!stage.which.empty()) {
+    spec.freeze = FreezeOfBlocks(spec, stage.which);
+    trained_before = !stage.first && first_trained_block < stage.which.front();
+  }
   spec.layers = stage.blocks;
   // A table that the last stage shares is only looked up here.
   if (!has_head) spec.untied_classifier = true;
@@ -88,7 +93,10 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     const bool classifies = IsClassifier(spec, parameter);
     const bool is_trained = IsTrained(spec, parameter);
     blocks = blocks || parameter.block >= 0;
-    if (is_trained && !backward) {
+    // The gradient goes on to what is trained on the ranks before.
+    const bool passes = !stage.which.empty() && parameter.block >= 0 &&
+                        stage.which[static_cast<size_t>(parameter.block)] > first_trained_block;
+    if ((is_trained || passes) && !backward) {
       backward = true;
       if (parameter.block >= 0) first_trained_layer = parameter.block * uses_of_block;
       if (!blocks) {

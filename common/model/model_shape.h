@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/model/model_sizes.h"
 #include "common/spec/job_spec.h"
@@ -24,12 +25,14 @@ struct ParameterCounts {
   }
 };
 
-/// What stands on a rank of a pipeline: so many successive blocks and, on the first stage, what
-/// comes before them, on the last one what comes after.
+/// What stands on a rank of a pipeline: so many blocks and, on the first stage, what comes before
+/// them, on the last one what comes after.
 struct StageShape {
   int64_t blocks = 0;
   bool first = true;
   bool last = true;
+  /// Which blocks of the network, in order: where model.freeze tells them apart.
+  std::vector<int64_t> which = {};
 };
 
 /// Numbers as often as they are met: those of shared blocks once a layer, those of as many experts
@@ -90,6 +93,7 @@ struct ModelShape {
   /// block has one.
   int64_t first_trained_layer = 0;
   bool trains_embeddings = false;  ///< Anything that stands before the blocks.
+  bool trained_before = false;     ///< Where model.freeze is not empty: anything on stages before.
 
   /// Of the tokens that a masked language model reads, those it has to predict.
   double masked_share = MaskingSpec().probability;

@@ -311,6 +311,38 @@ bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
   });
 }
 
+int64_t FirstTrainedBlock(const ModelSpec& model) {
+  if (model.freeze.empty()) return -1;
+  int64_t block = -1;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.block >= 0) block = parameter.block;
+    const bool after = parameter.block < 0 && block >= 0;
+    if (IsTrained(model, parameter)) return after ? DistinctBlocks(model) : block;
+  }
+  return DistinctBlocks(model);
+}
+
+std::vector<std::string> FreezeOfBlocks(const ModelSpec& model,
+                                        const std::vector<int64_t>& blocks) {
+  if (model.freeze.empty()) return {};
+  std::vector<std::string> frozen;
+  bool as_before = true;
+  for (size_t local = 0; local < blocks.size(); ++local) {
+    const std::vector<ParameterInfo> here = BlockParameters(model, static_cast<int64_t>(local));
+    const std::vector<ParameterInfo> there = BlockParameters(model, blocks[local]);
+    for (size_t i = 0; i < here.size(); ++i) {
+      const bool trained = IsTrained(model, there[i]);
+      if (trained != IsTrained(model, here[i])) as_before = false;
+      if (!trained) frozen.push_back(here[i].name);
+    }
+  }
+  if (as_before) return model.freeze;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.block < 0 && !IsTrained(model, parameter)) frozen.push_back(parameter.name);
+  }
+  return frozen;
+}
+
 std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor, int64_t rows) {
   std::vector<ParameterInfo> parameters = ParametersOf(model);
   if (tensor == 1) return parameters;

@@ -82,4 +82,12 @@ bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int6
 /// Whether model.freeze leaves the parameter alone.
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);
 
+/// The distinct block of the first parameter that is trained: -1 of one that stands before the
+/// blocks, as many as there are of one that stands after them.
+int64_t FirstTrainedBlock(const ModelSpec& model);
+
+/// What blocks `blocks` of `model`, as if they were all of its blocks and called so, have to freeze
+/// so that the same is frozen as in `model`: its patterns, or others.
+std::vector<std::string> FreezeOfBlocks(const ModelSpec& model, const std::vector<int64_t>& blocks);
+
 }  // namespace weft

@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/model/model_counts.h"
+#include "common/model/parameter_list.h"
 #include "common/pipeline/cut_stages.h"
 #include "common/pipeline/messages.h"
 
@@ -20,26 +21,33 @@ constexpr double kEmbeddingFlopsPerNumber = 200;
 constexpr int64_t kF32 = 4;
 
 /// Of one micro-batch's `blocks` blocks of a stage the first ones recompute, the next ones their
-/// attention.
+/// attention. Of all of them the first `untrained` have no backward pass, and keep nothing.
 struct StagePolicy {
   int64_t blocks = 0;
   int64_t recomputed = 0;
   int64_t attention = 0;
+  int64_t untrained = 0;
 
   StagePolicy(const MemoryInputs& inputs, int64_t first, int64_t count)
       : blocks(count),
         recomputed(std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks)),
         attention(std::clamp<int64_t>(
             inputs.recomputed_blocks + inputs.attention_blocks - first - recomputed, 0,
-            blocks - recomputed)) {}
+            blocks - recomputed)),
+        untrained(std::clamp<int64_t>(inputs.shape.first_trained_layer - first, 0, blocks)) {}
 
   /// What they keep.
   int64_t Saved(const BlockBytes& block, int64_t segment) const {
-    return (blocks - recomputed) * block.kept.saved - attention * block.kept.attention +
-           (recomputed + segment - 1) / segment * block.input;
+    const int64_t plain = blocks - std::max(recomputed, untrained);
+    const int64_t attentions =
+        std::max<int64_t>(attention - std::max<int64_t>(untrained - recomputed, 0), 0);
+    const int64_t segments =
+        std::max<int64_t>((recomputed + segment - 1) / segment - untrained / segment, 0);
+    return plain * block.kept.saved - attentions * block.kept.attention + segments * block.input;
   }
   /// Of it that of the last one, or of the segment that it is in.
   int64_t SavedLast(const BlockBytes& block) const {
+    if (untrained == blocks) return 0;
     if (recomputed == blocks) return block.input;
     return block.kept.saved - (recomputed + attention == blocks ? block.kept.attention : 0);
   }
@@ -140,9 +148,27 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &head.backward};
 }
 
+/// Of what a token meets, the part that is trained.
+double TrainedShare(const ParameterUses& uses) {
+  return static_cast<double>(uses.trained) / static_cast<double>(uses.all);
+}
+
+/// Of all stages of a rank.
+std::vector<int64_t> BlocksOfStages(const std::vector<int64_t>& cut, int64_t ranks, int64_t rank) {
+  std::vector<int64_t> which;
+  int64_t first = 0;
+  for (int64_t stage = 0; stage < std::ssize(cut); ++stage) {
+    const int64_t blocks = cut[static_cast<size_t>(stage)];
+    for (int64_t i = 0; i < blocks && stage % ranks == rank; ++i) which.push_back(first + i);
+    first += blocks;
+  }
+  return which;
+}
+
 ModelShape OneBlock(const ModelShape& whole, bool first, bool last) {
   ModelSpec model = whole.spec;
   model.distinct_blocks = 0;  // each is its own
+  model.freeze = {};
   ModelShape shape(model, {1, first, last}, whole.tensor, whole.sequence_parallel,
                    whole.tensor_rows, whole.expert_ranks);
   shape.masked_share = whole.masked_share;
@@ -157,9 +183,16 @@ Result<std::vector<int64_t>> CutModel(const JobSpec& job, const std::vector<Stag
   const auto layers = static_cast<double>(shape.spec.layers);
   const auto width = static_cast<double>(shape.spec.width);
   const double head = 6 * static_cast<double>(shape.head.all);
-  const double blocks = 6 * static_cast<double>(shape.body.all) +
-                        6 * layers * width * TwiceTheKeys(shape.spec, length);
-  const std::vector<double> costs(static_cast<size_t>(shape.spec.layers), blocks / layers);
+  const double attention = width * TwiceTheKeys(shape.spec, length);
+  const double blocks = 6 * static_cast<double>(shape.body.all) + 6 * layers * attention;
+  std::vector<double> costs(static_cast<size_t>(shape.spec.layers), blocks / layers);
+  for (int64_t i = 0; i < shape.spec.layers && !shape.spec.freeze.empty(); ++i) {
+    const ModelShape block(shape.spec, {1, false, false, {i}}, 1, false);
+    const ParameterUses& body = block.body;
+    const double passes = block.first_trained_layer == 0 ? 6 : 2;
+    costs[static_cast<size_t>(i)] =
+        2 * static_cast<double>(body.all + body.trained + body.backward) + passes * attention;
+  }
   const auto pipeline = static_cast<size_t>(job.resources.pipeline_parallel);
   const int64_t chunks = job.resources.pipeline_chunks;
   std::vector<StageMachine> stages(pipeline * static_cast<size_t>(chunks));
@@ -170,32 +203,42 @@ Result<std::vector<int64_t>> CutModel(const JobSpec& job, const std::vector<Stag
   return CutStages(costs, kEmbeddingFlopsPerNumber * width, head, stages);
 }
 
+int64_t FirstTrainedStage(const ModelSpec& model, const std::vector<int64_t>& cut) {
+  const int64_t block = FirstTrainedBlock(model);
+  int64_t stage = 0, end = 0;
+  while (stage + 1 < std::ssize(cut) && (end += cut[static_cast<size_t>(stage)]) <= block) ++stage;
+  return stage;
+}
+
 ModelShape ShapeOfStage(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t stage) {
-  const auto index = static_cast<size_t>(stage);
-  ModelShape shape(whole.spec, {cut[index], index == 0, index + 1 == cut.size()}, whole.tensor,
-                   whole.sequence_parallel, whole.tensor_rows, whole.expert_ranks);
-  shape.masked_share = whole.masked_share;
-  return shape;
+  return ShapeOfStages(whole, cut, std::ssize(cut), stage);
 }
 
 ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t ranks,
                          int64_t rank) {
-  StageShape here{0, rank == 0, rank + 1 == ranks};
-  for (size_t stage = static_cast<size_t>(rank); stage < cut.size();
-       stage += static_cast<size_t>(ranks)) {
-    here.blocks += cut[stage];
-  }
-  return {whole.spec,        here, whole.tensor, whole.sequence_parallel, whole.tensor_rows,
-          whole.expert_ranks};
+  std::vector<int64_t> which = BlocksOfStages(cut, ranks, rank);
+  StageShape here{std::ssize(which), rank == 0, rank + 1 == ranks};
+  if (!whole.spec.freeze.empty()) here.which = std::move(which);
+  ModelShape shape(whole.spec, here, whole.tensor, whole.sequence_parallel, whole.tensor_rows,
+                   whole.expert_ranks);
+  shape.masked_share = whole.masked_share;
+  return shape;
 }
 
 StageShapes::StageShapes(const ModelShape& whole)
-    : inner_(OneBlock(whole, false, false)),
+    : whole_(whole),
+      inner_(OneBlock(whole, false, false)),
       first_(OneBlock(whole, true, false)),
       last_(OneBlock(whole, false, true)) {}
 
 ModelShape StageShapes::Of(const StageShape& stage) const {
   WEFT_CHECK(!stage.first || !stage.last, "a stage of a pipeline has one end of the network");
+  if (!alike()) {
+    ModelShape own(whole_.spec, stage, whole_.tensor, whole_.sequence_parallel, whole_.tensor_rows,
+                   whole_.expert_ranks);
+    own.masked_share = whole_.masked_share;
+    return own;
+  }
   ModelShape shape = stage.first ? first_ : stage.last ? last_ : inner_;
   ModelShape block = inner_;
   const std::vector<int64_t*> sums = Sums(shape), of_block = Sums(block);
@@ -254,13 +297,15 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
   for (int64_t rank = 0; rank < count; ++rank) {
     // All that the rank has, as if it were one stage.
     StageShape here{0, rank == 0, rank + 1 == count};
-    int64_t recomputed = 0, attention = 0, largest = 0, of_one = 0;
+    if (!shapes_.alike()) here.which = BlocksOfStages(cut_, count, rank);
+    int64_t recomputed = 0, attention = 0, untrained = 0, largest = 0, of_one = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const auto stage = static_cast<size_t>(chunk * count + rank);
       const StagePolicy policy(inputs, before_[stage], cut_[stage]);
       here.blocks += policy.blocks;
       recomputed += policy.recomputed;
       attention += policy.attention;
+      untrained += policy.untrained;
       largest = std::max(largest, policy.recomputed);
       // What one micro-batch leaves.
       const auto c = static_cast<size_t>(chunk);
@@ -275,16 +320,16 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
     if (inputs.offload_activations) of_one = *std::max_element(saved.begin(), saved.end());
     const int64_t segment =
         std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(largest, 1));
-    auto [like, added] = known_.try_emplace(
-        {here.blocks, recomputed, attention, segment, here.first, here.last, with_host});
+    auto [like, added] = known_.try_emplace({here.blocks, recomputed, attention, segment,
+                                             here.first, here.last, with_host, here.which});
     if (added) {
       MemoryInputs own = inputs;
       own.recomputed_blocks = recomputed;
       own.attention_blocks = attention;
       own.recompute_segment = segment;
       own.shape = shapes_.Of(here);
-      const double share =
-          static_cast<double>(own.shape.Updated()) / static_cast<double>(inputs.shape.Updated());
+      const double share = static_cast<double>(own.shape.Updated()) /
+                           static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));
       const auto of_share = [share](int64_t whole) {
         return static_cast<int64_t>(share * static_cast<double>(whole));
       };
@@ -292,17 +337,22 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
       own.optimizer.in_file = of_share(inputs.optimizer.in_file);
       // All micro-batches add to gradients on the device.
       if (inputs.offload_optimizer) own.open_gradients = kF32 * own.shape.stored_trained;
-      // All blocks have as many.
-      own.optimizer.state_of_experts =
-          inputs.optimizer.state_of_experts * here.blocks / inputs.shape.spec.layers;
+      if (inputs.optimizer.state_of_experts > 0) {
+        own.optimizer.state_of_experts =
+            static_cast<int64_t>(static_cast<double>(inputs.optimizer.state_of_experts) *
+                                 static_cast<double>(own.shape.stored_trained_experts) /
+                                 static_cast<double>(inputs.shape.stored_trained_experts));
+      }
       like->second = with_host ? PredictMemory(own) : PredictDeviceTier(own);
       // What waits there is of several micro-batches.
       if (with_host) like->second.activations_bytes -= OffloadedActivationBytes(own);
     }
     MemoryBreakdown memory = like->second;
-    // One micro-batch is in PredictMemory's peak; one message is asked for ahead.
+    // One micro-batch is in PredictMemory's peak; one message is asked for ahead. Where no
+    // gradients come back three may be on their way to the next rank.
+    const bool frozen = untrained == here.blocks && !here.last;
     const int64_t others = std::max<int64_t>(holdings_.MostKept(rank, saved) - of_one, 0);
-    memory.activations_bytes += others + row;
+    memory.activations_bytes += others + (frozen ? 3 : 1) * row;
     if (with_host) memory.activations_bytes += holdings_.MostKept(rank, on_host);
     if (inputs.OnCuda()) {
       // Beside codes there are holes (PredictMemory).
@@ -310,10 +360,18 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
       // On a CUDA device the host is ahead, and learns what has gone from what has come.
       memory.activations_bytes += holdings_.Messages(rank) * row;
     }
-    memory.workspace_bytes += 2 * row + holdings_.Deferred(rank) * here.blocks * deferred_block_;
+    // Blocks whose weights have gradients; of others nothing is put off.
+    const bool all = shapes_.alike() || holdings_.Deferred(rank) == 0;
+    const double trained = all ? 1 : TrainedShare(shapes_.Of(here).body);
+    const auto deferred = static_cast<int64_t>(
+        trained * static_cast<double>(holdings_.Deferred(rank) * here.blocks * deferred_block_));
+    memory.workspace_bytes += (frozen ? 0 : 2 * row) + deferred;
     // Inputs of products that were made again: after a norm, of attention, after a norm.
+    const int64_t replayed = std::max<int64_t>(recomputed - untrained, 0);
+    const int64_t attentions =
+        std::max<int64_t>(attention - std::max<int64_t>(untrained - recomputed, 0), 0);
     memory.activations_bytes +=
-        holdings_.Deferred(rank) * (recomputed * 3 * row + attention * block.attended);
+        holdings_.Deferred(rank) * (replayed * 3 * row + attentions * block.attended);
     ranks.push_back(memory);
   }
   return ranks;

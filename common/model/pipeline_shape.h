@@ -23,6 +23,10 @@ namespace weft {
 Result<std::vector<int64_t>> CutModel(const JobSpec& job,
                                       const std::vector<StageMachine>& ranks = {});
 
+/// The first stage of a network that is cut so which has, by model.freeze, anything to train: those
+/// before it get no gradients.
+int64_t FirstTrainedStage(const ModelSpec& model, const std::vector<int64_t>& cut);
+
 /// Stage `stage` of those.
 ModelShape ShapeOfStage(const ModelShape& whole, const std::vector<int64_t>& cut, int64_t stage);
 
@@ -31,15 +35,20 @@ ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cu
                          int64_t rank);
 
 /// The stages of pipelines of one network, or all stages of a rank as if they were one: what
-/// ShapeOfStage and ShapeOfStages say, for those who ask often. Blocks are all alike.
+/// ShapeOfStage and ShapeOfStages say, for those who ask often.
 class StageShapes {
  public:
   explicit StageShapes(const ModelShape& whole);
+
+  /// Blocks are all alike. Where they are not, because some are frozen, stages say which they have.
+  bool alike() const { return whole_.spec.freeze.empty(); }
+  const ModelShape& whole() const { return whole_; }
 
   /// A part of the network, with one of its ends or none.
   ModelShape Of(const StageShape& stage) const;
 
  private:
+  ModelShape whole_;
   ModelShape inner_, first_, last_;  ///< Of one block.
 };
 
@@ -83,8 +92,9 @@ class PipelineMemory {
  private:
   /// Of a rank that has so many blocks: those that recompute, or recompute their attention, in
   /// segments of so many, whether it is the first rank or the last one, and whether what is on the
-  /// host counts.
-  using Kind = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool>;
+  /// host counts. Last which blocks, where they are not alike.
+  using Kind =
+      std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, std::vector<int64_t>>;
 
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host);
 

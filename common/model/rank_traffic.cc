@@ -22,7 +22,8 @@ int64_t ExchangedBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t replays =
       inputs.remat.empty() ? inputs.recomputed_blocks : ReplayedBlocks(inputs.remat);
-  return inputs.accumulation_steps * (4 * model.layers + 2 * replays) * inputs.micro_batch *
+  const int64_t backward = model.layers - inputs.shape.first_trained_layer;
+  return inputs.accumulation_steps * 2 * (model.layers + backward + replays) * inputs.micro_batch *
          inputs.sequence_length * model.experts_per_token * model.width *
          ElementBytes(inputs.precision->activations);
 }

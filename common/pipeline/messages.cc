@@ -7,12 +7,15 @@ namespace weft {
 namespace {
 
 /// Whether a step takes something from the neighbour on that side, or sends something there: not
-/// the first stage of all, nor the last one. Weights' gradients do neither.
+/// the first stage of all, nor the last one. Weights' gradients do neither, nor does what is before
+/// the first stage that gets gradients.
 bool Meets(const PipelineSchedule& schedule, int64_t rank, const PipelineStep& step,
-           PipelineSide side) {
+           PipelineSide side, int64_t first_trained = 0) {
   if (step.op == PipelineOp::kBackwardWeight) return false;
   const int64_t stage = schedule.StageOf(rank, step.chunk);
-  return side == PipelineSide::kNext ? stage + 1 < schedule.stages() : stage > 0;
+  const int64_t first = step.op == PipelineOp::kForward ? 0 : first_trained;
+  return side == PipelineSide::kNext ? stage + 1 < schedule.stages() && stage >= first
+                                     : stage > first;
 }
 
 /// Or else it takes something.
@@ -23,11 +26,11 @@ bool Sends(const PipelineStep& step, PipelineSide side) {
 }  // namespace
 
 std::vector<int64_t> TakenBeforeSending(const PipelineSchedule& schedule, int64_t rank,
-                                        PipelineSide side) {
+                                        PipelineSide side, int64_t first_trained) {
   std::vector<int64_t> taken_before;
   int64_t taken = 0;
   for (const PipelineStep& step : schedule.steps[static_cast<size_t>(rank)]) {
-    if (!Meets(schedule, rank, step, side)) continue;
+    if (!Meets(schedule, rank, step, side, first_trained)) continue;
     if (Sends(step, side)) {
       taken_before.push_back(taken);
     } else {

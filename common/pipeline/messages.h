@@ -13,9 +13,9 @@ namespace weft {
 enum class PipelineSide : uint8_t { kNext, kPrevious };
 
 /// Of each message that `rank` sends to its neighbour on that side, in order: how many messages of
-/// the neighbour it has taken before.
+/// the neighbour it has taken before. Stages before `first_trained` get no gradients.
 std::vector<int64_t> TakenBeforeSending(const PipelineSchedule& schedule, int64_t rank,
-                                        PipelineSide side);
+                                        PipelineSide side, int64_t first_trained = 0);
 
 /// Most messages of `rank` at a time of which no message that has come tells that they were taken.
 int64_t MostMessagesUnderWay(const PipelineSchedule& schedule, int64_t rank);

@@ -60,8 +60,9 @@ class Simulation {
         return stage == 0 ? 0 : forward_[Cell(stage - 1, step.micro_batch)] + hop;
       case PipelineOp::kBackward:
       case PipelineOp::kBackwardInput:
-        return stage + 1 == schedule_.stages() ? 0
-                                               : backward_[Cell(stage + 1, step.micro_batch)] + hop;
+        return stage + 1 == schedule_.stages() || stage < costs_.first_trained_stage
+                   ? 0
+                   : backward_[Cell(stage + 1, step.micro_batch)] + hop;
       case PipelineOp::kBackwardWeight:
         return 0;
     }

@@ -19,7 +19,8 @@ struct StageCost {
 
 struct PipelineCosts {
   std::vector<StageCost> stages;
-  double hop = 0;  ///< From the end of a step until another rank has its result.
+  double hop = 0;                   ///< From the end of a step until another rank has its result.
+  int64_t first_trained_stage = 0;  ///< Backward steps of those before it wait for nothing.
 };
 
 /// When each step runs if each rank does its steps in order as soon as it can.

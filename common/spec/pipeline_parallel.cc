@@ -17,11 +17,6 @@ Status CheckModel(const ModelSpec& model, const std::string& what, int64_t stage
   if (model.over_parameterization.kind != "none") {
     return InvalidError(what + " does not go with model.over_parameterization");
   }
-  if (!model.freeze.empty()) {
-    return InvalidError(what +
-                        " does not go with model.freeze, whose patterns name parameters of "
-                        "all stages; hint: data parallelism alone");
-  }
   if (model.distinct_blocks > 0 && model.distinct_blocks != model.layers) {
     return InvalidError(what +
                         " does not go with model.distinct_blocks, blocks that serve layers "

@@ -272,6 +272,7 @@ double MeshSearch::LeastSeconds(const Option& option) {
       if (floor == floors_.end()) {
         const StagePasses& passes = share_.StagePass(kind, option.threads, option.micro_batch);
         PipelineCosts costs;
+        costs.first_trained_stage = FirstTrainedStage(inputs.shape.spec, cut_);
         for (const StageForecast& stage : PredictStages(inputs, cut_, passes)) {
           costs.stages.push_back(stage.cost);
         }

@@ -41,7 +41,7 @@ double SecondsOfRank(const std::vector<StageCost>& stages, size_t rank, size_t r
 
 int64_t PartOf(int64_t bytes, int64_t numbers, int64_t all_numbers) {
   return static_cast<int64_t>(static_cast<double>(bytes) * static_cast<double>(numbers) /
-                              static_cast<double>(all_numbers));
+                              static_cast<double>(std::max<int64_t>(all_numbers, 1)));
 }
 
 /// Of `sum` what grows with the blocks and ends of a stage.
@@ -51,17 +51,36 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.memory_bytes += times * part.memory_bytes;
 }
 
+/// A forward pass is a third of the work, or what frozen parameters leave of it for the backward
+/// pass; what is recomputed comes there.
+StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plain,
+                      double recomputing, double within) {
+  if (shape.spec.freeze.empty() && shape.first_trained_layer == 0) {
+    return {plain / 3 + within / 2, plain / 3 + recomputing + within / 2, plain / 3, 0};
+  }
+  const double backward =
+      pass.gemm_seconds > 0 ? plain * pass.backward_gemm_seconds / pass.gemm_seconds : 0;
+  if (backward == 0) return {plain + within, 0, 0, 0};
+  const auto trained = static_cast<double>(shape.body.trained + shape.head.trained);
+  const auto through = static_cast<double>(shape.body.backward + shape.head.backward);
+  const double weights = backward * trained / std::max(trained + through, 1.0);
+  return {plain - backward + within / 2, backward - weights + recomputing + within / 2, weights, 0};
+}
+
 }  // namespace
 
 StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
                          const PrecisionRecipe& precision, double dropout, const RateModel& rates,
                          int64_t threads, int64_t sharers)
-    : shapes_(shapes), rates_(rates) {
-  // Pipelines have no FP8 blocks.
-  const auto pass_of = [&](const StageShape& stage) {
-    return CostOfPass(shapes.Of(stage), micro_batch, sequence_length, precision, {}, dropout, rates,
-                      threads, sharers);
-  };
+    : shapes_(shapes),
+      rates_(rates),
+      // Pipelines have no FP8 blocks.
+      cost_of_([=, &precision, &rates](const ModelShape& shape) {
+        return CostOfPass(shape, micro_batch, sequence_length, precision, {}, dropout, rates,
+                          threads, sharers);
+      }) {
+  if (!shapes.alike()) return;
+  const auto pass_of = [&](const StageShape& stage) { return cost_of_(shapes.Of(stage)); };
   inner_ = pass_of({1, false, false});
   first_ = pass_of({1, true, false});
   last_ = pass_of({1, false, true});
@@ -70,6 +89,7 @@ StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t
 }
 
 PassCost StagePasses::Of(const ModelShape& shape) const {
+  if (!shapes_.alike()) return cost_of_(shape);
   PassCost pass = shape.embeds ? first_ : shape.has_head ? last_ : inner_;
   AddPass(next_, static_cast<double>(shape.spec.layers - 1), pass);
   pass.weight_gradient_bytes = WeightGradientBytes(shape);
@@ -119,15 +139,17 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     own.recomputed_attentions = std::clamp<int64_t>(
         inputs.recomputed_blocks + inputs.recomputed_attentions - first - own.recomputed_blocks, 0,
         blocks - own.recomputed_blocks);
+    std::vector<int64_t> which;
+    for (int64_t i = 0; i < blocks && !passes.shapes().alike(); ++i) which.push_back(first + i);
     first += blocks;
-    const bool inner = stage > 0 && stage < last;
+    const bool inner = stage > 0 && stage < last && passes.shapes().alike();
     const std::tuple kind{blocks, own.recomputed_blocks, own.recomputed_attentions};
     const auto same = known.find(kind);
     if (inner && same != known.end()) {
       stages.push_back(same->second);
       continue;
     }
-    own.shape = passes.shapes().Of({blocks, stage == 0, stage == last});
+    own.shape = passes.shapes().Of({blocks, stage == 0, stage == last, std::move(which)});
     own.file_bytes = PartOf(inputs.file_bytes, own.shape.trained, inputs.shape.trained);
     own.uploaded_weight_bytes =
         PartOf(inputs.uploaded_weight_bytes, own.shape.stored, inputs.shape.stored);
@@ -152,10 +174,9 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     }
     made.time.exposed_communication_seconds -= within;
     made.time.overhead_seconds -= once;
-    // A forward pass is a third of the work; what is recomputed comes in the backward pass.
     const double recomputing = made.time.recompute_seconds;
     const double plain = ComputeSeconds(made.time) - recomputing;
-    made.cost = {plain / 3 + within / 2, plain / 3 + recomputing + within / 2, plain / 3, 0};
+    made.cost = CostOfStage(own.shape, pass, plain, recomputing, within);
     if (inner) known[kind] = made;
     stages.push_back(made);
   }
@@ -169,7 +190,9 @@ PipelineFloor::PipelineFloor(const PipelineCosts& costs, int64_t ranks, bool spl
         before, SecondsOfRank(costs.stages, static_cast<size_t>(rank), static_cast<size_t>(ranks))};
     const StageCost& cost = costs.stages[static_cast<size_t>(rank)];
     before += cost.forward + costs.hop;
-    if (!split_backward) before += cost.backward() + costs.hop;
+    if (!split_backward && rank >= costs.first_trained_stage) {
+      before += cost.backward() + costs.hop;
+    }
     // One that begins no later and takes no longer decides nothing.
     while (!ranks_.empty() && ranks_.back().pass <= own.pass) ranks_.pop_back();
     ranks_.push_back(own);
@@ -233,6 +256,7 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   PipelineForecast forecast;
   PipelineCosts& costs = forecast.costs;
   costs.stages.resize(pipeline.cut.size());
+  costs.first_trained_stage = FirstTrainedStage(inputs.shape.spec, pipeline.cut);
   // By place: the stages, and their costs.
   struct Known {
     std::vector<StageForecast> stages;

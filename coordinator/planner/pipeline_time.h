@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <tuple>
 #include <vector>
 
@@ -18,8 +19,7 @@ struct StageSeconds {
   double last = 0;   ///< and after the last one.
 };
 
-/// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network
-/// whose blocks are all alike.
+/// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network.
 class StagePasses {
  public:
   /// As CostOfPass of each stage. `shapes` and `rates` outlive it.
@@ -38,13 +38,15 @@ class StagePasses {
     StageSeconds forward;
   };
   /// With ranks as near as they are in `inputs`: on GPUs without what the processor is waited for,
-  /// on processors the products and what ranks tell each other that share matrices or experts.
+  /// on processors the products and what ranks tell each other that share matrices or experts. Of
+  /// blocks that are all alike.
   Least LeastSeconds(StepInputs inputs) const;
 
  private:
   const StageShapes& shapes_;
   const RateModel& rates_;
-  PassCost inner_, first_, last_;  ///< Of one block,
+  std::function<PassCost(const ModelShape&)> cost_of_;
+  PassCost inner_, first_, last_;  ///< Of one block, where all are alike,
   PassCost next_;                  ///< and what each more adds.
 };
 

@@ -116,7 +116,7 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
     for (const ModelShape& whole : wholes) {
       const StageShapes shapes(whole);
       const StagePasses passes(shapes, 2, 128, kBf16Precision, 0.1, rates, 2);
-      for (const StageShape stage :
+      for (const StageShape& stage :
            {StageShape{3, true, false}, StageShape{5, false, false}, StageShape{1, false, true}}) {
         const ModelShape shape = shapes.Of(stage);
         const PassCost made = passes.Of(shape);

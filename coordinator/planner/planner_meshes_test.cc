@@ -304,6 +304,40 @@ TEST(PlanJob, StagesHaveExpertsThatTheirRanksShare) {
   EXPECT_LT(plan(2).prediction.time.exposed_communication_seconds, exchange);
 }
 
+TEST(PlanJob, StagesThatAreFrozenHaveMoreBlocksAndNoGradients) {
+  JobSpec job = SmallJob();
+  job.resources.ranks = 2;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.pipeline_parallel = 2;
+  const Plan all = Best(job, Cluster(1, 4, 32 * kGiB));
+  job.model.freeze = {"transformer.w*"};
+  for (int64_t block = 0; block < job.model.layers / 2; ++block) {
+    job.model.freeze.push_back("transformer.h." + std::to_string(block) + ".*");
+  }
+  const Plan half = Best(job, Cluster(1, 4, 32 * kGiB));
+  // A forward pass is a third of the work.
+  EXPECT_GT(half.stage_blocks[0], all.stage_blocks[0]);
+  const ModelShape whole = ShapeOf(job);
+  const ModelShape first = ShapeOfStage(whole, half.stage_blocks, 0),
+                   last = ShapeOfStage(whole, half.stage_blocks, 1);
+  EXPECT_EQ(first.trained + last.trained, whole.trained);
+  EXPECT_EQ(first.first_trained_layer, job.model.layers / 2);
+  EXPECT_TRUE(last.trained_before);
+  EXPECT_EQ(last.first_trained_layer, 0);
+  const MemoryBreakdown &memory = half.prediction.memory_per_rank,
+                        &full = all.prediction.memory_per_rank;
+  EXPECT_LT(memory.gradients_bytes + memory.optimizer_bytes,
+            (full.gradients_bytes + full.optimizer_bytes) * 2 / 3);
+  EXPECT_LT(StepSeconds(half.prediction.time), 0.8 * StepSeconds(all.prediction.time));
+  // Stages that have nothing to train wait for no gradients.
+  job.model.freeze.push_back("transformer.h.*");
+  const Plan head = Best(job, Cluster(1, 4, 32 * kGiB));
+  EXPECT_EQ(FirstTrainedStage(ShapeOf(job).spec, head.stage_blocks), 1);
+  EXPECT_LT(StepSeconds(head.prediction.time), StepSeconds(half.prediction.time));
+}
+
 TEST(PlanJob, StagesOfRanksThatShareMatricesPayInEachPass) {
   JobSpec job = SmallJob();
   job.resources.ranks = 4;

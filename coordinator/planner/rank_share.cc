@@ -62,18 +62,23 @@ void RankShare::AddZeroStage(int64_t stage) {
 void RankShare::AddStages() {
   if (stages_) return;
   stages_.emplace(shape_);
+  AddStagePasses();
+  if (!stages_->alike()) return;
   kept_first_ = KeptOf(stages_->Of({1, true, false}));
   kept_last_ = KeptOf(stages_->Of({1, false, true}));
   kept_inner_ = KeptOf(stages_->Of({1, false, false}));
   const KeptBytes two = KeptOf(stages_->Of({2, false, false}));
   kept_next_ = {two.values - kept_inner_.values, two.state - kept_inner_.state};
+}
+
+void RankShare::AddStagePasses() {
   for (const auto& [key, pass] : passes_) {
     const auto& [kind, threads, micro_batch] = key;
     const auto made = stage_passes_.emplace(
         key,
         StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_, job_.model.dropout,
                     workers_.rates()[kind], threads, job_.resources.context_parallel));
-    if (workers_.rates().size() > 1) continue;
+    if (workers_.rates().size() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
   }
@@ -98,7 +103,9 @@ double RankShare::LeastBytes(const JobSpec& mesh, const RankBlocks& blocks,
   const ResourceSpec& resources = mesh.resources;
   if (Offloads(resources) || resources.zero_stage > 1) return 0;
   // Machines that are not alike have other cuts.
-  if (resources.pipeline_parallel > 1 && workers_.rates().size() > 1) return 0;
+  if (resources.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !stages_->alike())) {
+    return 0;
+  }
   const int64_t sharers =
       ShardRanks(resources.zero_stage, resources.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.

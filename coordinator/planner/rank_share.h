@@ -66,7 +66,7 @@ class RankShare {
   /// No option of `mesh`, whose blocks are cut so, where so many ranks sum their gradients has a
   /// fullest rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0
   /// where more than that state is shared, something stands outside the device, or stages are cut
-  /// by machine.
+  /// by machine or have blocks that are not alike.
   double LeastBytes(const JobSpec& mesh, const RankBlocks& blocks, int64_t gradient_ranks) const;
 
   /// A pass over the whole network takes no less on any worker: what ranks tell each other that
@@ -76,7 +76,7 @@ class RankShare {
     return least_seconds_.at({threads, micro_batch});
   }
   /// The same of stages, after AddStages; null where machines of several kinds have them, each of
-  /// which may have another cut.
+  /// which may have another cut, or blocks are not alike.
   const StagePasses::Least* LeastStageSeconds(int64_t threads, int64_t micro_batch) const {
     const auto found = least_stage_seconds_.find({threads, micro_batch});
     return found == least_stage_seconds_.end() ? nullptr : &found->second;
@@ -92,6 +92,7 @@ class RankShare {
   };
 
   void AddPasses(int64_t threads, int64_t micro_batch);
+  void AddStagePasses();
   /// Ranks that stand as near as they can.
   StepInputs NearestRanks(int64_t threads, int64_t micro_batch) const;
   KeptBytes KeptOf(const ModelShape& shape) const;

@@ -97,6 +97,29 @@ Choice OffloadOptimizer(const std::string& where, const std::string& directory =
           }};
 }
 
+/// All up to block `end` - 1, with a table that classifies, too.
+Choice FreezeBelow(int64_t end) {
+  return {"frozen below " + std::to_string(end), Effect::kOwnTraining, [=](JobSpec& job) {
+            const bool llama = job.model.family == "llama";
+            job.model.freeze = {llama ? "model.embed_tokens.*" : "transformer.w*"};
+            for (int64_t block = 0; block < end; ++block) {
+              const std::string number = std::to_string(block) + ".*";
+              job.model.freeze.push_back((llama ? "model.layers." : "transformer.h.") + number);
+            }
+          }};
+}
+
+/// Tokens, all of attention, and all of the last block.
+Choice FreezeParts() {
+  return {"frozen parts", Effect::kOwnTraining, [](JobSpec& job) {
+            if (job.model.family == "llama") {
+              job.model.freeze = {"*embed_tokens*", "*.self_attn.*", "model.layers.3.*"};
+            } else {
+              job.model.freeze = {"*wte*", "*.attn.*", "transformer.h.3.*"};
+            }
+          }};
+}
+
 Choice Bits(int64_t bits) {
   return {"activation_bits " + std::to_string(bits), Effect::kOwnTraining,
           [=](JobSpec& job) { job.resources.activation_bits = bits; }};
@@ -160,6 +183,7 @@ std::vector<Axis> MakeAxes() {
           job.resources.offload_parameters = "nvme";
           job.resources.offload_directory = "/tmp";
         }}},
+      {{"frozen nothing", Effect::kOwnTraining, Nothing}, FreezeBelow(3), FreezeParts()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},
        {"micro_batch 1", Effect::kSameNumbers,

@@ -169,10 +169,11 @@ Status Attempt::Join() {
   }
   if (engine::Collective* ranks = groups_.Along(kExpertAxis)) experts_.emplace(ranks);
   if (engine::Collective* stages = groups_.Along(kPipelineAxis)) {
-    WEFT_ASSIGN_OR_RETURN(pipeline_,
-                          engine::PipelineParallel::New(
-                              stages, {spec_.plan.pipeline_schedule, spec_.plan.pipeline_chunks,
-                                       !spec_.job.model.untied_classifier}));
+    WEFT_ASSIGN_OR_RETURN(
+        pipeline_, engine::PipelineParallel::New(
+                       stages, {spec_.plan.pipeline_schedule, spec_.plan.pipeline_chunks,
+                                !spec_.job.model.untied_classifier,
+                                FirstTrainedStage(spec_.job.model, spec_.plan.stage_blocks)}));
   }
   books_ = CollectiveBooks(groups_.Accounts());
   if (tensor_) books_.Add(tensor_->Accounts());

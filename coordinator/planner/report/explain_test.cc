@@ -272,9 +272,9 @@ TEST(ExplainPlan, LinesAskForGridsAndGroups) {
   for (WorkerProfile& worker : machines.workers) worker.loopback_bytes_per_second = 10e9;
   job = SmallGpt2();
   job.train.global_batch = 512;
-  job.train.precision = "bf16_pure";   // which sharing matrices does not go with,
-  job.model.attention_dropout = 0.1;   // nor sharing sequences with that,
-  job.model.freeze = {"*.ln_f.bias"};  // nor pipelines with that
+  job.train.precision = "bf16_pure";  // which sharing matrices does not go with,
+  job.model.attention_dropout = 0.1;  // nor sharing sequences with that,
+  job.model.distinct_blocks = 2;      // nor pipelines with that
   const ResourceSpec groups = AskedAsExplained(job, machines);
   EXPECT_GT(groups.zero_stage, 0);
   EXPECT_EQ(groups.zero_shard_ranks, 2);

@@ -235,8 +235,11 @@ Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
         "model.freeze '" + pattern + "' matches no parameter; hint: " +
         (nearest.empty() ? "names are like " + names.front() : "did you mean '" + nearest + "'?"));
   }
-  if (std::none_of(parameters_.begin(), parameters_.end(),
-                   [](const Parameter& p) { return p.trainable(); })) {
+  const auto frozen = [&](const std::string& name) {
+    return std::any_of(patterns.begin(), patterns.end(),
+                       [&](const std::string& pattern) { return GlobMatches(pattern, name); });
+  };
+  if (std::all_of(names.begin(), names.end(), frozen)) {
     return InvalidError("model.freeze leaves nothing to train: it matches every parameter");
   }
   return OkStatus();

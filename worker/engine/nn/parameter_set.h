@@ -195,7 +195,7 @@ class ParameterSet {
 
   /// Freezes the parameters whose name matches one of `patterns` (common/glob.h): they have no
   /// gradient. Before Allocate. kInvalid when a pattern matches none, here or elsewhere, naming a
-  /// near one, or when none is left to train.
+  /// near one, or when none is left to train anywhere.
   Status Freeze(const std::vector<std::string>& patterns);
 
   struct Factor {

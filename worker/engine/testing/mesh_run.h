@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/pipeline_shape.h"
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/data/context_chunks.h"
@@ -76,8 +77,8 @@ struct MeshRanks {
     if (Collective* group = groups.Along(kExpert)) options.experts = &experts.emplace(group);
     if (Collective* group = groups.Along(kPipeline)) {
       auto connected = PipelineParallel::New(
-          group,
-          {c.plan.pipeline_schedule, c.plan.pipeline_chunks, !c.job.model.untied_classifier});
+          group, {c.plan.pipeline_schedule, c.plan.pipeline_chunks, !c.job.model.untied_classifier,
+                  FirstTrainedStage(c.job.model, c.plan.stage_blocks)});
       WEFT_CHECK(connected.ok(), connected.status().message());
       pipeline = *std::move(connected);
       auto part = PipelinePartOf(c.plan, pipeline->rank(), c.job.model.layers);

@@ -73,6 +73,12 @@ Status PipelineRun::Post(Outbox& outbox, Tensor values) {
   return Release(outbox, 0);
 }
 
+// Nothing comes back that tells a rank how far the next one is: it runs ahead, but not far.
+Status PipelineRun::WaitForFirstSent() {
+  constexpr size_t kMostSent = 2;
+  return outputs_.sent.size() > kMostSent ? Release(outputs_, outputs_.taken + 1) : OkStatus();
+}
+
 Status PipelineRun::Mark(std::string_view name, double PhaseSeconds::*phase) {
   WEFT_RETURN_IF_ERROR(parts_.clock->Mark(*parts_.context, name, phase));
   if (parts_.stalls != nullptr) parts_.stalls->Charge(phase);
@@ -91,7 +97,7 @@ Status PipelineRun::Forward(const PipelineStep& step) {
   Value in;
   if (!first) {
     WEFT_ASSIGN_OR_RETURN(Tensor values, Take(activations_));
-    in = flight.tape.NewValue(std::move(values), true);
+    in = flight.tape.NewValue(std::move(values), parts_.pipeline->SendsGradients(step.chunk));
     flight.input = in.node;
   }
   WEFT_ASSIGN_OR_RETURN(Value out,
@@ -102,6 +108,7 @@ Status PipelineRun::Forward(const PipelineStep& step) {
   if (!last) {
     flight.output = out.node;
     WEFT_RETURN_IF_ERROR(Post(outputs_, std::move(out.tensor)));
+    if (!parts_.pipeline->GetsGradients(step.chunk)) WEFT_RETURN_IF_ERROR(WaitForFirstSent());
   }
   return --forwards_left_ > 0 ? OkStatus() : gradients_->EndForward();
 }
@@ -110,7 +117,7 @@ Status PipelineRun::Backward(const PipelineStep& step) {
   Context& context = *parts_.context;
   const auto found = flights_.find({step.chunk, step.micro_batch});
   Flight& flight = found->second;
-  if (!parts_.pipeline->last(step.chunk)) {
+  if (parts_.pipeline->GetsGradients(step.chunk)) {
     WEFT_ASSIGN_OR_RETURN(Tensor gradient, Take(output_gradients_));
     WEFT_RETURN_IF_ERROR(flight.tape.AddGradient(context, flight.output, std::move(gradient)));
   }
@@ -147,15 +154,18 @@ Status PipelineRun::RunSteps(const PipelineSchedule& schedule) {
   const std::vector<PipelineStep>& steps = schedule.steps[static_cast<size_t>(rank)];
   // Neighbours have their stages before and after those here in turn.
   activations_.taken =
-      TakenBeforeSending(schedule, (rank + degree - 1) % degree, PipelineSide::kNext);
+      TakenBeforeSending(schedule, (rank + degree - 1) % degree, PipelineSide::kNext,
+                         parts_.pipeline->first_trained_stage());
   output_gradients_.taken =
-      TakenBeforeSending(schedule, (rank + 1) % degree, PipelineSide::kPrevious);
+      TakenBeforeSending(schedule, (rank + 1) % degree, PipelineSide::kPrevious,
+                         parts_.pipeline->first_trained_stage());
   for (const PipelineStep& step : steps) {
     const int64_t rows = RowsOf(batches_[static_cast<size_t>(step.micro_batch)]);
     if (step.op == PipelineOp::kForward) {
       ++forwards_left_;
       if (!parts_.pipeline->first(step.chunk)) activations_.expected.push_back(rows);
-    } else if (step.op != PipelineOp::kBackwardWeight && !parts_.pipeline->last(step.chunk)) {
+    } else if (step.op != PipelineOp::kBackwardWeight &&
+               parts_.pipeline->GetsGradients(step.chunk)) {
       output_gradients_.expected.push_back(rows);
     }
   }
@@ -180,8 +190,6 @@ Status PipelineRun::Train(std::vector<TokenBatch> batches, ParameterGradients& g
 }
 
 Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
-  // Ranks early in the pipeline run ahead of the others, but not far.
-  constexpr int64_t kMostSent = 2;
   Context& context = *parts_.context;
   const auto run = [&]() -> Status {
     for (int64_t chunk = 0; chunk < parts_.pipeline->chunks(); ++chunk) {
@@ -196,8 +204,7 @@ Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
           Value out, parts_.model->Stage(context, tape, chunk, std::move(in), batch, 1.0f, total));
       if (parts_.pipeline->last(chunk)) continue;
       WEFT_RETURN_IF_ERROR(Post(outputs_, std::move(out.tensor)));
-      const auto sent = static_cast<int64_t>(outputs_.sent.size());
-      if (sent > kMostSent) WEFT_RETURN_IF_ERROR(Release(outputs_, outputs_.taken + 1));
+      WEFT_RETURN_IF_ERROR(WaitForFirstSent());
     }
     return OkStatus();
   };

@@ -91,6 +91,7 @@ class PipelineRun {
   Result<Tensor> Take(Inbox& inbox);
   Status Post(Outbox& outbox, Tensor values);
   Status Release(Outbox& outbox, int64_t taken);
+  Status WaitForFirstSent();
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);

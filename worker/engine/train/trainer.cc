@@ -112,7 +112,7 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   if (parts_.pipeline != nullptr) {
     WEFT_RETURN_IF_ERROR(parts_.pipeline->SumSharedGradients(parts_.context->stream, parameters));
     for (int64_t i = 0; i < parameters.size() && parts_.reducer != nullptr; ++i) {
-      if (!parameters[i].shared_by_stages) continue;
+      if (!parameters[i].shared_by_stages || !parameters[i].trainable()) continue;
       WEFT_RETURN_IF_ERROR(parts_.reducer->OnGradientReady(i));
     }
   }

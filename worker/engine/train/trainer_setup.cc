@@ -105,7 +105,8 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("rank " + std::to_string(parts.rank) + " of " + std::to_string(ranks));
   }
   const bool shares = replicas > 1 && parts.reducer != nullptr && !parts.reducer->parts().empty();
-  if (shares != (replicas > 1 && plan.zero_stage > 0)) {
+  const bool updates = parameters.GradientCount() > 0;  // not where all of a stage is frozen
+  if (shares != (replicas > 1 && plan.zero_stage > 0 && updates)) {
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) + ", but the ranks " +
                         (shares ? "share" : "do not share") + " the updates");
   }

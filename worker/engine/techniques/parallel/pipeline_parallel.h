@@ -25,6 +25,8 @@ class PipelineParallel {
     std::string schedule = "1f1b";  ///< As common/pipeline/named_schedule.h has it.
     int64_t chunks = 1;
     bool tied = false;  ///< The first and the last stage share parameters.
+    /// Stages before it have nothing to train: FirstTrainedStage of common/model/pipeline_shape.h.
+    int64_t first_trained_stage = 0;
   };
 
   /// All ranks of `stages`, two or more in the order of the pipeline, call it. `stages` outlives
@@ -41,6 +43,14 @@ class PipelineParallel {
   /// Whether stage `chunk` of this rank is the first or the last one of all.
   bool first(int64_t chunk) const { return rank() == 0 && chunk == 0; }
   bool last(int64_t chunk) const { return rank() + 1 == degree() && chunk + 1 == chunks(); }
+
+  int64_t first_trained_stage() const { return options_.first_trained_stage; }
+  /// Whether that stage gets the gradient of what it computes from the next one ...
+  bool GetsGradients(int64_t chunk) const {
+    return !last(chunk) && StageOf(chunk) >= first_trained_stage();
+  }
+  /// ... and whether it sends that of what it reads to the stage before.
+  bool SendsGradients(int64_t chunk) const { return StageOf(chunk) > first_trained_stage(); }
 
   /// One of the ways that messages take from this rank or to it.
   enum class Way : uint8_t {
@@ -76,6 +86,7 @@ class PipelineParallel {
   PipelineParallel(Collective* stages, const Options& options)
       : stages_(stages), options_(options) {}
   Status Connect();
+  int64_t StageOf(int64_t chunk) const { return chunk * degree() + rank(); }
   End& On(Way way) { return ends_[static_cast<size_t>(way)]; }
 
   Collective* stages_;
