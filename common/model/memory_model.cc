@@ -233,9 +233,10 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const int64_t branch = scaled ? size.row : 0;
   int64_t peak = std::max({head, mlp_backward + branch, attention_backward + branch});
   if (WidensOperands(inputs.products)) {
-    // f32 copies of both operands of the largest product.
+    // f32 copies of the result of the largest product, and else of its other operand.
     const int64_t widest = std::max(MlpInputs(model) * MlpWidth(model), 3 * model.width);
-    peak += kF32 * std::max(chunk * (columns + model.width), tokens * (widest + model.width));
+    const int64_t other = inputs.products == ProductKind::kWidenedUnpacked ? 0 : model.width;
+    peak += kF32 * std::max(chunk * (columns + other), tokens * (widest + other));
   }
   // An evaluation saves nothing, but all results of a block count as workspace.
   const int64_t inner = model.experts > 0 ? size.active : size.inner;
@@ -250,7 +251,7 @@ int64_t FactorWorkspace(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   if (shape.spec.over_parameterization.kind != "linear_expansion") return 0;
   const bool narrow = inputs.precision->matrices != DType::kF32;
-  const bool stored = inputs.OnCuda() || MultipliesStoredF32(inputs.products);
+  const bool stored = inputs.OnCuda() || MultipliesStored(inputs.products);
   const int64_t packed = stored ? 0 : shape.largest_factored;
   return kF32 * (packed + (narrow ? shape.largest_factor : 0));
 }

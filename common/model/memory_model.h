@@ -43,8 +43,8 @@ enum class ProductKind : uint8_t {
   kSplit,     ///< Weights as they are stored, where sizes are multiples of 32; others are packed as
               ///< f32 (f32 and f16 on AMX).
   kNative,    ///< Weights are packed in that type.
-  kWidenedUnpacked,  ///< Weights as they are stored where that is f32, else packed as f32; other
-                     ///< operands widened for each product (bf16 and f16 without AVX-512).
+  kWidenedUnpacked,  ///< Weights as they are stored, and results of each product in f32 before they
+                     ///< are rounded (bf16 and f16 without AVX-512).
   kWidened,          ///< Weights are packed as f32, and other operands widened for each product.
   kStored,  ///< CUDA: weights as they are stored where that is the type, else copies of it.
 };
@@ -55,12 +55,12 @@ inline ProductKind Fuller(ProductKind a, ProductKind b) {
   return a != b && widened ? ProductKind::kWidened : std::max(a, b);
 }
 
-/// Whether it has no copies of matrices that are stored as f32.
-inline bool MultipliesStoredF32(ProductKind kind) {
+/// Whether it has no copies of matrices.
+inline bool MultipliesStored(ProductKind kind) {
   return kind == ProductKind::kUnpacked || kind == ProductKind::kWidenedUnpacked;
 }
 
-/// Whether other operands of products than weights are widened for each.
+/// Whether it has f32 copies of operands or results of each product.
 inline bool WidensOperands(ProductKind kind) {
   return kind == ProductKind::kWidenedUnpacked || kind == ProductKind::kWidened;
 }

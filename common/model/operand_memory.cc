@@ -11,18 +11,6 @@ namespace {
 
 constexpr int64_t kF32 = 4;
 
-/// With ProductKind::kWidenedUnpacked: packed copies of what is not f32. Weights that are made of
-/// factors are.
-int64_t WidenedCopyBytes(const MemoryInputs& inputs) {
-  const ModelShape& shape = inputs.shape;
-  const bool stored = inputs.precision->matrices == DType::kF32;
-  // What is gathered for products in bf16 comes in that type.
-  if (inputs.SharesParameters() && inputs.precision->products == DType::kBF16) {
-    return kF32 * inputs.sharded.packed;
-  }
-  return stored ? 0 : kF32 * (shape.packed - shape.factored);
-}
-
 /// What of parameters that come unit by unit is on the device, and crosses the link.
 class Streaming {
  public:
@@ -70,10 +58,9 @@ class Streaming {
   int64_t Packed(const StreamedUnit& unit) const {
     switch (inputs_.products) {
       case ProductKind::kUnpacked:
+      case ProductKind::kWidenedUnpacked:
       case ProductKind::kStored:
         return 0;
-      case ProductKind::kWidenedUnpacked:
-        return Stored() == kF32 ? 0 : kF32 * unit.matrices;
       case ProductKind::kSplit:
         return kF32 * (unit.matrices - unit.in_tiles + unit.padding);
       case ProductKind::kNative:
@@ -133,7 +120,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return ElementBytes(inputs.precision->products) * (stored ? shape.factored : packed);
     }
     case ProductKind::kWidenedUnpacked:
-      if (!inputs.precision->fp8_blocks) return WidenedCopyBytes(inputs);
+      if (!inputs.precision->fp8_blocks) return 0;
       break;
     case ProductKind::kWidened:
       break;
@@ -141,7 +128,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
   if (!inputs.precision->fp8_blocks) return kF32 * packed;
   // Codes by rows and by columns are not widened before they are multiplied.
   const int64_t beside = PackedBesideFp8(inputs);
-  return (MultipliesStoredF32(inputs.products) ? 0 : kF32) * beside + 2 * (packed - beside);
+  return (MultipliesStored(inputs.products) ? 0 : kF32) * beside + 2 * (packed - beside);
 }
 
 int64_t OperandBytes(const MemoryInputs& inputs) {

@@ -63,10 +63,9 @@ class RateModel {
   /// Of the GPU, or null on the processor.
   const DeviceModel* device() const { return model_ ? &*model_ : nullptr; }
 
-  /// Whether products on the processor need no copies of matrices stored in that type.
-  bool MultipliesStored(DType matrices) const {
-    return device_ == nullptr && matrices == DType::kF32 &&
-           MultipliesStoredF32(ProductsOf(worker_, products_));
+  /// Whether products on the processor need no copies of matrices.
+  bool NeedsNoCopies() const {
+    return device_ == nullptr && MultipliesStored(ProductsOf(worker_, products_));
   }
 
   /// How the worker's processor multiplies operands of that type.

@@ -415,7 +415,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
   TimeBreakdown time;
   time.gemm_seconds = passes * pass.gemm_seconds;
   const double packed = D(ElementBytes(inputs.precision->products));
-  const bool unpacked = rates.MultipliesStored(inputs.precision->matrices);
+  const bool unpacked = rates.NeedsNoCopies();
   // Where the stored matrix is not of the products' type, the backward pass packs it once more.
   const double again =
       unpacked || inputs.precision->matrices == inputs.precision->products ? 0 : 2 * packed;

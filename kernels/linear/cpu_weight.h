@@ -47,4 +47,16 @@ std::unique_ptr<CpuWeight> NewSplitWeight(int64_t out_features, int64_t in_featu
 void SplitBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
                          bool accumulate);
 
+/// Whether the kernels for f32 vectors serve products of any type on this CPU: where there is no
+/// AVX-512.
+bool F32Serves();
+
+/// A weight for the kernels for f32 vectors, which has no packed copy.
+std::unique_ptr<CpuWeight> NewF32Weight(int64_t out_features, int64_t in_features, DType compute);
+
+/// dweight (+)= dyᵀ x and, unless it is none, dbias (+)= column sums of dy, by the kernels for f32
+/// vectors.
+void F32BackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
+                       const TensorView& dbias, bool accumulate);
+
 }  // namespace weft::kernels::cpu

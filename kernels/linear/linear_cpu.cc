@@ -28,7 +28,6 @@ DType ProductType(DType compute) {
 struct RightHand {
   const void* data = nullptr;
   int64_t stride = 0;  // elements between rows as they are stored; 0: packed
-  bool transposed = false;
 };
 
 // c = a b (+ bias), or c += a b.
@@ -46,7 +45,6 @@ Status Product(const TensorView& a, const RightHand& b, const TensorView& bias, 
                        .output = result_type,
                        .a_stride = left.view().row_stride,
                        .b_stride = b.stride,
-                       .b_transposed = b.transposed,
                        .c_stride = result.view().row_stride,
                        .bias = static_cast<bool>(bias),
                        .accumulate = accumulate};
@@ -57,38 +55,30 @@ Status Product(const TensorView& a, const RightHand& b, const TensorView& bias, 
 }
 
 // Wᵀ packed as the right-hand matrix of x Wᵀ, and the stored W for that of dy W. Where oneDNN has
-// no products of the compute type the packed copy is f32, and operands are widened for each call;
-// where it gains nothing from packing, a stored W of the products' type is all there is.
+// no products of the compute type the packed copy is f32, and operands are widened for each call.
 class OneDnnWeight final : public CpuWeight {
  public:
   OneDnnWeight(int64_t out, int64_t in, DType compute) : CpuWeight(out, in, compute) {}
 
-  /// Room for the packed copy, where there will be one of any stored matrix.
-  Status Reserve() {
-    if (!MatmulGainsFromPacking()) return OkStatus();
-    return packed_.Reset(in_features(), out_features(), ProductType(compute()));
-  }
+  /// Room for the packed copy.
+  Status Reserve() { return packed_.Reset(in_features(), out_features(), ProductType(compute())); }
 
   Status Pack(const Stream& stream, const TensorView& master) override {
     WEFT_RETURN_IF_ERROR(CheckPack(stream, *this, master));
     master_ = master;
-    if (ReadsStoredAlone()) return OkStatus();
-    WEFT_RETURN_IF_ERROR(packed_.Reset(in_features(), out_features(), ProductType(compute())));
     return PackMaster(packed_, 1, in_features());
   }
 
   int64_t Bytes() const override { return packed_.bytes(); }
 
   Status Forward(const LinearForwardArgs& args) const override {
-    RightHand weight = {.data = packed_.data()};
-    if (ReadsStoredAlone()) weight = {master_.data, in_features(), true};
-    return Product(args.x, weight, args.bias, args.y, false);
+    return Product(args.x, {.data = packed_.data()}, args.bias, args.y, false);
   }
 
   Status BackwardInput(const LinearBackwardInputArgs& args) const override {
     const TensorView &dy = args.dy, &dx = args.dx;
     const DType type = ProductType(compute());
-    if (ReadsStoredAlone() || (master_.dtype == type && packed_.bytes() > kPackedBytes)) {
+    if (master_.dtype == type && packed_.bytes() > kPackedBytes) {
       return Product(dy, {master_.data, in_features()}, {}, dx, args.accumulate);
     }
     // Packed for each product: that costs no more time than to keep a second copy.
@@ -99,10 +89,6 @@ class OneDnnWeight final : public CpuWeight {
   }
 
  private:
-  bool ReadsStoredAlone() const {
-    return !MatmulGainsFromPacking() && master_.dtype == ProductType(compute());
-  }
-
   Status PackMaster(PackedMatrix& packed, int64_t row_stride, int64_t column_stride) const {
     // oneDNN reads bf16 only where it multiplies it.
     Operand source(master_, MatmulHasBf16() ? master_.dtype : DType::kF32, true);
@@ -163,6 +149,10 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
     AmxBackwardWeight(args.x, args.dy, args.dweight, args.dbias, args.accumulate);
     return OkStatus();
   }
+  if (rows > 0 && F32Serves()) {
+    F32BackwardWeight(args.x, args.dy, args.dweight, args.dbias, args.accumulate);
+    return OkStatus();
+  }
   if (args.dbias) BiasGradient(args.dy, args.dbias, args.accumulate);
   if (rows > 0 && SplitServes(out, in, args.x.dtype)) {
     SplitBackwardWeight(args.x, args.dy, args.dweight, args.accumulate);
@@ -198,6 +188,9 @@ Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t
   }
   if (SplitServes(out_features, in_features, compute)) {
     return std::unique_ptr<PackedWeight>(NewSplitWeight(out_features, in_features, compute));
+  }
+  if (F32Serves()) {
+    return std::unique_ptr<PackedWeight>(NewF32Weight(out_features, in_features, compute));
   }
   auto weight = std::make_unique<OneDnnWeight>(out_features, in_features, compute);
   WEFT_RETURN_IF_ERROR(weight->Reserve());

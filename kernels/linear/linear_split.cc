@@ -2,13 +2,12 @@
 #include <atomic>
 #include <memory>
 
-#include "kernels/argument_check.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/thread_scratch.h"
-#include "kernels/linear/cpu_weight.h"
 #include "kernels/linear/linear_split_simd.h"
 #include "kernels/linear/operand.h"
+#include "kernels/linear/stored_weight.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -16,7 +15,6 @@ namespace {
 using avx512_bf16::EvenPart;
 using avx512_bf16::kBlock;
 using avx512_bf16::SplitOperand;
-using avx512_bf16::SplitSource;
 
 // Bytes of a split number.
 constexpr int64_t kSplitBytes = avx512_bf16::kParts * int64_t{sizeof(BFloat16)};
@@ -37,17 +35,9 @@ struct LeftFirst;
 struct Right;
 struct RightFirst;
 
-struct Product {
-  SplitSource a, b;
-  int64_t m, k, n;
-  const float* bias;
-  TensorView c;
-  bool accumulate;
-};
-
 // A part of a product: so many columns over so much of k, with b split.
 struct Part {
-  const Product& product;
+  const StoredProduct& product;
   SplitOperand b;
   int64_t k_begin, depth, column;
 };
@@ -55,7 +45,7 @@ struct Part {
 // Rows [row_begin, row_end) times panels [begin, end) of a part.
 void MultiplyRange(const Part& part, int64_t row_begin, int64_t row_end, int64_t begin,
                    int64_t end) {
-  const Product& p = part.product;
+  const StoredProduct& p = part.product;
   const int64_t group = EvenPart(row_end - row_begin, kLeftBytes / (kSplitBytes * part.depth));
   const int64_t column = part.column + begin * kBlock;
   const int64_t panel = part.depth * kBlock;
@@ -91,7 +81,7 @@ void MultiplyRange(const Part& part, int64_t row_begin, int64_t row_end, int64_t
 }
 
 // Splits `panels` of b for all threads.
-SplitOperand SplitRight(const Product& p, int64_t k_begin, int64_t depth, int64_t column,
+SplitOperand SplitRight(const StoredProduct& p, int64_t k_begin, int64_t depth, int64_t column,
                         int64_t panels) {
   const int64_t panel = depth * kBlock, first_panel = column / kBlock;
   auto* parts = ThreadScratch<Right, BFloat16>(panels * panel * avx512_bf16::kParts);
@@ -114,7 +104,7 @@ SplitOperand SplitRight(const Product& p, int64_t k_begin, int64_t depth, int64_
 
 // c = a b (+ bias), or c += a b: parts of b one after the other, each times rows or, when these are
 // few, columns spread over the threads.
-void Run(const Product& p) {
+void RunParts(const StoredProduct& p) {
   const bool f32 = p.c.dtype == DType::kF32;
   const int64_t max_depth = EvenPart(p.k, f32 ? kMaxDepth : kMaxNarrowDepth);
   for (int64_t k_begin = 0; k_begin < p.k; k_begin += max_depth) {
@@ -140,62 +130,15 @@ void Run(const Product& p) {
   }
 }
 
-SplitSource SourceOf(const TensorView& view, bool sum_in_rows) {
-  return {.data = view.data,
-          .dtype = view.dtype,
-          .stride = view.row_stride,
-          .rows = view.shape[0],
-          .sum_in_rows = sum_in_rows};
+void Run(const StoredProduct& p) {
+  if (p.c.dtype == DType::kF32 || p.k <= kMaxNarrowDepth) return RunParts(p);
+  // Several parts are added in f32 and rounded once.
+  Operand sums(p.c, DType::kF32, p.accumulate);
+  StoredProduct in_f32 = p;
+  in_f32.c = sums.view();
+  RunParts(in_f32);
+  sums.WriteBack(p.c);
 }
-
-class SplitWeight final : public CpuWeight {
- public:
-  SplitWeight(int64_t out, int64_t in, DType compute) : CpuWeight(out, in, compute) {}
-
-  Status Pack(const Stream& stream, const TensorView& master) override {
-    WEFT_RETURN_IF_ERROR(
-        ArgumentCheck(stream, "PackedWeight::Pack")
-            .ContiguousTensor("master", master, Shape{out_features(), in_features()}, kMatrixTypes)
-            .status());
-    master_ = master;
-    return OkStatus();
-  }
-
-  int64_t Bytes() const override { return 0; }
-
-  Status Forward(const LinearForwardArgs& args) const override {
-    Multiply(args.x, true, static_cast<const float*>(args.bias.data), args.y, false);
-    return OkStatus();
-  }
-
-  Status BackwardInput(const LinearBackwardInputArgs& args) const override {
-    Multiply(args.dy, false, nullptr, args.dx, args.accumulate);
-    return OkStatus();
-  }
-
- private:
-  void Multiply(const TensorView& a, bool transposed, const float* bias, const TensorView& c,
-                bool accumulate) const {
-    const int64_t k = a.shape[1];
-    auto run = [&](const TensorView& to) {
-      Run({.a = SourceOf(a, true),
-           .b = SourceOf(master_, transposed),
-           .m = a.shape[0],
-           .k = k,
-           .n = c.shape[1],
-           .bias = bias,
-           .c = to,
-           .accumulate = accumulate});
-    };
-    if (c.dtype == DType::kF32 || k <= kMaxNarrowDepth) return run(c);
-    // Several parts are added in f32 and rounded once.
-    Operand sums(c, DType::kF32, accumulate);
-    run(sums.view());
-    sums.WriteBack(c);
-  }
-
-  TensorView master_;
-};
 
 }  // namespace
 
@@ -206,19 +149,19 @@ bool SplitServes(int64_t out_features, int64_t in_features, DType compute) {
 
 std::unique_ptr<CpuWeight> NewSplitWeight(int64_t out_features, int64_t in_features,
                                           DType compute) {
-  return std::make_unique<SplitWeight>(out_features, in_features, compute);
+  return NewStoredWeight(out_features, in_features, compute, Run);
 }
 
 void SplitBackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
                          bool accumulate) {
-  Run({.a = SourceOf(dy, false),
-       .b = SourceOf(x, false),
-       .m = dy.shape[1],
-       .k = (x.shape[0] + kBlock - 1) / kBlock * kBlock,
-       .n = x.shape[1],
-       .bias = nullptr,
-       .c = dweight,
-       .accumulate = accumulate});
+  RunParts({.a = StoredAs(dy, false),
+            .b = StoredAs(x, false),
+            .m = dy.shape[1],
+            .k = (x.shape[0] + kBlock - 1) / kBlock * kBlock,
+            .n = x.shape[1],
+            .bias = nullptr,
+            .c = dweight,
+            .accumulate = accumulate});
 }
 
 }  // namespace weft::kernels::cpu

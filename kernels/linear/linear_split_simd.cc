@@ -77,7 +77,7 @@ WEFT_INLINE void SplitTile(const T* at, int64_t stride, int64_t high, int64_t lo
 }
 
 template <bool kTranspose, bool kAny, class T>
-bool SplitRange(const SplitSource& s, int64_t begin, int64_t end, int64_t k_begin, int64_t depth,
+bool SplitRange(const StoredOperand& s, int64_t begin, int64_t end, int64_t k_begin, int64_t depth,
                 BFloat16* parts, BFloat16* first) {
   const auto* data = static_cast<const T*>(s.data);
   const int64_t steps = depth / kBlock;
@@ -109,7 +109,7 @@ bool SplitRange(const SplitSource& s, int64_t begin, int64_t end, int64_t k_begi
 }
 
 template <class T>
-bool SplitOf(const SplitSource& s, bool left, int64_t begin, int64_t end, int64_t k_begin,
+bool SplitOf(const StoredOperand& s, bool left, int64_t begin, int64_t end, int64_t k_begin,
              int64_t depth, BFloat16* parts, BFloat16* first) {
   const bool transpose = left != s.sum_in_rows;
   if (first != nullptr) {
@@ -274,7 +274,7 @@ void MultiplyTo(const SplitProduct& p, T* c) {
 
 }  // namespace
 
-bool Split(const SplitSource& source, bool left, int64_t begin, int64_t end, int64_t k_begin,
+bool Split(const StoredOperand& source, bool left, int64_t begin, int64_t end, int64_t k_begin,
            int64_t depth, BFloat16* parts, BFloat16* first) {
   if (source.dtype == DType::kBF16) {
     return SplitOf<BFloat16>(source, left, begin, end, k_begin, depth, parts, first);

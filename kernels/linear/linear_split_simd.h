@@ -4,6 +4,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/linear/linear_bf16_simd.h"
+#include "kernels/linear/stored_operand.h"
 
 namespace weft::kernels::cpu::avx512_bf16 {
 
@@ -15,22 +16,13 @@ namespace weft::kernels::cpu::avx512_bf16 {
 /// f32 is infinite or NaN. All functions need Isa::kAmx.
 inline constexpr int64_t kParts = 3;
 
-/// An operand where it is stored: f32, or f16 or bf16 as it is widened.
-struct SplitSource {
-  const void* data;
-  DType dtype;
-  int64_t stride;    ///< Elements between rows.
-  int64_t rows;      ///< How many are there; those behind them count as zero.
-  bool sum_in_rows;  ///< Products sum along the rows, [.., k], not over the rows, [k, ..].
-};
-
 /// Splits rows (of a left operand) or columns (of a right one) [32 * begin, 32 * end) of it over
 /// [k_begin, k_begin + depth) into `parts`: for each 32 of them, for each 32 of k, the three parts,
 /// each as two tiles. k_begin and depth are multiples of 32. With `first` null, returns whether
 /// there may be numbers whose first part is not finite: then it has to run again with `first`,
 /// which gets first parts alone. There NaN and infinity stand, which have no other part, and are
 /// zero in `parts`; so infinity times a number is infinity, though that number has parts of zero.
-bool Split(const SplitSource& source, bool left, int64_t begin, int64_t end, int64_t k_begin,
+bool Split(const StoredOperand& source, bool left, int64_t begin, int64_t end, int64_t k_begin,
            int64_t depth, BFloat16* parts, BFloat16* first);
 
 /// An operand that was split.

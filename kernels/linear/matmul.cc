@@ -97,8 +97,7 @@ Product MakeProduct(const MatmulShape& shape) {
   dnnl::memory::data_type in = ToOneDnn(shape.input);
   dnnl::memory::dims a_strides = {shape.a_stride, 1};
   if (shape.a_transposed) std::swap(a_strides[0], a_strides[1]);
-  dnnl::memory::dims b_strides = {shape.b_stride, 1};
-  if (shape.b_transposed) std::swap(b_strides[0], b_strides[1]);
+  const dnnl::memory::dims b_strides = {shape.b_stride, 1};
   Product product;
   product.a = Desc({shape.m, shape.k}, in, a_strides);
   product.b = shape.b_stride == 0 ? PackedDesc(shape.k, shape.n, shape.input)
@@ -180,10 +179,6 @@ dnnl::memory Wrap(const Desc& desc, const void* data) {
 }  // namespace
 
 bool MatmulHasBf16() {
-  return HasAvx512();
-}
-
-bool MatmulGainsFromPacking() {
   return HasAvx512();
 }
 

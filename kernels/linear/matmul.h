@@ -18,7 +18,6 @@ struct MatmulShape {
   int64_t a_stride = 0;        ///< Elements between rows of a.
   bool a_transposed = false;   ///< a is stored as [k, m].
   int64_t b_stride = 0;        ///< Elements between rows of b; 0: b is a PackedMatrix.
-  bool b_transposed = false;   ///< b is stored as [n, k].
   int64_t c_stride = 0;        ///< Elements between rows of c.
   bool bias = false;           ///< Adds a row vector [n] f32.
   bool accumulate = false;     ///< c += instead of c =.
@@ -28,10 +27,6 @@ struct MatmulShape {
 
 /// Whether oneDNN multiplies bf16 matrices on this CPU (from AVX-512 on).
 bool MatmulHasBf16();
-
-/// Whether oneDNN multiplies faster by a PackedMatrix than by one as it is stored (from AVX-512
-/// on): before that the layout it prefers is the plain one.
-bool MatmulGainsFromPacking();
 
 /// The right-hand matrix b [k, n] of a product in the layout oneDNN prefers for it.
 class PackedMatrix {

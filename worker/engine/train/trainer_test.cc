@@ -80,7 +80,7 @@ TEST(TrainerTest, StepsAfterTheFirstTakeNoMemoryFromTheSystem) {
 }
 
 TEST(TrainerTest, FrozenWeightsArePackedAtTheStartAndAfterALoadOnly) {
-  if (MultipliesStoredF32(ProductsOf(DType::kBF16))) GTEST_SKIP() << "there are no packed copies";
+  if (MultipliesStored(ProductsOf(DType::kBF16))) GTEST_SKIP() << "there are no packed copies";
   RandomTokens tokens = TinyTokens();
   JobSpec job = TinyJob(4);
   // With all before it frozen, too, the block has no backward pass, which may read the master; nor
