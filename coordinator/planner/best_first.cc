@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <tuple>
 #include <utility>
 
 #include "common/spec/shard_ranks.h"
-#include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/search.h"
 
 namespace weft::planner {
@@ -93,7 +92,7 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
     : jobs_(jobs),
       first_(jobs.At(0)),
       wanted_(wanted),
-      threads_(threads),
+      team_(threads),
       families_(jobs.families().size()) {
   const bool on_devices = WantsDevices(first_, cluster);
   std::map<std::string_view, std::vector<const JobSpec*>> by_precision;
@@ -117,7 +116,7 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
   MakeShares();
   constexpr size_t kAtOnce = 256;
   std::vector<Counts> counts((families_.size() + kAtOnce - 1) / kAtOnce);
-  OnThreads(threads_, counts.size(), [&](size_t i) {
+  team_.Run(counts.size(), [&](size_t i) {
     counts[i] = BoundFamilies(i * kAtOnce, std::min(families_.size(), (i + 1) * kAtOnce));
     return true;
   });
@@ -128,9 +127,9 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
   }
   for (size_t f = 0; f < families_.size(); ++f) {
     const double least = families_[f].least_seconds;
-    if (least < kInfinity) unmade_.emplace_back(least, f);
+    if (least < kInfinity) unopened_.emplace_back(least, f);
   }
-  std::sort(unmade_.begin(), unmade_.end());
+  std::sort(unopened_.begin(), unopened_.end());
 }
 
 BestFirst::Pool BestFirst::PoolOf(const std::vector<const JobSpec*>& choices,
@@ -176,7 +175,7 @@ void BestFirst::MakeShares() {
   }
   std::vector<Users*> all;
   for (auto& [key, own] : users) all.push_back(&own);
-  OnThreads(threads_, all.size(), [&](size_t i) {
+  team_.Run(all.size(), [&](size_t i) {
     Users& own = *all[i];
     const Pool& pool = PoolAt(own.first);
     own.share = std::make_unique<RankShare>(jobs_.At(own.first), *pool.workers,
@@ -290,86 +289,47 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
 
 BestFirst::MeshState& BestFirst::StateOf(size_t number) {
   const auto [at, added] = meshes_.try_emplace(number);
-  MeshState& mesh = at->second;
-  if (!added) return mesh;
-  const size_t f = jobs_.FamilyOf(number);
+  if (added) at->second.family = jobs_.FamilyOf(number);
+  return at->second;
+}
+
+std::vector<std::unique_ptr<MeshGroup>> BestFirst::GroupsOf(size_t f) const {
+  const FamilyState& state = families_[f];
+  const Pool& pool = *state.pool;
   const JobSet::Family& family = jobs_.families()[f];
-  const SharingChoice& sharing = family.sharings()[number - family.first];
-  mesh.pool = families_[f].pool;
-  mesh.share = families_[f].shares[sharing.sequence_parallel ? 1 : 0];
-  mesh.cut = families_[f].cut;
-  mesh.zero_stage = sharing.zero_stage;
-  return mesh;
-}
-
-void BestFirst::Bound(const JobSpec& job, size_t number, MeshState& mesh) const {
-  const double room = Room(job, *mesh.pool);
-  for (const RankChoice* choice : mesh.pool->options->Of(job, AskedFor(number))) {
-    const double bytes = mesh.share->LeastBytes(job, mesh.cut->of_ranks,
-                                                GradientRanks(job.resources, choice->ranks));
-    if (wanted_ == 0 || bytes <= room) mesh.choices.push_back(choice);
+  JobSpec job = jobs_.choices()[family.choice];
+  family.meshes.mesh.Put(job.resources);
+  // By choices of ranks, with sequence parallelism or without.
+  std::map<std::pair<const std::vector<RankChoice>*, bool>, std::vector<MeshGroup::Mesh>> meshes;
+  for (size_t i = 0; i < family.sharings().size(); ++i) {
+    const SharingChoice& sharing = family.sharings()[i];
+    sharing.Put(job.resources);
+    meshes[{&pool.options->OfReplica(job), sharing.sequence_parallel}].push_back(
+        {family.first + i, &sharing});
   }
-  mesh.least_seconds = LeastSeconds(job, mesh, -kInfinity);
-}
-
-void BestFirst::MakeMeshes(double limit) {
-  const auto at_once = 4 * static_cast<size_t>(threads_);
-  std::vector<std::pair<size_t, MeshState*>> made;
-  const size_t before = made_;
-  for (; made_ < unmade_.size() && unmade_[made_].first <= limit && made_ - before < at_once;
-       ++made_) {
-    const JobSet::Family& family = jobs_.families()[unmade_[made_].second];
-    for (size_t i = 0; i < family.sharings().size(); ++i) {
-      made.emplace_back(family.first + i, &StateOf(family.first + i));
-    }
+  std::vector<std::unique_ptr<MeshGroup>> groups;
+  for (auto& [key, own] : meshes) {
+    own.front().sharing->Put(job.resources);
+    const MeshGroup::Context context{.workers = *pool.workers,
+                                     .options = *pool.options,
+                                     .cut = *state.cut,
+                                     .share = *state.shares[key.second ? 1 : 0],
+                                     .asked = AskedFor(family.first),
+                                     .room = wanted_ == 0 ? kInfinity : Room(job, pool)};
+    groups.push_back(std::make_unique<MeshGroup>(context, job, std::move(own)));
   }
-  OnThreads(threads_, made_ - before, [&](size_t i) {
-    const size_t f = unmade_[before + i].second;
-    jobs_.ForEachFamily(f, f + 1, [&](size_t, const JobSet::Family& family, JobSpec& job) {
-      for (size_t k = 0; k < family.sharings().size(); ++k) {
-        family.sharings()[k].Put(job.resources);
-        Bound(job, family.first + k, meshes_.at(family.first + k));
-      }
-    });
-    return true;
-  });
-  for (const auto& [number, mesh] : made) {
-    if (mesh->least_seconds < kInfinity) left_.emplace(mesh->least_seconds, number);
-  }
-}
-
-double BestFirst::LeastSeconds(const JobSpec& job, const MeshState& mesh, double above) {
-  double least = kInfinity;
-  for (const RankChoice* choice : mesh.choices) {
-    for (const int64_t micro : choice->micro_batches) {
-      const double own = LeastSecondsOf(job, *mesh.share, mesh.cut->floor, *choice, micro);
-      if (own > above) least = std::min(least, own);
-    }
-  }
-  return least;
+  return groups;
 }
 
 std::vector<Judged> BestFirst::Run() {
-  // Some at a time, and of each what is nearly as fast, so that the limit is soon known.
-  const auto at_once = 32 * static_cast<size_t>(threads_);
+  // Of each what is nearly as fast, so that the limit is soon known.
   constexpr double kAhead = 1.1;
   while (true) {
-    const double unmade = made_ < unmade_.size() ? unmade_[made_].first : kInfinity;
-    const double made = left_.empty() ? kInfinity : left_.begin()->first;
-    const double least = std::min(unmade, made);
+    const double unopened = opened_ < unopened_.size() ? unopened_[opened_].first : kInfinity;
+    const double least = std::min(unopened, left_.empty() ? kInfinity : left_.begin()->first.first);
     JudgeUpTo(least);
     if (least > Limit() || least == kInfinity) break;
-    const double limit = wanted_ == 0 ? kInfinity : std::min(Limit(), kAhead * least);
-    if (unmade <= made) {
-      MakeMeshes(limit);
-      continue;
-    }
-    std::vector<size_t> meshes;
-    while (!left_.empty() && left_.begin()->first <= limit && meshes.size() < at_once) {
-      meshes.push_back(left_.begin()->second);
-      left_.erase(left_.begin());
-    }
-    Open(meshes, limit);
+    Open(wanted_ == 0 ? kInfinity : std::min(Limit(), kAhead * least));
   }
   // What was looked at although it takes longer depends on how many were at once.
   std::erase_if(judged_, [limit = Limit()](const Judged& each) {
@@ -377,58 +337,96 @@ std::vector<Judged> BestFirst::Run() {
   });
   JudgeWithoutRoom();
   std::sort(judged_.begin(), judged_.end(), [](const Judged& a, const Judged& b) {
-    return Waiting{b.mesh, b.candidate} < Waiting{a.mesh, a.candidate};
+    return std::tie(a.candidate.least_seconds, a.mesh, a.candidate.number) <
+           std::tie(b.candidate.least_seconds, b.mesh, b.candidate.number);
   });
   return std::move(judged_);
 }
 
-void BestFirst::Open(const std::vector<size_t>& meshes, double limit) {
-  std::map<RankShare*, std::set<int64_t>> stages;
-  for (const size_t m : meshes) stages[meshes_.at(m).share].insert(meshes_.at(m).zero_stage);
-  const std::vector<std::pair<RankShare*, std::set<int64_t>>> shares(stages.begin(), stages.end());
-  OnThreads(threads_, shares.size(), [&](size_t i) {
-    for (const int64_t stage : shares[i].second) shares[i].first->AddZeroStage(stage);
+void BestFirst::Open(double limit) {
+  const auto at_once = 8 * static_cast<size_t>(team_.threads());
+  std::vector<MeshGroup*> groups;
+  for (; !left_.empty() && left_.begin()->first.first <= limit && groups.size() < at_once;
+       left_.erase(left_.begin())) {
+    groups.push_back(left_.begin()->second);
+  }
+  const size_t first = opened_;
+  while (opened_ < unopened_.size() && unopened_[opened_].first <= limit &&
+         opened_ - first < at_once) {
+    ++opened_;
+  }
+  std::vector<std::vector<std::unique_ptr<MeshGroup>>> made(opened_ - first);
+  std::vector<std::vector<Found>> found(groups.size() + made.size());
+  team_.Run(found.size(), [&](size_t i) {
+    if (i < groups.size()) {
+      found[i].push_back({groups[i], groups[i]->Take(limit)});
+      return true;
+    }
+    auto& own = made[i - groups.size()];
+    own = GroupsOf(unopened_[first + i - groups.size()].second);
+    for (const auto& group : own) found[i].push_back({group.get(), group->Take(limit)});
     return true;
   });
-  std::vector<std::vector<Candidate>> candidates(meshes.size());
-  OnThreads(threads_, meshes.size(), [&](size_t i) {
-    MeshState& mesh = meshes_.at(meshes[i]);
-    // All up to its own bound were taken before.
-    const double above = std::nextafter(mesh.least_seconds, -kInfinity);
-    candidates[i] = Opened(meshes[i]).Candidates(mesh.choices, mesh.cut->floor, above, limit);
-    mesh.least_seconds = LeastSeconds(*mesh.job, mesh, limit);
-    return true;
-  });
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    for (const Candidate& candidate : candidates[i]) waiting_.push({meshes[i], candidate});
-    if (const double left = meshes_.at(meshes[i]).least_seconds; left < kInfinity) {
-      left_.emplace(left, meshes[i]);
+  for (auto& own : made) std::move(own.begin(), own.end(), std::back_inserter(groups_));
+  for (const std::vector<Found>& of_one : found) {
+    for (const Found& each : of_one) {
+      MeshGroup* const group = each.group;
+      for (const Candidate& candidate : each.candidates) {
+        waiting_.push({candidate.least_seconds, group->first(), group, candidate});
+      }
+      if (group->left() < kInfinity) {
+        left_.emplace(std::pair(group->left(), group->first()), group);
+      }
     }
   }
 }
 
+bool BestFirst::TakeWaiting(double most) {
+  const auto at_once = 64 * static_cast<size_t>(team_.threads());
+  const size_t first = judged_.size();
+  std::vector<Waiting> of_meshes;
+  std::vector<ScheduleName> schedules;
+  while (!waiting_.empty() && waiting_.top().least_seconds <= most &&
+         judged_.size() - first + of_meshes.size() < at_once) {
+    const Waiting next = waiting_.top();
+    waiting_.pop();
+    if (next.group == nullptr) {
+      judged_.push_back({.mesh = next.mesh, .candidate = next.candidate});
+      continue;
+    }
+    for (const size_t mesh : next.group->MeshesWith(next.candidate)) {
+      StateOf(mesh);
+      if (next.group->pipelined()) {
+        judged_.push_back({.mesh = mesh, .candidate = next.candidate});
+      } else {
+        of_meshes.push_back({0, mesh, nullptr, next.candidate});
+      }
+    }
+    if (next.group->pipelined()) {
+      schedules.push_back(ScheduleOf(next.group->job(), next.candidate));
+    }
+  }
+  book_.Add(schedules, team_);
+  team_.Run(of_meshes.size(), [&](size_t i) {
+    Waiting& own = of_meshes[i];
+    const MeshSearch& search = Opened(own.mesh, meshes_.at(own.mesh));
+    double& least = own.candidate.least_seconds;
+    own.least_seconds = least = std::max(least, search.LeastSeconds(own.candidate));
+    return true;
+  });
+  for (const Waiting& own : of_meshes) waiting_.push(own);
+  return judged_.size() > first || !of_meshes.empty();
+}
+
 void BestFirst::JudgeUpTo(double least_seconds) {
-  const auto at_once = 64 * static_cast<size_t>(threads_);
   while (true) {
     const size_t first = judged_.size();
     const double limit = Limit();
-    const double most = std::min(least_seconds, limit);
-    while (!waiting_.empty() && waiting_.top().candidate.least_seconds <= most &&
-           judged_.size() - first < at_once) {
-      judged_.push_back({.mesh = waiting_.top().mesh, .candidate = waiting_.top().candidate});
-      waiting_.pop();
-    }
-    if (judged_.size() == first) return;
-    std::vector<ScheduleName> schedules;
-    for (size_t i = first; i < judged_.size(); ++i) {
-      const auto name = meshes_.at(judged_[i].mesh).search->ScheduleOf(judged_[i].candidate);
-      if (name) schedules.push_back(*name);
-    }
-    book_.Add(schedules, threads_);
-    OnThreads(threads_, judged_.size() - first, [&](size_t i) {
+    if (!TakeWaiting(std::min(least_seconds, limit))) return;
+    team_.Run(judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
       StepBound bound{.limit = limit};
-      own.fits = meshes_.at(own.mesh).search->Judge(own.candidate, bound, own.option);
+      own.fits = Opened(own.mesh, meshes_.at(own.mesh)).Judge(own.candidate, bound, own.option);
       own.candidate.least_seconds = std::max(own.candidate.least_seconds, bound.least_seconds);
       return true;
     });
@@ -446,16 +444,16 @@ void BestFirst::JudgeWithoutRoom() {
   std::sort(large_.begin(), large_.end());
   for (auto next = large_.begin(); next != large_.end() && misfits < wanted_; ++next) {
     const RankChoice& choice = *next->choice;
-    MeshSearch& search = Opened(next->mesh);
-    const MeshState& mesh = meshes_.at(next->mesh);
-    for (const int64_t& micro : choice.micro_batches) {
+    MeshState& mesh = StateOf(next->mesh);
+    MeshSearch& search = Opened(next->mesh, mesh);
+    for (const int64_t micro : choice.micro_batches) {
       if (!MeshOptions::Takes(*mesh.job, choice.ranks, micro)) continue;
       // Others differ in what comes and goes.
-      const RankChoice one{choice.threads, choice.ranks, choice.spreads.first(1), {&micro, 1}};
-      Judged own{
-          .mesh = next->mesh,
-          .candidate = search.Candidates({&one}, mesh.cut->floor, -kInfinity, kInfinity).front()};
-      if (const auto name = search.ScheduleOf(own.candidate)) book_.Add({*name}, 1);
+      Judged own{.mesh = next->mesh,
+                 .candidate = {choice.threads, choice.ranks, choice.spreads.front(), micro}};
+      if (mesh.job->resources.pipeline_parallel > 1) {
+        book_.Add({ScheduleOf(*mesh.job, own.candidate)}, team_);
+      }
       StepBound none;
       own.fits = search.Judge(own.candidate, none, own.option);
       --without_room_;
@@ -471,14 +469,18 @@ double BestFirst::Limit() const {
 }
 
 MeshSearch& BestFirst::Opened(size_t mesh) {
-  MeshState& own = StateOf(mesh);
-  if (own.search == nullptr) {
-    own.share->AddZeroStage(own.zero_stage);
-    own.job = std::make_unique<JobSpec>(jobs_.At(mesh));
-    own.search = std::make_unique<MeshSearch>(*own.job, *own.pool->workers, *own.share, book_,
-                                              own.cut->blocks);
-  }
-  return *own.search;
+  return Opened(mesh, StateOf(mesh));
+}
+
+MeshSearch& BestFirst::Opened(size_t number, MeshState& mesh) {
+  std::call_once(mesh.opened, [&] {
+    const FamilyState& family = families_[mesh.family];
+    mesh.job = std::make_unique<JobSpec>(jobs_.At(number));
+    const RankShare& share = *family.shares[mesh.job->resources.sequence_parallel ? 1 : 0];
+    mesh.search = std::make_unique<MeshSearch>(*mesh.job, *family.pool->workers, share, book_,
+                                               family.cut->blocks);
+  });
+  return *mesh.search;
 }
 
 bool BestFirst::LargeChoice::operator<(const LargeChoice& other) const {
@@ -486,8 +488,8 @@ bool BestFirst::LargeChoice::operator<(const LargeChoice& other) const {
 }
 
 bool BestFirst::Waiting::operator<(const Waiting& other) const {
-  return std::tie(candidate.least_seconds, mesh, candidate.number) >
-         std::tie(other.candidate.least_seconds, other.mesh, other.candidate.number);
+  return std::tie(least_seconds, mesh, candidate.number) >
+         std::tie(other.least_seconds, other.mesh, other.candidate.number);
 }
 
 }  // namespace weft::planner

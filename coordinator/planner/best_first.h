@@ -6,9 +6,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <queue>
-#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -16,7 +16,9 @@
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
+#include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/job_set.h"
+#include "coordinator/planner/mesh_group.h"
 #include "coordinator/planner/mesh_options.h"
 #include "coordinator/planner/mesh_search.h"
 #include "coordinator/planner/option.h"
@@ -35,9 +37,9 @@ struct Judged {
 };
 
 /// Looks at the candidates of several meshes in the order of what they take at least: first by a
-/// bound of a whole family of meshes, of families that it leaves by one of each mesh, and of meshes
-/// that this leaves by one of each candidate, until all others
-/// take longer than the `wanted` fastest of those that fit. Which those are does not depend on the
+/// bound of a whole family of meshes, of families that it leaves by one of each candidate of groups
+/// of them, and without a pipeline by one of each candidate of each mesh, until all others take
+/// longer than the `wanted` fastest of those that fit. Which those are does not depend on the
 /// number of threads.
 class BestFirst {
  public:
@@ -93,21 +95,25 @@ class BestFirst {
     int64_t without_room = 0;
     std::vector<LargeChoice> large;  ///< Those that are looked at soonest, up to `wanted`.
   };
+  /// A mesh that was asked for.
   struct MeshState {
-    const Pool* pool = nullptr;
-    RankShare* share = nullptr;
-    const MeshOptions::Cut* cut = nullptr;
-    int64_t zero_stage = 0;
-    std::vector<const RankChoice*> choices;  ///< Those with room.
-    double least_seconds = 0;                ///< Of what is left of it.
-    std::unique_ptr<JobSpec> job;            ///< Where it was opened,
+    size_t family = 0;
+    std::once_flag opened;
+    std::unique_ptr<JobSpec> job;
     std::unique_ptr<MeshSearch> search;
   };
-  /// A candidate that may have to be looked at.
+  /// A candidate of a group of meshes, or of one of them, that may have to be looked at.
   struct Waiting {
-    size_t mesh = 0;
+    double least_seconds = 0;
+    size_t mesh = 0;             ///< Or the first of the group.
+    MeshGroup* group = nullptr;  ///< Null: of one mesh.
     Candidate candidate;
     bool operator<(const Waiting& other) const;  ///< Later.
+  };
+  /// What was found by opening families and groups.
+  struct Found {
+    MeshGroup* group = nullptr;
+    std::vector<Candidate> candidates;
   };
 
   static Pool PoolOf(const std::vector<const JobSpec*>& choices, const ClusterProfile& cluster,
@@ -122,15 +128,18 @@ class BestFirst {
   Counts BoundFamilies(size_t begin, size_t end);
   /// The state of a mesh, made where there is none yet.
   MeshState& StateOf(size_t mesh);
-  /// Finds the choices of a mesh that has none yet, and its bound.
-  void Bound(const JobSpec& job, size_t number, MeshState& mesh) const;
-  /// Makes the meshes of families with a bound of up to `limit` seconds, some at a time.
-  void MakeMeshes(double limit);
-  /// Of what is left of a mesh with more than `above` seconds.
-  static double LeastSeconds(const JobSpec& job, const MeshState& mesh, double above);
-  /// Takes candidates of meshes up to `limit` seconds.
-  void Open(const std::vector<size_t>& meshes, double limit);
+  MeshSearch& Opened(size_t number, MeshState& mesh);
+  /// The meshes of a family.
+  std::vector<std::unique_ptr<MeshGroup>> GroupsOf(size_t family) const;
+  /// Takes candidates up to `limit` seconds of families and groups whose bounds are no higher, some
+  /// at a time.
+  void Open(double limit);
   void JudgeUpTo(double least_seconds);
+  /// Of those waiting up to `most` seconds some: adds those whose bounds are all that is known
+  /// before they are looked at to judged_, and has the others wait by bounds of their meshes. False
+  /// where none is left.
+  bool TakeWaiting(double most);
+  void Judge(size_t first, double limit);
   /// Some of those without room, until `wanted` misfits are known.
   void JudgeWithoutRoom();
   double Limit() const;
@@ -138,7 +147,7 @@ class BestFirst {
   const JobSet& jobs_;
   const JobSpec first_;  ///< Of them.
   const size_t wanted_;
-  const int threads_;
+  Team team_;
   std::map<std::string_view, Pool> pools_;  ///< By precision.
   std::vector<std::unique_ptr<RankShare>> shares_;
   ScheduleBook book_;
@@ -146,12 +155,13 @@ class BestFirst {
   std::vector<LargeChoice> large_;     ///< As Counts::large, of all.
   int64_t considered_ = 0;
   int64_t without_room_ = 0;
-  /// Families whose meshes are to be made, by bounds.
-  std::vector<std::pair<double, size_t>> unmade_;
-  size_t made_ = 0;  ///< Of them.
+  /// Families that were not opened, by bounds.
+  std::vector<std::pair<double, size_t>> unopened_;
+  size_t opened_ = 0;  ///< Of them, those that were.
+  std::vector<std::unique_ptr<MeshGroup>> groups_;
+  /// What is left of groups, by bounds and first mesh.
+  std::map<std::pair<double, size_t>, MeshGroup*> left_;
   std::unordered_map<size_t, MeshState> meshes_;
-  /// What is left of meshes, by bounds.
-  std::set<std::pair<double, size_t>> left_;
   std::priority_queue<Waiting> waiting_;  ///< The soonest on top.
   std::priority_queue<double> fastest_;   ///< Steps of those that fit, the slowest on top.
   std::vector<Judged> judged_;

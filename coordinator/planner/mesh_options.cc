@@ -129,14 +129,6 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
   return choices;
 }
 
-std::vector<const RankChoice*> MeshOptions::Of(const JobSpec& mesh, const JobSpec* asked) const {
-  std::vector<const RankChoice*> choices;
-  for (const RankChoice& choice : OfReplica(mesh)) {
-    if (Has(mesh, asked, choice.ranks)) choices.push_back(&choice);
-  }
-  return choices;
-}
-
 bool MeshOptions::Has(const JobSpec& mesh, const JobSpec* asked, int64_t ranks) const {
   const ResourceSpec& resources = mesh.resources;
   const bool any = resources.ranks == 0 && !IsOfOneRank(resources);
@@ -148,7 +140,7 @@ bool MeshOptions::Has(const JobSpec& mesh, const JobSpec* asked, int64_t ranks) 
 bool MeshOptions::Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch) {
   const ResourceSpec& resources = mesh.resources;
   if (resources.pipeline_parallel == 1) return true;
-  const int64_t passes = mesh.train.global_batch / (ranks / ReplicaRanks(resources) * micro_batch);
+  const int64_t passes = PassesOf(mesh, ranks, micro_batch);
   return passes <= kMostMicroBatches && TakesMicroBatches(mesh.train, resources.pipeline_parallel,
                                                           resources.pipeline_schedule, passes);
 }

@@ -43,6 +43,11 @@ inline int64_t GradientRanks(const ResourceSpec& resources, int64_t ranks) {
   return ranks / (resources.tensor_parallel * resources.pipeline_parallel);
 }
 
+/// Micro-batches that each of `ranks` ranks has in a step of `mesh`.
+inline int64_t PassesOf(const JobSpec& mesh, int64_t ranks, int64_t micro_batch) {
+  return mesh.train.global_batch / (ranks / ReplicaRanks(mesh.resources) * micro_batch);
+}
+
 /// Numbers of ranks, spreads, threads and micro-batches for the meshes of a job: found once for
 /// all.
 class MeshOptions {
@@ -57,14 +62,13 @@ class MeshOptions {
   /// Of any number of ranks.
   const std::set<int64_t>& micro_batches() const { return all_micro_batches_; }
 
-  /// Those of `mesh`. With `asked`, the job of another mesh, options that this one has in common
-  /// with that of fewer things shared are left to it: what one rank shares with nobody, and a group
-  /// of all ranks. They live as long as this.
-  std::vector<const RankChoice*> Of(const JobSpec& mesh, const JobSpec* asked) const;
-  /// Those of all meshes with as many ranks in a replica: `mesh` has those for which Has() says so.
+  /// Those of all meshes with as many ranks in a replica, of which `mesh` has those for which Has()
+  /// says so. They live as long as this.
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
     return choices_.at({ReplicaRanks(mesh.resources), IsOfOneRank(mesh.resources)});
   }
+  /// With `asked`, the job of another mesh, options that this one has in common with that of fewer
+  /// things shared are left to it: what one rank shares with nobody, and a group of all ranks.
   bool Has(const JobSpec& mesh, const JobSpec* asked, int64_t ranks) const;
 
   /// CutModel of `mesh`, and what follows from it.

@@ -9,6 +9,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
+#include "coordinator/planner/mesh_group.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/stage_cuts.h"
 #include "coordinator/planner/units.h"
@@ -50,32 +51,7 @@ class Accounts {
   std::vector<Account> known_;
 };
 
-// Bounds are compared with what sums up in another order.
-constexpr double kRounding = 1 - 1e-9;
-
-/// Whether gradients of inputs go on to the stage before without waiting for those of weights.
-bool SplitsBackward(const ResourceSpec& resources) {
-  return resources.pipeline_schedule == "zero_bubble";
-}
-
 }  // namespace
-
-double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
-                      const RankChoice& choice, int64_t micro_batch) {
-  const ResourceSpec& resources = mesh.resources;
-  const int64_t data = choice.ranks / ReplicaRanks(resources);
-  const int64_t passes = mesh.train.global_batch / (data * micro_batch);
-  if (resources.pipeline_parallel > 1) {
-    if (const auto* stages = share.LeastStageSeconds(choice.threads, micro_batch)) {
-      return kRounding * floor.Seconds(stages->pass,
-                                       SplitsBackward(resources) ? stages->forward : stages->pass,
-                                       passes);
-    }
-  }
-  return kRounding * static_cast<double>(passes) *
-         share.LeastPassSeconds(choice.threads, micro_batch) /
-         static_cast<double>(resources.pipeline_parallel);
-}
 
 MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
                        ScheduleBook& book, std::vector<int64_t> cut)
@@ -102,7 +78,7 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.fp8 = job.train.fp8;
   memory_.optimizer = share.optimizer();
   if (resources.zero_stage == 2 || OffloadsOptimizer(job)) {
-    memory_.open_gradients = share.open_gradients();
+    memory_.open_gradients = share.OpenGradients();
   }
   memory_.offload_optimizer = OffloadsOptimizer(job);
   memory_.offload_activations = resources.offload_activations != "none";
@@ -129,32 +105,6 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
     step_.file_pass = {.forward = stored * step_.shape.stored,
                        .backward = stored * step_.shape.stored + 4 * step_.shape.trained};
   }
-  bounded_ = step_;
-}
-
-std::vector<Candidate> MeshSearch::Candidates(const std::vector<const RankChoice*>& choices,
-                                              const CutFloor& floor, double above, double limit) {
-  std::vector<Candidate> candidates;
-  int64_t number = 0;
-  for (const RankChoice* each : choices) {
-    const RankChoice& choice = *each;
-    for (const int64_t micro : choice.micro_batches) {
-      const int64_t first = number;
-      number += std::ssize(choice.spreads);
-      const double least = LeastSecondsOf(job_, share_, floor, choice, micro);
-      if (least <= above || least > limit) continue;
-      if (!MeshOptions::Takes(job_, choice.ranks, micro)) continue;
-      for (int64_t i = 0; i < std::ssize(choice.spreads); ++i) {
-        const int64_t spread = choice.spreads[static_cast<size_t>(i)];
-        Candidate candidate{choice.threads, choice.ranks, spread, micro, 0, first + i};
-        const Option option = OptionOf(candidate);
-        AddSharded(option);
-        candidate.least_seconds = std::max(least, LeastSeconds(option));
-        candidates.push_back(candidate);
-      }
-    }
-  }
-  return candidates;
 }
 
 Option MeshSearch::OptionOf(const Candidate& candidate) const {
@@ -174,27 +124,20 @@ Option MeshSearch::OptionOf(const Candidate& candidate) const {
   return option;
 }
 
-void MeshSearch::AddSharded(const Option& option) {
-  const int64_t sharers = Sharers(option);
-  auto [it, added] = sharded_.try_emplace(sharers);
-  if (added && job_.resources.zero_stage > 2 && sharers > 1) {
-    it->second = share_.regions()->Among(sharers);
-  }
-}
-
-std::optional<ScheduleName> MeshSearch::ScheduleOf(const Option& option) const {
+std::optional<ScheduleName> MeshSearch::NameOf(const Option& option) const {
   if (pipeline_ == 1) return std::nullopt;
   return ScheduleName{job_.resources.pipeline_schedule, pipeline_, job_.resources.pipeline_chunks,
                       option.accumulation_steps};
 }
 
 const HeldSchedule* MeshSearch::Held(const Option& option) const {
-  const std::optional<ScheduleName> name = ScheduleOf(option);
+  const std::optional<ScheduleName> name = NameOf(option);
   return name ? &book_.At(*name) : nullptr;
 }
 
 const HeldSchedule* MeshSearch::MakeHeld(const Option& option) {
-  if (const std::optional<ScheduleName> name = ScheduleOf(option)) book_.Add({*name}, 1);
+  Team alone(1);
+  if (const std::optional<ScheduleName> name = NameOf(option)) book_.Add({*name}, alone);
   return Held(option);
 }
 
@@ -228,7 +171,6 @@ std::vector<std::vector<PipelinePlace>> MeshSearch::PlacesOf(
 
 Option MeshSearch::FewCores(const Candidate& candidate) {
   Option option = OptionOf(candidate);
-  AddSharded(option);
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
   std::optional<PipelineMemory> pipeline = MemoryOf(option, MakeHeld(option));
@@ -246,50 +188,33 @@ int64_t MeshSearch::Sharers(const Option& option) const {
 }
 
 const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
-  return sharded_.at(Sharers(option));
+  static const ShardedParameters kNone;
+  const int64_t sharers = Sharers(option);
+  return job_.resources.zero_stage > 2 && sharers > 1 ? share_.Sharded(sharers) : kNone;
 }
 
 // The step without recomputation. On GPUs as close together as the option allows: recomputing adds
 // to the device's work at least as long as the processor waits less, and more machines have slower
 // links. On processors, where ranks that are fewer on a machine have more of its memory's
 // bandwidth, as far apart as there are machines; with what crosses the link block by block, which
-// recomputing makes less, the products alone are certain. So they are of the stages of a pipeline,
-// which share them; on GPUs its stages are what they are, where machines are of one kind.
-double MeshSearch::LeastSeconds(const Option& option) {
-  const bool whole_step =
-      pipeline_ == 1 && (workers_.on_devices() || option.ranks == 1 || !Offloads(job_.resources));
-  StepInputs& inputs = bounded_;
+// recomputing makes less, the products alone are certain.
+double MeshSearch::LeastSeconds(const Candidate& candidate) const {
+  const Option option = OptionOf(candidate);
+  const bool whole_step = workers_.on_devices() || option.ranks == 1 || !Offloads(job_.resources);
+  StepInputs inputs = step_;
   SetOption(option, inputs);
   const int64_t machines = std::max<int64_t>(std::ssize(workers_.workers()), 1);
   inputs.ranks_on_worker =
       workers_.on_devices() ? option.ranks_per_worker : (option.ranks - 1) / machines + 1;
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
-    const RateModel& rates = workers_.rates()[kind];
-    if (pipeline_ > 1 && workers_.on_devices() && workers_.rates().size() == 1) {
-      const std::tuple key(option.threads, option.micro_batch, option.ranks_per_worker);
-      auto floor = floors_.find(key);
-      if (floor == floors_.end()) {
-        const StagePasses& passes = share_.StagePass(kind, option.threads, option.micro_batch);
-        PipelineCosts costs;
-        costs.first_trained_stage = FirstTrainedStage(inputs.shape.spec, cut_);
-        for (const StageForecast& stage : PredictStages(inputs, cut_, passes)) {
-          costs.stages.push_back(stage.cost);
-        }
-        const PipelineFloor made(costs, pipeline_, SplitsBackward(job_.resources));
-        floor = floors_.emplace(key, made).first;
-      }
-      least = std::min(least, floor->second.Seconds(option.accumulation_steps));
-      continue;
-    }
     const PassCost& pass = Pass(kind, option);
-    const double seconds = whole_step ? StepSeconds(PredictStep(inputs, pass, rates))
-                                      : pass.gemm_seconds *
-                                            static_cast<double>(option.accumulation_steps) /
-                                            static_cast<double>(pipeline_);
+    const double seconds = whole_step
+                               ? StepSeconds(PredictStep(inputs, pass, workers_.rates()[kind]))
+                               : pass.gemm_seconds * static_cast<double>(option.accumulation_steps);
     least = std::min(least, seconds);
   }
-  return kRounding * least;
+  return kRoundingOfBounds * least;
 }
 
 bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& option) const {
@@ -367,7 +292,6 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
 
 bool MeshSearch::Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option) {
   if (!MeshOptions::Takes(job_, option.ranks, option.micro_batch)) return false;
-  AddSharded(option);
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
   inputs.recomputed_blocks = option.recomputed_blocks;
@@ -519,7 +443,7 @@ TimeBreakdown MeshSearch::SlowestRank(
                                  .within_worker = placements.front().second == option.ranks});
     const PipelineFloor floor(forecast.costs, pipeline_, held->schedule.split_backward);
     const TimeBreakdown least = forecast.StepUntil(floor.Seconds(option.accumulation_steps));
-    bound.least_seconds = kRounding * StepSeconds(least);
+    bound.least_seconds = kRoundingOfBounds * StepSeconds(least);
     if (bound.least_seconds > bound.limit) return least;
     return forecast.StepUntil(EndOfPipeline(held->schedule, forecast.costs));
   }

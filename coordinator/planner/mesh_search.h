@@ -2,10 +2,8 @@
 
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,12 +22,6 @@
 
 namespace weft::planner {
 
-/// No option of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
-/// are cut so. Of a pipeline each rank fills, has its passes and drains; where the machines decide
-/// how it is cut, any has its share of all passes. The rest is left to MeshSearch::Candidates.
-double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
-                      const RankChoice& choice, int64_t micro_batch);
-
 /// How long a step may take to matter, and takes at least, as far as is known.
 struct StepBound {
   double limit = std::numeric_limits<double>::infinity();
@@ -44,19 +36,13 @@ class MeshSearch {
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
              ScheduleBook& book, std::vector<int64_t> cut);
 
-  /// Of `choices` (MeshOptions::Of this mesh) each with every spread and micro-batch, where
-  /// LeastSecondsOf is above `above` and up to `limit`; but for some that certainly take longer
-  /// than that. To be called before Judge, which may then be called from several threads.
-  std::vector<Candidate> Candidates(const std::vector<const RankChoice*>& choices,
-                                    const CutFloor& floor, double above, double limit);
+  /// No option of a candidate without a pipeline has a shorter step.
+  double LeastSeconds(const Candidate& candidate) const;
 
-  /// Of a pipeline, the schedule that Judge looks for in the book.
-  std::optional<ScheduleName> ScheduleOf(const Candidate& candidate) const {
-    return ScheduleOf(OptionOf(candidate));
-  }
-
-  /// With the cheapest recomputation that fits. Where none does, with one that needs least and
-  /// without a time; false. Above `bound.limit` the time may be less than it is.
+  /// With the cheapest recomputation that fits. The book has the schedule of a pipeline. Where none
+  /// fits, with one that needs least and
+  /// without a time; false. Above `bound.limit` the time may be less than it is. From several
+  /// threads, while the book does not change.
   bool Judge(const Candidate& candidate, StepBound& bound, Option& option) const;
 
   /// Fills in the time of an option that says what it recomputes and how it is cut, with so many
@@ -74,10 +60,8 @@ class MeshSearch {
   int64_t OwnLength() const { return sequence_length_ / context_.ranks; }
 
   Option OptionOf(const Candidate& candidate) const;
-  /// Finds what ranks that see different tokens share, for Sharded().
-  void AddSharded(const Option& option);
   /// Of a pipeline, else none.
-  std::optional<ScheduleName> ScheduleOf(const Option& option) const;
+  std::optional<ScheduleName> NameOf(const Option& option) const;
   /// From the book; null without a pipeline.
   const HeldSchedule* Held(const Option& option) const;
   /// The same, made where it is not there.
@@ -92,7 +76,6 @@ class MeshSearch {
   /// Of an option that says how it is cut.
   bool JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const;
 
-  double LeastSeconds(const Option& option);
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
                             const HeldSchedule* held, StepBound& bound,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
@@ -114,6 +97,7 @@ class MeshSearch {
   const PassCost& Pass(size_t kind, const Option& option) const {
     return share_.Pass(kind, option.threads, option.micro_batch);
   }
+  /// What ranks that see different tokens share of the parameters.
   const ShardedParameters& Sharded(const Option& option) const;
   int64_t Sharers(const Option& option) const;
 
@@ -128,12 +112,7 @@ class MeshSearch {
   const PrecisionRecipe& precision_;
   MemoryInputs memory_;       ///< What of them is the same in all options ...
   StepInputs step_;           ///< ... and of these.
-  StepInputs bounded_;        ///< Of the option whose bound is asked for.
   std::vector<int64_t> cut_;  ///< Blocks of each stage, on machines of one kind.
-
-  std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
-  /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker.
-  std::map<std::tuple<int64_t, int64_t, int64_t>, PipelineFloor> floors_;
 };
 
 }  // namespace weft::planner

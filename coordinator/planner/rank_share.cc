@@ -10,13 +10,6 @@
 #include "common/spec/shard_ranks.h"
 
 namespace weft::planner {
-namespace {
-
-bool OffloadsOptimizer(const JobSpec& job) {
-  return job.resources.offload_optimizer != "none";
-}
-
-}  // namespace
 
 RankBlocks::RankBlocks(const std::vector<int64_t>& cut, int64_t ranks) {
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -42,7 +35,6 @@ RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<in
       optimizer_(OptimizerBytesOf(shape_.spec, job_, precision_.products, shape_.tensor,
                                   shape_.tensor_rows, shape_.expert_ranks)),
       bucket_bytes_(BucketBytes(job_, shape_.spec)) {
-  AddZeroStage(job_.resources.zero_stage);
   kept_ = KeptOf(shape_);
   for (const int64_t each : threads) {
     for (const int64_t micro_batch : micro_batches) AddPasses(each, micro_batch);
@@ -50,13 +42,25 @@ RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<in
   if (job_.resources.pipeline_parallel > 1) AddStages();
 }
 
-void RankShare::AddZeroStage(int64_t stage) {
-  const int64_t tensor = shape_.tensor, rows = shape_.tensor_rows, experts = shape_.expert_ranks;
-  if ((stage == 2 || OffloadsOptimizer(job_)) && open_gradients_ == 0) {
-    const bool in_file = job_.resources.offload_parameters == "nvme";
-    open_gradients_ = OpenGradientBytes(shape_.spec, bucket_bytes_, tensor, rows, experts, in_file);
+int64_t RankShare::OpenGradients() const {
+  const std::lock_guard lock(mutex_);
+  if (!open_gradients_) {
+    open_gradients_ =
+        OpenGradientBytes(shape_.spec, bucket_bytes_, shape_.tensor, shape_.tensor_rows,
+                          shape_.expert_ranks, job_.resources.offload_parameters == "nvme");
   }
-  if (stage > 2 && !regions_) regions_.emplace(shape_.spec, precision_, tensor, rows, experts);
+  return *open_gradients_;
+}
+
+const ShardedParameters& RankShare::Sharded(int64_t sharers) const {
+  const std::lock_guard lock(mutex_);
+  if (!regions_) {
+    regions_.emplace(shape_.spec, precision_, shape_.tensor, shape_.tensor_rows,
+                     shape_.expert_ranks);
+  }
+  const auto [known, added] = sharded_.try_emplace(sharers);
+  if (added) known->second = regions_->Among(sharers);
+  return known->second;
 }
 
 void RankShare::AddStages() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -31,7 +32,7 @@ struct RankBlocks {
 };
 
 /// What a rank has of a model, and what its passes take: alike in all meshes that share matrices,
-/// sequences and experts alike. Made on one thread, then read by any.
+/// sequences and experts alike. Made on one thread, then read by any number of them.
 class RankShare {
  public:
   /// With passes of these numbers of threads and micro-batches. `workers` outlive it.
@@ -39,9 +40,6 @@ class RankShare {
             const std::set<int64_t>& micro_batches);
   RankShare(const RankShare&) = delete;
   RankShare& operator=(const RankShare&) = delete;
-
-  /// Finds what ranks share at resources.zero_stage.
-  void AddZeroStage(int64_t stage);
 
   /// Finds what the stages of pipelines have and take.
   void AddStages();
@@ -51,8 +49,9 @@ class RankShare {
   const OptimizerBytes& optimizer() const { return optimizer_; }
   int64_t bucket_bytes() const { return bucket_bytes_; }
   /// Where gradients are shared or leave the device.
-  int64_t open_gradients() const { return open_gradients_; }
-  const std::optional<ParameterRegions>& regions() const { return regions_; }
+  int64_t OpenGradients() const;
+  /// Where so many ranks share out the parameters.
+  const ShardedParameters& Sharded(int64_t sharers) const;
 
   /// Of the whole network, on a kind of worker.
   const PassCost& Pass(size_t kind, int64_t threads, int64_t micro_batch) const {
@@ -103,8 +102,11 @@ class RankShare {
   ModelShape shape_;
   OptimizerBytes optimizer_;
   int64_t bucket_bytes_ = 0;
-  int64_t open_gradients_ = 0;
-  std::optional<ParameterRegions> regions_;
+  /// What few meshes ask for, found when it is asked for.
+  mutable std::mutex mutex_;
+  mutable std::optional<int64_t> open_gradients_;
+  mutable std::optional<ParameterRegions> regions_;
+  mutable std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
   std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>
       passes_;      ///< Kind, threads, micro-batch.
   KeptBytes kept_;  ///< By the whole network.

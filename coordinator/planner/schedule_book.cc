@@ -5,18 +5,17 @@
 
 #include "common/check.h"
 #include "common/pipeline/named_schedule.h"
-#include "coordinator/planner/cluster/on_threads.h"
 
 namespace weft::planner {
 
-void ScheduleBook::Add(const std::vector<ScheduleName>& names, int threads) {
+void ScheduleBook::Add(const std::vector<ScheduleName>& names, Team& team) {
   std::set<ScheduleName> wanted;
   for (const ScheduleName& name : names) {
     if (!made_.contains(name)) wanted.insert(name);
   }
   const std::vector<ScheduleName> missing(wanted.begin(), wanted.end());
   std::vector<std::optional<HeldSchedule>> made(missing.size());
-  OnThreads(threads, missing.size(), [&](size_t i) {
+  team.Run(missing.size(), [&](size_t i) {
     const ScheduleName& name = missing[i];
     Result<PipelineSchedule> schedule =
         UncheckedSchedule(name.kind, name.ranks, name.chunks, name.micro_batches);

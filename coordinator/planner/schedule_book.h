@@ -9,6 +9,7 @@
 
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/schedule.h"
+#include "coordinator/planner/cluster/on_threads.h"
 
 namespace weft::planner {
 
@@ -36,8 +37,8 @@ struct HeldSchedule {
 /// Schedules of pipelines, each made once: many plans of a search have the same ones.
 class ScheduleBook {
  public:
-  /// Makes those of `names` that are not here yet, on so many threads. They must exist.
-  void Add(const std::vector<ScheduleName>& names, int threads);
+  /// Makes those of `names` that are not here yet. They must exist.
+  void Add(const std::vector<ScheduleName>& names, Team& team);
 
   /// One that was added. From several threads, while none adds some.
   const HeldSchedule& At(const ScheduleName& name) const { return made_.at(name); }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -13,21 +15,53 @@ inline int ThreadsOfMachine() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-/// Calls work(i) for i below `count` on so many threads, in order but for what they do at once.
-/// Stops early when a call returns false.
+/// Threads that wait for work: starting some takes longer than many a piece of it.
+class Team {
+ public:
+  /// Of so many threads, the caller's among them.
+  explicit Team(int threads) : threads_(std::max(threads, 1)) {}
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int threads() const { return threads_; }
+
+  /// Calls work(i) for i below `count`, in order but for what is done at once. Stops early when a
+  /// call returns false. `work` must not call it.
+  template <class Work>
+  void Run(size_t count, const Work& work) {
+    std::atomic<size_t> next = 0;
+    const auto run = [&] {
+      for (size_t i = next++; i < count; i = next++) {
+        if (!work(i)) next = count;
+      }
+    };
+    if (threads_ == 1 || count < 2) return run();
+    Together([](const void* own) { (*static_cast<const decltype(run)*>(own))(); }, &run);
+  }
+
+ private:
+  using Call = void (*)(const void*);
+
+  /// Has all threads call it.
+  void Together(Call call, const void* argument);
+  void Serve();
+
+  const int threads_;
+  std::mutex mutex_;
+  std::condition_variable begun_, ended_;
+  Call call_ = nullptr;
+  const void* argument_ = nullptr;
+  int64_t calls_ = 0;  ///< Of Together.
+  int busy_ = 0;       ///< Of the others.
+  bool over_ = false;
+  std::vector<std::thread> others_;
+};
+
+/// The same on threads of its own.
 template <class Work>
 void OnThreads(int threads, size_t count, const Work& work) {
-  std::atomic<size_t> next = 0;
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      if (!work(i)) next = count;
-    }
-  };
-  std::vector<std::jthread> others;
-  for (int t = 1; t < std::min<int>(threads, static_cast<int>(count)); ++t) {
-    others.emplace_back(run);
-  }
-  run();
+  Team(std::min(threads, static_cast<int>(std::min<size_t>(count, 1024)))).Run(count, work);
 }
 
 }  // namespace weft::planner

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "common/spec/job_spec.h"
+#include "coordinator/planner/mesh_options.h"
+#include "coordinator/planner/meshes.h"
+#include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/rank_share.h"
+#include "coordinator/planner/schedule_book.h"
+#include "coordinator/planner/worker_groups.h"
+
+namespace weft::planner {
+
+/// Bounds are compared with what sums up in another order.
+inline constexpr double kRoundingOfBounds = 1 - 1e-9;
+
+/// No option of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
+/// are cut so. Of a pipeline each rank fills, has its passes and drains; where the machines decide
+/// how it is cut, any has its share of all passes. The rest is left to MeshGroup and MeshSearch.
+double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
+                      const RankChoice& choice, int64_t micro_batch);
+
+/// Of a pipeline, the schedule of its micro-batches.
+ScheduleName ScheduleOf(const JobSpec& mesh, const Candidate& candidate);
+
+/// Whether gradients of inputs go on to the stage before without waiting for those of weights.
+bool SplitsBackward(const ResourceSpec& resources);
+
+/// Meshes of a family that have the same ranks to choose from and share tokens between matrices
+/// alike: they differ in what data-parallel ranks share, which no pass takes longer or shorter for.
+/// So their candidates are found together, and have the same bounds until a mesh is looked at.
+class MeshGroup {
+ public:
+  struct Mesh {
+    size_t number = 0;  ///< Of its job.
+    const SharingChoice* sharing = nullptr;
+  };
+  /// What is the same for all groups of a search, or many of them. All outlive it.
+  struct Context {
+    const WorkerGroups& workers;
+    const MeshOptions& options;
+    const MeshOptions::Cut& cut;
+    const RankShare& share;
+    const JobSpec* asked;  ///< For MeshOptions::Has.
+    double room;           ///< Bytes of a rank that may be full.
+  };
+
+  /// `job` is one of `meshes`, of which there is at least one.
+  MeshGroup(const Context& context, JobSpec job, std::vector<Mesh> meshes);
+
+  size_t first() const { return meshes_.front().number; }
+  const JobSpec& job() const { return job_; }
+  /// Whether the bounds of its candidates say all that is known before a mesh is looked at.
+  bool pipelined() const { return job_.resources.pipeline_parallel > 1; }
+
+  /// Candidates that some of its meshes may have, with LeastSecondsOf up to `limit`; but for some
+  /// that certainly take longer than that. Each is given once.
+  std::vector<Candidate> Take(double limit);
+  /// LeastSecondsOf those that Take has not given yet.
+  double left() const { return left_; }
+
+  /// A candidate whose LeastSecondsOf is `least`, with the bound that is known of it.
+  double LeastSeconds(const Candidate& candidate, double least);
+
+  /// Numbers of the meshes that have it, and room for what its ranks keep.
+  std::vector<size_t> MeshesWith(const Candidate& candidate);
+
+ private:
+  /// Whether it has candidates of so many ranks, with room for what they keep.
+  bool Has(const SharingChoice& sharing, int64_t ranks);
+  double PipelineSeconds(const Candidate& candidate);
+
+  const Context context_;
+  JobSpec job_;  ///< With any sharing.
+  const std::vector<Mesh> meshes_;
+  double taken_;  ///< All up to here was given.
+  double left_;
+  /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker.
+  std::map<std::tuple<int64_t, int64_t, int64_t>, PipelineFloor> floors_;
+};
+
+}  // namespace weft::planner
