@@ -382,40 +382,52 @@ void BestFirst::Open(double limit) {
 }
 
 bool BestFirst::TakeWaiting(double most) {
+  constexpr size_t kMeshesOfGroup = 16;  // of which this is a guess
   const auto at_once = 64 * static_cast<size_t>(team_.threads());
   const size_t first = judged_.size();
-  std::vector<Waiting> of_meshes;
+  // By group, each of which is for one thread at a time.
+  std::map<size_t, std::vector<Waiting>> taken;
   std::vector<ScheduleName> schedules;
-  while (!waiting_.empty() && waiting_.top().least_seconds <= most &&
-         judged_.size() - first + of_meshes.size() < at_once) {
-    const Waiting next = waiting_.top();
-    waiting_.pop();
+  bool any = false;
+  for (size_t count = 0; !waiting_.empty() && waiting_.top().least_seconds <= most;) {
+    const Waiting& next = waiting_.top();
     if (next.group == nullptr) {
       judged_.push_back({.mesh = next.mesh, .candidate = next.candidate});
-      continue;
-    }
-    for (const size_t mesh : next.group->MeshesWith(next.candidate)) {
-      StateOf(mesh);
+      ++count;
+    } else {
+      taken[next.mesh].push_back(next);
+      count += kMeshesOfGroup;
       if (next.group->pipelined()) {
-        judged_.push_back({.mesh = mesh, .candidate = next.candidate});
-      } else {
-        of_meshes.push_back({0, mesh, nullptr, next.candidate});
+        schedules.push_back(ScheduleOf(next.group->job(), next.candidate));
       }
     }
-    if (next.group->pipelined()) {
-      schedules.push_back(ScheduleOf(next.group->job(), next.candidate));
-    }
+    any = true;
+    waiting_.pop();
+    if (count >= at_once) break;
   }
-  book_.Add(schedules, team_);
-  team_.Run(of_meshes.size(), [&](size_t i) {
-    Waiting& own = of_meshes[i];
-    const MeshSearch& search = Opened(own.mesh, meshes_.at(own.mesh));
-    double& least = own.candidate.least_seconds;
-    own.least_seconds = least = std::max(least, search.LeastSeconds(own.candidate));
+  std::vector<const std::vector<Waiting>*> groups;
+  for (const auto& [group, own] : taken) groups.push_back(&own);
+  std::vector<std::vector<MeshGroup::OfMesh>> found(groups.size());
+  team_.Run(groups.size(), [&](size_t i) {
+    for (const Waiting& own : *groups[i]) {
+      const std::vector<MeshGroup::OfMesh> of_meshes = own.group->OfMeshes(own.candidate);
+      found[i].insert(found[i].end(), of_meshes.begin(), of_meshes.end());
+    }
     return true;
   });
-  for (const Waiting& own : of_meshes) waiting_.push(own);
-  return judged_.size() > first || !of_meshes.empty();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const bool pipelined = groups[i]->front().group->pipelined();
+    for (const auto& [mesh, candidate] : found[i]) {
+      if (pipelined) {
+        judged_.push_back({.mesh = mesh, .candidate = candidate});
+      } else {
+        waiting_.push({candidate.least_seconds, mesh, nullptr, candidate});
+      }
+    }
+  }
+  for (size_t i = first; i < judged_.size(); ++i) StateOf(judged_[i].mesh);
+  book_.Add(schedules, team_);
+  return any;
 }
 
 void BestFirst::JudgeUpTo(double least_seconds) {

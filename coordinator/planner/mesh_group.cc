@@ -5,11 +5,26 @@
 #include <utility>
 
 #include "common/model/precision.h"
+#include "common/spec/offload.h"
+#include "common/spec/shard_ranks.h"
 
 namespace weft::planner {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Of ranks that tell those that see other tokens nothing.
+StepInputs PlainInputsOf(const JobSpec& mesh, const RankShare& share) {
+  StepInputs inputs = StepInputsOf(mesh, share);
+  inputs.zero_stage = 0;
+  inputs.local_steps = 1;
+  return inputs;
+}
+
+double SecondsWithoutUpdate(TimeBreakdown time) {
+  time.optimizer_seconds = 0;
+  return StepSeconds(time);
+}
 
 }  // namespace
 
@@ -21,6 +36,30 @@ ScheduleName ScheduleOf(const JobSpec& mesh, const Candidate& candidate) {
   const ResourceSpec& resources = mesh.resources;
   return {resources.pipeline_schedule, resources.pipeline_parallel, resources.pipeline_chunks,
           PassesOf(mesh, candidate.ranks, candidate.micro_batch)};
+}
+
+StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
+  const ResourceSpec& resources = mesh.resources;
+  const PrecisionRecipe& precision = PrecisionOf(mesh.train.precision);
+  StepInputs inputs;
+  inputs.shape = share.shape();
+  inputs.bucket_bytes = share.bucket_bytes();
+  inputs.precision = &precision;
+  inputs.zero_stage = resources.zero_stage;
+  inputs.host_link_bytes_per_second = resources.host_link_bytes_per_second;
+  inputs.offloads_optimizer = resources.offload_optimizer != "none";
+  inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
+  inputs.local_steps = mesh.train.local_steps;
+  // Moments of AdamW, read and written.
+  if (resources.offload_optimizer == "nvme") inputs.file_bytes = 2 * 8 * inputs.shape.trained;
+  if (resources.offload_parameters == "nvme") {
+    // Values are read and written, and gradients read for their norm and for the update.
+    const int64_t stored = ElementBytes(precision.matrices);
+    inputs.file_bytes += (2 * stored + 2 * 4) * inputs.shape.trained;
+    inputs.file_pass = {.forward = stored * inputs.shape.stored,
+                        .backward = stored * inputs.shape.stored + 4 * inputs.shape.trained};
+  }
+  return inputs;
 }
 
 double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
@@ -43,6 +82,8 @@ MeshGroup::MeshGroup(const Context& context, JobSpec job, std::vector<Mesh> mesh
     : context_(context),
       job_(std::move(job)),
       meshes_(std::move(meshes)),
+      plain_(PlainInputsOf(job_, context.share)),
+      of_mesh_(StepInputsOf(job_, context.share)),
       taken_(-kInfinity),
       left_(-kInfinity) {}
 
@@ -74,7 +115,7 @@ std::vector<Candidate> MeshGroup::Take(double limit) {
         const int64_t spread = choice.spreads[static_cast<size_t>(i)];
         Candidate candidate{choice.threads,         choice.ranks, spread, micro, 0,
                             first + m * spreads + i};
-        candidate.least_seconds = LeastSeconds(candidate, least);
+        candidate.least_seconds = std::max(least, LeastSeconds(candidate));
         candidates.push_back(candidate);
       }
     }
@@ -83,59 +124,99 @@ std::vector<Candidate> MeshGroup::Take(double limit) {
   return candidates;
 }
 
-double MeshGroup::LeastSeconds(const Candidate& candidate, double least) {
-  return pipelined() ? std::max(least, PipelineSeconds(candidate)) : least;
+double MeshGroup::LeastSeconds(const Candidate& candidate) {
+  if (pipelined()) return LeastSecondsOfPipeline(candidate);
+  if (Offloads(job_.resources)) return 0;
+  SetCandidate(candidate, plain_);
+  return kRoundingOfBounds * kRoundingOfBounds * LeastOfWorkers(plain_, candidate, false);
 }
 
 // What the stages of a pipeline take without recomputation, on GPUs as close together as they may
-// stand (MeshSearch::LeastSeconds): no pass depends on what data-parallel ranks share, which they
-// tell each other beside it. Where machines are of several kinds, or processors, the products
-// alone, which stages share.
-double MeshGroup::PipelineSeconds(const Candidate& candidate) {
+// stand (LeastOfWorkers). Where machines are of several kinds, or processors, the products alone,
+// which stages share.
+double MeshGroup::LeastSecondsOfPipeline(const Candidate& candidate) {
   const RankShare& share = context_.share;
-  const ResourceSpec& resources = job_.resources;
+  const int64_t ranks = job_.resources.pipeline_parallel;
   const std::vector<RateModel>& rates = context_.workers.rates();
   const int64_t passes = PassesOf(job_, candidate.ranks, candidate.micro_batch);
   if (!context_.workers.on_devices() || rates.size() > 1) {
     double least = kInfinity;
     for (size_t kind = 0; kind < rates.size(); ++kind) {
       const PassCost& pass = share.Pass(kind, candidate.threads, candidate.micro_batch);
-      least = std::min(least, pass.gemm_seconds * static_cast<double>(passes) /
-                                  static_cast<double>(resources.pipeline_parallel));
+      least = std::min(
+          least, pass.gemm_seconds * static_cast<double>(passes) / static_cast<double>(ranks));
     }
     return kRoundingOfBounds * least;
   }
   const std::tuple key(candidate.threads, candidate.micro_batch, candidate.ranks_per_worker);
   auto floor = floors_.find(key);
   if (floor == floors_.end()) {
-    StepInputs inputs;
-    inputs.shape = share.shape();
-    inputs.bucket_bytes = share.bucket_bytes();
-    inputs.precision = &PrecisionOf(job_.train.precision);
-    inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
-    inputs.ranks = inputs.shape.expert_ranks;
-    inputs.threads = candidate.threads;
-    inputs.tokens = candidate.micro_batch * (SequenceLength(job_) / resources.context_parallel);
-    inputs.ranks_on_worker = candidate.ranks_per_worker;
+    SetCandidate(candidate, plain_);
     PipelineCosts costs;
     costs.first_trained_stage = FirstTrainedStage(inputs.shape.spec, context_.cut.blocks);
     for (const StageForecast& stage :
-         PredictStages(inputs, context_.cut.blocks,
+         PredictStages(plain_, context_.cut.blocks,
                        share.StagePass(0, candidate.threads, candidate.micro_batch))) {
       costs.stages.push_back(stage.cost);
     }
-    const PipelineFloor made(costs, resources.pipeline_parallel, SplitsBackward(resources));
+    const PipelineFloor made(costs, ranks, SplitsBackward(job_.resources));
     floor = floors_.emplace(key, made).first;
   }
   return kRoundingOfBounds * floor->second.Seconds(passes);
 }
 
-std::vector<size_t> MeshGroup::MeshesWith(const Candidate& candidate) {
-  std::vector<size_t> numbers;
-  for (const Mesh& mesh : meshes_) {
-    if (Has(*mesh.sharing, candidate.ranks)) numbers.push_back(mesh.number);
+double MeshGroup::LeastSecondsOfMesh(const SharingChoice& sharing, const Candidate& candidate) {
+  const int64_t ranks = GradientRanks(job_.resources, candidate.ranks);
+  of_mesh_.zero_stage = sharing.zero_stage;
+  of_mesh_.ranks = ranks;
+  of_mesh_.sharers = ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, ranks);
+  of_mesh_.sharded = context_.share.Sharded(sharing.zero_stage, of_mesh_.sharers);
+  of_mesh_.file_bytes = plain_.file_bytes / of_mesh_.sharers;
+  SetCandidate(candidate, of_mesh_);
+  return kRoundingOfBounds * LeastOfWorkers(of_mesh_, candidate, true);
+}
+
+void MeshGroup::SetCandidate(const Candidate& candidate, StepInputs& inputs) const {
+  inputs.accumulation_steps = PassesOf(job_, candidate.ranks, candidate.micro_batch);
+  inputs.threads = candidate.threads;
+  inputs.tokens = candidate.micro_batch * (SequenceLength(job_) / job_.resources.context_parallel);
+  const int64_t machines = std::max<int64_t>(std::ssize(context_.workers.workers()), 1);
+  inputs.ranks_on_worker = context_.workers.on_devices() ? candidate.ranks_per_worker
+                                                         : (candidate.ranks - 1) / machines + 1;
+}
+
+// The step without recomputation. On GPUs as close together as the option allows: recomputing adds
+// to the device's work at least as long as the processor waits less, and more machines have slower
+// links. On processors, where ranks that are fewer on a machine have more of its memory's
+// bandwidth, as far apart as there are machines; with what crosses the link block by block, which
+// recomputing makes less, the products alone are certain.
+double MeshGroup::LeastOfWorkers(const StepInputs& inputs, const Candidate& candidate,
+                                 bool with_update) const {
+  const WorkerGroups& workers = context_.workers;
+  const bool whole_step = workers.on_devices() || candidate.ranks == 1 || !Offloads(job_.resources);
+  double least = kInfinity;
+  for (size_t kind = 0; kind < workers.rates().size(); ++kind) {
+    const PassCost& pass = context_.share.Pass(kind, candidate.threads, candidate.micro_batch);
+    double seconds = pass.gemm_seconds * static_cast<double>(inputs.accumulation_steps);
+    if (whole_step) {
+      const TimeBreakdown time = PredictStep(inputs, pass, workers.rates()[kind]);
+      seconds = with_update ? StepSeconds(time) : SecondsWithoutUpdate(time);
+    }
+    least = std::min(least, seconds);
   }
-  return numbers;
+  return least;
+}
+
+std::vector<MeshGroup::OfMesh> MeshGroup::OfMeshes(const Candidate& candidate) {
+  std::vector<OfMesh> found;
+  for (const Mesh& mesh : meshes_) {
+    if (!Has(*mesh.sharing, candidate.ranks)) continue;
+    found.push_back({mesh.number, candidate});
+    if (pipelined()) continue;
+    double& least = found.back().candidate.least_seconds;
+    least = std::max(least, LeastSecondsOfMesh(*mesh.sharing, candidate));
+  }
+  return found;
 }
 
 bool MeshGroup::Has(const SharingChoice& sharing, int64_t ranks) {

@@ -19,9 +19,12 @@ namespace weft::planner {
 /// Bounds are compared with what sums up in another order.
 inline constexpr double kRoundingOfBounds = 1 - 1e-9;
 
+/// What steps of ranks of `mesh` depend on, but for what differs between its options.
+StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share);
+
 /// No option of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
 /// are cut so. Of a pipeline each rank fills, has its passes and drains; where the machines decide
-/// how it is cut, any has its share of all passes. The rest is left to MeshGroup and MeshSearch.
+/// how it is cut, any has its share of all passes. The rest is left to MeshGroup.
 double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
                       const RankChoice& choice, int64_t micro_batch);
 
@@ -32,13 +35,18 @@ ScheduleName ScheduleOf(const JobSpec& mesh, const Candidate& candidate);
 bool SplitsBackward(const ResourceSpec& resources);
 
 /// Meshes of a family that have the same ranks to choose from and share tokens between matrices
-/// alike: they differ in what data-parallel ranks share, which no pass takes longer or shorter for.
-/// So their candidates are found together, and have the same bounds until a mesh is looked at.
+/// alike: they differ in what data-parallel ranks share, which passes take no less for. So their
+/// candidates are found together.
 class MeshGroup {
  public:
   struct Mesh {
     size_t number = 0;  ///< Of its job.
     const SharingChoice* sharing = nullptr;
+  };
+  /// A candidate of one of them.
+  struct OfMesh {
+    size_t mesh = 0;
+    Candidate candidate;
   };
   /// What is the same for all groups of a search, or many of them. All outlive it.
   struct Context {
@@ -55,7 +63,6 @@ class MeshGroup {
 
   size_t first() const { return meshes_.front().number; }
   const JobSpec& job() const { return job_; }
-  /// Whether the bounds of its candidates say all that is known before a mesh is looked at.
   bool pipelined() const { return job_.resources.pipeline_parallel > 1; }
 
   /// Candidates that some of its meshes may have, with LeastSecondsOf up to `limit`; but for some
@@ -64,21 +71,28 @@ class MeshGroup {
   /// LeastSecondsOf those that Take has not given yet.
   double left() const { return left_; }
 
-  /// A candidate whose LeastSecondsOf is `least`, with the bound that is known of it.
-  double LeastSeconds(const Candidate& candidate, double least);
-
-  /// Numbers of the meshes that have it, and room for what its ranks keep.
-  std::vector<size_t> MeshesWith(const Candidate& candidate);
+  /// Of the meshes that have it, and room for what its ranks keep, each with a bound of its own.
+  std::vector<OfMesh> OfMeshes(const Candidate& candidate);
 
  private:
   /// Whether it has candidates of so many ranks, with room for what they keep.
   bool Has(const SharingChoice& sharing, int64_t ranks);
-  double PipelineSeconds(const Candidate& candidate);
+  /// No step of any of the meshes is shorter.
+  double LeastSeconds(const Candidate& candidate);
+  double LeastSecondsOfPipeline(const Candidate& candidate);
+  /// Without a pipeline, the same of one of them.
+  double LeastSecondsOfMesh(const SharingChoice& sharing, const Candidate& candidate);
+  void SetCandidate(const Candidate& candidate, StepInputs& inputs) const;
+  /// Without a pipeline, of the fastest kind of worker.
+  double LeastOfWorkers(const StepInputs& inputs, const Candidate& candidate,
+                        bool with_update) const;
 
   const Context context_;
   JobSpec job_;  ///< With any sharing.
   const std::vector<Mesh> meshes_;
-  double taken_;  ///< All up to here was given.
+  StepInputs plain_;    ///< Of ranks that tell those that see other tokens nothing,
+  StepInputs of_mesh_;  ///< and of those of a mesh.
+  double taken_;        ///< All up to here was given.
   double left_;
   /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker.
   std::map<std::tuple<int64_t, int64_t, int64_t>, PipelineFloor> floors_;

@@ -64,6 +64,7 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
       pipeline_(job.resources.pipeline_parallel),
       context_{job.resources.context_parallel, job.resources.context_method == "ulysses"},
       precision_(PrecisionOf(job.train.precision)),
+      step_(StepInputsOf(job, share)),
       cut_(std::move(cut)) {
   const ResourceSpec& resources = job.resources;
   memory_.shape = share.shape();
@@ -87,24 +88,6 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.delayed_update = resources.delayed_update;
   memory_.recompute_segment = resources.recompute_segment;
   memory_.activation_bits = resources.activation_bits;
-
-  step_.shape = memory_.shape;
-  step_.bucket_bytes = memory_.bucket_bytes;
-  step_.precision = &precision_;
-  step_.zero_stage = resources.zero_stage;
-  step_.host_link_bytes_per_second = resources.host_link_bytes_per_second;
-  step_.offloads_optimizer = OffloadsOptimizer(job);
-  step_.context = context_;
-  step_.local_steps = job.train.local_steps;
-  // Moments of AdamW, read and written.
-  if (resources.offload_optimizer == "nvme") step_.file_bytes = 2 * 8 * step_.shape.trained;
-  if (memory_.parameters_in_file) {
-    // Values are read and written, and gradients read for their norm and for the update.
-    const int64_t stored = ElementBytes(precision_.matrices);
-    step_.file_bytes += (2 * stored + 2 * 4) * step_.shape.trained;
-    step_.file_pass = {.forward = stored * step_.shape.stored,
-                       .backward = stored * step_.shape.stored + 4 * step_.shape.trained};
-  }
 }
 
 Option MeshSearch::OptionOf(const Candidate& candidate) const {
@@ -188,33 +171,7 @@ int64_t MeshSearch::Sharers(const Option& option) const {
 }
 
 const ShardedParameters& MeshSearch::Sharded(const Option& option) const {
-  static const ShardedParameters kNone;
-  const int64_t sharers = Sharers(option);
-  return job_.resources.zero_stage > 2 && sharers > 1 ? share_.Sharded(sharers) : kNone;
-}
-
-// The step without recomputation. On GPUs as close together as the option allows: recomputing adds
-// to the device's work at least as long as the processor waits less, and more machines have slower
-// links. On processors, where ranks that are fewer on a machine have more of its memory's
-// bandwidth, as far apart as there are machines; with what crosses the link block by block, which
-// recomputing makes less, the products alone are certain.
-double MeshSearch::LeastSeconds(const Candidate& candidate) const {
-  const Option option = OptionOf(candidate);
-  const bool whole_step = workers_.on_devices() || option.ranks == 1 || !Offloads(job_.resources);
-  StepInputs inputs = step_;
-  SetOption(option, inputs);
-  const int64_t machines = std::max<int64_t>(std::ssize(workers_.workers()), 1);
-  inputs.ranks_on_worker =
-      workers_.on_devices() ? option.ranks_per_worker : (option.ranks - 1) / machines + 1;
-  double least = std::numeric_limits<double>::infinity();
-  for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
-    const PassCost& pass = Pass(kind, option);
-    const double seconds = whole_step
-                               ? StepSeconds(PredictStep(inputs, pass, workers_.rates()[kind]))
-                               : pass.gemm_seconds * static_cast<double>(option.accumulation_steps);
-    least = std::min(least, seconds);
-  }
-  return kRoundingOfBounds * least;
+  return share_.Sharded(job_.resources.zero_stage, Sharers(option));
 }
 
 bool MeshSearch::Judge(const Candidate& candidate, StepBound& bound, Option& option) const {

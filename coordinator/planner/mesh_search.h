@@ -36,9 +36,6 @@ class MeshSearch {
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
              ScheduleBook& book, std::vector<int64_t> cut);
 
-  /// No option of a candidate without a pipeline has a shorter step.
-  double LeastSeconds(const Candidate& candidate) const;
-
   /// With the cheapest recomputation that fits. The book has the schedule of a pipeline. Where none
   /// fits, with one that needs least and
   /// without a time; false. Above `bound.limit` the time may be less than it is. From several

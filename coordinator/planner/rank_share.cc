@@ -52,7 +52,9 @@ int64_t RankShare::OpenGradients() const {
   return *open_gradients_;
 }
 
-const ShardedParameters& RankShare::Sharded(int64_t sharers) const {
+const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t sharers) const {
+  static const ShardedParameters kNone;
+  if (zero_stage < 3 || sharers == 1) return kNone;
   const std::lock_guard lock(mutex_);
   if (!regions_) {
     regions_.emplace(shape_.spec, precision_, shape_.tensor, shape_.tensor_rows,

@@ -50,8 +50,8 @@ class RankShare {
   int64_t bucket_bytes() const { return bucket_bytes_; }
   /// Where gradients are shared or leave the device.
   int64_t OpenGradients() const;
-  /// Where so many ranks share out the parameters.
-  const ShardedParameters& Sharded(int64_t sharers) const;
+  /// Where so many ranks share out the parameters, as they do at that stage of ZeRO; else nothing.
+  const ShardedParameters& Sharded(int64_t zero_stage, int64_t sharers) const;
 
   /// Of the whole network, on a kind of worker.
   const PassCost& Pass(size_t kind, int64_t threads, int64_t micro_batch) const {
