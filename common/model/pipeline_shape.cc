@@ -56,6 +56,15 @@ struct StagePolicy {
 /// Micro-batches of each chunk that a rank keeps, at times of which one is that of most bytes
 /// whatever a chunk leaves: after a forward step that a step of another kind follows.
 std::vector<int32_t> KeptAtPeaks(const std::vector<PipelineStep>& steps, int64_t chunks) {
+  if (chunks == 1) {
+    // Of one number the largest is the most.
+    int32_t kept = 0, most = 0;
+    for (const PipelineStep& step : steps) {
+      if (step.op == PipelineOp::kForward) most = std::max(most, ++kept);
+      if (step.op == PipelineOp::kBackward || step.op == PipelineOp::kBackwardWeight) --kept;
+    }
+    return {most};
+  }
   std::vector<std::vector<int32_t>> peaks;
   std::vector<int32_t> kept(static_cast<size_t>(chunks)), last_step, step_to;
   const auto add = [&] {
@@ -283,6 +292,14 @@ std::vector<MemoryBreakdown> PipelineMemory::DeviceTiers(const MemoryInputs& inp
 }
 
 std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, bool with_host) {
+  std::vector<MemoryBreakdown> ranks;
+  for (int64_t rank = 0; rank < holdings_.ranks(); ++rank) {
+    ranks.push_back(Rank(inputs, rank, with_host));
+  }
+  return ranks;
+}
+
+MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, bool with_host) {
   const int64_t element = ElementBytes(inputs.precision->activations);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t row = tokens * element * inputs.shape.spec.width;
@@ -291,90 +308,87 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
     deferred_block_ = DeferredBytes(inputs);
   }
   const BlockBytes& block = *block_;
-  std::vector<MemoryBreakdown> ranks;
   const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
-  std::vector<int64_t> saved(static_cast<size_t>(chunks)), on_host(saved);
-  for (int64_t rank = 0; rank < count; ++rank) {
-    // All that the rank has, as if it were one stage.
-    StageShape here{0, rank == 0, rank + 1 == count};
-    if (!shapes_.alike()) here.which = BlocksOfStages(cut_, count, rank);
-    int64_t recomputed = 0, attention = 0, untrained = 0, largest = 0, of_one = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const auto stage = static_cast<size_t>(chunk * count + rank);
-      const StagePolicy policy(inputs, before_[stage], cut_[stage]);
-      here.blocks += policy.blocks;
-      recomputed += policy.recomputed;
-      attention += policy.attention;
-      untrained += policy.untrained;
-      largest = std::max(largest, policy.recomputed);
-      // What one micro-batch leaves.
-      const auto c = static_cast<size_t>(chunk);
-      saved[c] = policy.Saved(block, inputs.recompute_segment);
-      of_one += saved[c];
-      if (!inputs.offload_activations) continue;
-      // What the last block saves stays.
-      const int64_t stays = policy.SavedLast(block);
-      on_host[c] = saved[c] - stays;
-      saved[c] = stays;
-    }
-    if (inputs.offload_activations) of_one = *std::max_element(saved.begin(), saved.end());
-    const int64_t segment =
-        std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(largest, 1));
-    auto [like, added] = known_.try_emplace({here.blocks, recomputed, attention, segment,
-                                             here.first, here.last, with_host, here.which});
-    if (added) {
-      MemoryInputs own = inputs;
-      own.recomputed_blocks = recomputed;
-      own.attention_blocks = attention;
-      own.recompute_segment = segment;
-      own.shape = shapes_.Of(here);
-      const double share = static_cast<double>(own.shape.Updated()) /
-                           static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));
-      const auto of_share = [share](int64_t whole) {
-        return static_cast<int64_t>(share * static_cast<double>(whole));
-      };
-      own.optimizer.state = of_share(inputs.optimizer.state);
-      own.optimizer.in_file = of_share(inputs.optimizer.in_file);
-      // All micro-batches add to gradients on the device.
-      if (inputs.offload_optimizer) own.open_gradients = kF32 * own.shape.stored_trained;
-      if (inputs.optimizer.state_of_experts > 0) {
-        own.optimizer.state_of_experts =
-            static_cast<int64_t>(static_cast<double>(inputs.optimizer.state_of_experts) *
-                                 static_cast<double>(own.shape.stored_trained_experts) /
-                                 static_cast<double>(inputs.shape.stored_trained_experts));
-      }
-      like->second = with_host ? PredictMemory(own) : PredictDeviceTier(own);
-      // What waits there is of several micro-batches.
-      if (with_host) like->second.activations_bytes -= OffloadedActivationBytes(own);
-    }
-    MemoryBreakdown memory = like->second;
-    // One micro-batch is in PredictMemory's peak; one message is asked for ahead. Where no
-    // gradients come back three may be on their way to the next rank.
-    const bool frozen = untrained == here.blocks && !here.last;
-    const int64_t others = std::max<int64_t>(holdings_.MostKept(rank, saved) - of_one, 0);
-    memory.activations_bytes += others + (frozen ? 3 : 1) * row;
-    if (with_host) memory.activations_bytes += holdings_.MostKept(rank, on_host);
-    if (inputs.OnCuda()) {
-      // Beside codes there are holes (PredictMemory).
-      if (inputs.activation_bits > 0) memory.runtime_bytes += others / 6;
-      // On a CUDA device the host is ahead, and learns what has gone from what has come.
-      memory.activations_bytes += holdings_.Messages(rank) * row;
-    }
-    // Blocks whose weights have gradients; of others nothing is put off.
-    const bool all = shapes_.alike() || holdings_.Deferred(rank) == 0;
-    const double trained = all ? 1 : TrainedShare(shapes_.Of(here).body);
-    const auto deferred = static_cast<int64_t>(
-        trained * static_cast<double>(holdings_.Deferred(rank) * here.blocks * deferred_block_));
-    memory.workspace_bytes += (frozen ? 0 : 2 * row) + deferred;
-    // Inputs of products that were made again: after a norm, of attention, after a norm.
-    const int64_t replayed = std::max<int64_t>(recomputed - untrained, 0);
-    const int64_t attentions =
-        std::max<int64_t>(attention - std::max<int64_t>(untrained - recomputed, 0), 0);
-    memory.activations_bytes +=
-        holdings_.Deferred(rank) * (replayed * 3 * row + attentions * block.attended);
-    ranks.push_back(memory);
+  saved_.assign(static_cast<size_t>(chunks), 0);
+  on_host_ = saved_;
+  // All that the rank has, as if it were one stage.
+  StageShape here{0, rank == 0, rank + 1 == count};
+  if (!shapes_.alike()) here.which = BlocksOfStages(cut_, count, rank);
+  int64_t recomputed = 0, attention = 0, untrained = 0, largest = 0, of_one = 0;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const auto stage = static_cast<size_t>(chunk * count + rank);
+    const StagePolicy policy(inputs, before_[stage], cut_[stage]);
+    here.blocks += policy.blocks;
+    recomputed += policy.recomputed;
+    attention += policy.attention;
+    untrained += policy.untrained;
+    largest = std::max(largest, policy.recomputed);
+    // What one micro-batch leaves.
+    const auto c = static_cast<size_t>(chunk);
+    saved_[c] = policy.Saved(block, inputs.recompute_segment);
+    of_one += saved_[c];
+    if (!inputs.offload_activations) continue;
+    // What the last block saves stays.
+    const int64_t stays = policy.SavedLast(block);
+    on_host_[c] = saved_[c] - stays;
+    saved_[c] = stays;
   }
-  return ranks;
+  if (inputs.offload_activations) of_one = *std::max_element(saved_.begin(), saved_.end());
+  const int64_t segment =
+      std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(largest, 1));
+  auto [like, added] = known_.try_emplace(
+      {here.blocks, recomputed, attention, segment, here.first, here.last, with_host, here.which});
+  if (added) {
+    MemoryInputs own = inputs;
+    own.recomputed_blocks = recomputed;
+    own.attention_blocks = attention;
+    own.recompute_segment = segment;
+    own.shape = shapes_.Of(here);
+    const double share = static_cast<double>(own.shape.Updated()) /
+                         static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));
+    const auto of_share = [share](int64_t whole) {
+      return static_cast<int64_t>(share * static_cast<double>(whole));
+    };
+    own.optimizer.state = of_share(inputs.optimizer.state);
+    own.optimizer.in_file = of_share(inputs.optimizer.in_file);
+    // All micro-batches add to gradients on the device.
+    if (inputs.offload_optimizer) own.open_gradients = kF32 * own.shape.stored_trained;
+    if (inputs.optimizer.state_of_experts > 0) {
+      own.optimizer.state_of_experts =
+          static_cast<int64_t>(static_cast<double>(inputs.optimizer.state_of_experts) *
+                               static_cast<double>(own.shape.stored_trained_experts) /
+                               static_cast<double>(inputs.shape.stored_trained_experts));
+    }
+    like->second = with_host ? PredictMemory(own) : PredictDeviceTier(own);
+    // What waits there is of several micro-batches.
+    if (with_host) like->second.activations_bytes -= OffloadedActivationBytes(own);
+  }
+  MemoryBreakdown memory = like->second;
+  // One micro-batch is in PredictMemory's peak; one message is asked for ahead. Where no
+  // gradients come back three may be on their way to the next rank.
+  const bool frozen = untrained == here.blocks && !here.last;
+  const int64_t others = std::max<int64_t>(holdings_.MostKept(rank, saved_) - of_one, 0);
+  memory.activations_bytes += others + (frozen ? 3 : 1) * row;
+  if (with_host) memory.activations_bytes += holdings_.MostKept(rank, on_host_);
+  if (inputs.OnCuda()) {
+    // Beside codes there are holes (PredictMemory).
+    if (inputs.activation_bits > 0) memory.runtime_bytes += others / 6;
+    // On a CUDA device the host is ahead, and learns what has gone from what has come.
+    memory.activations_bytes += holdings_.Messages(rank) * row;
+  }
+  // Blocks whose weights have gradients; of others nothing is put off.
+  const bool all = shapes_.alike() || holdings_.Deferred(rank) == 0;
+  const double trained = all ? 1 : TrainedShare(shapes_.Of(here).body);
+  const auto deferred = static_cast<int64_t>(
+      trained * static_cast<double>(holdings_.Deferred(rank) * here.blocks * deferred_block_));
+  memory.workspace_bytes += (frozen ? 0 : 2 * row) + deferred;
+  // Inputs of products that were made again: after a norm, of attention, after a norm.
+  const int64_t replayed = std::max<int64_t>(recomputed - untrained, 0);
+  const int64_t attentions =
+      std::max<int64_t>(attention - std::max<int64_t>(untrained - recomputed, 0), 0);
+  memory.activations_bytes +=
+      holdings_.Deferred(rank) * (replayed * 3 * row + attentions * block.attended);
+  return memory;
 }
 
 std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,

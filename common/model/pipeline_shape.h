@@ -86,6 +86,10 @@ class PipelineMemory {
   /// PredictPipelineRanks. Inputs of later calls differ in what is recomputed alone. Not for
   /// several threads at once.
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs);
+  /// Of these one.
+  MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank) {
+    return Rank(inputs, rank, true);
+  }
   /// Of these what stands on the device, as PredictDeviceTier of one rank.
   std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs);
 
@@ -97,6 +101,7 @@ class PipelineMemory {
       std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, std::vector<int64_t>>;
 
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host);
+  MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank, bool with_host);
 
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;
@@ -106,6 +111,7 @@ class PipelineMemory {
   /// Of the inputs, since the first call.
   std::optional<BlockBytes> block_;
   int64_t deferred_block_ = 0;
+  std::vector<int64_t> saved_, on_host_;  ///< By chunk of a rank, of one micro-batch.
 };
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole

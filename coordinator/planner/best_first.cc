@@ -140,8 +140,8 @@ BestFirst::Pool BestFirst::PoolOf(const std::vector<const JobSpec*>& choices,
   if (precision.fp8_blocks) {
     pool.cluster = std::make_shared<const ClusterProfile>(WithoutUnfit(first, cluster));
   }
-  pool.workers = std::make_unique<WorkerGroups>(pool.cluster != nullptr ? *pool.cluster : cluster,
-                                                precision, on_devices);
+  pool.workers = std::make_shared<const WorkerGroups>(
+      pool.cluster != nullptr ? *pool.cluster : cluster, precision, on_devices);
   if (pool.workers->workers().empty()) return pool;
   pool.options = std::make_unique<MeshOptions>(choices, *pool.workers);
   return pool;

@@ -52,7 +52,9 @@ class BestFirst {
   /// Whether there are any for some of the jobs.
   bool has_workers() const;
   /// Those of the job of that number; none where none is fit for its precision.
-  const WorkerGroups& Workers(size_t mesh) const { return *PoolAt(mesh).workers; }
+  const std::shared_ptr<const WorkerGroups>& Workers(size_t mesh) const {
+    return PoolAt(mesh).workers;
+  }
   /// Theirs, where it is not the one given.
   const std::shared_ptr<const ClusterProfile>& Cluster(size_t mesh) const {
     return PoolAt(mesh).cluster;
@@ -72,7 +74,7 @@ class BestFirst {
   /// What is known of workers for jobs of one precision.
   struct Pool {
     std::shared_ptr<const ClusterProfile> cluster;
-    std::unique_ptr<WorkerGroups> workers;
+    std::shared_ptr<const WorkerGroups> workers;
     std::unique_ptr<MeshOptions> options;  ///< Where there are workers.
   };
   /// Of a mesh, candidates without room, of which the least has so many bytes.

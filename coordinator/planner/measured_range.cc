@@ -112,10 +112,10 @@ std::vector<Extrapolation> OutsideMeasured(const JobSpec& job, const SearchResul
                                            const Option& option) {
   std::vector<Extrapolation> outside;
   std::set<size_t> seen;
-  const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
-  for (size_t w = 0; w < result.workers.size(); ++w) {
-    if (ranks_on[w] == 0 || !seen.insert(result.kinds[w]).second) continue;
-    for (Extrapolation& each : OutsideOf(job, *result.workers[w], option, ranks_on[w])) {
+  const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
+  for (size_t w = 0; w < result.workers->workers().size(); ++w) {
+    if (ranks_on[w] == 0 || !seen.insert(result.workers->kinds()[w]).second) continue;
+    for (Extrapolation& each : OutsideOf(job, *result.workers->workers()[w], option, ranks_on[w])) {
       const bool known =
           std::any_of(outside.begin(), outside.end(),
                       [&](const Extrapolation& other) { return other.quantity == each.quantity; });

@@ -225,11 +225,25 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
   SetOption(option, inputs);
   std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
   Accounts accounts;
+  // Where nothing stands elsewhere, a rank without room is enough to know that it does not fit: of
+  // a schedule that keeps most micro-batches on the first one, mostly that.
+  const bool alone = pipeline && workers_.rates().size() == 1 && !Offloads(job_.resources) &&
+                     job_.resources.device_memory_bytes == 0;
+  const auto lacks_room = [&] {
+    if (!alone) return false;
+    option.memory = pipeline->Rank(inputs, 0);
+    option.device_bytes = 0;
+    return !Fits(option);
+  };
+  bool whole = true;  // the memory is that of all ranks
   const auto fits = [&](const RematChoice& choice) {
     inputs.recomputed_blocks = option.recomputed_blocks = choice.recomputed_blocks;
     inputs.attention_blocks = option.attention_blocks = choice.attention_blocks;
     inputs.remat = option.schedule = choice.schedule;
-    if (!choice.schedule.empty() || !accounts.Find(option)) {
+    whole = choice.schedule.empty() && accounts.Find(option);
+    if (!whole) {
+      whole = !lacks_room();
+      if (!whole) return false;
       SetMemory(inputs, pipeline, option);
       if (choice.schedule.empty()) accounts.Add(option);
     }
@@ -242,7 +256,10 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
     return false;
   }
   const RematCosts costs = CostsOfRemat(option);
-  if (!ChooseRemat(job_.resources.recompute, inputs, costs, fits)) return false;
+  if (!ChooseRemat(job_.resources.recompute, inputs, costs, fits)) {
+    if (!whole) SetMemory(inputs, pipeline, option);
+    return false;
+  }
   option.time = SlowestRank(option, inputs, held, bound, Placements(option));
   return true;
 }

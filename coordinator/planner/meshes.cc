@@ -162,19 +162,29 @@ class Meshes {
   void AddPipelines(const JobSpec& job) {
     const int64_t others = job.resources.tensor_parallel * job.resources.context_parallel;
     const int64_t asked = asked_.pipeline_parallel;
+    JobSpec mesh = job;
+    // Of any number of ranks all pipelines with a block for each stage go where one does, by
+    // schedule.
+    std::map<std::tuple<bool, std::string, bool>, bool> known;
+    const auto runs = [&](const ResourceSpec& own) {
+      if (asked_.ranks > 0) return Runs(mesh);
+      const auto [at, added] = known.try_emplace(
+          {own.pipeline_parallel > 1, own.pipeline_schedule, own.pipeline_chunks > 1});
+      if (added) at->second = Runs(mesh);
+      return at->second;
+    };
     for (int64_t degree = 1; degree <= job.model.layers; ++degree) {
       if (asked != 1 && degree != asked) continue;
       if (degree > 1 && !tries_pipelines_) break;
       if (others * degree > most_) break;
       if (asked == 1 && !Goes(pipelines_, degree)) continue;
-      JobSpec mesh = job;
       mesh.resources.pipeline_parallel = degree;
       for (const auto& [schedule, chunks] : Schedules(asked_, degree, job.model.layers)) {
         mesh.resources.pipeline_schedule = schedule;
         mesh.resources.pipeline_chunks = chunks;
         mesh.resources.sequence_parallel = sequences_.front();
         // Of ranks that are alike any number up to the blocks has a cut (CutModel).
-        if (degree * chunks > job.model.layers || !Runs(mesh)) continue;
+        if (degree * chunks > job.model.layers || !runs(mesh.resources)) continue;
         AddFamily(mesh, most_ / (job.resources.tensor_parallel * degree));
       }
     }

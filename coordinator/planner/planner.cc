@@ -102,7 +102,7 @@ std::string WhatWasOpen(const JobSpec& asked, const Plan& plan, const SearchResu
   const std::string outside = OutsideText(plan);
   text += outside.empty() ? "; all on the device" : "; outside the device: " + outside;
   if (plan.offload_optimizer != "nvme" && plan.offload_parameters != "nvme") return text;
-  const double measured = result.workers.front()->disk_write_bytes_per_second;
+  const double measured = result.workers->workers().front()->disk_write_bytes_per_second;
   return text + "; its file is read and written " +
          (measured > 0 ? "as fast as the worker's disk was measured to write"
                        : "at a rate that is assumed, as no disk was measured");
@@ -163,11 +163,11 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
       tokens * TrainingFlopsPerToken(shape, SequenceLength(job)) +
       static_cast<double>(RankCount(plan.mesh)) * FactorFlopsPerStep(shape);
   if (!candidate.feasible) return candidate;
-  const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
+  const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
   std::vector<int64_t> devices;
   int64_t devices_bytes = 0;
-  for (size_t w = 0; w < result.workers.size(); ++w) {
-    const WorkerProfile& worker = *result.workers[w];
+  for (size_t w = 0; w < result.workers->workers().size(); ++w) {
+    const WorkerProfile& worker = *result.workers->workers()[w];
     const auto first = std::ssize(plan.rank_workers);
     int64_t bytes = 0;
     for (int64_t rank = first; rank < first + ranks_on[w]; ++rank) {
@@ -176,8 +176,8 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
     plan.rank_workers.insert(plan.rank_workers.end(), static_cast<size_t>(ranks_on[w]),
                              worker.worker_id);
     if (!option.on_devices) continue;
-    if (w == 0 || result.kinds[w] != result.kinds[w - 1] || ranks_on[w] != ranks_on[w - 1] ||
-        bytes != devices_bytes) {
+    if (w == 0 || result.workers->kinds()[w] != result.workers->kinds()[w - 1] ||
+        ranks_on[w] != ranks_on[w - 1] || bytes != devices_bytes) {
       devices = NearestDevices(worker.devices, ranks_on[w], bytes);
       devices_bytes = bytes;
     }

@@ -114,7 +114,6 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
   });
   int64_t misfits = 0;
   for (auto& [mesh, result] : found) {
-    const WorkerGroups& workers = search.Workers(mesh);
     results.fit += std::ssize(result.fitting);
     misfits += std::ssize(result.misfitting);
     SortHead(result.fitting, Faster);
@@ -123,13 +122,12 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
       if (option.misfit.empty()) option.misfit = search.Opened(mesh).MemoryReason(option);
     }
     result.job = jobs.At(mesh);
-    result.workers = workers.workers();
+    result.workers = search.Workers(mesh);
     result.cluster = search.Cluster(mesh);
-    result.kinds = workers.kinds();
-    if (const DeviceModel* device = workers.rates().front().device()) {
+    if (const DeviceModel* device = result.workers->rates().front().device()) {
       result.times_from = device->Source();
     } else {
-      result.times_from = CalibrationText(workers);
+      result.times_from = CalibrationText(*result.workers);
     }
     results.found.push_back(std::move(result));
   }

@@ -10,18 +10,19 @@
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/job_set.h"
 #include "coordinator/planner/option.h"
+#include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
 
 /// What was found for a job with one mesh.
 struct SearchResult {
   JobSpec job;
-  std::vector<Option> fitting;     ///< Fastest first, up to kSorted.
-  std::vector<Option> misfitting;  ///< Least memory first, up to kSorted.
-  std::vector<const WorkerProfile*> workers;
-  std::shared_ptr<const ClusterProfile> cluster;  ///< Theirs, where it is not the one given.
-  std::vector<size_t> kinds;  ///< By worker: equal where all but names is equal.
-  std::string times_from;     ///< Where rates come from; empty: measured.
+  std::vector<Option> fitting;                    ///< Fastest first, up to kSorted.
+  std::vector<Option> misfitting;                 ///< Least memory first, up to kSorted.
+  std::shared_ptr<const ClusterProfile> cluster;  ///< That of `workers`, where it is not the one
+                                                  ///< given.
+  std::shared_ptr<const WorkerGroups> workers;
+  std::string times_from;  ///< Where rates come from; empty: measured.
 };
 
 /// What was found for several.

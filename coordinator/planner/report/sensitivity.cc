@@ -105,10 +105,10 @@ double StepOn(const JobSpec& planned, const ClusterProfile& cluster, const Plan&
   const SearchResult& result = results.found.front();
   double seconds = 0;
   for (const Option& option : result.fitting) {
-    const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers);
+    const std::vector<int64_t> ranks_on = PlaceRanks(option, result.workers->workers());
     std::map<std::string, int64_t> placed;
     for (size_t w = 0; w < ranks_on.size(); ++w) {
-      if (ranks_on[w] > 0) placed[result.workers[w]->worker_id] = ranks_on[w];
+      if (ranks_on[w] > 0) placed[result.workers->workers()[w]->worker_id] = ranks_on[w];
     }
     if (placed != wanted) continue;
     const double own = StepSeconds(option.time);
