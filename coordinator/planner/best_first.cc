@@ -344,7 +344,7 @@ std::vector<Judged> BestFirst::Run() {
 }
 
 void BestFirst::Open(double limit) {
-  const auto at_once = 8 * static_cast<size_t>(team_.threads());
+  const auto at_once = 32 * static_cast<size_t>(team_.threads());
   std::vector<MeshGroup*> groups;
   for (; !left_.empty() && left_.begin()->first.first <= limit && groups.size() < at_once;
        left_.erase(left_.begin())) {
@@ -382,7 +382,7 @@ void BestFirst::Open(double limit) {
 }
 
 bool BestFirst::TakeWaiting(double most) {
-  constexpr size_t kMeshesOfGroup = 16;  // of which this is a guess
+  constexpr size_t kMeshesOfGroup = 2;  // with room, of many
   const auto at_once = 64 * static_cast<size_t>(team_.threads());
   const size_t first = judged_.size();
   // By group, each of which is for one thread at a time.
