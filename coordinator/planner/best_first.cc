@@ -47,13 +47,13 @@ struct Having {
   std::vector<Whole> whole = {};
 };
 
-Having HavingOf(JobSpec& job, Sharings sharings, const MeshOptions& options, const JobSpec* asked,
-                int64_t ranks) {
+Having HavingOf(JobSpec& job, Sharings sharings, const MeshOptions& options,
+                const ResourceSpec* asked, int64_t ranks) {
   Having having;
   const int64_t gradient_ranks = GradientRanks(job.resources, ranks);
   for (const SharingChoice& sharing : sharings) {
     sharing.Put(job.resources);
-    if (!options.Has(job, asked, ranks)) continue;
+    if (!options.Has(job.resources, asked, ranks)) continue;
     ++having.count;
     if (sharing.zero_stage > 1) continue;
     const int64_t sharers =
@@ -61,6 +61,17 @@ Having HavingOf(JobSpec& job, Sharings sharings, const MeshOptions& options, con
     having.whole.push_back({sharers, &sharing});
   }
   return having;
+}
+
+/// Of each choice the candidates of one mesh that has them.
+std::vector<int64_t> CandidatesOf(const JobSpec& mesh, const std::vector<RankChoice>& choices) {
+  std::vector<int64_t> counts;
+  for (const RankChoice& choice : choices) {
+    const auto takes = [&](int64_t micro) { return MeshOptions::Takes(mesh, choice.ranks, micro); };
+    counts.push_back(std::ssize(choice.spreads) * std::count_if(choice.micro_batches.begin(),
+                                                                choice.micro_batches.end(), takes));
+  }
+  return counts;
 }
 
 /// Of whole numbers from 1 to `most` the largest for which `holds`, which holds for none above one
@@ -154,7 +165,9 @@ void BestFirst::MakeShares() {
     std::unique_ptr<RankShare> share = {};
     std::vector<RankShare**> places = {};
   };
-  std::map<decltype(ShareKey(first_, jobs_.families().front().meshes.mesh, false)), Users> users;
+  using Key = decltype(ShareKey(first_, jobs_.families().front().meshes.mesh, false));
+  std::map<Key, Users> users;
+  std::array<std::pair<Key, Users*>, 2> last = {};
   for (size_t f = 0; f < families_.size(); ++f) {
     if (families_[f].pool->options == nullptr) continue;
     const JobSet::Family& family = jobs_.families()[f];
@@ -166,11 +179,15 @@ void BestFirst::MakeShares() {
           [&](const SharingChoice& sharing) { return sharing.sequence_parallel == sequence; });
       if (first == sharings.end()) continue;
       const size_t number = family.first + static_cast<size_t>(first - sharings.begin());
-      Users& own =
-          users.try_emplace(ShareKey(jobs_.choices()[family.choice], mesh, sequence), Users{number})
-              .first->second;
-      own.pipelines |= mesh.pipeline_parallel > 1;
-      own.places.push_back(&families_[f].shares[sequence ? 1 : 0]);
+      // Families that follow one another mostly have the same.
+      auto& [key, own] = last[sequence ? 1 : 0];
+      const auto wanted = ShareKey(jobs_.choices()[family.choice], mesh, sequence);
+      if (own == nullptr || key != wanted) {
+        key = wanted;
+        own = &users.try_emplace(wanted, Users{number}).first->second;
+      }
+      own->pipelines |= mesh.pipeline_parallel > 1;
+      own->places.push_back(&families_[f].shares[sequence ? 1 : 0]);
     }
   }
   std::vector<Users*> all;
@@ -219,6 +236,9 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
   Counts counts;
   // By sharings and ranks that sum their gradients: many families have the same.
   std::map<std::pair<const SharingChoice*, int64_t>, Having> known;
+  // By choices of ranks, ranks of a pipeline and its schedule: candidates of each choice.
+  std::map<std::tuple<const std::vector<RankChoice>*, int64_t, std::string>, std::vector<int64_t>>
+      counts_of;
   jobs_.ForEachFamily(begin, end, [&](size_t f, const JobSet::Family& family, JobSpec& job) {
     FamilyState& own = families_[f];
     own.least_seconds = kInfinity;
@@ -237,7 +257,7 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
       }
       const auto bytes_of = [&](size_t sequence, int64_t sharers) {
         SharingChoice{1, 0, false}.Put(job.resources);
-        return own.shares[sequence]->LeastBytes(job, own.cut->of_ranks, sharers);
+        return own.shares[sequence]->LeastBytes(job.resources, own.cut->of_ranks, sharers);
       };
       // Of more ranks that share the optimizer's state each has less of it.
       std::array<int64_t, 2> few = {0, 0};
@@ -250,17 +270,18 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
           least_bytes = std::min(least_bytes, bytes_of(sequence, few[sequence]));
         }
       }
-      for (const RankChoice& choice : choices) {
+      std::vector<int64_t>& candidates =
+          counts_of[{&choices, resources.pipeline_parallel, resources.pipeline_schedule}];
+      if (candidates.empty()) candidates = CandidatesOf(job, choices);
+      for (size_t c = 0; c < choices.size(); ++c) {
+        const RankChoice& choice = choices[c];
+        const int64_t count = candidates[c];
+        if (count == 0) continue;
         const auto [at, added] =
             known.try_emplace({part.data(), GradientRanks(resources, choice.ranks)});
         Having& having = at->second;
         if (added) having = HavingOf(job, part, options, AskedFor(family.first), choice.ranks);
-        const int64_t count = std::ssize(choice.spreads) *
-                              std::count_if(choice.micro_batches.begin(),
-                                            choice.micro_batches.end(), [&](int64_t micro) {
-                                              return MeshOptions::Takes(job, choice.ranks, micro);
-                                            });
-        if (having.count * count == 0) continue;
+        if (having.count == 0) continue;
         counts.considered += having.count * count;
         int64_t large = 0;
         for (const Having::Whole& whole : having.whole) {
@@ -385,40 +406,31 @@ bool BestFirst::TakeWaiting(double most) {
   constexpr size_t kMeshesOfGroup = 2;  // with room, of many
   const auto at_once = 64 * static_cast<size_t>(team_.threads());
   const size_t first = judged_.size();
-  // By group, each of which is for one thread at a time.
-  std::map<size_t, std::vector<Waiting>> taken;
+  std::vector<Waiting> taken;
   std::vector<ScheduleName> schedules;
-  bool any = false;
-  for (size_t count = 0; !waiting_.empty() && waiting_.top().least_seconds <= most;) {
+  size_t count = 0;
+  while (!waiting_.empty() && waiting_.top().least_seconds <= most && count < at_once) {
     const Waiting& next = waiting_.top();
     if (next.group == nullptr) {
       judged_.push_back({.mesh = next.mesh, .candidate = next.candidate});
       ++count;
     } else {
-      taken[next.mesh].push_back(next);
+      taken.push_back(next);
       count += kMeshesOfGroup;
       if (next.group->pipelined()) {
         schedules.push_back(ScheduleOf(next.group->job(), next.candidate));
       }
     }
-    any = true;
     waiting_.pop();
-    if (count >= at_once) break;
   }
-  std::vector<const std::vector<Waiting>*> groups;
-  for (const auto& [group, own] : taken) groups.push_back(&own);
-  std::vector<std::vector<MeshGroup::OfMesh>> found(groups.size());
-  team_.Run(groups.size(), [&](size_t i) {
-    for (const Waiting& own : *groups[i]) {
-      const std::vector<MeshGroup::OfMesh> of_meshes = own.group->OfMeshes(own.candidate);
-      found[i].insert(found[i].end(), of_meshes.begin(), of_meshes.end());
-    }
+  std::vector<std::vector<MeshGroup::OfMesh>> found(taken.size());
+  team_.Run(taken.size(), [&](size_t i) {
+    found[i] = taken[i].group->OfMeshes(taken[i].candidate);
     return true;
   });
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const bool pipelined = groups[i]->front().group->pipelined();
+  for (size_t i = 0; i < taken.size(); ++i) {
     for (const auto& [mesh, candidate] : found[i]) {
-      if (pipelined) {
+      if (taken[i].group->pipelined()) {
         judged_.push_back({.mesh = mesh, .candidate = candidate});
       } else {
         waiting_.push({candidate.least_seconds, mesh, nullptr, candidate});
@@ -427,7 +439,7 @@ bool BestFirst::TakeWaiting(double most) {
   }
   for (size_t i = first; i < judged_.size(); ++i) StateOf(judged_[i].mesh);
   book_.Add(schedules, team_);
-  return any;
+  return count > 0;
 }
 
 void BestFirst::JudgeUpTo(double least_seconds) {

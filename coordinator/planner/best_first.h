@@ -123,7 +123,9 @@ class BestFirst {
   const Pool& PoolAt(size_t mesh) const { return *families_[jobs_.FamilyOf(mesh)].pool; }
   void MakeShares();
   /// For MeshOptions::Of.
-  const JobSpec* AskedFor(size_t mesh) const { return mesh == 0 ? nullptr : &first_; }
+  const ResourceSpec* AskedFor(size_t mesh) const {
+    return mesh == 0 ? nullptr : &first_.resources;
+  }
   /// Bytes of a GPU, or of a worker.
   static double Room(const JobSpec& job, const Pool& pool);
   /// Bounds families from `begin` to before `end`, and counts their candidates.

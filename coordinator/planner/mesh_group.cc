@@ -83,13 +83,13 @@ MeshGroup::MeshGroup(const Context& context, JobSpec job, std::vector<Mesh> mesh
       job_(std::move(job)),
       meshes_(std::move(meshes)),
       plain_(PlainInputsOf(job_, context.share)),
-      of_mesh_(StepInputsOf(job_, context.share)),
       taken_(-kInfinity),
       left_(-kInfinity) {}
 
 std::vector<Candidate> MeshGroup::Take(double limit) {
   std::vector<Candidate> candidates;
   left_ = kInfinity;
+  ResourceSpec resources = job_.resources;
   int64_t number = 0;
   for (const RankChoice& choice : context_.options.OfReplica(job_)) {
     const int64_t first = number;
@@ -101,8 +101,10 @@ std::vector<Candidate> MeshGroup::Take(double limit) {
       const double least = LeastSecondsOf(job_, context_.share, context_.cut.floor, choice, micro);
       if (least <= taken_ || least >= left_) continue;
       if (!known) {
-        had = std::any_of(meshes_.rbegin(), meshes_.rend(),
-                          [&](const Mesh& mesh) { return Has(*mesh.sharing, choice.ranks); });
+        had = std::any_of(meshes_.rbegin(), meshes_.rend(), [&](const Mesh& mesh) {
+          mesh.sharing->Put(resources);
+          return Has(resources, choice.ranks);
+        });
         known = true;
       }
       if (!had) break;
@@ -165,15 +167,15 @@ double MeshGroup::LeastSecondsOfPipeline(const Candidate& candidate) {
   return kRoundingOfBounds * floor->second.Seconds(passes);
 }
 
-double MeshGroup::LeastSecondsOfMesh(const SharingChoice& sharing, const Candidate& candidate) {
+double MeshGroup::LeastSecondsOfMesh(const SharingChoice& sharing, const Candidate& candidate,
+                                     StepInputs& inputs) const {
   const int64_t ranks = GradientRanks(job_.resources, candidate.ranks);
-  of_mesh_.zero_stage = sharing.zero_stage;
-  of_mesh_.ranks = ranks;
-  of_mesh_.sharers = ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, ranks);
-  of_mesh_.sharded = context_.share.Sharded(sharing.zero_stage, of_mesh_.sharers);
-  of_mesh_.file_bytes = plain_.file_bytes / of_mesh_.sharers;
-  SetCandidate(candidate, of_mesh_);
-  return kRoundingOfBounds * LeastOfWorkers(of_mesh_, candidate, true);
+  inputs.zero_stage = sharing.zero_stage;
+  inputs.ranks = ranks;
+  inputs.sharers = ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, ranks);
+  inputs.sharded = context_.share.Sharded(sharing.zero_stage, inputs.sharers);
+  inputs.file_bytes = plain_.file_bytes / inputs.sharers;
+  return kRoundingOfBounds * LeastOfWorkers(inputs, candidate, true);
 }
 
 void MeshGroup::SetCandidate(const Candidate& candidate, StepInputs& inputs) const {
@@ -207,23 +209,30 @@ double MeshGroup::LeastOfWorkers(const StepInputs& inputs, const Candidate& cand
   return least;
 }
 
-std::vector<MeshGroup::OfMesh> MeshGroup::OfMeshes(const Candidate& candidate) {
+std::vector<MeshGroup::OfMesh> MeshGroup::OfMeshes(const Candidate& candidate) const {
   std::vector<OfMesh> found;
+  ResourceSpec resources = job_.resources;
+  StepInputs inputs;
+  if (!pipelined()) {
+    inputs = plain_;
+    inputs.local_steps = job_.train.local_steps;
+    SetCandidate(candidate, inputs);
+  }
   for (const Mesh& mesh : meshes_) {
-    if (!Has(*mesh.sharing, candidate.ranks)) continue;
+    mesh.sharing->Put(resources);
+    if (!Has(resources, candidate.ranks)) continue;
     found.push_back({mesh.number, candidate});
     if (pipelined()) continue;
     double& least = found.back().candidate.least_seconds;
-    least = std::max(least, LeastSecondsOfMesh(*mesh.sharing, candidate));
+    least = std::max(least, LeastSecondsOfMesh(*mesh.sharing, candidate, inputs));
   }
   return found;
 }
 
-bool MeshGroup::Has(const SharingChoice& sharing, int64_t ranks) {
-  sharing.Put(job_.resources);
-  return context_.options.Has(job_, context_.asked, ranks) &&
-         context_.share.LeastBytes(job_, context_.cut.of_ranks,
-                                   GradientRanks(job_.resources, ranks)) <= context_.room;
+bool MeshGroup::Has(const ResourceSpec& mesh, int64_t ranks) const {
+  return context_.options.Has(mesh, context_.asked, ranks) &&
+         context_.share.LeastBytes(mesh, context_.cut.of_ranks, GradientRanks(mesh, ranks)) <=
+             context_.room;
 }
 
 }  // namespace weft::planner

@@ -54,11 +54,11 @@ class MeshGroup {
     const MeshOptions& options;
     const MeshOptions::Cut& cut;
     const RankShare& share;
-    const JobSpec* asked;  ///< For MeshOptions::Has.
-    double room;           ///< Bytes of a rank that may be full.
+    const ResourceSpec* asked;  ///< For MeshOptions::Has.
+    double room;                ///< Bytes of a rank that may be full.
   };
 
-  /// `job` is one of `meshes`, of which there is at least one.
+  /// `job` is any of `meshes`, of which there is at least one.
   MeshGroup(const Context& context, JobSpec job, std::vector<Mesh> meshes);
 
   size_t first() const { return meshes_.front().number; }
@@ -72,27 +72,28 @@ class MeshGroup {
   double left() const { return left_; }
 
   /// Of the meshes that have it, and room for what its ranks keep, each with a bound of its own.
-  std::vector<OfMesh> OfMeshes(const Candidate& candidate);
+  /// From several threads.
+  std::vector<OfMesh> OfMeshes(const Candidate& candidate) const;
 
  private:
   /// Whether it has candidates of so many ranks, with room for what they keep.
-  bool Has(const SharingChoice& sharing, int64_t ranks);
+  bool Has(const ResourceSpec& mesh, int64_t ranks) const;
   /// No step of any of the meshes is shorter.
   double LeastSeconds(const Candidate& candidate);
   double LeastSecondsOfPipeline(const Candidate& candidate);
   /// Without a pipeline, the same of one of them.
-  double LeastSecondsOfMesh(const SharingChoice& sharing, const Candidate& candidate);
+  double LeastSecondsOfMesh(const SharingChoice& sharing, const Candidate& candidate,
+                            StepInputs& inputs) const;
   void SetCandidate(const Candidate& candidate, StepInputs& inputs) const;
   /// Without a pipeline, of the fastest kind of worker.
   double LeastOfWorkers(const StepInputs& inputs, const Candidate& candidate,
                         bool with_update) const;
 
   const Context context_;
-  JobSpec job_;  ///< With any sharing.
+  const JobSpec job_;
   const std::vector<Mesh> meshes_;
-  StepInputs plain_;    ///< Of ranks that tell those that see other tokens nothing,
-  StepInputs of_mesh_;  ///< and of those of a mesh.
-  double taken_;        ///< All up to here was given.
+  StepInputs plain_;  ///< Of ranks that tell those that see other tokens nothing.
+  double taken_;      ///< All up to here was given.
   double left_;
   /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker.
   std::map<std::tuple<int64_t, int64_t, int64_t>, PipelineFloor> floors_;

@@ -129,12 +129,10 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
   return choices;
 }
 
-bool MeshOptions::Has(const JobSpec& mesh, const JobSpec* asked, int64_t ranks) const {
-  const ResourceSpec& resources = mesh.resources;
-  const bool any = resources.ranks == 0 && !IsOfOneRank(resources);
-  if (any && !Divides(resources, ranks / ReplicaRanks(resources))) return false;
-  return asked == nullptr ||
-         !IsOfAnotherMesh(resources, asked->resources, GradientRanks(resources, ranks));
+bool MeshOptions::Has(const ResourceSpec& mesh, const ResourceSpec* asked, int64_t ranks) const {
+  const bool any = mesh.ranks == 0 && !IsOfOneRank(mesh);
+  if (any && !Divides(mesh, ranks / ReplicaRanks(mesh))) return false;
+  return asked == nullptr || !IsOfAnotherMesh(mesh, *asked, GradientRanks(mesh, ranks));
 }
 
 bool MeshOptions::Takes(const JobSpec& mesh, int64_t ranks, int64_t micro_batch) {

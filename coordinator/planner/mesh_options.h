@@ -67,9 +67,9 @@ class MeshOptions {
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
     return choices_.at({ReplicaRanks(mesh.resources), IsOfOneRank(mesh.resources)});
   }
-  /// With `asked`, the job of another mesh, options that this one has in common with that of fewer
+  /// With `asked`, another mesh of the job, options that this one has in common with that of fewer
   /// things shared are left to it: what one rank shares with nobody, and a group of all ranks.
-  bool Has(const JobSpec& mesh, const JobSpec* asked, int64_t ranks) const;
+  bool Has(const ResourceSpec& mesh, const ResourceSpec* asked, int64_t ranks) const;
 
   /// CutModel of `mesh`, and what follows from it.
   struct Cut {

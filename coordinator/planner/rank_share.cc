@@ -104,19 +104,15 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
           share * static_cast<double>(optimizer_.state)};
 }
 
-double RankShare::LeastBytes(const JobSpec& mesh, const RankBlocks& blocks,
+double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
                              int64_t gradient_ranks) const {
-  const ResourceSpec& resources = mesh.resources;
-  if (Offloads(resources) || resources.zero_stage > 1) return 0;
+  if (Offloads(mesh) || mesh.zero_stage > 1) return 0;
   // Machines that are not alike have other cuts.
-  if (resources.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !stages_->alike())) {
-    return 0;
-  }
-  const int64_t sharers =
-      ShardRanks(resources.zero_stage, resources.zero_shard_ranks, gradient_ranks);
+  if (mesh.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !stages_->alike())) return 0;
+  const int64_t sharers = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
-  if (resources.pipeline_parallel == 1) return kRounding * kept_.Among(sharers);
+  if (mesh.pipeline_parallel == 1) return kRounding * kept_.Among(sharers);
   const double next = kept_next_.Among(sharers);
   const auto bytes = [&](const KeptBytes& one, int64_t own) {
     return one.Among(sharers) + static_cast<double>(own - 1) * next;

@@ -66,7 +66,8 @@ class RankShare {
   /// fullest rank with fewer bytes: those of parameters, gradients and the optimizer's state. 0
   /// where more than that state is shared, something stands outside the device, or stages are cut
   /// by machine or have blocks that are not alike.
-  double LeastBytes(const JobSpec& mesh, const RankBlocks& blocks, int64_t gradient_ranks) const;
+  double LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
+                    int64_t gradient_ranks) const;
 
   /// A pass over the whole network takes no less on any worker: what ranks tell each other that
   /// share matrices or experts and are as near as they can be, and its products, on GPUs with what
