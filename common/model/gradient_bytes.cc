@@ -62,18 +62,24 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
   return throughout + most;
 }
 
-FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes) {
+FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
+                                  int64_t sharers, bool shares_gradients) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   FiledGradients bytes;
   int64_t before = 0, own = 0, numbers = 0, unit = -1;
-  for (const Bucket& bucket : CutBuckets(model, ParametersOf(model), bucket_bytes, 1, true)) {
+  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor);
+  for (const Bucket& bucket : CutBuckets(model, parameters, bucket_bytes, 1, true)) {
     if (bucket.unit != unit) {
       before = std::exchange(own, 0);
       numbers = 0;
     }
     unit = bucket.unit;
-    bytes.numbers = std::max(bytes.numbers, numbers += bucket.numbers);
-    const int64_t in_file = (bucket.bytes + kBlock - 1) / kBlock * kBlock;
+    const int64_t of_rank = (bucket.bytes + sharers - 1) / sharers;
+    // Of parts the first ones have no padding.
+    numbers += sharers > 1 ? of_rank / kF32 : bucket.numbers;
+    bytes.numbers = std::max(bytes.numbers, numbers);
+    const int64_t part = shares_gradients ? of_rank : bucket.bytes;
+    const int64_t in_file = (part + kBlock - 1) / kBlock * kBlock;
     bytes.file += in_file;
     own += in_file + kBlock;
     bytes.host = std::max(bytes.host, before + own);

@@ -16,12 +16,15 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
 
 /// Of gradients that stand in a file.
 struct FiledGradients {
-  int64_t host =
-      0;  ///< Bytes of two units that follow each other, in memory while they are updated.
+  /// Bytes of two units that follow each other, in memory while they are updated.
+  int64_t host = 0;
   int64_t file = 0;
-  int64_t numbers = 0;  ///< Gradients of the largest one, without what is added in memory.
+  int64_t numbers = 0;  ///< Of the largest one that a rank updates.
 };
-FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes);
+/// Of a rank of `tensor` that share each matrix, and of `sharers` that share updates;
+/// `shares_gradients`: of each bucket it has its part alone.
+FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,
+                                  int64_t sharers = 1, bool shares_gradients = false);
 
 /// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved; of a
 /// rank of `tensor` that share each matrix, as a grid of `rows`.

@@ -296,10 +296,27 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
          kF32 * (shape.stored - shape.stored_matrices);
 }
 
-/// Values on the host.
+/// Of values in files.
+FiledValues FiledValuesOf(const MemoryInputs& inputs) {
+  if (inputs.SharesParameters()) return inputs.sharded.filed.values;
+  return FiledValueBytes(inputs.shape.spec, ElementBytes(inputs.precision->matrices),
+                         inputs.shape.tensor);
+}
+
+/// Of gradients in files.
+FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
+  if (inputs.SharesParameters()) {
+    const ShardedParameters::Filed& filed = inputs.sharded.filed;
+    return {filed.gradients.host, filed.gradients.file, filed.numbers};
+  }
+  return FiledGradientBytes(inputs.shape.spec, inputs.bucket_bytes, inputs.shape.tensor,
+                            inputs.Sharers(), inputs.zero_stage > 1);
+}
+
+/// Values on the host, of ranks that share them their parts.
 int64_t HostValueBytes(const MemoryInputs& inputs) {
-  if (!inputs.parameters_in_file) return ValueBytes(inputs);
-  return FiledValueBytes(inputs.shape.spec, ElementBytes(inputs.precision->matrices)).host;
+  if (inputs.parameters_in_file) return FiledValuesOf(inputs).host;
+  return inputs.SharesParameters() ? inputs.sharded.held : ValueBytes(inputs);
 }
 
 /// The same where gradients of tables take and give back their places among activations, or
@@ -318,7 +335,7 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   }
   if (!inputs.offload_optimizer) return memory;
   const bool shares = inputs.SharesParameters();
-  memory.parameters_bytes -= shares ? inputs.sharded.held : HostValueBytes(inputs);
+  memory.parameters_bytes -= HostValueBytes(inputs);
   memory.gradients_bytes = shares ? inputs.sharded.open_gradients : inputs.open_gradients;
   memory.optimizer_bytes = 0;
   memory.workspace_bytes -= HostStaging(inputs);
@@ -423,16 +440,13 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   // Vectors are f32 whatever the recipe.
   const int64_t gathered =
       inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
-  const int64_t values =
-      inputs.SharesParameters() ? inputs.sharded.held + gathered : HostValueBytes(inputs);
+  const int64_t values = HostValueBytes(inputs) + (inputs.SharesParameters() ? gathered : 0);
   memory.parameters_bytes = values + PackedBytes(inputs) + Fp8State(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.
     memory.parameters_bytes += kF32 * shape.spec.context * HeadWidth(shape.spec);
   }
-  memory.gradients_bytes = inputs.parameters_in_file
-                               ? FiledGradientBytes(shape.spec, inputs.bucket_bytes).host
-                               : kF32 * shape.stored_trained;
+  memory.gradients_bytes = kF32 * shape.stored_trained;
   memory.optimizer_bytes = inputs.optimizer.state;
   if (const int64_t sharers = inputs.Sharers(); sharers > 1) {
     const auto part_of = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
@@ -455,12 +469,15 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       if (!inputs.offload_optimizer) memory.gradients_bytes += inputs.open_gradients;
     }
   }
+  if (inputs.parameters_in_file) {
+    memory.gradients_bytes = FiledGradientsOf(inputs).host;
+    if (inputs.SharesParameters()) memory.gradients_bytes += inputs.sharded.open_gradients;
+  }
   if (inputs.optimizer.in_file > 0) {
     int64_t numbers = inputs.optimizer.in_file / inputs.Sharers();
     // Tiles then end with a unit.
     if (inputs.parameters_in_file) {
-      const FiledGradients filed = FiledGradientBytes(shape.spec, inputs.bucket_bytes);
-      numbers = std::min(numbers, 2 * filed.numbers);
+      numbers = std::min(numbers, 2 * FiledGradientsOf(inputs).numbers);
     }
     memory.optimizer_bytes += FileBufferBytes(numbers);
   }
@@ -526,9 +543,7 @@ StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
 int64_t FileBytes(const MemoryInputs& inputs) {
   const int64_t moments = kF32 * (inputs.optimizer.in_file / inputs.Sharers());
   if (!inputs.parameters_in_file) return moments;
-  const int64_t stored = ElementBytes(inputs.precision->matrices);
-  return moments + FiledValueBytes(inputs.shape.spec, stored).file +
-         FiledGradientBytes(inputs.shape.spec, inputs.bucket_bytes).file;
+  return moments + FiledValuesOf(inputs).file + FiledGradientsOf(inputs).file;
 }
 
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs) {

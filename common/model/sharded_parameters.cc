@@ -89,6 +89,7 @@ ShardedParameters ParameterRegions::Among(int64_t ranks) const {
   }
   Gather(sharing, result);
   OpenGradients(sharing, result);
+  CutFiles(sharing, result);
   return result;
 }
 
@@ -179,6 +180,34 @@ void ParameterRegions::OpenGradients(const Sharing& sharing, ShardedParameters& 
     before = bytes;
   }
   result.open_gradients = throughout + most;
+}
+
+// Values of a unit are read together, gradients region by region.
+void ParameterRegions::CutFiles(const Sharing& sharing, ShardedParameters& result) const {
+  constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
+  std::vector<int64_t> values(of_unit_.size());
+  bool tied = false;
+  ShardedParameters::Filed& filed = result.filed;
+  int64_t before = 0;
+  for (int64_t unit = last_; unit >= 0; --unit) {
+    int64_t held = 0, numbers = 0;
+    for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
+      const Region& region = regions_[index];
+      if (region.first_unit != unit) continue;
+      tied = tied || region.last_unit != unit;
+      const int64_t part = sharing.elements[index] / sharing.ranks[index];
+      values[static_cast<size_t>(unit)] += part * Held(region);
+      if (!region.trained) continue;
+      numbers += part;
+      const int64_t in_file = RoundUp(kF32 * part, kBlock);
+      filed.gradients.file += in_file;
+      held += in_file + kBlock;
+    }
+    filed.numbers = std::max(filed.numbers, numbers);
+    filed.gradients.host = std::max(filed.gradients.host, before + held);
+    before = held;
+  }
+  filed.values = FiledUnits(values, tied);
 }
 
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/model/precision.h"
+#include "common/model/streamed_units.h"
 #include "common/spec/model_spec.h"
 
 namespace weft {
@@ -33,6 +34,12 @@ struct ShardedParameters : ShardedTraffic {
   int64_t packed_padding = 0;   ///< ... and what fills up the copies of the others.
   int64_t gradients = 0;        ///< Parts of gradients.
   int64_t open_gradients = 0;   ///< Whole gradients, at most: of two units under way.
+  /// Where the parts stand in files (worker/engine/nn/parameter_file.h).
+  struct Filed {
+    FiledValues values;
+    FiledValues gradients;  ///< `host`: of two units that follow each other.
+    int64_t numbers = 0;    ///< Gradients of the largest unit.
+  } filed = {};
   ShardedTraffic experts = {};  ///< That ranks share, among those that have the same.
 };
 
@@ -73,6 +80,7 @@ class ParameterRegions {
                     ShardedParameters& result) const;
   void Gather(const Sharing& sharing, ShardedParameters& result) const;
   void OpenGradients(const Sharing& sharing, ShardedParameters& result) const;
+  void CutFiles(const Sharing& sharing, ShardedParameters& result) const;
 
   const PrecisionRecipe& precision_;
   const int64_t expert_ranks_;

@@ -56,14 +56,11 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor) 
   return units;
 }
 
-FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes) {
-  constexpr int64_t kF32 = 4;
+FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
-  const std::vector<StreamedUnit> units = StreamedUnits(model);
   std::vector<int64_t> held;
   FiledValues bytes;
-  for (const StreamedUnit& unit : units) {
-    const int64_t own = kF32 * unit.vectors + matrix_bytes * unit.held_matrices();
+  for (const int64_t own : units) {
     const int64_t in_file = (own + kBlock - 1) / kBlock * kBlock;
     bytes.file += in_file;
     held.push_back(in_file == 0 ? 0 : in_file + kBlock);
@@ -71,12 +68,20 @@ FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes) {
   for (size_t u = 2; u < held.size(); ++u) {
     bytes.host = std::max(bytes.host, held[u - 2] + held[u - 1] + held[u]);
   }
-  // A head that reads unit 0, too, comes behind the last block.
+  // Such a head comes behind the last block.
   const size_t last = held.size() - 1;
-  if (units[last].of_first > 0) {
-    bytes.host = std::max(bytes.host, held[last - 1] + held[last] + held[0]);
-  }
+  if (tied) bytes.host = std::max(bytes.host, held[last - 1] + held[last] + held[0]);
   return bytes;
+}
+
+FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor) {
+  constexpr int64_t kF32 = 4;
+  const std::vector<StreamedUnit> units = StreamedUnits(model, tensor);
+  std::vector<int64_t> bytes;
+  for (const StreamedUnit& unit : units) {
+    bytes.push_back(kF32 * unit.vectors + matrix_bytes * unit.held_matrices());
+  }
+  return FiledUnits(bytes, units.back().of_first > 0);
 }
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {

@@ -29,8 +29,11 @@ struct FiledValues {
   int64_t host = 0;  ///< In memory: three units that follow each other, written, updated and read.
   int64_t file = 0;
 };
-/// With matrices of so many bytes a number.
-FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes);
+/// Of so many bytes by unit. `tied`: the last one reads the first, too.
+FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied);
+
+/// With matrices of so many bytes a number; of a rank of `tensor` that share each matrix.
+FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor = 1);
 
 /// The unit below which no backward pass goes.
 int64_t FirstDifferentiatedUnit(const ModelSpec& model);

@@ -80,18 +80,6 @@ bool SeveralRanks(const ResourceSpec& resources) {
 
 /// What weights and gradients that stand in a file do not go with.
 Status CheckParametersInFile(const JobSpec& job, const std::string& field) {
-  if (SeveralRanks(job.resources) && job.resources.zero_stage > 0) {
-    return InvalidError(field + " does not go with resources.zero_stage " +
-                        std::to_string(job.resources.zero_stage) +
-                        " yet, whose ranks share values in the memory of their hosts; hint: "
-                        "resources.zero_stage 0, where each rank has files of its own, or "
-                        "offload_parameters host");
-  }
-  if (job.resources.tensor_parallel > 1) {
-    return InvalidError(field +
-                        " does not go with resources.tensor_parallel yet, whose ranks add up "
-                        "gradients that are in files; hint: offload_parameters host");
-  }
   if (job.resources.device == "cuda") {
     return InvalidError(field +
                         " is of CPUs yet: what goes up to resources.device cuda stands in pinned "

@@ -50,16 +50,25 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   inputs.offloads_optimizer = resources.offload_optimizer != "none";
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
   inputs.local_steps = mesh.train.local_steps;
-  // Moments of AdamW, read and written.
-  if (resources.offload_optimizer == "nvme") inputs.file_bytes = 2 * 8 * inputs.shape.trained;
-  if (resources.offload_parameters == "nvme") {
-    // Values are read and written, and gradients read for their norm and for the update.
-    const int64_t stored = ElementBytes(precision.matrices);
-    inputs.file_bytes += (2 * stored + 2 * 4) * inputs.shape.trained;
-    inputs.file_pass = {.forward = stored * inputs.shape.stored,
-                        .backward = stored * inputs.shape.stored + 4 * inputs.shape.trained};
-  }
   return inputs;
+}
+
+void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
+  const int64_t trained = inputs.shape.trained;
+  const auto part_of = [&](int64_t bytes, int64_t stage) {
+    return inputs.zero_stage >= stage ? bytes / inputs.sharers : bytes;
+  };
+  // Moments of AdamW, read and written.
+  inputs.file_bytes = resources.offload_optimizer == "nvme" ? part_of(2 * 8 * trained, 1) : 0;
+  if (resources.offload_parameters != "nvme") return;
+  // Values are read and written, where ranks gather them once more, and gradients read for their
+  // norm and for the update.
+  const int64_t stored = ElementBytes(inputs.precision->matrices);
+  const bool gathers = inputs.sharers > 1 && inputs.zero_stage < 3;
+  inputs.file_bytes +=
+      part_of((gathers ? 4 : 2) * stored * trained, 3) + part_of(2 * 4 * trained, 2);
+  inputs.file_pass = {.forward = part_of(stored * inputs.shape.stored, 3)};
+  inputs.file_pass.backward = inputs.file_pass.forward + part_of(4 * trained, 2);
 }
 
 double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
@@ -174,7 +183,7 @@ double MeshGroup::LeastSecondsOfMesh(const SharingChoice& sharing, const Candida
   inputs.ranks = ranks;
   inputs.sharers = ShardRanks(sharing.zero_stage, sharing.zero_shard_ranks, ranks);
   inputs.sharded = context_.share.Sharded(sharing.zero_stage, inputs.sharers);
-  inputs.file_bytes = plain_.file_bytes / inputs.sharers;
+  SetFiles(job_.resources, inputs);
   return kRoundingOfBounds * LeastOfWorkers(inputs, candidate, true);
 }
 

@@ -19,8 +19,13 @@ namespace weft::planner {
 /// Bounds are compared with what sums up in another order.
 inline constexpr double kRoundingOfBounds = 1 - 1e-9;
 
-/// What steps of ranks of `mesh` depend on, but for what differs between its options.
+/// What steps of ranks of `mesh` depend on, but for what differs between its options, and what goes
+/// through files.
 StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share);
+
+/// What goes through files in an update, and in the passes of a micro-batch, of ranks that share
+/// so.
+void SetFiles(const ResourceSpec& resources, StepInputs& inputs);
 
 /// No option of `choice` with that micro-batch has a shorter step, where the stages of a pipeline
 /// are cut so. Of a pipeline each rank fills, has its passes and drains; where the machines decide

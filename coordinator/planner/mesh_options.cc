@@ -90,8 +90,7 @@ void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices
 }
 
 bool MeshOptions::IsOfOneRank(const ResourceSpec& resources) const {
-  return (Offloads(resources) && workers_.on_devices()) ||
-         (resources.offload_parameters == "nvme" && resources.zero_stage > 0);
+  return Offloads(resources) && workers_.on_devices();
 }
 
 std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) const {

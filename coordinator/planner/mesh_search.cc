@@ -294,7 +294,7 @@ void MeshSearch::SetOption(const Option& option, StepInputs& inputs) const {
   inputs.tokens = option.micro_batch * OwnLength();
   inputs.sharded = Sharded(option);
   inputs.sharers = Sharers(option);
-  inputs.file_bytes = step_.file_bytes / inputs.sharers;
+  SetFiles(job_.resources, inputs);
 }
 
 std::optional<PipelineMemory> MeshSearch::MemoryOf(const Option& option,

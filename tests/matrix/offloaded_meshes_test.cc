@@ -85,6 +85,26 @@ std::vector<Case> Cases() {
        .activations = "host",
        .context = 2,
        .method = "ulysses"},
+      {.name = "tensorAndZero1InFiles",
+       .data = 2,
+       .tensor = 2,
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .zero_stage = 1,
+       .sequence = true},
+      {.name = "tensorInFilesOfLlama",
+       .tensor = 2,
+       .parameters = "nvme",
+       .activations = "host",
+       .sequence = true,
+       .family = "llama",
+       .precision = "bf16"},
+      {.name = "zero3InFiles",
+       .data = 2,
+       .tensor = 2,
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .zero_stage = 3},
       {.name = "zero3AndContext", .data = 2, .parameters = "host", .zero_stage = 3, .context = 2},
       {.name = "contextAndPipeline", .pipeline = 2, .activations = "host", .context = 2},
   };
@@ -113,7 +133,7 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   resources.offload_optimizer = c.optimizer;
   resources.offload_parameters = c.parameters;
   resources.offload_activations = c.activations;
-  if (c.optimizer == "nvme") resources.offload_directory = root;
+  if (c.optimizer == "nvme" || c.parameters == "nvme") resources.offload_directory = root;
   return job;
 }
 

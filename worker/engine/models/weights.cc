@@ -83,14 +83,14 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   // one at a time: cut, rounded and brought there when the next is asked for.
   std::vector<float> floats;
   TensorView waiting;
-  int64_t waiting_for_file = -1;  // its parameter
+  int64_t waiting_for_file = -1;  // the parameter that it is then of
   Shard shard;
   const auto round_waiting = [&]() -> Status {
+    if (!waiting && waiting_for_file < 0) return OkStatus();
+    if (!shard.whole()) floats = PartOf(floats, shard, waiting.shape);
     if (waiting_for_file >= 0) {
       return WriteToFile(model.parameters(), std::exchange(waiting_for_file, -1), floats);
     }
-    if (!waiting) return OkStatus();
-    if (!shard.whole()) floats = PartOf(floats, shard, waiting.shape);
     Status rounded;
     WEFT_RETURN_IF_ERROR(FillOnHost(model.parameters().stream(), Flat(std::exchange(waiting, {})),
                                     [&](const TensorView& host) {
@@ -111,18 +111,16 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
     const Parameter& parameter =
         model.parameters()[model.parameters().Find(tensor.parameter).value()];
     shard = parameter.shard;
-    if (model.parameters().file() != nullptr) {
-      waiting_for_file = model.parameters().Find(tensor.parameter).value();
-      floats.resize(Count(view));
-      return std::span(floats);
-    }
     if (model.parameters().values_sharded()) {
       const ParameterSet::HeldValue held =
           model.parameters().held_value(model.parameters().Find(tensor.parameter).value());
       const int64_t count = held.view.shape.Elements();
       shard = {0, parameter.shape.Elements(), {{held.first, held.first + count}}};
     }
-    if (view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu && shard.whole()) {
+    const bool in_file = model.parameters().file() != nullptr;
+    if (in_file) waiting_for_file = model.parameters().Find(tensor.parameter).value();
+    if (!in_file && view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu &&
+        shard.whole()) {
       return std::span(view.As<float>(), Count(view));
     }
     waiting = view;

@@ -55,23 +55,65 @@ void ParameterFile::WriteBehind(int64_t unit) {
   values_->WriteBehind(static_cast<size_t>(unit));
 }
 
-Status ParameterFile::CutGradients(std::vector<ParameterSet::Range> buckets) {
+Status ParameterFile::CutGradients(std::vector<Bucket> buckets) {
   buckets_ = std::move(buckets);
   unit_buckets_.assign(unit_buckets_.size(), {});
   std::vector<int64_t> bytes;
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    bytes.push_back(buckets_[b].size() * static_cast<int64_t>(sizeof(float)));
-    for (int64_t i = 0; i < parameters_->size(); ++i) {
-      const Parameter& parameter = (*parameters_)[i];
-      if (parameter.gradient_offset != buckets_[b].begin) continue;
-      std::vector<size_t>& of_unit = unit_buckets_[static_cast<size_t>(parameter.unit)];
-      of_unit.insert(of_unit.begin(), b);
-      break;
-    }
+    bytes.push_back(buckets_[b].range.size() * static_cast<int64_t>(sizeof(float)));
+    unit_buckets_[static_cast<size_t>(buckets_[b].unit)].push_back(b);
+  }
+  for (std::vector<size_t>& of_unit : unit_buckets_) {
+    std::sort(of_unit.begin(), of_unit.end(), [this](size_t a, size_t b) {
+      return buckets_[a].range.begin < buckets_[b].range.begin;
+    });
   }
   WEFT_ASSIGN_OR_RETURN(gradients_,
                         FileImages::New(below_, Component::kGradients, lanes_.get(), bytes));
   return OkStatus();
+}
+
+size_t ParameterFile::BucketOf(const ParameterPart& part) const {
+  const Parameter& parameter = (*parameters_)[part.index];
+  const int64_t element = parameter.gradient_offset + part.first;
+  const std::vector<size_t>& of_unit = BucketsOf(parameter.unit);
+  const auto found = std::find_if(of_unit.begin(), of_unit.end(), [&](size_t b) {
+    return element >= buckets_[b].range.begin && element < buckets_[b].range.end;
+  });
+  WEFT_CHECK(found != of_unit.end(), "a bucket has the gradients of " + parameter.name);
+  return *found;
+}
+
+size_t ParameterFile::GradientByte(const ParameterPart& part) const {
+  const int64_t element = (*parameters_)[part.index].gradient_offset + part.first;
+  return static_cast<size_t>(element - buckets_[BucketOf(part)].range.begin) * sizeof(float);
+}
+
+ParameterPart ParameterFile::InMemory(const ParameterPart& part) const {
+  ParameterPart placed = part;
+  placed.value.data = nullptr;
+  placed.gradient = {nullptr, DType::kF32, part.value.shape};
+  if (part.count() == 0) return placed;
+  const ParameterSet::HeldValue held = parameters_->held_value(part.index);
+  if (held.view.data != nullptr) {
+    placed.value.data = static_cast<std::byte*>(held.view.data) +
+                        static_cast<size_t>(part.first - held.first) * DTypeSize(held.view.dtype);
+  }
+  const size_t bucket = BucketOf(part);
+  if (std::byte* const gradients = gradients_->memory(bucket)) {
+    placed.gradient.data = gradients + GradientByte(part);
+  }
+  return placed;
+}
+
+Status ParameterFile::ReadGradient(const ParameterPart& part, const TensorView& to) {
+  return gradients_->Read(BucketOf(part), GradientByte(part),
+                          {static_cast<std::byte*>(to.data), to.Bytes()});
+}
+
+Status ParameterFile::WriteGradient(const ParameterPart& part, const TensorView& from) {
+  return gradients_->Write(BucketOf(part), GradientByte(part),
+                           {static_cast<const std::byte*>(from.data), from.Bytes()});
 }
 
 std::shared_ptr<StoredNumbers> ParameterFile::Stored(int64_t index) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/file_images.h"
 #include "worker/engine/tensor/host_tier.h"
@@ -37,16 +38,32 @@ class ParameterFile {
   void ClearValues(int64_t unit) { values_->Clear(static_cast<size_t>(unit)); }
   FileImages& values() { return *values_; }
 
-  /// Gradients are written and read in these ranges of them, the last ones first, none of several
-  /// units. Before there are any.
-  Status CutGradients(std::vector<ParameterSet::Range> buckets);
+  /// Elements of gradients that are written and read together, of one unit.
+  struct Bucket {
+    int64_t unit = 0;
+    ParameterSet::Range range;
+  };
+  /// Gradients stand in these, in any order. Before there are any.
+  Status CutGradients(std::vector<Bucket> buckets);
   /// Images are the buckets.
   FileImages& gradients() { return *gradients_; }
-  const std::vector<ParameterSet::Range>& buckets() const { return buckets_; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
   /// Of the trained ones among the parameters of `unit`, rising.
   const std::vector<size_t>& BucketsOf(int64_t unit) const {
     return unit_buckets_[static_cast<size_t>(unit)];
   }
+  /// Where gradient `element` of bucket `b`, which is in memory, stands.
+  float* GradientAt(size_t b, int64_t element) const {
+    return reinterpret_cast<float*>(gradients_->memory(b)) + (element - buckets_[b].range.begin);
+  }
+
+  /// `part` where its value and its gradient are in memory now; null where one is not.
+  ParameterPart InMemory(const ParameterPart& part) const;
+
+  /// Copies the gradients of `part`, which is not in memory, to the f32 numbers at `to`, or
+  /// replaces them by those at `from`.
+  Status ReadGradient(const ParameterPart& part, const TensorView& to);
+  Status WriteGradient(const ParameterPart& part, const TensorView& from);
 
   /// The value of parameter `index`, for checkpoints, while nothing is trained.
   std::shared_ptr<StoredNumbers> Stored(int64_t index);
@@ -55,6 +72,10 @@ class ParameterFile {
 
  private:
   class Value;
+  /// The bucket that has the gradients of `part`.
+  size_t BucketOf(const ParameterPart& part) const;
+  /// The byte of its bucket at which they begin.
+  size_t GradientByte(const ParameterPart& part) const;
   ParameterFile(const Context& context, ParameterSet* parameters)
       : below_(InHostTier(context)), parameters_(parameters) {}
 
@@ -63,7 +84,7 @@ class ParameterFile {
   std::unique_ptr<FileLanes> lanes_ = std::make_unique<FileLanes>();
   std::unique_ptr<FileImages> values_;
   std::unique_ptr<FileImages> gradients_;
-  std::vector<ParameterSet::Range> buckets_;
+  std::vector<Bucket> buckets_;
   std::vector<std::vector<size_t>> unit_buckets_;
 };
 

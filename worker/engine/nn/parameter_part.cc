@@ -6,8 +6,10 @@ ParameterPart PartOf(const ParameterSet& parameters, int64_t index, int64_t firs
                      float* gradient) {
   const ParameterSet::HeldValue held = parameters.held_value(index);
   const TensorView& all = held.view;
-  auto* begin = static_cast<char*>(all.data) +
-                static_cast<size_t>(count > 0 ? first - held.first : 0) * DTypeSize(all.dtype);
+  auto* begin = static_cast<char*>(all.data);
+  if (begin != nullptr && count > 0) {
+    begin += static_cast<size_t>(first - held.first) * DTypeSize(all.dtype);
+  }
   return {.index = index,
           .whole = false,
           .first = first,

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "common/glob.h"
@@ -22,23 +20,7 @@
 namespace weft::engine {
 namespace {
 
-constexpr int64_t kAlignElements = 16;  // 64 bytes
 constexpr size_t kAlignBytes = 64;
-
-int64_t Aligned(int64_t elements, int64_t ranks) {
-  const int64_t unit = kAlignElements * ranks;
-  return (elements + unit - 1) / unit * unit;
-}
-
-/// A table of which unit 0 reads rows, in the forward pass alone.
-bool LookedUp(const Parameter& parameter) {
-  return parameter.role == ParameterRole::kTokenEmbedding ||
-         parameter.role == ParameterRole::kPositionEmbedding;
-}
-
-int64_t StoredElements(const Parameter& parameter) {
-  return parameter.shape.Elements() / parameter.shape[0] * parameter.padded_rows;
-}
 
 // Four normals of one Philox block, by Box and Muller.
 void Normals(const PhiloxKey& key, uint64_t block, float out[4]) {
@@ -245,70 +227,6 @@ Status ParameterSet::Freeze(const std::vector<std::string>& patterns) {
   return OkStatus();
 }
 
-// Returns the size of the buffer.
-size_t ParameterSet::LayOutValues(DType matrices) {
-  const auto aligned = [](size_t bytes) {
-    return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
-  };
-  // A stack is read as one matrix, so it is f32 when a part of it is made of factors.
-  std::vector<bool> made(parameters_.size());
-  for (size_t i = 0; i < made.size(); ++i) {
-    const bool joins = parameters_[i].stacked && made[i - 1];
-    made[i] = joins || parameters_[i].factoring != Factoring::kNone;
-  }
-  for (size_t i = made.size(); i-- > 1;) {
-    if (parameters_[i].stacked && made[i]) made[i - 1] = true;
-  }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
-  }
-  values_follow_gradients_ = ranks_ > 1 && ValuesCanFollowGradients();
-  size_t bytes = 0;
-  if (values_follow_gradients_) bytes = static_cast<size_t>(gradient_count_) * sizeof(float);
-  for (Parameter& parameter : parameters_) {
-    if (values_follow_gradients_ && parameter.trainable()) {
-      parameter.value_offset = static_cast<size_t>(parameter.gradient_offset) * sizeof(float);
-      continue;
-    }
-    if (!parameter.stacked) bytes = aligned(bytes);
-    while (std::ssize(unit_begins_) <= parameter.unit) unit_begins_.push_back(bytes);
-    parameter.value_offset = bytes;
-    bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
-  }
-  while (std::ssize(unit_begins_) <= units()) unit_begins_.push_back(aligned(bytes));
-  return aligned(bytes);
-}
-
-// A stack is one matrix of values, also where only some of it is trained.
-bool ParameterSet::ValuesCanFollowGradients() const {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].dtype != DType::kF32) return false;
-    if (parameters_[i].stacked && parameters_[i].trainable() != parameters_[i - 1].trainable()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Trainable parameters one after the other; stacked ones still without a gap.
-void ParameterSet::LayOutGradients() {
-  gradient_count_ = differentiated_count_ = 0;
-  bool joins = false;
-  for (Parameter& parameter : parameters_) {
-    if (!parameter.trainable()) {
-      joins = false;
-      continue;
-    }
-    if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_, ranks_);
-    parameter.gradient_offset = gradient_count_;
-    gradient_count_ += StoredElements(parameter);
-    if (parameter.factor_of < 0) differentiated_count_ = Aligned(gradient_count_, ranks_);
-    joins = true;
-  }
-  gradient_count_ = Aligned(gradient_count_, ranks_);
-}
-
 void ParameterSet::SetExpertRank(int64_t rank, int64_t ranks) {
   WEFT_CHECK(!values_, "ranks are known before parameters are allocated");
   expert_rank_ = rank;
@@ -332,75 +250,6 @@ void ParameterSet::PlaceGradients(const Range& range, float* data) {
     if (!parameters_[i].trainable() || offset < range.begin || offset >= range.end) continue;
     gradient_data_[i] = data == nullptr ? nullptr : data + (offset - range.begin);
   }
-}
-
-// Stacks are in one region, trained as far as a part of them is.
-void ParameterSet::LayOutRegions(DType matrices) {
-  using Kind = std::tuple<bool, int64_t, int64_t, bool, bool, bool>;
-  std::map<Kind, size_t> found;
-  for (int64_t first = 0; first < size();) {
-    int64_t end = first + 1;
-    while (end < size() && parameters_[end].stacked) ++end;
-    const Parameter& parameter = parameters_[first];
-    const bool trained = std::any_of(parameters_.begin() + first, parameters_.begin() + end,
-                                     [](const Parameter& p) { return p.trainable(); });
-    const int64_t last_unit = first == used_last_ ? unit_ : parameter.unit;
-    const bool is_matrix = parameter.shape.rank >= 2;
-    const bool looked_up = LookedUp(parameter);
-    const bool of_experts = parameter.of_shared_expert;
-    const auto [it, is_new] = found.try_emplace(
-        Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up, of_experts),
-        regions_.size());
-    if (is_new) {
-      const int64_t copies = of_experts ? expert_ranks_ : 1;
-      regions_.push_back({.trained = trained,
-                          .matrices = is_matrix,
-                          .dtype = is_matrix ? matrices : DType::kF32,
-                          .first_unit = parameter.unit,
-                          .last_unit = last_unit,
-                          .looked_up = looked_up,
-                          .of_experts = of_experts,
-                          .ranks = ranks_ / copies,
-                          .rank = of_experts ? part_of_experts_ : shard_rank_});
-    }
-    for (; first < end; ++first) regions_[it->second].parameters.push_back(first);
-  }
-  std::stable_partition(regions_.begin(), regions_.end(),
-                        [](const Region& region) { return region.trained; });
-  int64_t offset = 0;
-  gradient_count_ = 0;
-  for (Region& region : regions_) {
-    region.elements.begin = offset;
-    for (int64_t index : region.parameters) {
-      Parameter& parameter = parameters_[index];
-      if (!parameter.stacked) offset = Aligned(offset, 1);
-      parameter.dtype = region.dtype;
-      parameter.value_offset = static_cast<size_t>(offset);
-      if (parameter.trainable()) parameter.gradient_offset = offset;
-      offset += StoredElements(parameter);
-    }
-    // A multiple from the region's own beginning.
-    region.elements.end = offset =
-        region.elements.begin + Aligned(offset - region.elements.begin, region.ranks);
-    if (region.trained) gradient_count_ = offset;
-  }
-  differentiated_count_ = gradient_count_;
-}
-
-Status ParameterSet::AllocateShards(Context& context) {
-  placed_.resize(parameters_.size());
-  size_t bytes = 0;
-  for (const Region& region : regions_) {
-    bytes += static_cast<size_t>(region.elements.size() / region.ranks) * DTypeSize(region.dtype);
-  }
-  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
-                                             Shape{static_cast<int64_t>(bytes)}));
-  size_t offset = 0;
-  for (Region& region : regions_) {
-    region.held = values_.Part(offset, region.dtype, {region.elements.size() / region.ranks});
-    offset += region.held.Bytes();
-  }
-  return Clear(stream_, values_);
 }
 
 Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matrices) {
@@ -431,41 +280,10 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   return Clear(stream_, gradients_);
 }
 
-Status ParameterSet::MakeFile(const Context& context) {
-  WEFT_CHECK(streamed_ && ranks_ == 1 && factoring_ == Factoring::kNone,
-             "values in a file are streamed, and all of this rank");
-  unit_values_.assign(static_cast<size_t>(units()), nullptr);
-  std::vector<int64_t> bytes;
-  for (size_t unit = 0; unit < unit_values_.size(); ++unit) {
-    bytes.push_back(static_cast<int64_t>(unit_begins_[unit + 1] - unit_begins_[unit]));
-  }
-  WEFT_ASSIGN_OR_RETURN(file_, ParameterFile::New(context, this, bytes));
-  return OkStatus();
-}
-
 Tensor ParameterSet::MoveGradients(Tensor memory) {
   std::swap(gradients_, memory);
   PlaceGradients({0, gradient_count_}, gradients_.As<float>());
   return memory;
-}
-
-// Tables that are looked up stand last.
-void ParameterSet::LayOutUnitOperands() {
-  unit_sizes_.assign(static_cast<size_t>(units()), {});
-  unit_operands_.resize(static_cast<size_t>(units()));
-  for (const bool tables : {false, true}) {
-    for (Parameter& parameter : parameters_) {
-      if (!ReadDirectly(parameter) || LookedUp(parameter) != tables) continue;
-      UnitSizes& sizes = unit_sizes_[static_cast<size_t>(parameter.unit)];
-      if (!parameter.stacked) {
-        sizes.all =
-            (sizes.all + kAlignElements * 4 - 1) / (kAlignElements * 4) * kAlignElements * 4;
-      }
-      parameter.operand_offset = sizes.all;
-      sizes.all += StoredElements(parameter) * static_cast<int64_t>(DTypeSize(parameter.dtype));
-      if (!tables) sizes.without_tables = sizes.all;
-    }
-  }
 }
 
 Status ParameterSet::ReserveOperands(Context& context, int64_t unit, bool tables) {
@@ -483,7 +301,7 @@ void ParameterSet::BringOperands(Context& context, int64_t unit) const {
   for (int64_t i = 0; i < size(); ++i) {
     const Parameter& parameter = parameters_[i];
     if (parameter.unit != unit || parameter.operand_offset < 0) continue;
-    if (LookedUp(parameter) && !operands.tables) continue;
+    if (parameter.looked_up() && !operands.tables) continue;
     const TensorView from = padded_value(i);
     context.host->up().Copy(operands.memory.As<uint8_t>() + parameter.operand_offset, from.data,
                             from.Bytes());
@@ -500,7 +318,7 @@ Status ParameterSet::AllocateOperands(Context& context) {
     if (!ReadDirectly(parameter)) continue;
     if (!parameter.stacked) bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     parameter.operand_offset = static_cast<int64_t>(bytes);
-    bytes += static_cast<size_t>(StoredElements(parameter)) * DTypeSize(parameter.dtype);
+    bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
   }
   WEFT_ASSIGN_OR_RETURN(operands_, Tensor::New(context, Component::kParameters, DType::kU8,
                                                Shape{static_cast<int64_t>(bytes)}));
@@ -572,12 +390,6 @@ ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
   return range;
 }
 
-TensorView ParameterSet::ValuesAlong(const Range& range) const {
-  WEFT_CHECK(values_follow_gradients_, "values do not stand as gradients do");
-  auto* values = reinterpret_cast<float*>(values_.As<uint8_t>());
-  return {values + range.begin, DType::kF32, {range.end - range.begin}, values_.view().device};
-}
-
 std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
   for (int64_t i = 0; i < size(); ++i) {
@@ -596,15 +408,14 @@ ParameterSet::HeldValue ParameterSet::held_value(int64_t index) const {
   if (!values_sharded()) return {0, value(index)};
   const auto begin = static_cast<int64_t>(parameters_[index].value_offset);
   const int64_t end = begin + parameters_[index].shape.Elements();
-  const Region& region = *std::find_if(regions_.begin(), regions_.end(), [&](const Region& r) {
-    return begin >= r.elements.begin && begin < r.elements.end;
-  });
-  const int64_t length = region.elements.size() / region.ranks;
-  const int64_t own = region.elements.begin + region.rank * length;
-  const int64_t first = std::clamp(own, begin, end);
-  const int64_t count = std::clamp(own + length, begin, end) - first;
+  const Region& region = RegionOf(index);
+  const Range own = OwnOf(region);
+  const int64_t first = std::clamp(own.begin, begin, end);
+  const int64_t count = std::clamp(own.end, begin, end) - first;
   auto* data = static_cast<char*>(region.held.data);
-  if (count > 0) data += static_cast<size_t>(first - own) * DTypeSize(region.dtype);
+  if (data != nullptr && count > 0) {
+    data += static_cast<size_t>(first - own.begin) * DTypeSize(region.dtype);
+  }
   return {first - begin, {data, region.dtype, {count}, region.held.device}};
 }
 

@@ -90,6 +90,14 @@ struct Parameter {
 
   bool trainable() const { return gradient_offset >= 0; }
 
+  /// A table of which unit 0 reads rows, in the forward pass alone.
+  bool looked_up() const {
+    return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
+  }
+
+  /// Numbers of storage.
+  int64_t StoredElements() const { return shape.Elements() / shape[0] * padded_rows; }
+
   /// The backward pass computes its gradient; that of a factor follows from the weight's.
   bool differentiated() const { return trainable() && factor_of < 0; }
 
@@ -251,18 +259,16 @@ class ParameterSet {
   /// (parameter_residence.h) brings, unit by unit. Before Allocate.
   void StreamValues() { streamed_ = true; }
   bool streamed() const { return streamed_; }
-  /// Streamed values and their gradients stand in a file (parameter_file.h), and have a value() and
-  /// gradient() while somebody has them in memory alone. Before Allocate.
+  /// Streamed or sharded values and their gradients stand in a file (parameter_file.h), and have a
+  /// value() while somebody has them in memory alone. Before Allocate.
   void KeepInFile() { in_file_ = true; }
   /// None where they stand in memory.
   ParameterFile* file() const { return file_.get(); }
-  /// The values of `unit` stand at `data` from now on; nowhere for null.
-  void PlaceUnit(int64_t unit, std::byte* data) { unit_values_[static_cast<size_t>(unit)] = data; }
-  /// The byte of its unit's values at which a value in a file begins.
-  size_t OffsetInUnit(int64_t index) const {
-    const Parameter& parameter = parameters_[index];
-    return parameter.value_offset - unit_begins_[static_cast<size_t>(parameter.unit)];
-  }
+  /// The values of `unit`, of sharded ones this rank's parts, stand at `data` from now on; nowhere
+  /// for null.
+  void PlaceUnit(int64_t unit, std::byte* data);
+  /// The byte of its unit's values at which a value in a file, or this rank's part of it, begins.
+  size_t OffsetInUnit(int64_t index) const;
   /// Whether operations read something of `unit` directly, with or without `tables`.
   bool ReadsOperands(int64_t unit, bool tables) const {
     const UnitSizes& sizes = unit_sizes_[static_cast<size_t>(unit)];
@@ -323,7 +329,10 @@ class ParameterSet {
     return GradientView(first, count, false);
   }
 
-  /// The whole buffer of gradients, [GradientCount()] f32; none where they are placed.
+  /// See ShareAmong.
+  bool places_gradients() const { return place_gradients_; }
+  /// The whole buffer of gradients, [GradientCount()] f32; none where they are placed, or in a
+  /// file.
   const Tensor& gradients() const { return gradients_; }
   /// Offloaded gradients stand in `memory`, as large and zero, from now on; returns where they
   /// were.
@@ -347,7 +356,8 @@ class ParameterSet {
 
   /// Whether the trained values stand as their gradients do, see ShareAmong.
   bool values_follow_gradients() const { return values_follow_gradients_; }
-  /// Then the values, f32, where `range` of gradients() has their gradients.
+  /// Then the values, f32, where `range` of gradients() has their gradients; those in a file,
+  /// of one unit, while this is in memory.
   TensorView ValuesAlong(const Range& range) const;
 
   /// The values that are to be kept, for checkpoints: all but those made of factors. Of sharded
@@ -378,7 +388,9 @@ class ParameterSet {
     int64_t ranks = 1;                     ///< That have parts ...
     int64_t rank = 0;                      ///< ... and of them this one.
     std::vector<int64_t> parameters = {};  ///< Rising.
-    TensorView held = {};  ///< [elements / ranks], this rank's part, since Allocate.
+    size_t held_offset = 0;  ///< Byte, of those of its unit, at which `held` begins in a file.
+    TensorView held = {};    ///< [elements / ranks], this rank's part, since Allocate; of a file
+                             ///< while it is in memory.
   };
   const std::vector<Region>& regions() const { return regions_; }
 
@@ -407,11 +419,17 @@ class ParameterSet {
  private:
   int64_t Add(Parameter parameter);
   size_t LayOutValues(DType matrices);
+  size_t FollowGradientsInUnits();
   bool ValuesCanFollowGradients() const;
+  /// Where the gradients of a unit begin, or those of the next one that has some.
+  int64_t FirstGradient(int64_t unit) const;
   void LayOutGradients();
   void LayOutRegions(DType matrices);
   Status AllocateShards(Context& context);
   Status MakeFile(const Context& context);
+  const Region& RegionOf(int64_t index) const;
+  /// Elements of the buffer of gradients that this rank holds of a region.
+  Range OwnOf(const Region& region) const;
   bool ReadDirectly(const Parameter& parameter) const {
     return parameter.shape.rank < 2 || parameter.read_directly;
   }

@@ -18,7 +18,6 @@ ParameterWalk::~ParameterWalk() {
     for (const size_t b : file_->BucketsOf(unit)) {
       if (!what_.gradients) continue;
       (void)file_->gradients().AwaitBeside(b);
-      file_->parameters().PlaceGradients(file_->buckets()[b], nullptr);
       file_->gradients().Drop(b);
     }
   }
@@ -48,8 +47,6 @@ Status ParameterWalk::Enter(size_t at) {
   if (!what_.gradients) return OkStatus();
   for (const size_t b : file_->BucketsOf(unit)) {
     WEFT_RETURN_IF_ERROR(file_->gradients().Await(b));
-    file_->parameters().PlaceGradients(file_->buckets()[b],
-                                       reinterpret_cast<float*>(file_->gradients().memory(b)));
   }
   return OkStatus();
 }
@@ -61,7 +58,6 @@ Status ParameterWalk::Leave(size_t at) {
   if (what_.values && !what_.changes_values) file_->Drop(unit);
   if (!what_.gradients) return OkStatus();
   for (const size_t b : file_->BucketsOf(unit)) {
-    file_->parameters().PlaceGradients(file_->buckets()[b], nullptr);
     file_->gradients().Drop(b);
   }
   return OkStatus();

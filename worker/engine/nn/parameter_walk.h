@@ -26,8 +26,8 @@ class ParameterWalk {
   ParameterWalk(const ParameterWalk&) = delete;
   ParameterWalk& operator=(const ParameterWalk&) = delete;
 
-  /// Parameters of `unit`, none before that of the last call, have their value() and gradient() in
-  /// memory once this returns, and those of other units have not.
+  /// Parameters of `unit`, none before that of the last call, have their value() and gradients
+  /// (ParameterFile::InMemory) in memory once this returns, and those of other units have not.
   Status MoveTo(int64_t unit);
   /// Goes through what is left, and waits until all is written.
   Status Finish();

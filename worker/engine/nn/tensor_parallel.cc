@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
+#include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -216,38 +217,44 @@ Result<Tensor> SumOverFeatures(Context& context, const TensorParallel* ranks, Te
 
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,
                            const ParameterSet& parameters, std::span<const ParameterPart> parts) {
-  std::vector<TensorView> gradients;
+  ParameterFile* const file = parameters.file();
+  std::vector<ParameterPart> whole;
+  if (parts.empty()) parts = whole = TrainedParts(parameters);
+  std::vector<ParameterPart> partial;
   int64_t count = 0;
-  const auto add = [&](int64_t index, const TensorView& gradient) {
-    if (!parameters[index].trainable() || !parameters.Partial(index)) return;
-    if (gradient.shape.Elements() == 0) return;
-    gradients.push_back(gradient);
-    count += gradient.shape.Elements();
-  };
-  for (const ParameterPart& part : parts) add(part.index, part.gradient);
-  for (int64_t i = 0; parts.empty() && i < parameters.size(); ++i) add(i, parameters.gradient(i));
+  for (const ParameterPart& part : parts) {
+    if (!parameters.Partial(part.index) || part.count() == 0) continue;
+    partial.push_back(part);
+    count += part.count();
+  }
   if (count == 0) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(Tensor all,
                         Tensor::New(context, Component::kCommunication, DType::kF32, {count}));
   const auto for_each = [&](auto&& copy) -> Status {
     int64_t begin = 0;
-    for (const TensorView& gradient : gradients) {
-      TensorView part = gradient;
-      part.data = all.As<float>() + begin;
-      begin += gradient.shape.Elements();
-      WEFT_RETURN_IF_ERROR(copy(gradient, part));
+    for (const ParameterPart& part : partial) {
+      const TensorView gradient(part.gradient.data, DType::kF32, {part.count()},
+                                part.gradient.device);
+      TensorView packed = gradient;
+      packed.data = all.As<float>() + begin;
+      begin += part.count();
+      WEFT_RETURN_IF_ERROR(copy(part, gradient, packed));
     }
     return OkStatus();
   };
-  WEFT_RETURN_IF_ERROR(for_each([&](const TensorView& gradient, const TensorView& part) {
-    return CopyRows(context.stream, gradient, part);
-  }));
+  WEFT_RETURN_IF_ERROR(for_each(
+      [&](const ParameterPart& part, const TensorView& gradient, const TensorView& packed) {
+        return file == nullptr ? CopyRows(context.stream, gradient, packed)
+                               : file->ReadGradient(part, packed);
+      }));
   WEFT_RETURN_IF_ERROR(ranks.group()
                            .AllReduce(context.stream, all, Reduction::kSum, "gradients by rows")
                            .Wait(context.stream));
-  return for_each([&](const TensorView& gradient, const TensorView& part) {
-    return CopyRows(context.stream, part, gradient);
-  });
+  return for_each(
+      [&](const ParameterPart& part, const TensorView& gradient, const TensorView& packed) {
+        return file == nullptr ? CopyRows(context.stream, packed, gradient)
+                               : file->WriteGradient(part, packed);
+      });
 }
 
 }  // namespace weft::engine

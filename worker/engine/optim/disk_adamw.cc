@@ -82,9 +82,8 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
     std::optional<NamedTensor::Place> place;
     if (!part.whole) place = {.whole = parameter.shape, .first = part.first};
     made->entries_.push_back({.name = parameter.name,
-                              .shape = part.value.shape,
+                              .of = part,
                               .part = std::move(place),
-                              .parameter = part.index,
                               .moments = {std::make_shared<Moment>(made.get(), tensor, 0),
                                           std::make_shared<Moment>(made.get(), tensor, 1)}});
   }
@@ -98,7 +97,7 @@ Result<std::unique_ptr<Optimizer>> DiskAdamW::New(Context& context, const Optimi
 void DiskAdamW::CutTiles() {
   int64_t room = 0;  // of the last tile
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    const int64_t unit = parameters_[entries_[t].parameter].unit;
+    const int64_t unit = parameters_[entries_[t].of.index].unit;
     const bool begins =
         parameters_.file() != nullptr && !tiles_.empty() && tiles_.back().unit != unit;
     if (begins) room = 0;
@@ -156,7 +155,7 @@ Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t ti
   std::vector<kernels::UpdateTensor> tensors;
   for (const Piece& piece : tiles_[tile].pieces) {
     kernels::UpdateTensor part = tensors_[piece.tensor];
-    PlaceOf(parameters_, entries_[piece.tensor].parameter, part);
+    PlaceOf(parameters_, entries_[piece.tensor].of, part);
     if (part.parameter != nullptr) part.parameter += piece.first;
     if (part.bf16_parameter != nullptr) {
       part.bf16_parameter += piece.first;
@@ -193,7 +192,7 @@ Status DiskAdamW::RunTiles(Context& context, const UpdateArgs& args) {
     WEFT_RETURN_IF_ERROR(StartWrite(i));
     const Piece& last = tiles_[i].pieces.back();
     const bool whole = last.first + last.count == tensors_[last.tensor].count;
-    context.host->updated().Reach(entries_[last.tensor].parameter + (whole ? 1 : 0));
+    context.host->updated().Reach(entries_[last.tensor].of.index + (whole ? 1 : 0));
   }
   for (size_t i = count >= 2 ? count - 2 : 0; i < count; ++i) {
     WEFT_RETURN_IF_ERROR(FinishWrite(context, i));
@@ -207,7 +206,7 @@ std::vector<NamedTensor> DiskAdamW::StateTensors() const {
     for (const size_t which : {0, 1}) {
       tensors.push_back(
           {.name = "adamw/" + entry.name + (which == 0 ? "/first_moment" : "/second_moment"),
-           .view = {nullptr, DType::kF32, entry.shape},
+           .view = {nullptr, DType::kF32, entry.of.value.shape},
            .part = entry.part,
            .stored = entry.moments[which]});
     }

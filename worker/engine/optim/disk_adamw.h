@@ -55,9 +55,8 @@ class DiskAdamW : public Optimizer {
   };
   struct Entry {
     std::string name;
-    Shape shape;
+    ParameterPart of;
     std::optional<NamedTensor::Place> part;  ///< None: all of the parameter.
-    int64_t parameter = 0;
     size_t first_tile = 0;
     std::array<std::shared_ptr<StoredNumbers>, 2> moments;
   };

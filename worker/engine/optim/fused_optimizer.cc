@@ -93,13 +93,14 @@ void MoveGradient(const float* from, const float* to, kernels::UpdateTensor& ten
   if (to != nullptr) tensor.gradient = to + (tensor.gradient - from);
 }
 
-void PlaceOf(const ParameterSet& parameters, int64_t index, kernels::UpdateTensor& tensor) {
+void PlaceOf(const ParameterSet& parameters, const ParameterPart& part,
+             kernels::UpdateTensor& tensor) {
   if (parameters.file() == nullptr) return;
-  const TensorView value = parameters.value(index);
-  const bool f32 = value.dtype == DType::kF32;
-  tensor.parameter = f32 ? value.As<float>() : nullptr;
-  tensor.bf16_parameter = f32 ? nullptr : value.As<BFloat16>();
-  tensor.gradient = parameters.gradient(index).As<float>();
+  const ParameterPart placed = parameters.file()->InMemory(part);
+  const bool f32 = placed.value.dtype == DType::kF32;
+  tensor.parameter = f32 ? placed.value.As<float>() : nullptr;
+  tensor.bf16_parameter = f32 ? nullptr : placed.value.As<BFloat16>();
+  tensor.gradient = placed.gradient.As<float>();
 }
 
 UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
@@ -135,7 +136,7 @@ Result<std::unique_ptr<Optimizer>> FusedOptimizer::New(Context& context, const O
         UpdateTensorOf(parameters, part, rules[static_cast<size_t>(part.index)]);
     for (size_t k = 0; k < rule.state.size(); ++k) tensor.state[k] = optimizer->state_[next++];
     optimizer->tensors_.push_back(tensor);
-    optimizer->parameters_.push_back(part.index);
+    optimizer->parts_.push_back(part);
   }
   return std::unique_ptr<Optimizer>(std::move(optimizer));
 }
@@ -146,7 +147,7 @@ Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
   if (!IsInHostTier(context)) return rule_.run(context.stream, spec_, inputs, update);
   std::optional<ParameterWalk> walk;
   if (set_.file() != nullptr) walk.emplace(set_.file(), kUpdateWalk);
-  const auto unit_of = [this](size_t i) { return set_[parameters_[i]].unit; };
+  const auto unit_of = [this](size_t i) { return set_[parts_[i].index].unit; };
   const std::span<const kernels::UpdateTensor> all = inputs.tensors;
   for (size_t begin = 0; begin < all.size();) {
     size_t end = begin;
@@ -159,11 +160,11 @@ Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
     std::vector<kernels::UpdateTensor> tensors(tile.begin(), tile.end());
     for (size_t i = begin; i < end; ++i) {
       MoveGradient(gradients_, args.gradients, tensors[i - begin]);
-      PlaceOf(set_, parameters_[i], tensors[i - begin]);
+      PlaceOf(set_, parts_[i], tensors[i - begin]);
     }
     inputs.tensors = tensors;
     WEFT_RETURN_IF_ERROR(rule_.run(context.stream, spec_, inputs, update));
-    context.host->updated().Reach(parameters_[end - 1] + 1);
+    context.host->updated().Reach(parts_[end - 1].index + 1);
     begin = end;
   }
   return walk ? walk->Finish() : OkStatus();

@@ -30,8 +30,9 @@ const FusedRule* FindFusedRule(const OptimizerSpec& spec);
 kernels::UpdateTensor UpdateTensorOf(const ParameterSet& parameters, const ParameterPart& part,
                                      const ParameterRule& rule);
 
-/// Has `tensor` be where parameter `index` and its gradient are now, of those that stand in a file.
-void PlaceOf(const ParameterSet& parameters, int64_t index, kernels::UpdateTensor& tensor);
+/// Has `tensor` be where `part` and its gradient are now, of those that stand in a file.
+void PlaceOf(const ParameterSet& parameters, const ParameterPart& part,
+             kernels::UpdateTensor& tensor);
 
 /// Inputs of a kernel for one update of `tensors`, in context.step.
 kernels::UpdateInputs InputsOf(const Context& context, const UpdateArgs& args,
@@ -65,7 +66,7 @@ class FusedOptimizer : public Optimizer {
   const ParameterSet& set_;
   OptimizerState state_;
   std::vector<kernels::UpdateTensor> tensors_;
-  std::vector<int64_t> parameters_;   ///< Index of each.
+  std::vector<ParameterPart> parts_;  ///< Of each.
   const float* gradients_ = nullptr;  ///< The buffer that theirs are in.
 };
 

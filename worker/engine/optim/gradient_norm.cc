@@ -17,11 +17,26 @@ Status MeasureFile(ParameterFile* file, NormSums* sums) {
   for (int64_t unit = 0; unit < file->parameters().units(); ++unit) {
     for (const size_t b : file->BucketsOf(unit)) {
       WEFT_RETURN_IF_ERROR(walk.MoveTo(unit));
-      const auto* gradients = reinterpret_cast<const float*>(file->gradients().memory(b));
-      WEFT_RETURN_IF_ERROR(stream.Add({gradients, file->buckets()[b].size()}));
+      const ParameterSet::Range& range = file->buckets()[b].range;
+      WEFT_RETURN_IF_ERROR(stream.Add({file->GradientAt(b, range.begin), range.size()}));
     }
   }
   WEFT_RETURN_IF_ERROR(stream.EndTensor());
+  *sums = stream.sums();
+  return walk.Finish();
+}
+
+/// Of those parts that this rank counts.
+Status MeasureFile(ParameterFile* file, std::span<const ParameterPart> parts, NormSums* sums) {
+  const ParameterSet& parameters = file->parameters();
+  NormStream stream;
+  ParameterWalk walk(file, {.gradients = true, .trained_alone = true});
+  for (const ParameterPart& part : parts) {
+    WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[part.index].unit));
+    if (!parameters.CountsPart(part.index) || part.count() == 0) continue;
+    WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(file->InMemory(part).gradient)));
+    WEFT_RETURN_IF_ERROR(stream.EndTensor());
+  }
   *sums = stream.sums();
   return walk.Finish();
 }
@@ -40,6 +55,7 @@ kernels::NormTensor NormTensorOf(const TensorView& view) {
 
 Status MeasureGradients(Context& context, const ParameterSet& parameters,
                         std::span<const ParameterPart> parts, NormSums* sums) {
+  if (parameters.file() != nullptr) return MeasureFile(parameters.file(), parts, sums);
   std::vector<kernels::NormTensor> tensors;
   for (const ParameterPart& part : parts) {
     if (parameters.CountsPart(part.index)) tensors.push_back(NormTensorOf(part.gradient));
@@ -48,7 +64,10 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
 }
 
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums) {
-  if (parameters.file() != nullptr) return MeasureFile(parameters.file(), sums);
+  if (parameters.file() != nullptr) {
+    return parameters.sharded() ? MeasureFile(parameters.file(), TrainedParts(parameters), sums)
+                                : MeasureFile(parameters.file(), sums);
+  }
   // Without factors everything in the buffer counts, the padding being zero.
   if (parameters.factoring() == Factoring::kNone && !parameters.sharded() &&
       !parameters.of_stage()) {

@@ -43,8 +43,13 @@ bool BelongsTo(const ParameterSet& parameters, int64_t index, std::string_view g
          parameters[index].factoring == Factoring::kNone;
 }
 
+/// Whether this rank counts its part of the value of `index`.
+bool CountsValue(const ParameterSet& parameters, int64_t index) {
+  return parameters.values_sharded() ? parameters.CountsPart(index) : parameters.Counts(index);
+}
+
 /// Of parameters that stand in a file.
-Status MeasureFile(ParameterFile* file, GroupSums* sums) {
+Status MeasureFile(ParameterFile* file, GroupSums* sums, std::span<const ParameterPart> parts) {
   const ParameterSet& parameters = file->parameters();
   std::array<NormStream, kParameterGroups> gradients, values;
   ParameterWalk walk(file, {.values = true, .gradients = true});
@@ -52,14 +57,24 @@ Status MeasureFile(ParameterFile* file, GroupSums* sums) {
     WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(view)));
     return stream.EndTensor();
   };
+  const std::vector<ParameterPart> whole =
+      parts.empty() ? TrainedParts(parameters) : std::vector<ParameterPart>();
+  if (parts.empty()) parts = whole;
+  auto part = parts.begin();
   for (int64_t i = 0; i < parameters.size(); ++i) {
     WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[i].unit));
+    const bool trained = part != parts.end() && part->index == i;
+    const bool counts_gradient = whole.empty() ? parameters.CountsPart(i) : parameters.Counts(i);
     for (size_t g = 0; g < kGroups.size(); ++g) {
-      if (!parameters.Counts(i) || !BelongsTo(parameters, i, kGroups[g])) continue;
-      WEFT_RETURN_IF_ERROR(add(parameters.value(i), values[g]));
-      if (!parameters[i].trainable()) continue;
-      WEFT_RETURN_IF_ERROR(add(parameters.gradient(i), gradients[g]));
+      if (!BelongsTo(parameters, i, kGroups[g])) continue;
+      if (CountsValue(parameters, i)) {
+        WEFT_RETURN_IF_ERROR(add(parameters.held_value(i).view, values[g]));
+      }
+      if (trained && counts_gradient && part->count() > 0) {
+        WEFT_RETURN_IF_ERROR(add(file->InMemory(*part).gradient, gradients[g]));
+      }
     }
+    if (trained) ++part;
   }
   for (size_t g = 0; g < kGroups.size(); ++g) {
     sums[g] = {.gradients = gradients[g].sums(), .values = values[g].sums()};
@@ -81,14 +96,12 @@ std::string_view GroupOfParameter(std::string_view name) {
 
 Status MeasureGroups(Context& context, const ParameterSet& parameters, GroupSums* sums,
                      std::span<const ParameterPart> parts) {
-  if (parameters.file() != nullptr) return MeasureFile(parameters.file(), sums);
+  if (parameters.file() != nullptr) return MeasureFile(parameters.file(), sums, parts);
   for (size_t g = 0; g < kGroups.size(); ++g) {
     std::vector<kernels::NormTensor> gradients;
     std::vector<kernels::NormTensor> values;
     for (int64_t i = 0; i < parameters.size(); ++i) {
-      const bool counts =
-          parameters.values_sharded() ? parameters.CountsPart(i) : parameters.Counts(i);
-      if (!counts || !BelongsTo(parameters, i, kGroups[g])) continue;
+      if (!CountsValue(parameters, i) || !BelongsTo(parameters, i, kGroups[g])) continue;
       values.push_back(NormTensorOf(parameters.held_value(i).view));
       if (parameters[i].trainable() && parts.empty()) {
         gradients.push_back(NormTensorOf(parameters.gradient(i)));

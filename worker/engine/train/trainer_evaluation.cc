@@ -93,27 +93,30 @@ Result<EvaluationReport> Trainer::EvaluateWeights() {
 Result<bool> Trainer::WeightsAreFinite() {
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   const ParameterSet& parameters = parts_.model->parameters();
+  NormSums measured;
   if (parameters.file() != nullptr) {
     NormStream stream;
     ParameterWalk walk(parameters.file(), {.values = true});
     for (int64_t i = 0; i < parameters.size(); ++i) {
       WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[i].unit));
-      WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(parameters.value(i))));
+      WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(parameters.held_value(i).view)));
       WEFT_RETURN_IF_ERROR(stream.EndTensor());
     }
     WEFT_RETURN_IF_ERROR(walk.Finish());
-    return stream.sums().non_finite == 0;
+    measured = stream.sums();
+  } else {
+    std::vector<kernels::NormTensor> all;
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      all.push_back(NormTensorOf(parameters.held_value(i).view));
+    }
+    Context state = StateContext();
+    WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(state));
+    WEFT_RETURN_IF_ERROR(Measure(state, all, sums.device()));
+    WEFT_RETURN_IF_ERROR(sums.Fetch(state));
+    WEFT_ASSIGN_OR_RETURN(const NormSums* read, sums.Wait());
+    measured = *read;
   }
-  std::vector<kernels::NormTensor> all;
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    all.push_back(NormTensorOf(parameters.held_value(i).view));
-  }
-  Context state = StateContext();
-  WEFT_ASSIGN_OR_RETURN(auto sums, ReadbackOf<NormSums>::New(state));
-  WEFT_RETURN_IF_ERROR(Measure(state, all, sums.device()));
-  WEFT_RETURN_IF_ERROR(sums.Fetch(state));
-  WEFT_ASSIGN_OR_RETURN(const NormSums* measured, sums.Wait());
-  std::array<double, 1> non_finite = {static_cast<double>(measured->non_finite)};
+  std::array<double, 1> non_finite = {static_cast<double>(measured.non_finite)};
   PhaseSeconds ignored;
   WEFT_RETURN_IF_ERROR(SumOverReplica(non_finite, ignored));
   if (parameters.values_sharded()) {

@@ -45,9 +45,16 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
     }
   }
   if (file_ == nullptr) return;
-  std::vector<ParameterSet::Range> buckets;
-  for (const GradientBucket& bucket : layout_.buckets)
-    buckets.push_back({bucket.begin, bucket.end});
+  std::vector<ParameterFile::Bucket> buckets;
+  for (int64_t b = 0; b < std::ssize(layout_.buckets); ++b) {
+    const GradientBucket& all = layout_.buckets[static_cast<size_t>(b)];
+    buckets.push_back(
+        {0, ReducesEveryPass() ? ranks_->Kept(b) : ParameterSet::Range{all.begin, all.end}});
+  }
+  for (int64_t i = 0; i < parameters->size(); ++i) {
+    const int64_t bucket = layout_.bucket_of[static_cast<size_t>(i)];
+    if (bucket >= 0) buckets[static_cast<size_t>(bucket)].unit = (*parameters)[i].unit;
+  }
   cut_ = file_->CutGradients(std::move(buckets));
 }
 
@@ -91,15 +98,19 @@ Status OffloadedGradients::Begin(bool last_micro_batch) {
   return OkStatus();
 }
 
+OffloadedGradients::Slice OffloadedGradients::InFile(int64_t bucket,
+                                                     const ParameterSet::Range& range) const {
+  return {range, file_->GradientAt(static_cast<size_t>(bucket), range.begin)};
+}
+
 OffloadedGradients::Slice OffloadedGradients::Whole(int64_t bucket) const {
-  const auto b = static_cast<size_t>(bucket);
-  const GradientBucket& all = layout_.buckets[b];
-  float* const below = file_ != nullptr ? reinterpret_cast<float*>(file_->gradients().memory(b))
-                                        : parameters_->gradients().As<float>() + all.begin;
-  return {{all.begin, all.end}, below};
+  const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
+  if (file_ != nullptr) return InFile(bucket, {all.begin, all.end});
+  return {{all.begin, all.end}, parameters_->gradients().As<float>() + all.begin};
 }
 
 OffloadedGradients::Slice OffloadedGradients::Kept(int64_t bucket) const {
+  if (file_ != nullptr) return InFile(bucket, ranks_->Kept(bucket));
   return {ranks_->Kept(bucket), ranks_->Sums(bucket).As<float>()};
 }
 
@@ -179,20 +190,21 @@ Status OffloadedGradients::OnGradientReady(int64_t index) {
   const GradientBucket& all = layout_.buckets[b];
   parameters_->PlaceGradients({all.begin, all.end}, nullptr);
   Tensor memory = std::exchange(memory_[b], {});
-  if (!reduces) return SendWhole(bucket, std::move(memory));
+  if (!reduces) return Send(bucket, std::move(memory), true, false);
   WEFT_ASSIGN_OR_RETURN(Work work, ranks_->ReduceAt(bucket, memory));
   reducing_.push_back({bucket, std::move(memory), std::move(work)});
   return OkStatus();
 }
 
-Status OffloadedGradients::SendWhole(int64_t bucket, Tensor memory) {
+Status OffloadedGradients::Send(int64_t bucket, Tensor memory, bool whole, bool adds) {
   if (file_ != nullptr) {
     // Also of a bucket that was open throughout.
     WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(1));
-    WEFT_RETURN_IF_ERROR(file_->gradients().Start(static_cast<size_t>(bucket), false));
+    WEFT_RETURN_IF_ERROR(file_->gradients().Start(static_cast<size_t>(bucket), adds));
   }
-  SendDown(bucket, std::move(memory), Whole(bucket), false);
-  if (file_ != nullptr) WriteDown(bucket);
+  const Slice slice = whole ? Whole(bucket) : Kept(bucket);
+  SendDown(bucket, std::move(memory), slice, adds);
+  if (file_ != nullptr) WriteDown(bucket, slice);
   return OkStatus();
 }
 
@@ -200,7 +212,10 @@ void OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& sl
   const auto b = static_cast<size_t>(bucket);
   LinkLane& down = context_->host->down();
   on_way_[b] = down.Enqueue(
-      [this, &down, bucket, above_all = memory.As<float>(), slice, adds] {
+      [this, &down, bucket, above_all = memory.As<float>(), slice, adds]() -> Status {
+        if (file_ != nullptr && adds) {
+          WEFT_RETURN_IF_ERROR(file_->gradients().AwaitBeside(static_cast<size_t>(bucket)));
+        }
         return ForEachRun(bucket, above_all, slice,
                           [&](float* above, float* below, int64_t elements) {
                             const auto bytes = static_cast<size_t>(elements) * sizeof(float);
@@ -221,20 +236,21 @@ void OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& sl
 }
 
 // Padding counts as zeros below.
-void OffloadedGradients::WriteDown(int64_t bucket) {
+void OffloadedGradients::WriteDown(int64_t bucket, const Slice& slice) {
   const auto b = static_cast<size_t>(bucket);
   LinkLane& down = context_->host->down();
-  const Slice all = Whole(bucket);
-  file_->gradients().WriteBehind(b, [this, &down, bucket, all, job = on_way_[b]]() -> Status {
-    float* at = all.below;
+  file_->gradients().WriteBehind(b, [this, &down, bucket, slice, job = on_way_[b]]() -> Status {
+    WEFT_RETURN_IF_ERROR(down.WaitUncounted(job));
+    float* at = slice.below;
+    float* const end = at + slice.range.size();
     WEFT_RETURN_IF_ERROR(
-        ForEachRun(bucket, all.below, all, [&](const float*, float* run, int64_t elements) {
+        ForEachRun(bucket, slice.below, slice, [&](const float*, float* run, int64_t elements) {
           std::fill(at, run, 0.0f);
           at = run + elements;
           return OkStatus();
         }));
-    std::fill(at, all.below + all.range.size(), 0.0f);
-    return down.WaitUncounted(job);
+    std::fill(at, end, 0.0f);
+    return OkStatus();
   });
 }
 
@@ -243,10 +259,9 @@ Status OffloadedGradients::SendFirstReduced() {
   reducing_.pop_front();
   WEFT_RETURN_IF_ERROR(reduced.work.Wait(context_->stream));
   const int64_t bucket = reduced.bucket;
-  if (file_ != nullptr) return SendWhole(bucket, std::move(reduced.memory));
-  SendDown(bucket, std::move(reduced.memory), Kept(bucket),
-           ReducesEveryPass() && sums_below_[static_cast<size_t>(bucket)]);
-  return OkStatus();
+  // Ranks that share nothing keep all.
+  return Send(bucket, std::move(reduced.memory), false,
+              ReducesEveryPass() && sums_below_[static_cast<size_t>(bucket)]);
 }
 
 Status OffloadedGradients::SendReduced(bool all) {

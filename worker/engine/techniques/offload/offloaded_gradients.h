@@ -23,8 +23,8 @@ namespace weft::engine {
 /// this rank updates. Where ranks share out gradients that is so in every micro-batch, whose sums
 /// are added to those of the earlier ones below, and nothing comes up.
 ///
-/// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, and the host
-/// tier has two buckets of them meanwhile. Ranks that have files share no updates.
+/// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, of ranks that
+/// share gradients out this one's parts, and the host tier has two buckets of them meanwhile.
 class OffloadedGradients : public GradientReducer {
  public:
   /// `context`, with a host tier, `parameters`, which are offloaded, and `ranks`, made with the
@@ -77,13 +77,16 @@ class OffloadedGradients : public GradientReducer {
   bool ReducesEveryPass() const { return ranks_ != nullptr && ranks_->places_gradients(); }
   Slice Whole(int64_t bucket) const;
   Slice Kept(int64_t bucket) const;
+  /// Where the file's memory has that of `range`, which is of the bucket.
+  Slice InFile(int64_t bucket, const ParameterSet::Range& range) const;
   Status Open(int64_t bucket);
   /// Sends a slice of a bucket down; `adds`: to what stands there.
   void SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds);
-  /// Sends all of a bucket down, and into the file.
-  Status SendWhole(int64_t bucket, Tensor memory);
-  /// Has the last bucket that goes down written.
-  void WriteDown(int64_t bucket);
+  /// Sends all of a bucket, or what this rank keeps of it, down, and into the file where there is
+  /// one; `adds` as above.
+  Status Send(int64_t bucket, Tensor memory, bool whole, bool adds);
+  /// Has the slice that goes down last written.
+  void WriteDown(int64_t bucket, const Slice& slice);
   /// Sends down what this rank keeps of the buckets that are reduced; `all`: waits for them.
   Status SendReduced(bool all);
   Status SendFirstReduced();

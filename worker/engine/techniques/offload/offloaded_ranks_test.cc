@@ -43,6 +43,7 @@ struct Outcome {
   LinkTotals down, up;  ///< Of the last step, with what it leaves to come.
   CollectiveTotals groups;
   MemoryBreakdown device, host;
+  int64_t file_bytes = 0;
 };
 
 using Start = std::function<void(Training&, Collective&)>;
@@ -56,7 +57,7 @@ Plan PlanOf(const JobSpec& job, const Way& way) {
   plan.offload_optimizer = way.optimizer;
   // Parts of parameters stand where they are updated.
   const bool parts = plan.zero_stage > 2 && way.optimizer != "none";
-  plan.offload_parameters = parts ? "host" : way.parameters;
+  plan.offload_parameters = parts && way.parameters == "none" ? "host" : way.parameters;
   plan.offload_activations = way.activations;
   return plan;
 }
@@ -103,19 +104,25 @@ Outcome Train(const JobSpec& job, const Way& way, bool offloads, int steps,
     outcome.up.bytes = up.bytes - up_before.bytes;
     outcome.groups = totals;
     outcome.device = run.context.allocator->Peaks();
-    if (host != nullptr) outcome.host = host->allocator().Peaks();
+    if (host == nullptr) return;
+    outcome.host = host->allocator().Peaks();
+    outcome.file_bytes = host->files().bytes;
   });
   return outcome;
 }
 
-void ExpectSame(const Outcome& offloaded, const Outcome& plain) {
+/// `other_parts`: ranks share other parts of the same, so that norms add up in another order, and
+/// bf16 parts are filled up elsewhere.
+void ExpectSame(const Outcome& offloaded, const Outcome& plain, bool other_parts = false) {
+  const double most = other_parts ? 1e-12 : 0;
   EXPECT_EQ(Differing(offloaded.state.tensors, plain.state.tensors), "");
   EXPECT_EQ(offloaded.evaluation, plain.evaluation);
   // After a step that is skipped nothing is gathered.
   const bool updates = std::none_of(plain.reports[0].begin(), plain.reports[0].end(),
                                     [](const StepReport& report) { return report.skipped; });
   if (updates) {
-    EXPECT_EQ(offloaded.groups.sent_bytes, plain.groups.sent_bytes);
+    EXPECT_NEAR(offloaded.groups.sent_bytes, plain.groups.sent_bytes,
+                other_parts ? 0.01 * plain.groups.sent_bytes : 0);
   }
   ASSERT_EQ(offloaded.reports.size(), plain.reports.size());
   for (size_t rank = 0; rank < plain.reports.size(); ++rank) {
@@ -126,11 +133,11 @@ void ExpectSame(const Outcome& offloaded, const Outcome& plain) {
       EXPECT_EQ(a.skipped, b.skipped);
       EXPECT_EQ(a.loss_scale, b.loss_scale);
       if (b.skipped) continue;
-      EXPECT_EQ(a.gradient_norm, b.gradient_norm) << i;
+      EXPECT_NEAR(a.gradient_norm, b.gradient_norm, most) << i;
       EXPECT_EQ(a.noise_scale.value_or(0), b.noise_scale.value_or(0));
       ASSERT_EQ(a.norms.size(), b.norms.size());
       for (size_t g = 0; g < a.norms.size(); ++g) {
-        EXPECT_EQ(a.norms[g].gradient, b.norms[g].gradient);
+        EXPECT_NEAR(a.norms[g].gradient, b.norms[g].gradient, most);
         EXPECT_EQ(a.norms[g].parameter, b.norms[g].parameter);
       }
     }
@@ -176,7 +183,12 @@ TEST(OffloadedRanks, HaveThemInGroupsAndWithWhatElseATrainingHas) {
         if (stage == 0 && way.shard_ranks > 0) continue;
         SCOPED_TRACE(job.model.family + ", stage " + std::to_string(stage) + ", " +
                      std::to_string(way.ranks) + " ranks");
-        ExpectSame(Train(job, way, true, 3), Train(job, way, false, 3));
+        const Outcome plain = Train(job, way, false, 3);
+        ExpectSame(Train(job, way, true, 3), plain);
+        if (job.train.averaging.kind != "none") continue;
+        Way filed = way;
+        filed.optimizer = filed.parameters = "nvme";
+        ExpectSame(Train(job, filed, true, 3), plain, stage == 1 || stage == 2);
       }
     }
   }
@@ -200,12 +212,11 @@ TEST(OffloadedRanks, ParametersStandInAFileOfEachRank) {
   job.model.layers = 4;
   job.train.log_every_steps = 2;
   for (const char* precision : {"fp32", "bf16_pure"}) {
-    for (const char* optimizer : {"host", "nvme"}) {
-      for (const int64_t accumulation : {1, 3}) {
-        SCOPED_TRACE(std::string(precision) + " " + optimizer + ", " +
-                     std::to_string(accumulation) + " micro-batches");
-        const Way way = {2, 0, precision, accumulation, 0, optimizer, "nvme", "host"};
-        ExpectSame(Train(job, way, true, 3), Train(job, way, false, 3));
+    for (const int64_t stage : {0, 1, 2, 3}) {
+      for (const auto& [optimizer, accumulation] : {std::pair("host", 1), std::pair("nvme", 3)}) {
+        SCOPED_TRACE(std::string(precision) + " " + optimizer + ", stage " + std::to_string(stage));
+        const Way way = {2, stage, precision, accumulation, 0, optimizer, "nvme", "host"};
+        ExpectSame(Train(job, way, true, 3), Train(job, way, false, 3), stage == 1 || stage == 2);
       }
     }
   }
@@ -265,6 +276,11 @@ TEST(OffloadedRanks, AnyNumberOfThemGoesOnFromACheckpointOfAnyOther) {
   hop(parts, true, file, true);
   hop(three, true, parts, true);
   hop(parts, true, parts, false);
+  Way filed_parts = parts, filed_three = three;
+  filed_parts.parameters = filed_three.parameters = "nvme";
+  hop(filed_parts, true, filed_three, true);
+  hop(filed_three, true, parts, false);
+  hop(plain, false, filed_parts, true);
 }
 
 // Of sums in another order, hence not the same bits.
@@ -352,12 +368,11 @@ TEST(OffloadedRanks, TakeOfEachTierWhatTheModelSays) {
            {std::pair("host", "none"), std::pair("host", "host"), std::pair("nvme", "none"),
             std::pair("nvme", "nvme")}) {
         const bool in_file = parameters == std::string("nvme");
-        if (in_file && stage > 0) continue;
         SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(ranks) +
                      " ranks, optimizer " + optimizer + ", parameters " + parameters);
         Way way = {ranks, stage, "fp32", 2};
         way.optimizer = job.resources.offload_optimizer = optimizer;
-        way.parameters = stage > 2 ? "host" : parameters;
+        way.parameters = stage > 2 && !in_file ? "host" : parameters;
         const Outcome run = Train(job, way, true, 2);
         MemoryInputs inputs;
         inputs.shape = ShapeOf(job);
@@ -385,6 +400,7 @@ TEST(OffloadedRanks, TakeOfEachTierWhatTheModelSays) {
              all.parameters_bytes - device.parameters_bytes);
         near("gradients", run.host.gradients_bytes, all.gradients_bytes - device.gradients_bytes);
         near("optimizer", run.host.optimizer_bytes, all.optimizer_bytes);
+        near("files", run.file_bytes, FileBytes(inputs));
       }
     }
   }

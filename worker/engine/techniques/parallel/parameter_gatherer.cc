@@ -1,8 +1,10 @@
 #include "worker/engine/techniques/parallel/parameter_gatherer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -17,7 +19,9 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
       products_(products),
       stream_(context.stream),
       first_differentiated_(parameters->units()),
-      gathered_(parameters->regions().size()) {
+      gathered_(parameters->regions().size()),
+      wanted_images_(static_cast<size_t>(parameters->units())),
+      read_ahead_(static_cast<size_t>(parameters->units())) {
   const std::vector<ParameterSet::Region>& regions = parameters->regions();
   for (const ParameterSet::Region& region : regions) {
     if (region.trained) first_differentiated_ = std::min(first_differentiated_, region.first_unit);
@@ -36,6 +40,10 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
 ParameterGatherer::~ParameterGatherer() {
   for (const Gathered& gathered : gathered_) (void)gathered.work.Wait(stream_);
   if (host_ != nullptr) (void)host_->up().WaitForAll();
+  for (size_t unit = 0; parameters_->file() != nullptr && unit < wanted_images_.size(); ++unit) {
+    (void)parameters_->file()->AwaitBeside(static_cast<int64_t>(unit));
+    parameters_->file()->Drop(static_cast<int64_t>(unit));
+  }
   parameters_->SetResidence(nullptr);
 }
 
@@ -55,17 +63,45 @@ DType ParameterGatherer::TypeOf(const ParameterSet::Region& region, int64_t unit
   return rounds ? DType::kBF16 : region.dtype;
 }
 
+Status ParameterGatherer::StartReading(int64_t unit, Pass pass) {
+  ParameterFile* const file = parameters_->file();
+  std::vector<int64_t>& images = read_ahead_[static_cast<size_t>(unit)];
+  if (file == nullptr || !images.empty()) return OkStatus();
+  for (size_t r : Wanted(unit, pass)) {
+    if (gathered_[r].part || gathered_[r].values) continue;
+    // A token table that classifies is of unit 0.
+    const int64_t image = parameters_->regions()[r].first_unit;
+    WEFT_RETURN_IF_ERROR(file->Start(image));
+    ++wanted_images_[static_cast<size_t>(image)];
+    images.push_back(image);
+  }
+  return OkStatus();
+}
+
+void ParameterGatherer::LeaveImage(int64_t unit) {
+  if (--wanted_images_[static_cast<size_t>(unit)] == 0) parameters_->file()->Drop(unit);
+}
+
 Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) {
+  ParameterFile* const file = parameters_->file();
   for (size_t r : Wanted(unit, pass)) {
     Gathered& gathered = gathered_[r];
     if (gathered.part || gathered.values) continue;
     const ParameterSet::Region& region = parameters_->regions()[r];
     WEFT_ASSIGN_OR_RETURN(gathered.part, Tensor::New(context, Component::kParameters,
                                                      TypeOf(region, unit), region.held.shape));
-    gathered.job = host_->up().Enqueue([this, held = region.held,
+    if (file != nullptr) {
+      WEFT_RETURN_IF_ERROR(file->Start(region.first_unit));
+      ++wanted_images_[static_cast<size_t>(region.first_unit)];
+    }
+    gathered.job = host_->up().Enqueue([this, file, image = region.first_unit, held = region.held,
                                         part = gathered.part.view()]() -> Status {
+      if (file != nullptr) WEFT_RETURN_IF_ERROR(file->AwaitBeside(image));
       return host_->up().Move(part.Bytes(), [&] { return kernels::Cast(stream_, {held, part}); });
     });
+  }
+  for (const int64_t image : std::exchange(read_ahead_[static_cast<size_t>(unit)], {})) {
+    LeaveImage(image);
   }
   return OkStatus();
 }
@@ -84,6 +120,7 @@ Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
   } else {
     ProfileScope scope(context.profiler, "wait for weights");
     WEFT_RETURN_IF_ERROR(host_->up().Await(stream_, gathered.job));
+    if (parameters_->file() != nullptr) LeaveImage(held.first_unit);
     own = gathered.part;
   }
   if (sharers == nullptr) return OkStatus();
@@ -131,7 +168,9 @@ Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
   WEFT_RETURN_IF_ERROR(StartUnit(context, unit, pass));
   for (size_t r : Wanted(unit, pass)) WEFT_RETURN_IF_ERROR(Place(context, r, unit));
   const int64_t next = unit + forward;
-  return follows(next) ? StartUnit(context, next, pass) : OkStatus();
+  if (follows(next)) WEFT_RETURN_IF_ERROR(StartUnit(context, next, pass));
+  const int64_t behind = unit + 3 * forward;
+  return follows(behind) ? StartReading(behind, pass) : OkStatus();
 }
 
 Status ParameterGatherer::Release(int64_t unit) {

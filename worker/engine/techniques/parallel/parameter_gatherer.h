@@ -19,7 +19,8 @@ namespace weft::engine {
 /// type beside it. All ranks go through the same passes.
 ///
 /// Where the parts stand in the host tier (Rajbhandari et al. 2021, "ZeRO-Infinity", arXiv
-/// 2104.07857) each rank brings its own over the link of its own, a unit before they are gathered.
+/// 2104.07857) each rank brings its own over the link of its own, a unit before they are gathered;
+/// from a file (nn/parameter_file.h), of which the unit behind that one is read meanwhile.
 class ParameterGatherer : public ParameterResidence {
  public:
   /// All outlive this, which is the residence of `parameters` for as long as it lives. `products`:
@@ -50,6 +51,10 @@ class ParameterGatherer : public ParameterResidence {
   std::vector<size_t> Wanted(int64_t unit, Pass pass) const;
   /// The type in which they travel.
   DType TypeOf(const ParameterSet::Region& region, int64_t unit) const;
+  /// Begins to read the parts of a unit that are not on the device, where they are in a file.
+  Status StartReading(int64_t unit, Pass pass);
+  /// One less wants what the file has of `unit` in memory.
+  void LeaveImage(int64_t unit);
   /// Begins to bring the parts of a unit from the host tier, those that are not on the device.
   Status BringParts(Context& context, int64_t unit, Pass pass);
   Status Start(Context& context, size_t region, DType dtype);
@@ -65,6 +70,8 @@ class ParameterGatherer : public ParameterResidence {
   int64_t first_differentiated_ = 0;  ///< Unit below which no backward pass goes.
   std::vector<Gathered> gathered_;    ///< By region.
   std::vector<size_t> region_of_copies_;
+  std::vector<int64_t> wanted_images_;  ///< By unit: regions that are brought, or read ahead.
+  std::vector<std::vector<int64_t>> read_ahead_;  ///< By unit: images that wait for it.
 };
 
 }  // namespace weft::engine

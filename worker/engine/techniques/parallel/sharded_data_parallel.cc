@@ -5,6 +5,8 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -50,7 +52,7 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
   }
   Context state = context;
   if (parameters->offloaded()) state.allocator = &context.host->allocator();
-  if (!parameters->gradients()) {
+  if (parameters->places_gradients() && parameters->file() == nullptr) {
     int64_t count = 0;
     for (int64_t b = 0; b < made->bucket_count(); ++b) {
       made->first_sum_.push_back(count);
@@ -128,7 +130,7 @@ int64_t ShardedDataParallel::held_bytes() const {
 
 // Where reductions are settled one by one, what is enqueued depends on what is still under way.
 std::vector<CollectiveRecorder*> ShardedDataParallel::recorders() const {
-  if (sums_ || gatherer_ != nullptr || replicas_ != nullptr) return {};
+  if (places_gradients() || gatherer_ != nullptr || replicas_ != nullptr) return {};
   return BucketReducer::recorders();
 }
 
@@ -168,7 +170,8 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
 
 Status ShardedDataParallel::MakeParts() {
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    const std::vector<ParameterPart> own = PartsIn(Kept(b), Sums(b).As<float>());
+    float* const sums = parameters_->file() == nullptr ? Sums(b).As<float>() : nullptr;
+    const std::vector<ParameterPart> own = PartsIn(Kept(b), sums);
     if (parts_.empty()) parts_.resize(own.size());
     for (size_t k = 0; k < own.size(); ++k) {
       if (layout().bucket_of[static_cast<size_t>(own[k].index)] == b) parts_[k] = own[k];
@@ -186,6 +189,9 @@ Status ShardedDataParallel::MakeParts() {
 
 TensorView ShardedDataParallel::Sums(int64_t bucket) const {
   const ParameterSet::Range own = Kept(bucket);
+  if (const ParameterFile* const file = parameters_->file()) {
+    return {file->GradientAt(static_cast<size_t>(bucket), own.begin), DType::kF32, {own.size()}};
+  }
   const int64_t begin = sums_ ? first_sum_[static_cast<size_t>(bucket)] : own.begin;
   return (sums_ ? sums_ : parameters_->gradients()).Elements(begin, own.size());
 }
@@ -201,7 +207,7 @@ Result<Work> ShardedDataParallel::ReduceAt(int64_t bucket, const Tensor& memory)
 }
 
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
-  if (!sums_) {
+  if (!places_gradients()) {
     if (replicas_ != nullptr) {
       while (!under_way_.empty() && IsReduced(under_way_.front().bucket)) {
         WEFT_RETURN_IF_ERROR(Settle());
@@ -268,8 +274,22 @@ Status ShardedDataParallel::WaitForGroups() {
 }
 
 Status ShardedDataParallel::SumOverGroups() {
-  for (int64_t b = 0; b < bucket_count(); ++b) StartSumOverGroups(b);
-  return WaitForGroups();
+  ParameterFile* const file = parameters_->file();
+  if (replicas_ == nullptr) return OkStatus();
+  for (int64_t b = 0; b < bucket_count(); ++b) {
+    const auto image = static_cast<size_t>(b);
+    if (file != nullptr) {
+      WEFT_RETURN_IF_ERROR(file->gradients().FinishWrites(1));
+      WEFT_RETURN_IF_ERROR(file->gradients().Start(image));
+      WEFT_RETURN_IF_ERROR(file->gradients().Await(image));
+    }
+    StartSumOverGroups(b);
+    if (file == nullptr) continue;
+    WEFT_RETURN_IF_ERROR(WaitForGroups());
+    file->gradients().WriteBehind(image);
+  }
+  WEFT_RETURN_IF_ERROR(WaitForGroups());
+  return file == nullptr ? OkStatus() : file->gradients().FinishWrites();
 }
 
 Status ShardedDataParallel::AddPlaced(int64_t bucket) {
@@ -345,19 +365,38 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
   return OkStatus();
 }
 
+Work ShardedDataParallel::GatherInPlace(int64_t bucket) {
+  Collective* const sharers = SharersOf(bucket);
+  if (sharers == nullptr) return {};
+  const GradientBucket& all = this->bucket(bucket);
+  return sharers->AllGather(
+      stream(), parameters_->ValuesAlong(PartOfBucket(bucket, sharers->rank())),
+      parameters_->ValuesAlong({all.begin, all.end}), "all-gather parameters");
+}
+
+// Images of gradients are the buckets.
+Status ShardedDataParallel::GatherInFile() {
+  ParameterFile* const file = parameters_->file();
+  ParameterWalk walk(file, {.values = true, .trained_alone = true, .changes_values = true});
+  for (int64_t unit = 0; unit < parameters_->units(); ++unit) {
+    for (const size_t b : file->BucketsOf(unit)) {
+      WEFT_RETURN_IF_ERROR(walk.MoveTo(unit));
+      const auto bucket = static_cast<int64_t>(b);
+      WEFT_RETURN_IF_ERROR(staging_ ? GatherStaged(bucket) : GatherInPlace(bucket).Wait(stream()));
+    }
+  }
+  return walk.Finish();
+}
+
 Status ShardedDataParallel::GatherParameters() {
   if (gatherer_) return OkStatus();
-  if (staging_) {
-    for (int64_t b = 0; b < bucket_count(); ++b) WEFT_RETURN_IF_ERROR(GatherStaged(b));
-    return OkStatus();
-  }
+  if (parameters_->file() != nullptr) return GatherInFile();
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    Collective* const sharers = SharersOf(b);
-    if (sharers == nullptr) continue;
-    const GradientBucket& all = this->bucket(b);
-    gathers_[static_cast<size_t>(b)] =
-        sharers->AllGather(stream(), parameters_->ValuesAlong(PartOfBucket(b, sharers->rank())),
-                           parameters_->ValuesAlong({all.begin, all.end}), "all-gather parameters");
+    if (staging_) {
+      WEFT_RETURN_IF_ERROR(GatherStaged(b));
+    } else {
+      gathers_[static_cast<size_t>(b)] = GatherInPlace(b);
+    }
   }
   for (const Work& gather : gathers_) WEFT_RETURN_IF_ERROR(gather.Wait(stream()));
   return OkStatus();

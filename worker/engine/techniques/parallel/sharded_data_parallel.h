@@ -30,7 +30,9 @@ namespace weft::engine {
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
 /// them stand in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
 /// brings them, and nothing is gathered after an update. Of parameters in the host tier, sums and
-/// what updates are gathered through stand there, too, and OffloadedGradients places gradients.
+/// what updates are gathered through stand there, too, and OffloadedGradients places gradients. Of
+/// those in a file (nn/parameter_file.h) the sums stand there as well, which OffloadedGradients
+/// cuts, and are in memory while a bucket is added up; values are gathered unit by unit.
 class ShardedDataParallel : public BucketReducer {
  public:
   /// `context`, `group` and `parameters`, on the device of the group and shared among `shard_ranks`
@@ -60,7 +62,7 @@ class ShardedDataParallel : public BucketReducer {
   std::vector<AxisAccount> Accounts() const override;
   Status GatherParameters() override;
   Status Begin(bool last_micro_batch) override;
-  bool places_gradients() const override { return static_cast<bool>(sums_); }
+  bool places_gradients() const override { return parameters_->places_gradients(); }
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Finish() override;
   Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) override;
@@ -101,6 +103,10 @@ class ShardedDataParallel : public BucketReducer {
   // Values of different types do not stand as gradients do: they are packed for the way.
   Status MakeStaging(Context& context);
   Status GatherStaged(int64_t bucket);
+  /// The same of a bucket in whose place all ranks have theirs.
+  Work GatherInPlace(int64_t bucket);
+  /// Of values in a file.
+  Status GatherInFile();
 
   struct UnderWay {
     int64_t bucket = 0;

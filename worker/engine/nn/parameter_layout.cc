@@ -1,0 +1,276 @@
+// Where the numbers of a ParameterSet stand: in its buffers, in parts, or in a file.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/tensor/transfer.h"
+
+namespace weft::engine {
+namespace {
+
+constexpr int64_t kAlignElements = 16;  // 64 bytes
+constexpr size_t kAlignBytes = 64;
+
+int64_t Aligned(int64_t elements, int64_t ranks) {
+  const int64_t unit = kAlignElements * ranks;
+  return (elements + unit - 1) / unit * unit;
+}
+
+size_t AlignedBytes(size_t bytes) {
+  return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+}
+
+}  // namespace
+
+// Returns the size of the buffer.
+size_t ParameterSet::LayOutValues(DType matrices) {
+  // A stack is read as one matrix, so it is f32 when a part of it is made of factors.
+  std::vector<bool> made(parameters_.size());
+  for (size_t i = 0; i < made.size(); ++i) {
+    const bool joins = parameters_[i].stacked && made[i - 1];
+    made[i] = joins || parameters_[i].factoring != Factoring::kNone;
+  }
+  for (size_t i = made.size(); i-- > 1;) {
+    if (parameters_[i].stacked && made[i]) made[i - 1] = true;
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
+  }
+  values_follow_gradients_ = ranks_ > 1 && ValuesCanFollowGradients();
+  if (values_follow_gradients_ && in_file_) return FollowGradientsInUnits();
+  size_t bytes = 0;
+  if (values_follow_gradients_) bytes = static_cast<size_t>(gradient_count_) * sizeof(float);
+  for (Parameter& parameter : parameters_) {
+    if (values_follow_gradients_ && parameter.trainable()) {
+      parameter.value_offset = static_cast<size_t>(parameter.gradient_offset) * sizeof(float);
+      continue;
+    }
+    if (!parameter.stacked) bytes = AlignedBytes(bytes);
+    while (std::ssize(unit_begins_) <= parameter.unit) unit_begins_.push_back(bytes);
+    parameter.value_offset = bytes;
+    bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
+  }
+  while (std::ssize(unit_begins_) <= units()) unit_begins_.push_back(AlignedBytes(bytes));
+  return AlignedBytes(bytes);
+}
+
+// Of a unit frozen ones stand behind the others.
+size_t ParameterSet::FollowGradientsInUnits() {
+  size_t bytes = 0;
+  for (int64_t unit = 0; unit < units(); ++unit) {
+    unit_begins_.push_back(bytes);
+    const int64_t first = FirstGradient(unit);
+    const size_t begin = bytes;
+    bytes += static_cast<size_t>(FirstGradient(unit + 1) - first) * sizeof(float);
+    for (Parameter& parameter : parameters_) {
+      if (parameter.unit != unit) continue;
+      if (parameter.trainable()) {
+        parameter.value_offset =
+            begin + static_cast<size_t>(parameter.gradient_offset - first) * sizeof(float);
+        continue;
+      }
+      if (!parameter.stacked) bytes = AlignedBytes(bytes);
+      parameter.value_offset = bytes;
+      bytes += static_cast<size_t>(parameter.StoredElements()) * sizeof(float);
+    }
+    bytes = AlignedBytes(bytes);
+  }
+  unit_begins_.push_back(bytes);
+  return bytes;
+}
+
+int64_t ParameterSet::FirstGradient(int64_t unit) const {
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.unit >= unit && parameter.trainable()) return parameter.gradient_offset;
+  }
+  return gradient_count_;
+}
+
+TensorView ParameterSet::ValuesAlong(const Range& range) const {
+  WEFT_CHECK(values_follow_gradients_, "values do not stand as gradients do");
+  if (file_ == nullptr) {
+    auto* values = reinterpret_cast<float*>(values_.As<uint8_t>());
+    return {values + range.begin, DType::kF32, {range.size()}, values_.view().device};
+  }
+  int64_t unit = 0;
+  while (FirstGradient(unit + 1) <= range.begin) ++unit;
+  std::byte* const values = unit_values_[static_cast<size_t>(unit)];
+  WEFT_CHECK(values != nullptr, "values in a file are read first");
+  return {reinterpret_cast<float*>(values) + (range.begin - FirstGradient(unit)),
+          DType::kF32,
+          {range.size()}};
+}
+
+// A stack is one matrix of values, also where only some of it is trained.
+bool ParameterSet::ValuesCanFollowGradients() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].dtype != DType::kF32) return false;
+    if (parameters_[i].stacked && parameters_[i].trainable() != parameters_[i - 1].trainable()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Trainable parameters one after the other; stacked ones still without a gap.
+void ParameterSet::LayOutGradients() {
+  gradient_count_ = differentiated_count_ = 0;
+  bool joins = false;
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.trainable()) {
+      joins = false;
+      continue;
+    }
+    if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_, ranks_);
+    parameter.gradient_offset = gradient_count_;
+    gradient_count_ += parameter.StoredElements();
+    if (parameter.factor_of < 0) differentiated_count_ = Aligned(gradient_count_, ranks_);
+    joins = true;
+  }
+  gradient_count_ = Aligned(gradient_count_, ranks_);
+}
+
+// Stacks are in one region, trained as far as a part of them is.
+void ParameterSet::LayOutRegions(DType matrices) {
+  using Kind = std::tuple<bool, int64_t, int64_t, bool, bool, bool>;
+  std::map<Kind, size_t> found;
+  for (int64_t first = 0; first < size();) {
+    int64_t end = first + 1;
+    while (end < size() && parameters_[end].stacked) ++end;
+    const Parameter& parameter = parameters_[first];
+    const bool trained = std::any_of(parameters_.begin() + first, parameters_.begin() + end,
+                                     [](const Parameter& p) { return p.trainable(); });
+    const int64_t last_unit = first == used_last_ ? unit_ : parameter.unit;
+    const bool is_matrix = parameter.shape.rank >= 2;
+    const bool looked_up = parameter.looked_up();
+    const bool of_experts = parameter.of_shared_expert;
+    const auto [it, is_new] = found.try_emplace(
+        Kind(!trained, parameter.unit, last_unit, is_matrix, looked_up, of_experts),
+        regions_.size());
+    if (is_new) {
+      const int64_t copies = of_experts ? expert_ranks_ : 1;
+      regions_.push_back({.trained = trained,
+                          .matrices = is_matrix,
+                          .dtype = is_matrix ? matrices : DType::kF32,
+                          .first_unit = parameter.unit,
+                          .last_unit = last_unit,
+                          .looked_up = looked_up,
+                          .of_experts = of_experts,
+                          .ranks = ranks_ / copies,
+                          .rank = of_experts ? part_of_experts_ : shard_rank_});
+    }
+    for (; first < end; ++first) regions_[it->second].parameters.push_back(first);
+  }
+  std::stable_partition(regions_.begin(), regions_.end(),
+                        [](const Region& region) { return region.trained; });
+  int64_t offset = 0;
+  gradient_count_ = 0;
+  for (Region& region : regions_) {
+    region.elements.begin = offset;
+    for (int64_t index : region.parameters) {
+      Parameter& parameter = parameters_[index];
+      if (!parameter.stacked) offset = Aligned(offset, 1);
+      parameter.dtype = region.dtype;
+      parameter.value_offset = static_cast<size_t>(offset);
+      if (parameter.trainable()) parameter.gradient_offset = offset;
+      offset += parameter.StoredElements();
+    }
+    // A multiple from the region's own beginning.
+    region.elements.end = offset =
+        region.elements.begin + Aligned(offset - region.elements.begin, region.ranks);
+    if (region.trained) gradient_count_ = offset;
+  }
+  differentiated_count_ = gradient_count_;
+}
+
+Status ParameterSet::AllocateShards(Context& context) {
+  placed_.resize(parameters_.size());
+  if (in_file_) return MakeFile(context);
+  size_t bytes = 0;
+  for (const Region& region : regions_) {
+    bytes += static_cast<size_t>(region.elements.size() / region.ranks) * DTypeSize(region.dtype);
+  }
+  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(context, Component::kParameters, DType::kU8,
+                                             Shape{static_cast<int64_t>(bytes)}));
+  size_t offset = 0;
+  for (Region& region : regions_) {
+    region.held = values_.Part(offset, region.dtype, {region.elements.size() / region.ranks});
+    offset += region.held.Bytes();
+  }
+  return Clear(stream_, values_);
+}
+
+Status ParameterSet::MakeFile(const Context& context) {
+  WEFT_CHECK((streamed_ || values_sharded()) && factoring_ == Factoring::kNone,
+             "values in a file are brought unit by unit");
+  unit_values_.assign(static_cast<size_t>(units()), nullptr);
+  std::vector<int64_t> bytes(unit_values_.size());
+  for (size_t unit = 0; !values_sharded() && unit < bytes.size(); ++unit) {
+    bytes[unit] = static_cast<int64_t>(unit_begins_[unit + 1] - unit_begins_[unit]);
+  }
+  for (Region& region : regions_) {
+    int64_t& of_unit = bytes[static_cast<size_t>(region.first_unit)];
+    region.held_offset = static_cast<size_t>(of_unit);
+    region.held = {nullptr, region.dtype, {region.elements.size() / region.ranks}};
+    of_unit += static_cast<int64_t>(AlignedBytes(region.held.Bytes()));
+  }
+  WEFT_ASSIGN_OR_RETURN(file_, ParameterFile::New(context, this, bytes));
+  return OkStatus();
+}
+
+void ParameterSet::PlaceUnit(int64_t unit, std::byte* data) {
+  unit_values_[static_cast<size_t>(unit)] = data;
+  for (Region& region : regions_) {
+    if (region.first_unit != unit) continue;
+    region.held.data = data == nullptr ? nullptr : data + region.held_offset;
+  }
+}
+
+size_t ParameterSet::OffsetInUnit(int64_t index) const {
+  const Parameter& parameter = parameters_[index];
+  if (!values_sharded()) {
+    return parameter.value_offset - unit_begins_[static_cast<size_t>(parameter.unit)];
+  }
+  const Region& region = RegionOf(index);
+  const Range own = OwnOf(region);
+  const int64_t skipped =
+      std::clamp<int64_t>(static_cast<int64_t>(parameter.value_offset) - own.begin, 0, own.size());
+  return region.held_offset + static_cast<size_t>(skipped) * DTypeSize(region.dtype);
+}
+
+const ParameterSet::Region& ParameterSet::RegionOf(int64_t index) const {
+  const auto begin = static_cast<int64_t>(parameters_[index].value_offset);
+  return *std::find_if(regions_.begin(), regions_.end(), [&](const Region& region) {
+    return begin >= region.elements.begin && begin < region.elements.end;
+  });
+}
+
+ParameterSet::Range ParameterSet::OwnOf(const Region& region) const {
+  const int64_t length = region.elements.size() / region.ranks;
+  const int64_t begin = region.elements.begin + region.rank * length;
+  return {begin, begin + length};
+}
+
+// Tables that are looked up stand last.
+void ParameterSet::LayOutUnitOperands() {
+  unit_sizes_.assign(static_cast<size_t>(units()), {});
+  unit_operands_.resize(static_cast<size_t>(units()));
+  for (const bool tables : {false, true}) {
+    for (Parameter& parameter : parameters_) {
+      if (!ReadDirectly(parameter) || parameter.looked_up() != tables) continue;
+      UnitSizes& sizes = unit_sizes_[static_cast<size_t>(parameter.unit)];
+      if (!parameter.stacked) {
+        sizes.all =
+            (sizes.all + kAlignElements * 4 - 1) / (kAlignElements * 4) * kAlignElements * 4;
+      }
+      parameter.operand_offset = sizes.all;
+      sizes.all += parameter.StoredElements() * static_cast<int64_t>(DTypeSize(parameter.dtype));
+      if (!tables) sizes.without_tables = sizes.all;
+    }
+  }
+}
+
+}  // namespace weft::engine
