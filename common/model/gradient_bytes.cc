@@ -16,6 +16,7 @@ struct Bucket {
   int64_t bytes = 0;
   int64_t unit = 0;  ///< Counted from the last one.
   int64_t numbers = 0;
+  bool of_experts = false;  ///< That ranks share.
 };
 
 /// In the order in which they are filled.
@@ -31,7 +32,8 @@ std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<Paramet
     // Experts that ranks share have buckets of their own.
     const bool shared = expert_ranks > 1 && parameter->expert >= 0;
     const bool other = !buckets.empty() && buckets.back().unit != unit;
-    if (!open || shared != of_experts || other) buckets.push_back({.unit = unit});
+    if (!open || shared != of_experts || other)
+      buckets.push_back({.unit = unit, .of_experts = shared});
     of_experts = shared;
     buckets.back().bytes += kF32 * parameter->StoredElements();
     buckets.back().numbers += parameter->Elements();
@@ -63,20 +65,22 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
 }
 
 FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
-                                  int64_t sharers, bool shares_gradients) {
+                                  int64_t sharers, bool shares_gradients, int64_t expert_ranks) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   FiledGradients bytes;
   int64_t before = 0, own = 0, numbers = 0, unit = -1;
   const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor);
-  for (const Bucket& bucket : CutBuckets(model, parameters, bucket_bytes, 1, true)) {
+  for (const Bucket& bucket : CutBuckets(model, parameters, bucket_bytes, expert_ranks, true)) {
     if (bucket.unit != unit) {
       before = std::exchange(own, 0);
       numbers = 0;
     }
     unit = bucket.unit;
-    const int64_t of_rank = (bucket.bytes + sharers - 1) / sharers;
+    const int64_t ranks =
+        bucket.of_experts ? std::max<int64_t>(sharers / expert_ranks, 1) : sharers;
+    const int64_t of_rank = (bucket.bytes + ranks - 1) / ranks;
     // Of parts the first ones have no padding.
-    numbers += sharers > 1 ? of_rank / kF32 : bucket.numbers;
+    numbers += ranks > 1 ? of_rank / kF32 : bucket.numbers;
     bytes.numbers = std::max(bytes.numbers, numbers);
     const int64_t part = shares_gradients ? of_rank : bucket.bytes;
     const int64_t in_file = (part + kBlock - 1) / kBlock * kBlock;

@@ -300,7 +300,7 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
 FiledValues FiledValuesOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) return inputs.sharded.filed.values;
   return FiledValueBytes(inputs.shape.spec, ElementBytes(inputs.precision->matrices),
-                         inputs.shape.tensor);
+                         inputs.shape.tensor, inputs.shape.expert_ranks);
 }
 
 /// Of gradients in files.
@@ -310,7 +310,7 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
     return {filed.gradients.host, filed.gradients.file, filed.numbers};
   }
   return FiledGradientBytes(inputs.shape.spec, inputs.bucket_bytes, inputs.shape.tensor,
-                            inputs.Sharers(), inputs.zero_stage > 1);
+                            inputs.Sharers(), inputs.zero_stage > 1, inputs.shape.expert_ranks);
 }
 
 /// Values on the host, of ranks that share them their parts.
@@ -474,7 +474,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     if (inputs.SharesParameters()) memory.gradients_bytes += inputs.sharded.open_gradients;
   }
   if (inputs.optimizer.in_file > 0) {
-    int64_t numbers = inputs.optimizer.in_file / inputs.Sharers();
+    int64_t numbers = inputs.optimizer.InFileAmong(inputs.Sharers(), shape.expert_ranks);
     // Tiles then end with a unit.
     if (inputs.parameters_in_file) {
       numbers = std::min(numbers, 2 * FiledGradientsOf(inputs).numbers);
@@ -533,15 +533,13 @@ int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
   if (!inputs.offload_parameters) return {};
   if (!inputs.SharesParameters()) return StreamedWholeBytes(inputs);
-  const ShardedParameters& shared = inputs.sharded;
-  const int64_t sharers = inputs.Sharers();
-  return {.first = shared.first_payload / sharers,
-          .forward = shared.forward_payload / sharers,
-          .backward = shared.backward_payload / sharers};
+  const ShardedParameters::OverLink& link = inputs.sharded.link;
+  return {.first = link.first, .forward = link.forward, .backward = link.backward};
 }
 
 int64_t FileBytes(const MemoryInputs& inputs) {
-  const int64_t moments = kF32 * (inputs.optimizer.in_file / inputs.Sharers());
+  const int64_t moments =
+      kF32 * inputs.optimizer.InFileAmong(inputs.Sharers(), inputs.shape.expert_ranks);
   if (!inputs.parameters_in_file) return moments;
   return moments + FiledValuesOf(inputs).file + FiledGradientsOf(inputs).file;
 }

@@ -64,11 +64,13 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   OptimizerBytes bytes;
   const auto add = [&](const ParameterInfo& parameter, int64_t count) {
     const int64_t state = StateNumbers(job.optimizer, parameter);
+    const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
     if (in_file) bytes.in_file += count * state;
+    if (in_file && of_experts) bytes.in_file_of_experts += count * state;
     const int64_t held =
         count * kF32 * ((in_file ? 0 : state) + (averages + outer) * parameter.Elements());
     bytes.state += held;
-    if (expert_ranks > 1 && parameter.expert >= 0) bytes.state_of_experts += held;
+    if (of_experts) bytes.state_of_experts += held;
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter)) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(model, parameter, products));
     }

@@ -113,6 +113,31 @@ int64_t ParameterRegions::Brought(const Sharing& sharing, size_t index, int64_t 
   return in_place ? 0 : sharing.elements[index] * element;
 }
 
+// What is in another type stands beside the held ones anyway.
+int64_t ParameterRegions::Alone(const Sharing& sharing, size_t index, int64_t unit,
+                                bool backward) const {
+  const Region& region = regions_[index];
+  if (sharing.ranks[index] > 1 || (backward && unit == 0 && region.looked_up)) return 0;
+  return sharing.elements[index] * Travels(region, unit);
+}
+
+int64_t ParameterRegions::AloneBytes(const Sharing& sharing, int64_t unit, bool backward) const {
+  int64_t bytes = 0;
+  for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
+    bytes += Alone(sharing, index, unit, backward);
+  }
+  return bytes;
+}
+
+int64_t ParameterRegions::PartBytes(const Sharing& sharing, int64_t unit, bool backward) const {
+  int64_t bytes = AloneBytes(sharing, unit, backward);
+  for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
+    if (sharing.ranks[index] == 1) continue;
+    bytes += Brought(sharing, index, unit, backward) / sharing.ranks[index];
+  }
+  return bytes;
+}
+
 int64_t ParameterRegions::Bytes(const Sharing& sharing, int64_t unit, bool backward) const {
   int64_t bytes = 0;
   for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
@@ -135,33 +160,53 @@ void ParameterRegions::CountGathers(const Sharing& sharing, int64_t unit, bool b
 // Units in the order of the passes; the last block stays for its backward pass, as the head does.
 void ParameterRegions::Gather(const Sharing& sharing, ShardedParameters& result) const {
   const bool stays = first_differentiated_ < last_;
-  // This rank's, where that is one of the units to come.
+  const auto comes = [&](int64_t unit, bool backward) {
+    return backward ? unit >= first_differentiated_ : unit <= last_;
+  };
+  // This rank's part, where that is one of the units to come.
   const auto part = [&](int64_t unit, bool backward) {
-    const bool comes = backward ? unit >= first_differentiated_ : unit <= last_;
+    return comes(unit, backward) ? PartBytes(sharing, unit, backward) : 0;
+  };
+  // The same of the next unit, being gathered, of which what is had alone counts as whole.
+  const auto gathered = [&](int64_t unit, bool backward) {
+    return comes(unit, backward) ? part(unit, backward) - AloneBytes(sharing, unit, backward) : 0;
+  };
+  const auto whole_from_host = [&](int64_t unit, bool backward) {
     int64_t bytes = 0;
-    if (!comes) return bytes;
     for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
-      bytes += Brought(sharing, index, unit, backward) / sharing.ranks[index];
+      bytes +=
+          std::max(Brought(sharing, index, unit, backward), Alone(sharing, index, unit, backward));
     }
     return bytes;
   };
-  const auto hold = [&](int64_t whole, int64_t parts) {
+  const auto hold = [&](int64_t whole, int64_t from_host) {
     result.gathered = std::max(result.gathered, whole);
-    result.gathered_from_host = std::max(result.gathered_from_host, whole + parts);
+    result.gathered_from_host = std::max(result.gathered_from_host, from_host);
   };
   for (int64_t unit = 0; unit <= last_; ++unit) {
     CountGathers(sharing, unit, false, result);
-    const int64_t bytes = Bytes(sharing, unit, false);
-    if (unit == 0) result.first_payload = bytes;
-    const int64_t kept = unit == last_ && stays ? Bytes(sharing, unit - 1, false) : 0;
-    const int64_t next = unit < last_ ? Bytes(sharing, unit + 1, false) : kept;
-    hold(bytes + next,
-         kept > 0 ? part(unit - 2, true) : part(unit + 1, false) + part(unit + 2, false));
+    const int64_t comes_up = PartBytes(sharing, unit, false);
+    if (unit == 0) {
+      result.link.first = comes_up;
+      // The first unit is gathered while the parts of the next two come.
+      hold(0, whole_from_host(0, false) + gathered(0, false) + part(1, false) + part(2, false));
+    }
+    result.link.forward += comes_up;
+    const bool keeps = unit == last_ && stays;
+    const int64_t other = unit < last_ ? unit + 1 : keeps ? unit - 1 : -1;
+    const auto both = [&](const auto& bytes) {
+      return bytes(unit) + (other < 0 ? 0 : bytes(other));
+    };
+    hold(both([&](int64_t u) { return Bytes(sharing, u, false); }),
+         both([&](int64_t u) { return whole_from_host(u, false); }) +
+             (keeps ? part(unit - 2, true) : gathered(unit + 1, false) + part(unit + 2, false)));
   }
   for (int64_t unit = last_ - 2; unit >= first_differentiated_; --unit) {
     CountGathers(sharing, unit, true, result);
-    const int64_t bytes = Bytes(sharing, unit, true);
-    hold(bytes + Bytes(sharing, unit + 1, true), part(unit, true) + part(unit - 1, true));
+    result.link.backward += PartBytes(sharing, unit, true);
+    hold(Bytes(sharing, unit, true) + Bytes(sharing, unit + 1, true),
+         whole_from_host(unit, true) + whole_from_host(unit + 1, true) + gathered(unit, true) +
+             part(unit - 1, true));
   }
 }
 

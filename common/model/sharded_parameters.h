@@ -28,7 +28,12 @@ struct ShardedParameters : ShardedTraffic {
   int64_t gathered = 0;  ///< Whole values, at most: of a unit and of the one that is next.
   int64_t gathered_from_host = 0;  ///< The same with the parts of that one and the one behind it,
                                    ///< where these come from the host tier.
-  int64_t first_payload = 0;       ///< Of forward_payload, that of the first unit.
+  /// Bytes of a rank's parts that come from there in the passes of a micro-batch.
+  struct OverLink {
+    int64_t first = 0;  ///< Of `forward`, those of the first unit.
+    int64_t forward = 0;
+    int64_t backward = 0;
+  } link = {};
   int64_t packed = 0;           ///< Numbers of matrices that have a copy for products at once ...
   int64_t packed_in_tiles = 0;  ///< ... of those that are in tiles (ParameterInfo::in_tiles) ...
   int64_t packed_padding = 0;   ///< ... and what fills up the copies of the others.
@@ -73,8 +78,13 @@ class ParameterRegions {
   int64_t Travels(const Region& region, int64_t unit) const;
   /// Bytes of whole values of a region, where `unit` computes with them.
   int64_t Brought(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
+  /// The same of what this rank alone has, where that stands on the host.
+  int64_t Alone(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
   /// Of all regions of the unit.
   int64_t Bytes(const Sharing& sharing, int64_t unit, bool backward) const;
+  int64_t AloneBytes(const Sharing& sharing, int64_t unit, bool backward) const;
+  /// This rank's part of what is brought from the host.
+  int64_t PartBytes(const Sharing& sharing, int64_t unit, bool backward) const;
   /// Enters what gathering these takes.
   void CountGathers(const Sharing& sharing, int64_t unit, bool backward,
                     ShardedParameters& result) const;

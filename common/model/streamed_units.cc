@@ -20,7 +20,8 @@ bool LookedUp(const ParameterInfo& parameter) {
 
 /// Calls `visit` with each parameter of a rank and its unit.
 template <class Visitor>
-void ForEachParameter(const ModelSpec& model, int64_t tensor, Visitor&& visit) {
+void ForEachParameter(const ModelSpec& model, int64_t tensor, int64_t expert_ranks,
+                      Visitor&& visit) {
   const int64_t last = DistinctBlocks(model) + 1;
   int64_t unit = 0;
   for (const ParameterInfo& parameter : ParametersOfRank(model, tensor)) {
@@ -29,15 +30,16 @@ void ForEachParameter(const ModelSpec& model, int64_t tensor, Visitor&& visit) {
     } else if (unit > 0) {
       unit = last;
     }
-    visit(parameter, unit);
+    if (IsOnExpertRank(model, parameter, expert_ranks)) visit(parameter, unit);
   }
 }
 
 }  // namespace
 
-std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor) {
+std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor,
+                                        int64_t expert_ranks) {
   std::vector<StreamedUnit> units(static_cast<size_t>(DistinctBlocks(model)) + 2);
-  ForEachParameter(model, tensor, [&](const ParameterInfo& parameter, int64_t index) {
+  ForEachParameter(model, tensor, expert_ranks, [&](const ParameterInfo& parameter, int64_t index) {
     StreamedUnit& unit = units[static_cast<size_t>(index)];
     const int64_t elements = parameter.StoredElements();
     if (!parameter.matrix()) {
@@ -74,9 +76,10 @@ FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied) {
   return bytes;
 }
 
-FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor) {
+FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor,
+                            int64_t expert_ranks) {
   constexpr int64_t kF32 = 4;
-  const std::vector<StreamedUnit> units = StreamedUnits(model, tensor);
+  const std::vector<StreamedUnit> units = StreamedUnits(model, tensor, expert_ranks);
   std::vector<int64_t> bytes;
   for (const StreamedUnit& unit : units) {
     bytes.push_back(kF32 * unit.vectors + matrix_bytes * unit.held_matrices());
@@ -86,7 +89,7 @@ FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {
   int64_t first = DistinctBlocks(model) + 2;
-  ForEachParameter(model, 1, [&](const ParameterInfo& parameter, int64_t unit) {
+  ForEachParameter(model, 1, 1, [&](const ParameterInfo& parameter, int64_t unit) {
     if (IsTrained(model, parameter)) first = std::min(first, unit);
   });
   return first;

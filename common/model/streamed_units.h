@@ -21,8 +21,10 @@ struct StreamedUnit {
   int64_t held_matrices() const { return looked_up + matrices - of_first; }
 };
 
-/// In their order. `model` with vocab_size resolved; of a rank of `tensor` that share each matrix.
-std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor = 1);
+/// In their order. `model` with vocab_size resolved; of a rank of `tensor` that share each matrix,
+/// and of `expert_ranks` that share the experts.
+std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor = 1,
+                                        int64_t expert_ranks = 1);
 
 /// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).
 struct FiledValues {
@@ -32,8 +34,9 @@ struct FiledValues {
 /// Of so many bytes by unit. `tied`: the last one reads the first, too.
 FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied);
 
-/// With matrices of so many bytes a number; of a rank of `tensor` that share each matrix.
-FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor = 1);
+/// With matrices of so many bytes a number; of a rank as StreamedUnits has it.
+FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor = 1,
+                            int64_t expert_ranks = 1);
 
 /// The unit below which no backward pass goes.
 int64_t FirstDifferentiatedUnit(const ModelSpec& model);

@@ -99,8 +99,6 @@ Status CheckMixtureOfExperts(const JobSpec& job) {
       {"resources.context_parallel and model.expert_capacity together, of which a rank would count "
        "its own tokens; hint: model.expert_capacity 0",
        resources.context_parallel > 1 && job.model.expert_capacity > 0},
-      {"resources.offload_optimizer yet; hint: none", resources.offload_optimizer != "none"},
-      {"resources.offload_activations yet; hint: none", resources.offload_activations != "none"},
       {"resources.activation_bits yet; hint: 0", resources.activation_bits > 0},
   };
   for (const auto& [name, asked] : others) {

@@ -40,6 +40,8 @@ struct Case {
   std::string precision = "fp32";
   int64_t context = 1;
   std::string method = "ring";
+  int64_t expert = 1;  ///< Of a model whose tokens go to all experts.
+  bool mixture = expert > 1;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -106,6 +108,43 @@ std::vector<Case> Cases() {
        .parameters = "nvme",
        .zero_stage = 3},
       {.name = "zero3AndContext", .data = 2, .parameters = "host", .zero_stage = 3, .context = 2},
+      {.name = "mixture",
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .activations = "host",
+       .family = "llama",
+       .mixture = true},
+      {.name = "expertAndAll",
+       .parameters = "host",
+       .activations = "host",
+       .family = "llama",
+       .precision = "bf16",
+       .expert = 2},
+      {.name = "zero1AndExpertInFiles",
+       .data = 2,
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .zero_stage = 1,
+       .family = "llama",
+       .expert = 2},
+      {.name = "zero3AndExpert",
+       .parameters = "host",
+       .zero_stage = 3,
+       .family = "llama",
+       .precision = "bf16",
+       .expert = 2},
+      {.name = "zero3AndExpertInFiles",
+       .data = 2,
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .zero_stage = 3,
+       .family = "llama",
+       .expert = 2},
+      {.name = "pipelineAndExpert",
+       .pipeline = 2,
+       .activations = "host",
+       .family = "llama",
+       .expert = 2},
       {.name = "contextAndPipeline", .pipeline = 2, .activations = "host", .context = 2},
   };
 }
@@ -114,13 +153,15 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   JobSpec job = JobOf(Combination(Axes().size(), 0));
   job.model.family = c.family;
   if (c.activations != "none") job.model.layers = 6;  // two on a stage
+  if (c.mixture) job.model.experts = job.model.experts_per_token = 4;
   job.model.width = 128;
   job.model.vocab_size = 2500;
   job.train.precision = c.precision;
   job.train.log_every_steps = 1;  // norms of groups
   job.train.steps = kSteps;
   ResourceSpec& resources = job.resources;
-  resources.ranks = c.data * c.tensor * c.pipeline * c.context;
+  resources.ranks = c.data * c.tensor * c.pipeline * c.context * c.expert;
+  resources.expert_parallel = c.expert;
   resources.context_parallel = c.context;
   resources.context_method = c.method;
   resources.micro_batch = 1;
@@ -146,24 +187,28 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
   const ResourceSpec& resources = job.resources;
   const int64_t tensor = resources.tensor_parallel;
   MemoryInputs inputs;
-  inputs.shape = ModelShape(job.model, tensor, resources.sequence_parallel);
+  const int64_t experts = resources.expert_parallel;
+  inputs.shape = experts > 1 ? ModelShape::OfExpertRank(job.model, experts, tensor,
+                                                        resources.sequence_parallel)
+                             : ModelShape(job.model, tensor, resources.sequence_parallel);
   inputs.precision = &PrecisionOf(job.train.precision);
   inputs.products = engine::ProductsOf(inputs.precision->products);
   inputs.micro_batch = plan.micro_batch;
   inputs.accumulation_steps = plan.accumulation_steps;
   inputs.context = {plan.mesh.context, plan.context_method == "ulysses"};
   inputs.sequence_length = SequenceLength(job) / plan.mesh.context;
-  inputs.ranks = plan.mesh.data * plan.mesh.context;
+  inputs.ranks = GradientRanks(plan.mesh);
   inputs.zero_stage = plan.zero_stage;
   inputs.bucket_bytes = plan.bucket_bytes;
-  inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products, tensor);
+  inputs.optimizer =
+      OptimizerBytesOf(job.model, job, inputs.precision->products, tensor, 1, experts);
   inputs.offload_optimizer = resources.offload_optimizer != "none";
   inputs.offload_parameters = resources.offload_parameters != "none";
   inputs.offload_activations = resources.offload_activations != "none";
   inputs.parameters_in_file = resources.offload_parameters == "nvme";
-  inputs.open_gradients =
-      OpenGradientBytes(job.model, plan.bucket_bytes, tensor, 1, 1, inputs.parameters_in_file);
-  inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ranks, tensor);
+  inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes, tensor, 1, experts,
+                                            inputs.parameters_in_file);
+  inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ranks, tensor, 1, experts);
   if (plan.mesh.pipeline == 1) return {{PredictMemory(inputs)}, {PredictDeviceTier(inputs)}};
   const auto schedule = NamedSchedule(plan.pipeline_schedule, plan.mesh.pipeline,
                                       plan.pipeline_chunks, plan.accumulation_steps);

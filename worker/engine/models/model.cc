@@ -147,10 +147,8 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
     return InvalidError(
         "model.expert_capacity does not go with ranks that share sequences; hint: 0");
   }
-  if (options.precision->fp8_blocks || options.offload || options.offload_activations ||
-      options.activation_bits > 0) {
-    return InvalidError(named +
-                        " do not go with precision fp8, offload, or compressed activations");
+  if (options.precision->fp8_blocks || options.activation_bits > 0) {
+    return InvalidError(named + " do not go with precision fp8, or compressed activations");
   }
   return OkStatus();
 }

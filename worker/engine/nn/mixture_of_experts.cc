@@ -70,10 +70,28 @@ struct MixtureOfExperts::Saved {
   double tokens = 0;           ///< ... of so many ...
   double balance = 0;          ///< ... and what the gradient of their loss is multiplied by.
   ExpertRows rows;
-  std::vector<int64_t> counts;  ///< Of rows, by expert here.
-  Tensor inputs;                ///< [received rows, width]
-  std::vector<Tensor> before;   ///< By expert here: [its rows, 2 * inner]
-  Tensor results;               ///< [sent rows, width]
+  std::vector<int64_t> counts;         ///< Of rows, by expert here.
+  Tensor inputs;                       ///< [received rows, width]
+  std::vector<Tensor> before;          ///< By expert here: [its rows, 2 * inner]
+  Tensor results;                      ///< [sent rows, width]
+  std::vector<SavedTensor> put_aside;  ///< All of these, between the passes.
+
+  std::vector<Tensor*> Tensors() {
+    std::vector<Tensor*> all = {&probabilities, &chosen, &weights, &places, &inputs, &results};
+    for (Tensor& of_expert : before) all.push_back(&of_expert);
+    return all;
+  }
+  void PutAside(const Tape& tape) {
+    for (Tensor* tensor : Tensors()) put_aside.push_back(tape.Save(std::move(*tensor)));
+  }
+  Status Restore(Context& context) {
+    size_t next = 0;
+    for (Tensor* tensor : Tensors()) {
+      WEFT_ASSIGN_OR_RETURN(*tensor, put_aside[next++].Restore(context));
+    }
+    put_aside.clear();
+    return OkStatus();
+  }
 };
 
 MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpertsOptions& o,
@@ -245,10 +263,13 @@ Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value
   Value y =
       tape.NewValue(std::move(sum), x.needs_gradient() || logits.needs_gradient() || Trains(tape));
   if (!tape.Records(y)) return y;
-  tape.Record("experts backward", [this, saved, logits_node = logits.node, x_node = x.node,
-                                   y_node = y.node](Context& ctx, Tape& t) {
-    return Backward(ctx, t, *saved, logits_node, x_node, t.TakeGradient(y_node));
-  });
+  saved->PutAside(tape);
+  tape.Record("experts backward",
+              [this, saved, logits_node = logits.node, x_node = x.node, y_node = y.node](
+                  Context& ctx, Tape& t) -> Status {
+                WEFT_RETURN_IF_ERROR(saved->Restore(ctx));
+                return Backward(ctx, t, *saved, logits_node, x_node, t.TakeGradient(y_node));
+              });
   return y;
 }
 

@@ -12,9 +12,10 @@ namespace {
 
 // One bucket is on its way, to the other ranks and down, beside the backward pass of the next one;
 // another may wait behind it. Of sharded values the matrices and the vectors of a block are a
-// bucket each.
+// bucket each, and the experts that ranks share.
 size_t MostInFlight(const ParameterSet& parameters) {
-  return parameters.values_sharded() ? 3 : 2;
+  if (!parameters.values_sharded()) return 2;
+  return parameters.expert_ranks() > 1 ? 5 : 3;
 }
 
 }  // namespace

@@ -110,7 +110,13 @@ Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
   Gathered& gathered = gathered_[region];
   const ParameterSet::Region& held = parameters_->regions()[region];
   Collective* const sharers = SharersOf(held);
-  if (sharers == nullptr && dtype == held.dtype) return OkStatus();
+  if (host_ != nullptr) {
+    ProfileScope scope(context.profiler, "wait for weights");
+    WEFT_RETURN_IF_ERROR(host_->up().Await(stream_, gathered.job));
+    if (parameters_->file() != nullptr) LeaveImage(held.first_unit);
+    if (sharers == nullptr) gathered.values = std::exchange(gathered.part, {});
+  }
+  if (sharers == nullptr && (gathered.values || dtype == held.dtype)) return OkStatus();
   const int64_t count = held.held.shape.Elements();
   WEFT_ASSIGN_OR_RETURN(gathered.values,
                         Tensor::New(context, Component::kParameters, dtype, {count * held.ranks}));
@@ -118,9 +124,6 @@ Status ParameterGatherer::Start(Context& context, size_t region, DType dtype) {
   if (host_ == nullptr) {
     WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {held.held, own}));
   } else {
-    ProfileScope scope(context.profiler, "wait for weights");
-    WEFT_RETURN_IF_ERROR(host_->up().Await(stream_, gathered.job));
-    if (parameters_->file() != nullptr) LeaveImage(held.first_unit);
     own = gathered.part;
   }
   if (sharers == nullptr) return OkStatus();
