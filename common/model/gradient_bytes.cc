@@ -65,11 +65,12 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
 }
 
 FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
-                                  int64_t sharers, bool shares_gradients, int64_t expert_ranks) {
+                                  int64_t rows, int64_t sharers, bool shares_gradients,
+                                  int64_t expert_ranks) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   FiledGradients bytes;
   int64_t before = 0, own = 0, numbers = 0, unit = -1;
-  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor);
+  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
   for (const Bucket& bucket : CutBuckets(model, parameters, bucket_bytes, expert_ranks, true)) {
     if (bucket.unit != unit) {
       before = std::exchange(own, 0);

@@ -300,7 +300,7 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
 FiledValues FiledValuesOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) return inputs.sharded.filed.values;
   return FiledValueBytes(inputs.shape.spec, ElementBytes(inputs.precision->matrices),
-                         inputs.shape.tensor, inputs.shape.expert_ranks);
+                         inputs.shape.tensor, inputs.shape.tensor_rows, inputs.shape.expert_ranks);
 }
 
 /// Of gradients in files.
@@ -310,7 +310,8 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
     return {filed.gradients.host, filed.gradients.file, filed.numbers};
   }
   return FiledGradientBytes(inputs.shape.spec, inputs.bucket_bytes, inputs.shape.tensor,
-                            inputs.Sharers(), inputs.zero_stage > 1, inputs.shape.expert_ranks);
+                            inputs.shape.tensor_rows, inputs.Sharers(), inputs.zero_stage > 1,
+                            inputs.shape.expert_ranks);
 }
 
 /// Values on the host, of ranks that share them their parts.

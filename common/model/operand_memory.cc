@@ -16,7 +16,8 @@ class Streaming {
  public:
   explicit Streaming(const MemoryInputs& inputs)
       : inputs_(inputs),
-        units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor, inputs.shape.expert_ranks)),
+        units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor, inputs.shape.tensor_rows,
+                             inputs.shape.expert_ranks)),
         in_tiles_moves_(inputs.products == ProductKind::kNative &&
                         inputs.precision->products == DType::kBF16) {}
 

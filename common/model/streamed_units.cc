@@ -20,11 +20,11 @@ bool LookedUp(const ParameterInfo& parameter) {
 
 /// Calls `visit` with each parameter of a rank and its unit.
 template <class Visitor>
-void ForEachParameter(const ModelSpec& model, int64_t tensor, int64_t expert_ranks,
+void ForEachParameter(const ModelSpec& model, int64_t tensor, int64_t rows, int64_t expert_ranks,
                       Visitor&& visit) {
   const int64_t last = DistinctBlocks(model) + 1;
   int64_t unit = 0;
-  for (const ParameterInfo& parameter : ParametersOfRank(model, tensor)) {
+  for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
     if (parameter.block >= 0) {
       unit = parameter.block + 1;
     } else if (unit > 0) {
@@ -36,25 +36,26 @@ void ForEachParameter(const ModelSpec& model, int64_t tensor, int64_t expert_ran
 
 }  // namespace
 
-std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor,
+std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, int64_t rows,
                                         int64_t expert_ranks) {
   std::vector<StreamedUnit> units(static_cast<size_t>(DistinctBlocks(model)) + 2);
-  ForEachParameter(model, tensor, expert_ranks, [&](const ParameterInfo& parameter, int64_t index) {
-    StreamedUnit& unit = units[static_cast<size_t>(index)];
-    const int64_t elements = parameter.StoredElements();
-    if (!parameter.matrix()) {
-      unit.vectors += Aligned(elements);
-      return;
-    }
-    const bool classifies = IsClassifier(model, parameter);
-    if (LookedUp(parameter)) unit.looked_up += Aligned(elements);
-    if (LookedUp(parameter) && !classifies) return;
-    StreamedUnit& product = LookedUp(parameter) ? units.back() : unit;
-    product.matrices += elements;
-    if (LookedUp(parameter)) product.of_first += elements;
-    if (parameter.in_tiles()) product.in_tiles += elements;
-    product.padding += parameter.PackedPadding();
-  });
+  ForEachParameter(model, tensor, rows, expert_ranks,
+                   [&](const ParameterInfo& parameter, int64_t index) {
+                     StreamedUnit& unit = units[static_cast<size_t>(index)];
+                     const int64_t elements = parameter.StoredElements();
+                     if (!parameter.matrix()) {
+                       unit.vectors += Aligned(elements);
+                       return;
+                     }
+                     const bool classifies = IsClassifier(model, parameter);
+                     if (LookedUp(parameter)) unit.looked_up += Aligned(elements);
+                     if (LookedUp(parameter) && !classifies) return;
+                     StreamedUnit& product = LookedUp(parameter) ? units.back() : unit;
+                     product.matrices += elements;
+                     if (LookedUp(parameter)) product.of_first += elements;
+                     if (parameter.in_tiles()) product.in_tiles += elements;
+                     product.padding += parameter.PackedPadding();
+                   });
   return units;
 }
 
@@ -77,9 +78,9 @@ FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied) {
 }
 
 FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor,
-                            int64_t expert_ranks) {
+                            int64_t rows, int64_t expert_ranks) {
   constexpr int64_t kF32 = 4;
-  const std::vector<StreamedUnit> units = StreamedUnits(model, tensor, expert_ranks);
+  const std::vector<StreamedUnit> units = StreamedUnits(model, tensor, rows, expert_ranks);
   std::vector<int64_t> bytes;
   for (const StreamedUnit& unit : units) {
     bytes.push_back(kF32 * unit.vectors + matrix_bytes * unit.held_matrices());
@@ -89,7 +90,7 @@ FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {
   int64_t first = DistinctBlocks(model) + 2;
-  ForEachParameter(model, 1, 1, [&](const ParameterInfo& parameter, int64_t unit) {
+  ForEachParameter(model, 1, 1, 1, [&](const ParameterInfo& parameter, int64_t unit) {
     if (IsTrained(model, parameter)) first = std::min(first, unit);
   });
   return first;

@@ -22,9 +22,9 @@ struct StreamedUnit {
 };
 
 /// In their order. `model` with vocab_size resolved; of a rank of `tensor` that share each matrix,
-/// and of `expert_ranks` that share the experts.
+/// as a grid of `rows`, and of `expert_ranks` that share the experts.
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor = 1,
-                                        int64_t expert_ranks = 1);
+                                        int64_t rows = 1, int64_t expert_ranks = 1);
 
 /// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).
 struct FiledValues {
@@ -36,7 +36,7 @@ FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied);
 
 /// With matrices of so many bytes a number; of a rank as StreamedUnits has it.
 FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor = 1,
-                            int64_t expert_ranks = 1);
+                            int64_t rows = 1, int64_t expert_ranks = 1);
 
 /// The unit below which no backward pass goes.
 int64_t FirstDifferentiatedUnit(const ModelSpec& model);

@@ -93,6 +93,12 @@ TEST(ValidateJob, RefusesGridsThatCannotBeMade) {
     job.resources.zero_stage = 3;
     job.resources.zero_shard_ranks = 2;
   }));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    grid(job);
+    job.resources.offload_optimizer = job.resources.offload_parameters = "nvme";
+    job.resources.offload_directory = "/x";
+    job.resources.offload_activations = "host";
+  }));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_rows = 3; }),
               HasSubstr("must divide resources.tensor_parallel, which is 8"));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.tensor_parallel = 1; }),

@@ -42,6 +42,7 @@ struct Case {
   std::string method = "ring";
   int64_t expert = 1;  ///< Of a model whose tokens go to all experts.
   bool mixture = expert > 1;
+  int64_t rows = 1;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -108,6 +109,27 @@ std::vector<Case> Cases() {
        .parameters = "nvme",
        .zero_stage = 3},
       {.name = "zero3AndContext", .data = 2, .parameters = "host", .zero_stage = 3, .context = 2},
+      {.name = "gridAndAll",
+       .tensor = 4,
+       .parameters = "host",
+       .activations = "host",
+       .precision = "bf16",
+       .rows = 2},
+      {.name = "gridAndZero3InFiles",
+       .data = 2,
+       .tensor = 2,
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .zero_stage = 3,
+       .family = "llama",
+       .rows = 2},
+      {.name = "gridAndZero1InFiles",
+       .data = 2,
+       .tensor = 4,
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .zero_stage = 1,
+       .rows = 2},
       {.name = "mixture",
        .optimizer = "nvme",
        .parameters = "nvme",
@@ -167,6 +189,7 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   resources.micro_batch = 1;
   resources.tensor_parallel = c.tensor;
   resources.sequence_parallel = c.sequence;
+  resources.tensor_rows = c.rows;
   resources.pipeline_parallel = c.pipeline;
   resources.pipeline_schedule = c.schedule;
   resources.pipeline_chunks = c.chunks;
@@ -188,9 +211,10 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
   const int64_t tensor = resources.tensor_parallel;
   MemoryInputs inputs;
   const int64_t experts = resources.expert_parallel;
-  inputs.shape = experts > 1 ? ModelShape::OfExpertRank(job.model, experts, tensor,
-                                                        resources.sequence_parallel)
-                             : ModelShape(job.model, tensor, resources.sequence_parallel);
+  inputs.shape =
+      experts > 1
+          ? ModelShape::OfExpertRank(job.model, experts, tensor, resources.sequence_parallel)
+          : ModelShape(job.model, tensor, resources.sequence_parallel, resources.tensor_rows);
   inputs.precision = &PrecisionOf(job.train.precision);
   inputs.products = engine::ProductsOf(inputs.precision->products);
   inputs.micro_batch = plan.micro_batch;
@@ -200,15 +224,17 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
   inputs.ranks = GradientRanks(plan.mesh);
   inputs.zero_stage = plan.zero_stage;
   inputs.bucket_bytes = plan.bucket_bytes;
-  inputs.optimizer =
-      OptimizerBytesOf(job.model, job, inputs.precision->products, tensor, 1, experts);
+  inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products, tensor,
+                                      resources.tensor_rows, experts);
   inputs.offload_optimizer = resources.offload_optimizer != "none";
   inputs.offload_parameters = resources.offload_parameters != "none";
   inputs.offload_activations = resources.offload_activations != "none";
   inputs.parameters_in_file = resources.offload_parameters == "nvme";
-  inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes, tensor, 1, experts,
-                                            inputs.parameters_in_file);
-  inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ranks, tensor, 1, experts);
+  inputs.open_gradients =
+      OpenGradientBytes(job.model, plan.bucket_bytes, tensor, resources.tensor_rows, experts,
+                        inputs.parameters_in_file);
+  inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ranks, tensor,
+                                   resources.tensor_rows, experts);
   if (plan.mesh.pipeline == 1) return {{PredictMemory(inputs)}, {PredictDeviceTier(inputs)}};
   const auto schedule = NamedSchedule(plan.pipeline_schedule, plan.mesh.pipeline,
                                       plan.pipeline_chunks, plan.accumulation_steps);

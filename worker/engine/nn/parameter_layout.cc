@@ -95,8 +95,10 @@ TensorView ParameterSet::ValuesAlong(const Range& range) const {
     auto* values = reinterpret_cast<float*>(values_.As<uint8_t>());
     return {values + range.begin, DType::kF32, {range.size()}, values_.view().device};
   }
-  int64_t unit = 0;
-  while (FirstGradient(unit + 1) <= range.begin) ++unit;
+  const auto at = std::find_if(parameters_.rbegin(), parameters_.rend(), [&](const Parameter& p) {
+    return p.trainable() && p.gradient_offset <= range.begin;
+  });
+  const int64_t unit = at->unit;
   std::byte* const values = unit_values_[static_cast<size_t>(unit)];
   WEFT_CHECK(values != nullptr, "values in a file are read first");
   return {reinterpret_cast<float*>(values) + (range.begin - FirstGradient(unit)),
