@@ -404,6 +404,9 @@ void BestFirst::Open(double limit) {
 
 bool BestFirst::TakeWaiting(double most) {
   constexpr size_t kMeshesOfGroup = 2;  // with room, of many
+  // Of very many meshes few are asked for again: they would fill the memory.
+  constexpr size_t kMostMeshes = 4096;
+  if (meshes_.size() > kMostMeshes) meshes_.clear();
   const auto at_once = 64 * static_cast<size_t>(team_.threads());
   const size_t first = judged_.size();
   std::vector<Waiting> taken;

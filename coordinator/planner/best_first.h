@@ -64,7 +64,7 @@ class BestFirst {
   /// Of them, those for which no worker has room, whatever they recompute. Where no others are left
   /// to be told of, some of them are looked at.
   int64_t without_room() const { return without_room_; }
-  /// Of a mesh that has workers. Not for several threads at once.
+  /// Of a mesh that has workers. Not for several threads at once, nor beside Run.
   MeshSearch& Opened(size_t mesh);
   /// visit(mesh, candidate) for each job with a candidate, and one of them, for whose ranks, which
   /// it asks for, workers have no cores.
@@ -165,9 +165,9 @@ class BestFirst {
   std::vector<std::unique_ptr<MeshGroup>> groups_;
   /// What is left of groups, by bounds and first mesh.
   std::map<std::pair<double, size_t>, MeshGroup*> left_;
-  std::unordered_map<size_t, MeshState> meshes_;
-  std::priority_queue<Waiting> waiting_;  ///< The soonest on top.
-  std::priority_queue<double> fastest_;   ///< Steps of those that fit, the slowest on top.
+  std::unordered_map<size_t, MeshState> meshes_;  ///< Those asked for last.
+  std::priority_queue<Waiting> waiting_;          ///< The soonest on top.
+  std::priority_queue<double> fastest_;           ///< Steps of those that fit, the slowest on top.
   std::vector<Judged> judged_;
 };
 

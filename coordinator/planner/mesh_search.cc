@@ -352,24 +352,23 @@ bool MeshSearch::FitsBeside(Option option, const MemoryInputs& inputs) const {
   return Fits(option);
 }
 
-std::string MeshSearch::MemoryReason(const Option& option) const {
-  const ResourceSpec& resources = job_.resources;
+std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& workers,
+                         const Option& option) {
   const int64_t over = option.device_bytes - resources.device_memory_bytes;
   if (resources.device_memory_bytes > 0 && over > 0) {
     return "needs " + HumanBytes(option.device_bytes) + " on the device, " + HumanBytes(over) +
            " more than resources.device_memory_bytes allows";
   }
   int64_t need = option.PlacedBytes();
-  int64_t limit = workers_.LargestLimit();
-  std::string whose =
-      workers_.on_devices() ? "the largest GPU offers" : "the largest worker offers";
+  int64_t limit = workers.LargestLimit();
+  std::string whose = workers.on_devices() ? "the largest GPU offers" : "the largest worker offers";
   const int64_t all = TotalBytes(option.memory);
   if (const int64_t asked = resources.memory_per_rank_bytes; asked > 0 && all > asked) {
     need = all;
     limit = asked;
     whose = "resources.memory_per_rank_bytes allows";
   }
-  const int64_t host = workers_.LargestHost();
+  const int64_t host = workers.LargestHost();
   if (need <= limit && option.HostBytes() > host) {
     return "needs " + HumanBytes(option.HostBytes()) + " of its worker's memory, " +
            HumanBytes(option.HostBytes() - host) + " more than the largest worker offers";

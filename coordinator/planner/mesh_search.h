@@ -28,6 +28,10 @@ struct StepBound {
   double least_seconds = 0;
 };
 
+/// Why the workers have no memory for an option of a job with these resources.
+std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& workers,
+                         const Option& option);
+
 /// The options of a job whose ranks share the model in one way.
 class MeshSearch {
  public:
@@ -46,9 +50,6 @@ class MeshSearch {
   /// ranks on workers of these kinds, one after the other; false where the pipeline has no such
   /// schedule. Not for several threads at once.
   bool Time(const std::vector<std::pair<size_t, int64_t>>& placements, Option& option);
-
-  /// Why the workers have no memory for such an option.
-  std::string MemoryReason(const Option& option) const;
 
   /// Of a candidate for which the workers have no cores, with this reason.
   Option FewCores(const Candidate& candidate);

@@ -118,11 +118,12 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
     misfits += std::ssize(result.misfitting);
     SortHead(result.fitting, Faster);
     SortHead(result.misfitting, Smaller);
-    for (Option& option : result.misfitting) {
-      if (option.misfit.empty()) option.misfit = search.Opened(mesh).MemoryReason(option);
-    }
     result.job = jobs.At(mesh);
     result.workers = search.Workers(mesh);
+    for (Option& option : result.misfitting) {
+      if (!option.misfit.empty()) continue;
+      option.misfit = MemoryReason(result.job.resources, *result.workers, option);
+    }
     result.cluster = search.Cluster(mesh);
     if (const DeviceModel* device = result.workers->rates().front().device()) {
       result.times_from = device->Source();

@@ -1,0 +1,44 @@
+// A team does each piece of work once, again and again, and stops where it is told to.
+#include "coordinator/planner/cluster/on_threads.h"
+
+#include <atomic>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace weft::planner {
+namespace {
+
+TEST(Team, DoesEachPieceOfWorkOnce) {
+  for (const int threads : {1, 2, 5}) {
+    Team team(threads);
+    std::vector<std::atomic<int>> done(100);
+    for (int turn = 1; turn <= 50; ++turn) {
+      team.Run(done.size(), [&](size_t i) {
+        ++done[i];
+        return true;
+      });
+      // All of it is done when the call returns.
+      for (const auto& each : done) ASSERT_EQ(each, turn) << threads;
+    }
+    team.Run(0, [](size_t) {
+      ADD_FAILURE() << "there is nothing to do";
+      return true;
+    });
+  }
+}
+
+TEST(Team, StopsWhereOneSaysSo) {
+  for (const int threads : {1, 3}) {
+    std::atomic<int> done = 0;
+    OnThreads(threads, 1'000'000, [&](size_t i) {
+      ++done;
+      return i < 10;
+    });
+    EXPECT_GE(done, 11);
+    EXPECT_LE(done, 10 + threads) << "each thread is told at most once";
+  }
+}
+
+}  // namespace
+}  // namespace weft::planner
