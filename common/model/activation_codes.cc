@@ -52,7 +52,7 @@ int64_t CodedBytes(const RematPlan& plan, const ModelShape& shape, int64_t token
     const int64_t elements = tokens * elements_per_token;
     return elements * element_bytes + CodeBytes(elements, bits);
   };
-  int64_t sum = coded.inputs * bytes(shape.spec.width);
+  int64_t sum = coded.inputs * bytes(shape.spec.width / shape.StreamRanks());
   for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
     if (!slot.compressible) continue;
     const int64_t times = coded.blocks + (slot.in_attention ? 0 : coded.attentions);

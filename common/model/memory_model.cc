@@ -224,7 +224,14 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
     const RestoredTensors restored = RestoredTensorsOf(PlanOfBlocks(inputs));
     const int64_t alone = restored.alone * size.row, inputs_too = restored.inputs * size.row;
     mlp_backward += std::max(alone, restored.in_block ? size.before + inputs_too : 0);
-    attention_backward += std::max(alone, restored.in_block ? size.row + inputs_too : 0);
+    const auto beside = [&](int64_t gradients, int64_t own) {
+      return gradients + std::max(alone, restored.in_block ? own + inputs_too : 0);
+    };
+    attention_backward =
+        inputs.precision->fp8_blocks
+            ? beside(attention_backward, size.row)
+            : size.row + size.qkv +
+                  std::max(beside(size.row, size.row), beside(attending, size.attended));
   }
   // Of blocks that the backward pass does not come to.
   if (shape.first_trained_layer == model.layers) mlp_backward = attention_backward = 0;
@@ -347,9 +354,7 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
 
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const ModelSpec& model = shape.spec;
-  const int64_t c = model.width, ranks = shape.TensorColumns();
-  // That share the stream, its tokens or its features.
-  const int64_t rows = shape.sequence_parallel ? ranks : shape.tensor_rows;
+  const int64_t c = model.width, ranks = shape.TensorColumns(), rows = shape.StreamRanks();
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
@@ -420,10 +425,9 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
       continue;
     bytes.last_norm += SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
   }
-  bytes.kept = inputs.activation_bits == 0 ? bytes.plain : kept(inputs.activation_bits);
-  bytes.input = inputs.activation_bits == 0
-                    ? size.row
-                    : CodeBytes(tokens * model.width, inputs.activation_bits);
+  const int64_t bits = inputs.activation_bits, width = model.width / inputs.shape.StreamRanks();
+  bytes.kept = bits == 0 ? bytes.plain : kept(bits);
+  bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
   return bytes;
 }
 

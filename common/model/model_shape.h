@@ -101,6 +101,9 @@ struct ModelShape {
   /// Of the ranks that share matrices those that share heads, inner columns and tokens.
   int64_t TensorColumns() const { return tensor / tensor_rows; }
 
+  /// Those that share the residual stream, its tokens or its features.
+  int64_t StreamRanks() const { return sequence_parallel ? TensorColumns() : tensor_rows; }
+
   /// Columns of the logits in the memory of a rank.
   int64_t PaddedClasses() const {
     const int64_t columns = HeadOf(spec) == "classification" ? spec.classes : spec.vocab_size;

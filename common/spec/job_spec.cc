@@ -153,11 +153,6 @@ Status CheckActivationBits(const JobSpec& job) {
   if (bits != 8 && bits != 4 && bits != 2) {
     return InvalidError(field + " must be 8, 4, 2 or 0");
   }
-  if (resources.tensor_parallel > 1 || resources.context_parallel > 1) {
-    return InvalidError(field +
-                        " is for ranks that each compute whole blocks of whole sequences; hint: "
-                        "leave tensor_parallel and context_parallel at 1");
-  }
   return OkStatus();
 }
 

@@ -276,11 +276,11 @@ TEST(ValidateJob, CompressesActivationsWhereTheyAreKept) {
     job.resources.ranks = job.resources.pipeline_parallel = 2;
   }));
   EXPECT_THAT(ErrorAfter(bits(3, "cpu", "none")), HasSubstr("must be 8, 4, 2 or 0"));
-  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
-                job.resources.activation_bits = 4;
-                job.resources.ranks = job.resources.tensor_parallel = 2;
-              }),
-              HasSubstr("activation_bits 4 is for ranks that each compute whole blocks"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.activation_bits = 4;
+    job.resources.ranks = 4;
+    job.resources.tensor_parallel = job.resources.context_parallel = 2;
+  }));
 }
 
 TEST(ValidateJob, RefusesGroupsThatShareUnevenly) {

@@ -30,6 +30,18 @@ struct GroupQuantizeArgs {
   PhiloxKey key;
   const uint32_t* step = nullptr;  ///< Where key.step lies (kernels/step_value.h), or none.
   uint64_t first_element = 0;      ///< A multiple of 4.
+  /// Of a part of a larger tensor: so many successive elements are successive ones there, too, and
+  /// from the first of these to that of the next ones it is `run_stride`, in words of the stream as
+  /// well. A multiple of kQuantizeGroup, and of 4; 0: all elements are.
+  int64_t run = 0;
+  int64_t run_stride = 0;
+
+  /// Word of the first element of a group.
+  uint64_t WordOf(int64_t group) const {
+    const int64_t element = group * kQuantizeGroup;
+    const int64_t from_first = run == 0 ? element : element / run * run_stride + element % run;
+    return first_element + static_cast<uint64_t>(from_first);
+  }
 };
 
 /// y = least + code * step in f32, rounded once where the processor has a fused multiply-add, and

@@ -19,7 +19,9 @@ Status Check(ArgumentCheck check, std::string_view name, const TensorView& value
 
 Status CheckGroupQuantize(const Stream& stream, const GroupQuantizeArgs& args) {
   ArgumentCheck check(stream, "GroupQuantize");
-  check.That(args.first_element % 4 == 0, "first_element is not a multiple of 4");
+  check.That(args.first_element % 4 == 0, "first_element is not a multiple of 4")
+      .That(args.run % kQuantizeGroup == 0, "runs are not of whole groups")
+      .That(args.run_stride % 4 == 0, "run_stride is not a multiple of 4");
   return Check(check, "x", args.x, args.codes, args.scales, args.bits);
 }
 

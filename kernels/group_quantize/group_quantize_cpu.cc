@@ -28,8 +28,8 @@ Status GroupQuantize(const Stream& stream, const GroupQuantizeArgs& args) {
   WithFloatType(args.x.dtype, [&]<class T>() {
     const GroupQuantizeLoop<T>& loop = PickGroupQuantizeKernels().Of<T>();
     ForGroups(args.x.shape.Elements(), [&](int64_t group, int64_t begin, int64_t count) {
-      loop.quantize(args.key, (args.first_element + static_cast<uint64_t>(begin)) / 4,
-                    static_cast<int>(args.bits), args.x.As<T>() + begin, count,
+      loop.quantize(args.key, args.WordOf(group) / 4, static_cast<int>(args.bits),
+                    args.x.As<T>() + begin, count,
                     args.codes.As<uint8_t>() + group * 16 * args.bits,
                     args.scales.As<float>() + group * 2);
     });

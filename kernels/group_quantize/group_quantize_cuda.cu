@@ -86,7 +86,7 @@ __device__ void Extremes(const float (&run)[kRun], int there, float& least, floa
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kBlockThreads)
     QuantizeKernel(Problem<const T> p, PhiloxKey key, StepValue<uint32_t> step_number,
-                   uint64_t first_element) {
+                   uint64_t first_element, uint64_t elements, uint64_t run_stride) {
   const GroupPart<const T> part(p);
   float run[kRun];
   LoadRun<kAligned>(part, run);
@@ -100,8 +100,9 @@ __global__ void __launch_bounds__(kBlockThreads)
   const float inverse = step > 0 ? 1.0f / step : 0.0f;
 
   key.step = step_number.Get();
+  const uint64_t begin = static_cast<uint64_t>(part.group) * kQuantizeGroup;
   const uint64_t element =
-      first_element + static_cast<uint64_t>(part.group) * kQuantizeGroup + part.lane * kRun;
+      first_element + begin / elements * run_stride + begin % elements + part.lane * kRun;
   uint32_t packed[kRun / 4];
 #pragma unroll
   for (int w = 0; w < kRun / 4; ++w) {
@@ -193,11 +194,14 @@ Status GroupQuantize(const Stream& stream, const GroupQuantizeArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckGroupQuantize(stream, args));
   return WithFloatType(args.x.dtype, [&]<class T>() {
     const auto problem = ProblemOf<const T>(args.x, args.codes, args.scales, args.bits);
+    const int64_t whole = QuantizeGroups(problem.count) * kQuantizeGroup + kQuantizeGroup;
+    const int64_t run = args.run > 0 ? args.run : whole;
     return Launch(stream, "GroupQuantize", ShapeOf(problem.count),
                   Aligned16(problem.values, problem.codes) ? QuantizeKernel<true, T>
                                                            : QuantizeKernel<false, T>,
                   problem, args.key, StepValue<uint32_t>(args.key.step, args.step),
-                  args.first_element);
+                  args.first_element, static_cast<uint64_t>(run),
+                  static_cast<uint64_t>(args.run_stride));
   });
 }
 

@@ -109,6 +109,32 @@ void CheckCodes(size_t count, int64_t bits) {
   EXPECT_LE(moved, count / 5000 + 1);
 }
 
+TEST(GroupQuantize, PartsHaveTheCodesOfTheWhole) {
+  constexpr size_t kRows = 3, kColumns = 768, kFirst = 256, kRun = 256;
+  const std::vector<float> whole = Random<float>(kRows * kColumns, 3);
+  std::vector<float> part;
+  for (size_t row = 0; row < kRows; ++row) {
+    const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(row * kColumns + kFirst);
+    part.insert(part.end(), begin, begin + kRun);
+  }
+  const Quantized all = Quantize(whole, 4);
+  Quantized own = Quantize(part, 4);  // with other random numbers
+  const Quantized alone = own;
+  ASSERT_TRUE(GroupQuantize({}, {.x = View(part),
+                                 .codes = own.Codes(),
+                                 .scales = own.Scales(),
+                                 .bits = 4,
+                                 .key = kKey,
+                                 .first_element = kFirst,
+                                 .run = kRun,
+                                 .run_stride = kColumns})
+                  .ok());
+  for (size_t i = 0; i < part.size(); ++i) {
+    ASSERT_EQ(own.Code(i), all.Code(i / kRun * kColumns + kFirst + i % kRun)) << i;
+  }
+  EXPECT_NE(own.codes, alone.codes);
+}
+
 TEST(GroupQuantize, CodesAreThoseOfTheReferenceOnEveryInstructionSet) {
   const int threads = cpu::Threads();
   for (int level = 0; level <= static_cast<int>(cpu::ProcessIsa()); ++level) {

@@ -65,10 +65,20 @@ class EquivalenceMatrix : public EquivalenceOfMeshes, public ::testing::WithPara
   std::map<Combination, std::vector<double>> losses_;
 };
 
-void ExpectNear(const std::vector<double>& losses, const std::vector<double>& expected) {
+/// Parts of tensors this small have other groups of codes than the whole has: what is kept in bits
+/// is rounded elsewhere, and gradients are the same on average alone.
+double ToleranceOf(const Combination& combination) {
+  const ResourceSpec& resources = JobOf(combination).resources;
+  const bool parts = resources.tensor_parallel > 1 || resources.context_parallel > 1;
+  if (resources.activation_bits == 0 || !parts) return kTolerance;
+  return resources.activation_bits == 8 ? 1e-4 : resources.activation_bits == 4 ? 1e-3 : 5e-3;
+}
+
+void ExpectNear(const std::vector<double>& losses, const std::vector<double>& expected,
+                double tolerance = kTolerance) {
   ASSERT_EQ(losses.size(), expected.size());
   for (size_t step = 0; step < losses.size(); ++step) {
-    EXPECT_NEAR(losses[step], expected[step], kTolerance) << "step " << step;
+    EXPECT_NEAR(losses[step], expected[step], tolerance) << "step " << step;
   }
 }
 
@@ -78,7 +88,7 @@ TEST_P(EquivalenceMatrix, LossesAreThoseOfOneRank) {
     const Combination& combination = Combinations()[i];
     SCOPED_TRACE(NameOf(combination));
     const std::vector<double>& losses = LossesOf(combination);
-    ExpectNear(losses, LossesOf(OneRank(combination)));
+    ExpectNear(losses, LossesOf(OneRank(combination)), ToleranceOf(combination));
     if (IsLegal(Twin(combination))) {
       EXPECT_EQ(losses, LossesOf(Twin(combination)));
     }
@@ -103,7 +113,8 @@ TEST_P(EquivalenceMatrix, ATrainingGoesOnInAnotherWay) {
       ASSERT_TRUE(after.ok()) << after.status().message();
       std::vector<double> losses = before->losses;
       losses.insert(losses.end(), after->losses.begin(), after->losses.end());
-      ExpectNear(losses, LossesOf(one_rank));
+      ExpectNear(losses, LossesOf(one_rank),
+                 std::max(ToleranceOf(from->second), ToleranceOf(to->second)));
       if (from->first == to->first && IsLegal(to->first)) {
         EXPECT_EQ(losses, LossesOf(to->first));
       }

@@ -45,12 +45,20 @@ class SavedTensor {
   Remake remake_;
 };
 
+/// Which columns of a tensor are here that ranks share, all of them where nothing is said.
+struct ColumnPart {
+  int64_t whole = 0;   ///< Columns of each of its pieces, of all ranks.
+  int64_t first = 0;   ///< The first of those that are here, of each piece.
+  int64_t pieces = 1;  ///< Side by side.
+};
+
 /// Keeps tensors for the backward pass in another form than they have, or elsewhere.
 class TensorKeeper {
  public:
   virtual ~TensorKeeper() = default;
   /// An approximation will do.
-  virtual Result<SavedTensor> Keep(Context& context, const Tensor& tensor) = 0;
+  virtual Result<SavedTensor> Keep(Context& context, const Tensor& tensor,
+                                   const ColumnPart& part) = 0;
   /// The very same bits will come back.
   virtual SavedTensor KeepExactly(Tensor tensor);
 };
@@ -117,9 +125,10 @@ class Tape {
   void SetKeeper(TensorKeeper* keeper) { keeper_ = keeper; }
   TensorKeeper* keeper() const { return keeper_; }
   /// Keeps `tensor`, of which an approximation will do; in a pass that is recorded.
-  Result<SavedTensor> Keep(Context& context, const Tensor& tensor) const {
+  Result<SavedTensor> Keep(Context& context, const Tensor& tensor,
+                           const ColumnPart& part = {}) const {
     return keeper_ == nullptr ? Result<SavedTensor>(AsItIs(tensor))
-                              : keeper_->Keep(context, tensor);
+                              : keeper_->Keep(context, tensor, part);
   }
 
   /// What operations in the midst of the network that have a loss of their own, a mean over the

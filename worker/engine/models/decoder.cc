@@ -77,6 +77,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                           .block = block,
                           .remat = RematOfStage(options, stage),
                           .activation_bits = options.activation_bits,
+                          .context = options.context,
                           .operations = options.block_operations},
         products);
   }

@@ -1,5 +1,6 @@
 #include "worker/engine/nn/activation_compressor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/group_quantize/group_quantize.h"
@@ -23,27 +24,79 @@ struct Parts {
 
 }  // namespace
 
-Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& tensor) {
+bool ActivationCompressor::DealtOut(int64_t rows) const {
+  const TensorParallel* ranks = options_.tensor;
+  return ranks != nullptr && ranks->sequence() && rows * ranks->degree() == batch_.count;
+}
+
+std::vector<ActivationCompressor::Span> ActivationCompressor::SpansOf(int64_t rows) const {
+  const int64_t first = DealtOut(rows) ? options_.tensor->FirstRow(batch_.count) : 0;
+  if (options_.context == nullptr) return {{0, rows, batch_.first_token + first}};
+  const int64_t rank = options_.context->rank(), ranks = options_.context->degree();
+  const int64_t chunk = batch_.length / 2;
+  std::vector<Span> spans;
+  for (int64_t row = 0; row < rows;) {
+    const int64_t sequence = (first + row) / batch_.length, within = (first + row) % batch_.length;
+    const int64_t number = within < chunk ? rank : 2 * ranks - 1 - rank;
+    const int64_t in_chunk = within % chunk;
+    const int64_t count = std::min(chunk - in_chunk, rows - row);
+    const int64_t token =
+        batch_.first_token + sequence * ranks * batch_.length + number * chunk + in_chunk;
+    spans.push_back({row, count, token});
+    row += count;
+  }
+  return spans;
+}
+
+Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& tensor,
+                                               const ColumnPart& part) {
   ProfileScope scope(context.profiler, "compress activation");
+  const int64_t bits = options_.bits;
   const int64_t elements = tensor.shape().Elements();
-  const int64_t bytes = kernels::QuantizeGroups(elements) * (8 + 16 * bits_);
+  const int64_t bytes = kernels::QuantizeGroups(elements) * (8 + 16 * bits);
   WEFT_ASSIGN_OR_RETURN(Tensor memory,
                         Tensor::New(context, Component::kActivations, DType::kU8, {bytes}));
-  const Parts parts(memory, elements, bits_);
+  const Parts parts(memory, elements, bits);
+  const int64_t rows = tensor.shape().Rows(), columns = tensor.shape()[-1];
+  const bool shared = part.whole > 0;
+  const int64_t run = shared ? columns / part.pieces : 0;
+  const int64_t row_words = shared ? part.whole * part.pieces : columns;
+  std::vector<Span> spans = SpansOf(rows);
+  bool whole_groups = run % kernels::kQuantizeGroup == 0;
+  for (const Span& span : spans) {
+    whole_groups = whole_groups && span.row * columns % kernels::kQuantizeGroup == 0;
+  }
   // The golden ratio spreads layers and tensors over the sites of other names.
-  const auto place = static_cast<uint32_t>(layer_ * kMostTensorsOfALayer + kept_++);
+  auto place = static_cast<uint32_t>(options_.layer * kMostTensorsOfALayer + kept_++);
+  if (!whole_groups) {
+    // Groups that no other mesh has, with random numbers of their own.
+    spans = {{0, rows, batch_.first_token}};
+    const TensorParallel* ranks = options_.tensor;
+    const int64_t sharer = shared || DealtOut(rows) ? ranks->rank() : 0;
+    const int64_t sharers = ranks != nullptr ? ranks->degree() : 1;
+    const int64_t chunks = options_.context != nullptr ? options_.context->rank() : 0;
+    place += static_cast<uint32_t>(1 + chunks * sharers + sharer) << 20;
+  }
   const PhiloxKey key = {context.seed, static_cast<uint32_t>(context.step),
                          SiteHash("saved activation") + place * 0x9e3779b9u};
-  WEFT_RETURN_IF_ERROR(kernels::GroupQuantize(
-      context.stream, {.x = tensor,
-                       .codes = parts.codes,
-                       .scales = parts.scales,
-                       .bits = bits_,
-                       .key = key,
-                       .step = context.Number(key.step, &StepNumbers::step).at,
-                       .first_element = static_cast<uint64_t>(first_token_ * tensor.shape()[-1])}));
+  for (const Span& span : spans) {
+    const int64_t first = span.row * columns, count = span.rows * columns;
+    const int64_t group = first / kernels::kQuantizeGroup, groups = kernels::QuantizeGroups(count);
+    WEFT_RETURN_IF_ERROR(kernels::GroupQuantize(
+        context.stream,
+        {.x = tensor.Part(first * static_cast<int64_t>(DTypeSize(tensor.dtype())), tensor.dtype(),
+                          {span.rows, columns}),
+         .codes = parts.codes.Part(group * 16 * bits, DType::kU8, {groups, 16 * bits}),
+         .scales = parts.scales.Part(group * 8, DType::kF32, {groups, 2}),
+         .bits = bits,
+         .key = key,
+         .step = context.Number(key.step, &StepNumbers::step).at,
+         .first_element = static_cast<uint64_t>(span.token * row_words + part.first) / 4 * 4,
+         .run = whole_groups ? run : 0,
+         .run_stride = whole_groups ? part.whole : 0}));
+  }
   return Tape::Save({},
-                    [kept = KeepExactly(std::move(memory)), bits = bits_, dtype = tensor.dtype(),
+                    [kept = KeepExactly(std::move(memory)), bits, dtype = tensor.dtype(),
                      shape = tensor.shape()](Context& ctx, const Tensor&) -> Result<Tensor> {
                       ProfileScope restoring(ctx.profiler, "restore activation");
                       WEFT_ASSIGN_OR_RETURN(const Tensor coded, kept.Restore(ctx));
@@ -57,8 +110,8 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
 }
 
 SavedTensor ActivationCompressor::KeepExactly(Tensor tensor) {
-  return below_ == nullptr ? Tape::AsItIs(std::move(tensor))
-                           : below_->KeepExactly(std::move(tensor));
+  return options_.below == nullptr ? Tape::AsItIs(std::move(tensor))
+                                   : options_.below->KeepExactly(std::move(tensor));
 }
 
 }  // namespace weft::engine

@@ -22,7 +22,9 @@ class ActivationOffload : public TensorKeeper {
   ActivationOffload(HostTier* host, const RematPlan& plan)
       : host_(host), plan_(plan), steps_(plan.size()) {}
 
-  Result<SavedTensor> Keep(Context&, const Tensor& tensor) override { return KeepExactly(tensor); }
+  Result<SavedTensor> Keep(Context&, const Tensor& tensor, const ColumnPart&) override {
+    return KeepExactly(tensor);
+  }
   SavedTensor KeepExactly(Tensor tensor) override;
 
   /// The forward pass of `step` is over; what is kept from now on is of the next one that travels.

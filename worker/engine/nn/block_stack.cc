@@ -15,12 +15,12 @@ ProductOptions OfBlock(const ProductOptions& products, int64_t block, int64_t bl
   return edge ? ProductOptions(products.compute, nullptr, products.tensor) : products;
 }
 
-// Runs what keeps tensors of `layer` of the model on `tape`: in so many bits, or 0.
+// Runs what keeps tensors of a layer of the model on `tape`: in so many bits, or 0.
 template <class Run>
-auto InBits(Tape& tape, int64_t bits, int64_t layer, const TokenBatch& batch, Run&& run) {
-  if (bits == 0 || !tape.recording()) return run();
-  TensorKeeper* const below = tape.keeper();
-  ActivationCompressor compressor(bits, layer, batch.first_token, below);
+auto InBits(Tape& tape, ActivationCompressor::Options options, const TokenBatch& batch, Run&& run) {
+  if (options.bits == 0 || !tape.recording()) return run();
+  TensorKeeper* const below = options.below = tape.keeper();
+  ActivationCompressor compressor(options, batch);
   tape.SetKeeper(&compressor);
   auto result = run();
   tape.SetKeeper(below);
@@ -37,6 +37,8 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       layers_(options.layers),
       remat_(options.remat),
       activation_bits_(options.activation_bits),
+      tensor_(products.tensor),
+      context_(options.context),
       operations_(options.operations) {
   WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
@@ -139,7 +141,7 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
       pass.caches == nullptr ? nullptr : &(*pass.caches)[static_cast<size_t>(first_ + layer)];
   const TransformerBlock& block = blocks_[static_cast<size_t>(layer / uses)];
   const BlockUse use{pass.batch, layer % uses, cache, attention};
-  return InBits(tape, pass.bits, first_ + layer, pass.batch,
+  return InBits(tape, {pass.bits, first_ + layer, tensor_, context_}, pass.batch,
                 [&] { return block.Forward(context, tape, x, use); });
 }
 
@@ -171,9 +173,10 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
     if (out.delta.tensor) outputs.push_back(std::move(out.delta));
     return outputs;
   };
-  WEFT_ASSIGN_OR_RETURN(std::vector<Value> out,
-                        InBits(tape, pass.bits, first_ + step.first, pass.batch,
-                               [&] { return Recompute(context, tape, segment, {input}); }));
+  WEFT_ASSIGN_OR_RETURN(
+      std::vector<Value> out,
+      InBits(tape, {pass.bits, first_ + step.first, tensor_, context_}, pass.batch,
+             [&] { return Recompute(context, tape, segment, {input}); }));
   return Residual{std::move(out[0]), out.size() > 1 ? std::move(out[1]) : Value()};
 }
 

@@ -27,6 +27,7 @@ struct BlockStackOptions {
   /// What a single layer keeps that is run again, for its backward pass right after, stays as it
   /// is.
   int64_t activation_bits = 0;
+  const ContextParallel* context = nullptr;  ///< Ranks that share each sequence, or none.
   /// Gets what is done with layers, in order, as RematOperations says it; or none.
   std::vector<std::string>* operations = nullptr;
 };
@@ -69,6 +70,8 @@ class BlockStack {
   int64_t layers_;
   RematPlan remat_;
   int64_t activation_bits_;
+  const TensorParallel* tensor_;
+  const ContextParallel* context_;
   std::vector<std::string>* operations_;
   std::vector<TransformerBlock> blocks_;
 };

@@ -103,7 +103,11 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
   const bool trains = down_.Trains(tape);
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
   if (!tape.Records(y)) return y;
-  WEFT_ASSIGN_OR_RETURN(SavedTensor saved, tape.Keep(context, x.tensor));
+  const ColumnPart part =
+      tensor_ == nullptr || tensor_->columns() == 1
+          ? ColumnPart()
+          : ColumnPart{tensor_->columns() * inner_, tensor_->column() * inner_, is_gelu() ? 1 : 2};
+  WEFT_ASSIGN_OR_RETURN(SavedTensor saved, tape.Keep(context, x.tensor, part));
   tape.Record("mlp backward",
               [this, trains, x_node = x.node, y_node = y.node, saved = std::move(saved)](
                   Context& ctx, Tape& t) -> Status {

@@ -255,7 +255,11 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
   Value y = tape.NewValue(out, qkv.needs_gradient());
   if (!tape.Records(y)) return Attended{y, Tape::AsItIs(y.tensor)};
   // The product after it reads the same: it is kept once.
-  WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, out));
+  const int64_t width = heads_ * head_dim_;
+  const ColumnPart part = tensor_ == nullptr || tensor_->columns() == 1
+                              ? ColumnPart()
+                              : ColumnPart{tensor_->columns() * width, tensor_->column() * width};
+  WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, out, part));
   out = {};
   tape.Record("attention backward",
               [this, args_for, qkv_node = qkv.node, y_node = y.node, starts = batch.sequence_starts,

@@ -151,11 +151,10 @@ Status TensorParallel::SumScalars(std::span<double> values) const {
 Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParallel* ranks,
                                 Value x) {
   Collective* row = ranks == nullptr ? nullptr : ranks->along_row();
-  if (row == nullptr && tape.recording()) {
-    WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, x.tensor));
-    return ShardsInput{std::move(x), std::move(kept)};
+  SavedTensor saved = Tape::AsItIs(x.tensor);
+  if (tape.recording()) {
+    WEFT_ASSIGN_OR_RETURN(saved, tape.Keep(context, x.tensor));
   }
-  SavedTensor saved = tape.Save(x.tensor);
   if (row == nullptr) return ShardsInput{std::move(x), std::move(saved)};
   if (!ranks->sequence()) {
     Value y = SumGradient(tape, *row, std::move(x));
@@ -163,9 +162,11 @@ Result<ShardsInput> EnterShards(Context& context, Tape& tape, const TensorParall
   }
   // All rows are there for the product alone.
   WEFT_ASSIGN_OR_RETURN(Tensor all, AllGathered(context, Component::kWorkspace, *ranks, x.tensor));
-  saved = Tape::Save(x.tensor, [ranks](Context& ctx, const Tensor& own) {
-    return AllGathered(ctx, Component::kWorkspace, *ranks, own);
-  });
+  saved = Tape::Save(
+      {}, [ranks, kept = std::move(saved)](Context& ctx, const Tensor&) -> Result<Tensor> {
+        WEFT_ASSIGN_OR_RETURN(const Tensor own, kept.Restore(ctx));
+        return AllGathered(ctx, Component::kWorkspace, *ranks, own);
+      });
   Value y = tape.NewValue(std::move(all), x.needs_gradient());
   if (!tape.Records(y)) return ShardsInput{std::move(y), std::move(saved)};
   tape.Record(

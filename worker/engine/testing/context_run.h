@@ -75,12 +75,19 @@ inline MeshCase WithStages(MeshCase c, const std::vector<int64_t>& cut, const st
   return c;
 }
 
+/// The same that keeps what blocks save in so many bits.
+inline MeshCase WithBits(MeshCase c, int64_t bits) {
+  c.plan.activation_bits = bits;
+  return c;
+}
+
 inline std::string NameOf(const MeshCase& c) {
   const Mesh& mesh = c.plan.mesh;
   std::string name = c.job.model.family + ", " + c.job.resources.context_method + " of " +
                      std::to_string(mesh.context) + ", data " + std::to_string(mesh.data) + ", " +
                      c.plan.block_memory_policy[0] + ", " + c.plan.precision;
   if (c.plan.zero_stage > 0) name += ", zero_stage " + std::to_string(c.plan.zero_stage);
+  if (c.plan.activation_bits > 0) name += ", in " + std::to_string(c.plan.activation_bits);
   if (mesh.tensor > 1) name += ", tensor " + std::to_string(mesh.tensor);
   if (c.plan.sequence_parallel) name += " with sequence";
   if (mesh.pipeline > 1) {
@@ -109,6 +116,7 @@ inline MemoryInputs InputsOf(const MeshCase& c) {
                                                 static_cast<double>(inputs.shape.Updated()) /
                                                 static_cast<double>(ModelShape(model).Updated()));
   inputs.products = ProductsOf(inputs.precision->products);
+  inputs.activation_bits = c.plan.activation_bits;
   if (c.plan.zero_stage == 2) {
     inputs.open_gradients = OpenGradientBytes(model, c.plan.bucket_bytes, mesh.tensor);
   } else if (c.plan.zero_stage > 2) {
