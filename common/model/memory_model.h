@@ -156,6 +156,11 @@ std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64
 /// What a block makes of a micro-batch.
 BlockBytes BlockBytesOf(const MemoryInputs& inputs);
 
+/// Bytes of workspace of a step's update, which has it after the passes,
+int64_t UpdateWorkspaceBytes(const MemoryInputs& inputs);
+/// and of what stands beside both.
+int64_t ScratchBytes(const MemoryInputs& inputs);
+
 /// Bytes of what blocks keep in activation_bits, and of its codes, that the forward pass of a
 /// micro-batch reads and writes; as many as its backward pass.
 int64_t CodedActivationBytes(const MemoryInputs& inputs);

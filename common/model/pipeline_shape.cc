@@ -9,7 +9,6 @@
 #include "common/model/model_counts.h"
 #include "common/model/parameter_list.h"
 #include "common/pipeline/cut_stages.h"
-#include "common/pipeline/messages.h"
 
 namespace weft {
 namespace {
@@ -20,111 +19,19 @@ constexpr double kEmbeddingFlopsPerNumber = 200;
 
 constexpr int64_t kF32 = 4;
 
-/// Of one micro-batch's `blocks` blocks of a stage the first ones recompute, the next ones their
-/// attention. Of all of them the first `untrained` have no backward pass, and keep nothing.
-struct StagePolicy {
-  int64_t blocks = 0;
-  int64_t recomputed = 0;
-  int64_t attention = 0;
-  int64_t untrained = 0;
-
-  StagePolicy(const MemoryInputs& inputs, int64_t first, int64_t count)
-      : blocks(count),
-        recomputed(std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks)),
-        attention(std::clamp<int64_t>(
-            inputs.recomputed_blocks + inputs.attention_blocks - first - recomputed, 0,
-            blocks - recomputed)),
-        untrained(std::clamp<int64_t>(inputs.shape.first_trained_layer - first, 0, blocks)) {}
-
-  /// What they keep.
-  int64_t Saved(const BlockBytes& block, int64_t segment) const {
-    const int64_t plain = blocks - std::max(recomputed, untrained);
-    const int64_t attentions =
-        std::max<int64_t>(attention - std::max<int64_t>(untrained - recomputed, 0), 0);
-    const int64_t segments =
-        std::max<int64_t>((recomputed + segment - 1) / segment - untrained / segment, 0);
-    return plain * block.kept.saved - attentions * block.kept.attention + segments * block.input;
-  }
-  /// Of it that of the last one, or of the segment that it is in.
-  int64_t SavedLast(const BlockBytes& block) const {
-    if (untrained == blocks) return 0;
-    if (recomputed == blocks) return block.input;
-    return block.kept.saved - (recomputed + attention == blocks ? block.kept.attention : 0);
-  }
-};
-
-/// Micro-batches of each chunk that a rank keeps, at times of which one is that of most bytes
-/// whatever a chunk leaves: after a forward step that a step of another kind follows.
-std::vector<int32_t> KeptAtPeaks(const std::vector<PipelineStep>& steps, int64_t chunks) {
-  if (chunks == 1) {
-    // Of one number the largest is the most.
-    int32_t kept = 0, most = 0;
-    for (const PipelineStep& step : steps) {
-      if (step.op == PipelineOp::kForward) most = std::max(most, ++kept);
-      if (step.op == PipelineOp::kBackward || step.op == PipelineOp::kBackwardWeight) --kept;
-    }
-    return {most};
-  }
-  std::vector<std::vector<int32_t>> peaks;
-  std::vector<int32_t> kept(static_cast<size_t>(chunks)), last_step, step_to;
-  const auto add = [&] {
-    // Of several on one line an end is the most.
-    bool on_line = !peaks.empty();
-    if (on_line) {
-      step_to = kept;
-      for (size_t i = 0; i < kept.size(); ++i) step_to[i] -= peaks.back()[i];
-      on_line = step_to == last_step;
-      last_step = step_to;
-    }
-    if (on_line) {
-      peaks.back() = kept;
-    } else {
-      peaks.push_back(kept);
-    }
-  };
-  bool forward = false;
-  for (const PipelineStep& step : steps) {
-    if (forward && step.op != PipelineOp::kForward) add();
-    forward = step.op == PipelineOp::kForward;
-    const auto chunk = static_cast<size_t>(step.chunk);
-    if (forward) ++kept[chunk];
-    if (step.op == PipelineOp::kBackward || step.op == PipelineOp::kBackwardWeight) --kept[chunk];
-  }
-  // Of a schedule that goes on in the same way all are the same few.
-  std::sort(peaks.begin(), peaks.end());
-  peaks.erase(std::unique(peaks.begin(), peaks.end()), peaks.end());
-  std::vector<int32_t> all;
-  for (const std::vector<int32_t>& peak : peaks) all.insert(all.end(), peak.begin(), peak.end());
-  return all;
-}
-
-/// Most backward passes of a rank at a time whose gradients of weights were still to come.
-int64_t MostDeferred(const std::vector<PipelineStep>& steps) {
-  int64_t open = 0, most = 0;
-  for (const PipelineStep& step : steps) {
-    if (step.op == PipelineOp::kBackwardInput) most = std::max(most, ++open);
-    if (step.op == PipelineOp::kBackwardWeight) --open;
-  }
-  return most;
-}
-
-/// What the weights' gradients of a block need beside what it saved: gradients of the results of
-/// its products, and the input of the last one.
-int64_t DeferredBytes(const MemoryInputs& inputs) {
-  const ModelSpec& model = inputs.shape.spec;
-  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  if (model.experts > 0) {
-    // Gradients of experts' results and activations stand where these were saved, but for those
-    // that come from other ranks.
-    const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
-    const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
-    return tokens * ElementBytes(inputs.precision->activations) *
-           (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
-            model.experts + received);
-  }
-  const int64_t inner = (MlpInputs(model) + 1) * MlpWidth(model);
-  return tokens * ElementBytes(inputs.precision->activations) *
-         (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor);
+/// A stage of `blocks` blocks, the first of which is block `before` of all: the first ones of these
+/// recompute, the next ones their attention.
+StageKind KindOf(const MemoryInputs& inputs, int64_t before, int64_t blocks, bool first,
+                 bool last) {
+  StageKind kind{.blocks = blocks, .first = first, .last = last};
+  kind.recomputed = std::clamp<int64_t>(inputs.recomputed_blocks - before, 0, blocks);
+  kind.attention =
+      std::clamp<int64_t>(inputs.recomputed_blocks + inputs.attention_blocks - before, 0, blocks) -
+      kind.recomputed;
+  kind.segment =
+      std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(kind.recomputed, 1));
+  kind.untrained = std::clamp<int64_t>(inputs.shape.first_trained_layer - before, 0, blocks);
+  return kind;
 }
 
 /// The numbers of a shape that add up over its blocks and ends.
@@ -155,11 +62,6 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &head.all,
           &head.trained,
           &head.backward};
-}
-
-/// Of what a token meets, the part that is trained.
-double TrainedShare(const ParameterUses& uses) {
-  return static_cast<double>(uses.trained) / static_cast<double>(uses.all);
 }
 
 /// Of all stages of a rank.
@@ -256,30 +158,15 @@ ModelShape StageShapes::Of(const StageShape& stage) const {
   return shape;
 }
 
-PipelineHoldings::PipelineHoldings(const PipelineSchedule& schedule) : chunks_(schedule.chunks) {
-  for (int64_t rank = 0; rank < schedule.ranks; ++rank) {
-    const std::vector<PipelineStep>& steps = schedule.steps[static_cast<size_t>(rank)];
-    kept_.push_back(KeptAtPeaks(steps, chunks_));
-    deferred_.push_back(MostDeferred(steps));
-    messages_.push_back(MostMessagesUnderWay(schedule, rank));
-  }
-}
-
-int64_t PipelineHoldings::MostKept(int64_t rank, const std::vector<int64_t>& saved) const {
-  const std::vector<int32_t>& kept = kept_[static_cast<size_t>(rank)];
-  int64_t most = 0;
-  for (size_t peak = 0; peak < kept.size(); peak += saved.size()) {
-    int64_t bytes = 0;
-    for (size_t chunk = 0; chunk < saved.size(); ++chunk)
-      bytes += kept[peak + chunk] * saved[chunk];
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
 PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int64_t>& cut,
                                const PipelineHoldings& holdings)
-    : shapes_(shapes), cut_(cut), holdings_(holdings), before_{0} {
+    : shapes_(shapes),
+      cut_(cut),
+      holdings_(holdings),
+      before_{0},
+      saved_(static_cast<size_t>(holdings.chunks())),
+      workspace_(saved_),
+      away_(saved_) {
   for (const int64_t blocks : cut) before_.push_back(before_.back() + blocks);
 }
 
@@ -299,95 +186,102 @@ std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, b
   return ranks;
 }
 
-MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, bool with_host) {
-  const int64_t element = ElementBytes(inputs.precision->activations);
+PipelineMemory::OfAll::OfAll(const MemoryInputs& inputs, bool defers)
+    : passes(inputs, defers), batch(BatchBytes(inputs)) {
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
-  const int64_t row = tokens * element * inputs.shape.spec.width;
-  if (!block_) {
-    block_ = BlockBytesOf(inputs);
-    deferred_block_ = DeferredBytes(inputs);
+  const int64_t sharers = inputs.shape.sequence_parallel ? inputs.shape.tensor : 1;
+  message =
+      tokens / sharers * ElementBytes(inputs.precision->activations) * inputs.shape.spec.width;
+  evaluation = EvaluationBytes(inputs) + 4 * message + batch;
+}
+
+const StageMemory& PipelineMemory::OfStage(const MemoryInputs& inputs, const StageKind& stage) {
+  const auto [found, added] = stages_.try_emplace(stage);
+  if (added) found->second = of_all_->passes.Of(inputs, stage);
+  return found->second;
+}
+
+const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, int64_t rank,
+                                                   StageKind all, bool with_host) {
+  // Beside codes there are holes.
+  if (inputs.activation_bits == 0) all.recomputed = all.attention = 0, all.segment = 1;
+  std::vector<int64_t> which;
+  if (!shapes_.alike()) which = BlocksOfStages(cut_, holdings_.ranks(), rank);
+  const auto [found, added] = rests_.try_emplace({all, with_host, which});
+  Rest& rest = found->second;
+  if (!added) return rest;
+  MemoryInputs own = inputs;
+  own.recomputed_blocks = all.recomputed;
+  own.attention_blocks = all.attention;
+  own.recompute_segment = all.segment;
+  own.shape = shapes_.Of({all.blocks, all.first, all.last, std::move(which)});
+  const double share = static_cast<double>(own.shape.Updated()) /
+                       static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));
+  const auto of_share = [share](int64_t whole) {
+    return static_cast<int64_t>(share * static_cast<double>(whole));
+  };
+  own.optimizer.state = of_share(inputs.optimizer.state);
+  own.optimizer.in_file = of_share(inputs.optimizer.in_file);
+  // All micro-batches add to gradients on the device.
+  if (inputs.offload_optimizer) own.open_gradients = kF32 * own.shape.stored_trained;
+  if (inputs.optimizer.state_of_experts > 0) {
+    own.optimizer.state_of_experts =
+        static_cast<int64_t>(static_cast<double>(inputs.optimizer.state_of_experts) *
+                             static_cast<double>(own.shape.stored_trained_experts) /
+                             static_cast<double>(inputs.shape.stored_trained_experts));
   }
-  const BlockBytes& block = *block_;
+  rest.memory = PredictMemory(own);
+  rest.update = UpdateWorkspaceBytes(own);
+  rest.scratch = ScratchBytes(own);
+  if (with_host) return rest;
+  rest.scratch -= rest.memory.workspace_bytes;
+  rest.memory = PredictDeviceTier(own);
+  rest.scratch += rest.memory.workspace_bytes;
+  return rest;
+}
+
+MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, bool with_host) {
   const int64_t count = holdings_.ranks(), chunks = holdings_.chunks();
-  saved_.assign(static_cast<size_t>(chunks), 0);
-  on_host_ = saved_;
+  if (!of_all_) of_all_.emplace(inputs, holdings_.defers());
+  const int64_t message = of_all_->message, batch = of_all_->batch;
   // All that the rank has, as if it were one stage.
-  StageShape here{0, rank == 0, rank + 1 == count};
-  if (!shapes_.alike()) here.which = BlocksOfStages(cut_, count, rank);
-  int64_t recomputed = 0, attention = 0, untrained = 0, largest = 0, of_one = 0;
+  StageKind all{.first = rank == 0, .last = rank + 1 == count};
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const auto stage = static_cast<size_t>(chunk * count + rank);
-    const StagePolicy policy(inputs, before_[stage], cut_[stage]);
-    here.blocks += policy.blocks;
-    recomputed += policy.recomputed;
-    attention += policy.attention;
-    untrained += policy.untrained;
-    largest = std::max(largest, policy.recomputed);
-    // What one micro-batch leaves.
-    const auto c = static_cast<size_t>(chunk);
-    saved_[c] = policy.Saved(block, inputs.recompute_segment);
-    of_one += saved_[c];
-    if (!inputs.offload_activations) continue;
-    // What the last block saves stays.
-    const int64_t stays = policy.SavedLast(block);
-    on_host_[c] = saved_[c] - stays;
-    saved_[c] = stays;
+    const int64_t index = chunk * count + rank;
+    const auto stage = static_cast<size_t>(index), c = static_cast<size_t>(chunk);
+    const StageKind own =
+        KindOf(inputs, before_[stage], cut_[stage], index == 0, index + 1 == count * chunks);
+    all.blocks += own.blocks;
+    all.recomputed += own.recomputed;
+    all.attention += own.attention;
+    all.untrained += own.untrained;
+    all.segment = std::max(all.segment, own.segment);
+    const StageMemory& memory = OfStage(inputs, own);
+    saved_[c] = memory.activations;
+    workspace_[c] = memory.workspace;
+    const int64_t host = memory.activations_away;
+    away_[c] = {.kept = host, .forward = host, .backward = host};
   }
-  if (inputs.offload_activations) of_one = *std::max_element(saved_.begin(), saved_.end());
-  const int64_t segment =
-      std::clamp<int64_t>(inputs.recompute_segment, 1, std::max<int64_t>(largest, 1));
-  auto [like, added] = known_.try_emplace(
-      {here.blocks, recomputed, attention, segment, here.first, here.last, with_host, here.which});
-  if (added) {
-    MemoryInputs own = inputs;
-    own.recomputed_blocks = recomputed;
-    own.attention_blocks = attention;
-    own.recompute_segment = segment;
-    own.shape = shapes_.Of(here);
-    const double share = static_cast<double>(own.shape.Updated()) /
-                         static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));
-    const auto of_share = [share](int64_t whole) {
-      return static_cast<int64_t>(share * static_cast<double>(whole));
-    };
-    own.optimizer.state = of_share(inputs.optimizer.state);
-    own.optimizer.in_file = of_share(inputs.optimizer.in_file);
-    // All micro-batches add to gradients on the device.
-    if (inputs.offload_optimizer) own.open_gradients = kF32 * own.shape.stored_trained;
-    if (inputs.optimizer.state_of_experts > 0) {
-      own.optimizer.state_of_experts =
-          static_cast<int64_t>(static_cast<double>(inputs.optimizer.state_of_experts) *
-                               static_cast<double>(own.shape.stored_trained_experts) /
-                               static_cast<double>(inputs.shape.stored_trained_experts));
-    }
-    like->second = with_host ? PredictMemory(own) : PredictDeviceTier(own);
-    // What waits there is of several micro-batches.
-    if (with_host) like->second.activations_bytes -= OffloadedActivationBytes(own);
+  const Rest& rest = RestOf(inputs, rank, all, with_host);
+  MemoryBreakdown memory = rest.memory;
+  // Where no gradients come back nothing is kept, one message is asked for, and three may be on
+  // their way to the next rank.
+  const bool frozen = all.untrained == all.blocks && !all.last;
+  const int64_t on_device = frozen ? saved_.front().forward + 4 * message
+                                   : holdings_.Most(rank, saved_, {.output = message});
+  const int64_t passes =
+      frozen ? workspace_.front().forward + inputs.accumulation_steps * batch
+             : holdings_.Most(rank, workspace_, {.gradient = message, .batch = batch});
+  memory.workspace_bytes =
+      std::max({passes, of_all_->evaluation - on_device, rest.update}) + rest.scratch;
+  memory.activations_bytes = on_device;
+  if (with_host && inputs.offload_activations) {
+    memory.activations_bytes += holdings_.Most(rank, away_, {});
   }
-  MemoryBreakdown memory = like->second;
-  // One micro-batch is in PredictMemory's peak; one message is asked for ahead. Where no
-  // gradients come back three may be on their way to the next rank.
-  const bool frozen = untrained == here.blocks && !here.last;
-  const int64_t others = std::max<int64_t>(holdings_.MostKept(rank, saved_) - of_one, 0);
-  memory.activations_bytes += others + (frozen ? 3 : 1) * row;
-  if (with_host) memory.activations_bytes += holdings_.MostKept(rank, on_host_);
-  if (inputs.OnCuda()) {
-    // Beside codes there are holes (PredictMemory).
-    if (inputs.activation_bits > 0) memory.runtime_bytes += others / 6;
-    // On a CUDA device the host is ahead, and learns what has gone from what has come.
-    memory.activations_bytes += holdings_.Messages(rank) * row;
+  // Beside codes there are holes (PredictMemory).
+  if (inputs.OnCuda() && inputs.activation_bits > 0) {
+    memory.runtime_bytes += std::max<int64_t>(on_device - saved_.front().backward, 0) / 6;
   }
-  // Blocks whose weights have gradients; of others nothing is put off.
-  const bool all = shapes_.alike() || holdings_.Deferred(rank) == 0;
-  const double trained = all ? 1 : TrainedShare(shapes_.Of(here).body);
-  const auto deferred = static_cast<int64_t>(
-      trained * static_cast<double>(holdings_.Deferred(rank) * here.blocks * deferred_block_));
-  memory.workspace_bytes += (frozen ? 0 : 2 * row) + deferred;
-  // Inputs of products that were made again: after a norm, of attention, after a norm.
-  const int64_t replayed = std::max<int64_t>(recomputed - untrained, 0);
-  const int64_t attentions =
-      std::max<int64_t>(attention - std::max<int64_t>(untrained - recomputed, 0), 0);
-  memory.activations_bytes +=
-      holdings_.Deferred(rank) * (replayed * 3 * row + attentions * block.attended);
   return memory;
 }
 

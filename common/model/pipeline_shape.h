@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
+#include "common/model/pass_memory.h"
+#include "common/model/pipeline_holdings.h"
 #include "common/pipeline/cut_stages.h"
 #include "common/pipeline/schedule.h"
 #include "common/status.h"
@@ -52,30 +54,6 @@ class StageShapes {
   ModelShape inner_, first_, last_;  ///< Of one block.
 };
 
-/// What ranks have at a time by a schedule, however the network is cut.
-class PipelineHoldings {
- public:
-  explicit PipelineHoldings(const PipelineSchedule& schedule);
-
-  int64_t ranks() const { return std::ssize(deferred_); }
-  int64_t chunks() const { return chunks_; }
-  /// Most that rank `rank` keeps of its micro-batches, from the forward to the last backward step
-  /// of each, where a chunk of one leaves `saved` bytes.
-  int64_t MostKept(int64_t rank, const std::vector<int64_t>& saved) const;
-  /// Most backward passes of the rank whose gradients of weights are still to come,
-  int64_t Deferred(int64_t rank) const { return deferred_[static_cast<size_t>(rank)]; }
-  /// and most messages under way (MostMessagesUnderWay).
-  int64_t Messages(int64_t rank) const { return messages_[static_cast<size_t>(rank)]; }
-
- private:
-  int64_t chunks_;
-  /// By rank, one after the other: micro-batches of each chunk that are kept, at times of which one
-  /// is that of most bytes.
-  std::vector<std::vector<int32_t>> kept_;
-  std::vector<int64_t> deferred_;
-  std::vector<int64_t> messages_;
-};
-
 /// The memory of a pipeline, for those who ask for several ways to recompute.
 class PipelineMemory {
  public:
@@ -94,24 +72,38 @@ class PipelineMemory {
   std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs);
 
  private:
-  /// Of a rank that has so many blocks: those that recompute, or recompute their attention, in
-  /// segments of so many, whether it is the first rank or the last one, and whether what is on the
-  /// host counts. Last which blocks, where they are not alike.
-  using Kind =
-      std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, bool, std::vector<int64_t>>;
+  /// What a rank has beside its passes.
+  struct Rest {
+    MemoryBreakdown memory;  ///< With passes of all its stages as if they were one, without any
+                             ///< recomputation but beside codes.
+    int64_t update = 0;      ///< Of its workspace.
+    int64_t scratch = 0;
+  };
+
+  /// What the inputs say of all ranks.
+  struct OfAll {
+    OfAll(const MemoryInputs& inputs, bool defers);
+
+    StagePassMemory passes;
+    int64_t batch;
+    int64_t message;
+    int64_t evaluation;  ///< It has a few messages, and no activations.
+  };
 
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host);
   MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank, bool with_host);
+  const StageMemory& OfStage(const MemoryInputs& inputs, const StageKind& stage);
+  const Rest& RestOf(const MemoryInputs& inputs, int64_t rank, StageKind all, bool with_host);
 
   const StageShapes& shapes_;
   const std::vector<int64_t>& cut_;
   const PipelineHoldings& holdings_;
-  std::vector<int64_t> before_;            ///< Blocks before each stage.
-  std::map<Kind, MemoryBreakdown> known_;  ///< As if the ranks had one stage.
-  /// Of the inputs, since the first call.
-  std::optional<BlockBytes> block_;
-  int64_t deferred_block_ = 0;
-  std::vector<int64_t> saved_, on_host_;  ///< By chunk of a rank, of one micro-batch.
+  std::vector<int64_t> before_;  ///< Blocks before each stage.
+  std::optional<OfAll> of_all_;  ///< Since the first call.
+  std::map<StageKind, StageMemory> stages_;
+  /// And whether what is on the host counts; which blocks, where they are not alike.
+  std::map<std::tuple<StageKind, bool, std::vector<int64_t>>, Rest> rests_;
+  std::vector<PassBytes> saved_, workspace_, away_;  ///< By chunk of a rank, of one micro-batch.
 };
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole

@@ -1,14 +1,10 @@
 #include "common/model/pipeline_shape.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-
-#include "common/pipeline/named_schedule.h"
-#include "common/rng.h"
 
 namespace weft {
 namespace {
@@ -96,37 +92,6 @@ TEST(StageShapes, AreThoseOfEachStageByItself) {
       const ModelSpec mixture = ShapeOf(job).spec;
       ExpectStages(ModelShape(mixture));
       ExpectStages(ModelShape::OfExpertRank(mixture, 4));
-    }
-  }
-}
-
-TEST(PipelineHoldings, AreTheMostOfAllTimesWhateverAChunkLeaves) {
-  struct Named {
-    const char* kind;
-    int64_t ranks, chunks, micro_batches;
-  };
-  PhiloxStream random({3, 0, 0});
-  for (const Named& named : {Named{"gpipe", 3, 1, 5}, Named{"1f1b", 4, 1, 9},
-                             Named{"zero_bubble", 4, 1, 9}, Named{"interleaved", 3, 2, 12},
-                             Named{"interleaved", 4, 5, 4}, Named{"interleaved", 2, 3, 16}}) {
-    const PipelineSchedule schedule =
-        NamedSchedule(named.kind, named.ranks, named.chunks, named.micro_batches).value();
-    const PipelineHoldings holdings(schedule);
-    for (int trial = 0; trial < 20; ++trial) {
-      std::vector<int64_t> saved(static_cast<size_t>(named.chunks));
-      for (int64_t& bytes : saved) bytes = 1 + static_cast<int64_t>(random.Next() % 100);
-      for (int64_t rank = 0; rank < named.ranks; ++rank) {
-        int64_t kept = 0, most = 0;
-        for (const PipelineStep& step : schedule.steps[static_cast<size_t>(rank)]) {
-          const int64_t bytes = saved[static_cast<size_t>(step.chunk)];
-          if (step.op == PipelineOp::kForward) kept += bytes;
-          most = std::max(most, kept);
-          if (step.op == PipelineOp::kBackward || step.op == PipelineOp::kBackwardWeight) {
-            kept -= bytes;
-          }
-        }
-        EXPECT_EQ(holdings.MostKept(rank, saved), most) << named.kind << ", rank " << rank;
-      }
     }
   }
 }

@@ -16,11 +16,25 @@ class Walk {
         coded_(bytes.compressed),
         // Both results of attention with what it read, before and after it is projected; at the end
         // the MLP's as well.
-        passing_(std::max({3 * b_.row + b_.qkv,
+        passing_(std::max({3 * b_.row + b_.gathered + b_.qkv,
                            b_.row + std::max(b_.row, b_.attended) + b_.qkv + b_.log_sum_exp,
-                           4 * b_.row + b_.before})) {}
+                           b_.behind + b_.gathered + b_.before})) {}
 
-  int64_t peak() const { return peak_; }
+  int64_t peak() const { return std::max(forward_, backward_); }
+  int64_t forward() const { return forward_; }
+  int64_t backward() const { return backward_; }
+
+  // From now on gradients of weights are put off; steps add to what waits for them.
+  void Defer() { defers_ = true; }
+  // What so many steps leave waiting. Those are the first ones in the backward pass of which the
+  // steps that come now are the last.
+  int64_t Await(Kind kind, int64_t first, int64_t count, int64_t times) {
+    if (!defers_) return 0;
+    const int64_t untrained = std::clamp<int64_t>((b_.untrained - first) / count, 0, times);
+    const int64_t waiting = (times - untrained) * Waiting({kind, b_.untrained, count, {}});
+    later_ += waiting;
+    return waiting;
+  }
 
   void Pass(const RematPlan& plan, StreamBytes live, int64_t at_end) {
     for (const RematStep& step : plan) Step(step, live);
@@ -36,7 +50,12 @@ class Walk {
   }
 
   void Reach(const StreamBytes& live, int64_t more) {
-    peak_ = std::max(peak_, live.saved + live.stream + live.delta + more);
+    const int64_t bytes = live.saved + live.stream + live.delta + more;
+    if (backwards_) {
+      backward_ = std::max(backward_, bytes + later_);
+    } else {
+      forward_ = std::max(forward_, bytes);
+    }
   }
 
   // Of a plan that sends what steps keep to the host. Returns what leaves.
@@ -54,6 +73,7 @@ class Walk {
       }
     }
     Reach(live, at_end);
+    backwards_ = true;
     int64_t held = live.saved;
     for (size_t i = plan.size(); i-- > 0;) {
       for (size_t k = 0; k < i; ++k) {
@@ -78,6 +98,17 @@ class Walk {
   // Of a block whose attention has been computed again, which is as it is.
   int64_t BackInAttention() const { return Kept().entry + b_.plain.attention; }
 
+  // What gradients of weights that are put off read of a trained step.
+  int64_t Waiting(const RematStep& step) const {
+    if (!defers_ || !Trained(step.end() - 1)) return 0;
+    const bool coded = coded_ && (step.kind != Kind::kSegment || step.count > 1);
+    const BlockBytes::Kept& kept = coded ? b_.kept : b_.plain;
+    // What attention reads is then restored, and workspace.
+    if (coded && step.kind == Kind::kAttention) return BehindAttention() + b_.plain.attended;
+    return step.count * (2 * kept.read + kept.attended + kept.experts);
+  }
+  int64_t BehindAttention() const { return Kept().read + Kept().experts; }
+
   // The pass that the backward pass of a segment begins with, beside what is saved.
   void Replay(const RematStep& step, int64_t saved) {
     StreamBytes live{.saved = saved, .input_is_saved = true};
@@ -95,11 +126,15 @@ class Walk {
   void Step(const RematStep& step, StreamBytes& live) {
     const int64_t before = live.saved;
     step.kind == Kind::kSegment ? Preview(step, live) : Run(step, live);
+    const bool outermost = !backwards_;
+    if (outermost) later_ -= Waiting(step);
+    backwards_ = true;
     if (step.kind == Kind::kAttention) {
-      Reach({.saved = before}, BackInAttention());
+      Reach({.saved = before}, BackInAttention() + (defers_ ? BehindAttention() : 0));
     } else if (step.kind == Kind::kSegment && Trained(step.end() - 1)) {
       Replay(step, live.saved);
     }
+    backwards_ = !outermost;
   }
 
   // Steps that all are trained, or none. A step leaves the stream in one state whatever it found,
@@ -110,6 +145,7 @@ class Walk {
     for (int64_t i = 0; i < times; ++i) {
       if (i == 2) {
         live.saved += (times - 3) * added;
+        later_ -= (times - 3) * Waiting({kind, first, count, {}});
         i = times - 1;
       }
       const int64_t before = live.saved;
@@ -140,7 +176,7 @@ class Walk {
       live.saved += b_.kept.saved;
       // Sum, attention's result, the next sum and its norm, and the MLP's before and after it.
       const int64_t rows = b_.post_norm ? 2 : live.delta == 0 ? 4 : 5;
-      Reach(live, rows * b_.row + b_.before - b_.last_norm);
+      Reach(live, rows * b_.row + b_.gathered + b_.before - b_.last_norm);
       // What that norm reads and makes, beside the MLP's result and what it read.
       if (b_.post_norm) Reach(live, 4 * b_.row);
       Leave(live, b_.row);
@@ -160,7 +196,7 @@ class Walk {
       live.saved -= b_.plain.attention;
       Reach({before, live.stream, live.delta}, streams + BackInAttention());
     }
-    Reach(live, streams + 2 * b_.row);
+    Reach(live, streams + 2 * b_.row + b_.gathered);
     Leave(live, b_.shifted ? b_.row : 0);
   }
 
@@ -189,7 +225,11 @@ class Walk {
   const BlockBytes& b_;
   bool coded_;  ///< What is kept now.
   const int64_t passing_;
-  int64_t peak_ = 0;
+  bool defers_ = false;
+  bool backwards_ = false;  ///< In a part of the backward pass.
+  int64_t later_ = 0;       ///< What waits there of later blocks.
+  int64_t forward_ = 0;
+  int64_t backward_ = 0;
 };
 
 }  // namespace
@@ -213,15 +253,37 @@ TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const Str
 
 int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
                           const BlockBytes& bytes, const StreamBytes& start, int64_t at_end) {
-  Walk walk(bytes);
-  StreamBytes live = start;
+  const PassBytes passes =
+      PassesOfFirstBlocks(layers, recomputed, attention, segment, bytes, start, at_end, false);
+  return std::max(passes.forward, passes.backward);
+}
+
+PassBytes PassesOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention,
+                              int64_t segment, const BlockBytes& bytes, const StreamBytes& start,
+                              int64_t at_end, bool defers) {
   const int64_t segments = recomputed / segment, whole = segments * segment;
-  walk.Repeat(Kind::kSegment, 0, segment, segments, live);
-  if (recomputed > whole) walk.Repeat(Kind::kSegment, whole, recomputed - whole, 1, live);
-  walk.Repeat(Kind::kAttention, recomputed, 1, attention, live);
-  walk.Repeat(Kind::kKeep, recomputed + attention, 1, layers - recomputed - attention, live);
+  const struct {
+    Kind kind;
+    int64_t first, count, times;
+  } parts[] = {{Kind::kSegment, 0, segment, segments},
+               {Kind::kSegment, whole, recomputed - whole, recomputed > whole ? 1 : 0},
+               {Kind::kAttention, recomputed, 1, attention},
+               {Kind::kKeep, recomputed + attention, 1, layers - recomputed - attention}};
+  Walk walk(bytes);
+  if (defers) walk.Defer();
+  PassBytes passes;
+  for (const auto& part : parts) {
+    if (part.times > 0) passes.waiting += walk.Await(part.kind, part.first, part.count, part.times);
+  }
+  StreamBytes live = start;
+  for (const auto& part : parts) {
+    if (part.times > 0) walk.Repeat(part.kind, part.first, part.count, part.times, live);
+  }
   walk.Reach(live, at_end);
-  return walk.peak();
+  passes.kept = live.saved;
+  passes.forward = walk.forward();
+  passes.backward = std::max(walk.backward(), passes.kept);
+  return passes;
 }
 
 }  // namespace weft

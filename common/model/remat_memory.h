@@ -13,8 +13,12 @@ struct BlockBytes {
     int64_t saved = 0;      ///< All.
     int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.
     int64_t attention = 0;  ///< Of it, the inside of attention.
+    int64_t read = 0;       ///< Of it, what one product behind a norm reads,
+    int64_t attended = 0;   ///< the one behind attention,
+    int64_t experts = 0;    ///< and those of experts.
   };
   int64_t row = 0;       ///< [tokens, width], of the residual stream.
+  int64_t gathered = 0;  ///< A result of a branch, where ranks share tokens between shards.
   int64_t attended = 0;  ///< What attention makes.
   int64_t qkv = 0;       ///< Queries, keys and values.
   int64_t before = 0;    ///< Inside of the MLP, before the activation.
@@ -23,6 +27,7 @@ struct BlockBytes {
   Kept plain = {};        ///< As it is: a block that is replayed alone.
   int64_t last_norm = 0;  ///< Of `kept`, with post_norm, what the norm behind the MLP keeps.
   int64_t input = 0;      ///< What is kept of the input of blocks that are recomputed.
+  int64_t behind = 0;     ///< Rows behind the MLP beside the input, where nothing is kept.
   bool post_norm = false;
   bool compressed = false;  ///< What a block keeps is not what it computes with.
   bool shifted = false;     ///< Keeps a shifted copy of the stream beside the stream itself.
@@ -46,6 +51,14 @@ struct TierPeaks {
   int64_t host = 0;  ///< What travels, which crosses the link once each way.
 };
 
+/// What blocks have of a micro-batch.
+struct PassBytes {
+  int64_t kept = 0;      ///< From the end of the forward pass on.
+  int64_t waiting = 0;   ///< From the end of the backward pass on, for weights' gradients put off.
+  int64_t forward = 0;   ///< At most, in the forward pass,
+  int64_t backward = 0;  ///< and in the backward pass.
+};
+
 /// Follows the saved tensors of a forward pass over blocks and of its backward pass, as the engine
 /// (worker/engine/nn/block_stack.h, activation_offload.h) allocates them. `start`: before the first
 /// block; `at_end`: what comes on top after the last one, before the backward pass.
@@ -58,5 +71,11 @@ TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const Str
 /// depend on the numbers.
 int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
                           const BlockBytes& bytes, const StreamBytes& start, int64_t at_end);
+
+/// The same pass by pass, `kept` without what comes at the end. `defers`: gradients of weights are
+/// put off, and what they read stays (Tape::DeferWeightGradients).
+PassBytes PassesOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention,
+                              int64_t segment, const BlockBytes& bytes, const StreamBytes& start,
+                              int64_t at_end, bool defers);
 
 }  // namespace weft

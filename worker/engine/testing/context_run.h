@@ -126,7 +126,11 @@ inline MemoryInputs InputsOf(const MeshCase& c) {
     inputs.remat = RematOf(c.plan, model.layers).value();
   } else if (c.plan.block_memory_policy.front() == "recompute") {
     inputs.recomputed_blocks = model.layers;
+    inputs.recompute_segment = c.plan.recompute_segment;
+  } else if (c.plan.block_memory_policy.front() == "attention") {
+    inputs.attention_blocks = model.layers;
   }
+  inputs.activation_bits = c.plan.activation_bits;
   return inputs;
 }
 

@@ -57,9 +57,10 @@ Result<Tensor> PipelineRun::Take(Inbox& inbox) {
   return values;
 }
 
-// Gives back what is done, or known to have been taken: then nothing is waited for.
+// Gives back what is known to have been taken: nothing is waited for. What is done sooner stays, so
+// that memory depends on the schedule alone, not on how fast the neighbours are.
 Status PipelineRun::Release(Outbox& outbox, int64_t taken) {
-  while (!outbox.sent.empty() && (outbox.taken < taken || outbox.sent.front().work.Done())) {
+  while (!outbox.sent.empty() && outbox.taken < taken) {
     WEFT_RETURN_IF_ERROR(outbox.sent.front().work.Wait(parts_.context->stream));
     outbox.sent.pop_front();
     ++outbox.taken;
@@ -67,10 +68,9 @@ Status PipelineRun::Release(Outbox& outbox, int64_t taken) {
   return OkStatus();
 }
 
-Status PipelineRun::Post(Outbox& outbox, Tensor values) {
+void PipelineRun::Post(Outbox& outbox, Tensor values) {
   const Work work = parts_.pipeline->Send(parts_.context->stream, outbox.way, values);
   outbox.sent.push_back({std::move(values), work});
-  return Release(outbox, 0);
 }
 
 // Nothing comes back that tells a rank how far the next one is: it runs ahead, but not far.
@@ -107,7 +107,7 @@ Status PipelineRun::Forward(const PipelineStep& step) {
   WEFT_RETURN_IF_ERROR(Mark("forward", &PhaseSeconds::forward));
   if (!last) {
     flight.output = out.node;
-    WEFT_RETURN_IF_ERROR(Post(outputs_, std::move(out.tensor)));
+    Post(outputs_, std::move(out.tensor));
     if (!parts_.pipeline->GetsGradients(step.chunk)) WEFT_RETURN_IF_ERROR(WaitForFirstSent());
   }
   return --forwards_left_ > 0 ? OkStatus() : gradients_->EndForward();
@@ -126,7 +126,8 @@ Status PipelineRun::Backward(const PipelineStep& step) {
   if (flight.input != Value::kNoNode) gradient = flight.tape.TakeGradient(flight.input);
   if (!split_) flights_.erase(found);
   WEFT_RETURN_IF_ERROR(Mark("backward", &PhaseSeconds::backward));
-  return gradient ? Post(gradients_out_, std::move(gradient)) : OkStatus();
+  if (gradient) Post(gradients_out_, std::move(gradient));
+  return OkStatus();
 }
 
 Status PipelineRun::Weights(const PipelineStep& step) {
@@ -203,7 +204,7 @@ Status PipelineRun::Evaluate(const TokenBatch& batch, BatchLoss* total) {
       WEFT_ASSIGN_OR_RETURN(
           Value out, parts_.model->Stage(context, tape, chunk, std::move(in), batch, 1.0f, total));
       if (parts_.pipeline->last(chunk)) continue;
-      WEFT_RETURN_IF_ERROR(Post(outputs_, std::move(out.tensor)));
+      Post(outputs_, std::move(out.tensor));
       WEFT_RETURN_IF_ERROR(WaitForFirstSent());
     }
     return OkStatus();

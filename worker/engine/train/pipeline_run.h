@@ -18,9 +18,9 @@ namespace weft::engine {
 /// The forward and backward passes of one training step, or of an evaluation, on one rank of a
 /// pipeline: exactly the steps of its schedule, one after the other. What another stage sends is
 /// asked for one message ahead, and what goes out is let go at once, so that both travel while the
-/// rank computes. On a CUDA device the host enqueues all of it without waiting: the device's stream
-/// waits for what comes, and memory of what went out is used again once something has come that its
-/// receiver sent later. Not thread-safe.
+/// rank computes. Memory of what went out is used again once something has come that its receiver
+/// sent later, so that it depends on the schedule alone. On a CUDA device the host enqueues all of
+/// it without waiting: the device's stream waits for what comes. Not thread-safe.
 class PipelineRun {
  public:
   /// With whom, and where the times go; all outlive this.
@@ -89,7 +89,7 @@ class PipelineRun {
   int64_t RowsOf(const TokenBatch& batch) const;
   Status Ask(Inbox& inbox);
   Result<Tensor> Take(Inbox& inbox);
-  Status Post(Outbox& outbox, Tensor values);
+  void Post(Outbox& outbox, Tensor values);
   Status Release(Outbox& outbox, int64_t taken);
   Status WaitForFirstSent();
   Status Forward(const PipelineStep& step);

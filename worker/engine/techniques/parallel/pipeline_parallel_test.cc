@@ -66,7 +66,6 @@ struct Case {
   int64_t length = kLength;
   int64_t zero_stage = 0;
   int64_t shard_ranks = 0;
-  int64_t activation_bits = 0;
 
   int64_t stages() const { return static_cast<int64_t>(cut.size()); }
   int64_t pipeline() const { return stages() / chunks; }
@@ -103,7 +102,6 @@ struct Case {
     plan.zero_stage = zero_stage;
     plan.zero_shard_ranks = shard_ranks;
     plan.bucket_bytes = 4000;
-    plan.activation_bits = activation_bits;
     plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
     return plan;
   }
@@ -460,59 +458,6 @@ TEST(Pipeline, ARankThatIsLostStopsAllOthersWhichCanNameIt) {
     }
     EXPECT_THAT(world.Health().message(), testing::HasSubstr("rank 2 "));
   });
-}
-
-TEST(Pipeline, TakesTheMemoryThatIsPredicted) {
-  for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"}) {
-    for (const auto& [policy, bits] : {std::pair<std::string, int64_t>{"keep", 0},
-                                       {"attention", 0},
-                                       {"recompute", 0},
-                                       {"keep", 4},
-                                       {"attention", 4},
-                                       {"recompute", 4}}) {
-      SCOPED_TRACE(schedule + (" " + policy) + " in " + std::to_string(bits));
-      Case c{"memory", Gpt2Model(), schedule, {3, 2}};
-      c.model.layers = 5;
-      c.model.width = 128;
-      c.model.context = 128;
-      c.model.dropout = 0;
-      c.policy = policy;
-      c.activation_bits = bits;
-      c.length = 128;
-      MemoryBreakdown fullest;
-      std::mutex mutex;
-      RunRanks(2, std::chrono::seconds(20), [&](Collective& world) {
-        Rank rank(c, world);
-        ASSERT_TRUE(rank.trainer->Step().ok());
-        auto report = rank.trainer->Step();
-        ASSERT_TRUE(report.ok());
-        const std::lock_guard lock(mutex);
-        if (TotalBytes(report->peak_memory) > TotalBytes(fullest)) fullest = report->peak_memory;
-      });
-      MemoryInputs inputs;
-      inputs.shape = ModelShape(c.model);
-      inputs.sequence_length = c.length;
-      inputs.accumulation_steps = kBatch;
-      inputs.precision = &PrecisionOf("fp32");
-      inputs.optimizer = OptimizerBytesOf(c.model, c.Job(), DType::kF32);
-      (policy == "attention" ? inputs.attention_blocks : inputs.recomputed_blocks) =
-          policy == "keep" ? 0 : c.model.layers;
-      inputs.activation_bits = bits;
-      auto steps = NamedSchedule(schedule, 2, 1, kBatch);
-      ASSERT_TRUE(steps.ok());
-      const MemoryBreakdown predicted = PredictPipelineMemory(inputs, c.cut, *steps);
-      const double ratio = static_cast<double>(predicted.activations_bytes) /
-                           static_cast<double>(fullest.activations_bytes);
-      // Messages that the other rank has not taken yet are more of the whole beside codes.
-      EXPECT_GT(ratio, bits > 0 ? 0.8 : 0.9);
-      // Passes that wait do not all have what is made again at the peak.
-      EXPECT_LT(ratio, schedule == std::string("zero_bubble") && policy != "keep" ? 1.6 : 1.1);
-      EXPECT_NEAR(static_cast<double>(predicted.gradients_bytes),
-                  static_cast<double>(fullest.gradients_bytes), 1e5);
-      EXPECT_NEAR(static_cast<double>(predicted.optimizer_bytes),
-                  static_cast<double>(fullest.optimizer_bytes), 1e5);
-    }
-  }
 }
 
 TEST(Pipeline, FrozenStagesTakeTheMemoryThatIsPredicted) {

@@ -1,0 +1,515 @@
+#include "common/model/pass_memory.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/model/activation_codes.h"
+#include "common/model/model_counts.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kF32 = 4;
+
+/// Bytes of an element of activations.
+int64_t ElementOf(const MemoryInputs& inputs) {
+  return ElementBytes(inputs.precision->activations);
+}
+
+/// f32 numbers a norm keeps of a token: mean and deviation, or the deviation.
+int64_t NormStatistics(const ModelSpec& model) {
+  return model.family == "llama" ? 1 : 2;
+}
+
+int64_t HeadRowsOf(const MemoryInputs& inputs) {
+  return HeadRows(inputs.shape, inputs.micro_batch * inputs.sequence_length,
+                  inputs.sequence_length);
+}
+
+/// 32-bit numbers that a router keeps of a token: probabilities, and of each choice the expert, its
+/// weight and its place.
+int64_t RouteNumbers(const ModelSpec& model) {
+  return model.experts > 0 ? model.experts + 3 * model.experts_per_token : 0;
+}
+
+/// Rows of one expert for each token of the own, at most.
+int64_t RowsOfOneExpert(const ModelShape& shape) {
+  return std::min(shape.expert_ranks, shape.ExpertRows());
+}
+
+/// What the embeddings leave saved for the backward pass, if it reaches them.
+int64_t SavedByEmbeddings(const MemoryInputs& inputs, const PassSizes& size) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  // The sum of tokens, positions and segments, which the norm reads.
+  if (model.family == "bert") return size.row + NormStatistics(model) * kF32 * tokens;
+  // The patches, which the projection reads.
+  if (model.family == "vit") {
+    return (tokens - inputs.micro_batch) * PatchPixels(model) * ElementOf(inputs);
+  }
+  // The input of a factorised embedding's projection.
+  return size.narrow;
+}
+
+/// Results between the blocks and the logits, at most, beside the residual stream.
+int64_t HeadActivations(const MemoryInputs& inputs, const PassSizes& size) {
+  const ModelSpec& model = inputs.shape.spec;
+  const std::string head = HeadOf(model);
+  const std::string norms = NormPositionOf(model);
+  const int64_t statistics = NormStatistics(model) * kF32;
+  if (head == "causal_lm") {
+    const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+    int64_t last = size.row + size.narrow;  // what the classifier reads
+    if (norms == "pre") last += size.row + statistics * tokens;
+    if (norms == "post") last -= size.row;
+    return last;
+  }
+  if (model.family == "vit") return size.row;  // the sum, before class tokens are taken from it
+  // Of the masked ones the stream is given up for four results; of first tokens it stays.
+  if (head == "classification") return 3 * size.head;
+  return std::max(size.head, 4 * size.head + statistics * HeadRowsOf(inputs) - size.row);
+}
+
+/// What stands before the first block: the embedding; as soon as a block saves it, it counts there.
+StreamBytes StartOfBlocks(const MemoryInputs& inputs, const PassSizes& size) {
+  StreamBytes start{.stream = size.row};
+  if (inputs.shape.embeds && inputs.shape.first_trained_layer == 0) {
+    start.saved = SavedByEmbeddings(inputs, size);
+  }
+  return start;
+}
+
+/// Results behind the last block, at most.
+int64_t ActivationsAtEnd(const MemoryInputs& inputs, const PassSizes& size) {
+  return inputs.shape.has_head ? HeadActivations(inputs, size) : size.row;
+}
+
+/// Pictures of a micro-batch, which nothing needs once they are cut into patches.
+int64_t PixelBytes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  if (model.family != "vit") return 0;
+  return kF32 * inputs.micro_batch * ImagePatches(model) * PatchPixels(model);
+}
+
+/// What attention to a part of the keys wants on a CUDA device (kernels/attention_part), for blocks
+/// of half of the tokens that a rank has of a sequence.
+int64_t PartWorkspace(const MemoryInputs& inputs) {
+  if (!inputs.OnCuda() || inputs.context.ranks == 1 || inputs.context.ulysses) return 0;
+  const ModelSpec& model = inputs.shape.spec;
+  return inputs.sequence_length / 2 *
+         (kF32 * model.heads + ElementOf(inputs) * (model.width + 2 * KvWidth(model))) /
+         inputs.shape.TensorColumns();
+}
+
+/// What a classifier wants for a micro-batch, and of it the gradient of what it reads, which stays.
+struct HeadWorkspace {
+  int64_t all = 0;
+  int64_t gradient = 0;
+};
+
+HeadWorkspace WorkspaceOfHead(const MemoryInputs& inputs, const PassSizes& size) {
+  const ModelShape& shape = inputs.shape;
+  if (!shape.has_head) return {};
+  const int64_t element = ElementOf(inputs), head_rows = HeadRowsOf(inputs);
+  const int64_t columns = shape.PaddedClasses();
+  const int64_t chunk = std::min(LogitsChunkRows(columns, head_rows, element), head_rows);
+  // Losses and, where they are counted, right answers.
+  int64_t verdicts = (HeadOf(shape.spec) == "classification" ? 2 : 1) * kF32 * head_rows;
+  // What ranks that share the classifier tell each other of each row.
+  if (shape.TensorColumns() > 1) verdicts += 3 * kF32 * shape.TensorColumns() * chunk;
+  // Where ranks share tokens between shards, the classifier's are gathered.
+  const int64_t gathered = shape.sequence_parallel ? size.head : 0;
+  const bool narrow = size.narrow > 0 && !shape.spec.untied_classifier;
+  const int64_t gradient = narrow ? size.narrow : size.head;
+  return {chunk * columns * element + verdicts + gathered + gradient, gradient};
+}
+
+BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& size) {
+  const ModelShape& shape = inputs.shape;
+  const ModelSpec& model = shape.spec;
+  const int64_t element = ElementOf(inputs);
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
+  // Gradients of results that are dealt out come from all ranks, beside that of the stream.
+  int64_t mlp_backward =
+      size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
+  // Experts have their gradients in the place of what they kept, but for one activation, of all
+  // tokens at most.
+  const int64_t in = std::max(size.row, size.gathered);  // what a product behind a norm reads
+  if (model.experts > 0) {
+    mlp_backward = size.row + in + std::max(size.gathered, size.active);
+  }
+  if (shape.expert_ranks > 1) {
+    // And for those that come from other ranks, beside those of the router.
+    const int64_t router = tokens * (model.experts_per_token * kF32 + model.experts * element);
+    mlp_backward = std::max(size.row + in, size.row + size.active + size.exchanged + router);
+  }
+  // While ranks attend together, and after that, when the gradient of what it read is made.
+  const int64_t attending = size.attended + PartWorkspace(inputs) +
+                            ContextWorkspaceBytes(shape, inputs.context, tokens, element);
+  int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended);
+  if (inputs.precision->fp8_blocks) {
+    // The gradient's codes by rows and by columns, and those of the input by columns.
+    const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;
+    mlp_backward = std::max(mlp_backward + size.row + size.inner / 2, up);
+    reading = std::max(reading, 2 * size.row + 2 * size.qkv + size.row / 2);
+  }
+  // The gradient of a scaled branch is not that of the stream.
+  const int64_t branch = BranchScalingOf(model) == BranchScaling::kNone ? 0 : size.row;
+  return {mlp_backward + branch, reading + branch, size.row + size.qkv + attending + branch,
+          attending};
+}
+
+/// Adds what blocks of `plan` restore from codes, which stands beside the gradients.
+void AddRestored(const RematPlan& plan, const PassSizes& size, BlockWorkspace& block) {
+  const RestoredTensors restored = RestoredTensorsOf(plan);
+  const int64_t alone = restored.alone * size.row, inputs_too = restored.inputs * size.row;
+  const auto beside = [&](int64_t own) {
+    return std::max(alone, restored.in_block ? own + inputs_too : 0);
+  };
+  block.mlp += beside(size.before);
+  block.restored = beside(size.row);
+  block.reading += block.restored;
+  block.heads += beside(size.attended);
+}
+
+/// Gradients that those of a block's weights read where these are put off: of its products'
+/// results, and the input of the last product.
+int64_t PutOffBytes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  if (model.experts > 0) {
+    // Gradients of experts' results and activations stand where these were saved, but for those
+    // that come from other ranks.
+    const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
+    const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
+    return tokens * ElementOf(inputs) *
+           (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
+            model.experts + received);
+  }
+  const int64_t inner = (MlpInputs(model) + 1) * MlpWidth(model);
+  return tokens * ElementOf(inputs) *
+         (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor);
+}
+
+/// Gradients of a row around the first norm of a block in the backward pass, where those of results
+/// wait: of what the product behind it reads, and of what it reads itself.
+int64_t GradientsAroundNorm(const ModelSpec& model) {
+  if (NormPositionOf(model) == "pre") return 2;
+  return BranchScalingOf(model) == BranchScaling::kFixup ? 3 : 1;
+}
+
+/// Operands that are widened for one product at a time: of the largest one.
+int64_t WidenedBytes(const MemoryInputs& inputs) {
+  if (!WidensOperands(inputs.products)) return 0;
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  const int64_t head_rows = HeadRowsOf(inputs), columns = inputs.shape.PaddedClasses();
+  const int64_t chunk = std::min(LogitsChunkRows(columns, head_rows, ElementOf(inputs)), head_rows);
+  const int64_t widest = std::max(MlpInputs(model) * MlpWidth(model), 3 * model.width);
+  const int64_t other = inputs.products == ProductKind::kWidenedUnpacked ? 0 : model.width;
+  return kF32 * std::max(chunk * (columns + other), tokens * (widest + other));
+}
+
+/// What the backward pass of a block wants at its MLP, where gradients of weights are put off.
+int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
+                           const BlockWorkspace& block) {
+  const ModelShape& shape = inputs.shape;
+  if (shape.spec.experts == 0) return block.mlp;
+  // Experts' inputs have gradients in places of their own, beside those of the stream and of what
+  // the router reads; attention has none yet.
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  const int64_t whole = std::max(size.row, size.gathered);
+  return PutOffBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() + size.row + whole +
+         kF32 * tokens * shape.spec.experts_per_token;
+}
+
+int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes,
+                  int64_t activation_bits) {
+  if (activation_bits > 0 && slot.compressible) {
+    return CodeBytes(tokens * slot.elements_per_token, activation_bits);
+  }
+  return tokens * slot.elements_per_token * (slot.compute_type ? element_bytes : kF32);
+}
+
+}  // namespace
+
+PassSizes::PassSizes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  const int64_t element = tokens * ElementOf(inputs);
+  const int64_t rows = inputs.shape.tensor_rows, columns = inputs.shape.TensorColumns();
+  const int64_t whole = element * model.width / rows;
+  gathered = inputs.shape.sequence_parallel ? whole : 0;
+  row = inputs.shape.sequence_parallel ? whole / columns : whole;
+  attended = element * model.width / columns;
+  qkv = element * (model.width + 2 * KvWidth(model)) / columns;
+  inner = element * MlpWidth(model) / columns;
+  const int64_t expert_rows = inputs.shape.ExpertRows();
+  before = MlpInputs(model) * inner * expert_rows;
+  if (model.experts > 0) {
+    // What experts read and what the own tokens get of them, and where it goes.
+    passed = whole * (expert_rows + model.experts_per_token) + kF32 * tokens * RouteNumbers(model);
+    active = inner * RowsOfOneExpert(inputs.shape);
+  }
+  if (inputs.shape.expert_ranks > 1) exchanged = whole * expert_rows;
+  narrow = element * model.embedding_width;
+  head = HeadRowsOf(inputs) * ElementOf(inputs) * model.width / rows;
+}
+
+RematPlan PlanOfBlocks(const MemoryInputs& inputs) {
+  if (!inputs.remat.empty()) return inputs.remat;
+  const int64_t layers = inputs.shape.spec.layers;
+  RematPlan plan =
+      RematOfPolicies(BlockPolicies(layers, inputs.recomputed_blocks, inputs.attention_blocks),
+                      layers, inputs.recompute_segment);
+  return inputs.offload_activations ? AllOnHost(std::move(plan)) : std::move(plan);
+}
+
+TierPeaks ActivationPeaks(const MemoryInputs& inputs) {
+  const PassSizes size(inputs);
+  const StreamBytes start = StartOfBlocks(inputs, size);
+  // Those of a bert or vit are sums of several tables.
+  const int64_t tables =
+      (HeadOf(inputs.shape.spec) == "causal_lm" ? 1 : 4) * size.row + size.gathered;
+  const int64_t last = ActivationsAtEnd(inputs, size);
+  const BlockBytes block = BlockBytesOf(inputs);
+  TierPeaks peaks;
+  if (inputs.offload_activations || !inputs.remat.empty()) {
+    peaks = PeakOfBlocks(PlanOfBlocks(inputs), block, start, last);
+  } else {
+    peaks.device =
+        PeakOfFirstBlocks(inputs.shape.spec.layers, inputs.recomputed_blocks,
+                          inputs.attention_blocks, inputs.recompute_segment, block, start, last);
+  }
+  peaks.device = std::max(peaks.device, start.saved + tables);
+  return peaks;
+}
+
+int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
+  const PassSizes size(inputs);
+  const int64_t batches = inputs.accumulation_steps * BatchBytes(inputs) +
+                          (inputs.accumulation_steps - 1) * PixelBytes(inputs);
+  BlockWorkspace block = WorkspaceOfBlock(inputs, size);
+  if (inputs.activation_bits > 0) AddRestored(PlanOfBlocks(inputs), size, block);
+  // Of blocks that the backward pass does not come to.
+  if (inputs.shape.first_trained_layer == inputs.shape.spec.layers) block = {};
+  const int64_t peak =
+      std::max(WorkspaceOfHead(inputs, size).all, block.most()) + WidenedBytes(inputs);
+  return batches + std::max({peak, PixelBytes(inputs), EvaluationBytes(inputs) - activations});
+}
+
+std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
+  const ModelSpec& model = shape.spec;
+  const int64_t c = model.width, ranks = shape.TensorColumns(), rows = shape.StreamRanks();
+  const bool norms = NormPositionOf(model) != "none";
+  std::vector<SavedTensorSlot> slots;
+  const auto add_norm = [&](std::string_view residual, std::string_view statistics,
+                            std::string_view result) {
+    slots.push_back({residual, c / rows, true, false, norms});
+    if (!norms) return;
+    slots.push_back({statistics, NormStatistics(model), false});
+    slots.push_back({result, c / rows, true, false, true});
+  };
+  add_norm("residual_1", "norm_1_statistics", "norm_1");
+  slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true, true});
+  slots.push_back({"attention", c / ranks, true, true, true});
+  slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
+  const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
+  if (scaled) slots.push_back({"branch_1", c, true});
+  add_norm("residual_2", "norm_2_statistics", "norm_2");
+  if (model.experts > 0) {
+    const int64_t expert_rows = shape.ExpertRows();
+    slots.push_back({"route", RouteNumbers(model), false});
+    slots.push_back({"expert_inputs", expert_rows * c});
+    slots.push_back({"experts_before_activation", expert_rows * 2 * MlpWidth(model) / ranks});
+    slots.push_back({"expert_results", model.experts_per_token * c});
+  } else {
+    slots.push_back(
+        {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
+  }
+  if (scaled) slots.push_back({"branch_2", c, true});
+  return slots;
+}
+
+int64_t BlockSavedBytes(const ModelShape& shape, int64_t tokens, int64_t element_bytes,
+                        int64_t activation_bits) {
+  int64_t bytes = 0;
+  for (const SavedTensorSlot& slot : BlockSavedTensors(shape)) {
+    bytes += SlotBytes(slot, tokens, element_bytes, activation_bits);
+  }
+  return bytes;
+}
+
+BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const PassSizes size(inputs);
+  const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  BlockBytes bytes{.row = size.row,
+                   .gathered = size.gathered,
+                   .attended = size.attended,
+                   .qkv = size.qkv,
+                   .before = size.before + size.passed,
+                   .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
+                   .post_norm = NormPositionOf(model) == "post",
+                   // Fixup saves the shifted stream, so that the stream itself is alive beside it.
+                   .compressed = inputs.activation_bits > 0,
+                   .shifted = BranchScalingOf(model) == BranchScaling::kFixup,
+                   .untrained = inputs.shape.first_trained_layer};
+  // Results of both branches and, in between, the sum and its norm.
+  bytes.behind = (bytes.post_norm                                   ? 2
+                  : NormPositionOf(model) == "pre" || bytes.shifted ? 4
+                                                                    : 3) *
+                 size.row;
+  const std::vector<SavedTensorSlot> slots = BlockSavedTensors(inputs.shape);
+  const auto kept = [&](int64_t bits) {
+    BlockBytes::Kept sum;
+    for (const SavedTensorSlot& slot : slots) {
+      const int64_t held = SlotBytes(slot, tokens, ElementOf(inputs), bits);
+      sum.saved += held;
+      if (slot.in_attention) sum.attention += held;
+      if (sum.attention == 0) sum.entry += held;
+      // Where there is a norm it keeps as much of what it reads.
+      if (slot.name == "residual_2") sum.read = held;
+      if (slot.name == "attention") sum.attended = held;
+      const bool of_experts =
+          slot.name == "expert_inputs" || slot.name == "experts_before_activation";
+      // Gradients of experts' results stand in the place of these, where no other rank has them.
+      const bool results = slot.name == "expert_results" && inputs.shape.expert_ranks == 1;
+      if (of_experts || results) sum.experts += held;
+    }
+    return sum;
+  };
+  bytes.plain = kept(0);
+  for (const SavedTensorSlot& slot : slots) {
+    if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
+      continue;
+    bytes.last_norm += SlotBytes(slot, tokens, ElementOf(inputs), inputs.activation_bits);
+  }
+  const int64_t bits = inputs.activation_bits, width = model.width / inputs.shape.StreamRanks();
+  bytes.kept = bits == 0 ? bytes.plain : kept(bits);
+  bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
+  return bytes;
+}
+
+int64_t CodedActivationBytes(const MemoryInputs& inputs) {
+  if (inputs.activation_bits == 0) return 0;
+  return CodedBytes(PlanOfBlocks(inputs), inputs.shape, inputs.micro_batch * inputs.sequence_length,
+                    ElementOf(inputs), inputs.activation_bits);
+}
+
+StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
+    : defers_(defers),
+      size_(inputs),
+      block_(BlockBytesOf(inputs)),
+      embedded_(SavedByEmbeddings(inputs, size_)),
+      last_(HeadActivations(inputs, size_)),
+      widened_(WidenedBytes(inputs)) {
+  const HeadWorkspace head = WorkspaceOfHead(inputs, size_);
+  head_ = head.all;
+  head_gradient_ = head.gradient;
+  narrow_head_ = size_.narrow > 0 && !inputs.shape.spec.untied_classifier ? size_.row : 0;
+  workspace_ = WorkspaceOfBlock(inputs, size_);
+  if (!defers) return;
+  put_off_ = PutOffBytes(inputs);
+  // In the midst of the first block, or before it. Where gradients of results come from other
+  // ranks, that of the stream is one more.
+  const bool gathers = size_.gathered > 0;
+  const int64_t around_norm =
+      (GradientsAroundNorm(inputs.shape.spec) - (gathers ? 1 : 0)) * size_.row + size_.gathered;
+  beside_ = std::max(MlpWorkspacePutOff(inputs, size_, workspace_) - put_off_,
+                     (gathers ? size_.row : 0) + std::max(around_norm, workspace_.attending));
+}
+
+StageMemory StagePassMemory::Of(const MemoryInputs& inputs, const StageKind& stage) const {
+  RematPlan plan;
+  if (inputs.offload_activations || inputs.activation_bits > 0) {
+    plan = RematOfPolicies(BlockPolicies(stage.blocks, stage.recomputed, stage.attention),
+                           stage.blocks, stage.segment);
+  }
+  BlockWorkspace backward = workspace_;
+  if (inputs.activation_bits > 0) AddRestored(plan, size_, backward);
+  StreamBytes start{.stream = size_.row};
+  if (stage.first && stage.untrained == 0) start.saved = embedded_;
+  const int64_t end = stage.last ? last_ : size_.row;
+  BlockBytes block = block_;
+  block.untrained = stage.untrained;
+  StageMemory memory;
+  PassBytes &saved = memory.activations, &workspace = memory.workspace;
+  if (inputs.offload_activations) {
+    plan = AllOnHost(std::move(plan));
+    const TierPeaks peaks = PeakOfBlocks(plan, block, start, end);
+    // What the last block saves stays.
+    saved = {
+        .kept = SavedByStep(plan.back(), block), .forward = peaks.device, .backward = peaks.device};
+    memory.activations_away = peaks.host;
+  } else {
+    saved = PassesOfFirstBlocks(stage.blocks, stage.recomputed, stage.attention, stage.segment,
+                                block, start, end, defers_);
+  }
+  const bool experts = inputs.shape.spec.experts > 0;
+  workspace.forward = (experts ? size_.active + size_.exchanged : size_.inner) + widened_;
+  if (stage.last) {
+    // All that is there at the end but what the classifier reads.
+    saved.kept += std::max<int64_t>(end - (narrow_head_ > 0 ? size_.narrow : size_.row), 0);
+    saved.backward = std::max(saved.backward, saved.kept);
+    workspace.kept = head_gradient_;
+    workspace.forward = std::max(workspace.forward, head_ + widened_);
+  }
+  if (stage.untrained < stage.blocks) {
+    workspace.backward = backward.most() + widened_;
+  }
+  if (defers_) PutOffWeights(inputs, stage, backward.restored, memory);
+  return memory;
+}
+
+// What stays until gradients of weights are made, and the backward pass beside it.
+void StagePassMemory::PutOffWeights(const MemoryInputs& inputs, const StageKind& stage,
+                                    int64_t restored, StageMemory& memory) const {
+  PassBytes &saved = memory.activations, &workspace = memory.workspace;
+  const int64_t trained = stage.blocks - stage.untrained;
+  // What attention reads is made again once, from codes, for both.
+  const int64_t read_again = inputs.activation_bits > 0 ? stage.attention * size_.row : 0;
+  workspace.waiting = trained * put_off_ + read_again;
+  if (stage.last && narrow_head_ > 0) {
+    // The projection of a factorised embedding.
+    saved.waiting += narrow_head_;
+    saved.backward = std::max(saved.kept, saved.backward + narrow_head_);
+    workspace.waiting += size_.narrow;
+  }
+  if (trained > 0) {
+    workspace.backward =
+        std::max(workspace.backward, workspace.waiting + beside_ + restored + widened_);
+  }
+  if (stage.first && stage.untrained == 0 && size_.narrow > 0) {
+    // The same, which reads the last gradient that was made.
+    saved.waiting += size_.narrow;
+    workspace.waiting += size_.row;
+  }
+}
+
+int64_t BatchBytes(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  const std::string head = HeadOf(model);
+  const int64_t sequences = inputs.micro_batch;
+  const int64_t tokens = sequences * inputs.sequence_length;
+  const int64_t starts = sequences + 1;
+  // Position and row of each token, labels.
+  if (model.family == "vit") return kF32 * (2 * tokens + starts + sequences);
+  // Token, position and target or type.
+  if (head != "masked_lm") return kF32 * (3 * tokens + starts + sequences);
+  return kF32 * (4 * tokens + starts + 2 * HeadRowsOf(inputs));
+}
+
+int64_t EvaluationBytes(const MemoryInputs& inputs) {
+  const PassSizes size(inputs);
+  // All results of a block count as workspace.
+  const int64_t inner = inputs.shape.spec.experts > 0 ? size.active : size.inner;
+  return 4 * size.row + size.gathered + std::max(size.row, size.attended) + size.qkv + inner +
+         size.before + size.passed + size.exchanged;
+}
+
+}  // namespace weft

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/remat_memory.h"
+#include "common/pipeline/schedule.h"
+
+namespace weft {
+
+/// What ranks of a pipeline have at a time by its schedule, however the network is cut.
+class PipelineHoldings {
+ public:
+  explicit PipelineHoldings(const PipelineSchedule& schedule);
+
+  int64_t ranks() const { return static_cast<int64_t>(moments_.size()); }
+  int64_t chunks() const { return chunks_; }
+  /// Gradients of weights are put off.
+  bool defers() const { return defers_; }
+
+  /// Bytes of what is not of a pass.
+  struct Beside {
+    int64_t output = 0;    ///< Of a message to the stage behind, or from the one before.
+    int64_t gradient = 0;  ///< Of one the other way.
+    int64_t batch = 0;     ///< Of a micro-batch, until its backward pass is over.
+  };
+  /// Most bytes that rank `rank` has at a time, in a step and beside it, where a micro-batch takes
+  /// `passes` of each chunk. One message of each kind is asked for ahead, and one that was sent
+  /// stays until something has come that its receiver sent later.
+  int64_t Most(int64_t rank, const std::vector<PassBytes>& passes, const Beside& beside) const;
+
+ private:
+  /// Steps of one kind, and what others have meanwhile.
+  struct Moments {
+    bool forward = true;
+    int32_t chunk = 0;
+    /// Of each, one after the other: by chunk micro-batches that are kept, by chunk those of which
+    /// gradients of weights wait, outputs, gradients and batches. No other moment has as much of
+    /// all.
+    std::vector<int32_t> counts;
+  };
+
+  int64_t chunks_;
+  bool defers_;
+  std::vector<std::vector<Moments>> moments_;  ///< By rank.
+};
+
+}  // namespace weft
