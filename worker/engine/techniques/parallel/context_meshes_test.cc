@@ -81,6 +81,22 @@ TEST(ContextMeshes, RanksThatShareUpdatesTakeAndSendWhatIsPredicted) {
        WithZero(CaseOf(llama, "ulysses", 2, 2, "keep", "bf16"), 3, 2)});
 }
 
+TEST(ContextMeshes, RanksThatShareParametersHaveGradientsOfTwoUnitsWhateverIsFrozen) {
+  for (const std::vector<std::string>& freeze :
+       {std::vector<std::string>{"*.bias", "*.ln_*", "transformer.w*"},
+        std::vector<std::string>{"transformer.h.1.*", "*.mlp.*"}}) {
+    MeshCase c = WithZero(CaseOf(Larger(Gpt2Model()), "ring", 1, 2), 3);
+    c.job.train.steps = 2;
+    c.job.model.layers = 6;
+    c.job.model.freeze = freeze;
+    const auto predicted = static_cast<double>(CountedMemory(InputsOf(c)).gradients_bytes);
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      EXPECT_NEAR(static_cast<double>(own.reports.back().peak_memory.gradients_bytes), predicted,
+                  0.01 * predicted);
+    }
+  }
+}
+
 TEST(ContextMeshes, RanksThatShareMatricesFollowOneRank) {
   const ModelSpec gpt2 = Gpt2Model(), llama = LlamaModel();
   ExpectFollowOneRank({WithTensor(CaseOf(gpt2, "ring", 2), 2),

@@ -30,6 +30,7 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
       shards_(group),
       expert_shards_(same_experts),
       memory_(static_cast<size_t>(bucket_count())),
+      unit_of_(static_cast<size_t>(bucket_count())),
       summed_(static_cast<size_t>(bucket_count())),
       sums_of_groups_(static_cast<size_t>(bucket_count())),
       gathers_(static_cast<size_t>(bucket_count())) {}
@@ -232,10 +233,14 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
   while (!placed_ && !under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   placed_ = true;
   // One reduction runs beside the backward pass of the next bucket; another may wait behind it. Of
-  // sharded values the matrices and the vectors of a block are a bucket each, and the experts that
-  // ranks share.
-  const size_t of_block = parameters_->expert_ranks() > 1 ? 3 : 2;
-  const size_t most_under_way = gatherer_ ? 2 * of_block - 1 : 2;
+  // sharded values those of the unit before, however many of its buckets are trained.
+  constexpr size_t kMostUnderWay = 2;
+  const int64_t unit = (*parameters_)[index].unit;
+  const auto too_many = [&] {
+    if (gatherer_ == nullptr) return under_way_.size() >= kMostUnderWay;
+    return !under_way_.empty() &&
+           unit_of_[static_cast<size_t>(under_way_.front().bucket)] > unit + 1;
+  };
   const int64_t bucket = layout().bucket_of[static_cast<size_t>(index)];
   Tensor& memory = memory_[static_cast<size_t>(bucket)];
   // What is there of the micro-batch before has to go.
@@ -244,7 +249,8 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
     WEFT_RETURN_IF_ERROR(Settle());
   }
   if (!memory) {
-    while (under_way_.size() >= most_under_way) WEFT_RETURN_IF_ERROR(Settle());
+    while (too_many()) WEFT_RETURN_IF_ERROR(Settle());
+    unit_of_[static_cast<size_t>(bucket)] = unit;
     const GradientBucket& all = this->bucket(bucket);
     WEFT_ASSIGN_OR_RETURN(
         memory, Tensor::New(*context_, Component::kGradients, DType::kF32, {all.end - all.begin}));

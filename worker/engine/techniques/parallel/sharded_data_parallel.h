@@ -124,6 +124,7 @@ class ShardedDataParallel : public BucketReducer {
   Tensor sums_;                                  ///< Where gradients are placed.
   std::vector<int64_t> first_sum_;               ///< By bucket: its first element of sums_.
   std::vector<Tensor> memory_;                   ///< By bucket, likewise.
+  std::vector<int64_t> unit_of_;                 ///< By bucket whose gradients were placed.
   bool placed_ = false;                          ///< A gradient of this micro-batch.
   std::vector<bool> summed_;                     ///< By bucket: sums_ has something of this step.
   std::deque<UnderWay> under_way_;               ///< In the order of their reductions.
