@@ -164,7 +164,7 @@ double MeshGroup::LeastSecondsOfPipeline(const Candidate& candidate) {
   if (floor == floors_.end()) {
     SetCandidate(candidate, plain_);
     PipelineCosts costs;
-    costs.first_trained_stage = FirstTrainedStage(inputs.shape.spec, context_.cut.blocks);
+    costs.first_trained_stage = FirstTrainedStage(plain_.shape.spec, context_.cut.blocks);
     for (const StageForecast& stage :
          PredictStages(plain_, context_.cut.blocks,
                        share.StagePass(0, candidate.threads, candidate.micro_batch))) {
