@@ -64,8 +64,7 @@ TEST(PredictMemory, CountsStateOfMixedPrecisionAdam) {
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
             2 * (stored - vectors) + 4 * vectors + 2 * packed);
   inputs.products = ProductKind::kWidenedUnpacked;
-  EXPECT_EQ(PredictMemory(inputs).parameters_bytes,
-            2 * (stored - vectors) + 4 * vectors + 4 * packed);
+  EXPECT_EQ(PredictMemory(inputs).parameters_bytes, 2 * (stored - vectors) + 4 * vectors);
   EXPECT_EQ(PredictMemory(inputs).gradients_bytes, 4 * stored);
   inputs.precision = &kFp16Precision;
   inputs.products = ProductKind::kWidened;
