@@ -145,7 +145,8 @@ struct TcpPair {
   }
 };
 
-Result<double> MeasureLoopback() {
+/// Bytes per second of one transfer.
+Result<double> SendOverLoopback() {
   constexpr size_t kBytes = size_t{16} << 20;
   TcpPair pair;
   WEFT_RETURN_IF_ERROR(pair.Open());
@@ -166,6 +167,16 @@ Result<double> MeasureLoopback() {
   writer.join();
   Seconds took = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(received) / std::max(took.count(), 1e-9);
+}
+
+// The fastest of a few: two threads take part, and one that waits for a core is not the link.
+Result<double> MeasureLoopback() {
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    WEFT_ASSIGN_OR_RETURN(const double rate, SendOverLoopback());
+    best = std::max(best, rate);
+  }
+  return best;
 }
 
 Result<double> MeasureDisk(const std::string& dir) {
