@@ -31,8 +31,8 @@ if [ "${1:-}" = --one ]; then  # a program that run built
 fi
 
 # What takes longest comes first.
-memory=(engine_experts_test engine_train_test engine_offload_test weft_common_test weft_yaml_test weft_spec_test
-  env_fault_test safetensors_test huggingface_test tokenizer_test documents_test kernels_test
+memory=(engine_experts_test engine_train_test engine_offload_test weft_common_test weft_yaml_test
+  weft_spec_test env_fault_test safetensors_test huggingface_test tokenizer_test documents_test kernels_test
   engine_tensor_test engine_autograd_test engine_data_test engine_parallel_test engine_pipeline_test
   engine_context_test engine_local_steps_test comm_test nccl_host_test
   checkpoint_test trainer_control_test trainer_test coordinator_store_test

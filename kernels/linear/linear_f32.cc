@@ -5,7 +5,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/linear/linear_f32_simd.h"
-#include "kernels/linear/operand.h"
 #include "kernels/linear/stored_weight.h"
 
 namespace weft::kernels::cpu {
@@ -110,7 +109,7 @@ const float* PackRight(const F32Kernels& kernels, const StoredProduct& p, const 
 
 // c = a b (+ bias), or c += a b, and a_sums += sums of a over k: parts of b one after the other,
 // each times rows or, when these are few, columns spread over the threads.
-void RunInF32(const StoredProduct& p, float* a_sums) {
+void RunWithSums(const StoredProduct& p, float* a_sums) {
   const F32Kernels& kernels = ActiveIsa() == Isa::kAvx2 ? avx2::kF32Kernels : baseline::kF32Kernels;
   const int64_t most_depth = EvenPart(p.k, kMostF32Depth, 1);
   for (int64_t k = 0; k < p.k; k += most_depth) {
@@ -143,13 +142,8 @@ void RunInF32(const StoredProduct& p, float* a_sums) {
 }
 
 void Run(const StoredProduct& p) {
-  if (p.c.dtype == DType::kF32) return RunInF32(p, nullptr);
-  // Summed in f32 and rounded once.
-  Operand sums(p.c, DType::kF32, p.accumulate);
-  StoredProduct in_f32 = p;
-  in_f32.c = sums.view();
-  RunInF32(in_f32, nullptr);
-  sums.WriteBack(p.c);
+  if (p.c.dtype != DType::kF32) return RunAndRound(p, Run);
+  RunWithSums(p, nullptr);
 }
 
 }  // namespace
@@ -165,15 +159,15 @@ std::unique_ptr<CpuWeight> NewF32Weight(int64_t out_features, int64_t in_feature
 void F32BackwardWeight(const TensorView& x, const TensorView& dy, const TensorView& dweight,
                        const TensorView& dbias, bool accumulate) {
   if (dbias && !accumulate) std::fill_n(dbias.As<float>(), dy.shape[1], 0.0f);
-  RunInF32({.a = StoredAs(dy, false),
-            .b = StoredAs(x, false),
-            .m = dy.shape[1],
-            .k = x.shape[0],
-            .n = x.shape[1],
-            .bias = nullptr,
-            .c = dweight,
-            .accumulate = accumulate},
-           static_cast<float*>(dbias.data));
+  RunWithSums({.a = StoredAs(dy, false),
+               .b = StoredAs(x, false),
+               .m = dy.shape[1],
+               .k = x.shape[0],
+               .n = x.shape[1],
+               .bias = nullptr,
+               .c = dweight,
+               .accumulate = accumulate},
+              static_cast<float*>(dbias.data));
 }
 
 }  // namespace weft::kernels::cpu

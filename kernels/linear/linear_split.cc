@@ -6,7 +6,6 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/thread_scratch.h"
 #include "kernels/linear/linear_split_simd.h"
-#include "kernels/linear/operand.h"
 #include "kernels/linear/stored_weight.h"
 
 namespace weft::kernels::cpu {
@@ -132,12 +131,7 @@ void RunParts(const StoredProduct& p) {
 
 void Run(const StoredProduct& p) {
   if (p.c.dtype == DType::kF32 || p.k <= kMaxNarrowDepth) return RunParts(p);
-  // Several parts are added in f32 and rounded once.
-  Operand sums(p.c, DType::kF32, p.accumulate);
-  StoredProduct in_f32 = p;
-  in_f32.c = sums.view();
-  RunParts(in_f32);
-  sums.WriteBack(p.c);
+  RunAndRound(p, RunParts);
 }
 
 }  // namespace

@@ -161,17 +161,6 @@ ProductCache& Cache() {
 
 struct Scratch;
 
-// Of what oneDNN may use.
-bool HasAvx512() {
-  static const bool kHas = [] {
-    Engine();
-    auto isa = dnnl::get_effective_cpu_isa();
-    return isa != dnnl::cpu_isa::sse41 && isa != dnnl::cpu_isa::avx && isa != dnnl::cpu_isa::avx2 &&
-           isa != dnnl::cpu_isa::avx2_vnni;
-  }();
-  return kHas;
-}
-
 dnnl::memory Wrap(const Desc& desc, const void* data) {
   return {desc, Engine(), const_cast<void*>(data)};
 }
@@ -179,7 +168,14 @@ dnnl::memory Wrap(const Desc& desc, const void* data) {
 }  // namespace
 
 bool MatmulHasBf16() {
-  return HasAvx512();
+  // What oneDNN may use has AVX-512.
+  static const bool kHas = [] {
+    Engine();
+    auto isa = dnnl::get_effective_cpu_isa();
+    return isa != dnnl::cpu_isa::sse41 && isa != dnnl::cpu_isa::avx && isa != dnnl::cpu_isa::avx2 &&
+           isa != dnnl::cpu_isa::avx2_vnni;
+  }();
+  return kHas;
 }
 
 Status PackedMatrix::Reset(int64_t k, int64_t n, DType dtype) {

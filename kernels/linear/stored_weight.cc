@@ -1,6 +1,7 @@
 #include "kernels/linear/stored_weight.h"
 
 #include "kernels/linear/linear_check.h"
+#include "kernels/linear/operand.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -46,6 +47,14 @@ class StoredWeight final : public CpuWeight {
 };
 
 }  // namespace
+
+void RunAndRound(const StoredProduct& product, RunProduct run) {
+  Operand sums(product.c, DType::kF32, product.accumulate);
+  StoredProduct in_f32 = product;
+  in_f32.c = sums.view();
+  run(in_f32);
+  sums.WriteBack(product.c);
+}
 
 StoredOperand StoredAs(const TensorView& matrix, bool sum_in_rows) {
   return {.data = matrix.data,

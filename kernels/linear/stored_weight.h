@@ -19,6 +19,9 @@ struct StoredProduct {
 
 using RunProduct = void (*)(const StoredProduct&);
 
+/// Runs it for a narrower result: sums are made in f32 and rounded once.
+void RunAndRound(const StoredProduct& product, RunProduct run);
+
 /// A matrix as an operand of a product.
 StoredOperand StoredAs(const TensorView& matrix, bool sum_in_rows);
 
