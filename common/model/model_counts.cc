@@ -92,7 +92,7 @@ double FactorFlopsPerStep(const ModelShape& shape) {
 }
 
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {
-  constexpr int64_t kChunkBytes = int64_t{128} << 20;
+  constexpr int64_t kChunkBytes = int64_t{100} << 20;
   constexpr int64_t kTile = 32;
   const int64_t fitting = std::max<int64_t>(kChunkBytes / (columns * element_bytes), kTile);
   const int64_t chunks = (rows + fitting - 1) / fitting;
