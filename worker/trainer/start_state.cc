@@ -33,6 +33,22 @@ Status ApplyRollback(Env& env, const std::string& run_dir, engine::TrainCounters
   return OkStatus();
 }
 
+/// What the model, or this rank's part of it, has of the folder.
+Status Import(Env& env, const std::string& folder, engine::Model& model, StartPoint& start) {
+  WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, folder));
+  const bool has_head = HasHead(head, model.spec());
+  const Status imported = engine::ImportWeights(
+      env, folder, model, has_head ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre);
+  if (!has_head) {
+    start.notes.push_back(folder + " has no classifier of " + std::to_string(model.spec().classes) +
+                          " classes: it starts from random weights");
+  }
+  if (imported.code() == StatusCode::kCorrupt) {  // the user's file, which no retry mends
+    return InvalidError(imported.message() + "; hint: copy or export the folder again");
+  }
+  return imported;
+}
+
 /// Rank 0's part.
 Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::string& data_fingerprint,
                              engine::Model& model, engine::Trainer& trainer) {
@@ -46,21 +62,8 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                           " is sound: " + search.rejected.front().message() +
                           "; hint: delete them all to start from the beginning");
     }
-    if (!spec.job.model.import_path.empty()) {
-      const std::string& folder = spec.job.model.import_path;
-      WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, folder));
-      const bool has_head = HasHead(head, model.spec());
-      Status imported = engine::ImportWeights(
-          env, folder, model, has_head ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre);
-      if (!has_head) {
-        start.notes.push_back(folder + " has no classifier of " +
-                              std::to_string(model.spec().classes) +
-                              " classes: it starts from random weights");
-      }
-      if (imported.code() == StatusCode::kCorrupt) {  // the user's file, which no retry mends
-        return InvalidError(imported.message() + "; hint: copy or export the folder again");
-      }
-      WEFT_RETURN_IF_ERROR(imported);
+    if (const std::string& folder = spec.job.model.import_path; !folder.empty()) {
+      WEFT_RETURN_IF_ERROR(Import(env, folder, model, start));
     }
     return start;
   }
@@ -136,10 +139,11 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
     const std::string& import_path = spec.job.model.import_path;
     const engine::ParameterSet& parameters = model.parameters();
-    const bool has_part =
-        parameters.sharded() || parameters.values_sharded() || parameters.of_stage();
-    if (group.rank() > 0 && has_part && start.checkpoint_path.empty() && !import_path.empty()) {
-      WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, import_path, model));
+    const bool has_own = parameters.sharded() || parameters.values_sharded() ||
+                         parameters.of_stage() || parameters.file() != nullptr;
+    if (group.rank() > 0 && has_own && start.checkpoint_path.empty() && !import_path.empty()) {
+      StartPoint told_by_the_first;
+      WEFT_RETURN_IF_ERROR(Import(env, import_path, model, told_by_the_first));
     }
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;

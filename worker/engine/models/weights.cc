@@ -84,10 +84,15 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
   std::vector<float> floats;
   TensorView waiting;
   int64_t waiting_for_file = -1;  // the parameter that it is then of
-  Shard shard;
+  Shard shard;                    // of ranks that share matrices,
+  Shape shape;                    // of that part,
+  Shard::Range held;              // and of its elements those of ranks that share values
   const auto round_waiting = [&]() -> Status {
     if (!waiting && waiting_for_file < 0) return OkStatus();
-    if (!shard.whole()) floats = PartOf(floats, shard, waiting.shape);
+    if (!shard.whole()) floats = PartOf(floats, shard, shape);
+    if (held.begin > 0 || held.end < std::ssize(floats)) {
+      floats = {floats.begin() + held.begin, floats.begin() + held.end};
+    }
     if (waiting_for_file >= 0) {
       return WriteToFile(model.parameters(), std::exchange(waiting_for_file, -1), floats);
     }
@@ -107,20 +112,19 @@ Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeig
       floats.resize(static_cast<size_t>(count));
       return std::span(floats);
     }
-    WEFT_ASSIGN_OR_RETURN(const TensorView view, ViewOf(model.parameters(), tensor));
-    const Parameter& parameter =
-        model.parameters()[model.parameters().Find(tensor.parameter).value()];
+    WEFT_ASSIGN_OR_RETURN(const int64_t index, model.parameters().Find(tensor.parameter));
+    const Parameter& parameter = model.parameters()[index];
+    const ParameterSet::HeldValue value = model.parameters().held_value(index);
+    const TensorView view = value.view;
     shard = parameter.shard;
-    if (model.parameters().values_sharded()) {
-      const ParameterSet::HeldValue held =
-          model.parameters().held_value(model.parameters().Find(tensor.parameter).value());
-      const int64_t count = held.view.shape.Elements();
-      shard = {0, parameter.shape.Elements(), {{held.first, held.first + count}}};
-    }
+    shape = parameter.shape;
+    held = {0, shape.Elements()};
+    const bool shares = model.parameters().values_sharded();
+    if (shares) held = {value.first, value.first + view.shape.Elements()};
     const bool in_file = model.parameters().file() != nullptr;
-    if (in_file) waiting_for_file = model.parameters().Find(tensor.parameter).value();
+    if (in_file) waiting_for_file = index;
     if (!in_file && view.dtype == DType::kF32 && view.device.type == DeviceType::kCpu &&
-        shard.whole()) {
+        shard.whole() && !shares) {
       return std::span(view.As<float>(), Count(view));
     }
     waiting = view;
