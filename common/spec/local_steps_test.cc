@@ -68,10 +68,6 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
   };
   EXPECT_THAT(refusal([](JobSpec& job) { job.resources.zero_stage = 1; }),
               asked("resources.zero_stage"));
-  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.tensor_parallel = 2; }),
-              asked("resources.tensor_parallel"));
-  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.pipeline_parallel = 2; }),
-              asked("resources.pipeline_parallel"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.resources.context_parallel = 2; }),
               asked("resources.context_parallel"));
   EXPECT_THAT(refusal([](JobSpec& job) {
@@ -110,6 +106,15 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
                 job.train.outer_momentum = 0.5;
               }),
               HasSubstr("train.local_steps above 1"));
+}
+
+TEST(LocalSteps, WorkersThatMakeThemMayBeOfSeveralRanks) {
+  JobSpec job = LocalJob();
+  job.resources.tensor_parallel = 2;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  job.resources.tensor_parallel = 1;
+  job.resources.pipeline_parallel = 2;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 
 TEST(LocalSteps, RanksThatMakeThemMayOffload) {

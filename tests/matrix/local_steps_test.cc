@@ -86,6 +86,24 @@ TEST_F(LocalStepsAttempt, AStopWaitsForTheOuterStepAndTheNextAttemptHasTheSameBi
   EXPECT_EQ(losses, undisturbed);
 }
 
+TEST_F(LocalStepsAttempt, WorkersOfSeveralRanksFollowThoseOfOneAndGoOnWithTheSameBits) {
+  const std::vector<double> plain = Run(LocalJob(2), "plain").losses;
+  for (const std::string within : {"tensor", "pipeline", "tensor that offloads"}) {
+    SCOPED_TRACE(within);
+    JobSpec job = LocalJob(4);
+    (within == "pipeline" ? job.resources.pipeline_parallel : job.resources.tensor_parallel) = 2;
+    if (within.ends_with("offloads")) job.resources.offload_optimizer = "host";
+    const std::vector<double> undisturbed = Run(job, within).losses;
+    ASSERT_EQ(undisturbed.size(), plain.size());
+    for (size_t step = 0; step < plain.size(); ++step) {
+      EXPECT_NEAR(undisturbed[step], plain[step], 1e-5) << step;
+    }
+    std::vector<double> losses = Run(job, within + " stopped", 5).losses;
+    for (const double loss : Run(job, within + " stopped").losses) losses.push_back(loss);
+    EXPECT_EQ(losses, undisturbed);
+  }
+}
+
 TEST_F(LocalStepsAttempt, OneOuterStepMovesWhatTheFormulasSayAndLocalOnesNothing) {
   for (const int64_t ranks : {2, 4}) {
     const JobSpec job = LocalJob(ranks);

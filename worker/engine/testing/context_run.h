@@ -75,6 +75,13 @@ inline MeshCase WithStages(MeshCase c, const std::vector<int64_t>& cut, const st
   return c;
 }
 
+/// The same whose ranks that share matrices are a grid of so many rows.
+inline MeshCase WithGrid(MeshCase c, int64_t rows, int64_t columns) {
+  c.plan.mesh.tensor = rows * columns;
+  c.plan.tensor_rows = rows;
+  return c;
+}
+
 /// The same that keeps what blocks save in so many bits.
 inline MeshCase WithBits(MeshCase c, int64_t bits) {
   c.plan.activation_bits = bits;
@@ -89,6 +96,7 @@ inline std::string NameOf(const MeshCase& c) {
   if (c.plan.zero_stage > 0) name += ", zero_stage " + std::to_string(c.plan.zero_stage);
   if (c.plan.activation_bits > 0) name += ", in " + std::to_string(c.plan.activation_bits);
   if (mesh.tensor > 1) name += ", tensor " + std::to_string(mesh.tensor);
+  if (c.plan.tensor_rows > 1) name += " in " + std::to_string(c.plan.tensor_rows) + " rows";
   if (c.plan.sequence_parallel) name += " with sequence";
   if (mesh.pipeline > 1) {
     name += ", " + c.plan.pipeline_schedule + " of " + std::to_string(mesh.pipeline);

@@ -13,6 +13,7 @@
 
 #include "common/model/memory_model.h"
 #include "common/model/rank_traffic.h"
+#include "worker/engine/testing/context_run.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
 
@@ -269,6 +270,75 @@ TEST(LocalStepsTest, BytesAndMemoryAreThoseOfTheFormulas) {
     plain.train.local_steps = 1;
     EXPECT_EQ(inputs.optimizer.state, 2 * OptimizerBytesOf(plain.model, plain, DType::kF32).state);
   }
+}
+
+/// Two workers of the same model, of one rank each unless more is said.
+MeshCase TwoWorkers() {
+  MeshCase c = LocalCase(2, 3, 8);
+  c.job.model = Gpt2Model();
+  c.plan.bucket_bytes = 4000;
+  c.plan.block_memory_policy.assign(static_cast<size_t>(c.job.model.layers), "keep");
+  return c;
+}
+
+TEST(LocalStepsTest, WorkersOfSeveralRanksFollowThoseOfOne) {
+  const std::vector<MeshOutcome> truth = TrainOnMesh(TwoWorkers());
+  SavedState saved;
+  for (const MeshOutcome& worker : truth) saved.Add(worker.state);
+  for (const MeshCase& c : {WithTensor(TwoWorkers(), 2), WithTensor(TwoWorkers(), 2, true),
+                            WithGrid(TwoWorkers(), 2, 1), WithStages(TwoWorkers(), {1, 1}, "1f1b"),
+                            WithStages(TwoWorkers(), {1, 1}, "zero_bubble"),
+                            WithTensor(WithStages(TwoWorkers(), {1, 1}, "gpipe"), 2)}) {
+    SCOPED_TRACE(NameOf(c));
+    const MeshLayout layout(c.plan.mesh);
+    const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
+    SavedState state;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      const MeshOutcome& own = ranks[rank];
+      const auto worker = static_cast<size_t>(layout.ReplicaOf(static_cast<int64_t>(rank)));
+      for (size_t step = 0; step < own.reports.size(); ++step) {
+        const StepReport &report = own.reports[step], &one = truth[worker].reports[step];
+        EXPECT_NEAR(report.loss, one.loss, 1e-5) << step;
+        EXPECT_NEAR(report.gradient_norm, one.gradient_norm, 5e-4 * one.gradient_norm) << step;
+        EXPECT_EQ(report.targets, one.targets) << step;
+      }
+      EXPECT_NEAR(own.evaluation, truth[worker].evaluation, 1e-5);
+      state.Add(own.state);
+    }
+    EXPECT_EQ(state.tensors.size(), saved.tensors.size());
+    for (const auto& [name, values] : state.tensors) {
+      ASSERT_TRUE(saved.tensors.contains(name)) << name;
+      EXPECT_EQ(state.saved.at(name), std::ssize(values)) << name << ": each number is saved once";
+      EXPECT_LT(Distance(values, saved.tensors.at(name)), 1e-2) << name;
+    }
+  }
+}
+
+TEST(LocalStepsTest, MemoryOfWorkersOfSeveralRanksIsThatOfTheFormulas) {
+  MeshCase c = WithTensor(TwoWorkers(), 2);
+  c.job.model.width = 128;
+  c.job.model.vocab_size = 768;
+  c.job.model.context = 64;
+  MemoryInputs inputs = InputsOf(c);
+  inputs.optimizer = OptimizerBytesOf(c.job.model, c.job, DType::kF32, 2);
+  const MemoryBreakdown predicted = CountedMemory(inputs);
+  const auto summed = static_cast<double>(TrafficOfStep(inputs).all_reduced);
+  const auto near = [](const char* what, double measured, double counted) {
+    EXPECT_NEAR(measured / counted, 1, 0.01) << what;
+  };
+  RunRanks(4, std::chrono::seconds(60), [&](Collective& world) {
+    MeshRank rank(c, world);
+    for (int step = 0; step < 2; ++step) StepOf(*rank.trainer);
+    const MemoryBreakdown peak = StepOf(*rank.trainer).peak_memory;
+    near("all-reduce",
+         rank.ranks.groups.Along(kGradientAxes)->account().totals(CollectiveKind::kAllReduce).bytes,
+         summed);
+    const auto bytes = [](int64_t count) { return static_cast<double>(count); };
+    near("parameters", bytes(peak.parameters_bytes), bytes(predicted.parameters_bytes));
+    near("gradients", bytes(peak.gradients_bytes), bytes(predicted.gradients_bytes));
+    near("optimizer", bytes(peak.optimizer_bytes), bytes(predicted.optimizer_bytes));
+    near("activations", bytes(peak.activations_bytes), bytes(predicted.activations_bytes));
+  });
 }
 
 TEST(LocalStepsTest, AStepThatOneRankSkipsCountsForAllAtTheOuterStep) {

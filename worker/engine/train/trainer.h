@@ -223,7 +223,7 @@ class Trainer {
   /// last outer step. Counters become the largest of the ranks, the loss scale the smallest.
   Status FinishRound(StepReport& report);
   Status AgreeOnRound(StepReport& report);
-  void MarkPlaces(std::vector<NamedTensor>& tensors) const;
+  void MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const;
   /// Which step's data the step under way trains on, and as many of them.
   int64_t DataStep() const { return counters_.step + counters_.data_offset; }
   /// Ranks that see other sequences than each other.

@@ -22,8 +22,9 @@ const int64_t* OwnerOf(std::string_view name,
 
 }  // namespace
 
-// Which part of a parameter its state is of, and which of the ranks that have the same saves it.
-void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
+// Which part of a parameter its state is of, and which of the ranks that have the same saves it:
+// the first `of_all` tensors are those of all replicas, the others of this one alone.
+void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const {
   const ParameterSet& parameters = parts_.model->parameters();
   std::map<std::string_view, int64_t> indices;
   for (int64_t i = 0; i < parameters.size(); ++i) indices[parameters[i].name] = i;
@@ -31,10 +32,12 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
   const bool first_replica =
       parts_.rank < sharers && (parts_.sequences == nullptr || parts_.sequences->rank() == 0);
   const bool first_shards = parts().empty() || parts_.reducer->first_shards();
-  for (NamedTensor& tensor : tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    NamedTensor& tensor = tensors[i];
+    const bool first = first_replica || i >= of_all;
     const int64_t* owner = OwnerOf(tensor.name, indices);
     if (owner == nullptr) {
-      tensor.saved = parts_.rank == 0 && first_replica &&
+      tensor.saved = first && (parts_.rank == 0 || i >= of_all) &&
                      (parts_.tensor == nullptr || parts_.tensor->rank() == 0) &&
                      (parts_.pipeline == nullptr || parts_.pipeline->rank() == 0);
       continue;
@@ -42,7 +45,7 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors) const {
     const Parameter& parameter = parameters[*owner];
     tensor.everywhere = parts_.pipeline == nullptr && !parameter.of_shared_expert;
     tensor.saved = tensor.part ? parameters.CountsPart(*owner) && first_shards
-                               : parameters.Counts(*owner) && first_replica;
+                               : parameters.Counts(*owner) && first;
     if (parameter.shard.whole()) continue;
     if (!tensor.part) {
       WEFT_CHECK(tensor.view.shape == parameter.shape, "state has the shape of its parameter");
@@ -69,12 +72,11 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
   if (noise_scale_) {
     for (NamedTensor& tensor : noise_scale_->StateTensors()) tensors.push_back(std::move(tensor));
   }
-  MarkPlaces(tensors);
+  MarkPlaces(tensors, outer_ == nullptr ? tensors.size() : of_all_ranks);
   if (outer_ == nullptr) return tensors;
   const int64_t rank = saved_ranks > 0 ? parts_.rank % saved_ranks : parts_.rank;
   for (size_t i = of_all_ranks; i < tensors.size(); ++i) {
     tensors[i].everywhere = false;
-    tensors[i].saved = true;
     if (rank > 0) tensors[i].name = "rank/" + std::to_string(rank) + "/" + tensors[i].name;
   }
   return tensors;
