@@ -155,7 +155,7 @@ int64_t ModelShape::ExpertRows() const {
   if (expert_ranks == 1) return chosen;
   const int64_t most = expert_ranks * std::min(chosen, spec.experts / expert_ranks);
   if (spec.expert_capacity == 0) return most;
-  const double taken = spec.expert_capacity * static_cast<double>(chosen);
+  const double taken = spec.expert_capacity * static_cast<double>(chosen * context_ranks);
   return std::min(most, static_cast<int64_t>(std::ceil(taken)));
 }
 

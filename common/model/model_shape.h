@@ -65,6 +65,7 @@ struct ModelShape {
   int64_t tensor_rows = 1;         ///< ... the features of the residual stream these of them ...
   bool sequence_parallel = false;  ///< ... and the tokens between them.
   int64_t expert_ranks = 1;        ///< Ranks that share the experts.
+  int64_t context_ranks = 1;       ///< Ranks that share each sequence.
   bool embeds = true;              ///< What stands before the blocks is here ...
   bool has_head = true;            ///< ... and what stands after them.
   ParameterCounts counts;
@@ -112,7 +113,8 @@ struct ModelShape {
 
   /// Rows that the experts of a rank work on for each token that it sees itself; 1 without experts.
   /// Of ranks that share experts those at most that come from all: of each token as many choices as
-  /// a rank has experts, up to their capacity.
+  /// a rank has experts, up to their capacity. Of ranks that share sequences one may have all that
+  /// an expert takes of them.
   int64_t ExpertRows() const;
 
   /// Numbers that the optimizer updates.

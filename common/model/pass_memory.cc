@@ -127,6 +127,13 @@ HeadWorkspace WorkspaceOfHead(const MemoryInputs& inputs, const PassSizes& size)
   return {chunk * columns * element + verdicts + gathered + gradient, gradient};
 }
 
+/// Gradients of the choices' weights and of the router's results.
+int64_t RouterWorkspace(const MemoryInputs& inputs) {
+  const ModelSpec& model = inputs.shape.spec;
+  return inputs.micro_batch * inputs.sequence_length *
+         (model.experts_per_token * kF32 + model.experts * ElementOf(inputs));
+}
+
 BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& size) {
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
@@ -144,8 +151,8 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   }
   if (shape.expert_ranks > 1) {
     // And for those that come from other ranks, beside those of the router.
-    const int64_t router = tokens * (model.experts_per_token * kF32 + model.experts * element);
-    mlp_backward = std::max(size.row + in, size.row + size.active + size.exchanged + router);
+    mlp_backward =
+        std::max(size.row + in, size.row + size.active + size.exchanged + RouterWorkspace(inputs));
   }
   // While ranks attend together, and after that, when the gradient of what it read is made.
   const int64_t attending = size.attended + PartWorkspace(inputs) +
@@ -164,13 +171,21 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
 }
 
 /// Adds what blocks of `plan` restore from codes, which stands beside the gradients.
-void AddRestored(const RematPlan& plan, const PassSizes& size, BlockWorkspace& block) {
+void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSizes& size,
+                 BlockWorkspace& block) {
   const RestoredTensors restored = RestoredTensorsOf(plan);
   const int64_t alone = restored.alone * size.row, inputs_too = restored.inputs * size.row;
   const auto beside = [&](int64_t own) {
     return std::max(alone, restored.in_block ? own + inputs_too : 0);
   };
-  block.mlp += beside(size.before);
+  if (inputs.shape.spec.experts == 0) {
+    block.mlp += beside(size.before);
+  } else {
+    // What experts make, which becomes its gradient, what they read, and values of one of them.
+    const int64_t coded = size.row + RouterWorkspace(inputs) + size.from_experts + size.to_experts +
+                          3 * size.active + size.exchanged;
+    block.mlp = std::max(block.mlp + alone, restored.in_block ? coded + inputs_too : 0);
+  }
   block.restored = beside(size.row);
   block.reading += block.restored;
   block.heads += beside(size.attended);
@@ -252,7 +267,9 @@ PassSizes::PassSizes(const MemoryInputs& inputs) {
   before = MlpInputs(model) * inner * expert_rows;
   if (model.experts > 0) {
     // What experts read and what the own tokens get of them, and where it goes.
-    passed = whole * (expert_rows + model.experts_per_token) + kF32 * tokens * RouteNumbers(model);
+    to_experts = whole * expert_rows;
+    from_experts = whole * model.experts_per_token;
+    passed = to_experts + from_experts + kF32 * tokens * RouteNumbers(model);
     active = inner * RowsOfOneExpert(inputs.shape);
   }
   if (inputs.shape.expert_ranks > 1) exchanged = whole * expert_rows;
@@ -294,7 +311,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
   const int64_t batches = inputs.accumulation_steps * BatchBytes(inputs) +
                           (inputs.accumulation_steps - 1) * PixelBytes(inputs);
   BlockWorkspace block = WorkspaceOfBlock(inputs, size);
-  if (inputs.activation_bits > 0) AddRestored(PlanOfBlocks(inputs), size, block);
+  if (inputs.activation_bits > 0) AddRestored(inputs, PlanOfBlocks(inputs), size, block);
   // Of blocks that the backward pass does not come to.
   if (inputs.shape.first_trained_layer == inputs.shape.spec.layers) block = {};
   const int64_t peak =
@@ -324,9 +341,12 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   if (model.experts > 0) {
     const int64_t expert_rows = shape.ExpertRows();
     slots.push_back({"route", RouteNumbers(model), false});
-    slots.push_back({"expert_inputs", expert_rows * c});
-    slots.push_back({"experts_before_activation", expert_rows * 2 * MlpWidth(model) / ranks});
-    slots.push_back({"expert_results", model.experts_per_token * c});
+    const auto add = [&](std::string_view name, int64_t elements) {
+      slots.push_back({name, elements, true, false, true});
+    };
+    add("expert_inputs", expert_rows * c);
+    add("experts_before_activation", expert_rows * 2 * MlpWidth(model) / ranks);
+    add("expert_results", model.experts_per_token * c);
   } else {
     slots.push_back(
         {"mlp_before_activation", MlpInputs(model) * MlpWidth(model) / ranks, true, false, true});
@@ -353,6 +373,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
                    .attended = size.attended,
                    .qkv = size.qkv,
                    .before = size.before + size.passed,
+                   .before_coded = size.before,
                    .log_sum_exp = kF32 * tokens * model.heads / inputs.shape.TensorColumns(),
                    .post_norm = NormPositionOf(model) == "post",
                    // Fixup saves the shifted stream, so that the stream itself is alive beside it.
@@ -379,7 +400,9 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
           slot.name == "expert_inputs" || slot.name == "experts_before_activation";
       // Gradients of experts' results stand in the place of these, where no other rank has them.
       const bool results = slot.name == "expert_results" && inputs.shape.expert_ranks == 1;
-      if (of_experts || results) sum.experts += held;
+      // What is restored from codes for gradients to stand in its place is workspace.
+      const bool waits = bits == 0 || slot.name == "expert_inputs";
+      if ((of_experts || results) && waits) sum.experts += held;
     }
     return sum;
   };
@@ -391,6 +414,15 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   }
   const int64_t bits = inputs.activation_bits, width = model.width / inputs.shape.StreamRanks();
   bytes.kept = bits == 0 ? bytes.plain : kept(bits);
+  if (bits > 0 && model.experts > 0) {
+    // At the last expert its own values are there and all that experts read and make, of which
+    // there are no codes nor a sum yet; then codes of what they read, and at last, beside the sum,
+    // those of what they make.
+    const auto codes = [&](int64_t of) { return CodeBytes(of / ElementOf(inputs), bits); };
+    const int64_t last = size.to_experts - size.row - codes(size.from_experts) +
+                         std::max<int64_t>(2 * size.active - codes(size.to_experts), 0);
+    bytes.before_coded = size.from_experts + std::max<int64_t>(last, 0);
+  }
   bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
   return bytes;
 }
@@ -415,6 +447,11 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
   workspace_ = WorkspaceOfBlock(inputs, size_);
   if (!defers) return;
   put_off_ = PutOffBytes(inputs);
+  const bool coded_experts = inputs.activation_bits > 0 && inputs.shape.spec.experts > 0;
+  if (coded_experts) {
+    // Gradients of experts' results and of their values stand where these were restored.
+    coded_put_off_ = size_.before + (inputs.shape.expert_ranks == 1 ? size_.from_experts : 0);
+  }
   // In the midst of the first block, or before it. Where gradients of results come from other
   // ranks, that of the stream is one more.
   const bool gathers = size_.gathered > 0;
@@ -431,7 +468,7 @@ StageMemory StagePassMemory::Of(const MemoryInputs& inputs, const StageKind& sta
                            stage.blocks, stage.segment);
   }
   BlockWorkspace backward = workspace_;
-  if (inputs.activation_bits > 0) AddRestored(plan, size_, backward);
+  if (inputs.activation_bits > 0) AddRestored(inputs, plan, size_, backward);
   StreamBytes start{.stream = size_.row};
   if (stage.first && stage.untrained == 0) start.saved = embedded_;
   const int64_t end = stage.last ? last_ : size_.row;
@@ -462,7 +499,12 @@ StageMemory StagePassMemory::Of(const MemoryInputs& inputs, const StageKind& sta
   if (stage.untrained < stage.blocks) {
     workspace.backward = backward.most() + widened_;
   }
-  if (defers_) PutOffWeights(inputs, stage, backward.restored, memory);
+  if (defers_) {
+    // What experts make is restored for its gradient, which others get.
+    const int64_t made =
+        coded_put_off_ > 0 && inputs.shape.expert_ranks > 1 ? size_.from_experts : 0;
+    PutOffWeights(inputs, stage, std::max(backward.restored, made), memory);
+  }
   return memory;
 }
 
@@ -473,7 +515,9 @@ void StagePassMemory::PutOffWeights(const MemoryInputs& inputs, const StageKind&
   const int64_t trained = stage.blocks - stage.untrained;
   // What attention reads is made again once, from codes, for both.
   const int64_t read_again = inputs.activation_bits > 0 ? stage.attention * size_.row : 0;
-  workspace.waiting = trained * put_off_ + read_again;
+  const int64_t plain =
+      stage.segment == 1 ? std::max<int64_t>(stage.recomputed - stage.untrained, 0) : 0;
+  workspace.waiting = trained * put_off_ + (trained - plain) * coded_put_off_ + read_again;
   if (stage.last && narrow_head_ > 0) {
     // The projection of a factorised embedding.
     saved.waiting += narrow_head_;

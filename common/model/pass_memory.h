@@ -11,14 +11,16 @@ namespace weft {
 
 /// Bytes of the tensors that come and go, for the tokens of a micro-batch.
 struct PassSizes {
-  int64_t row;            ///< Of the residual stream, of the tokens and features that are here.
-  int64_t gathered;       ///< Of the tokens of all ranks, where they share these between shards.
-  int64_t attended;       ///< [tokens, width], of the heads that are here.
-  int64_t qkv;            ///< Queries, keys and values.
-  int64_t inner;          ///< Inside of the MLP, after the activation.
-  int64_t before;         ///< The same before it; of all experts.
-  int64_t passed = 0;     ///< Before and behind the experts.
-  int64_t active = 0;     ///< Inside of one expert, after the activation.
+  int64_t row;               ///< Of the residual stream, of the tokens and features that are here.
+  int64_t gathered;          ///< Of the tokens of all ranks, where they share these between shards.
+  int64_t attended;          ///< [tokens, width], of the heads that are here.
+  int64_t qkv;               ///< Queries, keys and values.
+  int64_t inner;             ///< Inside of the MLP, after the activation.
+  int64_t before;            ///< The same before it; of all experts.
+  int64_t passed = 0;        ///< Before and behind the experts: besides the choices
+  int64_t to_experts = 0;    ///< what all of them read,
+  int64_t from_experts = 0;  ///< and what they make of the own tokens.
+  int64_t active = 0;        ///< Inside of one expert, after the activation.
   int64_t exchanged = 0;  ///< Results of experts, or their gradients, for tokens of several ranks.
   int64_t narrow;         ///< A row of a factorised embedding; 0 without.
   int64_t head;           ///< [rows of the head, width]
@@ -76,6 +78,7 @@ class StagePassMemory {
   StageMemory Of(const MemoryInputs& inputs, const StageKind& stage) const;
 
  private:
+  /// `restored`: beside the backward pass of attention.
   void PutOffWeights(const MemoryInputs& inputs, const StageKind& stage, int64_t restored,
                      StageMemory& memory) const;
 
@@ -88,9 +91,10 @@ class StagePassMemory {
   int64_t head_gradient_;
   int64_t narrow_head_;  ///< A row that a projection before the classifier reads; 0 without.
   int64_t widened_;
-  BlockWorkspace workspace_;  ///< Without what is restored from codes.
-  int64_t put_off_ = 0;       ///< Gradients that wait of a block,
-  int64_t beside_ = 0;        ///< and what its backward pass wants beside them.
+  BlockWorkspace workspace_;   ///< Without what is restored from codes.
+  int64_t put_off_ = 0;        ///< Gradients that wait of a block,
+  int64_t coded_put_off_ = 0;  ///< of one that keeps in bits these more,
+  int64_t beside_ = 0;         ///< and what its backward pass wants beside them.
 };
 
 /// Bytes of a micro-batch's tokens and what goes with them, where kernels read it, but for

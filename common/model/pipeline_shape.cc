@@ -83,6 +83,7 @@ ModelShape OneBlock(const ModelShape& whole, bool first, bool last) {
   ModelShape shape(model, {1, first, last}, whole.tensor, whole.sequence_parallel,
                    whole.tensor_rows, whole.expert_ranks);
   shape.masked_share = whole.masked_share;
+  shape.context_ranks = whole.context_ranks;
   return shape;
 }
 
@@ -133,6 +134,7 @@ ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cu
   ModelShape shape(whole.spec, here, whole.tensor, whole.sequence_parallel, whole.tensor_rows,
                    whole.expert_ranks);
   shape.masked_share = whole.masked_share;
+  shape.context_ranks = whole.context_ranks;
   return shape;
 }
 
@@ -148,6 +150,7 @@ ModelShape StageShapes::Of(const StageShape& stage) const {
     ModelShape own(whole_.spec, stage, whole_.tensor, whole_.sequence_parallel, whole_.tensor_rows,
                    whole_.expert_ranks);
     own.masked_share = whole_.masked_share;
+    own.context_ranks = whole_.context_ranks;
     return own;
   }
   ModelShape shape = stage.first ? first_ : stage.last ? last_ : inner_;

@@ -176,7 +176,7 @@ class Walk {
       live.saved += b_.kept.saved;
       // Sum, attention's result, the next sum and its norm, and the MLP's before and after it.
       const int64_t rows = b_.post_norm ? 2 : live.delta == 0 ? 4 : 5;
-      Reach(live, rows * b_.row + b_.gathered + b_.before - b_.last_norm);
+      Reach(live, rows * b_.row + b_.gathered + b_.before_coded - b_.last_norm);
       // What that norm reads and makes, beside the MLP's result and what it read.
       if (b_.post_norm) Reach(live, 4 * b_.row);
       Leave(live, b_.row);

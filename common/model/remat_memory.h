@@ -17,11 +17,12 @@ struct BlockBytes {
     int64_t attended = 0;   ///< the one behind attention,
     int64_t experts = 0;    ///< and those of experts.
   };
-  int64_t row = 0;       ///< [tokens, width], of the residual stream.
-  int64_t gathered = 0;  ///< A result of a branch, where ranks share tokens between shards.
-  int64_t attended = 0;  ///< What attention makes.
-  int64_t qkv = 0;       ///< Queries, keys and values.
-  int64_t before = 0;    ///< Inside of the MLP, before the activation.
+  int64_t row = 0;           ///< [tokens, width], of the residual stream.
+  int64_t gathered = 0;      ///< A result of a branch, where ranks share tokens between shards.
+  int64_t attended = 0;      ///< What attention makes.
+  int64_t qkv = 0;           ///< Queries, keys and values.
+  int64_t before = 0;        ///< Inside of the MLP, before the activation.
+  int64_t before_coded = 0;  ///< The same where it becomes codes, beside all of these.
   int64_t log_sum_exp = 0;
   Kept kept = {};         ///< In bits, where it is compressed.
   Kept plain = {};        ///< As it is: a block that is replayed alone.

@@ -59,7 +59,6 @@ Status CheckGrid(const JobSpec& job, int64_t degree, int64_t rows) {
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
       {"resources.context_parallel", resources.context_parallel > 1},
       {"resources.expert_parallel", resources.expert_parallel > 1},
-      {"resources.activation_bits", resources.activation_bits > 0},
   };
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(GridOf(rows) + " does not go with " + name + " yet");

@@ -116,7 +116,6 @@ TEST(ValidateJob, RefusesGridsThatCannotBeMade) {
       {[](JobSpec& job) { job.model.initialization.method = "rezero"; },
        "scales residual branches"},
       {[](JobSpec& job) { job.resources.sequence_parallel = true; }, "sequence_parallel"},
-      {[](JobSpec& job) { job.resources.activation_bits = 4; }, "activation_bits"},
       {[](JobSpec& job) { job.train.precision = "fp8"; }, "fp8"},
       {[](JobSpec& job) { job.model.family = "bert"; }, "bert"},
   };

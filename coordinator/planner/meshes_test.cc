@@ -221,6 +221,35 @@ TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
   EXPECT_TRUE(schedules.contains("zero_bubble"));
 }
 
+/// Ways to share that any mesh of `job` on eight cores has.
+std::set<std::string> WaysOf(const JobSpec& job) {
+  std::set<std::string> ways;
+  for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 8, 4096 * kMiB, 1e9))) {
+    const ResourceSpec& r = mesh.resources;
+    EXPECT_TRUE(ValidateJob(mesh).ok()) << KeyOf(r);
+    if (r.tensor_parallel > 1) ways.insert(r.tensor_rows > 1 ? "grid" : "tensor");
+    if (r.pipeline_parallel > 1) ways.insert("pipeline");
+    if (r.context_parallel > 1) ways.insert("context");
+    if (r.expert_parallel > 1) ways.insert("expert");
+    if (r.zero_stage > 0) ways.insert("zero");
+  }
+  return ways;
+}
+
+TEST(MeshesOf, AreThoseThatGoWithLocalStepsBitsAndCapacities) {
+  JobSpec local = Job();
+  local.train.local_steps = 4;
+  EXPECT_EQ(WaysOf(local), (std::set<std::string>{"tensor", "grid", "pipeline"}));
+  JobSpec bits = Job();
+  bits.resources.activation_bits = 4;
+  EXPECT_EQ(WaysOf(bits), (std::set<std::string>{"tensor", "grid", "pipeline", "context", "zero"}));
+  bits.model.family = "llama";
+  bits.model.experts = 4;
+  bits.model.expert_capacity = 1;
+  EXPECT_EQ(WaysOf(bits),
+            (std::set<std::string>{"tensor", "pipeline", "context", "expert", "zero"}));
+}
+
 TEST(PlanAnyMesh, SharesExpertsWhereOneRankHasNoRoomForAll) {
   JobSpec job = Job();
   job.model.family = "llama";

@@ -158,7 +158,9 @@ ModelShape ShapeOfRank(const JobSpec& job) {
   const int64_t tensor = job.resources.tensor_parallel;
   ModelShape shape = ShapeOf(job);
   if (const int64_t experts = job.resources.expert_parallel; experts > 1) {
-    return ModelShape::OfExpertRank(shape.spec, experts, tensor, job.resources.sequence_parallel);
+    shape = ModelShape::OfExpertRank(shape.spec, experts, tensor, job.resources.sequence_parallel);
+    shape.context_ranks = job.resources.context_parallel;
+    return shape;
   }
   if (tensor == 1) return shape;
   const double masked_share = shape.masked_share;

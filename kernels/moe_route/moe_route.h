@@ -29,10 +29,11 @@ struct MoeRouteBackwardArgs {
 };
 
 /// Gives each choice of an expert a place in the order by expert and, of the same expert, by token.
-/// With a capacity an expert takes its first so many and drops the others.
+/// With a capacity, or one of its own, an expert takes its first so many and drops the others.
 struct MoeDispatchArgs {
-  TensorView chosen;        ///< [tokens, k] i32, each in [0, experts), those of a token distinct
-  int64_t capacity = 0;     ///< 0: no limit.
+  TensorView chosen;           ///< [tokens, k] i32, each in [0, experts), those of a token distinct
+  int64_t capacity = 0;        ///< 0: no limit.
+  TensorView capacities = {};  ///< [experts] i32: in its place those of the experts, or none.
   TensorView rows;          ///< [tokens * k] i32: the token in each place; behind the last one -1
   TensorView places;        ///< [tokens, k] i32: the place of each choice; -1 of dropped ones
   TensorView wanted_count;  ///< [experts] i32: choices of each expert ...

@@ -1,5 +1,7 @@
 #include "kernels/moe_route/moe_route.h"
 
+#include <algorithm>
+
 #include "kernels/moe_route/moe_route_ref.h"
 #include "kernels/testing/all_cases.h"
 
@@ -89,12 +91,14 @@ OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
       }};
 }
 
-// Uneven: of the first choices of tokens half want expert 0.
-OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use) {
+// Uneven: of the first choices of tokens half want expert 0. `each`: expert e takes so many as its
+// capacity, less e.
+OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use, bool each = false) {
   const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
   const std::string name = NameOf("moe_dispatch", sizes, DType::kI32);
   return {
-      name + (capacity > 0 ? "/capacity" + std::to_string(capacity) : ""), use, [=](OpRun& run) {
+      name + (capacity > 0 ? "/capacity" + std::to_string(capacity) : "") + (each ? "/each" : ""),
+      use, [=](OpRun& run) {
         std::vector<double> wishes;
         for (int64_t token = 0; token < tokens; ++token) {
           const int64_t first = token % 2 == 0 ? 0 : token * token % experts;
@@ -102,7 +106,12 @@ OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use) {
             wishes.push_back(static_cast<double>((first + i) % experts));
           }
         }
-        const ref::Dispatch want = ref::DispatchChoices(wishes, experts, k, capacity);
+        std::vector<double> capacities;
+        for (int64_t e = 0; e < experts && capacity > 0; ++e) {
+          capacities.push_back(
+              static_cast<double>(each ? std::max<int64_t>(capacity - e, 0) : capacity));
+        }
+        const ref::Dispatch want = ref::DispatchChoices(wishes, experts, k, capacities);
         TestTensor& chosen = run.tensors.emplace_back(DType::kI32, Shape{tokens, k}).Assign(wishes);
         const auto output = [&](const char* field, const Shape& shape,
                                 const std::vector<double>& values) {
@@ -110,7 +119,12 @@ OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use) {
         };
         MoeDispatchArgs args;
         args.chosen = chosen.view();
-        args.capacity = capacity;
+        if (each) {
+          args.capacities =
+              run.tensors.emplace_back(DType::kI32, Shape{experts}).Assign(capacities).view();
+        } else {
+          args.capacity = capacity;
+        }
         args.rows = output("rows", {tokens * k}, want.rows);
         args.places = output("places", {tokens, k}, want.places);
         args.wanted_count = output("wanted_count", {experts}, want.wanted);
@@ -132,6 +146,7 @@ std::vector<OpCase> MoeRouteCases() {
   }
   cases.push_back(DispatchCase(several, 0, CaseUse::kTest));
   cases.push_back(DispatchCase(several, 100, CaseUse::kTest));
+  cases.push_back(DispatchCase(several, 30, CaseUse::kTest, true));
   cases.push_back(DispatchCase({16384, 8, 2}, 0, CaseUse::kSpeed));
   for (DType dtype : kFloatTypes) {
     const auto add = [&](const Sizes& sizes, CaseUse use) {

@@ -47,6 +47,9 @@ Status CheckMoeDispatch(const Stream& stream, const MoeDispatchArgs& args) {
       .ContiguousTensor("places", args.places, some, {DType::kI32})
       .ContiguousTensor("wanted_count", args.wanted_count, experts, {DType::kI32})
       .ContiguousTensor("taken_count", args.taken_count, experts, {DType::kI32});
+  if (args.capacities) {
+    check.ContiguousTensor("capacities", args.capacities, experts, {DType::kI32});
+  }
   return check.status();
 }
 

@@ -124,10 +124,12 @@ Status MoeDispatch(const Stream& stream, const MoeDispatchArgs& args) {
   for (int64_t i = 0; i < choices; ++i) ++wanted[chosen[i]];
   std::vector<int32_t> next(static_cast<size_t>(experts)), end(static_cast<size_t>(experts));
   int32_t place = 0;
+  const int32_t* capacities = args.capacities ? args.capacities.As<int32_t>() : nullptr;
   for (int64_t e = 0; e < experts; ++e) {
-    taken[e] = args.capacity == 0
-                   ? wanted[e]
-                   : static_cast<int32_t>(std::min<int64_t>(wanted[e], args.capacity));
+    const int64_t capacity = capacities != nullptr ? capacities[e]
+                             : args.capacity > 0   ? args.capacity
+                                                   : wanted[e];
+    taken[e] = static_cast<int32_t>(std::min<int64_t>(wanted[e], capacity));
     next[e] = place;
     end[e] = place += taken[e];
   }

@@ -129,6 +129,7 @@ struct Dispatch {
   int32_t* taken;
   int32_t* before;  ///< [parts, experts]: choices of each expert in the part, then in those before.
   int32_t* begins;  ///< [experts]: the place of the first choice.
+  const int32_t* capacities;  ///< [experts], or none.
   int64_t choices;
   int64_t capacity;
   int parts;
@@ -172,8 +173,10 @@ __global__ void __launch_bounds__(kBlockThreads) BeginKernel(Dispatch d) {
       wanted += own;
     }
     d.wanted[e] = wanted;
-    const bool full = d.capacity > 0 && wanted > d.capacity;
-    d.taken[e] = taken[e] = full ? static_cast<int32_t>(d.capacity) : wanted;
+    const int64_t capacity = d.capacities != nullptr ? d.capacities[e]
+                             : d.capacity > 0        ? d.capacity
+                                                     : wanted;
+    d.taken[e] = taken[e] = wanted > capacity ? static_cast<int32_t>(capacity) : wanted;
   }
   __syncthreads();
   for (int e = thread; e < d.experts; e += kBlockThreads) {
@@ -240,18 +243,20 @@ Status MoeDispatch(const Stream& stream, const MoeDispatchArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckExperts(kOp, experts));
   const int64_t parts = CeilDiv(choices, kPart);
   WEFT_ASSIGN_OR_RETURN(int32_t * scratch, ScratchOf<int32_t>(stream, kOp, (parts + 1) * experts));
-  const Dispatch dispatch = {.chosen = args.chosen.As<int32_t>(),
-                             .rows = args.rows.As<int32_t>(),
-                             .places = args.places.As<int32_t>(),
-                             .wanted = args.wanted_count.As<int32_t>(),
-                             .taken = args.taken_count.As<int32_t>(),
-                             .before = scratch,
-                             .begins = scratch + parts * experts,
-                             .choices = choices,
-                             .capacity = args.capacity,
-                             .parts = static_cast<int>(parts),
-                             .experts = static_cast<int>(experts),
-                             .k = static_cast<int>(args.chosen.shape[1])};
+  const Dispatch dispatch = {
+      .chosen = args.chosen.As<int32_t>(),
+      .rows = args.rows.As<int32_t>(),
+      .places = args.places.As<int32_t>(),
+      .wanted = args.wanted_count.As<int32_t>(),
+      .taken = args.taken_count.As<int32_t>(),
+      .before = scratch,
+      .begins = scratch + parts * experts,
+      .capacities = args.capacities ? args.capacities.As<int32_t>() : nullptr,
+      .choices = choices,
+      .capacity = args.capacity,
+      .parts = static_cast<int>(parts),
+      .experts = static_cast<int>(experts),
+      .k = static_cast<int>(args.chosen.shape[1])};
   const size_t shared = static_cast<size_t>(experts) * sizeof(int32_t);
   const LaunchShape all = {.grid = {static_cast<unsigned>(parts)}, .block = {kBlockThreads}};
   WEFT_RETURN_IF_ERROR(Launch(stream, kOp, {all.grid, all.block, shared}, CountKernel, dispatch));

@@ -69,8 +69,9 @@ struct Dispatch {
   std::vector<double> taken;
 };
 
+/// `capacities`: by expert, or none.
 inline Dispatch DispatchChoices(const std::vector<double>& chosen, int64_t experts, int64_t k,
-                                int64_t capacity) {
+                                const std::vector<double>& capacities) {
   Dispatch dispatch;
   dispatch.places.assign(chosen.size(), -1);
   for (int64_t e = 0; e < experts; ++e) {
@@ -78,7 +79,7 @@ inline Dispatch DispatchChoices(const std::vector<double>& chosen, int64_t exper
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i] != static_cast<double>(e)) continue;
       ++wanted;
-      if (capacity > 0 && taken == capacity) continue;
+      if (!capacities.empty() && static_cast<double>(taken) == capacities[e]) continue;
       ++taken;
       dispatch.places[i] = static_cast<double>(dispatch.rows.size());
       const size_t token = i / static_cast<size_t>(k);

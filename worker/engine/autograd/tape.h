@@ -50,6 +50,9 @@ struct ColumnPart {
   int64_t whole = 0;   ///< Columns of each of its pieces, of all ranks.
   int64_t first = 0;   ///< The first of those that are here, of each piece.
   int64_t pieces = 1;  ///< Side by side.
+  /// Rows are not those of the batch, but at most so many for each of its tokens, in an order that
+  /// depends on the ranks; 0: they are.
+  int64_t rows_of_token = 0;
 };
 
 /// Keeps tensors for the backward pass in another form than they have, or elsewhere.

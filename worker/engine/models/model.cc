@@ -143,12 +143,8 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
   }
   if (ranks > 1) WEFT_RETURN_IF_ERROR(CheckFrozenExperts(spec));
-  if (options.context != nullptr && spec.expert_capacity > 0) {
-    return InvalidError(
-        "model.expert_capacity does not go with ranks that share sequences; hint: 0");
-  }
-  if (options.precision->fp8_blocks || options.activation_bits > 0) {
-    return InvalidError(named + " do not go with precision fp8, or compressed activations");
+  if (options.precision->fp8_blocks) {
+    return InvalidError(named + " do not go with precision fp8");
   }
   return OkStatus();
 }

@@ -8,7 +8,8 @@
 namespace weft::engine {
 namespace {
 
-constexpr int64_t kMostTensorsOfALayer = 16;
+// Of a mixture each expert keeps one.
+constexpr int64_t kMostTensorsOfALayer = 1024;
 
 /// Codes and scales of a tensor, in one piece of memory; the codes first, so that they are aligned.
 struct Parts {
@@ -48,21 +49,34 @@ std::vector<ActivationCompressor::Span> ActivationCompressor::SpansOf(int64_t ro
   return spans;
 }
 
+ColumnPart ActivationCompressor::PartOf(const ColumnPart& part, int64_t columns) const {
+  const TensorParallel* ranks = options_.tensor;
+  if (part.whole > 0 || part.rows_of_token > 0 || ranks == nullptr || ranks->rows() == 1) {
+    return part;
+  }
+  return {.whole = columns * ranks->rows(), .first = columns * ranks->row()};
+}
+
 Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& tensor,
                                                const ColumnPart& part) {
   ProfileScope scope(context.profiler, "compress activation");
   const int64_t bits = options_.bits;
   const int64_t elements = tensor.shape().Elements();
+  if (elements == 0) return KeepExactly(tensor);
   const int64_t bytes = kernels::QuantizeGroups(elements) * (8 + 16 * bits);
   WEFT_ASSIGN_OR_RETURN(Tensor memory,
                         Tensor::New(context, Component::kActivations, DType::kU8, {bytes}));
   const Parts parts(memory, elements, bits);
   const int64_t rows = tensor.shape().Rows(), columns = tensor.shape()[-1];
-  const bool shared = part.whole > 0;
-  const int64_t run = shared ? columns / part.pieces : 0;
-  const int64_t row_words = shared ? part.whole * part.pieces : columns;
-  std::vector<Span> spans = SpansOf(rows);
-  bool whole_groups = run % kernels::kQuantizeGroup == 0;
+  const bool own_rows = part.rows_of_token > 0;
+  const ColumnPart here = PartOf(part, columns);
+  const bool shared = here.whole * here.pieces > columns;
+  const int64_t run = shared ? columns / here.pieces : 0;
+  const int64_t row_words = shared ? here.whole * here.pieces : columns;
+  const int64_t own_token = batch_.first_token * std::max<int64_t>(here.rows_of_token, 1);
+  std::vector<Span> spans = own_rows ? std::vector<Span>{{0, rows, own_token}} : SpansOf(rows);
+  bool whole_groups =
+      run % kernels::kQuantizeGroup == 0 && !(own_rows && options_.context != nullptr);
   for (const Span& span : spans) {
     whole_groups = whole_groups && span.row * columns % kernels::kQuantizeGroup == 0;
   }
@@ -70,9 +84,11 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
   auto place = static_cast<uint32_t>(options_.layer * kMostTensorsOfALayer + kept_++);
   if (!whole_groups) {
     // Groups that no other mesh has, with random numbers of their own.
-    spans = {{0, rows, batch_.first_token}};
+    spans = {{0, rows, own_token}};
     const TensorParallel* ranks = options_.tensor;
-    const int64_t sharer = shared || DealtOut(rows) ? ranks->rank() : 0;
+    const int64_t sharer = shared                        ? here.first / run
+                           : !own_rows && DealtOut(rows) ? ranks->rank()
+                                                         : 0;
     const int64_t sharers = ranks != nullptr ? ranks->degree() : 1;
     const int64_t chunks = options_.context != nullptr ? options_.context->rank() : 0;
     place += static_cast<uint32_t>(1 + chunks * sharers + sharer) << 20;
@@ -91,9 +107,9 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
          .bits = bits,
          .key = key,
          .step = context.Number(key.step, &StepNumbers::step).at,
-         .first_element = static_cast<uint64_t>(span.token * row_words + part.first) / 4 * 4,
+         .first_element = static_cast<uint64_t>(span.token * row_words + here.first) / 4 * 4,
          .run = whole_groups ? run : 0,
-         .run_stride = whole_groups ? part.whole : 0}));
+         .run_stride = whole_groups ? here.whole : 0}));
   }
   return Tape::Save({},
                     [kept = KeepExactly(std::move(memory)), bits, dtype = tensor.dtype(),

@@ -44,6 +44,9 @@ class ActivationCompressor : public TensorKeeper {
   std::vector<Span> SpansOf(int64_t rows) const;
   /// Of a tensor with so many rows, this rank has some of all; not those that it shares alone.
   bool DealtOut(int64_t rows) const;
+  /// Of a tensor with so many columns: those of which nothing is said are of the residual stream,
+  /// whose features the rows of a grid deal out.
+  ColumnPart PartOf(const ColumnPart& part, int64_t columns) const;
 
   Options options_;
   const TokenBatch& batch_;

@@ -1,5 +1,6 @@
 #include "worker/engine/nn/mixture_of_experts.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -55,10 +56,10 @@ Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
 /// What the gradients of an expert's weights are made of: its rows.
 struct MixtureOfExperts::ExpertProducts {
   size_t expert = 0;
-  Tensor active;    ///< What the second product reads ...
-  Tensor dresults;  ///< ... and the gradient of what it makes.
-  Tensor inputs;    ///< Likewise of the first one.
-  Tensor dbefore;
+  int64_t first = 0;  ///< Of its rows in what experts read, the first product too.
+  Tensor active;      ///< What the second product reads ...
+  Tensor dresults;    ///< ... and the gradient of what it makes.
+  Tensor dbefore;     ///< Likewise of what the first one makes.
 };
 
 struct MixtureOfExperts::Saved {
@@ -70,26 +71,22 @@ struct MixtureOfExperts::Saved {
   double tokens = 0;           ///< ... of so many ...
   double balance = 0;          ///< ... and what the gradient of their loss is multiplied by.
   ExpertRows rows;
-  std::vector<int64_t> counts;         ///< Of rows, by expert here.
-  Tensor inputs;                       ///< [received rows, width]
-  std::vector<Tensor> before;          ///< By expert here: [its rows, 2 * inner]
-  Tensor results;                      ///< [sent rows, width]
-  std::vector<SavedTensor> put_aside;  ///< All of these, between the passes.
+  std::vector<int64_t> counts;      ///< Of rows, by expert here.
+  SavedTensor inputs;               ///< [received rows, width]
+  std::vector<SavedTensor> before;  ///< By expert here: [its rows, 2 * inner]
+  SavedTensor results;              ///< [sent rows, width]
+  std::vector<SavedTensor> route;   ///< Of the choices, between the passes.
 
-  std::vector<Tensor*> Tensors() {
-    std::vector<Tensor*> all = {&probabilities, &chosen, &weights, &places, &inputs, &results};
-    for (Tensor& of_expert : before) all.push_back(&of_expert);
-    return all;
+  std::vector<Tensor*> Choices() { return {&probabilities, &chosen, &weights, &places}; }
+  void PutChoicesAside(const Tape& tape) {
+    for (Tensor* tensor : Choices()) route.push_back(tape.Save(std::move(*tensor)));
   }
-  void PutAside(const Tape& tape) {
-    for (Tensor* tensor : Tensors()) put_aside.push_back(tape.Save(std::move(*tensor)));
-  }
-  Status Restore(Context& context) {
+  Status RestoreChoices(Context& context) {
     size_t next = 0;
-    for (Tensor* tensor : Tensors()) {
-      WEFT_ASSIGN_OR_RETURN(*tensor, put_aside[next++].Restore(context));
+    for (Tensor* tensor : Choices()) {
+      WEFT_ASSIGN_OR_RETURN(*tensor, route[next++].Restore(context));
     }
-    put_aside.clear();
+    route.clear();
     return OkStatus();
   }
 };
@@ -161,20 +158,74 @@ Status MixtureOfExperts::Weigh(const Tape& tape, std::span<const int64_t> wanted
   return OkStatus();
 }
 
+// The ranks tell each other how often each chunk of their sequences has chosen each expert; in the
+// order of the tokens these numbers add up to what an expert has taken before.
+Result<Tensor> MixtureOfExperts::ShareCapacity(Context& context, const Tensor& chosen,
+                                               const TokenBatch& batch) const {
+  const ContextParallel& ranks = *options_.sequences;
+  const int64_t degree = ranks.degree(), experts = options_.experts;
+  const int64_t counted = 2 * batch.sequences * experts;
+  std::vector<int32_t> own(static_cast<size_t>(chosen.shape().Elements()));
+  WEFT_RETURN_IF_ERROR(Download(context.stream, chosen, own.data()));
+  WEFT_ASSIGN_OR_RETURN(Tensor numbers, Tensor::New(context, Component::kWorkspace, DType::kI32,
+                                                    {degree + 1, counted}));
+  const int64_t of_chunk = std::max<int64_t>(std::ssize(own) / (2 * batch.sequences), 1);
+  WEFT_RETURN_IF_ERROR(
+      FillOnHost(context.stream, numbers.Rows(0, 1), [&](const TensorView& to_send) {
+        auto* counts = to_send.As<int32_t>();
+        std::fill_n(counts, counted, 0);
+        for (int64_t i = 0; i < std::ssize(own); ++i) {
+          ++counts[i / of_chunk * experts + own[static_cast<size_t>(i)]];
+        }
+      }));
+  const Tensor all = numbers.Rows(1, degree);
+  WEFT_RETURN_IF_ERROR(ranks.group()
+                           .AllGather(context.stream, numbers.Rows(0, 1), all, "choices of experts")
+                           .Wait(context.stream));
+  std::vector<int32_t> counts(static_cast<size_t>(degree * counted));
+  WEFT_RETURN_IF_ERROR(Download(context.stream, all, counts.data()));
+  const double mean = static_cast<double>(std::ssize(own) * degree) / static_cast<double>(experts);
+  std::vector<int64_t> left(static_cast<size_t>(experts),
+                            static_cast<int64_t>(std::ceil(options_.capacity * mean)));
+  std::vector<int32_t> taken(static_cast<size_t>(experts));
+  for (int64_t chunk = 0; chunk < 2 * degree * batch.sequences; ++chunk) {
+    const int64_t sequence = chunk / (2 * degree), number = chunk % (2 * degree);
+    const bool second = number >= degree;
+    const int64_t rank = second ? 2 * degree - 1 - number : number;
+    const int64_t first = rank * counted + (2 * sequence + (second ? 1 : 0)) * experts;
+    for (size_t e = 0; e < taken.size(); ++e) {
+      const int64_t takes = std::min<int64_t>(counts[static_cast<size_t>(first) + e], left[e]);
+      left[e] -= takes;
+      if (rank == ranks.rank()) taken[e] += static_cast<int32_t>(takes);
+    }
+  }
+  WEFT_ASSIGN_OR_RETURN(Tensor capacities,
+                        Tensor::New(context, Component::kWorkspace, DType::kI32, {experts}));
+  WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, capacities, [&](const TensorView& host) {
+    std::copy(taken.begin(), taken.end(), host.As<int32_t>());
+  }));
+  return capacities;
+}
+
 Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, const Tensor& x,
-                                          Saved& saved) const {
+                                          const TokenBatch& batch, Saved& saved) const {
   const int64_t choices = saved.chosen.shape().Elements();
   const double mean = static_cast<double>(choices) / static_cast<double>(options_.experts);
   WEFT_ASSIGN_OR_RETURN(Tensor rows,
                         Tensor::New(context, Component::kWorkspace, DType::kI32, {choices}));
+  const bool drops = tape.differentiable() && options_.capacity > 0;
+  Tensor capacities;
+  if (drops && options_.sequences != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(capacities, ShareCapacity(context, saved.chosen, batch));
+  }
   // Of each expert, and then those it takes.
   WEFT_ASSIGN_OR_RETURN(Tensor wanted, Tensor::New(context, Component::kWorkspace, DType::kI32,
                                                    {2 * options_.experts}));
   WEFT_RETURN_IF_ERROR(kernels::MoeDispatch(
       context.stream,
       {.chosen = saved.chosen,
-       .capacity =
-           tape.differentiable() ? static_cast<int64_t>(std::ceil(options_.capacity * mean)) : 0,
+       .capacity = drops ? static_cast<int64_t>(std::ceil(options_.capacity * mean)) : 0,
+       .capacities = capacities,
        .rows = rows,
        .places = saved.places,
        .wanted_count = wanted.Elements(0, options_.experts),
@@ -205,69 +256,93 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
   return inputs;
 }
 
-Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, Saved& saved,
+Result<SavedTensor> MixtureOfExperts::Kept(Context& context, const Tape& tape, bool records,
+                                           Tensor tensor, const ColumnPart& part) const {
+  if (!records) return Tape::AsItIs(std::move(tensor));
+  return tape.Keep(context, tensor, part);
+}
+
+Status MixtureOfExperts::RunExperts(Context& context, const Tape& tape, bool records,
+                                    const Tensor& inputs, Saved& saved,
                                     const Tensor& results) const {
+  const int64_t columns = tensor_ == nullptr ? 1 : tensor_->columns();
+  const ColumnPart part{.whole = columns * inner_,
+                        .first = tensor_ == nullptr ? 0 : tensor_->column() * inner_,
+                        .pieces = 2,
+                        .rows_of_token = SenderRanks()};
   int64_t first = 0;
   for (size_t e = 0; e < experts_.size(); ++e) {
     const int64_t count = saved.counts[e];
     WEFT_ASSIGN_OR_RETURN(Tensor before,
-                          experts_[e].up.Apply(context, tape, saved.inputs.Rows(first, count)));
+                          experts_[e].up.Apply(context, tape, inputs.Rows(first, count)));
     WEFT_ASSIGN_OR_RETURN(Tensor active, Tensor::New(context, Component::kWorkspace, before.dtype(),
                                                      {count, inner_}));
     WEFT_RETURN_IF_ERROR(kernels::SwiGluForward(
         context.stream, {before.Columns(0, inner_), before.Columns(inner_, inner_), active}));
     WEFT_RETURN_IF_ERROR(
         experts_[e].down.ApplyTo(context, tape, active, results.Rows(first, count)));
-    saved.before.push_back(std::move(before));
+    active = {};
+    WEFT_ASSIGN_OR_RETURN(SavedTensor kept, Kept(context, tape, records, std::move(before), part));
+    saved.before.push_back(std::move(kept));
     first += count;
   }
   return OkStatus();
 }
 
-Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Value& x) const {
+Result<Value> MixtureOfExperts::Forward(Context& context, Tape& tape, const Value& x,
+                                        const TokenBatch& batch) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, EnterShards(context, tape, tensor_, x));
   WEFT_ASSIGN_OR_RETURN(Value logits,
                         router_.Forward(context, tape, in.value, std::move(in.saved)));
-  WEFT_ASSIGN_OR_RETURN(Value out, Mix(context, tape, std::move(in.value), std::move(logits)));
+  WEFT_ASSIGN_OR_RETURN(Value out,
+                        Mix(context, tape, std::move(in.value), std::move(logits), batch));
   return LeaveShards(context, tape, tensor_, std::move(out));
 }
 
-Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value logits) const {
+Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value logits,
+                                    const TokenBatch& batch) const {
   ProfileScope scope(context.profiler, "experts forward");
   const auto saved = std::make_shared<Saved>();
   WEFT_RETURN_IF_ERROR(Route(context, tape, logits.tensor, *saved));
   logits.tensor = {};
-  WEFT_ASSIGN_OR_RETURN(saved->inputs, Dispatch(context, tape, x.tensor, *saved));
+  WEFT_ASSIGN_OR_RETURN(Tensor inputs, Dispatch(context, tape, x.tensor, batch, *saved));
+  const bool records =
+      tape.recording() && (x.needs_gradient() || logits.needs_gradient() || Trains(tape));
   const DType dtype = x.tensor.dtype();
   const Shape shape = x.tensor.shape();
   x.tensor = {};
   const auto new_results = [&](Component component, int64_t rows) {
     return Tensor::New(context, component, dtype, {rows, options_.width});
   };
-  WEFT_ASSIGN_OR_RETURN(saved->results, new_results(tape.component(), saved->rows.SentRows()));
+  WEFT_ASSIGN_OR_RETURN(Tensor results, new_results(tape.component(), saved->rows.SentRows()));
   if (options_.ranks == nullptr) {
-    WEFT_RETURN_IF_ERROR(RunExperts(context, tape, *saved, saved->results));
+    WEFT_RETURN_IF_ERROR(RunExperts(context, tape, records, inputs, *saved, results));
   } else {
     WEFT_ASSIGN_OR_RETURN(Tensor there,
                           new_results(Component::kWorkspace, saved->rows.ReceivedRows()));
-    WEFT_RETURN_IF_ERROR(RunExperts(context, tape, *saved, there));
-    WEFT_RETURN_IF_ERROR(options_.ranks->FromExperts(context, saved->rows, there, saved->results));
+    WEFT_RETURN_IF_ERROR(RunExperts(context, tape, records, inputs, *saved, there));
+    WEFT_RETURN_IF_ERROR(options_.ranks->FromExperts(context, saved->rows, there, results));
   }
+  const int64_t choices = options_.per_token;
+  WEFT_ASSIGN_OR_RETURN(saved->inputs, Kept(context, tape, records, std::move(inputs),
+                                            {.rows_of_token = choices * SenderRanks()}));
   for (const Expert& expert : experts_) {
     expert.up.Use(tape);
     expert.down.Use(tape);
   }
   WEFT_ASSIGN_OR_RETURN(Tensor sum, Tensor::New(context, tape.component(), dtype, shape));
   WEFT_RETURN_IF_ERROR(
-      kernels::MoeCombine(context.stream, {saved->results, saved->places, saved->weights, sum}));
+      kernels::MoeCombine(context.stream, {results, saved->places, saved->weights, sum}));
+  WEFT_ASSIGN_OR_RETURN(
+      saved->results, Kept(context, tape, records, std::move(results), {.rows_of_token = choices}));
   Value y =
       tape.NewValue(std::move(sum), x.needs_gradient() || logits.needs_gradient() || Trains(tape));
   if (!tape.Records(y)) return y;
-  saved->PutAside(tape);
+  saved->PutChoicesAside(tape);
   tape.Record("experts backward",
               [this, saved, logits_node = logits.node, x_node = x.node, y_node = y.node](
                   Context& ctx, Tape& t) -> Status {
-                WEFT_RETURN_IF_ERROR(saved->Restore(ctx));
+                WEFT_RETURN_IF_ERROR(saved->RestoreChoices(ctx));
                 return Backward(ctx, t, *saved, logits_node, x_node, t.TakeGradient(y_node));
               });
   return y;
@@ -278,12 +353,19 @@ Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value
 Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved& saved,
                                             const Tensor& gradients, const Tensor& dinputs) const {
   std::vector<ExpertProducts> deferred;
+  SavedTensor kept = std::exchange(saved.inputs, {});
+  Tensor inputs;
+  if (!tape.defers()) {
+    WEFT_ASSIGN_OR_RETURN(inputs, kept.Restore(context));
+  }
   int64_t first = gradients.shape().Rows();
   for (size_t e = experts_.size(); e-- > 0;) {
     const Expert& expert = experts_[e];
     const int64_t count = saved.counts[e];
     first -= count;
-    const Tensor rows = gradients.Rows(first, count), before = std::move(saved.before[e]);
+    const SavedTensor of_expert = std::exchange(saved.before[e], {});
+    WEFT_ASSIGN_OR_RETURN(const Tensor before, of_expert.Restore(context));
+    const Tensor rows = gradients.Rows(first, count);
     const Tensor gate = before.Columns(0, inner_), up = before.Columns(inner_, inner_);
     Tensor active;
     if (count > 0) {
@@ -295,11 +377,11 @@ Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved&
     } else {
       active = gate;  // no rows
     }
-    ExpertProducts products{e, active, rows, saved.inputs.Rows(first, count), before};
+    ExpertProducts products{e, first, active, rows, before};
     if (tape.defers()) {
       deferred.push_back(std::move(products));
     } else {
-      WEFT_RETURN_IF_ERROR(AddWeightGradients(context, tape, products));
+      WEFT_RETURN_IF_ERROR(AddWeightGradients(context, tape, inputs, products));
     }
     if (dinputs && count > 0) {
       WEFT_RETURN_IF_ERROR(
@@ -308,31 +390,38 @@ Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved&
   }
   if (deferred.empty()) return OkStatus();
   tape.Defer("experts backward",
-             [this, deferred = std::move(deferred)](Context& ctx, Tape& later) -> Status {
+             [this, deferred = std::move(deferred), kept = std::move(kept)](Context& ctx,
+                                                                            Tape& later) -> Status {
+               WEFT_ASSIGN_OR_RETURN(const Tensor read, kept.Restore(ctx));
                for (const ExpertProducts& products : deferred) {
-                 WEFT_RETURN_IF_ERROR(AddWeightGradients(ctx, later, products));
+                 WEFT_RETURN_IF_ERROR(AddWeightGradients(ctx, later, read, products));
                }
                return OkStatus();
              });
   return OkStatus();
 }
 
-Status MixtureOfExperts::AddWeightGradients(Context& context, Tape& tape,
+Status MixtureOfExperts::AddWeightGradients(Context& context, Tape& tape, const Tensor& inputs,
                                             const ExpertProducts& products) const {
   const Expert& expert = experts_[products.expert];
   WEFT_RETURN_IF_ERROR(
       expert.down.AddWeightGradient(context, tape, products.active, {products.dresults, {}}));
-  return expert.up.AddWeightGradient(context, tape, products.inputs, {products.dbefore, {}});
+  return expert.up.AddWeightGradient(context, tape,
+                                     inputs.Rows(products.first, products.dbefore.shape().Rows()),
+                                     {products.dbefore, {}});
 }
 
 Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node,
                                   int32_t x_node, Tensor dy) const {
   const bool for_input = x_node != Value::kNoNode;
   const int64_t count = saved.places.shape()[0];
+  const Shape received = {saved.rows.ReceivedRows(), options_.width};
+  // In the place of the results are then their gradients.
+  WEFT_ASSIGN_OR_RETURN(const Tensor results, std::exchange(saved.results, {}).Restore(context));
   WEFT_ASSIGN_OR_RETURN(Tensor dweights, Tensor::New(context, Component::kWorkspace, DType::kF32,
                                                      saved.weights.shape()));
   WEFT_RETURN_IF_ERROR(kernels::MoeCombineBackward(
-      context.stream, {dy, saved.results, saved.places, saved.weights, saved.results, dweights}));
+      context.stream, {dy, results, saved.places, saved.weights, results, dweights}));
   const DType dtype = dy.dtype();
   dy = {};
   if (logits_node != Value::kNoNode) {
@@ -357,23 +446,21 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
                                                    .dlogits = dlogits}));
     WEFT_RETURN_IF_ERROR(tape.AddGradient(context, logits_node, std::move(dlogits)));
   }
-  Tensor there = saved.results;
+  Tensor there = results;
   if (options_.ranks != nullptr) {
-    WEFT_ASSIGN_OR_RETURN(there,
-                          Tensor::New(context, Component::kWorkspace, dtype, saved.inputs.shape()));
-    WEFT_RETURN_IF_ERROR(options_.ranks->ToExperts(context, saved.rows, saved.results, there));
+    WEFT_ASSIGN_OR_RETURN(there, Tensor::New(context, Component::kWorkspace, dtype, received));
+    WEFT_RETURN_IF_ERROR(options_.ranks->ToExperts(context, saved.rows, results, there));
   }
   // In the place of the gradients of results, unless these are read later.
   Tensor dinputs = for_input ? there : Tensor();
   if (for_input && tape.defers()) {
-    WEFT_ASSIGN_OR_RETURN(dinputs,
-                          Tensor::New(context, Component::kWorkspace, dtype, saved.inputs.shape()));
+    WEFT_ASSIGN_OR_RETURN(dinputs, Tensor::New(context, Component::kWorkspace, dtype, received));
   }
   WEFT_RETURN_IF_ERROR(RunExpertsBackward(context, tape, saved, there, dinputs));
   if (!for_input) return OkStatus();
   Tensor own = dinputs;
   if (options_.ranks != nullptr) {
-    own = saved.results;
+    own = results;
     WEFT_RETURN_IF_ERROR(options_.ranks->FromExperts(context, saved.rows, dinputs, own));
   }
   WEFT_ASSIGN_OR_RETURN(

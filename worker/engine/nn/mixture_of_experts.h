@@ -8,6 +8,7 @@
 #include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/expert_parallel.h"
 #include "worker/engine/nn/linear.h"
+#include "worker/engine/nn/token_batch.h"
 
 namespace weft::engine {
 
@@ -23,7 +24,7 @@ struct MixtureOfExpertsOptions {
   /// That share the experts, or none; outlives the mixture.
   const ExpertParallel* ranks = nullptr;
   /// That share each sequence, or none; likewise. The loss of load balancing is of the tokens of
-  /// all of them, and experts have no capacity.
+  /// all of them, and so are the tokens that an expert takes: those that it would take on one rank.
   const ContextParallel* sequences = nullptr;
 };
 
@@ -47,10 +48,11 @@ class MixtureOfExperts {
 
   /// [count, width] -> the same; where ranks share matrices as EnterShards and LeaveShards have it.
   /// Keeps x, what went to the experts, their values before the
-  /// activation and their results. In training an expert takes its first tokens, up to its
-  /// capacity; in evaluation all. Ranks that share the experts call it together, each with rows of
-  /// its own; capacity and balance are of these.
-  Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
+  /// activation and their results, of which approximations will do, and the choices. In training an
+  /// expert takes its first tokens, up to its capacity; in evaluation all. Ranks that share the
+  /// experts call it together, each with rows of its own; capacity and balance are of these.
+  Result<Value> Forward(Context& context, Tape& tape, const Value& x,
+                        const TokenBatch& batch) const;
 
  private:
   /// An MLP, of which one product makes gate and up.
@@ -63,22 +65,36 @@ class MixtureOfExperts {
   struct ExpertProducts;
 
   /// What the experts make of all tokens `x` that are theirs together.
-  Result<Value> Mix(Context& context, Tape& tape, Value x, Value logits) const;
+  Result<Value> Mix(Context& context, Tape& tape, Value x, Value logits,
+                    const TokenBatch& batch) const;
   Status Route(Context& context, const Tape& tape, const Tensor& logits, Saved& saved) const;
   /// What load balancing must know of the micro-batch: of all ranks that share its sequences.
   Status Weigh(const Tape& tape, std::span<const int64_t> wanted, Saved& saved) const;
+  /// Of each expert the tokens here, [experts] i32, that are among its first ones of all ranks that
+  /// share sequences.
+  Result<Tensor> ShareCapacity(Context& context, const Tensor& chosen,
+                               const TokenBatch& batch) const;
   /// What the experts here read: copies of rows of `x`, and of the other ranks'.
-  Result<Tensor> Dispatch(Context& context, const Tape& tape, const Tensor& x, Saved& saved) const;
-  /// What they make of it.
-  Status RunExperts(Context& context, const Tape& tape, Saved& saved, const Tensor& results) const;
+  Result<Tensor> Dispatch(Context& context, const Tape& tape, const Tensor& x,
+                          const TokenBatch& batch, Saved& saved) const;
+  /// `tensor` for the backward pass, of which an approximation will do, where there is one.
+  Result<SavedTensor> Kept(Context& context, const Tape& tape, bool records, Tensor tensor,
+                           const ColumnPart& part) const;
+  /// What they make of `inputs`.
+  Status RunExperts(Context& context, const Tape& tape, bool records, const Tensor& inputs,
+                    Saved& saved, const Tensor& results) const;
   /// From `gradients` of that, those of weights and, where it is wanted, of what the experts read:
   /// `dinputs`, which may be the same memory unless the tape defers.
   Status RunExpertsBackward(Context& context, Tape& tape, Saved& saved, const Tensor& gradients,
                             const Tensor& dinputs) const;
-  Status AddWeightGradients(Context& context, Tape& tape, const ExpertProducts& products) const;
+  /// `inputs`: what all experts here read.
+  Status AddWeightGradients(Context& context, Tape& tape, const Tensor& inputs,
+                            const ExpertProducts& products) const;
   Status Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node, int32_t x_node,
                   Tensor dy) const;
   bool Trains(const Tape& tape) const;
+  /// Ranks that send rows to the experts here.
+  int64_t SenderRanks() const { return options_.ranks == nullptr ? 1 : options_.ranks->degree(); }
 
   MixtureOfExpertsOptions options_;
   const TensorParallel* tensor_;

@@ -104,7 +104,7 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
   Value y = tape.NewValue(std::move(result), trains || x.needs_gradient());
   if (!tape.Records(y)) return y;
   const ColumnPart part =
-      tensor_ == nullptr || tensor_->columns() == 1
+      tensor_ == nullptr
           ? ColumnPart()
           : ColumnPart{tensor_->columns() * inner_, tensor_->column() * inner_, is_gelu() ? 1 : 2};
   WEFT_ASSIGN_OR_RETURN(SavedTensor saved, tape.Keep(context, x.tensor, part));

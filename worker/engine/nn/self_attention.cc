@@ -256,7 +256,7 @@ Result<SelfAttention::Attended> SelfAttention::Attend(Context& context, Tape& ta
   if (!tape.Records(y)) return Attended{y, Tape::AsItIs(y.tensor)};
   // The product after it reads the same: it is kept once.
   const int64_t width = heads_ * head_dim_;
-  const ColumnPart part = tensor_ == nullptr || tensor_->columns() == 1
+  const ColumnPart part = tensor_ == nullptr
                               ? ColumnPart()
                               : ColumnPart{tensor_->columns() * width, tensor_->column() * width};
   WEFT_ASSIGN_OR_RETURN(SavedTensor kept, tape.Keep(context, out, part));

@@ -37,7 +37,7 @@ Result<Residual> TransformerBlock::Forward(Context& context, Tape& tape, const R
     return attention_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
   };
   const auto transform = [&](const Value& in) -> Result<Value> {
-    WEFT_ASSIGN_OR_RETURN(Value out, experts_ ? experts_->Forward(context, tape, in)
+    WEFT_ASSIGN_OR_RETURN(Value out, experts_ ? experts_->Forward(context, tape, in, use.batch)
                                               : mlp_->Forward(context, tape, in));
     return mlp_dropout_.Forward(context, tape, std::move(out), first_token, use.use);
   };

@@ -26,6 +26,7 @@ struct ExpertWays {
   int64_t tensor = 1;       ///< Ranks that share matrices, and
   bool sequence = false;    ///< tokens between them.
   int64_t shard_ranks = 0;  ///< Of a group that shares what zero_stage says; 0: all.
+  int64_t bits = 0;         ///< Of what blocks keep.
 };
 
 inline ModelSpec MixtralModel() {
@@ -68,6 +69,7 @@ inline MeshCase CaseOf(const ExpertWays& ways, const ModelSpec& model = MixtralM
   c.plan.zero_stage = ways.zero_stage;
   c.plan.zero_shard_ranks = ways.shard_ranks;
   c.plan.bucket_bytes = 4000;
+  c.plan.activation_bits = ways.bits;
   c.plan.block_memory_policy.assign(static_cast<size_t>(model.layers), ways.policy);
   return c;
 }
@@ -79,6 +81,7 @@ inline std::string NameOf(const ExpertWays& ways) {
                      std::to_string(ways.zero_stage);
   if (ways.shard_ranks > 0) name += " in groups of " + std::to_string(ways.shard_ranks);
   if (!ways.cut.empty()) name += ", " + ways.schedule + " of " + std::to_string(ways.cut.size());
+  if (ways.bits > 0) name += ", in " + std::to_string(ways.bits);
   if (ways.context > 1) name += ", " + ways.method + " of " + std::to_string(ways.context);
   if (ways.tensor > 1) {
     name += ", tensor " + std::to_string(ways.tensor) + (ways.sequence ? " with sequence" : "");

@@ -179,6 +179,21 @@ TEST(PredictMemoryTest, ActivationsOfExpertsAreWithinOnePercent) {
   }
 }
 
+TEST(PredictMemoryTest, CompressedActivationsOfExpertsAreWithinOnePercent) {
+  // All tokens go to all experts: no choice changes what is kept.
+  ModelSpec model = Mixtral(4, 128);
+  model.experts_per_token = model.experts;
+  for (const auto& [precision, bits] : {std::pair{"fp32", 2}, std::pair{"bf16", 8}}) {
+    SCOPED_TRACE(std::string(precision) + ", " + std::to_string(bits));
+    CheckActivations(model, precision, {}, 1, {}, bits);
+    CheckActivations(model, precision, std::vector<std::string>(4, "attention"), 1, {}, bits);
+    for (const int64_t segment : {1, 3}) {
+      CheckActivations(model, precision, std::vector<std::string>(4, "recompute"), segment, {},
+                       bits);
+    }
+  }
+}
+
 TEST(PredictMemoryTest, HoldsForExperts) {
   for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
     for (int64_t recomputed : {0, 2, 3}) CheckPrediction(Mixtral(3, 256), 2, precision, recomputed);

@@ -128,6 +128,8 @@ TEST(ContextMeshes, CodesOfPartsAreThoseOfOneRank) {
   std::vector<MeshCase> cases = {
       WithBits(WithTensor(CaseOf(gpt2, "ring", 1), 2), 2),
       WithBits(WithTensor(CaseOf(llama, "ring", 1, 1, "attention"), 2, true), 4),
+      WithBits(WithGrid(CaseOf(gpt2, "ring", 1, 1, "recompute"), 2, 1), 4),
+      WithBits(WithGrid(CaseOf(llama, "ring", 1), 2, 2), 2),
       WithBits(CaseOf(gpt2, "ring", 2, 1, "attention"), 4),
       WithBits(CaseOf(llama, "ulysses", 2, 2), 2),
       WithBits(WithTensor(CaseOf(llama, "ring", 2), 2), 8),

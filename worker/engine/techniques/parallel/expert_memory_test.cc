@@ -22,6 +22,7 @@ MemoryInputs InputsOf(const MeshCase& c) {
   MemoryInputs inputs;
   inputs.shape =
       ModelShape::OfExpertRank(model, mesh.expert, mesh.tensor, c.plan.sequence_parallel);
+  inputs.shape.context_ranks = mesh.context;
   inputs.micro_batch = c.plan.micro_batch;
   inputs.sequence_length = c.length() / mesh.context;
   inputs.context = {mesh.context, c.job.resources.context_method == "ulysses"};
@@ -41,6 +42,7 @@ MemoryInputs InputsOf(const MeshCase& c) {
         ShardParameters(model, *inputs.precision, inputs.Sharers(), mesh.tensor, 1, mesh.expert);
   }
   inputs.products = ProductsOf(inputs.precision->products);
+  inputs.activation_bits = c.plan.activation_bits;
   if (mesh.pipeline == 1) {
     inputs.remat = RematOf(c.plan, model.layers).value();
   } else if (c.plan.block_memory_policy.front() == "recompute") {
@@ -96,17 +98,20 @@ MeshCase EvenCaseOf(const ExpertWays& ways, int64_t layers = 3) {
 }
 
 TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
-  for (const ExpertWays& ways : std::vector<ExpertWays>{{2, 2},
-                                                        {4, 2, 0, "recompute"},
-                                                        {4, 4, 0, "attention"},
-                                                        {4, 4, 0, "keep", "bf16"},
-                                                        {4, 2, 0, "keep", "fp32", 1},
-                                                        {4, 4, 0, "keep", "fp32", 2},
-                                                        {8, 2, 0, "keep", "fp32", 2},
-                                                        {2, 2, 0, "keep", "fp32", 3},
-                                                        {8, 4, 0, "keep", "fp32", 3},
-                                                        {4, 2, 0, "keep", "bf16", 3},
-                                                        {4, 4, 0, "keep", "bf16", 3}}) {
+  for (const ExpertWays& ways : std::vector<ExpertWays>{
+           {2, 2},
+           {4, 2, 0, "recompute"},
+           {4, 4, 0, "attention"},
+           {4, 4, 0, "keep", "bf16"},
+           {4, 2, 0, "keep", "fp32", 1},
+           {4, 4, 0, "keep", "fp32", 2},
+           {8, 2, 0, "keep", "fp32", 2},
+           {2, 2, 0, "keep", "fp32", 3},
+           {8, 4, 0, "keep", "fp32", 3},
+           {4, 2, 0, "keep", "bf16", 3},
+           {4, 4, 0, "keep", "bf16", 3},
+           {.ranks = 2, .expert = 2, .bits = 4},
+           {.ranks = 4, .expert = 4, .policy = "attention", .precision = "bf16", .bits = 8}}) {
     SCOPED_TRACE(NameOf(ways));
     const MeshCase c = EvenCaseOf(ways);
     const MemoryInputs inputs = InputsOf(c);
@@ -175,13 +180,16 @@ TEST(ExpertMemory, NoMoreIsTakenThanPredictedWhateverTheChoices) {
 
 TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
   const std::vector<int64_t> twos = {2, 2};
-  for (const ExpertWays& ways :
-       std::vector<ExpertWays>{{.cut = twos},
-                               {.ranks = 2, .expert = 2, .cut = twos, .schedule = "gpipe"},
-                               {.cut = twos, .schedule = "zero_bubble"},
-                               {.ranks = 2, .expert = 2, .cut = twos, .schedule = "zero_bubble"},
-                               {.ranks = 2, .expert = 2, .policy = "recompute", .cut = twos},
-                               {.ranks = 4, .expert = 2, .zero_stage = 1, .cut = twos}}) {
+  for (const ExpertWays& ways : std::vector<ExpertWays>{
+           {.cut = twos},
+           {.ranks = 2, .expert = 2, .cut = twos, .schedule = "gpipe"},
+           {.cut = twos, .schedule = "zero_bubble"},
+           {.ranks = 2, .expert = 2, .cut = twos, .schedule = "zero_bubble"},
+           {.ranks = 2, .expert = 2, .policy = "recompute", .cut = twos},
+           {.ranks = 4, .expert = 2, .zero_stage = 1, .cut = twos},
+           {.cut = twos, .bits = 4},
+           {.cut = twos, .schedule = "zero_bubble", .bits = 4},
+           {.ranks = 2, .expert = 2, .cut = twos, .schedule = "zero_bubble", .bits = 2}}) {
     SCOPED_TRACE(NameOf(ways));
     const MeshCase c = EvenCaseOf(ways, 4);
     const MemoryInputs inputs = InputsOf(c);
@@ -195,7 +203,10 @@ TEST(ExpertMemory, StagesTakeAndSendWhatIsPredicted) {
       own.shape = ShapeOfStages(inputs.shape, ways.cut, 2, static_cast<int64_t>(stage));
       own.recomputed_blocks = std::min(inputs.recomputed_blocks, own.shape.spec.layers);
       EXPECT_EQ(ranks[rank].exchanged.bytes, 2 * static_cast<double>(TrafficOfStep(own).exchanged));
-      ExpectNear(ranks[rank].reports.back().peak_memory, predicted[stage]);
+      // Codes are restored once more for the gradients of weights that were put off.
+      const bool restored = ways.bits > 0 && ways.schedule == "zero_bubble";
+      ExpectNear(ranks[rank].reports.back().peak_memory, predicted[stage], 0.01,
+                 restored ? 0.02 : 0.01);
     }
   }
 }
@@ -207,6 +218,7 @@ TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
                                {.ranks = 2, .expert = 2, .tensor = 2, .sequence = true},
                                {.ranks = 1, .tensor = 2, .sequence = true},
                                {.ranks = 2, .expert = 2, .policy = "recompute", .tensor = 2},
+                               {.tensor = 2, .bits = 4},
                                {.ranks = 4, .expert = 2, .zero_stage = 2, .tensor = 2},
                                {.ranks = 4, .expert = 2, .zero_stage = 3, .tensor = 2}}) {
     SCOPED_TRACE(NameOf(ways));

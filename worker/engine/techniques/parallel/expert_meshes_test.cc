@@ -58,6 +58,8 @@ TEST(ExpertMeshes, RanksThatShareSequencesFollowOneRank) {
                    {.ranks = 2, .expert = 2, .context = 2, .method = "ulysses"},
                    {.ranks = 4, .expert = 2, .policy = "recompute", .context = 2},
                    {.ranks = 2, .expert = 2, .context = 3},
+                   {.capacity = 0.8, .context = 2},
+                   {.ranks = 2, .expert = 2, .capacity = 0.8, .policy = "recompute", .context = 3},
                    {.ranks = 2, .expert = 2, .zero_stage = 1, .context = 2},
                    {.ranks = 4, .expert = 2, .zero_stage = 3, .context = 2},
                    {.ranks = 4, .expert = 2, .zero_stage = 3, .context = 2, .shard_ranks = 4}});

@@ -55,6 +55,7 @@ struct Case {
   std::string precision = "fp32";
   int64_t zero_stage = 0;
   int64_t rows = 1;
+  int64_t bits = 0;
 
   JobSpec Job() const {
     JobSpec job = TinyJob(4);
@@ -76,6 +77,7 @@ struct Case {
     plan.sequence_parallel = sequence && tensor_ranks > 1;
     plan.zero_stage = data_ranks > 1 ? zero_stage : 0;
     plan.bucket_bytes = 4000;
+    plan.activation_bits = bits;
     plan.block_memory_policy.assign(static_cast<size_t>(model.layers), policy);
     return {Job(), plan};
   }
@@ -292,7 +294,8 @@ TEST(TensorParallel, AGridSendsWhatTheTrafficModelSays) {
 
 void CheckMemory(const char* family, const Case& how) {
   SCOPED_TRACE(std::string(family) + " in " + how.precision + ", " + std::to_string(how.rows) +
-               " rows of " + std::to_string(how.tensor) + ", " + how.policy);
+               " rows of " + std::to_string(how.tensor) + ", " + how.policy + ", in " +
+               std::to_string(how.bits));
   Case c = how;
   c.model = TinyModel();
   c.model.family = family;
@@ -320,6 +323,7 @@ void CheckMemory(const char* family, const Case& how) {
   }
   inputs.recomputed_blocks = c.policy == "recompute" ? c.model.layers : 0;
   inputs.attention_blocks = c.policy == "attention" ? c.model.layers : 0;
+  inputs.activation_bits = c.bits;
   MemoryBreakdown predicted = PredictMemory(inputs);
   // Operands that are widened for one product are the kernels' own, which no allocator counts.
   inputs.products = ProductKind::kNative;
@@ -345,6 +349,14 @@ TEST(TensorParallel, MemoryOfAGridIsWithinOnePercentOfThePrediction) {
     CheckMemory(family, {.name = "", .model = {}, .tensor = 4, .policy = "attention", .rows = 2});
     CheckMemory(family,
                 {.name = "", .model = {}, .tensor = 4, .data = 2, .zero_stage = 3, .rows = 2});
+    CheckMemory(family, {.name = "", .model = {}, .tensor = 4, .rows = 2, .bits = 4});
+    CheckMemory(family, {.name = "",
+                         .model = {},
+                         .tensor = 2,
+                         .policy = "recompute",
+                         .precision = "bf16",
+                         .rows = 2,
+                         .bits = 8});
     CheckMemory(family, {.name = "", .model = {}, .tensor = 4, .precision = "bf16", .rows = 2});
   }
 }
