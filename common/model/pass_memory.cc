@@ -461,37 +461,53 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
                      (gathers ? size_.row : 0) + std::max(around_norm, workspace_.attending));
 }
 
+BlockBytes StagePassMemory::BlockOf(const StageKind& stage) const {
+  BlockBytes block = block_;
+  block.untrained = stage.untrained;
+  return block;
+}
+
+StreamBytes StagePassMemory::StartOf(const StageKind& stage) const {
+  StreamBytes start{.stream = size_.row};
+  if (stage.first && stage.untrained == 0) start.saved = embedded_;
+  return start;
+}
+
 StageMemory StagePassMemory::Of(const MemoryInputs& inputs, const StageKind& stage) const {
   RematPlan plan;
   if (inputs.offload_activations || inputs.activation_bits > 0) {
     plan = RematOfPolicies(BlockPolicies(stage.blocks, stage.recomputed, stage.attention),
                            stage.blocks, stage.segment);
   }
+  if (inputs.offload_activations) return Of(inputs, stage, AllOnHost(std::move(plan)));
+  StageMemory memory;
+  memory.activations =
+      PassesOfFirstBlocks(stage.blocks, stage.recomputed, stage.attention, stage.segment,
+                          BlockOf(stage), StartOf(stage), EndOf(stage), defers_);
+  AddRest(inputs, stage, plan, memory);
+  return memory;
+}
+
+StageMemory StagePassMemory::Of(const MemoryInputs& inputs, const StageKind& stage,
+                                const RematPlan& plan) const {
+  const TierPasses passes = PassesOf(plan, BlockOf(stage), StartOf(stage), EndOf(stage), defers_);
+  StageMemory memory;
+  memory.activations = passes.device;
+  memory.activations_away = passes.host;
+  AddRest(inputs, stage, plan, memory);
+  return memory;
+}
+
+void StagePassMemory::AddRest(const MemoryInputs& inputs, const StageKind& stage,
+                              const RematPlan& plan, StageMemory& memory) const {
   BlockWorkspace backward = workspace_;
   if (inputs.activation_bits > 0) AddRestored(inputs, plan, size_, backward);
-  StreamBytes start{.stream = size_.row};
-  if (stage.first && stage.untrained == 0) start.saved = embedded_;
-  const int64_t end = stage.last ? last_ : size_.row;
-  BlockBytes block = block_;
-  block.untrained = stage.untrained;
-  StageMemory memory;
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
-  if (inputs.offload_activations) {
-    plan = AllOnHost(std::move(plan));
-    const TierPeaks peaks = PeakOfBlocks(plan, block, start, end);
-    // What the last block saves stays.
-    saved = {
-        .kept = SavedByStep(plan.back(), block), .forward = peaks.device, .backward = peaks.device};
-    memory.activations_away = peaks.host;
-  } else {
-    saved = PassesOfFirstBlocks(stage.blocks, stage.recomputed, stage.attention, stage.segment,
-                                block, start, end, defers_);
-  }
   const bool experts = inputs.shape.spec.experts > 0;
   workspace.forward = (experts ? size_.active + size_.exchanged : size_.inner) + widened_;
   if (stage.last) {
     // All that is there at the end but what the classifier reads.
-    saved.kept += std::max<int64_t>(end - (narrow_head_ > 0 ? size_.narrow : size_.row), 0);
+    saved.kept += std::max<int64_t>(last_ - (narrow_head_ > 0 ? size_.narrow : size_.row), 0);
     saved.backward = std::max(saved.backward, saved.kept);
     workspace.kept = head_gradient_;
     workspace.forward = std::max(workspace.forward, head_ + widened_);
@@ -505,7 +521,6 @@ StageMemory StagePassMemory::Of(const MemoryInputs& inputs, const StageKind& sta
         coded_put_off_ > 0 && inputs.shape.expert_ranks > 1 ? size_.from_experts : 0;
     PutOffWeights(inputs, stage, std::max(backward.restored, made), memory);
   }
-  return memory;
 }
 
 // What stays until gradients of weights are made, and the backward pass beside it.

@@ -76,8 +76,16 @@ class StagePassMemory {
   StagePassMemory(const MemoryInputs& inputs, bool defers);
 
   StageMemory Of(const MemoryInputs& inputs, const StageKind& stage) const;
+  /// Of a stage whose blocks do what this says.
+  StageMemory Of(const MemoryInputs& inputs, const StageKind& stage, const RematPlan& plan) const;
 
  private:
+  BlockBytes BlockOf(const StageKind& stage) const;
+  StreamBytes StartOf(const StageKind& stage) const;
+  int64_t EndOf(const StageKind& stage) const { return stage.last ? last_ : size_.row; }
+  /// Adds what there is beside what the blocks keep.
+  void AddRest(const MemoryInputs& inputs, const StageKind& stage, const RematPlan& plan,
+               StageMemory& memory) const;
   /// `restored`: beside the backward pass of attention.
   void PutOffWeights(const MemoryInputs& inputs, const StageKind& stage, int64_t restored,
                      StageMemory& memory) const;

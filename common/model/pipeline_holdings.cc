@@ -153,6 +153,18 @@ PipelineHoldings::PipelineHoldings(const PipelineSchedule& schedule)
   }
 }
 
+int64_t PipelineHoldings::UnderWay(int64_t rank, int64_t chunk) const {
+  int64_t most = 0;
+  for (const Moments& moments : moments_[static_cast<size_t>(rank)]) {
+    const int64_t own = moments.chunk == chunk ? 1 : 0;
+    const auto each = static_cast<size_t>(2 * chunks_ + 3);
+    for (size_t at = 0; at < moments.counts.size(); at += each) {
+      most = std::max(most, own + moments.counts[at + static_cast<size_t>(chunk)]);
+    }
+  }
+  return most;
+}
+
 int64_t PipelineHoldings::Most(int64_t rank, const std::vector<PassBytes>& passes,
                                const Beside& beside) const {
   // Most of these are often nothing, in all moments.

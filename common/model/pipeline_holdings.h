@@ -18,6 +18,10 @@ class PipelineHoldings {
   /// Gradients of weights are put off.
   bool defers() const { return defers_; }
 
+  /// Micro-batches, at most, of which the rank has what that stage of its own keeps, with the one
+  /// that it works at.
+  int64_t UnderWay(int64_t rank, int64_t chunk) const;
+
   /// Bytes of what is not of a pass.
   struct Beside {
     int64_t output = 0;    ///< Of a message to the stage behind, or from the one before.

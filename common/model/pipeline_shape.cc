@@ -198,9 +198,15 @@ PipelineMemory::OfAll::OfAll(const MemoryInputs& inputs, bool defers)
   evaluation = EvaluationBytes(inputs) + 4 * message + batch;
 }
 
-const StageMemory& PipelineMemory::OfStage(const MemoryInputs& inputs, const StageKind& stage) {
-  const auto [found, added] = stages_.try_emplace(stage);
-  if (added) found->second = of_all_->passes.Of(inputs, stage);
+StageMemory PipelineMemory::OfStage(const MemoryInputs& inputs, const StageKind& kind,
+                                    size_t stage) {
+  if (!inputs.remat.empty()) {
+    const Result<RematPlan> plan = StageOf(inputs.remat, before_[stage], cut_[stage]);
+    WEFT_CHECK(plan.ok(), plan.status().message());
+    return of_all_->passes.Of(inputs, kind, *plan);
+  }
+  const auto [found, added] = stages_.try_emplace(kind);
+  if (added) found->second = of_all_->passes.Of(inputs, kind);
   return found->second;
 }
 
@@ -217,6 +223,7 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   own.recomputed_blocks = all.recomputed;
   own.attention_blocks = all.attention;
   own.recompute_segment = all.segment;
+  own.remat.clear();
   own.shape = shapes_.Of({all.blocks, all.first, all.last, std::move(which)});
   const double share = static_cast<double>(own.shape.Updated()) /
                        static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));
@@ -259,7 +266,7 @@ MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, b
     all.attention += own.attention;
     all.untrained += own.untrained;
     all.segment = std::max(all.segment, own.segment);
-    const StageMemory& memory = OfStage(inputs, own);
+    const StageMemory memory = OfStage(inputs, own, stage);
     saved_[c] = memory.activations;
     workspace_[c] = memory.workspace;
     const int64_t host = memory.activations_away;

@@ -71,6 +71,9 @@ class PipelineMemory {
   }
   /// Of these what stands on the device, as PredictDeviceTier of one rank.
   std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs);
+  MemoryBreakdown DeviceTier(const MemoryInputs& inputs, int64_t rank) {
+    return Rank(inputs, rank, false);
+  }
 
  private:
   /// What a rank has beside its passes.
@@ -93,7 +96,8 @@ class PipelineMemory {
 
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host);
   MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank, bool with_host);
-  const StageMemory& OfStage(const MemoryInputs& inputs, const StageKind& stage);
+  /// Of the stage with that number, which is one of this kind.
+  StageMemory OfStage(const MemoryInputs& inputs, const StageKind& kind, size_t stage);
   const Rest& RestOf(const MemoryInputs& inputs, int64_t rank, StageKind all, bool with_host);
 
   const StageShapes& shapes_;
@@ -109,7 +113,8 @@ class PipelineMemory {
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole
 /// network; its first `recomputed_blocks` recompute, in segments that end with their stage, and the
-/// next `attention_blocks` their attention, wherever they are.
+/// next `attention_blocks` their attention, wherever they are; or all do what `remat` says, of
+/// which each step is in one stage.
 std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,
                                                   const std::vector<int64_t>& cut,
                                                   const PipelineSchedule& schedule);

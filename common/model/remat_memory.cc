@@ -20,7 +20,6 @@ class Walk {
                            b_.row + std::max(b_.row, b_.attended) + b_.qkv + b_.log_sum_exp,
                            b_.behind + b_.gathered + b_.before})) {}
 
-  int64_t peak() const { return std::max(forward_, backward_); }
   int64_t forward() const { return forward_; }
   int64_t backward() const { return backward_; }
 
@@ -36,9 +35,22 @@ class Walk {
     return waiting;
   }
 
-  void Pass(const RematPlan& plan, StreamBytes live, int64_t at_end) {
-    for (const RematStep& step : plan) Step(step, live);
+  // What waits of all steps of a plan.
+  int64_t AllWaiting(const RematPlan& plan) const {
+    int64_t waiting = 0;
+    for (const RematStep& step : plan) waiting += Waiting(step);
+    return waiting;
+  }
+
+  // Returns what is saved when the forward pass is over.
+  int64_t Pass(const RematPlan& plan, StreamBytes live, int64_t at_end) {
+    int64_t behind = AllWaiting(plan);
+    for (const RematStep& step : plan) {
+      behind -= Waiting(step);
+      Step(step, live, behind);
+    }
     Reach(live, at_end);
+    return live.saved;
   }
 
   // So many steps of one kind, of `count` blocks each from block `first` on; what they run again
@@ -58,8 +70,12 @@ class Walk {
     }
   }
 
-  // Of a plan that sends what steps keep to the host. Returns what leaves.
-  int64_t PassBetweenTiers(const RematPlan& plan, StreamBytes live, int64_t at_end) {
+  // Of a plan that sends what steps keep to the host.
+  struct Kept {
+    int64_t here = 0;  ///< When the forward pass is over.
+    int64_t away = 0;
+  };
+  Kept PassBetweenTiers(const RematPlan& plan, StreamBytes live, int64_t at_end) {
     int64_t away = 0;
     std::vector<int64_t> saved;
     for (size_t i = 0; i < plan.size(); ++i) {
@@ -81,22 +97,23 @@ class Walk {
       }
       Reach({.saved = held}, 0);
       if (plan[i].kind == Kind::kAttention) {
-        Reach({.saved = held - saved[i]}, BackInAttention());
+        Reach({.saved = held - saved[i]}, BackInAttention() + (defers_ ? BehindAttention() : 0));
       } else if (plan[i].kind == Kind::kSegment && Trained(plan[i].end() - 1)) {
         Replay(plan[i], held);
       }
       held -= saved[i];
+      later_ += Waiting(plan[i]);
     }
-    return away;
+    return {live.saved, away};
   }
 
  private:
   bool Trained(int64_t block) const { return block >= b_.untrained; }
 
-  const BlockBytes::Kept& Kept() const { return coded_ ? b_.kept : b_.plain; }
+  const BlockBytes::Kept& KeptOfBlock() const { return coded_ ? b_.kept : b_.plain; }
 
   // Of a block whose attention has been computed again, which is as it is.
-  int64_t BackInAttention() const { return Kept().entry + b_.plain.attention; }
+  int64_t BackInAttention() const { return KeptOfBlock().entry + b_.plain.attention; }
 
   // What gradients of weights that are put off read of a trained step.
   int64_t Waiting(const RematStep& step) const {
@@ -107,7 +124,7 @@ class Walk {
     if (coded && step.kind == Kind::kAttention) return BehindAttention() + b_.plain.attended;
     return step.count * (2 * kept.read + kept.attended + kept.experts);
   }
-  int64_t BehindAttention() const { return Kept().read + Kept().experts; }
+  int64_t BehindAttention() const { return KeptOfBlock().read + KeptOfBlock().experts; }
 
   // The pass that the backward pass of a segment begins with, beside what is saved.
   void Replay(const RematStep& step, int64_t saved) {
@@ -122,18 +139,20 @@ class Walk {
     coded_ = coded;
   }
 
-  // A step forward and its part of the backward pass, where nothing is left that later steps saved.
-  void Step(const RematStep& step, StreamBytes& live) {
+  // A step forward and its part of the backward pass, where nothing is left that later steps saved
+  // but so much that waits of them.
+  void Step(const RematStep& step, StreamBytes& live, int64_t behind = 0) {
     const int64_t before = live.saved;
     step.kind == Kind::kSegment ? Preview(step, live) : Run(step, live);
     const bool outermost = !backwards_;
-    if (outermost) later_ -= Waiting(step);
     backwards_ = true;
+    later_ += behind;
     if (step.kind == Kind::kAttention) {
       Reach({.saved = before}, BackInAttention() + (defers_ ? BehindAttention() : 0));
     } else if (step.kind == Kind::kSegment && Trained(step.end() - 1)) {
       Replay(step, live.saved);
     }
+    later_ -= behind;
     backwards_ = !outermost;
   }
 
@@ -142,12 +161,14 @@ class Walk {
   // what any of them does.
   void RepeatAlike(Kind kind, int64_t first, int64_t count, int64_t times, StreamBytes& live) {
     int64_t added = 0;
+    const int64_t waiting = backwards_ ? 0 : Waiting({kind, first, count, {}});
     for (int64_t i = 0; i < times; ++i) {
       if (i == 2) {
         live.saved += (times - 3) * added;
-        later_ -= (times - 3) * Waiting({kind, first, count, {}});
+        later_ -= (times - 3) * waiting;
         i = times - 1;
       }
+      later_ -= waiting;
       const int64_t before = live.saved;
       Step({kind, first + i * count, count, {}}, live);
       added = live.saved - before;
@@ -242,13 +263,8 @@ int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes) {
 
 TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
                        int64_t at_end) {
-  Walk walk(bytes);
-  if (Travels(plan)) {
-    const int64_t host = walk.PassBetweenTiers(plan, start, at_end);
-    return {walk.peak(), host};
-  }
-  walk.Pass(plan, start, at_end);
-  return {walk.peak(), 0};
+  const TierPasses passes = PassesOf(plan, bytes, start, at_end, false);
+  return {std::max(passes.device.forward, passes.device.backward), passes.host};
 }
 
 int64_t PeakOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attention, int64_t segment,
@@ -283,6 +299,24 @@ PassBytes PassesOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attent
   passes.kept = live.saved;
   passes.forward = walk.forward();
   passes.backward = std::max(walk.backward(), passes.kept);
+  return passes;
+}
+
+TierPasses PassesOf(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
+                    int64_t at_end, bool defers) {
+  Walk walk(bytes);
+  if (defers) walk.Defer();
+  TierPasses passes;
+  passes.device.waiting = walk.AllWaiting(plan);
+  if (Travels(plan)) {
+    const auto [kept, away] = walk.PassBetweenTiers(plan, start, at_end);
+    passes.device.kept = kept;
+    passes.host = away;
+  } else {
+    passes.device.kept = walk.Pass(plan, start, at_end);
+  }
+  passes.device.forward = walk.forward();
+  passes.device.backward = std::max(walk.backward(), passes.device.kept);
   return passes;
 }
 

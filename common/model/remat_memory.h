@@ -79,4 +79,12 @@ PassBytes PassesOfFirstBlocks(int64_t layers, int64_t recomputed, int64_t attent
                               int64_t segment, const BlockBytes& bytes, const StreamBytes& start,
                               int64_t at_end, bool defers);
 
+/// The same of any plan.
+struct TierPasses {
+  PassBytes device;
+  int64_t host = 0;  ///< As TierPeaks::host, from the forward pass to the backward pass.
+};
+TierPasses PassesOf(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,
+                    int64_t at_end, bool defers);
+
 }  // namespace weft

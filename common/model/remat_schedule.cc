@@ -58,6 +58,14 @@ void Append(const RematPlan& plan, std::vector<std::string>& operations) {
   }
 }
 
+/// The steps with blocks that are counted from elsewhere.
+void Shift(RematPlan& plan, int64_t blocks) {
+  for (RematStep& step : plan) {
+    step.first += blocks;
+    Shift(step.replay, blocks);
+  }
+}
+
 /// Reads operations one after the other.
 class Parser {
  public:
@@ -243,6 +251,32 @@ Result<RematPlan> RematOf(const Plan& plan, int64_t layers) {
         "plan.recompute_schedule sends to the host, and plan.offload_activations is none");
   }
   return remat;
+}
+
+Result<RematPlan> StageOf(const RematPlan& plan, int64_t first, int64_t blocks) {
+  RematPlan stage;
+  const int64_t end = first + blocks;
+  for (const RematStep& step : plan) {
+    if (step.end() <= first || step.first >= end) continue;
+    const bool across = step.first < first || step.end() > end;
+    if (across || step.travels()) {
+      return InvalidError("plan.recompute_schedule: block " + std::to_string(step.first) +
+                          (across ? " is recomputed with blocks of another stage of the pipeline"
+                                  : " is of a pipeline, and sends what it keeps"));
+    }
+    stage.push_back(step);
+  }
+  Shift(stage, -first);
+  return stage;
+}
+
+RematPlan OfStages(const std::vector<RematPlan>& stages) {
+  RematPlan plan;
+  for (RematPlan stage : stages) {
+    Shift(stage, plan.empty() ? 0 : plan.back().end());
+    plan.insert(plan.end(), stage.begin(), stage.end());
+  }
+  return plan;
 }
 
 int64_t ReplayedBlocks(const RematPlan& plan) {

@@ -71,6 +71,14 @@ Result<RematPlan> ParseRemat(const std::vector<std::string>& operations, int64_t
 /// offload_activations is none.
 Result<RematPlan> RematOf(const Plan& plan, int64_t layers);
 
+/// What a plan of all blocks says of a stage of a pipeline, which has `blocks` of them from block
+/// `first` on, as a plan of its blocks alone. kInvalid where a step has blocks of two stages, or
+/// sends what it keeps.
+Result<RematPlan> StageOf(const RematPlan& plan, int64_t first, int64_t blocks);
+
+/// The plan of all blocks that says so of each stage.
+RematPlan OfStages(const std::vector<RematPlan>& stages);
+
 /// Forward passes of blocks that the backward pass makes; those of attention alone do not count.
 int64_t ReplayedBlocks(const RematPlan& plan);
 

@@ -38,16 +38,22 @@ Status CheckResources(const ResourceSpec& resources, const std::string& what) {
                         ", which reduces the gradients of each micro-batch before the next, and a "
                         "pipeline has several under way; hint: resources.zero_stage 1");
   }
-  if (resources.recompute_segment > 1 && resources.activation_bits > 0) {
-    return InvalidError(what + " does not go with resources.recompute_segment " +
-                        Text(resources.recompute_segment) +
-                        " and activation_bits together: segments end with a stage, so that what is "
-                        "rounded would depend on how blocks are cut; hint: recompute_segment 1");
+  const bool optimal = resources.recompute == "optimal";
+  if ((resources.recompute_segment > 1 || optimal) && resources.activation_bits > 0) {
+    return InvalidError(
+        what + " does not go with resources." +
+        (optimal ? "recompute optimal" : "recompute_segment " + Text(resources.recompute_segment)) +
+        " and activation_bits together: segments end with a stage, so that what is "
+        "rounded would depend on how blocks are cut; hint: " +
+        (optimal ? "recompute auto" : "recompute_segment 1"));
   }
-  if (resources.recompute != "optimal") return OkStatus();
-  return InvalidError(what +
-                      " does not go with resources.recompute optimal, whose schedule is of one "
-                      "stage; hint: auto, attention or block");
+  if (optimal && resources.offload_activations != "none") {
+    return InvalidError(what +
+                        " does not go with resources.recompute optimal and offload_activations "
+                        "together: what its micro-batches send would share a link, and a schedule "
+                        "is of one of them; hint: recompute auto");
+  }
+  return OkStatus();
 }
 
 /// Every step of a growing batch has a multiple of these.

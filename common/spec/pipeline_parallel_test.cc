@@ -66,7 +66,7 @@ TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
   }));
   EXPECT_THAT(error([](JobSpec& job) { job.resources.zero_stage = 2; }),
               HasSubstr("does not go with resources.zero_stage 2, which reduces the gradients"));
-  for (const char* recompute : {"none", "attention", "block", "auto"}) {
+  for (const char* recompute : {"none", "attention", "block", "auto", "optimal"}) {
     EXPECT_TRUE(Accepts([&](JobSpec& job) {
       staged(job);
       job.resources.recompute = recompute;
@@ -83,8 +83,18 @@ TEST(ValidateJob, RefusesPipelinesThatCannotRun) {
                 job.resources.activation_bits = 4;
               }),
               HasSubstr("recompute_segment 2 and activation_bits together"));
-  EXPECT_THAT(error([](JobSpec& job) { job.resources.recompute = "optimal"; }),
-              HasSubstr("resources.recompute optimal, whose schedule is of one stage"));
+  for (const auto& [with, said] :
+       {std::pair<std::function<void(ResourceSpec&)>, const char*>(
+            [](ResourceSpec& resources) { resources.activation_bits = 4; },
+            "recompute optimal and activation_bits together"),
+        {[](ResourceSpec& resources) { resources.offload_activations = "host"; },
+         "recompute optimal and offload_activations together"}}) {
+    EXPECT_THAT(error([&](JobSpec& job) {
+                  job.resources.recompute = "optimal";
+                  with(job.resources);
+                }),
+                HasSubstr(said));
+  }
   EXPECT_THAT(error([](JobSpec& job) { job.train.gradient_noise_scale = true; }),
               HasSubstr("train.gradient_noise_scale"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.pipeline_schedule = "gpipe"; }),

@@ -12,6 +12,7 @@
 #include "coordinator/planner/mesh_group.h"
 #include "coordinator/planner/remat_choice.h"
 #include "coordinator/planner/stage_cuts.h"
+#include "coordinator/planner/stage_schedules.h"
 #include "coordinator/planner/units.h"
 
 namespace weft::planner {
@@ -252,11 +253,16 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
   };
   // A schedule takes long to find, and none helps where what it is not about has no room.
   const RematChoice least{memory_.shape.spec.layers, 0, {}};
-  if (job_.resources.recompute == "optimal" && !fits(least) && !FitsBeside(option, inputs)) {
-    return false;
-  }
-  const RematCosts costs = CostsOfRemat(option);
-  if (!ChooseRemat(job_.resources.recompute, inputs, costs, fits)) {
+  const bool optimal = job_.resources.recompute == "optimal";
+  if (optimal && !fits(least) && !FitsBeside(option, inputs, pipeline)) return false;
+  const auto choose = [&] {
+    if (!optimal || !pipeline) {
+      return ChooseRemat(job_.resources.recompute, inputs, CostsOfRemat(option), fits);
+    }
+    const std::optional<RematChoice> schedules = ScheduleStages(option, inputs, *held, *pipeline);
+    return (schedules && fits(*schedules)) || fits(least);
+  };
+  if (!choose()) {
     if (!whole) SetMemory(inputs, pipeline, option);
     return false;
   }
@@ -330,25 +336,59 @@ int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, std::optional<Pipeli
   return most;
 }
 
-// Within the job's own limits and the workers'.
-bool MeshSearch::Fits(const Option& option) const {
-  const int64_t most = job_.resources.memory_per_rank_bytes;
+bool MeshSearch::WithinLimits(const Option& option) const {
   const ResourceSpec& resources = job_.resources;
-  if (most > 0 && TotalBytes(option.memory) > most) return false;
-  if (resources.device_memory_bytes > 0 && option.device_bytes > resources.device_memory_bytes) {
-    return false;
-  }
-  return workers_.HasRoom(option, option.PlacedBytes());
+  const auto within = [](int64_t bytes, int64_t most) { return most == 0 || bytes <= most; };
+  return within(TotalBytes(option.memory), resources.memory_per_rank_bytes) &&
+         within(option.device_bytes, resources.device_memory_bytes);
 }
 
-bool MeshSearch::FitsBeside(Option option, const MemoryInputs& inputs) const {
+bool MeshSearch::Fits(const Option& option) const {
+  return WithinLimits(option) && workers_.HasRoom(option, option.PlacedBytes());
+}
+
+std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, MemoryInputs inputs,
+                                                      const HeldSchedule& held,
+                                                      PipelineMemory& pipeline) const {
+  const bool mixed = workers_.rates().size() > 1;
+  const std::vector<int64_t> room =
+      mixed ? workers_.RoomByPlace(OptionOf(
+                  {option.threads, option.ranks, option.ranks_per_worker, option.micro_batch}))
+            : std::vector<int64_t>();
+  Option alone = option;
+  alone.stage_bytes.clear();
+  const auto rank_fits = [&](int64_t rank, const RematChoice& choice) {
+    inputs.remat = choice.schedule;
+    alone.memory = pipeline.Rank(inputs, rank);
+    if (option.device_bytes > 0) {
+      alone.device_bytes = Offloads(job_.resources)
+                               ? TotalBytes(pipeline.DeviceTier(inputs, rank))
+                               : TotalBytes(alone.memory) - alone.memory.runtime_bytes;
+    }
+    // As if all ranks had as much; of machines of several kinds each has its own.
+    return mixed ? WithinLimits(alone) && alone.PlacedBytes() <= room[static_cast<size_t>(rank)]
+                 : Fits(alone);
+  };
+  return ChooseStageSchedules(inputs, CostsOfRemat(option), option.cut, held.holdings, rank_fits);
+}
+
+bool MeshSearch::FitsBeside(Option option, const MemoryInputs& inputs,
+                            std::optional<PipelineMemory>& pipeline) const {
   const auto beside = [this](MemoryBreakdown memory) {
     memory.activations_bytes = memory.workspace_bytes = 0;
     if (workers_.on_devices()) memory.runtime_bytes = 0;  // a part of the whole
     return memory;
   };
   option.memory = beside(option.memory);
-  if (option.device_bytes > 0) option.device_bytes = TotalBytes(beside(PredictDeviceTier(inputs)));
+  if (option.device_bytes > 0) {
+    std::vector<MemoryBreakdown> tiers;
+    if (pipeline) tiers = pipeline->DeviceTiers(inputs);
+    if (!pipeline) tiers = {PredictDeviceTier(inputs)};
+    option.device_bytes = 0;
+    for (const MemoryBreakdown& tier : tiers) {
+      option.device_bytes = std::max(option.device_bytes, TotalBytes(beside(tier)));
+    }
+  }
   return Fits(option);
 }
 

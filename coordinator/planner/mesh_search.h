@@ -86,9 +86,17 @@ class MeshSearch {
                  Option& option) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                       const MemoryBreakdown& memory) const;
+  /// Within the job's own limits,
+  bool WithinLimits(const Option& option) const;
+  /// and the workers'.
   bool Fits(const Option& option) const;
   /// The same, whose memory is that of `inputs`, without activations and what comes and goes.
-  bool FitsBeside(Option option, const MemoryInputs& inputs) const;
+  bool FitsBeside(Option option, const MemoryInputs& inputs,
+                  std::optional<PipelineMemory>& pipeline) const;
+  /// What "optimal" comes to on a pipeline.
+  std::optional<RematChoice> ScheduleStages(const Option& option, MemoryInputs inputs,
+                                            const HeldSchedule& held,
+                                            PipelineMemory& pipeline) const;
   /// On the worker that is looked at first.
   RematCosts CostsOfRemat(const Option& option) const;
 

@@ -129,16 +129,24 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
   stages.reserve(cut.size());
   StepInputs own = inputs;
   own.accumulation_steps = 1;
+  own.schedule.clear();  // of which nothing travels
   // Between the first and the last, those with as many blocks are the same: blocks, recomputed,
   // those whose attention is.
   std::map<std::tuple<int64_t, int64_t, int64_t>, StageForecast> known;
   int64_t first = 0;
   for (int64_t stage = 0; stage <= last; ++stage) {
     const int64_t blocks = cut[static_cast<size_t>(stage)];
-    own.recomputed_blocks = std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks);
-    own.recomputed_attentions = std::clamp<int64_t>(
-        inputs.recomputed_blocks + inputs.recomputed_attentions - first - own.recomputed_blocks, 0,
-        blocks - own.recomputed_blocks);
+    if (inputs.schedule.empty()) {
+      own.recomputed_blocks = std::clamp<int64_t>(inputs.recomputed_blocks - first, 0, blocks);
+      own.recomputed_attentions = std::clamp<int64_t>(
+          inputs.recomputed_blocks + inputs.recomputed_attentions - first - own.recomputed_blocks,
+          0, blocks - own.recomputed_blocks);
+    } else {
+      const Result<RematPlan> schedule = StageOf(inputs.schedule, first, blocks);
+      WEFT_CHECK(schedule.ok(), schedule.status().message());
+      own.recomputed_blocks = ReplayedBlocks(*schedule);
+      own.recomputed_attentions = ReplayedAttentions(*schedule);
+    }
     std::vector<int64_t> which;
     for (int64_t i = 0; i < blocks && !passes.shapes().alike(); ++i) which.push_back(first + i);
     first += blocks;

@@ -6,6 +6,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
 #include "common/model/pipeline_shape.h"
+#include "common/model/remat_schedule.h"
 #include "coordinator/planner/testing.h"
 
 namespace weft::planner {
@@ -266,6 +267,52 @@ TEST(PlanJob, StagesAreCutPlacedAndPricedWhereTheJobSaysSo) {
   job.model.layers = 1;
   EXPECT_THAT(PlanJob(job, Cluster(1, 4, 8 * kGiB)).status().message(),
               HasSubstr("each needs a block"));
+}
+
+TEST(PlanJob, StagesHaveSchedulesThatFitAndAreNoSlowerThanTheChoiceOfAuto) {
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = job.resources.pipeline_parallel = 2;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 2;
+  const ClusterProfile ample = Cluster(1, 2, 64 * kGiB);
+  const auto plan = [&](const char* recompute, int64_t limit) {
+    job.resources.recompute = recompute;
+    job.resources.memory_per_rank_bytes = limit;
+    return Best(job, ample);
+  };
+  for (const char* schedule : {"gpipe", "1f1b", "zero_bubble", "interleaved"}) {
+    SCOPED_TRACE(schedule);
+    job.resources.pipeline_schedule = schedule;
+    job.resources.pipeline_chunks = schedule == std::string("interleaved") ? 2 : 1;
+    const int64_t all = TotalBytes(plan("none", 0).prediction.memory_per_rank),
+                  least = TotalBytes(plan("block", 0).prediction.memory_per_rank);
+    for (const int64_t limit : {all, all - (all - least) / 3, least}) {
+      SCOPED_TRACE(limit);
+      const Plan chosen = plan("auto", limit), optimal = plan("optimal", limit);
+      EXPECT_LE(TotalBytes(optimal.prediction.memory_per_rank), limit);
+      // Memory is cut into slots, so that a block more may have to be recomputed.
+      EXPECT_LE(optimal.prediction.step_seconds, 1.02 * chosen.prediction.step_seconds);
+      auto whole = ParseRemat(optimal.recompute_schedule, 12);
+      ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+      int64_t first = 0;
+      for (const int64_t blocks : optimal.stage_blocks) {
+        EXPECT_TRUE(StageOf(*whole, first, blocks).ok());
+        first += blocks;
+      }
+    }
+  }
+  // Each rank has what it has room for: the first one has twice as many micro-batches under way.
+  job.resources.pipeline_schedule = "1f1b";
+  job.resources.pipeline_chunks = 1;
+  const int64_t all = TotalBytes(plan("none", 0).prediction.memory_per_rank),
+                least = TotalBytes(plan("block", 0).prediction.memory_per_rank);
+  const Plan both = plan("optimal", (all + least) / 2);
+  const RematPlan whole = ParseRemat(both.recompute_schedule, 12).value();
+  const int64_t blocks = both.stage_blocks[0];
+  EXPECT_GT(
+      ReplayedBlocks(*StageOf(whole, 0, blocks)) + ReplayedAttentions(*StageOf(whole, 0, blocks)),
+      ReplayedBlocks(*StageOf(whole, blocks, 12 - blocks)) +
+          ReplayedAttentions(*StageOf(whole, blocks, 12 - blocks)));
 }
 
 TEST(PlanJob, StagesHaveExpertsThatTheirRanksShare) {

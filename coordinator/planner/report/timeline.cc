@@ -29,6 +29,9 @@ StepInputs InputsOf(const JobSpec& job, const Plan& plan, int64_t ranks_on_worke
       std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
   inputs.recomputed_attentions =
       std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "attention");
+  if (auto schedule = ParseRemat(plan.recompute_schedule, job.model.layers); schedule.ok()) {
+    inputs.schedule = *std::move(schedule);
+  }
   inputs.threads = plan.threads_per_rank;
   inputs.ranks = plan.mesh.data * plan.mesh.expert * plan.mesh.context;
   inputs.ranks_on_worker = ranks_on_worker;

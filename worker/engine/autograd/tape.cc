@@ -119,12 +119,9 @@ Result<RecomputedValues> RecomputeValues(Context& context, Tape& tape, Segment s
                   WEFT_RETURN_IF_ERROR(
                       replay->tape.AddGradient(ctx, replay->results[i].node, std::move(gradient)));
                 }
-                if (outer.defers()) {
-                  // Weights' gradients read the results later, too.
-                  replay->tape.DeferWeightGradients();
-                } else {
-                  replay->results.clear();
-                }
+                if (outer.defers()) replay->tape.DeferWeightGradients();
+                // Gradients of weights that are put off may still read the results.
+                if (!outer.defers() || replay.use_count() == 1) replay->results.clear();
                 WEFT_RETURN_IF_ERROR(replay->tape.RunBackward(ctx));
                 for (size_t i = 0; i < replay->inputs.size(); ++i) {
                   const Value& input = replay->inputs[i];

@@ -42,8 +42,12 @@ PipelinePart PartOf(const ModelSpec& spec, const ModelOptions& options) {
 }
 
 // What the blocks of a stage do with their saved tensors.
-RematPlan RematOfStage(const ModelOptions& options, const PipelinePart::Stage& stage) {
+RematPlan RematOfStage(const ModelSpec& spec, const ModelOptions& options,
+                       const PipelinePart::Stage& stage) {
   if (!options.pipeline) return RematOf(options, stage.blocks).value();
+  if (!options.recompute_schedule.empty()) {
+    return StageOf(RematOf(options, spec.layers).value(), stage.first_block, stage.blocks).value();
+  }
   std::vector<std::string> policies;
   for (int64_t i = stage.first_block; i < stage.first_block + stage.blocks; ++i) {
     const auto index = static_cast<size_t>(i);
@@ -75,7 +79,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                           .layers = stage.blocks,
                           .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
                           .block = block,
-                          .remat = RematOfStage(options, stage),
+                          .remat = RematOfStage(spec, options, stage),
                           .activation_bits = options.activation_bits,
                           .context = options.context,
                           .operations = options.block_operations},

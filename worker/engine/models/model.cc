@@ -156,11 +156,11 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   WEFT_RETURN_IF_ERROR(ValidateHead(spec));
   WEFT_RETURN_IF_ERROR(ValidateSizes(spec));
   WEFT_RETURN_IF_ERROR(ValidateFp8(spec, options));
-  WEFT_RETURN_IF_ERROR(RematOf(options, spec.layers).status());
+  WEFT_ASSIGN_OR_RETURN(const RematPlan remat, RematOf(options, spec.layers));
   if (options.pipeline && !options.recompute_schedule.empty()) {
-    return InvalidError(
-        "a schedule of all blocks, of which this is a stage; hint: "
-        "resources.recompute block");
+    for (const PipelinePart::Stage& stage : options.pipeline->stages) {
+      WEFT_RETURN_IF_ERROR(StageOf(remat, stage.first_block, stage.blocks).status());
+    }
   }
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(

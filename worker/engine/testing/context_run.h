@@ -130,7 +130,7 @@ inline MemoryInputs InputsOf(const MeshCase& c) {
   } else if (c.plan.zero_stage > 2) {
     inputs.sharded = ShardParameters(model, *inputs.precision, inputs.Sharers(), mesh.tensor);
   }
-  if (mesh.pipeline == 1) {
+  if (mesh.pipeline == 1 || !c.plan.recompute_schedule.empty()) {
     inputs.remat = RematOf(c.plan, model.layers).value();
   } else if (c.plan.block_memory_policy.front() == "recompute") {
     inputs.recomputed_blocks = model.layers;

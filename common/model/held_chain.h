@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/model/optimal_chain.h"
+
+namespace weft {
+
+/// The persistent schedules (optimal_chain.h) of least time for a chain of which several passes are
+/// under way, as on a rank of a pipeline: while one of them computes, each of the others has what
+/// its steps keep between their forward and their backward pass. What a replay takes, one of them
+/// takes at a time.
+///
+/// Let a schedule keep K bytes and reach P in a pass alone; n passes then take (n - 1) K + P. For
+/// each room P - K that is left beside what is kept, dynamic programming over stages and what they
+/// keep finds the fastest schedule; replays are parts of an OptimalChain.
+class HeldChain {
+ public:
+  /// With at most `bytes` for one pass, in `slots` equal steps, to which sizes are rounded up;
+  /// O(n^2 slots^2) for n stages, beside an OptimalChain.
+  HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots);
+
+  /// Seconds of a forward and backward pass of which `passes` are under way within `bytes`;
+  /// infinite when they are too few.
+  double Seconds(int64_t bytes, int64_t passes) const;
+
+  /// How: of stages 0 to n - 1 all are in a step. None when the bytes are too few.
+  std::optional<RematPlan> Schedule(int64_t bytes, int64_t passes) const;
+
+ private:
+  struct Choice {
+    double seconds = 0;
+    int32_t way = -1;    ///< Of the stage, or
+    int32_t count = -1;  ///< how many stages keep the input of the first.
+  };
+  /// Steps of memory of a schedule.
+  struct Room {
+    int64_t kept = 0;    ///< That stages may still keep.
+    int64_t beside = 0;  ///< That replays and passing results have beside these.
+  };
+  size_t IndexOf(int64_t stage, const Room& room) const;
+  Choice Best(int64_t stage, const Room& room) const;
+  /// The room with which the whole chain is fastest.
+  Room FastestRoom(int64_t bytes, int64_t passes) const;
+
+  std::vector<ChainStage> stages_;
+  OptimalChain replays_;
+  int64_t unit_;
+  int64_t slots_;
+  std::vector<Choice> table_;  ///< By stage, kept and beside.
+};
+
+}  // namespace weft

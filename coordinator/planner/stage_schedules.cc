@@ -1,0 +1,125 @@
+#include "coordinator/planner/stage_schedules.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "common/model/held_chain.h"
+
+namespace weft::planner {
+namespace {
+
+// Steps of memory of the dynamic programme, whose time grows with the square of both.
+int64_t SlotsOf(int64_t blocks) {
+  return blocks <= 16 ? 200 : blocks <= 32 ? 100 : 50;
+}
+// Budgets of a rank that are told apart.
+constexpr int64_t kBudgets = 4096;
+
+/// Blocks of a stage, and how many of them nothing trains.
+struct Blocks {
+  int64_t count = 0;
+  int64_t untrained = 0;
+  auto operator<=>(const Blocks&) const = default;
+};
+
+/// The schedules of stages with so many blocks.
+struct Schedules {
+  int64_t most_bytes = 0;  ///< Of a pass that keeps all.
+  HeldChain chain;
+};
+
+Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks& blocks) {
+  inputs.shape.spec.layers = blocks.count;
+  inputs.shape.first_trained_layer = blocks.untrained;
+  const std::vector<ChainStage> chain = ChainOfBlocks(inputs, costs);
+  const int64_t slots = SlotsOf(blocks.count);
+  int64_t most = 0, passing = 0;
+  for (const ChainStage& stage : chain) {
+    most += stage.ways.front().saved_bytes;
+    passing = std::max({passing, stage.passing_bytes, stage.ways.front().passing_bytes});
+  }
+  // Each stage is rounded up.
+  most = (most + passing) * (slots + std::ssize(chain) + 1) / slots;
+  return {most, HeldChain(chain, most, slots)};
+}
+
+}  // namespace
+
+std::optional<RematChoice> ChooseStageSchedules(
+    const MemoryInputs& inputs, const RematCosts& costs, const std::vector<int64_t>& cut,
+    const PipelineHoldings& holdings,
+    const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits) {
+  std::map<Blocks, Schedules> known;
+  std::vector<const Schedules*> schedules;
+  std::vector<RematPlan> stages;
+  int64_t first = 0;
+  for (const int64_t count : cut) {
+    const Blocks blocks{count,
+                        std::clamp<int64_t>(inputs.shape.first_trained_layer - first, 0, count)};
+    auto found = known.find(blocks);
+    if (found == known.end()) {
+      found = known.emplace(blocks, SchedulesOf(inputs, costs, blocks)).first;
+    }
+    schedules.push_back(&found->second);
+    stages.push_back(RematOfPolicies({}, count, 1));
+    first += count;
+  }
+  const auto choice_of = [&](const std::vector<RematPlan>& plans) {
+    RematPlan schedule = OfStages(plans);
+    return RematChoice{ReplayedBlocks(schedule), 0, std::move(schedule)};
+  };
+  const auto again_seconds = [&](const std::vector<RematPlan>& plans, int64_t rank) {
+    double seconds = 0;
+    for (auto stage = static_cast<size_t>(rank); stage < plans.size();
+         stage += static_cast<size_t>(holdings.ranks())) {
+      seconds += static_cast<double>(ReplayedBlocks(plans[stage])) * costs.block.forward +
+                 static_cast<double>(ReplayedAttentions(plans[stage])) * costs.block.attention;
+    }
+    return seconds;
+  };
+  for (int64_t rank = 0; rank < holdings.ranks(); ++rank) {
+    // The stages of the rank with a share of all that they could take; whether that fits.
+    std::vector<RematPlan> best;
+    const auto fits = [&](int64_t budget) {
+      std::vector<RematPlan> plans = stages;
+      for (int64_t chunk = 0; chunk < holdings.chunks(); ++chunk) {
+        const auto stage = static_cast<size_t>(chunk * holdings.ranks() + rank);
+        const int64_t passes = std::max<int64_t>(holdings.UnderWay(rank, chunk), 1);
+        auto plan = schedules[stage]->chain.Schedule(
+            schedules[stage]->most_bytes * passes * budget / kBudgets, passes);
+        if (!plan) return true;  // a larger one may do
+        plan->pop_back();        // what stands above the blocks
+        plans[stage] = *std::move(plan);
+      }
+      if (!rank_fits(rank, choice_of(plans))) return false;
+      best = std::move(plans);
+      return true;
+    };
+    int64_t low = 0, high = kBudgets;
+    if (!fits(high)) {
+      while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (fits(middle) ? low : high) = middle;
+      }
+    }
+    // Sizes are rounded up, and budgets are not all there is: where no more than each block's input
+    // fits exactly, that is not found.
+    std::vector<RematPlan> once = stages;
+    for (auto stage = static_cast<size_t>(rank); stage < cut.size();
+         stage += static_cast<size_t>(holdings.ranks())) {
+      const std::vector<std::string> all(static_cast<size_t>(cut[stage]), "recompute");
+      once[stage] = RematOfPolicies(all, cut[stage], 1);
+    }
+    if ((best.empty() || again_seconds(once, rank) < again_seconds(best, rank)) &&
+        rank_fits(rank, choice_of(once))) {
+      best = std::move(once);
+    }
+    if (best.empty()) return std::nullopt;
+    stages = std::move(best);
+  }
+  return choice_of(stages);
+}
+
+}  // namespace weft::planner

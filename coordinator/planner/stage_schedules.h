@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "common/model/memory_model.h"
+#include "common/model/pipeline_holdings.h"
+#include "coordinator/planner/remat_choice.h"
+
+namespace weft::planner {
+
+/// What "optimal" comes to on a pipeline that is cut so: of each stage the fastest schedule
+/// (HeldChain) with which its rank fits, told by `rank_fits` of a choice of which that rank's
+/// stages alone count. The budget counts the micro-batches under way; stages of one rank share it
+/// by their blocks. None where some rank has no schedule that fits. `inputs` are those of one rank
+/// with the whole network.
+std::optional<RematChoice> ChooseStageSchedules(
+    const MemoryInputs& inputs, const RematCosts& costs, const std::vector<int64_t>& cut,
+    const PipelineHoldings& holdings,
+    const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits);
+
+}  // namespace weft::planner
