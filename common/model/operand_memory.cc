@@ -19,7 +19,10 @@ class Streaming {
         units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor, inputs.shape.tensor_rows,
                              inputs.shape.expert_ranks)),
         in_tiles_moves_(inputs.products == ProductKind::kNative &&
-                        inputs.precision->products == DType::kBF16) {}
+                        inputs.precision->products == DType::kBF16) {
+    if (!inputs.shape.embeds) units_.front() = {};
+    if (!inputs.shape.has_head) units_.back() = {};
+  }
 
   int64_t Peak() const {
     int64_t most = 0, packed = 0;
@@ -34,12 +37,15 @@ class Streaming {
   }
 
   StreamedBytes OverTheLink() const {
-    StreamedBytes bytes{.first = Moved(units_.front())};
-    const auto last_block = units_.size() - 2;
-    const auto first_trained = FirstDifferentiatedUnit(inputs_.shape.spec);
+    const ModelShape& shape = inputs_.shape;
+    StreamedBytes bytes{.first = Moved(units_[shape.embeds ? 0 : 1])};
+    // On a rank of a pipeline passes of other micro-batches come in between.
+    const bool of_stage = !shape.embeds || !shape.has_head;
+    const auto end = of_stage ? units_.size() : units_.size() - 2;
+    const auto first_trained = shape.trained_before ? 0 : FirstDifferentiatedUnit(shape.spec);
     for (size_t u = 0; u < units_.size(); ++u) {
       bytes.forward += Moved(units_[u]);
-      if (u >= last_block || static_cast<int64_t>(u) < first_trained) continue;
+      if (u >= end || static_cast<int64_t>(u) < first_trained) continue;
       bytes.backward += Moved(units_[u]) - Stored() * units_[u].looked_up;
     }
     return bytes;
@@ -75,7 +81,7 @@ class Streaming {
   }
 
   const MemoryInputs& inputs_;
-  const std::vector<StreamedUnit> units_;
+  std::vector<StreamedUnit> units_;
   const bool in_tiles_moves_;
 };
 

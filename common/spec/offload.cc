@@ -60,19 +60,6 @@ Status CheckOptimizer(const JobSpec& job) {
   return CheckSharing(job, field);
 }
 
-Status CheckActivations(const JobSpec& job) {
-  const ResourceSpec& resources = job.resources;
-  if (resources.offload_activations == "none") return OkStatus();
-  const std::string field = "resources.offload_activations " + resources.offload_activations;
-  if (resources.pipeline_schedule == "zero_bubble") {
-    return InvalidError(field +
-                        " does not go with resources.pipeline_schedule zero_bubble, whose "
-                        "gradients of weights wait on the device with what was saved for them; "
-                        "hint: 1f1b");
-  }
-  return OkStatus();
-}
-
 bool SeveralRanks(const ResourceSpec& resources) {
   return resources.ranks > 1 || resources.expert_parallel > 1 || resources.tensor_parallel > 1 ||
          resources.pipeline_parallel > 1 || resources.context_parallel > 1;
@@ -84,6 +71,12 @@ Status CheckParametersInFile(const JobSpec& job, const std::string& field) {
     return InvalidError(field +
                         " is of CPUs yet: what goes up to resources.device cuda stands in pinned "
                         "memory for the whole run; hint: offload_parameters host");
+  }
+  if (job.resources.pipeline_parallel > 1) {
+    return InvalidError(field +
+                        " does not go with resources.pipeline_parallel, whose gradients stand on "
+                        "the device until the last micro-batch has added its own; hint: "
+                        "offload_parameters host");
   }
   if (job.train.local_steps > 1) {
     return InvalidError(field +
@@ -111,11 +104,6 @@ Status CheckParameters(const JobSpec& job) {
     return InvalidError(field +
                         " does not go with resources.delayed_update, whose next step would read "
                         "weights that are being updated; hint: one of the two");
-  }
-  if (resources.pipeline_parallel > 1) {
-    return InvalidError(field +
-                        " does not go with resources.pipeline_parallel, whose micro-batches take "
-                        "turns and would each bring all weights of a stage; hint: more stages");
   }
   if (resources.recompute_segment > 1 || resources.recompute == "optimal") {
     return InvalidError(field +
@@ -168,7 +156,6 @@ Status CheckOffload(const JobSpec& job) {
         "hint: resources.offload_optimizer host");
   }
   WEFT_RETURN_IF_ERROR(CheckOptimizer(job));
-  WEFT_RETURN_IF_ERROR(CheckActivations(job));
   return CheckParameters(job);
 }
 

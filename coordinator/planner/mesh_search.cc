@@ -433,6 +433,16 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.streamed = StreamedWeightBytes(memory);
     inputs.activation_bytes = OffloadedActivationBytes(memory);
   }
+  if (held != nullptr && memory.offload_parameters) {
+    const auto of_stage = [&](const StageShape& stage) {
+      MemoryInputs one = memory;
+      one.shape = share_.stages().Of(stage);
+      return StreamedWeightBytes(one);
+    };
+    inputs.streamed_stage = {.inner = of_stage({1, false, false, {0}}),
+                             .first = of_stage({1, true, false, {0}}),
+                             .last = of_stage({1, false, true, {memory.shape.spec.layers - 1}})};
+  }
   inputs.coded_bytes = CodedActivationBytes(memory);
   if (held != nullptr && memory.activation_bits > 0) {
     MemoryInputs block = memory;

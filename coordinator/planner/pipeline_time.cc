@@ -51,6 +51,18 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.memory_bytes += times * part.memory_bytes;
 }
 
+/// Weights that come up in the passes of a stage of so many blocks. The backward pass waits for its
+/// first ones, too: nothing stays between the passes.
+StreamedBytes StreamedOfStage(const StepInputs::StreamedStage& one, int64_t blocks, bool first,
+                              bool last) {
+  const StreamedBytes& end = first ? one.first : last ? one.last : one.inner;
+  const int64_t waited = last ? end.backward - one.inner.backward : one.inner.backward;
+  const int64_t others = blocks - 1;
+  return {.first = end.first + waited,
+          .forward = end.forward + others * one.inner.forward + waited,
+          .backward = end.backward + others * one.inner.backward - waited};
+}
+
 /// A forward pass is a third of the work, or what frozen parameters leave of it for the backward
 /// pass; what is recomputed comes there.
 StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plain,
@@ -164,6 +176,9 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     // What the last block of a stage saves stays.
     own.activation_bytes =
         PartOf(inputs.activation_bytes, blocks - 1, inputs.shape.spec.layers - 1);
+    if (inputs.streamed.forward > 0) {
+      own.streamed = StreamedOfStage(inputs.streamed_stage, blocks, stage == 0, stage == last);
+    }
     const int64_t whole = blocks - own.recomputed_blocks - own.recomputed_attentions;
     own.coded_bytes = whole * inputs.coded_block.all +
                       own.recomputed_attentions * inputs.coded_block.but_attention +
@@ -175,8 +190,9 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     // come and go, are parts of each pass, and not of the step alone.
     double within =
         TensorSeconds(own, rates) + ExpertSeconds(own, rates) + ContextSeconds(own, pass, rates);
-    if (own.activation_bytes > 0) {
+    if (own.activation_bytes > 0 || own.streamed.forward > 0) {
       own.activation_bytes = 0;
+      own.streamed = {};
       within += made.time.exposed_communication_seconds -
                 PredictStep(own, pass, rates).exposed_communication_seconds;
     }

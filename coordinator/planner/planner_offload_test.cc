@@ -139,6 +139,37 @@ TEST(PlanJob, ActivationsOfAPipelineWaitOnTheHost) {
   EXPECT_FALSE(PlanJob(job, cluster).ok());
 }
 
+TEST(PlanJob, WeightsOfAPipelineComeInEveryPassOfAMicroBatch) {
+  JobSpec job = SmallJob();
+  ResourceSpec& resources = job.resources;
+  resources.ranks = resources.pipeline_parallel = 2;
+  resources.threads_per_rank = 1;
+  resources.micro_batch = 1;
+  resources.recompute = "none";
+  resources.offload_optimizer = "host";
+  const ClusterProfile cluster = Cluster(1, 2, 16 * kGiB);
+  const auto exposed = [&](int64_t micro_batch, int64_t bytes_per_second) {
+    resources.micro_batch = micro_batch;
+    resources.host_link_bytes_per_second = bytes_per_second;
+    return Best(job, cluster).prediction.time.exposed_communication_seconds;
+  };
+  // The update's own bytes cross a slow link once a step, weights in both passes of each
+  // micro-batch.
+  constexpr int64_t kSlow = 10 << 20;
+  const double once = exposed(1, kSlow) - exposed(1, 0);
+  resources.offload_parameters = "host";
+  const double many = exposed(1, kSlow) - exposed(1, 0), few = exposed(4, kSlow) - exposed(4, 0);
+  EXPECT_GT(many, 2 * once);
+  EXPECT_NEAR(many / few, 4, 1);
+  // A device without room for all weights of a stage.
+  resources.micro_batch = 1;
+  const Plan streamed = Best(job, cluster);
+  resources.offload_parameters = "none";
+  const Plan resident = Best(job, cluster);
+  EXPECT_LT(TotalBytes(streamed.prediction.memory_per_rank),
+            TotalBytes(resident.prediction.memory_per_rank));
+}
+
 TEST(PlanAnyMesh, FindsAMeshWhoseRanksHaveTheirPartsOutsideTheirDevices) {
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
   JobSpec job = SmallJob();

@@ -60,7 +60,14 @@ struct StepInputs {
   int64_t uploaded_weight_bytes = 0;       ///< After an update, with offloads_optimizer.
   int64_t recomputed_attentions = 0;       ///< Blocks of which attention alone is computed again.
   StreamedBytes streamed = {};             ///< Weights that come up in every pass.
-  int64_t activation_bytes = 0;            ///< Of a micro-batch, that go down and come up again.
+  /// The same of a stage of a pipeline that has one block, between the ends of the network or at
+  /// one of them.
+  struct StreamedStage {
+    StreamedBytes inner = {};
+    StreamedBytes first = {};
+    StreamedBytes last = {};
+  } streamed_stage = {};
+  int64_t activation_bytes = 0;  ///< Of a micro-batch, that go down and come up again.
   /// CodedActivationBytes, of each way.
   int64_t coded_bytes = 0;
   /// The same of a block of a pipeline, which keeps all, all but the inside of attention, or its

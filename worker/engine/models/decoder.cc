@@ -82,6 +82,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
                           .remat = RematOfStage(spec, options, stage),
                           .activation_bits = options.activation_bits,
                           .context = options.context,
+                          .parameters_stay = !options.pipeline,
                           .operations = options.block_operations},
         products);
   }
@@ -225,7 +226,7 @@ Result<Value> Decoder::Stage(Context& context, Tape& tape, int64_t stage, Value 
   if (!part_.last || index + 1 < stages_.size()) return Sum(context, tape, stream);
   WEFT_ASSIGN_OR_RETURN(const Value hidden, ClassifierInput(context, tape, std::move(stream)));
   WEFT_RETURN_IF_ERROR(head_->Loss(context, tape, hidden, batch.targets, gradient_scale, total));
-  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true, true));
+  WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, parameters_.units() - 1, true));
   return Value();
 }
 

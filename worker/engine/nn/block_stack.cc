@@ -39,6 +39,7 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
       activation_bits_(options.activation_bits),
       tensor_(products.tensor),
       context_(options.context),
+      parameters_stay_(options.parameters_stay),
       operations_(options.operations) {
   WEFT_CHECK(!remat_.empty() && remat_.back().end() == layers_, "each layer has a policy");
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
@@ -78,7 +79,7 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
     if (last % uses == uses - 1) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
       WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + last / uses,
-                                     differentiated, last + 1 == layers_));
+                                     differentiated, parameters_stay_ && last + 1 == layers_));
     }
   }
   return stream;

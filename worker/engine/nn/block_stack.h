@@ -28,6 +28,9 @@ struct BlockStackOptions {
   /// is.
   int64_t activation_bits = 0;
   const ContextParallel* context = nullptr;  ///< Ranks that share each sequence, or none.
+  /// Its backward pass comes right after its forward pass, so that parameters of the last layer,
+  /// where they come and go, stay in between: not in a pipeline, with other micro-batches.
+  bool parameters_stay = true;
   /// Gets what is done with layers, in order, as RematOperations says it; or none.
   std::vector<std::string>* operations = nullptr;
 };
@@ -72,6 +75,7 @@ class BlockStack {
   int64_t activation_bits_;
   const TensorParallel* tensor_;
   const ContextParallel* context_;
+  bool parameters_stay_;
   std::vector<std::string>* operations_;
   std::vector<TransformerBlock> blocks_;
 };
