@@ -12,7 +12,7 @@ namespace {
 
 // Steps of memory of the dynamic programme, whose time grows with the square of both.
 int64_t SlotsOf(int64_t blocks) {
-  return blocks <= 16 ? 200 : blocks <= 32 ? 100 : 50;
+  return blocks <= 16 ? 100 : blocks <= 32 ? 70 : 50;
 }
 // Budgets of a rank that are told apart.
 constexpr int64_t kBudgets = 4096;
@@ -52,20 +52,22 @@ std::optional<RematChoice> ChooseStageSchedules(
     const PipelineHoldings& holdings,
     const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits) {
   std::map<Blocks, Schedules> known;
-  std::vector<const Schedules*> schedules;
-  std::vector<RematPlan> stages;
+  std::vector<Blocks> blocks;
+  std::vector<RematPlan> stages;  // all is kept where nothing else is said
   int64_t first = 0;
   for (const int64_t count : cut) {
-    const Blocks blocks{count,
-                        std::clamp<int64_t>(inputs.shape.first_trained_layer - first, 0, count)};
-    auto found = known.find(blocks);
-    if (found == known.end()) {
-      found = known.emplace(blocks, SchedulesOf(inputs, costs, blocks)).first;
-    }
-    schedules.push_back(&found->second);
+    blocks.push_back(
+        {count, std::clamp<int64_t>(inputs.shape.first_trained_layer - first, 0, count)});
     stages.push_back(RematOfPolicies({}, count, 1));
     first += count;
   }
+  const auto schedules_of = [&](size_t stage) -> const Schedules& {
+    auto found = known.find(blocks[stage]);
+    if (found == known.end()) {
+      found = known.emplace(blocks[stage], SchedulesOf(inputs, costs, blocks[stage])).first;
+    }
+    return found->second;
+  };
   const auto choice_of = [&](const std::vector<RematPlan>& plans) {
     RematPlan schedule = OfStages(plans);
     return RematChoice{ReplayedBlocks(schedule), 0, std::move(schedule)};
@@ -80,6 +82,8 @@ std::optional<RematChoice> ChooseStageSchedules(
     return seconds;
   };
   for (int64_t rank = 0; rank < holdings.ranks(); ++rank) {
+    // Schedules take long to find.
+    if (rank_fits(rank, choice_of(stages))) continue;
     // The stages of the rank with a share of all that they could take; whether that fits.
     std::vector<RematPlan> best;
     const auto fits = [&](int64_t budget) {
@@ -87,8 +91,9 @@ std::optional<RematChoice> ChooseStageSchedules(
       for (int64_t chunk = 0; chunk < holdings.chunks(); ++chunk) {
         const auto stage = static_cast<size_t>(chunk * holdings.ranks() + rank);
         const int64_t passes = std::max<int64_t>(holdings.UnderWay(rank, chunk), 1);
-        auto plan = schedules[stage]->chain.Schedule(
-            schedules[stage]->most_bytes * passes * budget / kBudgets, passes);
+        const Schedules& schedules = schedules_of(stage);
+        auto plan =
+            schedules.chain.Schedule(schedules.most_bytes * passes * budget / kBudgets, passes);
         if (!plan) return true;  // a larger one may do
         plan->pop_back();        // what stands above the blocks
         plans[stage] = *std::move(plan);
@@ -98,11 +103,9 @@ std::optional<RematChoice> ChooseStageSchedules(
       return true;
     };
     int64_t low = 0, high = kBudgets;
-    if (!fits(high)) {
-      while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        (fits(middle) ? low : high) = middle;
-      }
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits(middle) ? low : high) = middle;
     }
     // Sizes are rounded up, and budgets are not all there is: where no more than each block's input
     // fits exactly, that is not found.
