@@ -8,6 +8,7 @@
 
 #include "common/env.h"
 #include "common/model/memory_model.h"
+#include "common/model/remat_schedule.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 
@@ -69,6 +70,29 @@ TEST_F(PlannedOffload, HasTheBitsOfPlainTrainingWithinTheLimitAndAcrossStops) {
   other.resources = Job().resources;
   EXPECT_EQ(Run(other, "changed", 3).losses.size(), 3u);
   EXPECT_EQ(Run(job, "changed", 6).losses, rest);
+}
+
+TEST_F(PlannedOffload, StagesHaveSchedulesOfTheirOwnWithinTheLimitAndTheBitsOfPlainOnes) {
+  JobSpec job = Job();
+  job.resources.ranks = job.resources.pipeline_parallel = 2;
+  job.resources.micro_batch = 1;
+  const Training plain = Run(job, "plain", 4);
+  ASSERT_EQ(plain.ranks.size(), 2u);
+  job.resources.recompute = "block";
+  const Training blocks = Run(job, "blocks", 4);
+  const int64_t most = plain.ranks[0].tiers.device_bytes,
+                least = blocks.ranks[0].tiers.device_bytes;
+  ASSERT_LT(least, most);
+  job.resources.recompute = "optimal";
+  job.resources.device_memory_bytes = least + (most - least) / 5;
+  const Plan plan = PlanOf(job).value();
+  const RematPlan schedule = ParseRemat(plan.recompute_schedule, job.model.layers).value();
+  EXPECT_GT(ReplayedBlocks(*StageOf(schedule, 0, plan.stage_blocks[0])), 0);
+  const Training planned = Run(job, "planned", 4);
+  EXPECT_EQ(planned.losses, plain.losses);
+  for (const auto& rank : planned.ranks) {
+    EXPECT_LE(rank.tiers.device_bytes, job.resources.device_memory_bytes);
+  }
 }
 
 TEST_F(PlannedOffload, WhatIsLeftToThePlannerRunsAsIfTheJobSaidIt) {
