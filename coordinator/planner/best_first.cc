@@ -27,15 +27,6 @@ auto ShareKey(const JobSpec& choice, const MeshChoice& mesh, bool sequence_paral
 
 using Sharings = std::span<const SharingChoice>;
 
-/// Those that share nothing, then the others: with what waits in a file they may have other ranks.
-std::array<Sharings, 2> PartsOf(const JobSet::Family& family) {
-  const Sharings all = family.sharings();
-  const auto shared = std::find_if(
-      all.begin(), all.end(), [](const SharingChoice& sharing) { return sharing.zero_stage > 0; });
-  const auto count = static_cast<size_t>(shared - all.begin());
-  return {all.first(count), all.subspan(count)};
-}
-
 /// Meshes of a family that have candidates with so many ranks.
 struct Having {
   int64_t count = 0;
@@ -118,11 +109,8 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
                        const Pool& pool = pools_.at(jobs.choices()[family.choice].train.precision);
                        families_[f].pool = &pool;
                        if (pool.options == nullptr) return;
-                       for (const Sharings part : PartsOf(family)) {
-                         if (part.empty()) continue;
-                         part.front().Put(job.resources);
-                         pool.options->Add(job);
-                       }
+                       family.sharings().front().Put(job.resources);
+                       pool.options->Add(job);
                      });
   MakeShares();
   constexpr size_t kAtOnce = 256;
@@ -246,61 +234,58 @@ BestFirst::Counts BestFirst::BoundFamilies(size_t begin, size_t end) {
     const MeshOptions& options = *own.pool->options;
     own.cut = &options.CutOf(job);
     const double room = Room(job, *own.pool);
-    for (const Sharings part : PartsOf(family)) {
-      if (part.empty()) continue;
-      part.front().Put(job.resources);
-      const std::vector<RankChoice>& choices = options.OfReplica(job);
-      const ResourceSpec& resources = job.resources;
-      int64_t most_ranks = 1;
-      for (const RankChoice& choice : choices) {
-        most_ranks = std::max(most_ranks, GradientRanks(resources, choice.ranks));
+    const Sharings sharings = family.sharings();
+    sharings.front().Put(job.resources);
+    const std::vector<RankChoice>& choices = options.OfReplica(job);
+    const ResourceSpec& resources = job.resources;
+    int64_t most_ranks = 1;
+    for (const RankChoice& choice : choices) {
+      most_ranks = std::max(most_ranks, GradientRanks(resources, choice.ranks));
+    }
+    const auto bytes_of = [&](size_t sequence, int64_t sharers) {
+      SharingChoice{1, 0, false}.Put(job.resources);
+      return own.shares[sequence]->LeastBytes(job.resources, own.cut->of_ranks, sharers);
+    };
+    // Of more ranks that share the optimizer's state each has less of it.
+    std::array<int64_t, 2> few = {0, 0};
+    double least_bytes = kInfinity;
+    for (const size_t sequence : {0, 1}) {
+      if (wanted_ == 0 || own.shares[sequence] == nullptr) continue;
+      few[sequence] = LargestThat(
+          most_ranks, [&](int64_t sharers) { return bytes_of(sequence, sharers) > room; });
+      if (few[sequence] > 0) {
+        least_bytes = std::min(least_bytes, bytes_of(sequence, few[sequence]));
       }
-      const auto bytes_of = [&](size_t sequence, int64_t sharers) {
-        SharingChoice{1, 0, false}.Put(job.resources);
-        return own.shares[sequence]->LeastBytes(job.resources, own.cut->of_ranks, sharers);
-      };
-      // Of more ranks that share the optimizer's state each has less of it.
-      std::array<int64_t, 2> few = {0, 0};
-      double least_bytes = kInfinity;
-      for (const size_t sequence : {0, 1}) {
-        if (wanted_ == 0 || own.shares[sequence] == nullptr) continue;
-        few[sequence] = LargestThat(
-            most_ranks, [&](int64_t sharers) { return bytes_of(sequence, sharers) > room; });
-        if (few[sequence] > 0) {
-          least_bytes = std::min(least_bytes, bytes_of(sequence, few[sequence]));
-        }
+    }
+    std::vector<int64_t>& candidates =
+        counts_of[{&choices, resources.pipeline_parallel, resources.pipeline_schedule}];
+    if (candidates.empty()) candidates = CandidatesOf(job, choices);
+    for (size_t c = 0; c < choices.size(); ++c) {
+      const RankChoice& choice = choices[c];
+      const int64_t count = candidates[c];
+      if (count == 0) continue;
+      const auto [at, added] =
+          known.try_emplace({sharings.data(), GradientRanks(resources, choice.ranks)});
+      Having& having = at->second;
+      if (added) having = HavingOf(job, sharings, options, AskedFor(family.first), choice.ranks);
+      if (having.count == 0) continue;
+      counts.considered += having.count * count;
+      int64_t large = 0;
+      for (const Having::Whole& whole : having.whole) {
+        const size_t sequence = whole.sharing->sequence_parallel ? 1 : 0;
+        if (whole.sharers > few[sequence]) continue;
+        ++large;
+        if (counts.large.size() == wanted_ && least_bytes > counts.large.front().bytes) continue;
+        const size_t number = family.first + static_cast<size_t>(whole.sharing - sharings.data());
+        AddToFirst(wanted_, {bytes_of(sequence, whole.sharers), number, &choice}, counts.large);
       }
-      std::vector<int64_t>& candidates =
-          counts_of[{&choices, resources.pipeline_parallel, resources.pipeline_schedule}];
-      if (candidates.empty()) candidates = CandidatesOf(job, choices);
-      for (size_t c = 0; c < choices.size(); ++c) {
-        const RankChoice& choice = choices[c];
-        const int64_t count = candidates[c];
-        if (count == 0) continue;
-        const auto [at, added] =
-            known.try_emplace({part.data(), GradientRanks(resources, choice.ranks)});
-        Having& having = at->second;
-        if (added) having = HavingOf(job, part, options, AskedFor(family.first), choice.ranks);
-        if (having.count == 0) continue;
-        counts.considered += having.count * count;
-        int64_t large = 0;
-        for (const Having::Whole& whole : having.whole) {
-          const size_t sequence = whole.sharing->sequence_parallel ? 1 : 0;
-          if (whole.sharers > few[sequence]) continue;
-          ++large;
-          if (counts.large.size() == wanted_ && least_bytes > counts.large.front().bytes) continue;
-          const size_t number =
-              family.first + static_cast<size_t>(whole.sharing - family.sharings().data());
-          AddToFirst(wanted_, {bytes_of(sequence, whole.sharers), number, &choice}, counts.large);
-        }
-        counts.without_room += large * count;
-        if (large == having.count) continue;
-        for (const RankShare* share : own.shares) {
-          if (share == nullptr) continue;
-          for (const int64_t micro : choice.micro_batches) {
-            own.least_seconds = std::min(
-                own.least_seconds, LeastSecondsOf(job, *share, own.cut->floor, choice, micro));
-          }
+      counts.without_room += large * count;
+      if (large == having.count) continue;
+      for (const RankShare* share : own.shares) {
+        if (share == nullptr) continue;
+        for (const int64_t micro : choice.micro_batches) {
+          own.least_seconds = std::min(own.least_seconds,
+                                       LeastSecondsOf(job, *share, own.cut->floor, choice, micro));
         }
       }
     }
@@ -320,21 +305,20 @@ std::vector<std::unique_ptr<MeshGroup>> BestFirst::GroupsOf(size_t f) const {
   const JobSet::Family& family = jobs_.families()[f];
   JobSpec job = jobs_.choices()[family.choice];
   family.meshes.mesh.Put(job.resources);
-  // By choices of ranks, with sequence parallelism or without.
-  std::map<std::pair<const std::vector<RankChoice>*, bool>, std::vector<MeshGroup::Mesh>> meshes;
+  std::array<std::vector<MeshGroup::Mesh>, 2> meshes;  // without sequence parallelism, with it
   for (size_t i = 0; i < family.sharings().size(); ++i) {
     const SharingChoice& sharing = family.sharings()[i];
-    sharing.Put(job.resources);
-    meshes[{&pool.options->OfReplica(job), sharing.sequence_parallel}].push_back(
-        {family.first + i, &sharing});
+    meshes[sharing.sequence_parallel ? 1 : 0].push_back({family.first + i, &sharing});
   }
   std::vector<std::unique_ptr<MeshGroup>> groups;
-  for (auto& [key, own] : meshes) {
+  for (size_t sequence = 0; sequence < meshes.size(); ++sequence) {
+    auto& own = meshes[sequence];
+    if (own.empty()) continue;
     own.front().sharing->Put(job.resources);
     const MeshGroup::Context context{.workers = *pool.workers,
                                      .options = *pool.options,
                                      .cut = *state.cut,
-                                     .share = *state.shares[key.second ? 1 : 0],
+                                     .share = *state.shares[sequence],
                                      .asked = AskedFor(family.first),
                                      .room = wanted_ == 0 ? kInfinity : Room(job, pool)};
     groups.push_back(std::make_unique<MeshGroup>(context, job, std::move(own)));
