@@ -1,9 +1,8 @@
 #include "coordinator/planner/cluster/runs_to_measure.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
 
-#include "coordinator/planner/cluster/cholesky.h"
 #include "coordinator/planner/cluster/nearby_runs.h"
 
 namespace weft::planner {
@@ -13,52 +12,69 @@ namespace {
 // would ask for runs that are unlike all others.
 constexpr double kClusterDeviation = 0.15;
 
-/// Of the logarithms of measured over predicted seconds, before anything is measured; zeros for
-/// runs that are refused.
-Matrix Covariances(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
-  std::vector<NearbyRuns::Shape> shapes;
-  std::vector<bool> refused;
-  for (const MeasuredRun& run : runs) {
-    shapes.push_back(NearbyRuns::ShapeOf(run.device, run.run));
-    refused.push_back(!PredictStep(run.device, run.program.value_or(stack), run.run).ok());
-  }
-  Matrix covariances(runs.size(), Vector(runs.size(), 0));
+}  // namespace
+
+RunsInDoubt::RunsInDoubt(const std::vector<DoubtfulRun>& runs)
+    : covariances_(runs.size(), Vector(runs.size(), 0)), measured_(runs.size(), false) {
   for (size_t i = 0; i < runs.size(); ++i) {
     for (size_t j = 0; j <= i; ++j) {
-      if (refused[i] || refused[j]) continue;
-      covariances[i][j] = covariances[j][i] =
-          kClusterDeviation * kClusterDeviation + NearbyRuns::Covariance(shapes[i], shapes[j]);
+      if (runs[i].refused || runs[j].refused) continue;
+      covariances_[i][j] = covariances_[j][i] =
+          kClusterDeviation * kClusterDeviation +
+          runs[i].share * runs[j].share * ShapeCovariance(runs[i].shape, runs[j].shape);
     }
   }
-  return covariances;
 }
 
-}  // namespace
+void RunsInDoubt::Measure(size_t run, double times) {
+  measured_[run] = true;
+  const Vector row = covariances_[run];
+  const double variance = row[run] + RunVariance() / times;
+  for (size_t i = 0; i < row.size(); ++i) {
+    for (size_t j = 0; j < row.size(); ++j) covariances_[i][j] -= row[i] * row[j] / variance;
+  }
+}
+
+std::optional<size_t> RunsInDoubt::MostTelling(size_t first) const {
+  std::optional<size_t> best;
+  double most = 0;
+  for (size_t i = first; i < covariances_.size(); ++i) {
+    if (measured_[i]) continue;
+    double taken = 0;
+    for (size_t j = first; j < covariances_.size(); ++j) {
+      taken += covariances_[i][j] * covariances_[i][j];
+    }
+    const double gain = taken / (covariances_[i][i] + RunVariance());
+    if (gain > most) {
+      best = i;
+      most = gain;
+    }
+  }
+  return best;
+}
+
+double RunsInDoubt::Deviation(size_t first) const {
+  double sum = 0;
+  for (size_t i = first; i < covariances_.size(); ++i) sum += std::max(covariances_[i][i], 0.0);
+  const size_t count = covariances_.size() - first;
+  return count > 0 ? std::sqrt(sum / static_cast<double>(count)) : 0;
+}
 
 std::vector<size_t> RunsToMeasure(const SoftwareStack& stack,
                                   const std::vector<MeasuredRun>& candidates, size_t count) {
-  Matrix open = Covariances(stack, candidates);
-  const size_t n = candidates.size();
+  std::vector<DoubtfulRun> runs;
+  for (const MeasuredRun& each : candidates) {
+    runs.push_back(
+        {.shape = NearbyRuns::ShapeOf(each.device, each.run),
+         .refused = !PredictStep(each.device, each.program.value_or(stack), each.run).ok()});
+  }
+  RunsInDoubt doubt(runs);
   std::vector<size_t> chosen;
   while (chosen.size() < count) {
-    size_t best = n;
-    double most = 0;
-    for (size_t i = 0; i < n; ++i) {
-      if (std::find(chosen.begin(), chosen.end(), i) != chosen.end()) continue;
-      const double taken = std::inner_product(open[i].begin(), open[i].end(), open[i].begin(), 0.0);
-      const double gain = taken / (open[i][i] + NearbyRuns::RunVariance());
-      if (gain > most) {
-        best = i;
-        most = gain;
-      }
-    }
-    if (best == n) break;
-    chosen.push_back(best);
-    const Vector row = open[best];
-    const double variance = row[best] + NearbyRuns::RunVariance();
-    for (size_t i = 0; i < n; ++i) {
-      for (size_t j = 0; j < n; ++j) open[i][j] -= row[i] * row[j] / variance;
-    }
+    const std::optional<size_t> next = doubt.MostTelling();
+    if (!next) break;
+    chosen.push_back(*next);
+    doubt.Measure(*next);
   }
   std::sort(chosen.begin(), chosen.end());
   return chosen;
