@@ -1,14 +1,18 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "cli/budget.h"
 #include "cli/calibrate.h"
 #include "cli/cluster_file.h"
 #include "cli/command.h"
 #include "cli/job_file.h"
+#include "common/env.h"
+#include "common/spec/spec_json.h"
 #include "common/yaml.h"
 #include "coordinator/planner/report/explain.h"
+#include "coordinator/planner/report/measure.h"
 #include "proto/convert.h"
 
 namespace weft::cli {
@@ -18,6 +22,7 @@ struct PlanOptions {
   std::string file;
   std::string cluster;
   std::string costs;
+  std::string jobs;  ///< Folder for what is to be measured.
   PlanQuery query;
 };
 
@@ -42,9 +47,25 @@ Result<planner::PlanExplanation> Explain(const Session& session, const PlanOptio
   return FromJson<planner::PlanExplanation>(report);
 }
 
+Status WriteJobs(const std::string& folder, const planner::MeasureAdvice& advice) {
+  WEFT_RETURN_IF_ERROR(Env::Posix().CreateDirs(folder));
+  for (const planner::RunToMeasure& run : advice.runs) {
+    WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), JoinPath(folder, run.spec.name + ".yaml"),
+                                         ToYaml(ToJson(run.spec))));
+  }
+  return OkStatus();
+}
+
 ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
+  if (options.query.measure > 0 && session.output == OutputFormat::kHtml) {
+    return Fail(session, InvalidError("--measure has no HTML form"));
+  }
   const auto explanation = Explain(session, options);
   if (!explanation.ok()) return Fail(session, explanation.status());
+  if (!options.jobs.empty()) {
+    const Status written = WriteJobs(options.jobs, explanation->measure);
+    if (!written.ok()) return Fail(session, written);
+  }
   switch (session.output) {
     case OutputFormat::kJson:
       std::cout << ToJson(*explanation).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
@@ -56,8 +77,9 @@ ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
       std::cout << planner::HtmlReport(*explanation);
       break;
     default:
-      std::cout << (options.query.frontier ? planner::FormatFrontier(*explanation)
-                                           : planner::FormatExplanation(*explanation));
+      std::cout << (options.query.measure > 0 ? planner::FormatMeasure(*explanation)
+                    : options.query.frontier  ? planner::FormatFrontier(*explanation)
+                                              : planner::FormatExplanation(*explanation));
       break;
   }
   return ExitCode::kOk;
@@ -78,6 +100,13 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
   command.add_flag("--frontier", query.frontier,
                    "The best plan for each number of GPUs, or of machines without: throughput, "
                    "time, price");
+  CLI::Option* measure =
+      command
+          .add_option("--measure", query.measure,
+                      "The plans whose steps, if they are measured, tell most of all others")
+          ->check(CLI::Range(1, 100));
+  command.add_option("--jobs", options.jobs, "Write these as short jobs into this folder")
+      ->needs(measure);
   command
       .add_option("--most-devices", query.most_devices,
                   "Use at most so many GPUs, or machines where there are none")

@@ -60,6 +60,7 @@ struct PlanQuery {
   double finish_within_seconds = 0;
   std::string goal = "fastest";
   bool frontier = false;
+  int64_t measure = 0;
   ClusterCosts costs = {};
 
   template <class Self, class Visitor>
@@ -79,6 +80,9 @@ struct PlanQuery {
               .OneOf({"fastest", "cheapest"}),
           self.goal);
     visit(Field("frontier", "The best plan for each number of devices, too."), self.frontier);
+    visit(Field("measure", "Runs to find that would tell most of the others, if measured; 0: none.")
+              .Range(0, 100),
+          self.measure);
     visit(Field("costs", "What machines cost."), self.costs);
   }
 };

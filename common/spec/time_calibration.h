@@ -1,10 +1,44 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "common/spec/field.h"
 
 namespace weft {
+
+/// Blocks that were measured in runs: what they compute, and what that says of others of nearly the
+/// same shape beyond the constants (coordinator/planner/cluster/block_shapes.h).
+struct MeasuredShape {
+  std::string products;
+  int64_t experts = 0;
+  int64_t width = 1;
+  int64_t tensor = 1;
+  int64_t tokens = 1;
+  int64_t sequence_length = 1;
+  int64_t runs = 1;
+  double weight = 0;
+
+  bool operator==(const MeasuredShape&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("products", "Type of the operands: fp32, bf16, fp16.").Range(0, 16), self.products);
+    visit(Field("experts", "0: dense.").Range(0, 1 << 20), self.experts);
+    visit(Field("width", "Of the model, over the rows of a grid that shares it.").Range(1, 1 << 20),
+          self.width);
+    visit(Field("tensor", "Ranks that share the columns of each matrix.").Range(1, 1 << 20),
+          self.tensor);
+    visit(Field("tokens", "Of a micro-batch, on one rank.").Range(1, int64_t{1} << 40),
+          self.tokens);
+    visit(Field("sequence_length", "Tokens that attend to each other.").Range(1, 1 << 30),
+          self.sequence_length);
+    visit(Field("runs", "That were measured.").Range(1, 1 << 30), self.runs);
+    visit(Field("weight", "What the shape counts for its neighbours.").Range(-1e6, 1e6),
+          self.weight);
+  }
+};
 
 /// What the planner assumes of training on the processors of a machine beyond what its worker
 /// measures. The defaults stand for no machine in particular; fitted to runs
@@ -24,6 +58,7 @@ struct TimeCalibration {
   double operation_seconds = 4e-6;
   double step_seconds = 0;
   double beside_share = 1;
+  std::vector<MeasuredShape> shapes = {};
 
   bool operator==(const TimeCalibration&) const = default;
 
@@ -79,6 +114,11 @@ struct TimeCalibration {
                 "Share of its rate of products that a rank reaches with others on its machine.")
               .Range(0.2, 1),
           self.beside_share);
+    visit(Field("shapes",
+                "What the constants leave unexplained, by what blocks compute; empty: "
+                "nothing that holds for other runs.")
+              .Range(0, 1000),
+          self.shapes);
   }
 };
 

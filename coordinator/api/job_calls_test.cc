@@ -220,6 +220,18 @@ TEST_F(ApiTest, PlansAreExplained) {
   EXPECT_GT(report->at("planning_seconds"), 0);
   EXPECT_FALSE(report->at("alternatives").empty());
 
+  EXPECT_TRUE(report->at("measure").at("runs").empty());
+
+  request.mutable_query()->set_measure(1);
+  grpc::ClientContext c3;
+  ASSERT_TRUE(jobs_->ExplainPlan(&c3, request, &response).ok());
+  const Result<Json> advice = ParseJson(response.report_json());
+  ASSERT_TRUE(advice.ok());
+  const Json& measure = advice->at("measure");
+  ASSERT_EQ(measure.at("runs").size(), 1);
+  EXPECT_LT(measure.at("runs")[0].at("deviation"), measure.at("deviation"));
+  EXPECT_EQ(measure.at("runs")[0].at("spec").at("resources").at("ranks"), 2);
+
   request.mutable_query()->set_goal("best");
   grpc::ClientContext c2;
   const grpc::Status refused = jobs_->ExplainPlan(&c2, request, &response);

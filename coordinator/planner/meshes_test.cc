@@ -281,7 +281,7 @@ TEST(MeshesOf, KeepsWhatTheJobSays) {
 /// Jobs and clusters of processors and of GPUs, such that memory is short now and then.
 class RandomCases {
  public:
-  explicit RandomCases(uint64_t seed) : random_({seed, 0, 0}) {}
+  explicit RandomCases(uint64_t seed) : random_({seed, 0, 0}), shapes_({seed, 1, 0}) {}
 
   JobSpec NextJob(bool on_devices) {
     JobSpec job = Job();
@@ -305,7 +305,12 @@ class RandomCases {
     const int workers = static_cast<int>(Pick({1, 2, 3}));
     const auto link = static_cast<double>(Pick({10, 100, 10000})) * 1e6;
     if (!on_devices) {
-      return Cluster(workers, Pick({1, 2, 4}), Pick({200, 260, 400, 4096}) * kMiB, link);
+      ClusterProfile cluster =
+          Cluster(workers, Pick({1, 2, 4}), Pick({200, 260, 400, 4096}) * kMiB, link);
+      if (shapes_.Next() % 2 == 0) return cluster;
+      const TimeCalibration measured = NextCalibration();
+      for (WorkerProfile& worker : cluster.workers) worker.calibration = measured;
+      return cluster;
     }
     ClusterProfile cluster = Cluster(workers, 8, 4096 * kMiB, 100 * link);
     const std::vector<int64_t> sizes = {300, 600, 1200, 2400, 20000};
@@ -332,8 +337,27 @@ class RandomCases {
   int64_t Pick(const std::vector<int64_t>& values) {
     return values[random_.Next() % values.size()];
   }
+  /// Runs that took up to a third more or less time than was predicted.
+  TimeCalibration NextCalibration() {
+    TimeCalibration calibration;
+    calibration.runs = 20;
+    const auto pick = [&](const std::vector<int64_t>& values) {
+      return values[shapes_.Next() % values.size()];
+    };
+    for (int64_t run = 0; run < calibration.runs; ++run) {
+      calibration.shapes.push_back({.products = "fp32",
+                                    .experts = pick({0, 4, 6}),
+                                    .width = pick({64, 256, 512}),
+                                    .tensor = pick({1, 1, 2, 4}),
+                                    .tokens = pick({64, 128, 256, 512, 1024}),
+                                    .sequence_length = pick({64, 256}),
+                                    .weight = static_cast<double>(pick({-30, 10, 30}))});
+    }
+    return calibration;
+  }
 
   PhiloxStream random_;
+  PhiloxStream shapes_;  ///< Of its own: jobs and machines are the same without runs.
 };
 
 /// As text. What is shared among a group of all ranks is shared among all.

@@ -1,6 +1,12 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "common/model/device_order.h"
 #include "common/model/memory_text.h"
@@ -8,12 +14,14 @@
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
 #include "common/model/tensor_traffic.h"
+#include "common/spec/spec_json.h"
 #include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/search.h"
+#include "coordinator/planner/time_model.h"
 #include "coordinator/planner/units.h"
 #include "coordinator/planner/why_slower.h"
 
@@ -257,27 +265,50 @@ struct Found {
   const Option* option;
 };
 
+/// In order. What was asked for comes first among equals.
+std::vector<Found> FastestOf(const SearchResults& results, size_t of_each) {
+  std::vector<Found> fitting;
+  for (const SearchResult& result : results.found) {
+    for (size_t i = 0; i < std::min(result.fitting.size(), of_each); ++i) {
+      fitting.push_back({&result, &result.fitting[i]});
+    }
+  }
+  std::stable_sort(fitting.begin(), fitting.end(), [](const Found& a, const Found& b) {
+    return StepSeconds(a.option->time) < StepSeconds(b.option->time);
+  });
+  return fitting;
+}
+
+/// What the prediction of a step owes to runs with blocks of nearly the same shape.
+std::string NearRunsText(const SearchResult& result, const Option& option) {
+  const RateModel& rates = result.workers->rates().front();
+  if (rates.calibration().shapes.empty()) return "";
+  const NearShapes near = rates.Near(
+      BlockOfPass(ShapeOfRank(result.job), option.micro_batch, SequenceLength(result.job),
+                  PrecisionOf(result.job.train.precision).products, option.context));
+  if (near.runs == 0) return "";
+  char text[96];
+  std::snprintf(text, sizeof(text), "; its products as %lld %s near measured them: x %.2f",
+                static_cast<long long>(near.runs), near.runs == 1 ? "run" : "runs",
+                std::exp(near.deviation));
+  return text;
+}
+
 /// Of `jobs`, which are those of `asked`.
 Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
                              const ClusterProfile& cluster, int threads) {
   const SearchResults results = Search(jobs, cluster, threads);
   if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
-  std::vector<Found> fitting, misfitting;
+  const std::vector<Found> fitting = FastestOf(results, kFittingShown);
+  std::vector<Found> misfitting;
   PlanReport report;
   report.parameters = ShapeOf(jobs.At(0)).counts.Total();
   report.candidates_considered = results.considered;
   for (const SearchResult& result : results.found) {
-    for (size_t i = 0; i < std::min(result.fitting.size(), kFittingShown); ++i) {
-      fitting.push_back({&result, &result.fitting[i]});
-    }
     for (size_t i = 0; i < std::min(result.misfitting.size(), kMisfittingShown); ++i) {
       misfitting.push_back({&result, &result.misfitting[i]});
     }
   }
-  // What was asked for comes first among equals.
-  std::stable_sort(fitting.begin(), fitting.end(), [](const Found& a, const Found& b) {
-    return StepSeconds(a.option->time) < StepSeconds(b.option->time);
-  });
   std::stable_sort(misfitting.begin(), misfitting.end(), [](const Found& a, const Found& b) {
     return TotalBytes(a.option->memory) < TotalBytes(b.option->memory);
   });
@@ -291,6 +322,7 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
     candidate.reason =
         i == 0 ? WhyChosen(*option, *result, results) + WhatWasOpen(asked, candidate.plan, *result)
                : WhySlower(option->time, fitting.front().option->time);
+    candidate.reason += NearRunsText(*result, *option);
     report.candidates.push_back(std::move(candidate));
   }
   for (size_t i = 0; i < std::min(misfitting.size(), kMisfittingShown); ++i) {
@@ -314,6 +346,27 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const JobSet jobs = JobsOf(job, cluster, false);
   return PlanAmong(job, jobs, cluster, jobs.size() > 1 ? ThreadsOfMachine() : 1);
+}
+
+Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
+                                       bool any_mesh, size_t count) {
+  WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
+  const JobSet jobs = JobsOf(job, cluster, any_mesh);
+  const SearchResults results = Search(jobs, cluster, ThreadsOfMachine(), count);
+  if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
+  std::vector<Plan> plans;
+  std::set<std::string> known;
+  for (const Found& each : FastestOf(results, count)) {
+    Plan plan = MakeCandidate(*each.search, *each.option).plan;
+    Plan nowhere = plan;
+    nowhere.rank_workers.clear();
+    nowhere.rank_devices.clear();
+    nowhere.prediction = {};
+    if (plans.size() < count && known.insert(ToJson(nowhere).dump()).second) {
+      plans.push_back(std::move(plan));
+    }
+  }
+  return plans;
 }
 
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
@@ -26,6 +28,12 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 /// options left out that provably are not among those shown. Computes on `threads` threads (0: as
 /// many as the machine runs), of which the report does not depend. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0);
+
+/// The fastest plans that PlanJob, or with `any_mesh` PlanAnyMesh, finds to fit, up to `count`; of
+/// those that differ in nothing but their machines' ranks the fastest. The same errors, but none
+/// where nothing fits.
+Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
+                                       bool any_mesh, size_t count);
 
 /// The report for people: the chosen plan with memory by component and where the time goes, then
 /// the candidates and why they lost. Ends with a newline.

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace weft::planner {
 namespace {
@@ -70,6 +73,21 @@ RateModel::RateModel(const WorkerProfile& worker, DType products, bool on_device
     if (on_devices && device_ == nullptr && device.unusable.empty()) device_ = &device;
   }
   if (device_ != nullptr) model_.emplace(*device_);
+  if (calibration().shapes.empty()) return;
+  std::vector<WeighedShape> shapes;
+  for (const MeasuredShape& each : calibration().shapes) {
+    shapes.push_back({ToBlockShape(each), each.runs, each.weight});
+  }
+  shapes_ = std::make_shared<const std::vector<WeighedShape>>(std::move(shapes));
+}
+
+NearShapes RateModel::Near(const MeasuredShape& block) const {
+  return shapes_ == nullptr ? NearShapes() : NearShapesOf(ToBlockShape(block), *shapes_);
+}
+
+BlockShape ToBlockShape(const MeasuredShape& block) {
+  return {block.width, block.tensor, block.tokens, block.sequence_length,
+          block.products + " " + std::to_string(block.experts)};
 }
 
 ProductKind RateModel::ProductsOf(const WorkerProfile& worker, DType products) {

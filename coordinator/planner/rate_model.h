@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
 #include "common/spec/time_calibration.h"
+#include "coordinator/planner/cluster/block_shapes.h"
 #include "coordinator/planner/device_model.h"
 
 namespace weft::planner {
@@ -45,7 +47,11 @@ class RateModel {
   double HostBytesPerSecond(int64_t threads, int64_t ranks) const;
 
   /// Of the same worker with operands of another type.
-  RateModel With(DType products) const { return {worker_, products, device_ != nullptr}; }
+  RateModel With(DType products) const {
+    RateModel other = *this;
+    other.products_ = products;
+    return other;
+  }
 
   /// Of one stream between two ranks, both on this worker or not.
   double LinkBytesPerSecond(bool within_worker) const;
@@ -56,9 +62,12 @@ class RateModel {
 
   /// What else is assumed of the worker's processor; of its GPUs nothing, neither their steps.
   const TimeCalibration& calibration() const {
-    static constexpr TimeCalibration kNone;
+    static const TimeCalibration kNone;
     return device_ != nullptr ? kNone : worker_.calibration;
   }
+
+  /// What runs with blocks of nearly that shape say of it, where the calibration has some.
+  NearShapes Near(const MeasuredShape& block) const;
 
   /// Of the GPU, or null on the processor.
   const DeviceModel* device() const { return model_ ? &*model_ : nullptr; }
@@ -76,6 +85,11 @@ class RateModel {
   const DeviceSpec* device_ = nullptr;
   std::optional<DeviceModel> model_;
   DType products_;
+  /// Those of the calibration; null: none. Many rates of one worker have them.
+  std::shared_ptr<const std::vector<WeighedShape>> shapes_;
 };
+
+/// As runs near each other have it.
+BlockShape ToBlockShape(const MeasuredShape& block);
 
 }  // namespace weft::planner

@@ -34,8 +34,8 @@ bool Smaller(const Option& a, const Option& b) {
 
 /// Keeps the head of the list, in order.
 template <class Before>
-void SortHead(std::vector<Option>& options, Before before) {
-  const auto head = options.begin() + static_cast<int64_t>(std::min(options.size(), kSorted));
+void SortHead(std::vector<Option>& options, size_t count, Before before) {
+  const auto head = options.begin() + static_cast<int64_t>(std::min(options.size(), count));
   std::partial_sort(options.begin(), head, options.end(), before);
   options.erase(head, options.end());
 }
@@ -95,8 +95,9 @@ bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }
 
-SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads) {
-  BestFirst search(jobs, cluster, jobs.size() > 1 ? kSorted : 0, threads);
+SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads,
+                     size_t wanted) {
+  BestFirst search(jobs, cluster, jobs.size() > 1 ? wanted : 0, threads);
   std::map<size_t, SearchResult> found;
   for (Judged& each : search.Run()) {
     SearchResult& result = found[each.mesh];
@@ -116,8 +117,8 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
   for (auto& [mesh, result] : found) {
     results.fit += std::ssize(result.fitting);
     misfits += std::ssize(result.misfitting);
-    SortHead(result.fitting, Faster);
-    SortHead(result.misfitting, Smaller);
+    SortHead(result.fitting, wanted, Faster);
+    SortHead(result.misfitting, wanted, Smaller);
     result.job = jobs.At(mesh);
     result.workers = search.Workers(mesh);
     for (Option& option : result.misfitting) {

@@ -17,8 +17,8 @@ namespace weft::planner {
 /// What was found for a job with one mesh.
 struct SearchResult {
   JobSpec job;
-  std::vector<Option> fitting;                    ///< Fastest first, up to kSorted.
-  std::vector<Option> misfitting;                 ///< Least memory first, up to kSorted.
+  std::vector<Option> fitting;                    ///< Fastest first, as many as asked for.
+  std::vector<Option> misfitting;                 ///< Least memory first, as many.
   std::shared_ptr<const ClusterProfile> cluster;  ///< That of `workers`, where it is not the one
                                                   ///< given.
   std::shared_ptr<const WorkerGroups> workers;
@@ -31,11 +31,11 @@ struct SearchResults {
   bool has_workers = false;         ///< For any of them.
   int64_t considered = 0;
   int64_t fit = 0;       ///< Of them; where several jobs are searched, of those that are judged.
-  int64_t too_slow = 0;  ///< Of them, not judged: no step of theirs is among the kSorted fastest.
+  int64_t too_slow = 0;  ///< Of them, not judged: no step of theirs is among the fastest asked for.
   int64_t without_room = 0;  ///< Of them, not judged: of several jobs, no worker has room for them.
 };
 
-/// So many options at the head of each list are in order.
+/// So many of the fastest options are found where no other number is asked for.
 inline constexpr size_t kSorted = 32;
 
 /// Whether the ranks of `job` are to compute on GPUs: it says so, or leaves the choice, and
@@ -51,9 +51,10 @@ ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster);
 JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh);
 
 /// Tries everything, of each of `jobs`, which are those of one job (JobsOf). Of several jobs, what
-/// takes longer than the kSorted fastest of all that fit, whatever it recomputes
+/// takes longer than the `wanted` fastest of all that fit, whatever it recomputes
 /// (Candidate::least_seconds), is counted and not looked at (BestFirst). On `threads` threads, of
 /// which the result does not depend. `cluster` outlives it.
-SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads = 1);
+SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads = 1,
+                     size_t wanted = kSorted);
 
 }  // namespace weft::planner

@@ -1,6 +1,8 @@
 #include "coordinator/planner/time_model.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "common/model/model_counts.h"
@@ -165,6 +167,16 @@ PassCost SlowedBy(PassCost pass, double times) {
 
 }  // namespace
 
+MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
+                          DType products, int64_t sharers) {
+  return {.products = std::string(GemmRateName(products)),
+          .experts = shape.spec.experts,
+          .width = shape.spec.width / shape.tensor_rows,
+          .tensor = shape.TensorColumns(),
+          .tokens = micro_batch * sequence_length / sharers,
+          .sequence_length = sequence_length};
+}
+
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
                     const RateModel& rates, int64_t threads, int64_t sharers) {
@@ -207,6 +219,11 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   cost.block_forward_gemm_seconds += forward_layer;
   cost.attention_forward_gemm_seconds += forward_layer;
   cost.attention_product_seconds = product;
+  if (!rates.calibration().shapes.empty()) {
+    const MeasuredShape block =
+        BlockOfPass(shape, micro_batch, sequence_length, precision.products, sharers);
+    cost = SlowedBy(cost, std::exp(rates.Near(block).deviation));
+  }
 
   // Bytes each token moves, in elements of its width c and of the MLP f. Forward, a norm reads two
   // and writes two, an activation reads its one or two inputs and writes one; backward, a norm

@@ -11,6 +11,7 @@
 #include "common/model/remat_schedule.h"
 #include "common/model/transfer_waits.h"
 #include "common/spec/plan.h"
+#include "common/spec/time_calibration.h"
 #include "common/spec/train_spec.h"
 #include "coordinator/planner/rate_model.h"
 
@@ -33,10 +34,15 @@ struct PassCost {
 
 /// `fp8`: counts where the precision has fp8_blocks, and on a GPU alone. A CPU computes FP8
 /// products on widened operands, as fast as those of precision.products. `sharers`: ranks that have
-/// equal parts of each sequence, and of its pairs of a query and a key.
+/// equal parts of each sequence, and of its pairs of a query and a key. Products take as many times
+/// longer as runs near by (RateModel::Near) say.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
                     const RateModel& rates, int64_t threads, int64_t sharers = 1);
+
+/// What the blocks of such a rank compute, by what CostOfPass goes.
+MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
+                          DType products, int64_t sharers = 1);
 
 /// PassCost::weight_gradient_bytes of such a network.
 inline double WeightGradientBytes(const ModelShape& shape) {

@@ -205,6 +205,29 @@ TEST_F(RunsTest, CalibratedPlansStayOverARestartAndGoWhenAsked) {
   EXPECT_EQ(store_->ListRuns(10)->size(), 8U) << "what was measured stays";
 }
 
+TEST_F(RunsTest, RunsNearCountForPlansToComeAndStayOverARestart) {
+  auto link = AttachMachine();
+  for (const int64_t width : {64, 192, 320, 1024}) {
+    for (const int64_t layers : {2, 4}) RunJob(link, Job(layers, width), width == 192 ? 1.8 : 1.3);
+  }
+  const JobSpec near = Job(3, 192), far = Job(1, 3072);
+  const double before = Predicted(near);
+  EXPECT_THAT(reason_, Not(HasSubstr("runs near")));
+  const auto report = service_->CalibratePlans(false, false);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_LT(report->machines.front().near.mean, report->machines.front().held_out.mean);
+  const double after = Predicted(near);
+  EXPECT_GT(after, 1.35 * before);
+  EXPECT_THAT(reason_, HasSubstr("runs near measured them: x 1."));
+  Predicted(far);
+  EXPECT_THAT(reason_, Not(HasSubstr("near measured")));
+  Restart();
+  link = AttachMachine();
+  EXPECT_EQ(Predicted(near), after);
+  ASSERT_TRUE(service_->CalibratePlans(false, true).ok());
+  EXPECT_EQ(Predicted(near), before);
+}
+
 TEST_F(RunsTest, AClusterThatIsGivenIsTakenAsItIs) {
   auto link = AttachMachine();
   const JobSpec other = Job(3, 96);

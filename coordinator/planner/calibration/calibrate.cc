@@ -79,9 +79,12 @@ void PredictHeldOut(const std::vector<FitRun>& runs, int threads, std::vector<Ru
       if (groups[i] % folds != fold) others.push_back(&runs[i]);
     }
     const TimeCalibration fitted = FitCalibration(others);
+    TimeCalibration near = fitted;
+    near.shapes = FitShapes(fitted, others);
     for (size_t i = 0; i < runs.size(); ++i) {
       if (groups[i] % folds != fold) continue;
       errors[i].held_out_seconds = StepSeconds(runs[i].forecast.Step(fitted));
+      errors[i].near_seconds = StepSeconds(runs[i].forecast.Step(near));
     }
     return true;
   });
@@ -103,8 +106,11 @@ std::string Verdict(const MachineReport& report) {
   if (report.runs.size() == 1) return "not adopted: one run says nothing of others";
   char text[96];
   std::snprintf(text, sizeof(text), "%.1f %% instead of %.1f %% median error at runs not seen",
-                100 * report.held_out.median, 100 * report.defaults.median);
-  return (report.adopted ? "adopted: " : "not adopted, the defaults stay: ") + std::string(text);
+                100 * report.calibration.error_ratio, 100 * report.defaults.median);
+  return (report.adopted ? "adopted: " : "not adopted, the defaults stay: ") + std::string(text) +
+         (report.calibration.shapes.empty()
+              ? ""
+              : ", with what constants leave unexplained of runs near");
 }
 
 MachineReport CalibrateMachine(const std::string& machine, const std::vector<const TimedRun*>& runs,
@@ -131,17 +137,22 @@ MachineReport CalibrateMachine(const std::string& machine, const std::vector<con
   std::vector<const FitRun*> all;
   for (const FitRun& run : fit) all.push_back(&run);
   report.calibration = FitCalibration(all);
+  report.defaults = Summarize(report.runs, &RunError::defaults_seconds);
+  report.before = Summarize(report.runs, &RunError::before_seconds);
+  report.held_out = Summarize(report.runs, &RunError::held_out_seconds);
+  report.near = Summarize(report.runs, &RunError::near_seconds);
+  report.calibration.runs = std::ssize(fit);
+  report.calibration.error_ratio = report.held_out.median;
+  if (report.near.median < report.held_out.median && report.near.mean < report.held_out.mean) {
+    report.calibration.shapes = FitShapes(report.calibration, all);
+    report.calibration.error_ratio = report.near.median;
+  }
   for (size_t i = 0; i < fit.size(); ++i) {
     report.runs[i].after_seconds = StepSeconds(fit[i].forecast.Step(report.calibration));
   }
-  report.defaults = Summarize(report.runs, &RunError::defaults_seconds);
-  report.before = Summarize(report.runs, &RunError::before_seconds);
   report.after = Summarize(report.runs, &RunError::after_seconds);
-  report.held_out = Summarize(report.runs, &RunError::held_out_seconds);
-  report.calibration.runs = std::ssize(fit);
-  report.calibration.error_ratio = report.held_out.median;
   report.constants = ConstantsOf(in_use, report.calibration);
-  report.adopted = report.held_out.median < report.defaults.median;
+  report.adopted = report.calibration.error_ratio < report.defaults.median;
   report.verdict = Verdict(report);
   return report;
 }

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 WorkerProfile Machine() {
@@ -184,6 +185,59 @@ TEST(Calibrate, FindsTheTruthBehindRuns) {
   JobSpec other = Gpt(5, 512, 256, 8);
   other.resources.ranks = 2;
   EXPECT_LT(ErrorAt(machine.calibration, truth, RunOf(other, "other")), 0.08);
+}
+
+// Products of one width are slow, which no constant knows.
+TEST(Calibrate, RunsNearSayWhatConstantsCannot) {
+  const TimeCalibration truth = Truth();
+  TimeCalibration slow = truth;
+  slow.small_products /= 1.3;
+  slow.large_products /= 1.3;
+  const auto job_of = [](int64_t layers, int64_t width, int64_t ranks) {
+    JobSpec job = Gpt(layers, width, 64, 8);
+    job.resources.ranks = ranks;
+    job.resources.micro_batch = 2;
+    return job;
+  };
+  const auto seconds_of = [&](const TimedRun& run) {
+    return StepSeconds(RunForecast::Of(run)->Step(run.job.model.width == 256 ? slow : truth));
+  };
+  std::vector<TimedRun> runs;
+  for (const int64_t width : {64, 256, 1024}) {
+    for (const int64_t layers : {2, 8}) {
+      for (const int64_t ranks : {1, 2}) {
+        runs.push_back(RunOf(job_of(layers, width, ranks), "run"));
+        runs.back().step_seconds = seconds_of(runs.back());
+      }
+    }
+  }
+  const CalibrationReport report = Calibrate(runs, {});
+  const MachineReport& machine = report.machines.front();
+  EXPECT_TRUE(machine.adopted) << machine.verdict;
+  EXPECT_LT(machine.near.mean, 0.8 * machine.held_out.mean);
+  EXPECT_EQ(machine.calibration.error_ratio, machine.near.median);
+  int64_t known = 0;
+  for (const MeasuredShape& shape : machine.calibration.shapes) known += shape.runs;
+  EXPECT_EQ(known, std::ssize(runs));
+  EXPECT_THAT(FormatCalibration(report), HasSubstr("and by runs near"));
+  // A job that is none of these.
+  const TimedRun other = RunOf(job_of(5, 256, 4), "other");
+  const auto error = [&](const TimeCalibration& calibration) {
+    return std::fabs(StepSeconds(RunForecast::Of(other)->Step(calibration)) / seconds_of(other) -
+                     1);
+  };
+  TimeCalibration constants = machine.calibration;
+  constants.shapes.clear();
+  EXPECT_LT(error(machine.calibration), 0.6 * error(constants));
+
+  // And plans say so.
+  WorkerProfile taught = Machine();
+  taught.calibration = machine.calibration;
+  const auto reason = [&](int64_t width) {
+    return PlanJob(job_of(5, width, 1), {{taught}})->candidates.front().reason;
+  };
+  EXPECT_THAT(reason(256), HasSubstr("its products as 4 runs near measured them: x 1."));
+  EXPECT_THAT(reason(4096), Not(HasSubstr("runs near")));
 }
 
 TEST(Calibrate, IsTheSameOnAnyNumberOfThreads) {

@@ -35,6 +35,7 @@ struct RunError {
   double before_seconds = 0;
   double after_seconds = 0;
   double held_out_seconds = 0;
+  double near_seconds = 0;
   int64_t timed_steps = 0;
   int64_t memory_bytes = 0;
   int64_t planned_memory_bytes = 0;
@@ -53,6 +54,11 @@ struct RunError {
           self.after_seconds);
     visit(Field("held_out_seconds", "By what was fitted to others alone.").Unit("seconds"),
           self.held_out_seconds);
+    visit(Field("near_seconds",
+                "The same, and by what that leaves unexplained of others with blocks of nearly the "
+                "same shape.")
+              .Unit("seconds"),
+          self.near_seconds);
     visit(Field("timed_steps", "Steps that were timed."), self.timed_steps);
     visit(Field("memory_bytes", "Measured peak of rank 0 without the process itself; 0: unknown.")
               .Unit("bytes"),
@@ -103,6 +109,7 @@ struct MachineReport {
   ErrorSummary before;
   ErrorSummary after;
   ErrorSummary held_out;
+  ErrorSummary near;
   std::vector<FittedConstant> constants;
   std::vector<RunError> runs;
   TimeCalibration calibration;
@@ -121,6 +128,8 @@ struct MachineReport {
           self.after);
     visit(Field("held_out", "Errors where each run is predicted by what was fitted to others."),
           self.held_out);
+    visit(Field("near", "The same, and by runs near: what constants leave unexplained of others."),
+          self.near);
     visit(Field("constants", "What is assumed."), self.constants);
     visit(Field("runs", "Newest first."), self.runs);
     visit(Field("calibration", "In use from now on, where it is adopted."), self.calibration);

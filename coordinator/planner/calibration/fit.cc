@@ -5,7 +5,9 @@
 #include <map>
 #include <string>
 
+#include "coordinator/planner/cluster/block_shapes.h"
 #include "coordinator/planner/cluster/robust_fit.h"
+#include "coordinator/planner/rate_model.h"
 
 namespace weft::planner {
 namespace {
@@ -57,7 +59,42 @@ void Bound(Vector& logs) {
   });
 }
 
+/// By how many percent a step is longer whose products are one percent longer.
+double ShareOfProducts(const RunForecast& forecast, const TimeCalibration& fitted) {
+  constexpr double kLonger = 1.01;
+  TimeCalibration longer = fitted;
+  longer.small_products /= kLonger;
+  longer.large_products /= kLonger;
+  return std::log(StepSeconds(forecast.Step(longer)) / StepSeconds(forecast.Step(fitted))) /
+         std::log(kLonger);
+}
+
 }  // namespace
+
+std::vector<MeasuredShape> FitShapes(const TimeCalibration& fitted,
+                                     const std::vector<const FitRun*>& runs) {
+  // A share of nothing would be divided by.
+  constexpr double kLeastShare = 0.01;
+  std::vector<MeasuredShape> blocks;
+  std::vector<ShapeSample> samples;
+  for (const FitRun* run : runs) {
+    blocks.push_back(run->forecast.Block());
+    const double predicted = StepSeconds(run->forecast.Step(fitted));
+    samples.push_back({.shape = ToBlockShape(blocks.back()),
+                       .deviation = std::log(run->step_seconds / predicted),
+                       .share = std::max(ShareOfProducts(run->forecast, fitted), kLeastShare)});
+  }
+  std::vector<MeasuredShape> shapes;
+  for (const WeighedShape& each : WeighShapes(samples)) {
+    const auto sample = std::find_if(samples.begin(), samples.end(), [&](const ShapeSample& own) {
+      return own.shape == each.shape;
+    });
+    shapes.push_back(blocks[static_cast<size_t>(sample - samples.begin())]);
+    shapes.back().runs = each.runs;
+    shapes.back().weight = each.weight;
+  }
+  return shapes;
+}
 
 TimeCalibration FitCalibration(const std::vector<const FitRun*>& runs) {
   const Vector prior = LogsOf({});

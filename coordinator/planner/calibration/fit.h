@@ -17,8 +17,13 @@ struct FitRun {
 /// predicted over measured step time, large errors counted by their logarithm, each constant within
 /// the range of its field. A constant counts as a run of its own that says it is what the defaults
 /// say, so that runs that tell nothing of it leave it there, and few runs move none of them far.
-/// Without runs: the defaults. `runs` and `error_ratio` are left to the caller.
+/// Without runs: the defaults. `runs`, `error_ratio` and `shapes` are left to the caller.
 TimeCalibration FitCalibration(const std::vector<const FitRun*>& runs);
+
+/// What these constants leave unexplained of the runs, by what their blocks compute: for
+/// TimeCalibration::shapes. A run says of its blocks as much as their products are of its step.
+std::vector<MeasuredShape> FitShapes(const TimeCalibration& fitted,
+                                     const std::vector<const FitRun*>& runs);
 
 /// Calls visit(field, constant) for each of the constants that are fitted.
 template <class Calibration, class Visitor>

@@ -40,6 +40,7 @@ std::string Errors(const MachineReport& machine) {
   add("in use before", machine.before);
   add("after, these runs", machine.after);
   add("after, runs not seen", machine.held_out);
+  add("and by runs near", machine.near);
   return AlignedRows(rows, {false, true, true, true, true});
 }
 

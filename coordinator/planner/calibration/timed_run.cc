@@ -14,6 +14,8 @@
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/report/devices.h"
+#include "coordinator/planner/report/measure.h"
+#include "coordinator/planner/time_model.h"
 #include "coordinator/planner/worker_groups.h"
 
 namespace weft::planner {
@@ -90,15 +92,7 @@ std::string WhyLeftOut(const TimedRun& run) {
            std::to_string(kLeastTimedSteps) + " steps were timed";
   }
   if (run.plan.device != "cpu") return "it ran on GPUs, of which nothing is fitted";
-  if (run.job.train.local_steps > 1) return "its steps are of different lengths: local steps";
-  if (run.job.train.batch_warmup_steps > 0) {
-    return "its steps are of different lengths: batch warm-up";
-  }
-  const ModelSpec& model = run.job.model;
-  if (model.family != "vit" && model.vocab_size == 0 && !run.job.data.tokenizer.path.empty()) {
-    return "its vocabulary is that of a tokenizer file, which the planner did not see; hint: "
-           "model.vocab_size says it";
-  }
+  if (std::string why = WhyTeachesNothing(run.job); !why.empty()) return why;
   std::set<std::string> kinds;
   for (const WorkerProfile& machine : run.machines) kinds.insert(MachineKind(machine));
   if (kinds.size() > 1) return "it ran on machines of several kinds";
@@ -137,6 +131,11 @@ TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
   ScheduleBook book;
   MeshSearch search(planned_, groups, share, book, CutModel(planned_).value());
   return search.Time(placements, option) ? option.time : TimeBreakdown{};
+}
+
+MeasuredShape RunForecast::Block() const {
+  return BlockOfPass(ShapeOfRank(planned_), plan_.micro_batch, SequenceLength(planned_),
+                     PrecisionOf(planned_.train.precision).products, plan_.mesh.context);
 }
 
 }  // namespace weft::planner

@@ -39,6 +39,8 @@ class RunForecast {
   static Result<RunForecast> Of(const TimedRun& run);
 
   TimeBreakdown Step(const TimeCalibration& calibration) const;
+  /// What its blocks compute.
+  MeasuredShape Block() const;
 
  private:
   JobSpec planned_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/model/device_order.h"
+#include "common/spec/spec_json.h"
 
 namespace weft::planner {
 namespace {
@@ -119,6 +120,19 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
   if (!plan.recompute_schedule.empty()) resources.recompute = "optimal";
   planned.train.precision = plan.precision;
   return planned;
+}
+
+std::vector<std::string> LinesOf(const JobSpec& job, const Plan& plan) {
+  std::vector<std::string> lines;
+  const JobSpec planned = JobAsPlanned(job, plan);
+  if (planned.train.precision != job.train.precision) {
+    lines.push_back("train.precision: " + planned.train.precision);
+  }
+  const Json asked = ToJson(job.resources), chosen = ToJson(planned.resources);
+  for (const auto& [name, value] : chosen.items()) {
+    if (value != asked.at(name)) lines.push_back("resources." + name + ": " + value.dump());
+  }
+  return lines;
 }
 
 }  // namespace weft::planner

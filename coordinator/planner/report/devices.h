@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/spec/cluster_spec.h"
@@ -28,5 +29,8 @@ std::vector<ClusterProfile> KindsOf(const ClusterProfile& cluster);
 
 /// `job` with every choice of the planner that it has words for as in `plan`.
 JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan);
+
+/// Lines of the job that ask for these choices, where it does not yet.
+std::vector<std::string> LinesOf(const JobSpec& job, const Plan& plan);
 
 }  // namespace weft::planner

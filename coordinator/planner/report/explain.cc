@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "common/duration_text.h"
-#include "common/spec/spec_json.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/report/alternatives.h"
 #include "coordinator/planner/report/costs.h"
 #include "coordinator/planner/report/devices.h"
 #include "coordinator/planner/report/frontier.h"
+#include "coordinator/planner/report/measure.h"
 #include "coordinator/planner/report/plan_detail.h"
 #include "coordinator/planner/report/sensitivity.h"
 #include "coordinator/planner/report/timeline.h"
@@ -57,7 +57,11 @@ class Explainer {
     answer_.timeline = TimelineOf(job_, cluster_, chosen.plan);
     answer_.fewest_devices =
         FewestDevices(cluster_, on_devices_, [&](const auto& part) { return Fits(part); });
-    AddLines(chosen.plan);
+    answer_.lines = LinesOf(job_, chosen.plan);
+    if (query_.measure > 0) {
+      WEFT_ASSIGN_OR_RETURN(answer_.measure,
+                            AdviseToMeasure(job_, cluster_, query_.any_mesh, query_.measure));
+    }
     NoteUnknownCosts(chosen.plan);
     answer_.report.candidates.resize(
         std::min(answer_.report.candidates.size(), static_cast<size_t>(query_.top)));
@@ -192,19 +196,6 @@ class Explainer {
     std::string text = status.message();
     text.resize(std::min(text.size(), text.find("; hint:")));
     return ExhaustedError(text + "; hint: it would fit: " + found);
-  }
-
-  /// Resources of the job that ask for what the planner chose.
-  void AddLines(const Plan& plan) {
-    const JobSpec planned = JobAsPlanned(job_, plan);
-    if (planned.train.precision != job_.train.precision) {
-      answer_.lines.push_back("train.precision: " + planned.train.precision);
-    }
-    const Json asked = ToJson(job_.resources), chosen = ToJson(planned.resources);
-    for (const auto& [name, value] : chosen.items()) {
-      if (value != asked.at(name))
-        answer_.lines.push_back("resources." + name + ": " + value.dump());
-    }
   }
 
   void NoteUnknownCosts(const Plan& plan) {

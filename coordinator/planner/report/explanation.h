@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/spec/field.h"
+#include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 
 namespace weft::planner {
@@ -167,6 +168,41 @@ struct FrontierPoint {
   }
 };
 
+/// A plan that is worth measuring.
+struct RunToMeasure {
+  Plan plan;
+  std::vector<std::string> lines;
+  double deviation = 0;
+  JobSpec spec;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("plan", "With its prediction."), self.plan);
+    visit(Field("lines", "Of the job, that ask for it."), self.lines);
+    visit(Field("deviation",
+                "How far predictions of all plans may be off once it is measured, and those before "
+                "it: 0.1 is 10 %."),
+          self.deviation);
+    visit(Field("spec", "A short job that runs so."), self.spec);
+  }
+};
+
+/// Which runs would tell most of all plans of a job.
+struct MeasureAdvice {
+  int64_t plans = 0;
+  int64_t runs_known = 0;
+  double deviation = 0;
+  std::vector<RunToMeasure> runs;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("plans", "The fastest ones, whose predictions count."), self.plans);
+    visit(Field("runs_known", "That the planner has learned from."), self.runs_known);
+    visit(Field("deviation", "How far their predictions may be off until then."), self.deviation);
+    visit(Field("runs", "What tells most first."), self.runs);
+  }
+};
+
 /// A PlanReport and all that speaks for and against its plans. Its JSON is what users and programs
 /// see.
 struct PlanExplanation {
@@ -185,6 +221,7 @@ struct PlanExplanation {
   int64_t fewest_devices = 0;
   Timeline timeline;
   std::vector<FrontierPoint> frontier;
+  MeasureAdvice measure;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -203,6 +240,7 @@ struct PlanExplanation {
     visit(Field("fewest_devices", "On which some plan fits."), self.fewest_devices);
     visit(Field("timeline", "Of the chosen plan."), self.timeline);
     visit(Field("frontier", "By number of devices."), self.frontier);
+    visit(Field("measure", "What to measure."), self.measure);
   }
 };
 

@@ -78,7 +78,7 @@ def show(report):
     machine = report["machine"]
     print("| step times | median error | mean | 9 of 10 below | bias |\n|---|---|---|---|---|")
     for title, key in (("before: the defaults", "defaults"), ("after, the same runs", "after"),
-                       ("after, runs not seen", "held_out")):
+                       ("after, runs not seen", "held_out"), ("and by runs near", "near")):
         row = machine[key]
         print(f"| {title} | {percent(row['median'])} | {percent(row['mean'])} "
               f"| {percent(row['percentile_90'])} | {percent(row['bias'])} |")
@@ -87,15 +87,15 @@ def show(report):
         unit = " s" if row["unit"] == "seconds" else ""
         print(f"| `{row['name']}` | {row['before']:.3g}{unit} | {row['after']:.3g}{unit} "
               f"| {row['least']:g} to {row['most']:g} |")
-    print("\n| job | how | measured | before | error | not seen | error | memory, error |\n"
-          "|---|---|---|---|---|---|---|---|")
+    print("\n| job | how | measured | before | error | not seen | error | by runs near | error "
+          "| memory, error |\n|---|---|---|---|---|---|---|---|---|---|")
     for row in reversed(machine["runs"]):
         measured = row["measured_seconds"]
         memory = row["planned_memory_bytes"] / row["memory_bytes"] - 1
         errors = [f"{seconds(row[key])} | {100 * (row[key] / measured - 1):+.1f} %"
-                  for key in ("defaults_seconds", "held_out_seconds")]
+                  for key in ("defaults_seconds", "held_out_seconds", "near_seconds")]
         print(f"| {row['run'].rsplit('-', 1)[0]} | {row['what']} | {seconds(measured)} "
-              f"| {errors[0]} | {errors[1]} | {100 * memory:+.2f} % |")
+              f"| {errors[0]} | {errors[1]} | {errors[2]} | {100 * memory:+.2f} % |")
 
 
 def main():
