@@ -177,7 +177,7 @@ Problem MixtureProblem(Sides& sides, double capacity) {
   p.inputs = {sides.Normal(sides.Draw(), options.width)};
   p.prepare = [moe](Context& c) { return moe->Pack(c, Repack::kAll); };
   p.run = [moe](Context& c, Tape& t, const std::vector<Value>& in) {
-    return One(moe->Forward(c, t, in[0]));
+    return One(moe->Forward(c, t, in[0], {}));
   };
   p.reference = [options](const std::vector<Matrix>& in) {
     const Matrix &x = in[0], logits = Product(x, in[1], nullptr);
