@@ -37,7 +37,7 @@ Status ApplyRollback(Env& env, const std::string& run_dir, engine::TrainCounters
 Status Import(Env& env, const std::string& folder, engine::Model& model, StartPoint& start) {
   WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, folder));
   const bool has_head = HasHead(head, model.spec());
-  const Status imported = engine::ImportWeights(
+  Status imported = engine::ImportWeights(
       env, folder, model, has_head ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre);
   if (!has_head) {
     start.notes.push_back(folder + " has no classifier of " + std::to_string(model.spec().classes) +
