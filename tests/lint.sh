@@ -6,7 +6,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=build/release
+units=build/lint
 tools=build/lint-venv
+
+# Its own headers come first; OpenMP's is the compiler's.
+tidy() {
+  $tools/bin/clang-tidy -p "$1" --quiet --extra-arg=-idirafter"$(dirname "$(g++ -print-file-name=include/omp.h)")" \
+    --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-unknown-warning-option "${@:2}" 2>/dev/null
+}
+if [ "${1:-}" = --one ]; then  # several files as one; when that is not clean, what each file has
+  tidy $units "$2" >/dev/null || tidy $build "${@:3}"
+  exit
+fi
+
 [ -f $build/compile_commands.json ] || cmake --preset release >/dev/null
 if [ ! -x $tools/bin/clang-tidy ]; then
   python3 -m venv $tools
@@ -15,10 +27,6 @@ fi
 # Left out of it: tests, and what only CUDA builds hold.
 mapfile -t files < <(git ls-files -- '*.cc' ':!*_test.cc' ':!*_cuda.cc' \
   ':!*/nccl_declarations_check.cc' ':!*/cudnn_declarations_check.cc')
-# Its own headers come first; OpenMP's is the compiler's.
-openmp=$(dirname "$(g++ -print-file-name=include/omp.h)")
-printf '%s\n' "${files[@]}" |
-  xargs -P "$(nproc)" -n 4 $tools/bin/clang-tidy -p $build --quiet \
-    --extra-arg=-idirafter"$openmp" \
-    --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-unknown-warning-option 2>/dev/null
+python3 tests/lint_units.py $build $units "${files[@]}" |
+  xargs -P "$(nproc)" -L 1 ./tests/lint.sh --one
 echo "lint: ${#files[@]} files clean"

@@ -15,7 +15,7 @@ fi
 if [ "${1:-}" = --one ]; then  # a program that run built
   log=build/$2/$3.log
   # But for those that count bytes of what others do, too.
-  filter='-*Predict*:*WhatTheModel*:PipelineMemory.*'
+  filter='-*Predict*:*WhatTheModel*:*OfThePlanner*:PipelineMemory.*'
   case "$2 $3" in
     # What others of these do on several threads, for many minutes.
     "tsan engine_offload_test") filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*' ;;

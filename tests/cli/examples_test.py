@@ -61,6 +61,8 @@ class Examples(unittest.TestCase):
                 else:
                     self.weft("export", run, "--output", self.folder / "hf")
 
+
+class ExamplesOnRanks(unittest.TestCase):
     def test_ranks_of_a_cluster_share_updates_and_matrices(self):
         cluster = Cluster()
         self.addCleanup(cluster.close)

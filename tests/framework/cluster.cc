@@ -21,7 +21,6 @@
 namespace weft::testing {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 std::string Binary(const char* name) {

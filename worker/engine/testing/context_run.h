@@ -7,6 +7,7 @@
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_shape.h"
+#include "worker/engine/testing/many_steps.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
 
@@ -31,13 +32,13 @@ inline ModelSpec LlamaModel() {
   return spec;
 }
 
-/// `context` ranks share each sequence, in ten steps of four sequences.
+/// `context` ranks share each sequence, in steps of four sequences.
 inline MeshCase CaseOf(const ModelSpec& model, const std::string& method, int64_t context,
                        int64_t data = 1, const std::string& policy = "keep",
                        const std::string& precision = "fp32") {
   MeshCase c{TinyJob(4), TinyPlan(precision, 2, 2 / data)};
   c.job.model = model;
-  c.job.train.steps = 10;
+  c.job.train.steps = kManyTrainedSteps;
   c.job.train.precision = precision;
   c.job.train.eval_sequences = 9;
   c.job.train.log_every_steps = 3;

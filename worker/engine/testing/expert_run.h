@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/engine/testing/many_steps.h"
 #include "worker/engine/testing/mesh_run.h"
 
 namespace weft::engine {
@@ -42,13 +43,13 @@ inline ModelSpec MixtralModel() {
   return spec;
 }
 
-/// In ten steps of eight sequences, with a micro-batch of one.
+/// In steps of eight sequences, with a micro-batch of one.
 inline MeshCase CaseOf(const ExpertWays& ways, const ModelSpec& model = MixtralModel()) {
   constexpr int64_t kBatch = 8;
   MeshCase c{TinyJob(kBatch), TinyPlan(ways.precision, 1, kBatch / ways.ranks)};
   c.job.model = model;
   c.job.model.expert_capacity = ways.capacity;
-  c.job.train.steps = 10;
+  c.job.train.steps = kManyTrainedSteps;
   c.job.train.precision = ways.precision;
   c.job.train.eval_sequences = 11;
   c.job.train.log_every_steps = 3;

@@ -144,8 +144,15 @@ void ExpectSame(const Outcome& offloaded, const Outcome& plain, bool other_parts
   }
 }
 
+// Threads meet in every precision as in these: with losses that are scaled, and without.
+#if defined(__SANITIZE_THREAD__)
+constexpr const char* kPrecisions[] = {"fp16", "bf16_pure"};
+#else
+constexpr const char* kPrecisions[] = {"fp32", "bf16", "fp16", "bf16_pure"};
+#endif
+
 TEST(OffloadedRanks, HaveTheBitsOfRanksWithoutItInEveryStageAndPrecision) {
-  for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
+  for (const char* precision : kPrecisions) {
     for (const int64_t stage : {0, 1, 2, 3}) {
       for (const int64_t accumulation : {1, 3}) {
         SCOPED_TRACE(std::string(precision) + ", stage " + std::to_string(stage) + ", " +

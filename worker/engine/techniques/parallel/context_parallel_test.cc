@@ -15,6 +15,7 @@
 #include "worker/engine/nn/ring_attention.h"
 #include "worker/engine/nn/ulysses_attention.h"
 #include "worker/engine/testing/context_run.h"
+#include "worker/engine/testing/many_steps.h"
 
 namespace weft::engine {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using Values = std::vector<double>;
 
-constexpr int64_t kSteps = 10;
+constexpr int64_t kSteps = kManyTrainedSteps;
 
 TEST(ContextChunks, AreTheWholeWithItsTargetsAndPositions) {
   constexpr int64_t kLength = 24;

@@ -22,6 +22,7 @@
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
 #include "worker/engine/techniques/parallel/new_reducer.h"
+#include "worker/engine/testing/many_steps.h"
 #include "worker/engine/testing/saved_state.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -31,7 +32,7 @@ namespace {
 
 constexpr AxisSet kTensor = {MeshAxis::kTensor};
 constexpr AxisSet kPipeline = {MeshAxis::kPipeline};
-constexpr int64_t kSteps = 10;
+constexpr int64_t kSteps = kManyTrainedSteps;
 constexpr int64_t kLength = 16;
 constexpr int64_t kBatch = 8;
 

@@ -11,13 +11,14 @@
 #include "common/env_fault.h"
 #include "common/model/tensor_traffic.h"
 #include "worker/engine/checkpoint/tensor_files.h"
+#include "worker/engine/testing/many_steps.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
 
 namespace weft::engine {
 namespace {
 
-constexpr int64_t kSteps = 10;
+constexpr int64_t kSteps = kManyTrainedSteps;
 constexpr int64_t kLength = 16;
 
 /// Learned positions, biases, a tied classifier, dropout of both kinds, and a vocabulary that no

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Writes what lint.sh has clang-tidy look at: sources of a folder as one, so that headers are read once.
+
+    tests/lint_units.py BUILD OUTPUT FILE...
+
+Takes how each file is compiled from BUILD and writes OUTPUT/compile_commands.json with a source for
+each group of files that are compiled alike. Prints for each of them its path and the files in it.
+Fails where a using-declaration is not used: clang-tidy looks for those in no file that is included.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import shlex
+import sys
+
+from unity_groups import grouped
+
+MOST = 8
+
+
+def unused(path):
+    """Using-declarations of a file whose name is nowhere else in it."""
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    return [f"{path}: using-declaration of {name} is not used"
+            for name in re.findall(r"^ *using [\w:]+::(\w+);", text, re.MULTILINE)
+            if len(re.findall(rf"\b{name}\b", text)) == 1]
+
+
+def main():
+    build, output = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
+    wanted = {os.path.abspath(path) for path in sys.argv[3:]}
+    commands = collections.defaultdict(list)
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if entry["file"] in wanted:
+            commands[entry["file"]].append(entry)
+    alike = collections.defaultdict(list)  # files by folder and how they are compiled
+    for path in sorted(commands):
+        options = []
+        for entry in commands[path]:
+            words = shlex.split(entry["command"])
+            at = words.index("-o")
+            options.append(tuple(words[:at] + words[at + 2:-2]))
+        # What is compiled more than once stays alone, and is looked at each time.
+        alike[os.path.dirname(path) if len(options) == 1 else path, *options].append(path)
+
+    output.mkdir(parents=True, exist_ok=True)
+    database = []
+    for (_, *options), paths in alike.items():
+        for files in grouped(paths, MOST):
+            source = files[0]
+            if len(files) > 1:
+                source = output / f"{len(database)}.cc"
+                source.write_text("".join(
+                    f'#include "{path}"  // NOLINT(bugprone-suspicious-include)\n' for path in files))
+            for words in options:
+                database.append({"directory": str(build), "file": str(source),
+                                 "arguments": [*words, "-c", str(source)]})
+            print(source, *files)
+    (output / "compile_commands.json").write_text(json.dumps(database))
+    sys.exit("\n".join(line for path in sys.argv[3:] for line in unused(path)) or 0)
+
+
+if __name__ == "__main__":
+    main()

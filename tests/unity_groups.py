@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Groups sources that can be compiled as one: prints a line of files for each group.
+
+    tests/unity_groups.py MOST FILE...
+
+A group has MOST files at the most. What one of them has in an unnamed namespace no other one has, sees
+in our headers or hides: their unnamed namespaces become one. Declarations are found by their place: at
+the start of a line, as clang-format puts them. What stands there in a string too is one more name,
+and costs nothing but a smaller group.
+"""
+
+import functools
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TYPE = re.compile(r"(?:struct|class|union|enum class|enum) (?:alignas\(\d+\) )?(\w+)")
+ALIAS = re.compile(r"using (\w+) =")
+VARIABLE = re.compile(r"(\w+)(?:\[[^]]*\])? =(?!=)")
+LAST = re.compile(r"([\w:~]+)\s*(?:\[[^]]*\])?\s*$")
+LOCAL = re.compile(r"^ +(?:.*?\b(k[A-Z]\w*)(?:\[[^]]*\])? =(?!=)|(?:using|struct|class) (\w+))",
+                   re.MULTILINE)
+# What files that come later would see.
+ALONE = re.compile(r'#\s*define|using namespace|extern "C"', re.MULTILINE)
+
+
+def declared(line):
+    """Names that a line declares which starts at the margin."""
+    line = re.sub(r"^template <.*?> (?=\w)", "", line)
+    if match := TYPE.match(line) or ALIAS.match(line):
+        return [match[1]]
+    if re.match(r"using |namespace|template|TEST|INSTANTIATE_", line):
+        return []
+    names = VARIABLE.findall(line) if re.match(r"const|static|inline|thread_local", line) else []
+    match = LAST.search(re.split(r"[({;=]", line)[0])
+    if match and "::" not in match[1]:
+        names.append(match[1])
+    return names
+
+
+@functools.cache
+def read(path):
+    """Names that a file keeps to itself, and those that no other file may have: of headers, of locals."""
+    text = path.read_text(encoding="utf-8")
+    own, taken = set(), {constant or kind for constant, kind in LOCAL.findall(text)}
+    unnamed = False
+    for line in text.splitlines():
+        if line == "namespace {" or line == "}  // namespace":
+            unnamed = line.startswith("namespace")
+        elif re.match(r"[A-Za-z]", line):
+            kept = unnamed or line.startswith(("static ", "using "))
+            (own if kept else taken).update(declared(line))
+    for header in re.findall(r'^#include "(.*)"', text, re.MULTILINE):
+        if (ROOT / header).is_file():
+            taken.update(*read(ROOT / header))
+    return own, taken
+
+
+def grouped(paths, most):
+    """Lists of paths, in their order."""
+    groups = []  # files and both kinds of names, or None where nothing is added
+    for path in paths:
+        if ALONE.search(pathlib.Path(path).read_text(encoding="utf-8")):
+            groups.append(([path], None, None))
+            continue
+        own, taken = read(pathlib.Path(path).resolve())
+        for files, theirs, all_taken in groups:
+            if (theirs is not None and len(files) < most and
+                    not own & (theirs | all_taken) and not theirs & taken):
+                files.append(path)
+                theirs |= own
+                all_taken |= taken
+                break
+        else:
+            groups.append(([path], set(own), set(taken)))
+    return [files for files, _, _ in groups]
+
+
+if __name__ == "__main__":
+    for group in grouped(sys.argv[2:], int(sys.argv[1])):
+        print(*group)
