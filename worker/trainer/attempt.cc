@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/model/memory_model.h"
@@ -24,8 +23,6 @@
 
 namespace weft::trainer {
 namespace {
-
-using engine::CheckpointProgress;
 
 /// What a rank has of the model.
 ModelShape ShapeHere(const ModelShape& whole, const Plan& plan, int64_t rank) {
@@ -534,80 +531,6 @@ Status Attempt::EvaluateNow() {
   return OkStatus();
 }
 
-engine::CheckpointManifest Attempt::Manifest() const {
-  const engine::TrainCounters& counters = trainer_->counters();
-  engine::CheckpointManifest manifest;
-  manifest.job_id = spec_.job_id;
-  manifest.step = counters.step;
-  manifest.updates = counters.updates;
-  manifest.skipped_steps = counters.skipped_steps;
-  manifest.tokens = counters.tokens;
-  manifest.overflows = counters.overflows;
-  manifest.loss_scale = counters.loss_scale;
-  manifest.data_offset = counters.data_offset;
-  manifest.loss_spikes = counters.loss_spikes;
-  manifest.rollbacks = counters.rollbacks;
-  manifest.recent_losses = counters.recent_losses;
-  manifest.data_fingerprint = data_.fingerprint;
-  manifest.seed = spec_.job.train.seed;
-  manifest.world_size = spec_.world_size;
-  manifest.created_at = Clock::System().UnixSeconds();
-  manifest.job = spec_.job;
-  manifest.plan = spec_.plan;
-  return manifest;
-}
-
-std::vector<engine::NamedTensor> Attempt::StateToSave() {
-  std::vector<engine::NamedTensor> tensors = trainer_->StateTensors();
-  std::erase_if(tensors, [](const engine::NamedTensor& tensor) { return !tensor.saved; });
-  return tensors;
-}
-
-Status Attempt::CheckState(int64_t dropped_allowed) {
-  const std::string step = std::to_string(trainer_->counters().step);
-  WEFT_ASSIGN_OR_RETURN(bool finite, trainer_->WeightsAreFinite());
-  if (!finite) return NumericsError("weights are not finite after step " + step);
-  if (skipped_in_a_row_ <= dropped_allowed) return OkStatus();
-  return NumericsError("the updates of " + std::to_string(skipped_in_a_row_) +
-                       " steps in a row up to step " + step + " were dropped");
-}
-
-Status Attempt::SaveInBackground() {
-  // Whether or not anything is saved, here or by others: a run that resumes here goes on as this
-  // one.
-  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
-  if (checkpoints_ == nullptr) return OkStatus();
-  const int64_t step = trainer_->counters().step;
-  WEFT_ASSIGN_OR_RETURN(const bool busy, OnAnyRank(checkpoints_->busy()));
-  if (busy || skipped_in_a_row_ > 0) {
-    if (!first_rank()) return OkStatus();
-    Event("warning", "no checkpoint of step " + std::to_string(step) +
-                         (busy ? ": the previous one is still being written; hint: raise "
-                                 "checkpoint.every_steps"
-                               : ": its update was dropped"));
-    return OkStatus();
-  }
-  WEFT_RETURN_IF_ERROR(CheckState(0));
-  if (curve_) WEFT_RETURN_IF_ERROR(curve_->Sync());
-  Result<double> held_up = checkpoints_->Save(Manifest(), StateToSave(), context_.stream);
-  if (!held_up.ok()) return OkStatus();  // reported; the next interval tries again
-  checkpoint_stall_ += *held_up;
-  saved_step_ = step;
-  return OkStatus();
-}
-
-Status Attempt::SaveAndWait() {
-  WEFT_RETURN_IF_ERROR(trainer_->FinishUpdates());
-  if (checkpoints_ == nullptr) return OkStatus();
-  const int64_t step = trainer_->counters().step;
-  const bool saved = saved_step_ == step && checkpoints_->Wait().ok();
-  WEFT_ASSIGN_OR_RETURN(const bool wanted, OnAnyRank(!saved));
-  if (!wanted) return OkStatus();
-  if (curve_) WEFT_RETURN_IF_ERROR(curve_->Sync());
-  WEFT_RETURN_IF_ERROR(checkpoints_->Save(Manifest(), StateToSave(), context_.stream).status());
-  return checkpoints_->Wait();
-}
-
 Result<AttemptOutcome> Attempt::Finish() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
   WEFT_RETURN_IF_ERROR(CheckState(1));
@@ -650,33 +573,6 @@ RunSummary Attempt::Summarize() const {
   summary.memory_peak = peak_memory_;
   summary.checkpoint_path = engine::CheckpointPath(spec_.run_dir, counters.step);
   return summary;
-}
-
-void Attempt::ReportCheckpoint(const CheckpointProgress& progress) {
-  CheckpointMessage message;
-  switch (progress.state) {
-    case CheckpointProgress::State::kWritten:
-      message.state = "written";
-      break;
-    case CheckpointProgress::State::kVerified:
-      message.state = "verified";
-      WEFT_LOG_INFO << "checkpoint " << progress.path << " verified, " << progress.bytes
-                    << " bytes";
-      break;
-    case CheckpointProgress::State::kFailed:
-      message.state = "failed";
-      Event("error", "checkpoint of step " + std::to_string(progress.step) +
-                         " failed: " + progress.error.message());
-      break;
-  }
-  message.step = progress.step;
-  message.path = progress.path;
-  message.bytes = progress.bytes;
-  message.snapshot_seconds = progress.snapshot_seconds;
-  message.write_seconds = progress.write_seconds;
-  message.verify_seconds = progress.verify_seconds;
-  message.error = progress.error.message();
-  reporter_.Report(std::move(message));
 }
 
 void Attempt::Event(const std::string& level, const std::string& text) {
