@@ -92,10 +92,13 @@ double FactorFlopsPerStep(const ModelShape& shape) {
 }
 
 int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {
-  constexpr int64_t kChunkBytes = int64_t{100} << 20;
+  constexpr int64_t kChunkBytes = int64_t{128} << 20;
   constexpr int64_t kTile = 32;
   const int64_t fitting = std::max<int64_t>(kChunkBytes / (columns * element_bytes), kTile);
-  const int64_t chunks = (rows + fitting - 1) / fitting;
+  // The gradient of the classifier's weight is added to once for each chunk: a second one takes
+  // little, and half of the memory.
+  const bool large = rows * columns * element_bytes > kChunkBytes / 2;
+  const int64_t chunks = std::max<int64_t>((rows + fitting - 1) / fitting, large ? 2 : 1);
   const int64_t even = (rows + chunks - 1) / chunks;
   return (even + kTile - 1) / kTile * kTile;
 }
