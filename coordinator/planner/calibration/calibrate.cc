@@ -54,9 +54,6 @@ std::string What(const TimedRun& run) {
     text += ", recomputes attention";
   }
   if (plan.activation_bits > 0) text += ", " + std::to_string(plan.activation_bits) + " bits";
-  if (plan.offload_optimizer != "none") text += ", optimizer on " + plan.offload_optimizer;
-  if (plan.offload_activations != "none") text += ", activations on host";
-  if (plan.offload_parameters != "none") text += ", parameters on host";
   return text;
 }
 
