@@ -12,8 +12,8 @@ struct Elements {
   VecF state[3];
 };
 
-// How many elements ahead are fetched: past the page where the processor's own fetching ends.
-constexpr int64_t kAhead = 1024;
+// How many elements ahead are fetched: half a page, past whose end the processor fetches nothing.
+constexpr int64_t kAhead = 512;
 
 // One vector of a span, or its last `count` elements. The only place that reads and writes
 // parameters.
@@ -36,8 +36,8 @@ WEFT_INLINE void UpdateWith(const GradientFactors& f, const UpdateSpan& s, const
   int64_t i = 0;
   for (; i + kLanes <= s.count; i += kLanes) {
     __builtin_prefetch(s.gradient + i + kAhead);
-    __builtin_prefetch(s.parameter + i + kAhead, 1);
-    for (int k = 0; k < kStates; ++k) __builtin_prefetch(s.state[k] + i + kAhead, 1);
+    __builtin_prefetch(s.parameter + i + kAhead);
+    for (int k = 0; k < kStates; ++k) __builtin_prefetch(s.state[k] + i + kAhead);
     UpdateVector<kStates>(f, s, i, kLanes, rule);
   }
   if (i < s.count) UpdateVector<kStates>(f, s, i, s.count - i, rule);
