@@ -55,6 +55,12 @@ bool HasSummands(const ModelShape& shape, const ParameterInfo& parameter) {
           parameter.kind == ParameterKind::kEmbeddingProjection);
 }
 
+void AddTrained(const ParameterInfo& parameter, TrainedProducts& products) {
+  const bool ends = IsOutputProjection(parameter) || IsOutputBias(parameter);
+  if (parameter.kind == ParameterKind::kAttention && !ends) products.qkv = true;
+  if (parameter.kind == ParameterKind::kMlp) (ends ? products.down : products.up) = true;
+}
+
 }  // namespace
 
 ModelShape::ModelShape(const ModelSpec& model, int64_t ranks, bool sequence, int64_t rows)
@@ -115,7 +121,10 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     ParameterUses& uses = classifies || parameter.kind == ParameterKind::kClassifier ? head : body;
     uses.all += met;
     if (backward || classifies) uses.backward += met;
-    if (is_trained) uses.trained += met;
+    if (is_trained) {
+      uses.trained += met;
+      AddTrained(parameter, trained_products);
+    }
     const int64_t here = members(spec.experts / expert_ranks);
     const int64_t elements = here * parameter.Elements();
     const int64_t in_memory = here * parameter.StoredElements();

@@ -43,6 +43,13 @@ struct ParameterUses {
   int64_t backward = 0;  ///< Which the backward pass goes through.
 };
 
+/// Which products of a block have a weight or a bias that is trained, in any block.
+struct TrainedProducts {
+  bool qkv = false;  ///< To queries, keys and values.
+  bool up = false;   ///< Of the MLP, as `down`.
+  bool down = false;
+};
+
 /// A network with its vocabulary resolved, and what counts and bytes need of its parameters
 /// (parameter_list.h): summed once, because a planner asks often.
 struct ModelShape {
@@ -94,7 +101,8 @@ struct ModelShape {
   /// block has one.
   int64_t first_trained_layer = 0;
   bool trains_embeddings = false;  ///< Anything that stands before the blocks.
-  bool trained_before = false;     ///< Where model.freeze is not empty: anything on stages before.
+  TrainedProducts trained_products;
+  bool trained_before = false;  ///< Where model.freeze is not empty: anything on stages before.
 
   /// Of the tokens that a masked language model reads, those it has to predict.
   double masked_share = MaskingSpec().probability;

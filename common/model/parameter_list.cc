@@ -231,7 +231,7 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
     return;
   }
   // The bias of such a product is that of features.
-  if (parameter.name.ends_with("c_proj.bias")) {
+  if (IsOutputBias(parameter)) {
     shape[0] /= rows;
     return;
   }
@@ -292,6 +292,10 @@ bool IsOutputProjection(const ParameterInfo& parameter) {
     if (parameter.name.ends_with(suffix)) return true;
   }
   return false;
+}
+
+bool IsOutputBias(const ParameterInfo& parameter) {
+  return parameter.name.ends_with("c_proj.bias") || parameter.name.ends_with("output.dense.bias");
 }
 
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter) {

@@ -73,6 +73,9 @@ std::vector<ParameterGroup> ParameterGroupsOfRank(const ModelSpec& model, int64_
 /// Whether the weight belongs to the product that ends a sub-layer: after attention, after the MLP.
 bool IsOutputProjection(const ParameterInfo& parameter);
 
+/// The same of its bias.
+bool IsOutputBias(const ParameterInfo& parameter);
+
 /// Whether the softmax is over the rows of this matrix: the token table, or one of its own.
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter);
 

@@ -139,13 +139,18 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const ModelSpec& model = shape.spec;
   const int64_t element = ElementOf(inputs);
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+  const int64_t in = std::max(size.row, size.gathered);  // what a product behind a norm reads
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   // Gradients of results that are dealt out come from all ranks, beside that of the stream.
   int64_t mlp_backward =
       size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0);
+  if (!shape.trained_products.down) {
+    // Nothing reads the activation again.
+    const int64_t up = MlpInputs(model) > 1 ? size.before : 0;
+    mlp_backward = size.row + size.gathered + std::max(size.inner + up, size.before + in);
+  }
   // Experts have their gradients in the place of what they kept, but for one activation, of all
   // tokens at most.
-  const int64_t in = std::max(size.row, size.gathered);  // what a product behind a norm reads
   if (model.experts > 0) {
     mlp_backward = size.row + in + std::max(size.gathered, size.active);
   }
@@ -325,19 +330,22 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   const bool norms = NormPositionOf(model) != "none";
   std::vector<SavedTensorSlot> slots;
   const auto add_norm = [&](std::string_view residual, std::string_view statistics,
-                            std::string_view result) {
+                            std::string_view result, bool read) {
     slots.push_back({residual, c / rows, true, false, norms});
     if (!norms) return;
     slots.push_back({statistics, NormStatistics(model), false});
-    slots.push_back({result, c / rows, true, false, true});
+    if (read) slots.push_back({result, c / rows, true, false, true});
   };
-  add_norm("residual_1", "norm_1_statistics", "norm_1");
+  // What a frozen product reads nothing reads again; with post-norm it is the stream.
+  const bool post = NormPositionOf(model) == "post";
+  const TrainedProducts& trained = shape.trained_products;
+  add_norm("residual_1", "norm_1_statistics", "norm_1", post || trained.qkv);
   slots.push_back({"qkv", (c + 2 * KvWidth(model)) / ranks, true, true});
   slots.push_back({"attention", c / ranks, true, true, true});
   slots.push_back({"log_sum_exp", model.heads / ranks, false, true});
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({"branch_1", c, true});
-  add_norm("residual_2", "norm_2_statistics", "norm_2");
+  add_norm("residual_2", "norm_2_statistics", "norm_2", post || model.experts > 0 || trained.up);
   if (model.experts > 0) {
     const int64_t expert_rows = shape.ExpertRows();
     slots.push_back({"route", RouteNumbers(model), false});
@@ -407,6 +415,9 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     return sum;
   };
   bytes.plain = kept(0);
+  const bool pre = NormPositionOf(model) == "pre";
+  if (pre && !inputs.shape.trained_products.qkv) bytes.plain.again = size.row;
+  if (pre && !inputs.shape.trained_products.up && model.experts == 0) bytes.unkept = size.row;
   for (const SavedTensorSlot& slot : slots) {
     if (!bytes.post_norm || (slot.name != "residual_2" && slot.name != "norm_2_statistics"))
       continue;
@@ -424,6 +435,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     bytes.before_coded = size.from_experts + std::max<int64_t>(last, 0);
   }
   bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);
+  if (bytes.plain.again > 0) bytes.kept.again = bytes.input;
   return bytes;
 }
 

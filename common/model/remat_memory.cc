@@ -113,7 +113,9 @@ class Walk {
   const BlockBytes::Kept& KeptOfBlock() const { return coded_ ? b_.kept : b_.plain; }
 
   // Of a block whose attention has been computed again, which is as it is.
-  int64_t BackInAttention() const { return KeptOfBlock().entry + b_.plain.attention; }
+  int64_t BackInAttention() const {
+    return KeptOfBlock().entry + KeptOfBlock().again + b_.plain.attention;
+  }
 
   // What gradients of weights that are put off read of a trained step.
   int64_t Waiting(const RematStep& step) const {
@@ -184,7 +186,8 @@ class Walk {
   // A block that keeps what it needs.
   void Run(const RematStep& step, StreamBytes& live) {
     if (!Trained(step.first)) {
-      Reach(live, passing_);
+      // Beside the two terms of the stream their sum.
+      Reach(live, passing_ + (live.delta == 0 ? 0 : b_.row));
       Leave(live, b_.row);
       return;
     }
@@ -192,7 +195,7 @@ class Walk {
       const int64_t sums = live.delta == 0 ? 0 : b_.row;
       if (step.kind == Kind::kAttention) {
         Reach(live, sums + b_.row + BackInAttention());
-        live.saved -= b_.kept.attention;
+        live.saved -= b_.kept.attention - b_.kept.again;
       }
       live.saved += b_.kept.saved;
       // Sum, attention's result, the next sum and its norm, and the MLP's before and after it.
@@ -214,10 +217,10 @@ class Walk {
     const int64_t before = live.saved;
     live.saved += b_.plain.saved;
     if (step.kind == Kind::kAttention) {
-      live.saved -= b_.plain.attention;
+      live.saved -= b_.plain.attention - b_.plain.again;
       Reach({before, live.stream, live.delta}, streams + BackInAttention());
     }
-    Reach(live, streams + 2 * b_.row + b_.gathered);
+    Reach(live, streams + 2 * b_.row + b_.gathered + b_.unkept);
     Leave(live, b_.shifted ? b_.row : 0);
   }
 
@@ -258,7 +261,8 @@ class Walk {
 int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes) {
   if (step.end() <= bytes.untrained) return 0;
   if (step.kind == Kind::kSegment) return bytes.input;
-  return bytes.kept.saved - (step.kind == Kind::kAttention ? bytes.kept.attention : 0);
+  if (step.kind == Kind::kKeep) return bytes.kept.saved;
+  return bytes.kept.saved - bytes.kept.attention + bytes.kept.again;
 }
 
 TierPeaks PeakOfBlocks(const RematPlan& plan, const BlockBytes& bytes, const StreamBytes& start,

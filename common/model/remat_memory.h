@@ -13,6 +13,7 @@ struct BlockBytes {
     int64_t saved = 0;      ///< All.
     int64_t entry = 0;      ///< Of it, what stands before the product to queries, keys and values.
     int64_t attention = 0;  ///< Of it, the inside of attention.
+    int64_t again = 0;      ///< What is kept beside it to compute that again.
     int64_t read = 0;       ///< Of it, what one product behind a norm reads,
     int64_t attended = 0;   ///< the one behind attention,
     int64_t experts = 0;    ///< and those of experts.
@@ -28,6 +29,7 @@ struct BlockBytes {
   Kept plain = {};        ///< As it is: a block that is replayed alone.
   int64_t last_norm = 0;  ///< Of `kept`, with post_norm, what the norm behind the MLP keeps.
   int64_t input = 0;      ///< What is kept of the input of blocks that are recomputed.
+  int64_t unkept = 0;     ///< Of what a block does not keep, what stands until its MLP is done.
   int64_t behind = 0;     ///< Rows behind the MLP beside the input, where nothing is kept.
   bool post_norm = false;
   bool compressed = false;  ///< What a block keeps is not what it computes with.

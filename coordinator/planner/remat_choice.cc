@@ -94,8 +94,9 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
   // What is kept in bits stands beside all that it is made of.
   const int64_t beside = bytes.compressed ? rows + 4 * bytes.row + bytes.before : rows;
   const ChainStage::Way keep{Kind::kKeep, bytes.kept.saved, beside, 0};
-  const ChainStage::Way attention{Kind::kAttention, bytes.kept.saved - bytes.kept.attention, beside,
-                                  costs.block.attention};
+  const ChainStage::Way attention{Kind::kAttention,
+                                  bytes.kept.saved - bytes.kept.attention + bytes.kept.again,
+                                  beside, costs.block.attention};
   std::vector<ChainStage> chain;
   for (int64_t block = 0; block < inputs.shape.spec.layers; ++block) {
     if (block < bytes.untrained) {

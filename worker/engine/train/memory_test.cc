@@ -430,5 +430,30 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
   }
 }
 
+// What frozen products read is not kept, nor made again.
+TEST(PredictMemoryTest, HoldsWhereProductsAreFrozen) {
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec model = Model(4, 4, 700, 256);
+    model.family = family;
+    const bool llama = model.family == "llama";
+    if (llama) {
+      model.kv_heads = 1;
+      model.mlp_width = 352;
+    }
+    const std::vector<std::string> blocks = {llama ? "model.layers.*" : "transformer.h.*",
+                                             llama ? "model.embed*" : "transformer.w*"};
+    for (const std::vector<std::string>& frozen :
+         {std::vector<std::string>{"*.mlp.*"}, {"*attn.*"}, {"*.mlp.*", "*attn.*"}, blocks}) {
+      model.freeze = frozen;
+      SCOPED_TRACE(model.family + ", frozen " + frozen.back());
+      for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
+      if (frozen != blocks) {
+        CheckActivations(model, "bf16", std::vector<std::string>(4, "attention"), 1);
+        CheckActivations(model, "bf16", {"recompute", "attention", "attention"}, 1, {}, 8);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft::engine
