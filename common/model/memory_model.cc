@@ -183,7 +183,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       std::max(WorkspacePeak(inputs, activations.device), UpdateWorkspaceBytes(inputs)) +
       ScratchBytes(inputs);
   if (!inputs.OnCuda()) {
-    const int64_t groups = inputs.Sharers() > 1 ? inputs.ranks / inputs.Sharers() : 1;
+    const int64_t groups = inputs.Groups();
     memory.communication_bytes =
         ReductionStagingBytes(inputs.ranks / groups) + ReductionStagingBytes(groups) +
         (shape.expert_ranks > 1 ? ReductionStagingBytes(inputs.ranks / groups / shape.expert_ranks)
@@ -259,6 +259,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.ranks = GradientRanks(plan.mesh);
   inputs.zero_stage = plan.zero_stage;
   inputs.zero_shard_ranks = plan.zero_shard_ranks;
+  inputs.local_steps = job.train.local_steps > 1;
   inputs.threads = plan.threads_per_rank;
   inputs.bucket_bytes = plan.bucket_bytes;
   inputs.precision = &PrecisionOf(plan.precision);

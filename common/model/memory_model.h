@@ -98,6 +98,7 @@ struct MemoryInputs {
   bool parameters_in_file = false;   ///< With that: values and gradients, a few units on the host.
   int64_t zero_shard_ranks = 0;      ///< Of `ranks` those that share among them; 0: all.
   ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
+  bool local_steps = false;          ///< Of `ranks` those of a worker sum gradients in every step.
 
   bool OnCuda() const { return products == ProductKind::kStored; }
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
@@ -106,6 +107,12 @@ struct MemoryInputs {
   int64_t Sharers() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }
   /// They hold parts of the parameters.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
+  /// Groups of ranks that sum gradients, or parts of them, before these are summed over the groups
+  /// or, with local_steps, what they have learned is.
+  int64_t Groups() const {
+    if (local_steps) return ranks / context.ranks;
+    return Sharers() > 1 ? ranks / Sharers() : 1;
+  }
 };
 
 /// Bytes of a rank by component at their peaks, as the engine's allocator counts them in training

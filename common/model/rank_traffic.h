@@ -9,8 +9,10 @@ namespace weft {
 /// Bytes that the ranks of a job that see different tokens exchange in one optimizer step, as
 /// payloads of their collectives: of n bytes a rank of g sends n (g-1)/g for a reduce-scatter or an
 /// all-gather, and twice that for an all-reduce. Scalars, and maxima of FP8 magnitudes, are not
-/// counted, nor are the numbers of rows that go to experts. Ranks with train.local_steps exchange
-/// as much in an outer step, and nothing in between.
+/// counted, nor are the numbers of rows that go to experts. With train.local_steps workers exchange
+/// `all_reduced` in an outer step and nothing in between. Ranks of a worker that share sequences
+/// sum as much with each other in every step, and in an outer step have a part each of what goes to
+/// other workers, and gather all.
 struct RankTraffic {
   int64_t all_reduced = 0;
   int64_t reduce_scattered = 0;   ///< Of the group of ranks that share (MemoryInputs::Sharers) ...

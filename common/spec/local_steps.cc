@@ -28,8 +28,6 @@ Status CheckLocalSteps(const JobSpec& job) {
   const std::string field = "train.local_steps " + std::to_string(train.local_steps);
   const std::pair<const char*, bool> others[] = {
       {"resources.zero_stage, whose ranks need each other in every step", resources.zero_stage > 0},
-      {"resources.context_parallel, whose ranks add up gradients in every step",
-       resources.context_parallel > 1},
       {"resources.expert_parallel, whose ranks need each other in every step",
        resources.expert_parallel > 1},
       {"resources.delayed_update yet", resources.delayed_update},

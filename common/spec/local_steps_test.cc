@@ -68,8 +68,6 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
   };
   EXPECT_THAT(refusal([](JobSpec& job) { job.resources.zero_stage = 1; }),
               asked("resources.zero_stage"));
-  EXPECT_THAT(refusal([](JobSpec& job) { job.resources.context_parallel = 2; }),
-              asked("resources.context_parallel"));
   EXPECT_THAT(refusal([](JobSpec& job) {
                 job.model.family = "llama";
                 job.model.experts = 4;
@@ -114,6 +112,8 @@ TEST(LocalSteps, WorkersThatMakeThemMayBeOfSeveralRanks) {
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
   job.resources.tensor_parallel = 1;
   job.resources.pipeline_parallel = 2;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  job.resources.context_parallel = 2;
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 

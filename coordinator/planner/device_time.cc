@@ -127,9 +127,19 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
         exposed(backward + between, pass.backward_gemm_seconds);
   } else if (inputs.local_steps > 1) {
+    // Of each step, among ranks that share sequences; the last bucket has nothing to hide behind.
+    const int64_t sharers = inputs.context.ranks;
+    const double gradients = stack.gradient_bytes * D(inputs.shape.trained);
+    const double buckets = std::max(1.0, gradients / D(inputs.bucket_bytes));
+    const double reducing = all_reduce(sharers, nodes_of(sharers), gradients);
+    const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
+    // Of an outer step, with nothing beside it: these ranks sum a part each, and gather all.
+    const int64_t nodes = std::min(inputs.Workers(), nodes_of(inputs.ranks));
     const double bytes = 4 * D(inputs.shape.trained);
-    time.exposed_communication_seconds =
-        all_reduce(inputs.ranks, nodes_of(inputs.ranks), bytes) / D(inputs.local_steps);
+    time.exposed_communication_seconds = std::max(reducing - hidden, reducing / buckets) +
+                                         (all_reduce(inputs.Workers(), nodes, bytes / D(sharers)) +
+                                          all_reduce(sharers, nodes_of(sharers), bytes) / 2) /
+                                             D(inputs.local_steps);
     time.optimizer_seconds += OuterStepBytes(inputs) / bandwidth / D(inputs.local_steps);
   } else if (inputs.ranks > 1) {
     // Those of experts that ranks share are reduced among fewer ranks.

@@ -239,7 +239,7 @@ std::set<std::string> WaysOf(const JobSpec& job) {
 TEST(MeshesOf, AreThoseThatGoWithLocalStepsBitsAndCapacities) {
   JobSpec local = Job();
   local.train.local_steps = 4;
-  EXPECT_EQ(WaysOf(local), (std::set<std::string>{"tensor", "grid", "pipeline"}));
+  EXPECT_EQ(WaysOf(local), (std::set<std::string>{"tensor", "grid", "pipeline", "context"}));
   JobSpec bits = Job();
   bits.resources.activation_bits = 4;
   EXPECT_EQ(WaysOf(bits), (std::set<std::string>{"tensor", "grid", "pipeline", "context", "zero"}));

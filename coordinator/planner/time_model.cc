@@ -511,10 +511,18 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
         exposed(backward + beside, pass.backward_gemm_seconds) + (between - beside);
   } else if (inputs.local_steps > 1) {
-    // Of an outer step. Nothing runs beside its sums.
     const double bytes = 4 * trained;
-    const double sums = 2 * ScatterSeconds(inputs.ranks, bytes,
-                                           std::max(1.0, bytes / D(inputs.bucket_bytes)), wire);
+    const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
+    // Of each step, among ranks that share sequences; the last bucket has nothing to hide behind.
+    const int64_t sharers = inputs.context.ranks;
+    const Wire within = WireOf(inputs, rates, sharers <= on_worker);
+    const double reducing = 2 * ScatterSeconds(sharers, bytes, buckets, within);
+    time.exposed_communication_seconds += std::max(
+        reducing - Overlap(inputs, rates) * pass.backward_gemm_seconds, reducing / buckets);
+    // Of an outer step. Nothing runs beside its sums, of which these ranks each have a part, over
+    // the same link, and gather all.
+    const double sums = 2 * ScatterSeconds(inputs.Workers(), bytes, buckets, wire) +
+                        ScatterSeconds(sharers, bytes, buckets, within);
     const double weights = D(inputs.uploaded_weight_bytes) / link;
     time.exposed_communication_seconds += (sums + weights) / D(inputs.local_steps);
     time.optimizer_seconds += OuterStepBytes(inputs) / updating / D(inputs.local_steps);

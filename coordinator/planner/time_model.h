@@ -92,10 +92,12 @@ struct StepInputs {
   } file_pass = {};
   ContextSharing context = {};  ///< Of `ranks`, those that share each sequence.
   int64_t sharers = 1;          ///< Of `ranks`, those that share (ShardRanks).
-  int64_t local_steps = 1;      ///< Steps that each of `ranks` makes by itself.
+  int64_t local_steps = 1;      ///< Steps that each worker of `ranks` makes by itself.
   RematPlan schedule = {};      ///< What travels, where a schedule says so,
   BlockBytes block = {};        ///< and how much a block keeps.
 
+  /// With local_steps each worker's `ranks` share its sequences.
+  int64_t Workers() const { return ranks / context.ranks; }
   /// Groups that share, each among its ranks.
   int64_t Groups() const { return sharers > 1 ? ranks / sharers : 1; }
   /// Of `ranks`, or of those that share, those that have the same experts.

@@ -88,10 +88,17 @@ TEST_F(LocalStepsAttempt, AStopWaitsForTheOuterStepAndTheNextAttemptHasTheSameBi
 
 TEST_F(LocalStepsAttempt, WorkersOfSeveralRanksFollowThoseOfOneAndGoOnWithTheSameBits) {
   const std::vector<double> plain = Run(LocalJob(2), "plain").losses;
-  for (const std::string within : {"tensor", "pipeline", "tensor that offloads"}) {
+  for (const std::string within : {"tensor", "pipeline", "tensor that offloads", "context",
+                                   "context that offloads", "context and pipeline"}) {
     SCOPED_TRACE(within);
-    JobSpec job = LocalJob(4);
-    (within == "pipeline" ? job.resources.pipeline_parallel : job.resources.tensor_parallel) = 2;
+    const bool of_four = within.find(" and ") != std::string::npos;
+    JobSpec job = LocalJob(of_four ? 8 : 4);
+    const auto share = [&](const char* what, int64_t& ranks) {
+      if (within.find(what) != std::string::npos) ranks = 2;
+    };
+    share("tensor", job.resources.tensor_parallel);
+    share("pipeline", job.resources.pipeline_parallel);
+    share("context", job.resources.context_parallel);
     if (within.ends_with("offloads")) job.resources.offload_optimizer = "host";
     const std::vector<double> undisturbed = Run(job, within).losses;
     ASSERT_EQ(undisturbed.size(), plain.size());
@@ -105,35 +112,71 @@ TEST_F(LocalStepsAttempt, WorkersOfSeveralRanksFollowThoseOfOneAndGoOnWithTheSam
 }
 
 TEST_F(LocalStepsAttempt, OneOuterStepMovesWhatTheFormulasSayAndLocalOnesNothing) {
-  for (const int64_t ranks : {2, 4}) {
-    const JobSpec job = LocalJob(ranks);
+  for (const auto& [ranks, context] : {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {4, 2}}) {
+    JobSpec job = LocalJob(ranks);
+    job.resources.context_parallel = context;
     MemoryInputs inputs;
     inputs.shape = ShapeOf(job);
     inputs.precision = &PrecisionOf("fp32");
     inputs.ranks = ranks;
     const auto traffic = static_cast<double>(TrafficOfStep(inputs).all_reduced);
     // The tenth step is a round of its own; the eighth has no outer step.
-    const Training training = Run(job, "ranks" + std::to_string(ranks));
+    const Training training =
+        Run(job, "ranks" + std::to_string(ranks) + "by" + std::to_string(context));
     for (const trainer::ProgressMessage& rank : training.ranks) {
-      double all_reduced = 0;
+      double between = 0, within = 0;
       for (const CollectiveUse& use : rank.collectives) {
-        if (use.collective == "all-reduce") all_reduced += use.bytes;
+        if (use.collective != "all-reduce") continue;
+        (use.axis == "context" ? within : between) += use.bytes;
       }
-      EXPECT_NEAR(all_reduced, traffic, 0.01 * traffic);
+      const double part = traffic / static_cast<double>(context);
+      EXPECT_NEAR(between, part, 0.01 * part);
+      EXPECT_NEAR(within, context > 1 ? traffic : 0, 0.01 * traffic) << "of the step";
     }
   }
 }
 
-TEST_F(LocalStepsAttempt, ThePlannerExpectsLessCommunicationTheLongerTheRounds) {
+/// Machines of so many cores each.
+ClusterProfile Machines(int64_t count, int64_t cores) {
   WorkerProfile worker;
-  worker.worker_id = "a";
   worker.isa = "avx2";
-  worker.cores = 1;
+  worker.cores = cores;
   worker.memory_bytes = worker.memory_limit_bytes = int64_t{8} << 30;
   worker.copy_bytes_per_second = 1e10;
   worker.gemm = {{"fp32", 64, 64, 64, 1, 1e10}};
-  ClusterProfile cluster{{worker, worker}};
-  cluster.workers[1].worker_id = "b";
+  ClusterProfile cluster;
+  for (int64_t i = 0; i < count; ++i) {
+    worker.worker_id = std::string("machine ") + static_cast<char>('a' + i);
+    cluster.workers.push_back(worker);
+  }
+  return cluster;
+}
+
+TEST_F(LocalStepsAttempt, ThePlannerExpectsOfWorkersThatShareSequencesWhatOneAloneTakes) {
+  const auto waits = [](const JobSpec& job, int64_t machines) {
+    const auto report = planner::PlanJob(job, Machines(machines, 2));
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report->candidates.front().plan.prediction.time.exposed_communication_seconds;
+  };
+  JobSpec job = LocalJob(4);
+  job.resources.context_parallel = 2;
+  JobSpec alone = job;
+  alone.resources.ranks = 2;
+  alone.train.local_steps = 1;
+  alone.train.global_batch /= 2;
+  const double within = waits(alone, 1);
+  EXPECT_GT(within, 0);
+  const auto between = [&](int64_t local_steps) {
+    job.train.local_steps = local_steps;
+    return waits(job, 2) - within;
+  };
+  const double two = between(2);
+  EXPECT_GT(two, 0);
+  EXPECT_NEAR(between(20), two / 10, 1e-6 * two);
+}
+
+TEST_F(LocalStepsAttempt, ThePlannerExpectsLessCommunicationTheLongerTheRounds) {
+  const ClusterProfile cluster = Machines(2, 1);
   const auto predicted = [&](int64_t local_steps) {
     JobSpec job = LocalJob(2);
     job.train.local_steps = local_steps;

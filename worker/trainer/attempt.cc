@@ -153,10 +153,11 @@ Status Attempt::Join() {
   options.device = context_.stream.device;
   options.timeout = PatienceOf(spec_.job.train, options.timeout);
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
+  const engine::ReductionAxes axes = reduction_axes();
   WEFT_ASSIGN_OR_RETURN(
       groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
-                                        {kTensorAxis, engine::kGradientAxes, kPipelineAxis,
-                                         kContextAxis, kExpertAxis, engine::kSameExpertAxes}));
+                                        {kTensorAxis, axes.gradients, kPipelineAxis, kContextAxis,
+                                         kExpertAxis, axes.same_experts, axes.outer}));
   if (engine::Collective* ranks = groups_.Along(kTensorAxis)) {
     WEFT_ASSIGN_OR_RETURN(tensor_, engine::TensorParallel::New(ranks, spec_.plan.sequence_parallel,
                                                                spec_.plan.tensor_rows));
@@ -181,9 +182,12 @@ Status Attempt::Join() {
 int64_t Attempt::saving_rank() const {
   const engine::MeshLayout layout(spec_.plan.mesh);
   const int64_t shards = saving_replicas();
-  const int64_t shard = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData) *
-                            layout.degree(engine::MeshAxis::kContext) +
-                        layout.CoordinateOf(spec_.rank, engine::MeshAxis::kContext);
+  const int64_t data = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kData);
+  const int64_t chunks = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kContext);
+  // Workers that make local steps save each, and of their ranks that share sequences the first.
+  const int64_t shard = makes_local_steps()
+                            ? chunks * shards + data
+                            : data * layout.degree(engine::MeshAxis::kContext) + chunks;
   if (shard >= shards) return saving_ranks();
   const int64_t stage = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kPipeline);
   const int64_t experts = layout.CoordinateOf(spec_.rank, engine::MeshAxis::kExpert);
@@ -221,38 +225,39 @@ Status Attempt::BuildModel() {
                                                                    spec_.job.model.layers));
   }
   const int64_t replica = engine::MeshLayout(spec_.plan.mesh).ReplicaOf(spec_.rank);
-  engine::Collective* const same_parameters = groups_.Along(engine::kGradientAxes);
+  const engine::ReductionAxes axes = reduction_axes();
+  engine::Collective* const same_parameters = groups_.Along(axes.gradients);
   if (same_parameters != nullptr) {
     options.update_rank = same_parameters->rank() % ShardRanks(spec_.plan);
   }
   WEFT_ASSIGN_OR_RETURN(model_, engine::NewModel(context_, spec_.job.model, options));
   WEFT_RETURN_IF_ERROR(model_->parameters().Initialize(context_.seed));
+  engine::ParameterSet* const parameters = &model_->parameters();
   WEFT_ASSIGN_OR_RETURN(
-      reducer_,
-      engine::NewReducer(context_, spec_.plan, same_parameters, &model_->parameters(),
-                         options.precision->products, groups_.Along(engine::kSameExpertAxes)));
+      reducer_, engine::NewReducer(context_, spec_.plan, same_parameters, parameters,
+                                   options.precision->products, groups_.Along(axes.same_experts)));
   if (reducer_ != nullptr) books_.Add(reducer_->Accounts());
-  offload_ = engine::PlannedOffload::Of(spec_.plan, context_, &model_->parameters(),
-                                        makes_local_steps() ? nullptr : reducer_.get());
-  WEFT_ASSIGN_OR_RETURN(
-      trainer_, engine::Trainer::New(spec_.job, spec_.plan,
-                                     {.context = &context_,
-                                      .model = model_.get(),
-                                      .train = data_.train.get(),
-                                      .validation = data_.validation.get(),
-                                      .reducer = GradientsLeave(),
-                                      .outer = makes_local_steps() ? reducer_.get() : nullptr,
-                                      .rank = replica,
-                                      .tensor = options.tensor,
-                                      .sequences = options.context,
-                                      .experts = options.experts,
-                                      .pipeline = pipeline_.get()}));
+  outer_ = engine::NewOuterReducer(context_, spec_.plan, groups_.Along(axes.outer), same_parameters,
+                                   parameters);
+  offload_ = engine::PlannedOffload::Of(spec_.plan, context_, parameters, reducer_.get());
+  WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
+                                                       {.context = &context_,
+                                                        .model = model_.get(),
+                                                        .train = data_.train.get(),
+                                                        .validation = data_.validation.get(),
+                                                        .reducer = GradientsLeave(),
+                                                        .outer = outer_.get(),
+                                                        .rank = replica,
+                                                        .tensor = options.tensor,
+                                                        .sequences = options.context,
+                                                        .experts = options.experts,
+                                                        .pipeline = pipeline_.get()}));
   return OkStatus();
 }
 
 engine::GradientReducer* Attempt::GradientsLeave() const {
   if (offload_.gradients != nullptr) return offload_.gradients.get();
-  return makes_local_steps() ? nullptr : reducer_.get();
+  return reducer_.get();
 }
 
 Status Attempt::OpenOutputs(const StartPoint& start) {
@@ -457,6 +462,7 @@ Status Attempt::RollBack() {
   trainer_.reset();
   offload_ = {};
   reducer_.reset();
+  outer_.reset();
   model_.reset();
   WEFT_RETURN_IF_ERROR(BuildModel());
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
@@ -489,7 +495,9 @@ Result<Attempt::Votes> Attempt::CollectVotes() {
 
 Result<bool> Attempt::OnAnyRank(bool own) {
   std::array<double, 1> sum = {own ? 1.0 : 0.0};
-  if (saving_replicas() > 1) WEFT_RETURN_IF_ERROR(reducer_->SumOverParts(sum));
+  if (saving_replicas() > 1) {
+    WEFT_RETURN_IF_ERROR((outer_ != nullptr ? outer_ : reducer_)->SumOverParts(sum));
+  }
   if (tensor_) WEFT_RETURN_IF_ERROR(tensor_->SumScalars(sum));
   if (experts_) WEFT_RETURN_IF_ERROR(engine::SumScalars(experts_->group(), sum));
   if (pipeline_ != nullptr) WEFT_RETURN_IF_ERROR(pipeline_->SumScalars(sum));

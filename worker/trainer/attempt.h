@@ -58,6 +58,9 @@ class Attempt {
 
   bool first_rank() const { return spec_.rank == 0; }
   bool makes_local_steps() const { return spec_.job.train.local_steps > 1; }
+  engine::ReductionAxes reduction_axes() const {
+    return engine::ReductionAxesOf(makes_local_steps());
+  }
   /// Ranks with the same experts that each save something: parts of the updates that they share, or
   /// the state of local steps.
   int64_t saving_replicas() const {
@@ -129,6 +132,7 @@ class Attempt {
   engine::Context context_;
   std::unique_ptr<engine::Model> model_;
   std::unique_ptr<engine::BucketReducer> reducer_;  ///< None for one rank.
+  std::unique_ptr<engine::BucketReducer> outer_;    ///< Of outer steps; none for one worker.
   engine::PlannedOffload offload_;
   std::unique_ptr<engine::Trainer> trainer_;
   std::unique_ptr<engine::CheckpointWriter> checkpoints_;  ///< Of ranks that save: 0, or all.

@@ -16,17 +16,20 @@ using testing::HasSubstr;
 class LocalStepsProcessTest : public TrainerProcessTest {
  protected:
   /// Rounds of 3 of 12 steps; saved after steps 6, 9 (every 4 steps) and 12.
-  AttemptSpec LocalSpec(const std::string& run, int64_t ranks) const {
+  AttemptSpec LocalSpec(const std::string& run, int64_t workers, int64_t sharers = 1) const {
     AttemptSpec spec = Spec(run);
+    spec.plan.mesh.context = spec.job.resources.context_parallel = sharers;
+    if (sharers > 1) spec.job.model.dropout = spec.job.model.attention_dropout = 0;
     spec.job.train.local_steps = 3;
     spec.job.train.precision = spec.plan.precision = "bf16_pure";
-    Join(spec, ranks);
+    Join(spec, workers);
     return spec;
   }
-  static void Join(AttemptSpec& spec, int64_t ranks) {
-    spec.world_size = spec.plan.mesh.data = ranks;
+  static void Join(AttemptSpec& spec, int64_t workers) {
+    spec.plan.mesh.data = workers;
+    spec.world_size = spec.job.resources.ranks = workers * spec.plan.mesh.context;
     spec.plan.micro_batch = 1;
-    spec.plan.accumulation_steps = spec.job.train.global_batch / ranks;
+    spec.plan.accumulation_steps = spec.job.train.global_batch / workers;
   }
 
   /// Exit codes by rank; `failpoints` are those of the last one.
@@ -49,34 +52,40 @@ class LocalStepsProcessTest : public TrainerProcessTest {
     EXPECT_EQ(ranks[0]->Wait(), -SIGKILL);
   }
 
-  /// What all ranks have saved at the end.
+  /// What all workers have saved at the end.
   std::vector<std::string> States(const AttemptSpec& spec) {
     std::vector<std::string> states;
-    for (int64_t rank = 0; rank < spec.world_size; ++rank) {
-      const std::string number = "0000" + std::to_string(rank);
+    const int64_t workers = spec.plan.mesh.data;
+    for (int64_t worker = 0; worker < workers; ++worker) {
+      const std::string number = "0000" + std::to_string(worker);
       states.push_back(*ReadFile(env_, engine::CheckpointPath(spec.run_dir, spec.job.train.steps) +
                                            "/state-" + number + "-of-0000" +
-                                           std::to_string(spec.world_size) + ".safetensors"));
+                                           std::to_string(workers) + ".safetensors"));
     }
     return states;
   }
 };
 
 TEST_F(LocalStepsProcessTest, KilledRanksResumeToTheSameBits) {
-  const AttemptSpec undisturbed = LocalSpec("undisturbed", 2);
-  ASSERT_EQ(Run(undisturbed), (std::vector<int>{kExitDone, kExitDone}));
-  const std::vector<double> losses = Losses(undisturbed);
-  ASSERT_EQ(losses.size(), 12u);
-  EXPECT_LT(losses.back(), losses.front()) << "it learns";
-  EXPECT_THAT(Checkpoints(undisturbed), testing::Not(testing::Contains(HasSubstr("00000004"))))
-      << "saved after outer steps alone";
+  for (const int64_t sharers : {1, 2}) {
+    SCOPED_TRACE(sharers);
+    const std::string name = std::to_string(sharers);
+    const AttemptSpec undisturbed = LocalSpec("undisturbed" + name, 2, sharers);
+    const std::vector<int> done(static_cast<size_t>(undisturbed.world_size), kExitDone);
+    ASSERT_EQ(Run(undisturbed), done);
+    const std::vector<double> losses = Losses(undisturbed);
+    ASSERT_EQ(losses.size(), 12u);
+    EXPECT_LT(losses.back(), losses.front()) << "it learns";
+    EXPECT_THAT(Checkpoints(undisturbed), testing::Not(testing::Contains(HasSubstr("00000004"))))
+        << "saved after outer steps alone";
 
-  AttemptSpec spec = LocalSpec("killed", 2);
-  RunToStep6(spec);
-  spec.epoch = 2;
-  ASSERT_EQ(Run(spec), (std::vector<int>{kExitDone, kExitDone}));
-  EXPECT_EQ(Curve(spec), Curve(undisturbed));
-  EXPECT_EQ(States(spec), States(undisturbed));
+    AttemptSpec spec = LocalSpec("killed" + name, 2, sharers);
+    RunToStep6(spec);
+    spec.epoch = 2;
+    ASSERT_EQ(Run(spec), done);
+    EXPECT_EQ(Curve(spec), Curve(undisturbed));
+    EXPECT_EQ(States(spec), States(undisturbed));
+  }
 }
 
 TEST_F(LocalStepsProcessTest, ARankThatDiesAmidARoundIsNoticedByTheOthers) {

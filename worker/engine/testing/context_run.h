@@ -52,6 +52,13 @@ inline MeshCase CaseOf(const ModelSpec& model, const std::string& method, int64_
   return c;
 }
 
+/// The same with so many ranks for each sequence.
+inline MeshCase WithContext(MeshCase c, int64_t ranks, const std::string& method = "ring") {
+  c.plan.mesh.context = ranks;
+  c.plan.context_method = c.job.resources.context_method = method;
+  return c;
+}
+
 /// The same whose ranks share what a ZeRO stage says, all of them or groups of so many.
 inline MeshCase WithZero(MeshCase c, int64_t stage, int64_t groups_of = 0) {
   c.plan.zero_stage = stage;
@@ -118,6 +125,7 @@ inline MemoryInputs InputsOf(const MeshCase& c) {
   inputs.ranks = GradientRanks(mesh);
   inputs.zero_stage = c.plan.zero_stage;
   inputs.zero_shard_ranks = c.plan.zero_shard_ranks;
+  inputs.local_steps = c.job.train.local_steps > 1;
   inputs.bucket_bytes = c.plan.bucket_bytes;
   inputs.precision = &PrecisionOf(c.plan.precision);
   inputs.optimizer = OptimizerBytesOf(model, c.job, inputs.precision->products);

@@ -32,6 +32,7 @@ struct MeshCase {
 
   int64_t length() const { return SequenceLength(job); }
   int64_t ranks() const { return RankCount(plan.mesh); }
+  ReductionAxes reduction_axes() const { return ReductionAxesOf(job.train.local_steps > 1); }
   /// The same on one rank, with as many sequences in a micro-batch.
   MeshCase Whole() const {
     MeshCase one = *this;
@@ -58,12 +59,14 @@ struct MeshRanks {
     constexpr AxisSet kTensor = {MeshAxis::kTensor}, kContext = {MeshAxis::kContext};
     constexpr AxisSet kPipeline = {MeshAxis::kPipeline}, kExpert = {MeshAxis::kExpert};
     const MeshLayout layout(c.plan.mesh);
+    const ReductionAxes axes = c.reduction_axes();
     auto made = MeshGroups::Make(
-        &world, layout, {kTensor, kGradientAxes, kPipeline, kContext, kExpert, kSameExpertAxes});
+        &world, layout,
+        {kTensor, axes.gradients, kPipeline, kContext, kExpert, axes.same_experts, axes.outer});
     WEFT_CHECK(made.ok(), made.status().message());
     groups = *std::move(made);
     data_rank = layout.ReplicaOf(world.rank());
-    if (Collective* group = groups.Along(kGradientAxes)) {
+    if (Collective* group = groups.Along(axes.gradients)) {
       options.update_rank = group->rank() % ShardRanks(c.plan);
     }
     if (Collective* group = groups.Along(kTensor)) {
@@ -93,7 +96,7 @@ struct MeshRank {
   MeshRanks ranks;
   std::unique_ptr<BatchSource> tokens;
   TinyRun run;
-  std::unique_ptr<BucketReducer> reducer;
+  std::unique_ptr<BucketReducer> reducer, outer;
   std::unique_ptr<Trainer> trainer;
 
   MeshRank(const MeshCase& c, Collective& world)
@@ -104,19 +107,22 @@ struct MeshRank {
       tokens =
           std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
     }
+    const ReductionAxes axes = c.reduction_axes();
+    Collective* const same_parameters = ranks.groups.Along(axes.gradients);
     auto reduces =
-        NewReducer(run.context, c.plan, ranks.groups.Along(kGradientAxes), &run.model->parameters(),
-                   run.model->precision().products, ranks.groups.Along(kSameExpertAxes));
+        NewReducer(run.context, c.plan, same_parameters, &run.model->parameters(),
+                   run.model->precision().products, ranks.groups.Along(axes.same_experts));
     WEFT_CHECK(reduces.ok(), reduces.status().message());
     reducer = *std::move(reduces);
-    const bool local = c.job.train.local_steps > 1;
+    outer = NewOuterReducer(run.context, c.plan, ranks.groups.Along(axes.outer), same_parameters,
+                            &run.model->parameters());
     auto trains = Trainer::New(c.job, c.plan,
                                {.context = &run.context,
                                 .model = run.model.get(),
                                 .train = tokens.get(),
                                 .validation = tokens.get(),
-                                .reducer = local ? nullptr : reducer.get(),
-                                .outer = local ? reducer.get() : nullptr,
+                                .reducer = reducer.get(),
+                                .outer = outer.get(),
                                 .rank = ranks.data_rank,
                                 .tensor = ranks.options.tensor,
                                 .sequences = ranks.options.context,

@@ -276,6 +276,7 @@ TEST(LocalStepsTest, BytesAndMemoryAreThoseOfTheFormulas) {
 MeshCase TwoWorkers() {
   MeshCase c = LocalCase(2, 3, 8);
   c.job.model = Gpt2Model();
+  c.job.train.sequence_length = c.job.model.context;
   c.plan.bucket_bytes = 4000;
   c.plan.block_memory_policy.assign(static_cast<size_t>(c.job.model.layers), "keep");
   return c;
@@ -285,10 +286,13 @@ TEST(LocalStepsTest, WorkersOfSeveralRanksFollowThoseOfOne) {
   const std::vector<MeshOutcome> truth = TrainOnMesh(TwoWorkers());
   SavedState saved;
   for (const MeshOutcome& worker : truth) saved.Add(worker.state);
-  for (const MeshCase& c : {WithTensor(TwoWorkers(), 2), WithTensor(TwoWorkers(), 2, true),
-                            WithGrid(TwoWorkers(), 2, 1), WithStages(TwoWorkers(), {1, 1}, "1f1b"),
-                            WithStages(TwoWorkers(), {1, 1}, "zero_bubble"),
-                            WithTensor(WithStages(TwoWorkers(), {1, 1}, "gpipe"), 2)}) {
+  for (const MeshCase& c :
+       {WithTensor(TwoWorkers(), 2), WithTensor(TwoWorkers(), 2, true),
+        WithGrid(TwoWorkers(), 2, 1), WithStages(TwoWorkers(), {1, 1}, "1f1b"),
+        WithStages(TwoWorkers(), {1, 1}, "zero_bubble"),
+        WithTensor(WithStages(TwoWorkers(), {1, 1}, "gpipe"), 2), WithContext(TwoWorkers(), 3),
+        WithContext(TwoWorkers(), 2, "ulysses"), WithTensor(WithContext(TwoWorkers(), 2), 2, true),
+        WithContext(WithStages(TwoWorkers(), {1, 1}, "zero_bubble"), 2)}) {
     SCOPED_TRACE(NameOf(c));
     const MeshLayout layout(c.plan.mesh);
     const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
@@ -304,6 +308,9 @@ TEST(LocalStepsTest, WorkersOfSeveralRanksFollowThoseOfOne) {
       }
       EXPECT_NEAR(own.evaluation, truth[worker].evaluation, 1e-5);
       state.Add(own.state);
+      const auto first =
+          static_cast<size_t>(layout.Group(static_cast<int64_t>(rank), kGradientAxes).front());
+      EXPECT_EQ(own.values, ranks[first].values) << "the same bits of the same part";
     }
     EXPECT_EQ(state.tensors.size(), saved.tensors.size());
     for (const auto& [name, values] : state.tensors) {
@@ -314,31 +321,50 @@ TEST(LocalStepsTest, WorkersOfSeveralRanksFollowThoseOfOne) {
   }
 }
 
-TEST(LocalStepsTest, MemoryOfWorkersOfSeveralRanksIsThatOfTheFormulas) {
-  MeshCase c = WithTensor(TwoWorkers(), 2);
-  c.job.model.width = 128;
-  c.job.model.vocab_size = 768;
-  c.job.model.context = 64;
-  MemoryInputs inputs = InputsOf(c);
-  inputs.optimizer = OptimizerBytesOf(c.job.model, c.job, DType::kF32, 2);
-  const MemoryBreakdown predicted = CountedMemory(inputs);
-  const auto summed = static_cast<double>(TrafficOfStep(inputs).all_reduced);
-  const auto near = [](const char* what, double measured, double counted) {
-    EXPECT_NEAR(measured / counted, 1, 0.01) << what;
-  };
-  RunRanks(4, std::chrono::seconds(60), [&](Collective& world) {
-    MeshRank rank(c, world);
-    for (int step = 0; step < 2; ++step) StepOf(*rank.trainer);
-    const MemoryBreakdown peak = StepOf(*rank.trainer).peak_memory;
-    near("all-reduce",
-         rank.ranks.groups.Along(kGradientAxes)->account().totals(CollectiveKind::kAllReduce).bytes,
-         summed);
-    const auto bytes = [](int64_t count) { return static_cast<double>(count); };
-    near("parameters", bytes(peak.parameters_bytes), bytes(predicted.parameters_bytes));
-    near("gradients", bytes(peak.gradients_bytes), bytes(predicted.gradients_bytes));
-    near("optimizer", bytes(peak.optimizer_bytes), bytes(predicted.optimizer_bytes));
-    near("activations", bytes(peak.activations_bytes), bytes(predicted.activations_bytes));
-  });
+TEST(LocalStepsTest, BytesAndMemoryOfWorkersOfSeveralRanksAreThoseOfTheFormulas) {
+  for (MeshCase c : {WithTensor(TwoWorkers(), 2), WithContext(TwoWorkers(), 2)}) {
+    SCOPED_TRACE(NameOf(c));
+    c.job.model.width = 128;
+    c.job.model.vocab_size = 768;
+    c.job.model.context = 64;
+    c.plan.bucket_bytes = 4 << 20;
+    MemoryInputs inputs = InputsOf(c);
+    inputs.optimizer = OptimizerBytesOf(c.job.model, c.job, DType::kF32, c.plan.mesh.tensor);
+    const MemoryBreakdown predicted = CountedMemory(inputs);
+    const auto summed = static_cast<double>(TrafficOfStep(inputs).all_reduced);
+    const auto near = [](const char* what, double measured, double counted) {
+      EXPECT_NEAR(measured / counted, 1, 0.01) << what;
+    };
+    RunRanks(4, std::chrono::seconds(60), [&](Collective& world) {
+      MeshRank rank(c, world);
+      const auto all_reduced = [&](AxisSet axes) {
+        return rank.ranks.groups.Along(axes)->account().totals(CollectiveKind::kAllReduce).bytes;
+      };
+      for (int step = 1; step <= 2; ++step) {
+        StepOf(*rank.trainer);
+        EXPECT_EQ(all_reduced(c.reduction_axes().outer), 0) << "workers tell each other nothing";
+        if (rank.reducer == nullptr) continue;
+        near("all-reduce within a worker", all_reduced(c.reduction_axes().gradients),
+             step * summed);
+      }
+      const MemoryBreakdown peak = StepOf(*rank.trainer).peak_memory;
+      near("all-reduce", all_reduced(c.reduction_axes().outer),
+           summed / static_cast<double>(c.plan.mesh.context));
+      const auto bytes = [](int64_t count) { return static_cast<double>(count); };
+      if (rank.reducer != nullptr) {
+        const auto gathered = rank.ranks.groups.Along(c.reduction_axes().gradients)
+                                  ->account()
+                                  .totals(CollectiveKind::kAllGather);
+        near("all-gather", gathered.bytes, summed);
+        near("communication", bytes(peak.communication_bytes),
+             bytes(predicted.communication_bytes));
+      }
+      near("parameters", bytes(peak.parameters_bytes), bytes(predicted.parameters_bytes));
+      near("gradients", bytes(peak.gradients_bytes), bytes(predicted.gradients_bytes));
+      near("optimizer", bytes(peak.optimizer_bytes), bytes(predicted.optimizer_bytes));
+      near("activations", bytes(peak.activations_bytes), bytes(predicted.activations_bytes));
+    });
+  }
 }
 
 TEST(LocalStepsTest, AStepThatOneRankSkipsCountsForAllAtTheOuterStep) {

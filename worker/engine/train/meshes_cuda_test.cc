@@ -283,5 +283,11 @@ TEST_F(MeshesOnCuda, RanksThatRarelyMeet) {
   Compare(c);
 }
 
+TEST_F(MeshesOnCuda, WorkersThatRarelyMeetAndShareSequences) {
+  MeshCase c = Sharing(Replicated(CaseOf(Gpt2(1)), 2), 2, "ring");
+  c.job.train.local_steps = 2;
+  Compare(c);
+}
+
 }  // namespace
 }  // namespace weft::engine

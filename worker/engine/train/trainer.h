@@ -42,8 +42,9 @@ struct TrainerParts {
   BatchSource* train = nullptr;
   BatchSource* validation = nullptr;   ///< Or none.
   GradientReducer* reducer = nullptr;  ///< None for one rank.
-  /// With train.local_steps, what sums over the ranks in outer steps, or none for one rank; then
-  /// `reducer` is of this rank alone, or none.
+  /// With train.local_steps, what sums in outer steps over the ranks that have the same part of
+  /// other workers, or none for one worker; then `reducer` is of the ranks of this worker that
+  /// share its sequences, or none.
   GradientReducer* outer = nullptr;
   int64_t rank = 0;  ///< Among those that see other sequences.
   /// The ranks that share the matrices of the model, which was made with it, or none. They train on
@@ -72,8 +73,8 @@ class Trainer {
   /// One optimizer step: accumulation_steps micro-batches forward and backward, the sum over ranks,
   /// clipping, update. A loss or gradient that is not finite, or a spike of the loss (train.guard),
   /// skips the update on all ranks. After an error the state is as before the step, or the update
-  /// is complete but not counted. With train.local_steps all this is of this rank alone, but for
-  /// the steps at whose end AtOuterStep: those tell of all ranks (FinishRound).
+  /// is complete but not counted. With train.local_steps all this is of this worker alone, but for
+  /// the steps at whose end AtOuterStep: those tell of all workers (FinishRound).
   Result<StepReport> Step();
 
   /// Whether all ranks are at the same weights, and so may evaluate and save: after each step, with

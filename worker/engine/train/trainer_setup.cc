@@ -18,8 +18,8 @@ namespace {
 
 Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts) {
   const int64_t sharers = parts.sequences != nullptr ? parts.sequences->degree() : 1;
-  const GradientReducer* const summing = parts.outer != nullptr ? parts.outer : parts.reducer;
-  const int64_t replicas = summing != nullptr ? summing->world_size() : 1;
+  const int64_t summing = parts.reducer != nullptr ? parts.reducer->world_size() : 1;
+  const int64_t replicas = summing * (parts.outer != nullptr ? parts.outer->world_size() : 1);
   const int64_t ranks = replicas / sharers;  // that see different sequences
   const int64_t tensor = parts.tensor != nullptr ? parts.tensor->degree() : 1;
   const int64_t experts = parts.experts != nullptr ? parts.experts->degree() : 1;
@@ -40,11 +40,11 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError(
         "ranks that share experts do not go with train.gradient_noise_scale; hint: leave it out");
   }
-  const bool sums_gradients = parts.reducer != nullptr && parts.reducer->world_size() > 1;
-  if (job.train.local_steps > 1 ? sums_gradients : parts.outer != nullptr) {
+  const bool local = job.train.local_steps > 1;
+  if (local ? summing != sharers : parts.outer != nullptr) {
     return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
                         ", but the ranks are to meet in " +
-                        (sums_gradients ? "every step" : "outer steps alone"));
+                        (local ? "every step" : "outer steps alone"));
   }
   if (pipeline > 1 && plan.zero_stage > 1) {
     return InvalidError("plan.zero_stage " + std::to_string(plan.zero_stage) +

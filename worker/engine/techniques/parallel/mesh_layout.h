@@ -53,6 +53,21 @@ inline constexpr AxisSet kGradientAxes = {MeshAxis::kData, MeshAxis::kContext, M
 inline constexpr AxisSet kSequenceAxes = {MeshAxis::kData, MeshAxis::kExpert};
 inline constexpr AxisSet kSameExpertAxes = {MeshAxis::kData, MeshAxis::kContext};
 
+/// Along which axes ranks bring gradients together in every step, those of experts along the second
+/// ones, and along which they meet in outer steps.
+struct ReductionAxes {
+  AxisSet gradients = kGradientAxes;
+  AxisSet same_experts = kSameExpertAxes;
+  AxisSet outer = {};
+};
+
+/// With `local_steps` those that share sequences make steps together, as one worker, and workers
+/// meet in outer steps.
+constexpr ReductionAxes ReductionAxesOf(bool local_steps) {
+  if (!local_steps) return {};
+  return {{MeshAxis::kContext}, {MeshAxis::kContext}, {MeshAxis::kData}};
+}
+
 /// Which rank is where in a mesh. Rank = coordinates, the tensor axis running fastest, in the order
 /// of MeshAxis. A pure value.
 class MeshLayout {

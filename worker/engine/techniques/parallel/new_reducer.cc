@@ -4,6 +4,7 @@
 
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/outer_reducer.h"
 #include "worker/engine/techniques/parallel/sharded_data_parallel.h"
 
 namespace weft::engine {
@@ -20,6 +21,17 @@ Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& 
   }
   return std::unique_ptr<BucketReducer>(std::make_unique<DataParallel>(
       replicas, parameters, plan.bucket_bytes, context.stream, same_experts));
+}
+
+std::unique_ptr<BucketReducer> NewOuterReducer(Context& context, const Plan& plan,
+                                               Collective* workers, Collective* worker,
+                                               ParameterSet* parameters) {
+  if (workers == nullptr) return nullptr;
+  if (worker == nullptr) {
+    return std::make_unique<DataParallel>(workers, parameters, plan.bucket_bytes, context.stream);
+  }
+  return std::make_unique<OuterReducer>(workers, worker, parameters, plan.bucket_bytes,
+                                        context.stream);
 }
 
 }  // namespace weft::engine

@@ -18,4 +18,11 @@ Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& 
                                                   DType products,
                                                   Collective* same_experts = nullptr);
 
+/// What brings together in outer steps what `workers` have learned, ranks that have the same part
+/// of workers that make local steps; null where there is no group. `worker`: the ranks of this one
+/// that have the same parameters, or none. All outlive it.
+std::unique_ptr<BucketReducer> NewOuterReducer(Context& context, const Plan& plan,
+                                               Collective* workers, Collective* worker,
+                                               ParameterSet* parameters);
+
 }  // namespace weft::engine
