@@ -26,14 +26,16 @@ Status MeasureFile(ParameterFile* file, NormSums* sums) {
   return walk.Finish();
 }
 
-/// Of those parts that this rank counts.
+/// Of those parts, or whole parameters, that this rank counts.
 Status MeasureFile(ParameterFile* file, std::span<const ParameterPart> parts, NormSums* sums) {
   const ParameterSet& parameters = file->parameters();
   NormStream stream;
   ParameterWalk walk(file, {.gradients = true, .trained_alone = true});
   for (const ParameterPart& part : parts) {
     WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[part.index].unit));
-    if (!parameters.CountsPart(part.index) || part.count() == 0) continue;
+    const bool counts =
+        part.whole ? parameters.Counts(part.index) : parameters.CountsPart(part.index);
+    if (!counts || part.count() == 0) continue;
     WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(file->InMemory(part).gradient)));
     WEFT_RETURN_IF_ERROR(stream.EndTensor());
   }
@@ -65,8 +67,9 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
 
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums) {
   if (parameters.file() != nullptr) {
-    return parameters.sharded() ? MeasureFile(parameters.file(), TrainedParts(parameters), sums)
-                                : MeasureFile(parameters.file(), sums);
+    const bool has_all = !parameters.sharded() && !parameters.of_stage();
+    return has_all ? MeasureFile(parameters.file(), sums)
+                   : MeasureFile(parameters.file(), TrainedParts(parameters), sums);
   }
   // Without factors everything in the buffer counts, the padding being zero.
   if (parameters.factoring() == Factoring::kNone && !parameters.sharded() &&
