@@ -64,21 +64,25 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
   return throughout + most;
 }
 
-FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
-                                  int64_t rows, int64_t sharers, bool shares_gradients,
-                                  int64_t expert_ranks) {
+FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes, int64_t sharers,
+                                  bool shares_gradients) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   FiledGradients bytes;
   int64_t before = 0, own = 0, numbers = 0, unit = -1;
-  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
-  for (const Bucket& bucket : CutBuckets(model, parameters, bucket_bytes, expert_ranks, true)) {
+  std::vector<ParameterInfo> parameters =
+      ParametersOfRank(shape.spec, shape.tensor, shape.tensor_rows);
+  std::erase_if(parameters, [&](const ParameterInfo& parameter) {
+    return !IsOnStage(shape.spec, parameter, shape.embeds, shape.has_head);
+  });
+  for (const Bucket& bucket :
+       CutBuckets(shape.spec, parameters, bucket_bytes, shape.expert_ranks, true)) {
     if (bucket.unit != unit) {
       before = std::exchange(own, 0);
       numbers = 0;
     }
     unit = bucket.unit;
     const int64_t ranks =
-        bucket.of_experts ? std::max<int64_t>(sharers / expert_ranks, 1) : sharers;
+        bucket.of_experts ? std::max<int64_t>(sharers / shape.expert_ranks, 1) : sharers;
     const int64_t of_rank = (bucket.bytes + ranks - 1) / ranks;
     // Of parts the first ones have no padding.
     numbers += ranks > 1 ? of_rank / kF32 : bucket.numbers;

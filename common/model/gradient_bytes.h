@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "common/model/model_shape.h"
 #include "common/spec/model_spec.h"
 
 namespace weft {
@@ -21,12 +22,10 @@ struct FiledGradients {
   int64_t file = 0;
   int64_t numbers = 0;  ///< Of the largest one that a rank updates.
 };
-/// Of a rank of `tensor` that share each matrix, as a grid of `rows`, of `sharers` that share
-/// updates, and of `expert_ranks` of these that share the experts; `shares_gradients`: of each
-/// bucket it has its part alone.
-FiledGradients FiledGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,
-                                  int64_t rows = 1, int64_t sharers = 1,
-                                  bool shares_gradients = false, int64_t expert_ranks = 1);
+/// Of a rank with `shape`, of `sharers` that share updates; `shares_gradients`: of each bucket it
+/// has its part alone.
+FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
+                                  int64_t sharers = 1, bool shares_gradients = false);
 
 /// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved; of a
 /// rank of `tensor` that share each matrix, as a grid of `rows`.

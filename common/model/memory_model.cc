@@ -65,8 +65,7 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
 /// Of values in files.
 FiledValues FiledValuesOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) return inputs.sharded.filed.values;
-  return FiledValueBytes(inputs.shape.spec, ElementBytes(inputs.precision->matrices),
-                         inputs.shape.tensor, inputs.shape.tensor_rows, inputs.shape.expert_ranks);
+  return FiledValueBytes(inputs.shape, ElementBytes(inputs.precision->matrices));
 }
 
 /// Of gradients in files.
@@ -75,9 +74,8 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
     const ShardedParameters::Filed& filed = inputs.sharded.filed;
     return {filed.gradients.host, filed.gradients.file, filed.numbers};
   }
-  return FiledGradientBytes(inputs.shape.spec, inputs.bucket_bytes, inputs.shape.tensor,
-                            inputs.shape.tensor_rows, inputs.Sharers(), inputs.zero_stage > 1,
-                            inputs.shape.expert_ranks);
+  return FiledGradientBytes(inputs.shape, inputs.bucket_bytes, inputs.Sharers(),
+                            inputs.zero_stage > 1);
 }
 
 /// Values on the host, of ranks that share them their parts.
@@ -222,6 +220,10 @@ StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
   if (!inputs.SharesParameters()) return StreamedWholeBytes(inputs);
   const ShardedParameters::OverLink& link = inputs.sharded.link;
   return {.first = link.first, .forward = link.forward, .backward = link.backward};
+}
+
+StreamedBytes FiledWeightBytes(const MemoryInputs& inputs) {
+  return inputs.parameters_in_file ? FiledWholeBytes(inputs) : StreamedBytes();
 }
 
 int64_t FileBytes(const MemoryInputs& inputs) {

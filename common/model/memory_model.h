@@ -139,6 +139,9 @@ struct StreamedBytes {
 };
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs);
 
+/// With parameters_in_file, of a rank that has whole values: bytes that these passes read of them.
+StreamedBytes FiledWeightBytes(const MemoryInputs& inputs);
+
 /// Bytes of files below the host tier: of moments (OptimizerBytes::in_file), and with
 /// parameters_in_file of values and gradients.
 int64_t FileBytes(const MemoryInputs& inputs);

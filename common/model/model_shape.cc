@@ -32,20 +32,6 @@ int64_t& CountOf(ParameterCounts& counts, ParameterKind kind) {
   return counts.norms;
 }
 
-bool IsHere(const ModelSpec& model, const StageShape& stage, const ParameterInfo& parameter) {
-  if (parameter.block >= 0 || (stage.first && stage.last)) return true;
-  switch (parameter.kind) {
-    case ParameterKind::kTokenEmbedding:
-      return stage.first || (stage.last && !model.untied_classifier);
-    case ParameterKind::kPositionEmbedding:
-      return stage.first;
-    case ParameterKind::kEmbeddingProjection:
-      return parameter.name.starts_with("embedding_in") ? stage.first : stage.last;
-    default:
-      return stage.last;
-  }
-}
-
 /// See ModelShape::summands.
 bool HasSummands(const ModelShape& shape, const ParameterInfo& parameter) {
   if (shape.TensorColumns() == 1) return false;
@@ -94,7 +80,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   first_trained_layer = spec.layers;
   for (const ParameterGroup& group : ParameterGroupsOfRank(spec, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
-    if (!IsHere(spec, stage, parameter)) continue;
+    if (!IsOnStage(spec, parameter, stage.first, stage.last)) continue;
     const bool table = parameter.kind == ParameterKind::kTokenEmbedding;
     const bool classifies = IsClassifier(spec, parameter);
     const bool is_trained = IsTrained(spec, parameter);

@@ -10,6 +10,7 @@ namespace weft {
 namespace {
 
 constexpr int64_t kF32 = 4;
+constexpr int64_t kFileBlock = 4096;
 
 /// What of parameters that come unit by unit is on the device, and crosses the link.
 class Streaming {
@@ -37,21 +38,38 @@ class Streaming {
   }
 
   StreamedBytes OverTheLink() const {
+    return OfPasses([&](size_t u, bool backward) {
+      return Moved(units_[u]) - (backward ? Stored() * units_[u].looked_up : 0);
+    });
+  }
+
+  // Units as a whole, where anything of them comes.
+  StreamedBytes FromFiles() const {
+    const std::vector<int64_t> filed = FiledUnitBytes(inputs_.shape, Stored());
+    const auto in_blocks = [&](size_t u) { return (filed[u] + kFileBlock - 1) / kFileBlock; };
+    return OfPasses([&](size_t u, bool backward) {
+      const StreamedUnit& unit = units_[u];
+      if (unit.vectors + unit.matrices + (backward ? 0 : unit.looked_up) == 0) return int64_t{0};
+      return kFileBlock * (in_blocks(u) + (unit.of_first > 0 ? in_blocks(0) : 0));
+    });
+  }
+
+ private:
+  /// Of `bytes` of a unit in the forward or the backward pass.
+  template <class Bytes>
+  StreamedBytes OfPasses(Bytes&& bytes) const {
     const ModelShape& shape = inputs_.shape;
-    StreamedBytes bytes{.first = Moved(units_[shape.embeds ? 0 : 1])};
+    StreamedBytes all{.first = bytes(shape.embeds ? 0 : 1, false)};
     // On a rank of a pipeline passes of other micro-batches come in between.
     const bool of_stage = !shape.embeds || !shape.has_head;
     const auto end = of_stage ? units_.size() : units_.size() - 2;
     const auto first_trained = shape.trained_before ? 0 : FirstDifferentiatedUnit(shape.spec);
     for (size_t u = 0; u < units_.size(); ++u) {
-      bytes.forward += Moved(units_[u]);
-      if (u >= end || static_cast<int64_t>(u) < first_trained) continue;
-      bytes.backward += Moved(units_[u]) - Stored() * units_[u].looked_up;
+      all.forward += bytes(u, false);
+      if (u < end && static_cast<int64_t>(u) >= first_trained) all.backward += bytes(u, true);
     }
-    return bytes;
+    return all;
   }
-
- private:
   int64_t Stored() const { return ElementBytes(inputs_.precision->matrices); }
   /// Of matrices on AMX the packed copy alone comes, where their sizes allow it.
   int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
@@ -158,6 +176,10 @@ int64_t StreamedPeakBytes(const MemoryInputs& inputs) {
 
 StreamedBytes StreamedWholeBytes(const MemoryInputs& inputs) {
   return Streaming(inputs).OverTheLink();
+}
+
+StreamedBytes FiledWholeBytes(const MemoryInputs& inputs) {
+  return Streaming(inputs).FromFiles();
 }
 
 }  // namespace weft

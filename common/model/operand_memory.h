@@ -28,4 +28,7 @@ int64_t StreamedPeakBytes(const MemoryInputs& inputs);
 /// StreamedWeightBytes of a rank that has whole parameters.
 StreamedBytes StreamedWholeBytes(const MemoryInputs& inputs);
 
+/// FiledWeightBytes.
+StreamedBytes FiledWholeBytes(const MemoryInputs& inputs);
+
 }  // namespace weft

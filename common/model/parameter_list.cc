@@ -309,6 +309,20 @@ bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int6
   return parameter.expert < model.experts / ranks;
 }
 
+bool IsOnStage(const ModelSpec& model, const ParameterInfo& parameter, bool first, bool last) {
+  if (parameter.block >= 0 || (first && last)) return true;
+  switch (parameter.kind) {
+    case ParameterKind::kTokenEmbedding:
+      return first || (last && !model.untied_classifier);
+    case ParameterKind::kPositionEmbedding:
+      return first;
+    case ParameterKind::kEmbeddingProjection:
+      return parameter.name.starts_with("embedding_in") ? first : last;
+    default:
+      return last;
+  }
+}
+
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter) {
   return std::none_of(model.freeze.begin(), model.freeze.end(), [&](const std::string& pattern) {
     return GlobMatches(pattern, parameter.name);

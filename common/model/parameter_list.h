@@ -82,6 +82,11 @@ bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter);
 /// Whether a rank of so many that share the experts has the parameter; all have as many.
 bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int64_t ranks);
 
+/// Whether a stage of a pipeline with the first or the last of the blocks has the parameter, which
+/// may be of one of its blocks. Its `model` has its blocks alone, and a classifier of its own where
+/// the stage has none.
+bool IsOnStage(const ModelSpec& model, const ParameterInfo& parameter, bool first, bool last);
+
 /// Whether model.freeze leaves the parameter alone.
 bool IsTrained(const ModelSpec& model, const ParameterInfo& parameter);
 

@@ -77,15 +77,23 @@ FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied) {
   return bytes;
 }
 
-FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor,
-                            int64_t rows, int64_t expert_ranks) {
+std::vector<int64_t> FiledUnitBytes(const ModelShape& shape, int64_t matrix_bytes) {
   constexpr int64_t kF32 = 4;
-  const std::vector<StreamedUnit> units = StreamedUnits(model, tensor, rows, expert_ranks);
+  const std::vector<StreamedUnit> units =
+      StreamedUnits(shape.spec, shape.tensor, shape.tensor_rows, shape.expert_ranks);
   std::vector<int64_t> bytes;
   for (const StreamedUnit& unit : units) {
     bytes.push_back(kF32 * unit.vectors + matrix_bytes * unit.held_matrices());
   }
-  return FiledUnits(bytes, units.back().of_first > 0);
+  // The last stage of a pipeline has a table that classifies before its blocks.
+  if (!shape.embeds) bytes.front() = matrix_bytes * units.back().of_first;
+  if (!shape.has_head) bytes.back() = 0;
+  return bytes;
+}
+
+FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes) {
+  const bool tied = HeadOf(shape.spec) != "classification" && !shape.spec.untied_classifier;
+  return FiledUnits(FiledUnitBytes(shape, matrix_bytes), tied && shape.has_head);
 }
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {

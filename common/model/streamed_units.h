@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/model/model_shape.h"
 #include "common/spec/model_spec.h"
 
 namespace weft {
@@ -34,9 +35,12 @@ struct FiledValues {
 /// Of so many bytes by unit. `tied`: the last one reads the first, too.
 FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied);
 
-/// With matrices of so many bytes a number; of a rank as StreamedUnits has it.
-FiledValues FiledValueBytes(const ModelSpec& model, int64_t matrix_bytes, int64_t tensor = 1,
-                            int64_t rows = 1, int64_t expert_ranks = 1);
+/// By unit, of a rank with `shape` and matrices of so many bytes a number; of a stage of a pipeline
+/// its units alone.
+std::vector<int64_t> FiledUnitBytes(const ModelShape& shape, int64_t matrix_bytes);
+
+/// FiledUnits of these.
+FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes);
 
 /// The unit below which no backward pass goes.
 int64_t FirstDifferentiatedUnit(const ModelSpec& model);

@@ -72,12 +72,6 @@ Status CheckParametersInFile(const JobSpec& job, const std::string& field) {
                         " is of CPUs yet: what goes up to resources.device cuda stands in pinned "
                         "memory for the whole run; hint: offload_parameters host");
   }
-  if (job.resources.pipeline_parallel > 1) {
-    return InvalidError(field +
-                        " does not go with resources.pipeline_parallel, whose gradients stand on "
-                        "the device until the last micro-batch has added its own; hint: "
-                        "offload_parameters host");
-  }
   if (job.train.local_steps > 1) {
     return InvalidError(field +
                         " does not go with train.local_steps, of several ranks; hint: one "

@@ -67,8 +67,14 @@ void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
   const bool gathers = inputs.sharers > 1 && inputs.zero_stage < 3;
   inputs.file_bytes +=
       part_of((gathers ? 4 : 2) * stored * trained, 3) + part_of(2 * 4 * trained, 2);
+  const int64_t written = part_of(4 * trained, 2);
+  if (resources.pipeline_parallel > 1) {
+    // Once all passes have added to them; of values passes read what stages say (filed_stage).
+    inputs.file_bytes += written;
+    return;
+  }
   inputs.file_pass = {.forward = part_of(stored * inputs.shape.stored, 3)};
-  inputs.file_pass.backward = inputs.file_pass.forward + part_of(4 * trained, 2);
+  inputs.file_pass.backward = inputs.file_pass.forward + written;
 }
 
 double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,

@@ -435,14 +435,19 @@ TimeBreakdown MeshSearch::SlowestRank(
     inputs.activation_bytes = OffloadedActivationBytes(memory);
   }
   if (held != nullptr && memory.offload_parameters) {
-    const auto of_stage = [&](const StageShape& stage) {
-      MemoryInputs one = memory;
-      one.shape = share_.stages().Of(stage);
-      return StreamedWeightBytes(one);
+    const auto of_stages = [&](StreamedBytes (*bytes)(const MemoryInputs&)) {
+      const auto of_stage = [&](const StageShape& stage) {
+        MemoryInputs one = memory;
+        one.shape = share_.stages().Of(stage);
+        return bytes(one);
+      };
+      return StepInputs::StreamedStage{
+          .inner = of_stage({1, false, false, {0}}),
+          .first = of_stage({1, true, false, {0}}),
+          .last = of_stage({1, false, true, {memory.shape.spec.layers - 1}})};
     };
-    inputs.streamed_stage = {.inner = of_stage({1, false, false, {0}}),
-                             .first = of_stage({1, true, false, {0}}),
-                             .last = of_stage({1, false, true, {memory.shape.spec.layers - 1}})};
+    inputs.streamed_stage = of_stages(StreamedWeightBytes);
+    inputs.filed_stage = of_stages(FiledWeightBytes);
   }
   inputs.coded_bytes = CodedActivationBytes(memory);
   if (held != nullptr && memory.activation_bits > 0) {

@@ -51,7 +51,7 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.memory_bytes += times * part.memory_bytes;
 }
 
-/// Weights that come up in the passes of a stage of so many blocks. The backward pass waits for its
+/// Weights that come in the passes of a stage of so many blocks. The backward pass waits for its
 /// first ones, too: nothing stays between the passes.
 StreamedBytes StreamedOfStage(const StepInputs::StreamedStage& one, int64_t blocks, bool first,
                               bool last) {
@@ -179,6 +179,7 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     if (inputs.streamed.forward > 0) {
       own.streamed = StreamedOfStage(inputs.streamed_stage, blocks, stage == 0, stage == last);
     }
+    own.file_pass = StreamedOfStage(inputs.filed_stage, blocks, stage == 0, stage == last);
     const int64_t whole = blocks - own.recomputed_blocks - own.recomputed_attentions;
     own.coded_bytes = whole * inputs.coded_block.all +
                       own.recomputed_attentions * inputs.coded_block.but_attention +
@@ -190,9 +191,10 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     // come and go, are parts of each pass, and not of the step alone.
     double within =
         TensorSeconds(own, rates) + ExpertSeconds(own, rates) + ContextSeconds(own, pass, rates);
-    if (own.activation_bytes > 0 || own.streamed.forward > 0) {
+    if (own.activation_bytes > 0 || own.streamed.forward > 0 || own.file_pass.forward > 0) {
       own.activation_bytes = 0;
       own.streamed = {};
+      own.file_pass = {};
       within += made.time.exposed_communication_seconds -
                 PredictStep(own, pass, rates).exposed_communication_seconds;
     }

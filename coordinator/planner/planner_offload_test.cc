@@ -170,6 +170,37 @@ TEST(PlanJob, WeightsOfAPipelineComeInEveryPassOfAMicroBatch) {
             TotalBytes(resident.prediction.memory_per_rank));
 }
 
+TEST(PlanJob, WeightsOfAPipelineInFilesTakeADiskInEveryPass) {
+  JobSpec job = SmallJob();
+  ResourceSpec& resources = job.resources;
+  resources.ranks = resources.pipeline_parallel = 2;
+  resources.micro_batch = 1;
+  resources.recompute = "none";
+  resources.offload_optimizer = "nvme";
+  resources.offload_directory = "/disk";
+  const auto plan_of = [&](const std::string& parameters, double disk) {
+    resources.offload_parameters = parameters;
+    ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+    cluster.workers[0].disk_write_bytes_per_second = disk;
+    return Best(job, cluster);
+  };
+  constexpr double kFast = 1e12, kSlow = 1e8;
+  const Plan host = plan_of("host", kFast), file = plan_of("nvme", kFast);
+  const MemoryBreakdown &on_host = host.prediction.memory_per_rank,
+                        &in_file = file.prediction.memory_per_rank;
+  EXPECT_LT(in_file.parameters_bytes, on_host.parameters_bytes);
+  EXPECT_LT(in_file.gradients_bytes, on_host.gradients_bytes);
+  EXPECT_LT(in_file.optimizer_bytes, on_host.optimizer_bytes * 101 / 100);
+  // Beside the update each pass reads its stage's weights, and gradients are written once.
+  const TimeBreakdown fast = file.prediction.time, slow = plan_of("nvme", kSlow).prediction.time;
+  const double waited = slow.exposed_communication_seconds - fast.exposed_communication_seconds;
+  resources.micro_batch = 4;
+  const double fewer = plan_of("nvme", kSlow).prediction.time.exposed_communication_seconds -
+                       plan_of("nvme", kFast).prediction.time.exposed_communication_seconds;
+  EXPECT_NEAR(waited / fewer, 4, 1);
+  EXPECT_GT(slow.optimizer_seconds, plan_of("host", kSlow).prediction.time.optimizer_seconds);
+}
+
 TEST(PlanAnyMesh, FindsAMeshWhoseRanksHaveTheirPartsOutsideTheirDevices) {
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
   JobSpec job = SmallJob();

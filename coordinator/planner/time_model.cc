@@ -80,9 +80,9 @@ double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const Ti
   const double down = D(inputs.activation_bytes) / link / neighbours;
   const double up = D(weights.forward - weights.first) / link / (blocks + 1);
   const double back = D(weights.backward + inputs.activation_bytes) / link / neighbours;
-  const double read = D(inputs.file_pass.forward) / file / (blocks + 1);
+  const double read = D(inputs.file_pass.forward - inputs.file_pass.first) / file / (blocks + 1);
   const double moved = D(inputs.file_pass.backward) / file / neighbours;
-  return D(weights.first) / link +
+  return D(weights.first) / link + D(inputs.file_pass.first) / file +
          neighbours * std::max(0.0, std::max({down, up, read}) - forward) +
          neighbours * std::max(0.0, std::max(back, moved) - backward);
 }

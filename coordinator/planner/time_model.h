@@ -85,16 +85,13 @@ struct StepInputs {
   } coded_block = {};
   bool offloads_optimizer = false;  ///< Gradients go down in every pass.
   int64_t file_bytes = 0;           ///< Of state in a file, read and written in an update.
-  /// Read and written in the passes of a micro-batch.
-  struct FilePass {
-    int64_t forward = 0;
-    int64_t backward = 0;
-  } file_pass = {};
-  ContextSharing context = {};  ///< Of `ranks`, those that share each sequence.
-  int64_t sharers = 1;          ///< Of `ranks`, those that share (ShardRanks).
-  int64_t local_steps = 1;      ///< Steps that each worker of `ranks` makes by itself.
-  RematPlan schedule = {};      ///< What travels, where a schedule says so,
-  BlockBytes block = {};        ///< and how much a block keeps.
+  StreamedBytes file_pass = {};     ///< Read and written in the passes of a micro-batch.
+  StreamedStage filed_stage = {};   ///< FiledWeightBytes, as streamed_stage.
+  ContextSharing context = {};      ///< Of `ranks`, those that share each sequence.
+  int64_t sharers = 1;              ///< Of `ranks`, those that share (ShardRanks).
+  int64_t local_steps = 1;          ///< Steps that each worker of `ranks` makes by itself.
+  RematPlan schedule = {};          ///< What travels, where a schedule says so,
+  BlockBytes block = {};            ///< and how much a block keeps.
 
   /// With local_steps each worker's `ranks` share its sequences.
   int64_t Workers() const { return ranks / context.ranks; }

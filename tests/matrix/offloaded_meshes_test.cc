@@ -6,6 +6,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -64,6 +65,21 @@ std::vector<Case> Cases() {
       {.name = "zeroBubbleInFiles",
        .pipeline = 2,
        .optimizer = "nvme",
+       .schedule = "zero_bubble",
+       .family = "llama",
+       .precision = "bf16"},
+      {.name = "pipelineInFilesAndZero1",
+       .data = 2,
+       .pipeline = 2,
+       .optimizer = "nvme",
+       .parameters = "nvme",
+       .zero_stage = 1},
+      {.name = "tensorAndPipelineInFiles",
+       .tensor = 2,
+       .pipeline = 2,
+       .parameters = "nvme",
+       .activations = "host",
+       .sequence = true,
        .schedule = "zero_bubble",
        .family = "llama",
        .precision = "bf16"},
@@ -351,6 +367,31 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
     ExpectNear("host", Most(ranks, [](const auto& rank) { return rank.tiers.host_bytes; }),
                StateBytes(all) - StateBytes(device) + waiting);
   }
+}
+
+using OffloadedPipelines = OffloadedMeshes;
+
+// Bit for bit, whichever of them makes which steps.
+TEST_F(OffloadedPipelines, GoOnWithWeightsInFilesAndWithoutThem) {
+  const auto losses = [&](bool in_files, const std::string& run, int64_t last_step) {
+    JobSpec job =
+        JobOfCase({.name = run, .pipeline = 2, .optimizer = in_files ? "nvme" : "none"}, root_);
+    job.model.width = 32;
+    job.model.vocab_size = 50;
+    job.resources.offload_parameters = in_files ? "nvme" : "none";
+    job.train.steps = 6;
+    const auto training = Train(job, root_ + "/" + run, last_step);
+    EXPECT_TRUE(training.ok()) << training.status().message();
+    return training.ok() ? training->losses : std::vector<double>();
+  };
+  const std::vector<double> whole = losses(false, "whole", 6);
+  std::vector<double> stopped;
+  for (const auto& [in_files, last_step] :
+       std::vector<std::pair<bool, int64_t>>{{true, 2}, {true, 3}, {false, 4}, {true, 6}}) {
+    const std::vector<double> more = losses(in_files, "stopped", last_step);
+    stopped.insert(stopped.end(), more.begin(), more.end());
+  }
+  EXPECT_EQ(stopped, whole);
 }
 
 class DelayedMeshes : public OffloadedMeshes {};

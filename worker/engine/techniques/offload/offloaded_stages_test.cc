@@ -9,9 +9,9 @@
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
+#include "common/model/streamed_units.h"
 #include "common/pipeline/named_schedule.h"
-#include "worker/engine/techniques/offload/planned_offload.h"
-#include "worker/engine/tensor/compute_device.h"
+#include "worker/engine/techniques/offload/mesh_testing.h"
 #include "worker/engine/testing/context_run.h"
 
 namespace weft::engine {
@@ -42,58 +42,6 @@ MeshCase Piped(const ModelSpec& model, const std::string& schedule, const std::v
   return c;
 }
 
-/// What a rank came to.
-struct Offloaded {
-  std::vector<StepReport> reports;
-  double evaluation = 0;
-  SavedState state;
-  int64_t up_bytes = 0, down_bytes = 0;  ///< Over its link in the last step.
-  int64_t gradient_bytes = 0;            ///< Of all that it trains.
-};
-
-Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
-  kernels::cpu::SetThreads(1);
-  Offloaded outcome;
-  MeshRanks ranks(c, world);
-  ComputeDevice::Options options;
-  options.host = HostTierOf(c.plan);
-  auto opened = ComputeDevice::Open(options);
-  WEFT_CHECK(opened.ok(), opened.status().message());
-  ComputeDevice& device = **opened;
-  Context context = device.NewContext();
-  auto model = NewModel(context, c.job.model, ranks.options);
-  WEFT_CHECK(model.ok(), model.status().message());
-  ParameterSet& parameters = (*model)->parameters();
-  WEFT_CHECK(parameters.Initialize(1).ok(), "initialize");
-  const PlannedOffload offload = PlannedOffload::Of(c.plan, context, &parameters);
-  RandomTokens tokens(c.job.model.vocab_size, c.length());
-  auto trainer = Trainer::New(c.job, c.plan,
-                              {.context = &context,
-                               .model = model->get(),
-                               .train = &tokens,
-                               .validation = &tokens,
-                               .reducer = offload.gradients.get(),
-                               .pipeline = ranks.pipeline.get()});
-  WEFT_CHECK(trainer.ok(), trainer.status().message());
-  HostTier& host = *device.host();
-  while (!(*trainer)->finished()) {
-    const int64_t up = host.up().totals().bytes, down = host.down().totals().bytes;
-    auto report = (*trainer)->Step();
-    WEFT_CHECK(report.ok(), report.status().message());
-    outcome.reports.push_back(*report);
-    outcome.up_bytes = host.up().totals().bytes - up;
-    outcome.down_bytes = host.down().totals().bytes - down;
-  }
-  auto evaluation = (*trainer)->Evaluate();
-  WEFT_CHECK(evaluation.ok(), evaluation.status().message());
-  outcome.evaluation = evaluation->loss;
-  outcome.state.Add((*trainer)->StateTensors());
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].trainable()) outcome.gradient_bytes += 4 * parameters[i].shape.Elements();
-  }
-  return outcome;
-}
-
 void ExpectNear(const char* what, int64_t measured, int64_t predicted) {
   EXPECT_NEAR(static_cast<double>(measured), static_cast<double>(predicted),
               kShare * static_cast<double>(predicted))
@@ -103,10 +51,7 @@ void ExpectNear(const char* what, int64_t measured, int64_t predicted) {
 /// Trains with and without what `c` offloads.
 void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
   SCOPED_TRACE(NameOf(c));
-  std::vector<Offloaded> ranks(static_cast<size_t>(c.ranks()));
-  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
-    ranks[static_cast<size_t>(world.rank())] = TrainOffloaded(c, world);
-  });
+  const std::vector<Offloaded> ranks = TrainOffloaded(c);
   MeshCase resident = c;
   resident.plan.offload_optimizer = resident.plan.offload_parameters =
       resident.plan.offload_activations = "none";
@@ -116,6 +61,7 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
   inputs.offload_optimizer = c.plan.offload_optimizer != "none";
   inputs.offload_parameters = c.plan.offload_parameters != "none";
   inputs.offload_activations = c.plan.offload_activations != "none";
+  inputs.parameters_in_file = c.plan.offload_parameters == "nvme";
   const auto schedule = NamedSchedule(c.plan.pipeline_schedule, c.plan.mesh.pipeline,
                                       c.plan.pipeline_chunks, c.plan.accumulation_steps);
   ASSERT_TRUE(schedule.ok());
@@ -148,6 +94,13 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
     ExpectNear("activations on the host",
                last.peak_memory.activations_bytes - last.device_memory.activations_bytes,
                all[rank].activations_bytes - device[rank].activations_bytes);
+    ExpectNear("parameters on the host",
+               last.peak_memory.parameters_bytes - last.device_memory.parameters_bytes,
+               all[rank].parameters_bytes - device[rank].parameters_bytes);
+    ExpectNear("gradients on the host",
+               last.peak_memory.gradients_bytes - last.device_memory.gradients_bytes,
+               all[rank].gradients_bytes - device[rank].gradients_bytes);
+    ExpectNear("moments", last.peak_memory.optimizer_bytes, all[rank].optimizer_bytes);
     ExpectNear("workspace", last.device_memory.workspace_bytes, device[rank].workspace_bytes);
     ExpectNear("gradients on the device", last.device_memory.gradients_bytes,
                device[rank].gradients_bytes);
@@ -164,6 +117,20 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
     EXPECT_EQ(saved > 0, inputs.offload_activations);
     EXPECT_EQ(own.up_bytes - saved,
               c.plan.accumulation_steps * (streamed.forward + streamed.backward));
+    if (!inputs.parameters_in_file) continue;
+    // Of files passes read the values. Gradients are written once, and read for their norm and the
+    // update, which reads and writes values and moments.
+    stage.parameters_in_file = true;
+    const StreamedBytes read = FiledWeightBytes(stage);
+    const int64_t gradients_file =
+        FiledGradientBytes(stage.shape, c.plan.bucket_bytes, stage.Sharers()).file;
+    const int64_t values_file =
+        FiledValueBytes(stage.shape, ElementBytes(stage.precision->matrices)).file;
+    const int64_t moments = c.plan.offload_optimizer == "nvme" ? 2 * own.gradient_bytes : 0;
+    ExpectNear("files", last.tiers.file_bytes, values_file + gradients_file + moments);
+    ExpectNear("moved through files", own.moved_bytes,
+               c.plan.accumulation_steps * (read.forward + read.backward) + 3 * gradients_file +
+                   2 * (values_file + moments));
   }
 }
 
@@ -193,6 +160,24 @@ TEST(OffloadedStages, HaveWeightsThatComeInEveryPassOfAMicroBatch) {
   cases.back().plan.block_memory_policy.assign(6, "recompute");
   for (MeshCase& c : cases) {
     c.plan.offload_optimizer = c.plan.offload_parameters = "host";
+    ExpectSameBitsAndWhatIsPredicted(c);
+  }
+}
+
+TEST(OffloadedStages, HaveWeightsInFilesThatAreReadInEveryPass) {
+  const ModelSpec gpt2 = Larger(Gpt2Model(), 6), llama = Larger(LlamaModel(), 8);
+  std::vector<MeshCase> cases = {Piped(gpt2, "1f1b", {3, 3}),
+                                 Piped(gpt2, "gpipe", {4, 2}, 1, "bf16_pure"),
+                                 Piped(llama, "zero_bubble", {2, 2, 2, 2}, 1, "bf16"),
+                                 Piped(llama, "interleaved", {3, 2, 2, 1}, 2),
+                                 Piped(gpt2, "interleaved", {1, 2, 2, 1}, 2, "bf16")};
+  cases[0].plan.offload_activations = "host";
+  cases[0].plan.block_memory_policy.assign(6, "recompute");
+  for (MeshCase& c : cases) {
+    c.plan.offload_optimizer = c.plan.precision == "bf16" ? "host" : "nvme";
+    c.job.resources.offload_optimizer = c.plan.offload_optimizer;
+    c.plan.offload_parameters = "nvme";
+    c.plan.offload_directory = ::testing::TempDir();
     ExpectSameBitsAndWhatIsPredicted(c);
   }
 }

@@ -21,6 +21,10 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
     units_[static_cast<size_t>(parameters->UnitOfCopies(of.first))].copies.push_back(
         of.copies.get());
   }
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    units_[unit].comes =
+        !units_[unit].copies.empty() || parameters->ReadsOperands(static_cast<int64_t>(unit), true);
+  }
   parameters->SetResidence(this);
 }
 
@@ -92,7 +96,9 @@ Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
   ProfileScope scope(context.profiler, "wait for weights");
   WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job));
   DropRead(unit);
-  return follows(unit + 2 * step) ? StartReading(unit + 2 * step, pass) : OkStatus();
+  const int64_t after = unit + 2 * step;
+  if (!follows(after) || !units_[static_cast<size_t>(unit + step)].comes) return OkStatus();
+  return StartReading(after, pass);
 }
 
 Status StreamedParameters::Release(int64_t unit) {

@@ -14,7 +14,8 @@ namespace weft::engine {
 /// a unit what operations read as it is comes, and the copies for products. Memory is taken and
 /// given back by whoever computes, so that what is held at a time does not depend on the link. Of
 /// values in a file (nn/parameter_file.h) the host tier has those of two units meanwhile: of the
-/// one that is under way, and of the one behind it, which is being read.
+/// one that is under way, and of the one behind it, which is being read. A rank of a pipeline has
+/// stages with a unit without parameters between them: a pass through one brings nothing of others.
 class StreamedParameters : public ParameterResidence {
  public:
   /// Both outlive this, which is the residence of `parameters` (ParameterSet::StreamValues) for as
@@ -30,6 +31,7 @@ class StreamedParameters : public ParameterResidence {
  private:
   struct Unit {
     std::vector<DerivedCopies*> copies;
+    bool comes = false;         ///< Something of it comes: not between the stages of a rank.
     int64_t job = 0;            ///< Of the lane up, where it comes or is there; 0: it is not.
     std::vector<int64_t> read;  ///< Units whose values are in memory for it, from a file.
   };

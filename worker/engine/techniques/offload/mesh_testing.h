@@ -1,0 +1,92 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "worker/engine/techniques/offload/planned_offload.h"
+#include "worker/engine/tensor/compute_device.h"
+#include "worker/engine/testing/mesh_run.h"
+
+namespace weft::engine {
+
+/// What a rank with something in its host tier came to.
+struct Offloaded {
+  std::vector<StepReport> reports;
+  double evaluation = 0;
+  SavedState state;
+  int64_t up_bytes = 0, down_bytes = 0;  ///< Over its link in the last step.
+  int64_t moved_bytes = 0;               ///< Through its files.
+  int64_t gradient_bytes = 0;            ///< Of all that it trains.
+};
+
+/// Trains as TrainRank, with what c.plan offloads.
+inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
+  kernels::cpu::SetThreads(1);
+  Offloaded outcome;
+  MeshRanks ranks(c, world);
+  ComputeDevice::Options options;
+  options.host = HostTierOf(c.plan);
+  auto opened = ComputeDevice::Open(options);
+  WEFT_CHECK(opened.ok(), opened.status().message());
+  ComputeDevice& device = **opened;
+  Context context = device.NewContext();
+  auto model = NewModel(context, c.job.model, ranks.options);
+  WEFT_CHECK(model.ok(), model.status().message());
+  ParameterSet& parameters = (*model)->parameters();
+  WEFT_CHECK(parameters.Initialize(1).ok(), "initialize");
+  auto reduces = NewReducer(context, c.plan, ranks.groups.Along(kGradientAxes), &parameters,
+                            (*model)->precision().products, ranks.groups.Along(kSameExpertAxes));
+  WEFT_CHECK(reduces.ok(), reduces.status().message());
+  const PlannedOffload offload = PlannedOffload::Of(c.plan, context, &parameters, reduces->get());
+  GradientReducer* reducer = reduces->get();
+  if (offload.gradients != nullptr) reducer = offload.gradients.get();
+  std::unique_ptr<BatchSource> tokens =
+      std::make_unique<RandomTokens>(c.job.model.vocab_size, c.length());
+  if (const ContextParallel* sharers = ranks.options.context) {
+    tokens = std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());
+  }
+  auto trainer = Trainer::New(c.job, c.plan,
+                              {.context = &context,
+                               .model = model->get(),
+                               .train = tokens.get(),
+                               .validation = tokens.get(),
+                               .reducer = reducer,
+                               .rank = ranks.data_rank,
+                               .tensor = ranks.options.tensor,
+                               .sequences = ranks.options.context,
+                               .experts = ranks.options.experts,
+                               .pipeline = ranks.pipeline.get()});
+  WEFT_CHECK(trainer.ok(), trainer.status().message());
+  HostTier& host = *device.host();
+  while (!(*trainer)->finished()) {
+    const int64_t up = host.up().totals().bytes, down = host.down().totals().bytes;
+    const int64_t moved = host.files().moved_bytes;
+    auto report = (*trainer)->Step();
+    WEFT_CHECK(report.ok(), report.status().message());
+    outcome.reports.push_back(*report);
+    WEFT_CHECK((*trainer)->FinishUpdates().ok(), "what goes up beside the next step");
+    outcome.up_bytes = host.up().totals().bytes - up;
+    outcome.down_bytes = host.down().totals().bytes - down;
+    outcome.moved_bytes = host.files().moved_bytes - moved;
+  }
+  auto evaluation = (*trainer)->Evaluate();
+  WEFT_CHECK(evaluation.ok(), evaluation.status().message());
+  outcome.evaluation = evaluation->loss;
+  outcome.state.Add((*trainer)->StateTensors());
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].trainable()) outcome.gradient_bytes += 4 * parameters[i].shape.Elements();
+  }
+  return outcome;
+}
+
+/// By rank.
+inline std::vector<Offloaded> TrainOffloaded(const MeshCase& c) {
+  std::vector<Offloaded> ranks(static_cast<size_t>(c.ranks()));
+  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+    ranks[static_cast<size_t>(world.rank())] = TrainOffloaded(c, world);
+  });
+  return ranks;
+}
+
+}  // namespace weft::engine
