@@ -5,13 +5,15 @@
 // First, for each policy, the largest GPT-2 (width in steps of 32, a layer for every 16 of it) of
 // which the planner's memory model says that it fits the device; that it does is shown by training
 // it under the limit. Then the speed of one model, with several numbers of sequences a step:
-// seconds of a step, of what it stood still for the link, and two bounds. The first is the longer
-// of computing (a step with all on the device) and of what the link carries in its busier direction
-// at its rate. The second knows that a step's update comes after its last gradient: it takes that
-// of the forward pass and of the backward pass for themselves, each with what must travel in it.
+// seconds of a step, of what it stood still for the link, and two bounds. The first is the longest
+// of computing (a step with all on the device), of what the link carries in its busier direction at
+// its rate, and of what files read and write at theirs, which is measured first. The second knows
+// that a step's update comes after its last gradient: it takes that of the forward pass and of the
+// backward pass for themselves, each with what must travel in it.
 // Prints JSON.
 
 #include <algorithm>
+#include <cstring>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -21,7 +23,9 @@
 #include "common/json.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
+#include "kernels/cpu/aligned_memory.h"
 #include "tests/bench/timed_training.h"
+#include "worker/engine/tensor/async_file.h"
 #include "worker/engine/testing/product_kind.h"
 
 namespace weft::engine {
@@ -160,12 +164,43 @@ Result<Json> Largest(const Options& options, const Policy& policy) {
               {"file_bytes", trained.file_bytes}};
 }
 
-/// The least that a pass can take which computes for so long while so many bytes travel.
-double PassBound(double computing, double up, double down, int64_t link) {
-  return std::max({computing, up / static_cast<double>(link), down / static_cast<double>(link)});
+/// Bytes a second of a file of this size, as often read as written, the best of three.
+Result<double> FileRate(const std::string& directory, int64_t bytes) {
+  constexpr int64_t kPiece = int64_t{4} << 20, kUnderWay = 4;
+  const int64_t pieces = std::max<int64_t>(bytes / kPiece, kUnderWay);
+  WEFT_ASSIGN_OR_RETURN(auto file, AsyncFile::Create(directory, pieces * kPiece));
+  const kernels::cpu::AlignedMemory memory = kernels::cpu::AllocateAligned(kUnderWay * kPiece);
+  std::memset(memory.get(), 1, kUnderWay * kPiece);
+  double best = 0;
+  for (int round = 0; round < 3; ++round) {
+    Stopwatch watch;
+    for (const bool write : {true, false}) {
+      std::vector<int64_t> numbers;
+      for (int64_t i = 0; i < pieces + kUnderWay; ++i) {
+        if (i >= kUnderWay) {
+          WEFT_RETURN_IF_ERROR(file->queue().Wait(numbers[static_cast<size_t>(i - kUnderWay)]));
+        }
+        if (i >= pieces) continue;
+        std::byte* const piece = static_cast<std::byte*>(memory.get()) + i % kUnderWay * kPiece;
+        WEFT_ASSIGN_OR_RETURN(
+            const int64_t number,
+            file->queue().Start(write, piece, kPiece, static_cast<uint64_t>(i * kPiece)));
+        numbers.push_back(number);
+      }
+    }
+    best = std::max(best, static_cast<double>(2 * pieces * kPiece) / watch.Lap());
+  }
+  return best;
 }
 
-Result<Json> Speed(const Options& options, int64_t sequences) {
+/// The least that a pass can take which computes for so long while so many bytes travel, and for so
+/// long files are read and written.
+double PassBound(double computing, double up, double down, int64_t link, double files) {
+  const auto rate = static_cast<double>(link);
+  return std::max({computing, up / rate, down / rate, files});
+}
+
+Result<Json> Speed(const Options& options, int64_t sequences, double file_rate) {
   Options sized = options;
   sized.micro_batch = sequences;
   const JobSpec job = JobOf(sized, options.width);
@@ -181,7 +216,8 @@ Result<Json> Speed(const Options& options, int64_t sequences) {
     const double down = trained.bytes_down, up = trained.bytes_up;
     if (gradients == 0) gradients = down, weights = up;
     const double link = std::max(down, up) / static_cast<double>(options.link);
-    const double bound = std::max(plain.step_seconds, link);
+    const double files = trained.file_moved / file_rate;
+    const double bound = std::max({plain.step_seconds, link, files});
     Json row = {{"policy", policy.name},
                 {"step_seconds", trained.step_seconds},
                 {"stalled_seconds", trained.stalled_seconds},
@@ -192,6 +228,7 @@ Result<Json> Speed(const Options& options, int64_t sequences) {
                 {"bytes_down", down},
                 {"bytes_up", up},
                 {"link_seconds", link},
+                {"file_seconds", files},
                 {"bound_seconds", bound},
                 {"share_of_bound", bound / trained.step_seconds}};
     if (!policy.delayed) {
@@ -199,8 +236,14 @@ Result<Json> Speed(const Options& options, int64_t sequences) {
       // weights before the forward pass, or parameters for both passes, and activations.
       const double parameters = up - (down - gradients);
       const double first = policy.parameters == "none" ? weights : parameters / 2;
-      const double in_order = PassBound(forward, first, down - gradients, options.link) +
-                              PassBound(backward, up - first, gradients, options.link);
+      // Of gradients in a file the norm is taken when all are there. Before, they were written
+      // while values were read; after it all is read and written that the update changes.
+      const double of_all = 4 * static_cast<double>(trained.parameters) / file_rate;
+      const bool in_file = policy.parameters == "nvme";
+      const double norm = in_file ? of_all : 0, backward_files = in_file ? 2 * of_all : 0;
+      const double in_order =
+          PassBound(forward, first, down - gradients, options.link, files - norm - backward_files) +
+          PassBound(backward, up - first, gradients, options.link, backward_files) + norm;
       row["bound_in_order_seconds"] = in_order;
       row["share_of_bound_in_order"] = in_order / trained.step_seconds;
     }
@@ -210,6 +253,7 @@ Result<Json> Speed(const Options& options, int64_t sequences) {
               {"layers", job.model.layers},
               {"tokens", job.train.global_batch * job.model.context},
               {"link_bytes_per_second", options.link},
+              {"file_bytes_per_second", file_rate},
               {"computing_seconds", plain.step_seconds},
               {"policies", rows}};
 }
@@ -220,9 +264,10 @@ Result<Json> Report(const Options& options) {
     WEFT_ASSIGN_OR_RETURN(Json row, Largest(options, policy));
     largest.push_back(std::move(row));
   }
+  WEFT_ASSIGN_OR_RETURN(const double file_rate, FileRate(options.directory, int64_t{128} << 20));
   Json speed = Json::array();
   for (const int64_t sequences : options.sequences) {
-    WEFT_ASSIGN_OR_RETURN(Json measured, Speed(options, sequences));
+    WEFT_ASSIGN_OR_RETURN(Json measured, Speed(options, sequences, file_rate));
     speed.push_back(std::move(measured));
   }
   return Json{{"device_bytes", options.device_bytes}, {"precision", options.precision},

@@ -28,17 +28,18 @@ def largest_table(report):
 
 def speed_table(speed):
     print(f"{speed['tokens']} tokens a step, {speed['computing_seconds']:.3f} s with all on the "
-          "device:\n")
-    print("| | MB down | MB up | s on the link | s a step | s it stood still | bound | of it "
-          "| bound in order | of it |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+          f"device, files at {speed['file_bytes_per_second'] / 1e9:.2f} GB/s:\n")
+    print("| | MB down | MB up | s on the link | s on files | s a step | s it stood still | bound "
+          "| of it | bound in order | of it |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for row in speed["policies"]:
         in_order = "| | "
         if "bound_in_order_seconds" in row:
             in_order = (f"| {row['bound_in_order_seconds']:.3f} "
                         f"| {100 * row['share_of_bound_in_order']:.0f} % ")
         print(f"| {row['policy']} | {row['bytes_down'] / 1e6:.1f} | {row['bytes_up'] / 1e6:.1f} "
-              f"| {row['link_seconds']:.3f} | {row['step_seconds']:.3f} "
+              f"| {row['link_seconds']:.3f} | {row['file_seconds']:.3f} "
+              f"| {row['step_seconds']:.3f} "
               f"| {row['stalled_seconds']:.3f} | {row['bound_seconds']:.3f} "
               f"| {100 * row['share_of_bound']:.0f} % {in_order}|")
     print()
