@@ -96,6 +96,16 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
   return bytes;
 }
 
+GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage, int64_t sharers) {
+  // Experts that ranks share are shared out among fewer.
+  const int64_t experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
+  const int64_t alike = std::max<int64_t>(sharers / shape.expert_ranks, 1);
+  const int64_t all = kF32 * shape.trained;
+  const int64_t part = kF32 * ((shape.trained - experts) / sharers + experts / alike);
+  if (zero_stage > 1 && sharers > 1) return {.down = part, .earlier_down = part, .earlier_up = 0};
+  return {.down = part, .earlier_down = all, .earlier_up = all};
+}
+
 int64_t BlockGradientBytes(const ModelSpec& model, int64_t tensor, int64_t rows) {
   int64_t bytes = 0;
   for (const ParameterGroup& group : ParameterGroupsOfRank(model, tensor, rows)) {

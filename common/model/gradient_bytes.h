@@ -27,6 +27,15 @@ struct FiledGradients {
 FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
                                   int64_t sharers = 1, bool shares_gradients = false);
 
+/// Bytes of gradients over the link of a rank, in a step whose update is made on the host.
+struct GradientLinkBytes {
+  int64_t down = 0;          ///< With the last micro-batch: of reduced ones what the rank updates.
+  int64_t earlier_down = 0;  ///< With each one before it,
+  int64_t earlier_up = 0;    ///< and of those, the sums that the next one adds to.
+};
+/// Of a rank with `shape`, of `sharers` that share what `zero_stage` says (ShardRanks).
+GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage, int64_t sharers);
+
 /// Bytes of the gradients of a block with nothing frozen. `model` with vocab_size resolved; of a
 /// rank of `tensor` that share each matrix, as a grid of `rows`.
 int64_t BlockGradientBytes(const ModelSpec& model, int64_t tensor = 1, int64_t rows = 1);

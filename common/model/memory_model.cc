@@ -212,7 +212,7 @@ MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs) {
 }
 
 int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
-  return inputs.offload_parameters ? 0 : PackedBytes(inputs) + OperandBytes(inputs);
+  return inputs.offload_parameters ? 0 : UploadedBytes(inputs);
 }
 
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {

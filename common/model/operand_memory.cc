@@ -12,6 +12,11 @@ namespace {
 constexpr int64_t kF32 = 4;
 constexpr int64_t kFileBlock = 4096;
 
+/// Of matrices on AMX the packed copy alone goes to the device, where their sizes allow it.
+bool PacksTilesOnHost(const MemoryInputs& inputs) {
+  return inputs.products == ProductKind::kNative && inputs.precision->products == DType::kBF16;
+}
+
 /// What of parameters that come unit by unit is on the device, and crosses the link.
 class Streaming {
  public:
@@ -19,8 +24,7 @@ class Streaming {
       : inputs_(inputs),
         units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor, inputs.shape.tensor_rows,
                              inputs.shape.expert_ranks)),
-        in_tiles_moves_(inputs.products == ProductKind::kNative &&
-                        inputs.precision->products == DType::kBF16) {
+        in_tiles_moves_(PacksTilesOnHost(inputs)) {
     if (!inputs.shape.embeds) units_.front() = {};
     if (!inputs.shape.has_head) units_.back() = {};
   }
@@ -71,7 +75,6 @@ class Streaming {
     return all;
   }
   int64_t Stored() const { return ElementBytes(inputs_.precision->matrices); }
-  /// Of matrices on AMX the packed copy alone comes, where their sizes allow it.
   int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
   /// Bytes of values as operations read them.
   int64_t Read(const StreamedUnit& unit) const {
@@ -161,13 +164,21 @@ int64_t OperandBytes(const MemoryInputs& inputs) {
   // The last stage of a pipeline multiplies with a table that the first one looks up.
   const bool tied =
       shape.embeds && HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
-  const int64_t table = tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) : 0;
+  const int64_t table =
+      tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) / shape.tensor_rows : 0;
   const int64_t direct = shape.stored - shape.packed + table;
   const int64_t vectors = shape.stored - shape.stored_matrices;
-  const bool amx =
-      inputs.products == ProductKind::kNative && inputs.precision->products == DType::kBF16;
-  const int64_t stored = inputs.OnCuda() ? 0 : shape.packed - (amx ? shape.packed_in_tiles : 0);
+  const int64_t tiles = PacksTilesOnHost(inputs) ? shape.packed_in_tiles : 0;
+  const int64_t stored = inputs.OnCuda() ? 0 : shape.packed - tiles;
   return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
+}
+
+int64_t UploadedBytes(const MemoryInputs& inputs) {
+  const int64_t operands = OperandBytes(inputs);
+  if (inputs.OnCuda()) return operands + PackedBytes(inputs);
+  return operands + (PacksTilesOnHost(inputs)
+                         ? ElementBytes(inputs.precision->products) * inputs.shape.packed_in_tiles
+                         : 0);
 }
 
 int64_t StreamedPeakBytes(const MemoryInputs& inputs) {

@@ -21,6 +21,10 @@ int64_t PackedBytes(const MemoryInputs& inputs);
 /// and matrices that products read beside the packed copy, which those for AMX and on CUDA do not.
 int64_t OperandBytes(const MemoryInputs& inputs);
 
+/// What goes up of offloaded weights after an update: that, and packed copies that are made of what
+/// stands on the host. Others are made on the device.
+int64_t UploadedBytes(const MemoryInputs& inputs);
+
 /// Of weights that come unit by unit: two units that follow each other, and packed copies, with
 /// which blocks take turns.
 int64_t StreamedPeakBytes(const MemoryInputs& inputs);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/model/gradient_bytes.h"
 #include "common/model/model_counts.h"
 #include "common/model/tensor_traffic.h"
 
@@ -95,19 +96,17 @@ double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const Ti
 double StateLinkSeconds(const StepInputs& inputs, const PassCost& pass, double optimizer_seconds,
                         double link) {
   const double passes = D(inputs.accumulation_steps);
-  const double bytes = 4 * D(inputs.shape.trained);
-  const bool shares = inputs.sharers > 1;
-  const double whole = bytes / link;
-  const double part = whole / D(inputs.sharers);
-  const bool reduced = inputs.zero_stage > 1 && shares;
-  const auto exposed = [&](double going) {
-    const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
+  const GradientLinkBytes gradients =
+      GradientsOverLink(inputs.shape, inputs.zero_stage, inputs.sharers);
+  const auto exposed = [&](int64_t bytes) {
+    const double going = D(bytes) / link;
+    const double buckets = std::max(1.0, 4 * D(inputs.shape.trained) / D(inputs.bucket_bytes));
     return std::max(going - pass.backward_gemm_seconds, going / buckets);
   };
-  const double down = (passes - 1) * exposed(reduced ? part : whole) + exposed(part);
-  const double sums = reduced ? 0 : (passes - 1) * whole;
+  const double down = (passes - 1) * exposed(gradients.earlier_down) + exposed(gradients.down);
+  const double sums = (passes - 1) * D(gradients.earlier_up) / link;
   const double forward = pass.gemm_seconds - pass.backward_gemm_seconds;
-  const double beside = forward + (shares ? 0 : optimizer_seconds);
+  const double beside = forward + (inputs.sharers > 1 ? 0 : optimizer_seconds);
   const double up = std::max(0.0, D(inputs.uploaded_weight_bytes) / link - beside);
   return down + sums + up;
 }

@@ -125,6 +125,7 @@ std::vector<Case> Cases() {
        .parameters = "nvme",
        .zero_stage = 3},
       {.name = "zero3AndContext", .data = 2, .parameters = "host", .zero_stage = 3, .context = 2},
+      {.name = "grid", .tensor = 4, .rows = 2},
       {.name = "gridAndAll",
        .tensor = 4,
        .parameters = "host",
