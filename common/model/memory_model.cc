@@ -154,16 +154,16 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       if (!inputs.offload_optimizer) memory.gradients_bytes += inputs.open_gradients;
     }
   }
+  FiledGradients filed;
   if (inputs.parameters_in_file) {
-    memory.gradients_bytes = FiledGradientsOf(inputs).host;
+    filed = FiledGradientsOf(inputs);
+    memory.gradients_bytes = filed.host;
     if (inputs.SharesParameters()) memory.gradients_bytes += inputs.sharded.open_gradients;
   }
   if (inputs.optimizer.in_file > 0) {
     int64_t numbers = inputs.optimizer.InFileAmong(inputs.Sharers(), shape.expert_ranks);
     // Tiles then end with a unit.
-    if (inputs.parameters_in_file) {
-      numbers = std::min(numbers, 2 * FiledGradientsOf(inputs).numbers);
-    }
+    if (inputs.parameters_in_file) numbers = std::min(numbers, 2 * filed.numbers);
     memory.optimizer_bytes += FileBufferBytes(numbers);
   }
   if (inputs.offload_optimizer && !inputs.SharesParameters()) {

@@ -42,6 +42,8 @@ enum class ProductKind : uint8_t {
   kUnpacked,  ///< Weights as they are stored (f32 without AVX-512).
   kSplit,     ///< Weights as they are stored, where sizes are multiples of 32; others are packed as
               ///< f32 (f32 and f16 on AMX).
+  kTiles,     ///< Weights are packed in that type, of matrices whose sizes are multiples of 32
+              ///< straight from what is stored elsewhere (bf16 on AMX).
   kNative,    ///< Weights are packed in that type.
   kWidenedUnpacked,  ///< Weights as they are stored, and results of each product in f32 before they
                      ///< are rounded (bf16 and f16 without AVX-512).
@@ -80,9 +82,9 @@ struct MemoryInputs {
   int64_t threads = 1;
   int64_t bucket_bytes = 0;
   const PrecisionRecipe* precision = &kBf16Precision;
-  ProductKind products = ProductKind::kNative;  ///< For precision->products; says the device, too.
-  int64_t product_workspace_bytes = 0;          ///< On a CUDA device: ProductWorkspaceBytes.
-  Fp8Spec fp8;                                  ///< Where the precision has fp8_blocks.
+  ProductKind products = ProductKind::kTiles;  ///< For precision->products; says the device, too.
+  int64_t product_workspace_bytes = 0;         ///< On a CUDA device: ProductWorkspaceBytes.
+  Fp8Spec fp8;                                 ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
   int64_t open_gradients = 0;        ///< OpenGradientBytes, with zero_stage 2.
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.

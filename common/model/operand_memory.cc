@@ -12,11 +12,6 @@ namespace {
 constexpr int64_t kF32 = 4;
 constexpr int64_t kFileBlock = 4096;
 
-/// Of matrices on AMX the packed copy alone goes to the device, where their sizes allow it.
-bool PacksTilesOnHost(const MemoryInputs& inputs) {
-  return inputs.products == ProductKind::kNative && inputs.precision->products == DType::kBF16;
-}
-
 /// What of parameters that come unit by unit is on the device, and crosses the link.
 class Streaming {
  public:
@@ -24,7 +19,7 @@ class Streaming {
       : inputs_(inputs),
         units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor, inputs.shape.tensor_rows,
                              inputs.shape.expert_ranks)),
-        in_tiles_moves_(PacksTilesOnHost(inputs)) {
+        in_tiles_moves_(inputs.products == ProductKind::kTiles) {
     if (!inputs.shape.embeds) units_.front() = {};
     if (!inputs.shape.has_head) units_.back() = {};
   }
@@ -75,6 +70,7 @@ class Streaming {
     return all;
   }
   int64_t Stored() const { return ElementBytes(inputs_.precision->matrices); }
+  /// Of these the packed copy alone comes.
   int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
   /// Bytes of values as operations read them.
   int64_t Read(const StreamedUnit& unit) const {
@@ -91,6 +87,7 @@ class Streaming {
         return 0;
       case ProductKind::kSplit:
         return kF32 * (unit.matrices - unit.in_tiles + unit.padding);
+      case ProductKind::kTiles:
       case ProductKind::kNative:
         return ElementBytes(inputs_.precision->products) * (unit.matrices + unit.padding);
       default:
@@ -135,6 +132,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return 0;
     case ProductKind::kSplit:
       return kF32 * (packed - in_tiles + padding);
+    case ProductKind::kTiles:
     case ProductKind::kNative:
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
@@ -168,7 +166,7 @@ int64_t OperandBytes(const MemoryInputs& inputs) {
       tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) / shape.tensor_rows : 0;
   const int64_t direct = shape.stored - shape.packed + table;
   const int64_t vectors = shape.stored - shape.stored_matrices;
-  const int64_t tiles = PacksTilesOnHost(inputs) ? shape.packed_in_tiles : 0;
+  const int64_t tiles = inputs.products == ProductKind::kTiles ? shape.packed_in_tiles : 0;
   const int64_t stored = inputs.OnCuda() ? 0 : shape.packed - tiles;
   return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
 }
@@ -176,9 +174,8 @@ int64_t OperandBytes(const MemoryInputs& inputs) {
 int64_t UploadedBytes(const MemoryInputs& inputs) {
   const int64_t operands = OperandBytes(inputs);
   if (inputs.OnCuda()) return operands + PackedBytes(inputs);
-  return operands + (PacksTilesOnHost(inputs)
-                         ? ElementBytes(inputs.precision->products) * inputs.shape.packed_in_tiles
-                         : 0);
+  if (inputs.products != ProductKind::kTiles) return operands;
+  return operands + ElementBytes(inputs.precision->products) * inputs.shape.packed_in_tiles;
 }
 
 int64_t StreamedPeakBytes(const MemoryInputs& inputs) {

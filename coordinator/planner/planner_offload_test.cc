@@ -208,7 +208,7 @@ TEST(PlanAnyMesh, FindsAMeshWhoseRanksHaveTheirPartsOutsideTheirDevices) {
   job.resources.recompute = "none";
   job.resources.offload_optimizer = "host";
   job.resources.ranks = 4;
-  job.resources.device_memory_bytes = 48 << 20;
+  job.resources.device_memory_bytes = 56 << 20;
   ASSERT_FALSE(PlanJob(job, cluster).ok()) << "too small for what data-parallel ranks have there";
   const auto any = PlanAnyMesh(job, cluster);
   ASSERT_TRUE(any.ok()) << any.status().message();

@@ -94,8 +94,10 @@ ProductKind RateModel::ProductsOf(const WorkerProfile& worker, DType products) {
   if (worker.isa == "baseline" || worker.isa == "avx2") {
     return products == DType::kF32 ? ProductKind::kUnpacked : ProductKind::kWidenedUnpacked;
   }
+  if (worker.isa == "amx") {
+    return products == DType::kBF16 ? ProductKind::kTiles : ProductKind::kSplit;
+  }
   if (products == DType::kBF16) return ProductKind::kNative;
-  if (worker.isa == "amx") return ProductKind::kSplit;
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }
 

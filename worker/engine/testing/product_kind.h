@@ -13,8 +13,10 @@ inline ProductKind ProductsOf(DType products) {
   if (isa < Isa::kAvx512) {
     return products == DType::kF32 ? ProductKind::kUnpacked : ProductKind::kWidenedUnpacked;
   }
+  if (isa >= Isa::kAmx) {
+    return products == DType::kBF16 ? ProductKind::kTiles : ProductKind::kSplit;
+  }
   if (products == DType::kBF16) return ProductKind::kNative;
-  if (isa >= Isa::kAmx) return ProductKind::kSplit;
   return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
 }
 
