@@ -55,8 +55,10 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
 
 void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
   const int64_t trained = inputs.shape.trained;
+  const double share = inputs.Updated() / static_cast<double>(std::max<int64_t>(trained, 1));
   const auto part_of = [&](int64_t bytes, int64_t stage) {
-    return inputs.zero_stage >= stage ? bytes / inputs.sharers : bytes;
+    return inputs.zero_stage >= stage ? static_cast<int64_t>(static_cast<double>(bytes) * share)
+                                      : bytes;
   };
   // Moments of AdamW, read and written.
   inputs.file_bytes = resources.offload_optimizer == "nvme" ? part_of(2 * 8 * trained, 1) : 0;

@@ -201,6 +201,26 @@ TEST(PlanJob, WeightsOfAPipelineInFilesTakeADiskInEveryPass) {
   EXPECT_GT(slow.optimizer_seconds, plan_of("host", kSlow).prediction.time.optimizer_seconds);
 }
 
+TEST(PlanJob, RanksThatShareExpertsReadAndWriteTheMomentsThatTheyUpdate) {
+  JobSpec job = SmallJob();
+  job.model.family = "llama";
+  job.model.experts = 4;
+  job.model.experts_per_token = 2;
+  ResourceSpec& resources = job.resources;
+  resources.ranks = 4;
+  resources.expert_parallel = 2;
+  resources.zero_stage = 1;
+  resources.offload_optimizer = "nvme";
+  resources.offload_directory = "/disk";
+  ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
+  cluster.workers[0].disk_write_bytes_per_second = 1e8;
+  const OptimizerBytes optimizer =
+      OptimizerBytesOf(ShapeOf(job).spec, job, DType::kBF16, 1, 1, resources.expert_parallel);
+  const double moments = 4 * static_cast<double>(optimizer.InFileAmong(4, 2));
+  EXPECT_NEAR(Best(job, cluster).prediction.time.optimizer_seconds, 2 * moments / (1e8 / 4),
+              0.01 * 2 * moments / (1e8 / 4));
+}
+
 TEST(PlanAnyMesh, FindsAMeshWhoseRanksHaveTheirPartsOutsideTheirDevices) {
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
   JobSpec job = SmallJob();
