@@ -284,7 +284,7 @@ TEST_F(MeshesOnCuda, RanksThatRarelyMeet) {
 }
 
 TEST_F(MeshesOnCuda, WorkersThatRarelyMeetAndShareSequences) {
-  MeshCase c = Sharing(Replicated(CaseOf(Gpt2(1)), 2), 2, "ring");
+  MeshCase c = Sharing(Replicated(CaseOf(Llama(1)), 2), 2, "ring");
   c.job.train.local_steps = 2;
   Compare(c);
 }
