@@ -110,8 +110,10 @@ int64_t PackedBesideFp8(const MemoryInputs& inputs) {
   const int64_t classifier =
       shape.PaddedClasses() *
       (shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec));
+  const int64_t blocks = DistinctBlocks(shape.spec);
   const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
-  return classifier + (shape.packed - classifier) / DistinctBlocks(shape.spec) * bf16_blocks;
+  const int64_t routers = shape.spec.experts * shape.spec.width * (blocks - bf16_blocks);
+  return classifier + (shape.packed - classifier) / blocks * bf16_blocks + routers;
 }
 
 int64_t Fp8State(const MemoryInputs& inputs) {

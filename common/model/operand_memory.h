@@ -11,7 +11,7 @@ namespace weft {
 int64_t Fp8State(const MemoryInputs& inputs);
 
 /// Of the packed matrices' numbers, with fp8_blocks, those that have no codes: the classifier's and
-/// those of bf16 blocks.
+/// those of bf16 blocks and of routers.
 int64_t PackedBesideFp8(const MemoryInputs& inputs);
 
 /// Copies of the weights for the forward pass.

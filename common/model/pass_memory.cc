@@ -134,6 +134,15 @@ int64_t RouterWorkspace(const MemoryInputs& inputs) {
          (model.experts_per_token * kF32 + model.experts * ElementOf(inputs));
 }
 
+/// The activation of the expert that has most rows. In FP8 beside it codes by rows and by columns
+/// of the gradient of what it makes, then in its place those of the gradient before it; and by
+/// columns of what its products read.
+int64_t WorkspaceOfExpert(const MemoryInputs& inputs, const PassSizes& size) {
+  if (!inputs.precision->fp8_blocks) return size.active;
+  const int64_t row = size.row * RowsOfOneExpert(inputs.shape);
+  return std::max(row + size.active + size.active / 2, 2 * size.active + row / 2);
+}
+
 BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& size) {
   const ModelShape& shape = inputs.shape;
   const ModelSpec& model = shape.spec;
@@ -152,12 +161,12 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   // Experts have their gradients in the place of what they kept, but for one activation, of all
   // tokens at most.
   if (model.experts > 0) {
-    mlp_backward = size.row + in + std::max(size.gathered, size.active);
+    mlp_backward = size.row + in + std::max(size.gathered, WorkspaceOfExpert(inputs, size));
   }
   if (shape.expert_ranks > 1) {
     // And for those that come from other ranks, beside those of the router.
-    mlp_backward =
-        std::max(size.row + in, size.row + size.active + size.exchanged + RouterWorkspace(inputs));
+    mlp_backward = std::max(size.row + in, size.row + WorkspaceOfExpert(inputs, size) +
+                                               size.exchanged + RouterWorkspace(inputs));
   }
   // While ranks attend together, and after that, when the gradient of what it read is made.
   const int64_t attending = size.attended + PartWorkspace(inputs) +
@@ -166,7 +175,9 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   if (inputs.precision->fp8_blocks) {
     // The gradient's codes by rows and by columns, and those of the input by columns.
     const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;
-    mlp_backward = std::max(mlp_backward + size.row + size.inner / 2, up);
+    if (model.experts == 0) {
+      mlp_backward = std::max(mlp_backward + size.row + size.inner / 2, up);
+    }
     reading = std::max(reading, 2 * size.row + 2 * size.qkv + size.row / 2);
   }
   // The gradient of a scaled branch is not that of the stream.

@@ -186,6 +186,13 @@ TEST(PlanJob, PricesFp8AsFp8AndRefusesItWhereItIsNot) {
   JobSpec half = Llama("fp8");
   half.train.fp8.bf16_first_blocks = 8;
   EXPECT_GT(PlannedSeconds(half, h100), 1.03 * PlannedSeconds(Llama("fp8"), h100));
+  // Experts with as many rows as a dense model has gain as much.
+  JobSpec experts = Llama("bf16");
+  experts.model.layers = 4;
+  experts.model.experts = experts.model.experts_per_token = 2;
+  const double in_bf16 = PlannedSeconds(experts, h100);
+  experts.train.precision = "fp8";
+  EXPECT_NEAR(in_bf16 / PlannedSeconds(experts, h100), gain, 0.2);
   // Of a small model the casts take what the products save.
   JobSpec small = Llama("bf16");
   small.model.width = 512;

@@ -21,6 +21,7 @@ constexpr double kSecondsPerWait = 20e-6;
 // Casts of the four products of a block.
 constexpr double kForwardCasts = 4;
 constexpr double kBackwardCasts = 8;
+constexpr double kExpertShareOfCasts = 0.5;  // two of the four products, of each expert
 
 double D(int64_t value) {
   return static_cast<double>(value);
@@ -52,7 +53,9 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
       passes * D(inputs.recomputed_attentions) * pass.attention_forward_gemm_seconds;
 
   // The processor runs ahead, so that only what it lacks to the device's own time is waited for.
-  const double casts = pass.fp8_share * (kForwardCasts + kBackwardCasts);
+  const double casts_of_products =
+      pass.fp8_share * (1 + ExpertKernels(inputs.shape, 0, kExpertShareOfCasts));
+  const double casts = casts_of_products * (kForwardCasts + kBackwardCasts);
   const double forward_kernels =
       kForwardKernels + ExpertKernels(inputs.shape, kForwardRoutingKernels, kForwardExpertKernels);
   const double backward_kernels =
@@ -62,7 +65,7 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   const double kernels =
       passes * (D(inputs.shape.spec.layers) * (forward_kernels + backward_kernels + casts) +
                 kPassKernels) +
-      recomputed * (forward_kernels + pass.fp8_share * kForwardCasts);
+      recomputed * (forward_kernels + casts_of_products * kForwardCasts);
   const double computing = time.gemm_seconds + time.memory_bound_seconds + time.recompute_seconds;
   time.overhead_seconds =
       std::max(0.0, kernels * stack.host_seconds - computing) + stack.step_seconds;

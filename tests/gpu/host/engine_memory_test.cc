@@ -234,6 +234,7 @@ TEST(PredictMemoryOnCuda, ExpertsAreWithinOnePercent) {
   if (kSanitized) return;
   CheckPrediction(model, "fp32", 0, 2);
   CheckPrediction(model, "bf16_pure", 2, 2);
+  CheckPrediction(model, "fp8", 1, 2);
 }
 
 }  // namespace

@@ -142,11 +142,7 @@ Status ValidateExperts(const ModelSpec& spec, const ModelOptions& options) {
     return InvalidError(named + " cannot be shared by " + Text(ranks) +
                         " ranks; hint: a multiple of them, or resources.expert_parallel 1");
   }
-  if (ranks > 1) WEFT_RETURN_IF_ERROR(CheckFrozenExperts(spec));
-  if (options.precision->fp8_blocks) {
-    return InvalidError(named + " do not go with precision fp8");
-  }
-  return OkStatus();
+  return ranks > 1 ? CheckFrozenExperts(spec) : OkStatus();
 }
 
 Status Validate(const ModelSpec& spec, const ModelOptions& options) {

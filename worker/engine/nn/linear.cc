@@ -34,6 +34,11 @@ std::vector<int64_t> RowsOf(const LinearOptions& options) {
   return rows;
 }
 
+int64_t LayerOf(const LinearOptions& options, Fp8Scaling* fp8) {
+  if (fp8 == nullptr) return 0;
+  return options.fp8_layer ? *options.fp8_layer : fp8->AddLayer();
+}
+
 void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
   CountWork(context.profiler,
             2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out));
@@ -120,7 +125,7 @@ Linear::Linear(ParameterSet* parameters, const LinearOptions& options,
                const ProductOptions& products)
     : parameters_(parameters),
       fp8_(products.fp8),
-      fp8_layer_(products.fp8 == nullptr ? 0 : products.fp8->AddLayer()),
+      fp8_layer_(LayerOf(options, products.fp8)),
       adds_bias_(options.inputs.whole() || options.inputs.ranges.front().begin == 0),
       rows_(RowsOf(options)),
       weight_(parameters, parameters->RegisterStack(Weights(options), {options.in_features}),
@@ -186,7 +191,8 @@ Result<Linear::OutputGradient> Linear::Prepare(Context& context, const Tape& tap
                                                bool for_input, bool for_weight) const {
   OutputGradient prepared{std::move(dy), {}};
   for_weight = for_weight && TrainsWeight(tape);
-  if (fp8_ == nullptr || (!for_input && !for_weight)) return prepared;
+  const bool has_rows = prepared.dy.shape().Rows() > 0;
+  if (fp8_ == nullptr || !has_rows || (!for_input && !for_weight)) return prepared;
   ProfileScope scope(context.profiler, "linear: FP8 gradient");
   WEFT_ASSIGN_OR_RETURN(prepared.fp8,
                         fp8_->QuantizeGradient(context, fp8_layer_, prepared.dy,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,6 +90,9 @@ struct LinearOptions {
   /// Which columns of W and x stand here, when other ranks have the rest: then y is a summand of
   /// the result, and the first rank's one has the bias. One range.
   Shard inputs = {};
+  /// Of a layer with FP8 operands whose input and result are parts of those of several layers,
+  /// which have one scale: the number of that (Fp8Scaling::AddLayer), or none.
+  std::optional<int64_t> fp8_layer = {};
 };
 
 /// GELU of a form, and its value.
@@ -131,7 +135,8 @@ class Linear {
     Tensor dy;
     Fp8Tensor fp8;
   };
-  /// `for_input`: InputGradient will be called, `for_weight`: AddWeightGradient.
+  /// `for_input`: InputGradient will be called, `for_weight`: AddWeightGradient. dy may have no
+  /// rows.
   Result<OutputGradient> Prepare(Context& context, const Tape& tape, Tensor dy, bool for_input,
                                  bool for_weight) const;
   /// dy W in a new tensor. With `before`, of which x is the GELU: the gradient of that; its

@@ -44,6 +44,11 @@ LinearOptions Down(const MixtureOfExpertsOptions& o, const std::string& name,
   return options;
 }
 
+/// Whose small differences decide who gets a token.
+ProductOptions ProductsOfRouter(const ProductOptions& products) {
+  return {products.compute, nullptr, products.tensor};
+}
+
 // Waits for the device, as whoever has so many rows to multiply must know.
 Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
   std::vector<int32_t> numbers(static_cast<size_t>(counts.shape().Elements()));
@@ -56,10 +61,10 @@ Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
 /// What the gradients of an expert's weights are made of: its rows.
 struct MixtureOfExperts::ExpertProducts {
   size_t expert = 0;
-  int64_t first = 0;  ///< Of its rows in what experts read, the first product too.
-  Tensor active;      ///< What the second product reads ...
-  Tensor dresults;    ///< ... and the gradient of what it makes.
-  Tensor dbefore;     ///< Likewise of what the first one makes.
+  int64_t first = 0;                ///< Of its rows in what experts read, the first product too.
+  Tensor active;                    ///< What the second product reads ...
+  Linear::OutputGradient dresults;  ///< ... and the gradient of what it makes.
+  Linear::OutputGradient dbefore;   ///< Likewise of what the first one makes.
 };
 
 struct MixtureOfExperts::Saved {
@@ -95,15 +100,22 @@ MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpe
                                    const ProductOptions& products)
     : options_(o),
       tensor_(products.tensor),
-      router_(parameters, Router(o), products),
+      router_(parameters, Router(o), ProductsOfRouter(products)),
       inner_(tensor_ == nullptr ? o.inner : tensor_->Columns(o.inner).size()) {
   if (tensor_ != nullptr) parameters->SetOfSummands(router_.weight_index());
   const int64_t here = o.ranks == nullptr ? o.experts : o.experts / o.ranks->degree();
   const int64_t first = o.ranks == nullptr ? 0 : o.ranks->rank() * here;
+  std::optional<int64_t> up_layer, down_layer;
+  if (products.fp8 != nullptr) {
+    up_layer = products.fp8->AddLayer();
+    down_layer = products.fp8->AddLayer();
+  }
   for (int64_t e = first; e < first + here; ++e) {
     const std::string name = o.name + ".experts." + std::to_string(e);
-    experts_.push_back({{parameters, Up(o, name, tensor_), products},
-                        {parameters, Down(o, name, tensor_), products}});
+    LinearOptions up = Up(o, name, tensor_), down = Down(o, name, tensor_);
+    up.fp8_layer = up_layer;
+    down.fp8_layer = down_layer;
+    experts_.push_back({{parameters, up, products}, {parameters, down, products}});
   }
 }
 
@@ -367,26 +379,30 @@ Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved&
     WEFT_ASSIGN_OR_RETURN(const Tensor before, of_expert.Restore(context));
     const Tensor rows = gradients.Rows(first, count);
     const Tensor gate = before.Columns(0, inner_), up = before.Columns(inner_, inner_);
-    Tensor active;
+    ExpertProducts products{e, first, gate, {}, {}};  // with no rows
+    WEFT_ASSIGN_OR_RETURN(products.dresults, expert.down.Prepare(context, tape, rows, true, true));
     if (count > 0) {
       // The gradient of the activation, and then the activation itself.
-      WEFT_ASSIGN_OR_RETURN(active, expert.down.InputGradient(context, {rows, {}}));
+      WEFT_ASSIGN_OR_RETURN(products.active, expert.down.InputGradient(context, products.dresults));
+      const Tensor& active = products.active;
       WEFT_RETURN_IF_ERROR(kernels::SwiGluBackward(
           context.stream,
           {.dy = active, .gate = gate, .up = up, .dgate = gate, .dup = up, .y = active}));
-    } else {
-      active = gate;  // no rows
     }
-    ExpertProducts products{e, first, active, rows, before};
-    if (tape.defers()) {
-      deferred.push_back(std::move(products));
-    } else {
-      WEFT_RETURN_IF_ERROR(AddWeightGradients(context, tape, inputs, products));
+    if (!tape.defers()) {
+      WEFT_RETURN_IF_ERROR(AddDownGradient(context, tape, products));
+      products.active = {};
+      products.dresults = {};
     }
-    if (dinputs && count > 0) {
+    const bool for_input = dinputs && count > 0;
+    WEFT_ASSIGN_OR_RETURN(products.dbefore,
+                          expert.up.Prepare(context, tape, before, for_input, true));
+    if (!tape.defers()) WEFT_RETURN_IF_ERROR(AddUpGradient(context, tape, inputs, products));
+    if (for_input) {
       WEFT_RETURN_IF_ERROR(
-          expert.up.InputGradientTo(context, {before, {}}, dinputs.Rows(first, count)));
+          expert.up.InputGradientTo(context, products.dbefore, dinputs.Rows(first, count)));
     }
+    if (tape.defers()) deferred.push_back(std::move(products));
   }
   if (deferred.empty()) return OkStatus();
   tape.Defer("experts backward",
@@ -394,21 +410,25 @@ Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved&
                                                                             Tape& later) -> Status {
                WEFT_ASSIGN_OR_RETURN(const Tensor read, kept.Restore(ctx));
                for (const ExpertProducts& products : deferred) {
-                 WEFT_RETURN_IF_ERROR(AddWeightGradients(ctx, later, read, products));
+                 WEFT_RETURN_IF_ERROR(AddDownGradient(ctx, later, products));
+                 WEFT_RETURN_IF_ERROR(AddUpGradient(ctx, later, read, products));
                }
                return OkStatus();
              });
   return OkStatus();
 }
 
-Status MixtureOfExperts::AddWeightGradients(Context& context, Tape& tape, const Tensor& inputs,
-                                            const ExpertProducts& products) const {
-  const Expert& expert = experts_[products.expert];
-  WEFT_RETURN_IF_ERROR(
-      expert.down.AddWeightGradient(context, tape, products.active, {products.dresults, {}}));
-  return expert.up.AddWeightGradient(context, tape,
-                                     inputs.Rows(products.first, products.dbefore.shape().Rows()),
-                                     {products.dbefore, {}});
+Status MixtureOfExperts::AddDownGradient(Context& context, Tape& tape,
+                                         const ExpertProducts& products) const {
+  return experts_[products.expert].down.AddWeightGradient(context, tape, products.active,
+                                                          products.dresults);
+}
+
+Status MixtureOfExperts::AddUpGradient(Context& context, Tape& tape, const Tensor& inputs,
+                                       const ExpertProducts& products) const {
+  const int64_t rows = products.dbefore.dy.shape().Rows();
+  return experts_[products.expert].up.AddWeightGradient(
+      context, tape, inputs.Rows(products.first, rows), products.dbefore);
 }
 
 Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node,

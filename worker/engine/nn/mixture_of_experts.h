@@ -35,6 +35,11 @@ struct MixtureOfExpertsOptions {
 /// micro-batch; it enters the gradients alone. The host waits for a device to tell
 /// it how many rows each expert has.
 ///
+/// With FP8 operands (ProductOptions::fp8) each expert's matrices have scales of their own, and
+/// what all experts read, the gradients of what they make, and the same of what is between their
+/// products one each: which rows an expert gets is by chance. The router's products are of type
+/// `compute`.
+///
 /// Ranks that share matrices (ProductOptions::tensor) have some inner columns of each expert, and
 /// the whole router. All of them give all tokens to the same experts, whose results are summands;
 /// so the gradients of the router's weights are, which are to be added up before they are used
@@ -87,9 +92,10 @@ class MixtureOfExperts {
   /// `dinputs`, which may be the same memory unless the tape defers.
   Status RunExpertsBackward(Context& context, Tape& tape, Saved& saved, const Tensor& gradients,
                             const Tensor& dinputs) const;
+  Status AddDownGradient(Context& context, Tape& tape, const ExpertProducts& products) const;
   /// `inputs`: what all experts here read.
-  Status AddWeightGradients(Context& context, Tape& tape, const Tensor& inputs,
-                            const ExpertProducts& products) const;
+  Status AddUpGradient(Context& context, Tape& tape, const Tensor& inputs,
+                       const ExpertProducts& products) const;
   Status Backward(Context& context, Tape& tape, Saved& saved, int32_t logits_node, int32_t x_node,
                   Tensor dy) const;
   bool Trains(const Tape& tape) const;

@@ -195,7 +195,7 @@ TEST(PredictMemoryTest, CompressedActivationsOfExpertsAreWithinOnePercent) {
 }
 
 TEST(PredictMemoryTest, HoldsForExperts) {
-  for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16", "bf16_pure", "fp8"}) {
     for (int64_t recomputed : {0, 2, 3}) CheckPrediction(Mixtral(3, 256), 2, precision, recomputed);
   }
 }

@@ -110,6 +110,7 @@ TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
            {8, 4, 0, "keep", "fp32", 3},
            {4, 2, 0, "keep", "bf16", 3},
            {4, 4, 0, "keep", "bf16", 3},
+           {.ranks = 2, .expert = 2, .precision = "fp8"},
            {.ranks = 2, .expert = 2, .bits = 4},
            {.ranks = 4, .expert = 4, .policy = "attention", .precision = "bf16", .bits = 8}}) {
     SCOPED_TRACE(NameOf(ways));

@@ -53,6 +53,26 @@ TEST(ExpertMeshes, StagesFollowOneRank) {
                     .chunks = 2}});
 }
 
+// Ranks have other experts and the same scales.
+TEST(ExpertMeshes, ExpertsInFp8FollowOneRank) {
+  for (const ExpertWays& ways : std::vector<ExpertWays>{
+           {.ranks = 2, .expert = 2, .precision = "fp8"},
+           {.ranks = 4, .expert = 2, .policy = "recompute", .precision = "fp8", .zero_stage = 1}}) {
+    SCOPED_TRACE(NameOf(ways));
+    MeshCase c = CaseOf(ways, Model());
+    // Roundings choose no expert, and little follows from them.
+    c.job.model.experts_per_token = c.job.model.experts;
+    c.job.optimizer.learning_rate = 1e-4;
+    c.job.train.steps = 4;
+    const MeshOutcome whole = TrainOnMesh(c.Whole()).front();
+    const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
+    ExpectFollows(ranks, whole, 1e-2, 2e-2);
+    for (const MeshOutcome& own : ranks) {
+      EXPECT_EQ(own.state.tensors.contains("fp8/scales"), &own == ranks.data());
+    }
+  }
+}
+
 // Chunks of a sequence are balanced together.
 TEST(ExpertMeshes, RanksThatShareSequencesFollowOneRank) {
   ExpectAllFollow({{.context = 2},

@@ -104,6 +104,20 @@ TEST(PrecisionTraining, Fp8FollowsBf16WithDelayedAndWithCurrentScales) {
   }
 }
 
+TEST(PrecisionTraining, ExpertsInFp8FollowThoseInBf16) {
+  JobSpec job = TextJob(1e-3);
+  job.model.family = "llama";
+  job.model.mlp_width = 64;
+  job.model.experts = 4;
+  const std::vector<double> bf16 = Losses(job, "bf16", 60);
+  const std::vector<double> fp8 = Losses(job, "fp8", 60);
+  const double reached = MeanOfLast(bf16, 10);
+  EXPECT_LT(reached, 0.8 * bf16[0]) << "it learns";
+  EXPECT_NEAR(fp8[0], bf16[0], 0.005 * bf16[0]);
+  EXPECT_NE(fp8[0], bf16[0]);
+  EXPECT_NEAR(MeanOfLast(fp8, 10), reached, 0.02 * reached);
+}
+
 // Of a new model, and of one whose blocks are left to bf16 but for the second of three.
 TEST(PrecisionTraining, Fp8GradientsAreThoseOfBf16UpToItsRoundings) {
   TextTokens tokens;
