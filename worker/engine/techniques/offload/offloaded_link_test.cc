@@ -39,11 +39,11 @@ MeshCase LinkCase(const Sharing& way) {
   MeshCase c{TinyJob(kPasses * ranks), TinyPlan(way.precision, 1, kPasses)};
   ModelSpec& model = c.job.model;
   model.family = way.family;
-  model.layers = 3;
+  model.layers = 2;
   model.width = 128;
   model.heads = 4;
   model.vocab_size = 768;  // in whole tiles on each rank
-  model.context = 64;
+  model.context = 32;
   if (way.family == "llama") {
     model.kv_heads = 2;
     model.mlp_width = 192;
