@@ -1,8 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -47,8 +47,8 @@ class FileImages {
   std::byte* memory(size_t i) const {
     return static_cast<std::byte*>(images_[i].memory.view().data);
   }
-  /// Makes it zero there.
-  void Clear(size_t i) { std::memset(memory(i), 0, images_[i].bytes); }
+  /// Makes it zero there. An image of no bytes is nowhere.
+  void Clear(size_t i) { std::fill_n(memory(i), images_[i].bytes, std::byte{0}); }
   /// Gives back the memory of one that is not being read.
   void Drop(size_t i) { images_[i].memory = {}; }
   /// Writes it, once `before` has returned, and then gives back its memory.
