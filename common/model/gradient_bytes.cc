@@ -44,11 +44,11 @@ std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<Paramet
 
 }  // namespace
 
-int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
-                          int64_t rows, int64_t expert_ranks, bool in_file) {
+OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
+                                int64_t rows, int64_t expert_ranks, bool in_file) {
   const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
   std::vector<Bucket> buckets = CutBuckets(model, parameters, bucket_bytes, expert_ranks, in_file);
-  if (buckets.empty()) return 0;
+  if (buckets.empty()) return {};
   // A token table that classifies has its gradient first and last.
   const ParameterInfo& first = parameters.front();
   int64_t throughout = 0;
@@ -61,7 +61,8 @@ int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t 
   for (size_t i = 1; i < buckets.size(); ++i) {
     most = std::max(most, buckets[i - 1].bytes + buckets[i].bytes);
   }
-  return throughout + most;
+  const int64_t last = buckets.empty() ? 0 : buckets.back().bytes;
+  return {throughout + most, std::max(most, last + throughout)};
 }
 
 FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes, int64_t sharers,

@@ -7,13 +7,18 @@
 
 namespace weft {
 
-/// Bytes of gradients, beside a rank's own sums, that are in memory at once where ranks share out
-/// gradients (zero_stage 2): buckets of at least `bucket_bytes` from the last parameter to the
-/// first, each from its first gradient to the end of its reduction. `model` with vocab_size
-/// resolved; `tensor` ranks share each matrix, or `expert_ranks` the experts. `in_file`: gradients
-/// stand in a file, where no bucket is of two units.
-int64_t OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,
-                          int64_t rows = 1, int64_t expert_ranks = 1, bool in_file = false);
+/// Bytes of gradients, beside a rank's own sums, where ranks share these out.
+struct OpenGradients {
+  int64_t bytes = 0;       ///< In memory at once, at most,
+  int64_t travelling = 0;  ///< and of these under way to other ranks.
+};
+
+/// With zero_stage 2: of buckets of at least `bucket_bytes` from the last parameter to the first,
+/// each from its first gradient to the end of its reduction. `model` with vocab_size resolved;
+/// `tensor` ranks share each matrix, or `expert_ranks` the experts. `in_file`: gradients stand in a
+/// file, where no bucket is of two units.
+OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,
+                                int64_t rows = 1, int64_t expert_ranks = 1, bool in_file = false);
 
 /// Of gradients that stand in a file.
 struct FiledGradients {

@@ -93,6 +93,16 @@ int64_t HolesBesideTables(const MemoryInputs& inputs) {
   return kF32 * inputs.shape.PaddedClasses() * EmbeddingWidth(inputs.shape.spec);
 }
 
+/// Copies in bf16 of gradients on their way to other ranks: of two buckets or units where the
+/// memory of these goes once they are reduced, and else of all.
+int64_t ReducedCopyBytes(const MemoryInputs& inputs) {
+  if (!inputs.bf16_reductions || inputs.ranks == 1) return 0;
+  const int64_t gradients = inputs.zero_stage > 2   ? inputs.sharded.open_gradients.travelling
+                            : inputs.zero_stage > 1 ? inputs.open_gradients.travelling
+                                                    : kF32 * inputs.shape.stored_trained;
+  return gradients / 2;
+}
+
 /// What the device has of `memory`, which is of both tiers.
 MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   if (inputs.offload_activations || !inputs.remat.empty()) {
@@ -101,7 +111,8 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   if (!inputs.offload_optimizer) return memory;
   const bool shares = inputs.SharesParameters();
   memory.parameters_bytes -= HostValueBytes(inputs);
-  memory.gradients_bytes = shares ? inputs.sharded.open_gradients : inputs.open_gradients;
+  memory.gradients_bytes =
+      shares ? inputs.sharded.open_gradients.bytes : inputs.open_gradients.bytes;
   memory.optimizer_bytes = 0;
   memory.workspace_bytes -= HostStaging(inputs);
   return memory;
@@ -147,18 +158,18 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part)) +
                              part_of(optimizer.state_of_experts, expert_sharers);
     if (inputs.SharesParameters()) {
-      memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients;
+      memory.gradients_bytes = inputs.sharded.gradients + inputs.sharded.open_gradients.bytes;
     } else if (inputs.zero_stage > 1) {
       memory.gradients_bytes = part_of(memory.gradients_bytes - kF32 * experts, sharers) +
                                part_of(kF32 * experts, expert_sharers);
-      if (!inputs.offload_optimizer) memory.gradients_bytes += inputs.open_gradients;
+      if (!inputs.offload_optimizer) memory.gradients_bytes += inputs.open_gradients.bytes;
     }
   }
   FiledGradients filed;
   if (inputs.parameters_in_file) {
     filed = FiledGradientsOf(inputs);
     memory.gradients_bytes = filed.host;
-    if (inputs.SharesParameters()) memory.gradients_bytes += inputs.sharded.open_gradients;
+    if (inputs.SharesParameters()) memory.gradients_bytes += inputs.sharded.open_gradients.bytes;
   }
   if (inputs.optimizer.in_file > 0) {
     int64_t numbers = inputs.optimizer.InFileAmong(inputs.Sharers(), shape.expert_ranks);
@@ -173,7 +184,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       memory.parameters_bytes += OperandBytes(inputs);
     }
     if (inputs.delayed_update) memory.gradients_bytes *= 2;
-    memory.gradients_bytes += inputs.open_gradients;
+    memory.gradients_bytes += inputs.open_gradients.bytes;
   }
   const TierPeaks activations = ActivationPeaks(inputs);
   memory.activations_bytes = activations.device + activations.host;
@@ -191,7 +202,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.
     memory.communication_bytes = 2 * inputs.bucket_bytes;
   }
-  memory.communication_bytes += kF32 * shape.summands;
+  memory.communication_bytes += kF32 * shape.summands + ReducedCopyBytes(inputs);
   if (inputs.OnCuda() && shape.tensor > 1) {
     memory.communication_bytes += 2 * ElementBytes(inputs.precision->activations) *
                                   inputs.micro_batch * inputs.sequence_length * shape.spec.width;
@@ -262,6 +273,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.zero_stage = plan.zero_stage;
   inputs.zero_shard_ranks = plan.zero_shard_ranks;
   inputs.local_steps = job.train.local_steps > 1;
+  inputs.bf16_reductions = plan.gradient_reduction == "bf16";
   inputs.threads = plan.threads_per_rank;
   inputs.bucket_bytes = plan.bucket_bytes;
   inputs.precision = &PrecisionOf(plan.precision);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/model/context_attention.h"
+#include "common/model/gradient_bytes.h"
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/precision.h"
@@ -86,7 +87,7 @@ struct MemoryInputs {
   int64_t product_workspace_bytes = 0;         ///< On a CUDA device: ProductWorkspaceBytes.
   Fp8Spec fp8;                                 ///< Where the precision has fp8_blocks.
   OptimizerBytes optimizer;
-  int64_t open_gradients = 0;        ///< OpenGradientBytes, with zero_stage 2.
+  OpenGradients open_gradients;      ///< OpenGradientBytes, with zero_stage 2.
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.
   int64_t recomputed_blocks = 0;     ///< The first ones, which are the best ones to recompute.
   bool delayed_update = false;       ///< Then gradients twice in the host tier.
@@ -100,6 +101,7 @@ struct MemoryInputs {
   bool parameters_in_file = false;   ///< With that: values and gradients, a few units on the host.
   int64_t zero_shard_ranks = 0;      ///< Of `ranks` those that share among them; 0: all.
   ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
+  bool bf16_reductions = false;      ///< Gradients travel between ranks in bf16.
   bool local_steps = false;          ///< Of `ranks` those of a worker sum gradients in every step.
 
   bool OnCuda() const { return products == ProductKind::kStored; }

@@ -120,9 +120,9 @@ TEST(PredictMemory, RanksThatShareHoldTheirPart) {
   const int64_t tables = 50304 * 768 + 1024 * 768 + 2 * 768;
   inputs.zero_stage = 2;
   inputs.open_gradients = OpenGradientBytes(Gpt2Model(), int64_t{25} << 20);
-  EXPECT_EQ(inputs.open_gradients, 4 * (tables + 2 * block));
+  EXPECT_EQ(inputs.open_gradients.bytes, 4 * (tables + 2 * block));
   EXPECT_EQ(PredictMemory(inputs).gradients_bytes,
-            whole.gradients_bytes / 4 + inputs.open_gradients);
+            whole.gradients_bytes / 4 + inputs.open_gradients.bytes);
   EXPECT_EQ(PredictMemory(inputs).parameters_bytes, whole.parameters_bytes);
   // Parameters: parts, and at most the head's table with the last block beside it.
   inputs.zero_stage = 3;
@@ -148,7 +148,7 @@ TEST(PredictMemory, RanksThatShareHoldTheirPart) {
 
   ModelSpec frozen = Gpt2Model();
   frozen.freeze = {"transformer.w*", "transformer.h.11.*", "transformer.ln_f.*"};
-  EXPECT_EQ(OpenGradientBytes(frozen, int64_t{1} << 40), 4 * 11 * block);
+  EXPECT_EQ(OpenGradientBytes(frozen, int64_t{1} << 40).bytes, 4 * 11 * block);
 }
 
 TEST(PredictMemory, ActivationsFollowTheBlocks) {

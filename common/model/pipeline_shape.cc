@@ -233,7 +233,7 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   own.optimizer.state = of_share(inputs.optimizer.state);
   own.optimizer.in_file = of_share(inputs.optimizer.in_file);
   // All micro-batches add to gradients on the device.
-  if (inputs.offload_optimizer) own.open_gradients = kF32 * own.shape.stored_trained;
+  if (inputs.offload_optimizer) own.open_gradients.bytes = kF32 * own.shape.stored_trained;
   if (inputs.optimizer.state_of_experts > 0) {
     own.optimizer.state_of_experts =
         static_cast<int64_t>(static_cast<double>(inputs.optimizer.state_of_experts) *

@@ -32,45 +32,46 @@ int64_t ExchangedBytes(const MemoryInputs& inputs) {
 
 RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   constexpr int64_t kF32 = 4;
+  const int64_t wire = inputs.bf16_reductions ? 2 : kF32;  // of a gradient
   RankTraffic traffic;
   if (inputs.ranks == 1) return traffic;
   if (inputs.context.ranks > 1) traffic.context_sent = ContextBytes(inputs);
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
-  const int64_t gradients = kF32 * shape.stored_trained;
+  const int64_t gradients = wire * shape.stored_trained;
   const int64_t sharers = inputs.Sharers();
   // Of experts that ranks share.
   const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
   if (sharers > 1 && sharers < inputs.ranks) {
     traffic.between_groups =
         inputs.zero_stage > 2
-            ? inputs.sharded.gradients
-            : (gradients + (shape.expert_ranks - 1) * kF32 * of_experts) / sharers;
+            ? inputs.sharded.gradients / kF32 * wire
+            : (gradients + (shape.expert_ranks - 1) * wire * of_experts) / sharers;
   }
   if (shape.expert_ranks > 1) traffic.exchanged = ExchangedBytes(inputs);
   switch (inputs.zero_stage) {
     case 0:
-      traffic.experts_reduced = kF32 * of_experts;
+      traffic.experts_reduced = wire * of_experts;
       traffic.all_reduced = gradients - traffic.experts_reduced;
       break;
     case 3: {
       const ShardedTraffic& experts = inputs.sharded.experts;
-      traffic.reduce_scattered = passes * inputs.sharded.reduced_payload;
+      traffic.reduce_scattered = passes * inputs.sharded.reduced_payload / kF32 * wire;
       traffic.gathered =
           passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload);
-      traffic.experts_scattered = passes * experts.reduced_payload;
+      traffic.experts_scattered = passes * experts.reduced_payload / kF32 * wire;
       traffic.experts_gathered = passes * (experts.forward_payload + experts.backward_payload);
       break;
     }
     default: {
       const int64_t reductions = inputs.zero_stage > 1 ? passes : 1;
-      traffic.experts_scattered = reductions * kF32 * of_experts;
+      traffic.experts_scattered = reductions * wire * of_experts;
       traffic.reduce_scattered = reductions * gradients - traffic.experts_scattered;
       // Values come back as they are stored; experts are matrices.
       const int64_t stored = ElementBytes(inputs.precision->matrices);
       traffic.experts_gathered = stored * of_experts;
-      traffic.gathered =
-          gradients - (kF32 - stored) * shape.stored_trained_matrices - traffic.experts_gathered;
+      traffic.gathered = kF32 * shape.stored_trained -
+                         (kF32 - stored) * shape.stored_trained_matrices - traffic.experts_gathered;
     }
   }
   return traffic;

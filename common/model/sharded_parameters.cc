@@ -213,7 +213,7 @@ void ParameterRegions::Gather(const Sharing& sharing, ShardedParameters& result)
 // While one unit's gradients are written, those of the one before are reduced. A token table that
 // classifies has its gradient first and last.
 void ParameterRegions::OpenGradients(const Sharing& sharing, ShardedParameters& result) const {
-  int64_t throughout = 0, before = 0, most = 0;
+  int64_t throughout = 0, before = 0, most = 0, last = 0;
   for (int64_t unit = last_; unit >= 0; --unit) {
     int64_t bytes = 0;
     for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
@@ -221,10 +221,11 @@ void ParameterRegions::OpenGradients(const Sharing& sharing, ShardedParameters& 
       if (!region.trained || region.first_unit != unit) continue;
       (region.last_unit != unit ? throughout : bytes) += kF32 * sharing.elements[index];
     }
-    most = std::max(most, before + bytes);
+    last = before + bytes;
+    most = std::max(most, last);
     before = bytes;
   }
-  result.open_gradients = throughout + most;
+  result.open_gradients = {throughout + most, std::max(most, last + throughout)};
 }
 
 // Values of a unit are read together, gradients region by region.

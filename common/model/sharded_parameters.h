@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/model/gradient_bytes.h"
 #include "common/model/precision.h"
 #include "common/model/streamed_units.h"
 #include "common/spec/model_spec.h"
@@ -38,7 +39,7 @@ struct ShardedParameters : ShardedTraffic {
   int64_t packed_in_tiles = 0;  ///< ... of those that are in tiles (ParameterInfo::in_tiles) ...
   int64_t packed_padding = 0;   ///< ... and what fills up the copies of the others.
   int64_t gradients = 0;        ///< Parts of gradients.
-  int64_t open_gradients = 0;   ///< Whole gradients, at most: of two units under way.
+  OpenGradients open_gradients = {};  ///< Whole gradients: of two units under way.
   /// Where the parts stand in files (worker/engine/nn/parameter_file.h).
   struct Filed {
     FiledValues values;

@@ -156,6 +156,19 @@ Status CheckActivationBits(const JobSpec& job) {
   return OkStatus();
 }
 
+Status CheckGradientReduction(const ResourceSpec& resources) {
+  if (resources.gradient_reduction == "fp32") return OkStatus();
+  for (const auto& [field, place] : {std::pair{"offload_optimizer", resources.offload_optimizer},
+                                     {"offload_parameters", resources.offload_parameters}}) {
+    if (place == "none") continue;
+    return InvalidError("resources.gradient_reduction " + resources.gradient_reduction +
+                        " does not go with resources." + field + " " + place +
+                        ", which sums gradients on their way to the host; hint: leave one of "
+                        "them out");
+  }
+  return OkStatus();
+}
+
 // Pipelines say themselves what they do not go with.
 Status CheckRecompute(const ResourceSpec& resources) {
   const std::string segment =
@@ -302,6 +315,7 @@ Status ValidateJob(const JobSpec& job) {
   WEFT_RETURN_IF_ERROR(CheckFp8(job));
   WEFT_RETURN_IF_ERROR(CheckOverParameterization(job.model.over_parameterization));
   WEFT_RETURN_IF_ERROR(CheckActivationBits(job));
+  WEFT_RETURN_IF_ERROR(CheckGradientReduction(job.resources));
   WEFT_RETURN_IF_ERROR(CheckRecompute(job.resources));
   WEFT_RETURN_IF_ERROR(CheckSharing(job));
   WEFT_RETURN_IF_ERROR(CheckOffload(job));

@@ -55,6 +55,7 @@ struct ResourceSpec {
   std::string offload_parameters = "none";
   int64_t expert_parallel = 1;
   int64_t tensor_rows = 1;
+  std::string gradient_reduction = "fp32";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -167,6 +168,11 @@ struct ResourceSpec {
                 "the others share it by its outputs: a grid of two dimensions. 1: Megatron's way.")
               .Range(1, 1 << 10),
           self.tensor_rows);
+    visit(Field("gradient_reduction",
+                "Type in which ranks send each other gradients to add them up; bf16: half the "
+                "bytes, rounded.")
+              .OneOf({"fp32", "bf16"}),
+          self.gradient_reduction);
   }
 };
 

@@ -283,6 +283,22 @@ TEST(ValidateJob, CompressesActivationsWhereTheyAreKept) {
   }));
 }
 
+TEST(ValidateJob, ReducesInBFloat16WhatStaysOnTheDevice) {
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    EXPECT_TRUE(Accepts([=](JobSpec& job) {
+      job.resources.gradient_reduction = "bf16";
+      job.resources.zero_stage = stage;
+      job.resources.offload_activations = "host";
+    }));
+  }
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.resources.gradient_reduction = "bf16";
+                job.resources.offload_optimizer = "host";
+              }),
+              HasSubstr("gradient_reduction bf16 does not go with resources.offload_optimizer "
+                        "host"));
+}
+
 TEST(ValidateJob, RefusesGroupsThatShareUnevenly) {
   const auto shared = [](int64_t stage, int64_t sharers, int64_t ranks, int64_t tensor) {
     return [=](JobSpec& job) {

@@ -155,6 +155,7 @@ struct Plan {
   std::string offload_activations = "none";
   std::string offload_parameters = "none";
   int64_t tensor_rows = 1;
+  std::string gradient_reduction = "fp32";
   int64_t micro_batch = 1;
   int64_t accumulation_steps = 1;
   int64_t threads_per_rank = 1;
@@ -218,6 +219,9 @@ struct Plan {
     visit(Field("tensor_rows", "Of the tensor-parallel ranks those that share a matrix's inputs.")
               .Range(1, 1 << 10),
           self.tensor_rows);
+    visit(Field("gradient_reduction", "Type in which ranks send gradients to add them up.")
+              .OneOf({"fp32", "bf16"}),
+          self.gradient_reduction);
     visit(Field("micro_batch", "Sequences per forward and backward pass of a rank.")
               .Unit("sequences")
               .Range(1, 1 << 24),

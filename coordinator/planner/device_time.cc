@@ -105,10 +105,10 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
     // Gathering or reducing a payload takes half of what an all-reduce of it does.
-    const auto seconds = [&](int64_t ShardedTraffic::*payload,
-                             int64_t ShardedTraffic::*collectives) {
+    const auto seconds = [&](int64_t ShardedTraffic::*payload, int64_t ShardedTraffic::*collectives,
+                             double sent = 1) {
       const auto among = [&](int64_t ranks, int64_t nodes, const ShardedTraffic& traffic) {
-        const double each = D(traffic.*payload) / std::max(1.0, D(traffic.*collectives));
+        const double each = sent * D(traffic.*payload) / std::max(1.0, D(traffic.*collectives));
         return D(traffic.*collectives) / 2 * all_reduce(ranks, nodes, each);
       };
       return among(inputs.sharers, nodes_of(inputs.sharers), shared) +
@@ -118,13 +118,15 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         seconds(&ShardedTraffic::forward_payload, &ShardedTraffic::forward_gathers);
     const double backward =
         seconds(&ShardedTraffic::backward_payload, &ShardedTraffic::backward_gathers) +
-        seconds(&ShardedTraffic::reduced_payload, &ShardedTraffic::reductions);
+        seconds(&ShardedTraffic::reduced_payload, &ShardedTraffic::reductions,
+                inputs.sent_gradients);
     const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
     const auto exposed = [&](double communicating, double multiplying) {
       return std::max(communicating - std::min(stack.overlap * communicating, multiplying),
                       communicating / units);
     };
-    const double between = all_reduce(inputs.Groups(), group_nodes, D(shared.gradients));
+    const double between =
+        all_reduce(inputs.Groups(), group_nodes, inputs.sent_gradients * D(shared.gradients));
     time.exposed_communication_seconds =
         passes * exposed(forward, pass.gemm_seconds - pass.backward_gemm_seconds) +
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
@@ -134,7 +136,8 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
     const int64_t sharers = inputs.context.ranks;
     const double gradients = stack.gradient_bytes * D(inputs.shape.trained);
     const double buckets = std::max(1.0, gradients / D(inputs.bucket_bytes));
-    const double reducing = all_reduce(sharers, nodes_of(sharers), gradients);
+    const double reducing =
+        all_reduce(sharers, nodes_of(sharers), inputs.sent_gradients * gradients);
     const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
     // Of an outer step, with nothing beside it: these ranks sum a part each, and gather all.
     const int64_t nodes = std::min(inputs.Workers(), nodes_of(inputs.ranks));
@@ -151,17 +154,20 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
         shares_experts ? stack.gradient_bytes * D(inputs.shape.stored_trained_experts) : 0;
     const double bytes = stack.gradient_bytes * D(inputs.shape.trained) - of_experts;
     const int64_t sharers = inputs.sharers > 1 ? inputs.sharers : inputs.ranks;
-    const double seconds =
-        all_reduce(sharers, nodes_of(sharers), bytes) +
-        (shares_experts ? all_reduce(expert_replicas, expert_nodes, of_experts) : 0);
+    const auto seconds = [&](double sent) {
+      return all_reduce(sharers, nodes_of(sharers), sent * bytes) +
+             (shares_experts ? all_reduce(expert_replicas, expert_nodes, sent * of_experts) : 0);
+    };
     // Only the last pass reduces, and its last bucket has nothing to hide behind.
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     // Half of it are parameters that come back after a shared update, with nothing beside them.
-    const double gathering = inputs.sharers > 1 ? seconds / 2 : 0;
+    const bool shares = inputs.sharers > 1;
+    const double gathering = shares ? seconds(1) / 2 : 0;
     const double reducing =
-        seconds - gathering +
+        seconds(inputs.sent_gradients) / (shares ? 2 : 1) +
         all_reduce(inputs.Groups(), group_nodes,
-                   (bytes + of_experts * D(inputs.shape.expert_ranks)) / D(sharers));
+                   inputs.sent_gradients * (bytes + of_experts * D(inputs.shape.expert_ranks)) /
+                       D(sharers));
     const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
     time.exposed_communication_seconds =
         std::max(reducing - hidden, reducing / buckets) + gathering;

@@ -50,6 +50,7 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   inputs.offloads_optimizer = resources.offload_optimizer != "none";
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
   inputs.local_steps = mesh.train.local_steps;
+  inputs.sent_gradients = resources.gradient_reduction == "bf16" ? 0.5 : 1;
   return inputs;
 }
 

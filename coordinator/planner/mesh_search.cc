@@ -74,6 +74,7 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.zero_stage = resources.zero_stage;
   memory_.zero_shard_ranks = resources.zero_shard_ranks;
   memory_.local_steps = job.train.local_steps > 1;
+  memory_.bf16_reductions = resources.gradient_reduction == "bf16";
   memory_.bucket_bytes = share.bucket_bytes();
   memory_.precision = &precision_;
   memory_.products = workers.products();

@@ -153,6 +153,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   plan.host_link_bytes_per_second = job.resources.host_link_bytes_per_second;
   plan.recompute_segment = job.resources.recompute_segment;
   plan.activation_bits = job.resources.activation_bits;
+  plan.gradient_reduction = job.resources.gradient_reduction;
   if (option.schedule.empty()) {
     plan.block_memory_policy =
         BlockPolicies(shape.spec.layers, option.recomputed_blocks, option.attention_blocks);

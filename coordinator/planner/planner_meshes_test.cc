@@ -44,6 +44,27 @@ TEST(PlanJob, RanksShareOutWhatTheJobSays) {
   EXPECT_GT(whole.prediction.time.exposed_communication_seconds, 0);
 }
 
+TEST(PlanJob, GradientsInBFloat16TakeLessOfTheLink) {
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    JobSpec job = SmallJob();
+    job.resources.ranks = 2;
+    job.resources.threads_per_rank = 2;
+    job.resources.zero_stage = stage;
+    const ClusterProfile cluster = Cluster(2, 2, 16 * kGiB);
+    const Plan whole = Best(job, cluster);
+    EXPECT_EQ(whole.gradient_reduction, "fp32");
+    job.resources.gradient_reduction = "bf16";
+    const Plan half = Best(job, cluster);
+    EXPECT_EQ(half.gradient_reduction, "bf16");
+    const double seconds = half.prediction.time.exposed_communication_seconds;
+    EXPECT_LT(seconds, whole.prediction.time.exposed_communication_seconds);
+    EXPECT_GE(seconds, 0.45 * whole.prediction.time.exposed_communication_seconds);
+    EXPECT_GT(half.prediction.memory_per_rank.communication_bytes,
+              whole.prediction.memory_per_rank.communication_bytes);
+  }
+}
+
 TEST(PlanJob, GroupsOfRanksShareAmongThemselves) {
   JobSpec job = SmallJob();
   const ClusterProfile cluster = Cluster(2, 2, 16 * kGiB);

@@ -42,7 +42,7 @@ RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<in
   if (job_.resources.pipeline_parallel > 1) AddStages();
 }
 
-int64_t RankShare::OpenGradients() const {
+weft::OpenGradients RankShare::OpenGradients() const {
   const std::lock_guard lock(mutex_);
   if (!open_gradients_) {
     open_gradients_ =

@@ -49,7 +49,7 @@ class RankShare {
   const OptimizerBytes& optimizer() const { return optimizer_; }
   int64_t bucket_bytes() const { return bucket_bytes_; }
   /// Where gradients are shared or leave the device.
-  int64_t OpenGradients() const;
+  weft::OpenGradients OpenGradients() const;
   /// Where so many ranks share out the parameters, as they do at that stage of ZeRO; else nothing.
   const ShardedParameters& Sharded(int64_t zero_stage, int64_t sharers) const;
 
@@ -105,7 +105,7 @@ class RankShare {
   int64_t bucket_bytes_ = 0;
   /// What few meshes ask for, found when it is asked for.
   mutable std::mutex mutex_;
-  mutable std::optional<int64_t> open_gradients_;
+  mutable std::optional<weft::OpenGradients> open_gradients_;
   mutable std::optional<ParameterRegions> regions_;
   mutable std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
   std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>

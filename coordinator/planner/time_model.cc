@@ -482,16 +482,18 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
                                   : on_worker > 0 && on_worker % inputs.sharers == 0);
   if (inputs.SharesParameters()) {
     const ShardedParameters& shared = inputs.sharded;
-    const auto seconds = [&](int64_t ShardedTraffic::*payload,
-                             int64_t ShardedTraffic::*collectives) {
+    const auto seconds = [&](int64_t ShardedTraffic::*payload, int64_t ShardedTraffic::*collectives,
+                             double sent = 1) {
       const auto among = [&](int64_t ranks, const ShardedTraffic& traffic) {
-        return ScatterSeconds(ranks, D(traffic.*payload), D(traffic.*collectives), group_wire);
+        return ScatterSeconds(ranks, sent * D(traffic.*payload), D(traffic.*collectives),
+                              group_wire);
       };
       return among(inputs.sharers, shared) + among(inputs.ExpertReplicas(), shared.experts);
     };
     // Once a step, after the reductions of the last pass.
     const double between =
-        2 * ScatterSeconds(inputs.Groups(), D(shared.gradients), D(shared.reductions), wire);
+        2 * ScatterSeconds(inputs.Groups(), inputs.sent_gradients * D(shared.gradients),
+                           D(shared.reductions), wire);
     // Sums in the host tier are added between groups once all are there.
     const double beside = inputs.offloads_optimizer ? 0 : between;
     // Each unit is gathered beside the one before it, and reduced beside the one after it; the
@@ -500,7 +502,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
         seconds(&ShardedTraffic::forward_payload, &ShardedTraffic::forward_gathers);
     const double backward =
         seconds(&ShardedTraffic::backward_payload, &ShardedTraffic::backward_gathers) +
-        seconds(&ShardedTraffic::reduced_payload, &ShardedTraffic::reductions);
+        seconds(&ShardedTraffic::reduced_payload, &ShardedTraffic::reductions,
+                inputs.sent_gradients);
     const double units = D(DistinctBlocks(inputs.shape.spec) + 2);
     const double forward_gemm = pass.gemm_seconds - pass.backward_gemm_seconds;
     const auto exposed = [&](double communicating, double multiplying) {
@@ -516,7 +519,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     // Of each step, among ranks that share sequences; the last bucket has nothing to hide behind.
     const int64_t sharers = inputs.context.ranks;
     const Wire within = WireOf(inputs, rates, sharers <= on_worker);
-    const double reducing = 2 * ScatterSeconds(sharers, bytes, buckets, within);
+    const double reducing =
+        2 * ScatterSeconds(sharers, inputs.sent_gradients * bytes, buckets, within);
     time.exposed_communication_seconds += std::max(
         reducing - Overlap(inputs, rates) * pass.backward_gemm_seconds, reducing / buckets);
     // Of an outer step. Nothing runs beside its sums, of which these ranks each have a part, over
@@ -534,16 +538,20 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     // Of updates that are shared, parameters come back, with nothing beside them.
     const bool shares = inputs.sharers > 1;
-    const double scatter = ScatterSeconds(shares ? inputs.sharers : inputs.ranks, bytes, buckets,
-                                          shares ? group_wire : wire) +
-                           ScatterSeconds(inputs.ExpertReplicas(), of_experts,
-                                          of_experts / D(inputs.bucket_bytes), wire);
-    const double gathering = shares ? scatter : 0;
-    const double reducing = shares ? scatter : 2 * scatter;
+    const auto scatter = [&](double sent) {
+      return ScatterSeconds(shares ? inputs.sharers : inputs.ranks, sent * bytes, buckets,
+                            shares ? group_wire : wire) +
+             ScatterSeconds(inputs.ExpertReplicas(), sent * of_experts,
+                            of_experts / D(inputs.bucket_bytes), wire);
+    };
+    const double gathering = shares ? scatter(1) : 0;
+    const double reducing = (shares ? 1 : 2) * scatter(inputs.sent_gradients);
     const double between =
-        2 * ScatterSeconds(inputs.Groups(),
-                           (bytes + of_experts * D(inputs.shape.expert_ranks)) / D(inputs.sharers),
-                           buckets, wire);
+        2 *
+        ScatterSeconds(inputs.Groups(),
+                       inputs.sent_gradients * (bytes + of_experts * D(inputs.shape.expert_ranks)) /
+                           D(inputs.sharers),
+                       buckets, wire);
     // Where gradients are shared out too, every pass reduces, else the last one alone; its last
     // bucket has nothing to hide behind.
     const auto exposed = [&](double communicating) {

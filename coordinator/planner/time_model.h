@@ -90,6 +90,7 @@ struct StepInputs {
   ContextSharing context = {};      ///< Of `ranks`, those that share each sequence.
   int64_t sharers = 1;              ///< Of `ranks`, those that share (ShardRanks).
   int64_t local_steps = 1;          ///< Steps that each worker of `ranks` makes by itself.
+  double sent_gradients = 1;        ///< Of the bytes of gradients those that travel between ranks.
   RematPlan schedule = {};          ///< What travels, where a schedule says so,
   BlockBytes block = {};            ///< and how much a block keeps.
 

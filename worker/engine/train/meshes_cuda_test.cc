@@ -277,6 +277,15 @@ TEST_F(MeshesOnCuda, RanksThatShareSequencesAndExperts) {
   Compare(Sharing(c, 2, "ring"));
 }
 
+// They are rounded as often on processors, where sums are made in f32.
+TEST_F(MeshesOnCuda, GradientsTravelInBFloat16) {
+  for (const int64_t zero_stage : {0, 2}) {
+    MeshCase c = Replicated(CaseOf(Llama(1)), 2, zero_stage);
+    c.plan.gradient_reduction = "bf16";
+    Compare(c, kBf16);
+  }
+}
+
 TEST_F(MeshesOnCuda, RanksThatRarelyMeet) {
   MeshCase c = Replicated(CaseOf(Gpt2(1)), 2);
   c.job.train.local_steps = 2;

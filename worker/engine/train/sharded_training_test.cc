@@ -50,6 +50,7 @@ struct Way {
   bool recompute = false;  ///< Of three blocks two.
   bool evaluates = true;
   int64_t shard_ranks = 0;  ///< Of a group; 0: all.
+  bool in_bf16 = false;     ///< Gradients travel so.
 };
 
 /// `steps` steps, and an evaluation if there are any, after `start` on every rank.
@@ -82,6 +83,7 @@ Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start 
       replicas = (*made)->replicas();
       reducer = *std::move(made);
     }
+    if (way.in_bf16) reducer->ReduceInBFloat16(run.context);
     auto made = Trainer::New(job, plan,
                              {.context = &run.context,
                               .model = run.model.get(),
@@ -286,6 +288,35 @@ TEST(ShardedTraining, AccumulatesOverMicroBatches) {
   EXPECT_EQ(shared.scattered.bytes, 3 * kSteps * 4.0 * static_cast<double>(shared.gradients));
 }
 
+// Each rank's gradients are rounded, and their sums once more, in whatever parts they travel.
+TEST(ShardedTraining, GradientsTravelInBFloat16) {
+  constexpr int kSteps = 5;
+  for (const int64_t experts : {0, 4}) {
+    JobSpec job = LlamaJob();
+    job.model.experts = experts;
+    SCOPED_TRACE(experts);
+    Way way = {3, 0};
+    const Outcome whole = Train(job, way, kSteps);
+    way.in_bf16 = true;
+    const Outcome plain = Train(job, way, kSteps);
+    EXPECT_EQ(whole.reduced.bytes - plain.reduced.bytes,
+              kSteps * 2.0 * static_cast<double>(whole.gradients));
+    EXPECT_NE(plain.parameters, whole.parameters);
+    for (int step = 0; step < kSteps; ++step) {
+      const double loss = whole.reports[static_cast<size_t>(step)].loss;
+      EXPECT_NEAR(plain.reports[static_cast<size_t>(step)].loss, loss, 1e-3 * loss);
+    }
+    for (const std::vector<float>& values : plain.parameters) {
+      EXPECT_EQ(values, plain.parameters[0]) << "the same bits on all ranks";
+    }
+    for (const int64_t stage : {1, 2, 3}) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      way.stage = stage;
+      ExpectSame(Train(job, way, kSteps), plain);
+    }
+  }
+}
+
 // Sums of groups are added up there, here those of ranks, which tells in the last bits; everything
 // else is as with one group.
 TEST(ShardedTraining, GroupsThatShareAmongThemselvesFollowPlainRanks) {
@@ -351,23 +382,25 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
     const char* precision;
     int shard_ranks;
     int64_t experts;
-  } const cases[] = {{"gpt2", 2, "bf16", 0, 0},
-                     {"llama", 4, "fp32", 0, 0},
-                     {"gpt2", 4, "fp32", 2, 0},
-                     {"llama", 2, "fp32", 0, 4}};
-  for (const auto& [family, ranks, precision, shard_ranks, experts] : cases) {
+    bool in_bf16;
+  } const cases[] = {{"gpt2", 2, "bf16", 0, 0, false}, {"llama", 4, "fp32", 0, 0, false},
+                     {"gpt2", 4, "fp32", 2, 0, false}, {"llama", 2, "fp32", 0, 4, false},
+                     {"gpt2", 2, "bf16", 0, 0, true},  {"llama", 2, "fp32", 0, 0, true}};
+  for (const auto& [family, ranks, precision, shard_ranks, experts, in_bf16] : cases) {
     job.model.family = family;
     job.model.untied_classifier = job.model.family == "llama";
     job.model.experts = experts;
     for (const int64_t stage : {0, 1, 2, 3}) {
       SCOPED_TRACE(job.model.family + ", " + std::to_string(experts) + " experts, stage " +
-                   std::to_string(stage));
+                   std::to_string(stage) + (in_bf16 ? ", reduced in bf16" : ""));
       constexpr int64_t kMicroBatches = 2;
       Way way = {ranks, stage, precision, kMicroBatches};
       way.evaluates = false;
       way.shard_ranks = shard_ranks;
+      way.in_bf16 = in_bf16;
       const Outcome shared = Train(job, way, kSteps);
       MemoryInputs inputs;
+      inputs.bf16_reductions = in_bf16;
       inputs.shape = ShapeOf(job);
       inputs.precision = &PrecisionOf(precision);
       inputs.micro_batch = job.train.global_batch / ranks / kMicroBatches;

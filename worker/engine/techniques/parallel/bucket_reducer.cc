@@ -1,5 +1,6 @@
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
 
+#include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
 
 namespace weft::engine {
@@ -10,7 +11,8 @@ BucketReducer::BucketReducer(Collective* group, const ParameterSet* parameters,
       same_experts_(same_experts),
       stream_(stream),
       layout_(CutBuckets(*parameters, bucket_bytes)),
-      works_(layout_.buckets.size()) {}
+      works_(layout_.buckets.size()),
+      copies_(layout_.buckets.size()) {}
 
 int64_t BucketReducer::held_bytes() const {
   const bool another = same_experts_ != nullptr && same_experts_ != group_;
@@ -55,7 +57,28 @@ Status BucketReducer::Finish() {
 Status BucketReducer::WaitFor(int64_t bucket) {
   const Status done = works_[static_cast<size_t>(bucket)].Wait(stream_);
   if (status_.ok()) status_ = done;
-  return status_;
+  if (!status_.ok() || !CopyOf(bucket)) return status_;
+  return FromWire(CopyOf(bucket), Kept(bucket).begin - this->bucket(bucket).begin, Reduced(bucket));
+}
+
+void BucketReducer::ReduceInBFloat16(Context& context) {
+  context_ = &context;
+}
+
+Result<TensorView> BucketReducer::ToWire(const TensorView& values, Tensor& copy) {
+  if (context_ == nullptr) return values;
+  WEFT_ASSIGN_OR_RETURN(copy, Tensor::New(*context_, Component::kCommunication, DType::kBF16,
+                                          {values.shape.Elements()}));
+  WEFT_RETURN_IF_ERROR(kernels::Cast(stream_, {values, copy}));
+  return copy.view();
+}
+
+Status BucketReducer::FromWire(Tensor& copy, int64_t first, const TensorView& values) {
+  if (!copy) return OkStatus();
+  WEFT_RETURN_IF_ERROR(
+      kernels::Cast(stream_, {copy.Elements(first, values.shape.Elements()), values}));
+  copy = {};
+  return OkStatus();
 }
 
 Status BucketReducer::SumScalars(std::span<double> values) {

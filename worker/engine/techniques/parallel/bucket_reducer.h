@@ -40,6 +40,11 @@ class BucketReducer : public GradientReducer {
   /// All Sums() are there of the ranks that share what they keep: adds those of the others.
   virtual Status SumOverGroups() { return OkStatus(); }
 
+  /// From now on gradients travel in bf16: each rank's are rounded, added in f32 over Gloo, and
+  /// rounded again, into 2 bytes an element of a bucket under way. Before the first step, and not
+  /// for ReduceAt. `context` outlives this.
+  void ReduceInBFloat16(Context& context);
+
   /// The books of groups that it has made of its own.
   virtual std::vector<AxisAccount> Accounts() const { return {}; }
 
@@ -55,7 +60,18 @@ class BucketReducer : public GradientReducer {
   /// Enqueues the reduction of a bucket whose gradients are complete.
   virtual Result<Work> Reduce(int64_t bucket) = 0;
 
+  /// What travels of f32 values, and stays until they have come: the values themselves, or a copy
+  /// in bf16 in `copy`.
+  Result<TensorView> ToWire(const TensorView& values, Tensor& copy);
+  /// What has come of them: these elements of the copy, if there is one, which then goes.
+  Status FromWire(Tensor& copy, int64_t first, const TensorView& values);
+  /// Of a bucket under way, see ToWire.
+  Tensor& CopyOf(int64_t bucket) { return copies_[static_cast<size_t>(bucket)]; }
+  /// Where of the memory that `bucket` is reduced in this rank has what it keeps.
+  virtual TensorView Reduced(int64_t bucket) const = 0;
+
   /// Waits for the reduction of a bucket of this step, whose first failure all later calls tell.
+  /// What it keeps is then at Reduced().
   Status WaitFor(int64_t bucket);
 
   /// The reduction of a bucket is known to be over, so that WaitFor returns at once.
@@ -79,6 +95,8 @@ class BucketReducer : public GradientReducer {
   BucketLayout layout_;
   std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
   std::vector<Work> works_;       ///< By bucket, of this step.
+  std::vector<Tensor> copies_;    ///< By bucket that is under way, where it travels in bf16.
+  Context* context_ = nullptr;    ///< Of these copies, or none.
   bool reduces_ = false;          ///< In this micro-batch.
   Status status_;                 ///< First failure; the group is broken from then on.
 };

@@ -21,21 +21,19 @@ class DataParallel : public BucketReducer {
   /// Waits for the reductions that are under way.
   ~DataParallel() override;
 
-  /// From now on gradients travel in bf16: each rank's are rounded, added in f32 and rounded again.
-  /// Halves the bytes on the wire for 2 bytes of memory an element. Before the first step.
-  Status ReduceInBFloat16(Context& context);
-
-  Status Finish() override;
   Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) override;
   TensorView Sums(int64_t bucket) const override;
 
  private:
   Result<Work> Reduce(int64_t bucket) override;
-  Work Sum(int64_t bucket, const TensorView& values);
-  TensorView Narrow(int64_t bucket) const;
+  TensorView Reduced(int64_t bucket) const override { return Sums(bucket); }
+  /// Those that have the same of it; none where this one is alone with it.
+  Collective* ReplicasOf(int64_t bucket) const {
+    return this->bucket(bucket).of_experts ? same_experts() : group();
+  }
+  Work Sum(Collective* replicas, const TensorView& values);
 
   const ParameterSet* const parameters_;
-  Tensor narrow_;  ///< The gradients in bf16, where they travel so.
 };
 
 }  // namespace weft::engine

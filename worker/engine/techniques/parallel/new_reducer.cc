@@ -13,14 +13,17 @@ Result<std::unique_ptr<BucketReducer>> NewReducer(Context& context, const Plan& 
                                                   Collective* replicas, ParameterSet* parameters,
                                                   DType products, Collective* same_experts) {
   if (replicas == nullptr) return std::unique_ptr<BucketReducer>();
+  std::unique_ptr<BucketReducer> reducer;
   if (plan.zero_stage > 0) {
-    WEFT_ASSIGN_OR_RETURN(auto shared,
+    WEFT_ASSIGN_OR_RETURN(reducer,
                           ShardedDataParallel::New(context, replicas, ShardRanks(plan), parameters,
                                                    plan.bucket_bytes, products, same_experts));
-    return std::unique_ptr<BucketReducer>(std::move(shared));
+  } else {
+    reducer = std::make_unique<DataParallel>(replicas, parameters, plan.bucket_bytes,
+                                             context.stream, same_experts);
   }
-  return std::unique_ptr<BucketReducer>(std::make_unique<DataParallel>(
-      replicas, parameters, plan.bucket_bytes, context.stream, same_experts));
+  if (plan.gradient_reduction == "bf16") reducer->ReduceInBFloat16(context);
+  return reducer;
 }
 
 std::unique_ptr<BucketReducer> NewOuterReducer(Context& context, const Plan& plan,

@@ -33,6 +33,7 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
       unit_of_(static_cast<size_t>(bucket_count())),
       summed_(static_cast<size_t>(bucket_count())),
       sums_of_groups_(static_cast<size_t>(bucket_count())),
+      copies_for_groups_(static_cast<size_t>(bucket_count())),
       gathers_(static_cast<size_t>(bucket_count())) {}
 
 Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
@@ -198,13 +199,28 @@ TensorView ShardedDataParallel::Sums(int64_t bucket) const {
 }
 
 // In place: the sums may be those of earlier micro-batches.
-Result<Work> ShardedDataParallel::ReduceAt(int64_t bucket, const Tensor& memory) {
+Work ShardedDataParallel::Scatter(int64_t bucket, const TensorView& values) {
   Collective* const sharers = SharersOf(bucket);
   if (sharers == nullptr) return Work();
   const int64_t begin = this->bucket(bucket).begin;
   const ParameterSet::Range own = Kept(bucket);
-  return sharers->ReduceScatter(stream(), memory, memory.Elements(own.begin - begin, own.size()),
-                                Reduction::kSum, "reduce-scatter gradients");
+  const TensorView part(static_cast<char*>(values.data) +
+                            static_cast<size_t>(own.begin - begin) * DTypeSize(values.dtype),
+                        values.dtype, {own.size()}, values.device);
+  return sharers->ReduceScatter(stream(), values, part, Reduction::kSum,
+                                "reduce-scatter gradients");
+}
+
+Result<Work> ShardedDataParallel::ReduceAt(int64_t bucket, const Tensor& memory) {
+  return Scatter(bucket, memory);
+}
+
+// Where gradients are placed, before they are added to the sums.
+TensorView ShardedDataParallel::Reduced(int64_t bucket) const {
+  if (!places_gradients()) return Sums(bucket);
+  const ParameterSet::Range own = Kept(bucket);
+  return memory_[static_cast<size_t>(bucket)].Elements(own.begin - this->bucket(bucket).begin,
+                                                       own.size());
 }
 
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
@@ -215,11 +231,16 @@ Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
       }
       under_way_.push_back({bucket, true});
     }
-    const GradientBucket& all = this->bucket(bucket);
-    return ReduceAt(bucket, parameters_->gradients().Elements(all.begin, all.end - all.begin));
+  } else {
+    under_way_.push_back({bucket, last_micro_batch_});
   }
-  under_way_.push_back({bucket, last_micro_batch_});
-  return ReduceAt(bucket, memory_[static_cast<size_t>(bucket)]);
+  if (SharersOf(bucket) == nullptr) return Work();
+  const GradientBucket& all = this->bucket(bucket);
+  const Tensor gradients = places_gradients()
+                               ? memory_[static_cast<size_t>(bucket)]
+                               : parameters_->gradients().Elements(all.begin, all.end - all.begin);
+  WEFT_ASSIGN_OR_RETURN(const TensorView values, ToWire(gradients, CopyOf(bucket)));
+  return Scatter(bucket, values);
 }
 
 Status ShardedDataParallel::Begin(bool last_micro_batch) {
@@ -264,18 +285,23 @@ Status ShardedDataParallel::Settle() {
   under_way_.pop_front();
   WEFT_RETURN_IF_ERROR(WaitFor(bucket));
   if (sums_) WEFT_RETURN_IF_ERROR(AddPlaced(bucket));
-  if (last) StartSumOverGroups(bucket);
+  return last ? StartSumOverGroups(bucket) : OkStatus();
+}
+
+Status ShardedDataParallel::StartSumOverGroups(int64_t bucket) {
+  if (replicas_ == nullptr) return OkStatus();
+  const auto b = static_cast<size_t>(bucket);
+  WEFT_ASSIGN_OR_RETURN(const TensorView values, ToWire(Sums(bucket), copies_for_groups_[b]));
+  sums_of_groups_[b] =
+      replicas_->AllReduce(stream(), values, Reduction::kSum, "all-reduce gradients of groups");
   return OkStatus();
 }
 
-void ShardedDataParallel::StartSumOverGroups(int64_t bucket) {
-  if (replicas_ == nullptr) return;
-  sums_of_groups_[static_cast<size_t>(bucket)] = replicas_->AllReduce(
-      stream(), Sums(bucket), Reduction::kSum, "all-reduce gradients of groups");
-}
-
 Status ShardedDataParallel::WaitForGroups() {
-  for (const Work& sum : sums_of_groups_) WEFT_RETURN_IF_ERROR(sum.Wait(stream()));
+  for (size_t b = 0; b < sums_of_groups_.size(); ++b) {
+    WEFT_RETURN_IF_ERROR(sums_of_groups_[b].Wait(stream()));
+    WEFT_RETURN_IF_ERROR(FromWire(copies_for_groups_[b], 0, Sums(static_cast<int64_t>(b))));
+  }
   return OkStatus();
 }
 
@@ -289,7 +315,7 @@ Status ShardedDataParallel::SumOverGroups() {
       WEFT_RETURN_IF_ERROR(file->gradients().Start(image));
       WEFT_RETURN_IF_ERROR(file->gradients().Await(image));
     }
-    StartSumOverGroups(b);
+    WEFT_RETURN_IF_ERROR(StartSumOverGroups(b));
     if (file == nullptr) continue;
     WEFT_RETURN_IF_ERROR(WaitForGroups());
     file->gradients().WriteBehind(image);

@@ -91,13 +91,16 @@ class ShardedDataParallel : public BucketReducer {
   std::vector<ParameterPart> PartsIn(const ParameterSet::Range& range, float* gradients) const;
   Status MakeParts();
   Result<Work> Reduce(int64_t bucket) override;
+  TensorView Reduced(int64_t bucket) const override;
+  /// Of what is in `values`, the gradients of a bucket or their copy.
+  Work Scatter(int64_t bucket, const TensorView& values);
 
   /// The reduction of the oldest bucket under way is done: adds what was placed to the sums and
   /// frees it, and when it was the last one of the step sends the sums to other groups.
   Status Settle();
   Status AddPlaced(int64_t bucket);
 
-  void StartSumOverGroups(int64_t bucket);
+  Status StartSumOverGroups(int64_t bucket);
   Status WaitForGroups();
 
   // Values of different types do not stand as gradients do: they are packed for the way.
@@ -129,6 +132,7 @@ class ShardedDataParallel : public BucketReducer {
   std::vector<bool> summed_;                     ///< By bucket: sums_ has something of this step.
   std::deque<UnderWay> under_way_;               ///< In the order of their reductions.
   std::vector<Work> sums_of_groups_;             ///< By bucket, of this step.
+  std::vector<Tensor> copies_for_groups_;        ///< By bucket of these that is under way, in bf16.
   std::vector<ParameterPart> parts_;             ///< By trained parameter.
   std::vector<Work> gathers_;                    ///< By bucket.
   std::vector<int64_t> staged_bytes_;            ///< By bucket: of the part of one rank, at most.
