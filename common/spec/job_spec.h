@@ -56,6 +56,7 @@ struct ResourceSpec {
   int64_t expert_parallel = 1;
   int64_t tensor_rows = 1;
   std::string gradient_reduction = "fp32";
+  int64_t try_plans = 1;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -173,6 +174,11 @@ struct ResourceSpec {
                 "bytes, rounded.")
               .OneOf({"fp32", "bf16"}),
           self.gradient_reduction);
+    visit(Field("try_plans",
+                "So many of the fastest plans train some steps each, as part of the job; the one "
+                "that was measured to be fastest goes on.")
+              .Range(1, 8),
+          self.try_plans);
   }
 };
 

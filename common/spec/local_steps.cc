@@ -30,6 +30,8 @@ Status CheckLocalSteps(const JobSpec& job) {
       {"resources.zero_stage, whose ranks need each other in every step", resources.zero_stage > 0},
       {"resources.expert_parallel, whose ranks need each other in every step",
        resources.expert_parallel > 1},
+      {"resources.try_plans, since another number of ranks is another training",
+       resources.try_plans > 1},
       {"resources.delayed_update yet", resources.delayed_update},
       {"model.over_parameterization yet", job.model.over_parameterization.kind != "none"},
       {"train.precision fp8, whose scales are of all ranks", train.precision == "fp8"},

@@ -17,21 +17,6 @@ int64_t OfferedCompute(const Plan& plan, const ClusterProfile& cluster) {
   return sum;
 }
 
-/// Until the end of the job. What a stop waits for is training too, but runs by the old plan.
-double SecondsSaved(const RunningJob& job, double gain) {
-  const auto steps = static_cast<double>(job.steps_left - job.spec->train.local_steps);
-  return std::max(steps, 0.0) * job.step_seconds * (1 - 1 / gain);
-}
-
-/// Ranks save and stop in about the time in which they load and start.
-double RestartSeconds(const RunningJob& job, const GrowthRules& rules) {
-  return 2 * job.start_seconds.value_or(rules.assumed_start_seconds);
-}
-
-bool PaysForRestart(const RunningJob& job, double gain, const GrowthRules& rules) {
-  return SecondsSaved(job, gain) >= rules.least_payback * RestartSeconds(job, rules);
-}
-
 std::string Words(const Plan& from, const Plan& to, double gain, const char* by) {
   const size_t ranks = to.rank_workers.size();
   const bool more_ranks = ranks != from.rank_workers.size();
@@ -46,21 +31,6 @@ std::string Words(const Plan& from, const Plan& to, double gain, const char* by)
 
 }  // namespace
 
-void GrowthHistory::Add(const AttemptRecord& attempt) {
-  const bool failed = attempt.reason != Reason::kReplanned &&
-                      attempt.reason != Reason::kCompleted &&
-                      attempt.reason != Reason::kCancelledByUser;
-  if (replanned && failed) ++undone;
-  most_compute = std::max(most_compute, ComputeOf(attempt.plan));
-  ran_out_of_memory = ran_out_of_memory || attempt.reason == Reason::kOutOfMemory;
-  replanned = attempt.reason == Reason::kReplanned;
-}
-
-int64_t ComputeOf(const Plan& plan) {
-  const int64_t ranks = std::ssize(plan.rank_workers);
-  return OnDevices(plan) ? ranks : ranks * plan.threads_per_rank;
-}
-
 bool MayGrow(const RunningJob& job, const GrowthRules& rules) {
   if (rules.after_seconds <= 0 || job.went_back || !job.saved || job.step_seconds <= 0)
     return false;
@@ -69,7 +39,7 @@ bool MayGrow(const RunningJob& job, const GrowthRules& rules) {
   const auto doublings = static_cast<int>(std::min(job.history.undone, rules.most_doublings));
   if (job.attempt_seconds < std::ldexp(rules.after_seconds, doublings)) return false;
   // Not even a plan that takes no time at all would pay for the restart.
-  return PaysForRestart(job, std::numeric_limits<double>::infinity(), rules);
+  return PaysForRestart(job, std::numeric_limits<double>::infinity(), rules.restart);
 }
 
 std::optional<BetterWay> FindGrowth(const RunningJob& job, const ClusterProfile& cluster,
@@ -84,7 +54,7 @@ std::optional<BetterWay> FindGrowth(const RunningJob& job, const ClusterProfile&
   if (!better.ok() || ComputeOf(*better) <= ComputeOf(present)) return std::nullopt;
   const double before = present.prediction.step_seconds, after = better->prediction.step_seconds;
   if (before <= 0 || after <= 0 || before < rules.least_gain * after) return std::nullopt;
-  if (!PaysForRestart(job, before / after, rules)) return std::nullopt;
+  if (!PaysForRestart(job, before / after, rules.restart)) return std::nullopt;
   std::string why = Words(present, *better, before / after, "the plan");
   return BetterWay{*std::move(better), std::move(why)};
 }
@@ -94,7 +64,7 @@ std::optional<BetterWay> FindWayBack(const RunningJob& job, const BeforeGrowth& 
   if (!job.saved || before.median_step_seconds <= 0) return std::nullopt;
   if (ComputeOf(before.plan) >= ComputeOf(*job.plan)) return std::nullopt;
   const double gain = job.median_step_seconds / before.median_step_seconds;
-  if (gain < rules.least_gain || !PaysForRestart(job, gain, rules)) return std::nullopt;
+  if (gain < rules.least_gain || !PaysForRestart(job, gain, rules.restart)) return std::nullopt;
   return BetterWay{before.plan, Words(*job.plan, before.plan, gain, "what was measured")};
 }
 

@@ -79,7 +79,8 @@ std::optional<Plan> PlaceAgain(const Plan& last, const ClusterProfile& cluster,
 Result<Plan> Choose(const QueuedJob& job, const JobSpec& spec, const ClusterProfile& cluster,
                     const FreeMap& free, const PlanFunction& plan) {
   const ClusterProfile part = FreePart(cluster, free);
-  if (job.out_of_memory && job.last_plan != nullptr && !part.workers.empty()) {
+  if (job.out_of_memory && job.next_plan == nullptr && job.last_plan != nullptr &&
+      !part.workers.empty()) {
     Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), part, plan);
     if (smaller.ok()) return smaller;
   }

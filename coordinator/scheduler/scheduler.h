@@ -16,7 +16,8 @@ struct QueuedJob {
   bool out_of_memory = false;       ///< That is why the last attempt ended.
   bool ran_out_of_memory = false;   ///< Some attempt did.
   bool replanned = false;           ///< The last attempt was stopped for a better plan.
-  const Plan* next_plan = nullptr;  ///< That plan, where it is still known.
+  const Plan* next_plan = nullptr;  ///< That plan, where it is still known, or one tried before
+                                    ///< that goes on when another one failed.
 };
 
 struct SchedulerSnapshot {
@@ -48,7 +49,7 @@ struct SchedulerDecisions {
 /// could run at all does not. A job that ran before keeps its mesh, micro-batch and threads when
 /// they fit somewhere, so that its numbers stay bitwise the same; else it is planned anew for the
 /// workers that are there. One that ran out of memory is planned anew within WithLessMemory, when
-/// something fits there. One that was stopped for a better plan gets that, when it fits, or else is
+/// something fits there, unless that was a trial. One that was stopped for a better plan gets that, when it fits, or else is
 /// planned anew when that is faster than its last plan. A job that leaves the device to the planner
 /// stays on the kind that it had, and never waits on CPUs for want of a free GPU. Pure but for the
 /// calls of `plan`.

@@ -61,7 +61,7 @@ Status Service::Start() {
   }
   CountWorkers();
   ArmLeaseTimer();
-  LookAtGrowthLater();
+  LookAtPlansLater();
   metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
   if (!live_.empty()) {
     WEFT_LOG_INFO << live_.size() << " unfinished jobs loaded, " << placed_.size()
@@ -96,6 +96,9 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   if (attempts.size() > 1) live->current.previous_reason = attempts[attempts.size() - 2].reason;
   for (const AttemptRecord& attempt : attempts) {
     if (attempt.ended_at) live->history.Add(attempt);
+  }
+  if (live->current.job.spec.resources.try_plans > 1) {
+    WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(attempts));
   }
   if (!attempts.empty()) {
     live->current.attempt = std::move(attempts.back());
@@ -206,7 +209,12 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
       live.next_plan.reset();
       live.planned.reset();
     }
-    if (attempt.ended_at) live.history.Add(attempt);
+    if (attempt.ended_at) {
+      live.history.Add(attempt);
+      AddTried(attempt, live.steps.MedianSeconds(), live.tried);
+      const Plan* instead = AfterFailedTrial(live.current.job.spec, attempt, live.tried);
+      if (instead != nullptr) live.next_plan = *instead;
+    }
     live.current.attempt = attempt;
     SetPlaced(attempt);
     if (attempt.ended_at) rendezvous_.Drop(job_id, attempt.epoch);

@@ -20,6 +20,7 @@
 #include "coordinator/recovery/job_logic.h"
 #include "coordinator/scheduler/growth.h"
 #include "coordinator/scheduler/scheduler.h"
+#include "coordinator/scheduler/trials.h"
 #include "coordinator/service/event_loop.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/notifier.h"
@@ -163,6 +164,13 @@ class Service {
     Duration expected_from{0};          ///< Nobody can have named them before.
   };
 
+  /// An answer of the planner, and to what.
+  struct Planned {
+    int64_t memory_per_rank_bytes;
+    ClusterProfile cluster;
+    Result<PlanReport> report;
+  };
+
   /// A job that has not ended, or one being changed.
   struct LiveJob {
     JobCase current;
@@ -174,14 +182,15 @@ class Service {
     std::optional<Duration> dispatched_at;      ///< Until the first answer.
     std::optional<Duration> interrupted_at;     ///< Until it trains again.
     Reason interrupted_by = Reason::kNone;
-    GrowthHistory history;                ///< Of the attempts that have ended.
+    AttemptHistory history;               ///< Of the attempts that have ended.
     StepTimer steps;                      ///< Of the newest attempt.
     std::optional<double> start_seconds;  ///< The longest from dispatch to training.
     std::optional<Plan> next_plan;        ///< For which it was stopped.
     std::optional<BeforeGrowth> before;   ///< How it ran before it last grew.
     bool went_back = false;               ///< A growth made it slower.
-    /// What was planned last to see whether it should grow, and for what.
-    std::optional<std::pair<ClusterProfile, Result<PlanReport>>> planned;
+    std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
+    /// What was planned last to see whether it should go on by another plan, and for what.
+    std::optional<Planned> planned;
   };
 
   struct Session {
@@ -268,19 +277,25 @@ class Service {
   std::optional<RunRecord> RunOf(const LiveJob& live, const AttemptRecord& attempt,
                                  const std::string& summary_json) const;
   void CountRun(const RunRecord& run);
+  /// Plans by which the job has run, from what is stored.
+  Result<std::vector<TriedPlan>> LoadTried(const std::vector<AttemptRecord>& attempts);
   Status LoadCalibrations();
   /// As its worker measured it, with what runs have taught of its kind.
   WorkerProfile Calibrated(WorkerProfile machine) const;
 
-  // service_growth.cc: running jobs that get more machines. On the loop.
-  void LookAtGrowthLater();
-  void LookAtGrowth();
+  // service_replan.cc: running jobs that go on by another plan. On the loop.
+  void LookAtPlansLater();
+  void LookAtPlans();
   RunningJob AsRunning(const LiveJob& live) const;
   std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
                                         const RunningJob& job);
-  /// Stops the job at a checkpoint, to go on by that plan.
+  std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
+                                     const RunningJob& job);
+  /// Plans once for the same machines: while they stay, so does the planner's answer.
+  PlanFunction PlannedBefore(LiveJob& live);
+  /// Stops the job at a checkpoint, to go on by that plan; `then` once that is stored.
   void Replan(const std::string& job_id, const BetterWay& better,
-              const std::optional<BeforeGrowth>& before);
+              std::function<void(LiveJob&)> then);
   bool HasAllWorkers(const Plan& plan) const;
 
   Store& store_;

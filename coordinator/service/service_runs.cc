@@ -91,6 +91,19 @@ void Service::CountRun(const RunRecord& run) {
   }
 }
 
+Result<std::vector<TriedPlan>> Service::LoadTried(const std::vector<AttemptRecord>& attempts) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<RunRecord> runs, store_.ListRuns(kRunsRead));
+  std::vector<TriedPlan> tried;
+  for (const AttemptRecord& attempt : attempts) {
+    if (!attempt.ended_at) continue;
+    const auto run = std::find_if(runs.begin(), runs.end(), [&](const RunRecord& record) {
+      return record.job_id == attempt.job_id && record.epoch == attempt.epoch;
+    });
+    AddTried(attempt, run == runs.end() ? 0 : run->step_seconds, tried);
+  }
+  return tried;
+}
+
 Status Service::LoadCalibrations() {
   WEFT_ASSIGN_OR_RETURN(std::vector<CalibrationRecord> records, store_.ListCalibrations());
   int64_t runs = 0;

@@ -105,7 +105,7 @@ class ServiceTest : public testing::Test {
   /// A new one on the same store: the one before was killed.
   void StartService() {
     service_.reset();
-    service_ = std::make_unique<Service>(*store_, clock_, OneRankEach, metrics_, ServiceOptions{});
+    service_ = std::make_unique<Service>(*store_, clock_, planner_, metrics_, ServiceOptions{});
     ASSERT_TRUE(service_->Start().ok());
   }
   void TearDown() override {
@@ -134,11 +134,13 @@ class ServiceTest : public testing::Test {
     EXPECT_TRUE(link->Saw("registered"));
     return link;
   }
-  Result<SubmitResult> Submit(int64_t ranks, const std::string& import_path = "") {
+  Result<SubmitResult> Submit(int64_t ranks, const std::string& import_path = "",
+                              int64_t try_plans = 1) {
     JobSpec spec;
     spec.name = "job";
     spec.data.train = {"/data/a"};
     spec.resources.ranks = ranks;
+    spec.resources.try_plans = try_plans;
     spec.model.import_path = spec.data.tokenizer.path = import_path;
     std::promise<Result<SubmitResult>> promise;
     service_->Submit(spec, "request-" + std::to_string(++requests_),
@@ -167,6 +169,7 @@ class ServiceTest : public testing::Test {
     return now;
   }
 
+  PlanFunction planner_ = OneRankEach;
   ManualClock clock_;
   Metrics metrics_;
   std::unique_ptr<SqliteStore> store_;

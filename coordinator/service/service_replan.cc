@@ -14,19 +14,19 @@ double Seconds(std::chrono::nanoseconds duration) {
 
 }  // namespace
 
-void Service::LookAtGrowthLater() {
+void Service::LookAtPlansLater() {
   const double after = options_.growth.after_seconds;
-  if (after <= 0) return;
   const auto quarter =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(after / 4));
+      after > 0 ? std::chrono::duration_cast<Duration>(std::chrono::duration<double>(after / 4))
+                : kLongestPause;
   loop_.PostAfter(std::clamp(quarter, std::min(options_.heartbeat, kLongestPause), kLongestPause),
                   [this] {
-                    LookAtGrowth();
-                    LookAtGrowthLater();
+                    LookAtPlans();
+                    LookAtPlansLater();
                   });
 }
 
-void Service::LookAtGrowth() {
+void Service::LookAtPlans() {
   if (settling_ || schedule_pending_) return;
   // What is free belongs to those that wait, and to those whose ranks are about to be gone.
   bool free = !queue_waits_;
@@ -45,11 +45,21 @@ void Service::LookAtGrowth() {
     const RunningJob job = AsRunning(live);
     if (live.before) {
       if (auto back = FindWayBack(job, *live.before, options_.growth)) {
-        return Replan(id, *back, std::nullopt);
+        return Replan(id, *back, [](LiveJob& stopping) {
+          stopping.before.reset();
+          stopping.went_back = true;
+        });
       }
     }
-    auto better = free ? MoreMachines(id, live, job) : std::nullopt;
-    if (better) return Replan(id, *better, BeforeGrowth{*job.plan, job.median_step_seconds});
+    if (!free) continue;
+    if (auto trial = NextTrial(id, live, job)) return Replan(id, *trial, [](LiveJob&) {});
+    if (auto better = MoreMachines(id, live, job)) {
+      return Replan(id, *better,
+                    [before = BeforeGrowth{*job.plan, job.median_step_seconds}](LiveJob& stopping) {
+                      stopping.before = before;
+                      stopping.went_back = false;
+                    });
+    }
   }
 }
 
@@ -88,18 +98,30 @@ std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, LiveJo
     const double steady = Seconds(now - sessions_.at(worker.worker_id).steady_from);
     return !own && steady < options_.growth.after_seconds;
   });
-  // While the machines are the same the answer of the planner is, too.
-  auto plan = [&](const JobSpec& spec, const ClusterProfile& part) {
-    if (!live.planned || live.planned->first.workers != part.workers) {
-      live.planned.emplace(part, TimedPlan(spec, part));
+  return FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth, PlannedBefore(live));
+}
+
+std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& live,
+                                            const RunningJob& job) {
+  if (job.spec->resources.try_plans <= 1) return std::nullopt;
+  const SchedulerSnapshot snapshot = TakeSnapshot(job_id);
+  return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.growth.restart,
+                   PlannedBefore(live));
+}
+
+PlanFunction Service::PlannedBefore(LiveJob& live) {
+  return [this, &live](const JobSpec& spec, const ClusterProfile& part) {
+    const int64_t memory = spec.resources.memory_per_rank_bytes;
+    if (!live.planned || live.planned->memory_per_rank_bytes != memory ||
+        live.planned->cluster.workers != part.workers) {
+      live.planned = Planned{memory, part, TimedPlan(spec, part)};
     }
-    return live.planned->second;
+    return live.planned->report;
   };
-  return FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth, plan);
 }
 
 void Service::Replan(const std::string& job_id, const BetterWay& better,
-                     const std::optional<BeforeGrowth>& before) {
+                     std::function<void(LiveJob&)> then) {
   WEFT_LOG_INFO << "job " << job_id << " is stopped to go on by another plan: " << better.why;
   Change(
       job_id,
@@ -107,14 +129,13 @@ void Service::Replan(const std::string& job_id, const BetterWay& better,
        why = better.why](const JobCase& current) {
         return ReplanAttempt(current, epoch, why, clock_.UnixSeconds());
       },
-      [this, job_id, plan = better.plan, before](const Status& status) {
+      [this, job_id, plan = better.plan, then = std::move(then)](const Status& status) {
         auto it = live_.find(job_id);
         if (!status.ok() || it == live_.end()) return;
         LiveJob& stopping = *it->second;
         if (stopping.current.attempt->reason != Reason::kReplanned) return;
         stopping.next_plan = plan;
-        stopping.before = before;
-        stopping.went_back = !before;
+        then(stopping);
       },
       false);
 }

@@ -1,0 +1,34 @@
+#include "coordinator/scheduler/restart.h"
+
+#include <algorithm>
+
+#include "coordinator/scheduler/best_plan.h"
+
+namespace weft::coordinator {
+
+void AttemptHistory::Add(const AttemptRecord& attempt) {
+  const bool failed = attempt.reason != Reason::kReplanned &&
+                      attempt.reason != Reason::kCompleted &&
+                      attempt.reason != Reason::kCancelledByUser;
+  if (replanned && failed) ++undone;
+  most_compute = std::max(most_compute, ComputeOf(attempt.plan));
+  ran_out_of_memory = ran_out_of_memory || attempt.reason == Reason::kOutOfMemory;
+  replanned = attempt.reason == Reason::kReplanned;
+}
+
+int64_t ComputeOf(const Plan& plan) {
+  const int64_t ranks = std::ssize(plan.rank_workers);
+  return OnDevices(plan) ? ranks : ranks * plan.threads_per_rank;
+}
+
+double RestartSeconds(const RunningJob& job, const RestartRules& rules) {
+  return 2 * job.start_seconds.value_or(rules.assumed_start_seconds);
+}
+
+bool PaysForRestart(const RunningJob& job, double gain, const RestartRules& rules) {
+  const auto steps = static_cast<double>(job.steps_left - job.spec->train.local_steps);
+  const double saved = std::max(steps, 0.0) * job.step_seconds * (1 - 1 / gain);
+  return saved >= rules.least_payback * RestartSeconds(job, rules);
+}
+
+}  // namespace weft::coordinator
