@@ -33,6 +33,7 @@ namespace {
 
 Recomputation RecomputationNamed(const std::string& name) {
   if (name == "full") return Recomputation::kBlock;
+  if (name == "norm,act") return Recomputation::kElementwise;
   return name == "selective" ? Recomputation::kAttention : Recomputation::kNone;
 }
 
@@ -56,7 +57,9 @@ Result<MeasuredRun> ReadRun(const Json& json) {
                    .experts = json.value("experts", int64_t{1}),
                    .experts_per_token = json.value("experts_per_token", int64_t{1}),
                    .untied_classifier = json.value("untied_classifier", false)};
+  run.run.model.biased_experts = json.value("biased_experts", false);
   run.run.expert = json.value("expert", int64_t{1});
+  run.run.expert_tensor = json.value("expert_tensor", int64_t{0});
   run.run.tensor = number("tensor");
   run.run.context = number("context");
   run.run.data = number("data");
@@ -70,6 +73,11 @@ Result<MeasuredRun> ReadRun(const Json& json) {
   run.seconds = json.at("seconds").get<double>();
   if (json.contains("stack")) {
     WEFT_ASSIGN_OR_RETURN(run.program, FindStack(json.at("stack").get<std::string>()));
+    if (json.contains("program")) {
+      Json program = ToJson(*run.program);
+      program.merge_patch(json["program"]);
+      WEFT_ASSIGN_OR_RETURN(run.program, FromJson<SoftwareStack>(program));
+    }
   }
   return run;
 }

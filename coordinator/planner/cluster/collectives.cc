@@ -40,13 +40,24 @@ AllToAllBytes AllToAllTraffic(int64_t ranks, int64_t on_machine, double bytes) {
   return {each * D(near - 1), each * D(ranks - near)};
 }
 
-double AllToAllSeconds(const CollectiveLinks& links, int64_t ranks, int64_t on_machine,
-                       double bytes) {
-  const AllToAllBytes traffic = AllToAllTraffic(ranks, on_machine, bytes);
+AllToAllBytes DispatchTraffic(int64_t ranks, int64_t on_machine, double bytes, double to_rank,
+                              double to_machine) {
+  const double near = D(std::min(ranks, on_machine));
+  const double machines = D(ranks) / near;
+  // A rank passes on what it gets of each machine, its own tokens among them, to its neighbours.
+  return {bytes * to_rank * machines * (near - 1), bytes * to_machine * (machines - 1)};
+}
+
+double AllToAllSeconds(const CollectiveLinks& links, const AllToAllBytes& traffic) {
   const auto seconds = [&](double sent, double rate) {
     return sent > 0 ? links.latency_seconds + sent / rate : 0.0;
   };
   return std::max(seconds(traffic.inside, links.inside), seconds(traffic.between, links.between));
+}
+
+double AllToAllSeconds(const CollectiveLinks& links, int64_t ranks, int64_t on_machine,
+                       double bytes) {
+  return AllToAllSeconds(links, AllToAllTraffic(ranks, on_machine, bytes));
 }
 
 }  // namespace weft::planner

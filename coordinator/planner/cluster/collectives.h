@@ -33,13 +33,15 @@ struct AllToAllBytes {
 /// them are on its machine.
 AllToAllBytes AllToAllTraffic(int64_t ranks, int64_t on_machine, double bytes);
 
-/// Seconds of that: both kinds of links at once, and a latency for each, because no message waits
+/// Where only some of what a rank has goes to each of `ranks`: a share `to_rank` of `bytes`, once
+/// to each rank and once to each machine, a share `to_machine` of them, whose ranks pass it on.
+AllToAllBytes DispatchTraffic(int64_t ranks, int64_t on_machine, double bytes, double to_rank,
+                              double to_machine);
+
+/// Seconds of either: both kinds of links at once, and a latency for each, because no message waits
 /// for another.
+double AllToAllSeconds(const CollectiveLinks& links, const AllToAllBytes& traffic);
 double AllToAllSeconds(const CollectiveLinks& links, int64_t ranks, int64_t on_machine,
                        double bytes);
-inline double AllToAllSeconds(const AcceleratorSpec& device, const SoftwareStack& stack,
-                              int64_t ranks, int64_t on_machine, double bytes) {
-  return AllToAllSeconds(LinksOf(device, stack), ranks, on_machine, bytes);
-}
 
 }  // namespace weft::planner

@@ -128,8 +128,10 @@ TEST(Experts, SendWhatTheFormulaSays) {
 }
 
 TEST(Experts, ReduceTheirGradientsAmongThoseThatHaveThem) {
+  // Passes are long enough to hide what may hide.
   ClusterRun run = Mixture();
   run.model.experts = 64;
+  run.model.sequence_length = 65536;
   const SoftwareStack stack = Stack();
   const BlockParameters block = ParametersOfBlock(run.model);
   const double dense = 8 * block.dense + 32000.0 * 4096, experts = 8 * block.experts;
@@ -144,6 +146,23 @@ TEST(Experts, ReduceTheirGradientsAmongThoseThatHaveThem) {
               1e-9);
   run.expert = 64;
   EXPECT_NEAR(Ledger(run).data_communication, reduced(64, 8, dense), 1e-9);
+}
+
+TEST(Experts, HideTheirGradientsBehindOnePassOnly) {
+  ClusterRun run = Mixture();
+  run.model.experts = 64;
+  const SoftwareStack stack = Stack();
+  const double shown = Ledger(run).data_communication;
+  const double all = shown / (1 - stack.overlap);
+  run.model.sequence_length = 65536;
+  const double least = Ledger(run).data_communication;
+  EXPECT_GT(shown, 1.2 * least);
+  EXPECT_LT(least, 0.6 * all);
+  // More micro-batches do not help: only the last one's gradients are final.
+  run = Mixture();
+  run.model.experts = 64;
+  run.global_batch *= 8;
+  EXPECT_NEAR(Ledger(run).data_communication, shown, 1e-9);
 }
 
 TEST(Experts, NeverGetSlowerByBandwidthNorByFewerMachines) {
@@ -198,6 +217,213 @@ TEST(Experts, AreRefusedWhereRanksDoNotShareThemEvenly) {
   EXPECT_THAT(refusal([](ClusterRun& r) { r.model.experts_per_token = 17; }),
               HasSubstr("17 of them"));
   EXPECT_THAT(refusal([](ClusterRun& r) { r.model.experts = 0; }), HasSubstr("is 0"));
+  // Of two ranks with half of attention each, 32 of 64 may share experts that are whole, if so
+  // said.
+  const auto folded = [](int64_t expert, int64_t tensor, int64_t expert_tensor) {
+    return [=](ClusterRun& r) {
+      r.model.experts = 64;
+      r.data = 16;
+      r.expert = expert;
+      r.tensor = tensor;
+      r.expert_tensor = expert_tensor;
+    };
+  };
+  EXPECT_EQ(refusal(folded(32, 2, 1)), "");
+  EXPECT_THAT(refusal(folded(32, 2, 0)), HasSubstr("32 of 16 data-parallel"));
+  EXPECT_THAT(refusal(folded(64, 2, 1)), HasSubstr("64 of 32 ranks"));
+  EXPECT_THAT(refusal(folded(8, 4, 3)), HasSubstr("3 of 4 tensor-parallel"));
+  EXPECT_THAT(refusal(folded(8, 4, -1)), HasSubstr("-1 of 4 tensor-parallel"));
+}
+
+/// Qwen3 235B as it is trained on 256 H100: two ranks share attention, all of a stage the experts.
+ClusterRun Folded() {
+  return {.model = {.layers = 94,
+                    .width = 4096,
+                    .heads = 64,
+                    .key_heads = 4,
+                    .mlp_width = 1536,
+                    .gated = true,
+                    .vocabulary = 151936,
+                    .sequence_length = 4096,
+                    .head_width = 128,
+                    .experts = 128,
+                    .experts_per_token = 8,
+                    .untied_classifier = true},
+          .tensor = 2,
+          .data = 16,
+          .expert = 32,
+          .expert_tensor = 1,
+          .pipeline = 8,
+          .micro_batch = 1,
+          .global_batch = 2048,
+          .precision = "bf16"};
+}
+
+StepLedger LedgerOf(const ProgramExperts& program, const ClusterRun& run) {
+  SoftwareStack stack = *FindStack("megatron-moe-2025");
+  stack.experts = program;
+  const Result<StepLedger> step = PredictStep(H100(), stack, run);
+  EXPECT_TRUE(step.ok()) << step.status().ToString();
+  return step.ok() ? *step : StepLedger();
+}
+
+TEST(Experts, MayBeDividedOtherwiseThanAttention) {
+  // Every rank has four experts whole, and its half of the rows of two: what it sends and
+  // multiplies is that of a rank with a sequence of its own.
+  ClusterRun run = Folded();
+  run.micro_batch = 2;
+  ClusterRun alone = run;
+  alone.tensor = 1;
+  alone.data = 32;
+  alone.micro_batch = 1;
+  const StepLedger folded = Ledger(run), single = Ledger(alone);
+  EXPECT_NEAR(folded.expert_communication, single.expert_communication,
+              1e-9 * single.expert_communication);
+  // No rank shares its experts with another, so that only gradients of attention are summed.
+  ClusterRun twice = run;
+  twice.expert = 16;
+  EXPECT_EQ(run.ExpertReplicas(), 1);
+  EXPECT_EQ(twice.ExpertReplicas(), 2);
+  EXPECT_GT(Ledger(twice).data_communication, Ledger(run).data_communication);
+  EXPECT_GT(Ledger(twice).optimizer, 1.5 * Ledger(run).optimizer);
+  // One replica of attention, but two of the experts.
+  ClusterRun replicas = run;
+  replicas.data = 1;
+  replicas.expert = 1;
+  EXPECT_GT(Ledger(replicas).data_communication, 0);
+  // Said outright, the usual way is what it was.
+  ClusterRun usual = run;
+  usual.expert = 16;
+  usual.expert_tensor = 0;
+  ClusterRun said = usual;
+  said.expert_tensor = 2;
+  EXPECT_DOUBLE_EQ(Ledger(usual).Seconds(), Ledger(said).Seconds());
+}
+
+TEST(Experts, SendATokenOnceToEachRankAndMachine) {
+  ClusterRun run = Folded();
+  run.pipeline = 1;
+  run.tensor = 1;
+  run.data = 32;
+  ProgramExperts once;
+  once.sends_once = true;
+  const auto sent = [&](const ProgramExperts& program, int64_t expert) {
+    run.expert = expert;
+    return LedgerOf(program, run).expert_communication;
+  };
+  // The chance that none of 8 of 128 experts is among 64 of a machine, or 8 of a rank, from
+  // binomial coefficients.
+  const auto meets = [](double here) {
+    const auto choose = [](double n) { return std::lgamma(n + 1) - std::lgamma(n - 8 + 1); };
+    return 1 - std::exp(choose(128 - here) - choose(128));
+  };
+  const SoftwareStack stack = *FindStack("megatron-moe-2025");
+  const CollectiveLinks links = LinksOf(H100(), stack);
+  const double bytes = 4096.0 * 4096 * 2, passes = 4 * 94 * 2048 / 32;
+  const double between = links.latency_seconds + bytes * meets(64) / links.between;
+  EXPECT_NEAR(sent(once, 16), passes * between, 1e-6 * passes * between);
+  const double inside = links.latency_seconds + bytes * 7 * meets(16) / links.inside;
+  EXPECT_NEAR(sent(once, 8), passes * inside, 1e-6 * passes * inside);
+  // Never more than once for each expert: to two machines nearly four times less, within one less
+  // than by half.
+  for (const int64_t expert : {2, 8, 16, 32}) EXPECT_LE(sent(once, expert), sent({}, expert));
+  EXPECT_NEAR(sent({}, 16) / sent(once, 16), 4, 0.2);
+  EXPECT_LT(sent({}, 8) / sent(once, 8), 2);
+  // A token of one expert goes once anyway.
+  run.model.experts_per_token = 1;
+  EXPECT_NEAR(sent(once, 8), sent({}, 8), 1e-9);
+  EXPECT_NEAR(sent(once, 32), sent({}, 32), 0.02 * sent({}, 32));
+}
+
+TEST(Experts, OfRanksFarApartCostMore) {
+  for (const bool once : {false, true}) {
+    ProgramExperts program;
+    program.sends_once = once;
+    ClusterRun run = Mixture();
+    run.model.experts = 64;
+    run.model.experts_per_token = 4;
+    double before = 0;
+    for (const int64_t expert : {1, 2, 4, 8, 16, 32, 64}) {
+      run.expert = expert;
+      const double sent = LedgerOf(program, run).expert_communication;
+      EXPECT_GT(sent, expert == 1 ? -1 : before) << expert;
+      // Leaving the machine costs more than any number of ranks inside of it.
+      if (expert == 16) {
+        EXPECT_GT(sent, 1.5 * before);
+      }
+      before = sent;
+    }
+  }
+}
+
+TEST(Experts, ThatRowsAreUnevenlySpreadOverNeverGetFaster) {
+  ClusterRun run = Folded();
+  double before = Ledger(run).Seconds();
+  for (const double imbalance : {1.01, 1.2, 1.5, 2.0, 8.0}) {
+    run.model.expert_imbalance = imbalance;
+    const double seconds = Ledger(run).Seconds();
+    EXPECT_GE(seconds, before * (1 - 1e-12)) << imbalance;
+    before = seconds;
+  }
+  // Their capacity bounds what it costs.
+  run.model.expert_capacity = 1.2;
+  const double bounded = Ledger(run).Seconds();
+  run.model.expert_capacity = 0;
+  run.model.expert_imbalance = 1.2;
+  EXPECT_DOUBLE_EQ(bounded, Ledger(run).Seconds());
+  run.model.expert_imbalance = 0.5;
+  EXPECT_THAT(PredictStep(H100(), Stack(), run).status().message(), HasSubstr("imbalance"));
+}
+
+TEST(Experts, WithKernelsOfTheirOwnWaitForTheProcessor) {
+  ClusterRun run = Folded();
+  run.model.width = 2048;
+  run.model.mlp_width = 768;
+  run.precision = "fp8";
+  const ProgramExperts plain = FindStack("megatron-moe-2025")->experts;
+  ASSERT_FALSE(plain.grouped);
+  ASSERT_TRUE(plain.waits_for_counts);
+  const auto wait = [&](const ProgramExperts& program, int64_t expert = 32) {
+    run.expert = expert;
+    return LedgerOf(program, run).host_wait;
+  };
+  // The more experts a rank has, the more kernels; bigger micro-batches hide them.
+  EXPECT_GT(wait(plain, 8), 1.5 * wait(plain, 16));
+  EXPECT_GT(wait(plain, 16), wait(plain, 32));
+  const double one = wait(plain, 8);
+  run.micro_batch = 8;
+  EXPECT_LT(wait(plain, 8), one / 8);
+  run.micro_batch = 1;
+  // What a graph starts is not waited for, nor what one kernel does for all experts.
+  ProgramExperts routing = plain, step = plain, grouped = plain, ahead = plain;
+  routing.captured = "routing";
+  step.captured = "step";
+  grouped.grouped = true;
+  ahead.waits_for_counts = false;
+  EXPECT_LT(wait(routing, 8), one);
+  EXPECT_LT(wait(grouped, 8), one);
+  EXPECT_LT(wait(ahead, 8), one);
+  step.waits_for_counts = false;
+  EXPECT_EQ(wait(step, 8), 0);
+}
+
+TEST(Experts, WithBiasesTakePassesUnlessTheyAreFused) {
+  ClusterRun run = Folded();
+  ProgramExperts plain, fused;
+  fused.fused_mlp = true;
+  const double both = LedgerOf(plain, run).memory_bound - LedgerOf(fused, run).memory_bound;
+  EXPECT_GT(both, 0);
+  ClusterRun biased = run;
+  biased.model.biased_experts = true;
+  EXPECT_GT(LedgerOf(plain, biased).memory_bound, 2 * LedgerOf(plain, run).memory_bound);
+  EXPECT_EQ(LedgerOf(fused, biased).memory_bound, LedgerOf(fused, run).memory_bound);
+  // Norms and activations made again cost one more pass over them, and no product.
+  ClusterRun again = biased;
+  again.recomputation = Recomputation::kElementwise;
+  const StepLedger once = LedgerOf(plain, biased), more = LedgerOf(plain, again);
+  EXPECT_GT(more.recomputed, 0.2 * once.memory_bound);
+  EXPECT_LT(more.recomputed, once.memory_bound / 3);
+  EXPECT_EQ(more.products, once.products);
 }
 
 }  // namespace

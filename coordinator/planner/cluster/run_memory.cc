@@ -47,17 +47,21 @@ double SavedBesideScores(const SoftwareStack& stack, const ClusterRun& run) {
   const DecoderShape& model = run.model;
   const double width = StreamWidth(stack, run), tensor = D(run.tensor);
   const double heads = D(2 * model.heads + 2 * model.key_heads) * D(model.HeadWidth()) / tensor;
-  const double after = stack.memory.keeps_activated ? D(model.mlp_width) / tensor : 0;
+  const bool elementwise = run.recomputation == Recomputation::kElementwise;
+  const double after =
+      stack.memory.keeps_activated && !elementwise ? D(model.mlp_width) / tensor : 0;
   const double inner = D(model.mlp_width) * (model.gated ? 2 : 1) / tensor + after;
   // The residual stream and the result of its norm, twice; queries, keys, values and what attention
   // makes of them.
-  double halves = 4 * width + heads;
+  double halves = (elementwise ? 2 : 4) * width + heads;
   // What norms keep, and the logarithms of attention's sums.
   double singles = (model.gated ? 2 : 4) + D(model.heads) / tensor;
   if (model.HasExperts()) {
     const double rows = model.RowsOfToken();
+    const double read =
+        D(model.width) / tensor * (stack.sequence_parallel ? 1 : D(run.ExpertTensor()));
     // What experts read, what they have around their activation, and their results.
-    halves += rows * (width + inner) + D(model.experts_per_token) * width;
+    halves += rows * (read + inner) + D(model.experts_per_token) * read;
     singles += D(model.experts) + 3 * D(model.experts_per_token);
   } else {
     halves += inner;
@@ -80,11 +84,11 @@ RunMemory MemoryAt(const SoftwareStack& stack, const ClusterRun& run, int64_t po
   const bool is_last = position == run.pipeline - 1;
   const BlockParameters block = ParametersOfBlock(model);
   const double dense = (blocks * block.dense + TableParametersAt(run, position)) / tensor;
-  const double experts = blocks * block.experts / (tensor * D(run.expert));
+  const double experts = blocks * block.experts / D(run.ExpertTensor() * run.expert);
   const double replicas = D(run.data * run.context);
   const auto bytes = [&](double each, int64_t shared_from) {
     if (run.zero_stage < shared_from) return each * (dense + experts);
-    return each * (dense / replicas + experts * D(run.expert) / replicas);
+    return each * (dense / replicas + experts / D(run.ExpertReplicas()));
   };
   RunMemory memory;
   memory.parameters = bytes(kHalf, 3);
@@ -114,7 +118,8 @@ RunMemory MemoryAt(const SoftwareStack& stack, const ClusterRun& run, int64_t po
   memory.workspace = std::max(passing, casts - memory.activations);
   memory.cached = passing + casts - memory.workspace;
   if (run.zero_stage >= 3) {
-    memory.workspace += 2 * kHalf * (block.dense + block.experts / D(run.expert)) / tensor;
+    memory.workspace +=
+        2 * kHalf * (block.dense / tensor + block.experts / D(run.ExpertTensor() * run.expert));
   }
   return memory;
 }

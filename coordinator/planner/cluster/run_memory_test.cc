@@ -160,6 +160,48 @@ TEST(RunMemory, CountsWholeBlocks) {
   run.pipeline = 70;
   EXPECT_EQ(BlocksAt(balanced, run, 1), 2);
   EXPECT_EQ(BlocksAt(balanced, run, 69), 1);
+  // 126 blocks and two tables in eight stages for each of 16 ranks: seven blocks at both ends.
+  run.model.layers = 126;
+  run.pipeline = 16;
+  run.stages_per_rank = 8;
+  int64_t blocks = 0;
+  for (int64_t position = 0; position < 16; ++position) blocks += BlocksAt(balanced, run, position);
+  EXPECT_EQ(blocks, 126);
+  EXPECT_EQ(BlocksAt(balanced, run, 15), 7);
+}
+
+TEST(RunMemory, OfExpertsIsTheirRanksShare) {
+  const SoftwareStack stack = Stack("megatron-moe-2025");
+  ModelSpec model = Spec(64);
+  model.experts_per_token = 4;
+  ClusterRun run;
+  run.model = Decoder(model);
+  run.tensor = 2;
+  run.data = 16;
+  run.global_batch = 16;
+  run.expert = 16;
+  const double divided = MemoryAt(stack, run, 0).parameters;
+  // Half of each of four experts are as much as two whole ones; their optimizer's state is shared
+  // by none in either case.
+  run.expert = 32;
+  run.expert_tensor = 1;
+  EXPECT_DOUBLE_EQ(MemoryAt(stack, run, 0).parameters, divided);
+  EXPECT_DOUBLE_EQ(SavedByBlock(stack, run), [&] {
+    ClusterRun usual = run;
+    usual.expert = 16;
+    usual.expert_tensor = 0;
+    return SavedByBlock(stack, usual);
+  }());
+  run.zero_stage = 1;
+  const double alone = MemoryAt(stack, run, 0).optimizer;
+  const BlockParameters block = ParametersOfBlock(run.model);
+  EXPECT_NEAR(alone, 12 * (6 * block.experts / 32 + (6 * block.dense + 1024.0 * 32000) / 32), 1);
+  // What norms and activations make is not kept where it is made again.
+  ClusterRun again = run;
+  again.recomputation = Recomputation::kElementwise;
+  const double rows = 512.0 * 4 / 2;
+  EXPECT_NEAR(SavedByBlock(stack, run) - SavedByBlock(stack, again),
+              2 * (2 * 512.0 * 1024 / 2 + rows * 2048), 1);
 }
 
 TEST(RunMemory, IsThatOfTheFullestRank) {

@@ -6,6 +6,7 @@
 
 #include "common/spec/field.h"
 #include "common/status.h"
+#include "coordinator/planner/cluster/program_experts.h"
 #include "coordinator/planner/cluster/program_memory.h"
 
 namespace weft::planner {
@@ -31,6 +32,7 @@ struct SoftwareStack {
   double gradient_bytes = 4;
   bool tables_are_blocks = false;
   bool waits_for_kernels = false;
+  ProgramExperts experts;
   ProgramMemory memory;
 
   template <class Self, class Visitor>
@@ -81,6 +83,7 @@ struct SoftwareStack {
                 "The processor waits for each kernel before it starts the next "
                 "(CUDA_LAUNCH_BLOCKING)."),
           self.waits_for_kernels);
+    visit(Field("experts", "How it works on mixtures of experts."), self.experts);
     visit(Field("memory", "What it holds."), self.memory);
   }
 };

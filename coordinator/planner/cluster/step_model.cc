@@ -15,11 +15,28 @@ constexpr int64_t kAlignedHalves = 8;
 // Kernels of a block: the norms, products and what lies between them, forward and backward.
 constexpr double kFusedForward = 16, kFusedBackward = 24;
 constexpr double kPlainForward = 30, kPlainBackward = 40;
-// Of a mixture, beside them: router, choice, counts, order of rows, their copies and their sum.
+// Of a mixture, beside them: router, choice, counts, order of rows, their copies and their sum; and
+// where these are one operation after the other.
 constexpr double kRoutingForward = 10, kRoutingBackward = 12;
+constexpr double kPlainRoutingForward = 80, kPlainRoutingBackward = 60;
+// Of a product of one expert: taking its part of the rows, and the product; with operands of 8 bits
+// also their buffers, casts and scales.
+constexpr double kExpertProduct = 3, kExpertProductOf8Bits = 8;
+// Until the device has the first kernel that the processor starts when it knows the counts.
+constexpr double kAfterCounts = 3;
 // Copies of a row on its way to an expert and back: written for the expert, the result read and
-// added up; backward the results are read and written once more.
-constexpr double kRowPasses = 3, kBackwardRowPasses = 5;
+// added up; backward the results are read and written once more. Put in order beside that, it is
+// read and written on each way.
+constexpr double kRowPasses = 3, kBackwardRowPasses = 5, kOrderPasses = 4;
+// Passes over the result of an expert's activation: one kernel reads both halves and writes their
+// product; products that do it themselves write it only. With biases and bounds one operation comes
+// after the other: a bias for both halves (4), two bounds (4), a scaled sigmoid (7), an offset (2),
+// the product (3), that with the router's weight (3), and the second bias, which is multiplied by
+// it, added and put in order (5), half of them in f32.
+constexpr double kActivation = 3, kFusedActivation = 1, kBiasedActivation = 28 * 1.5;
+// Bytes of a value around its cast to 8 bits: written for products of both passes and, unless the
+// kernel that made it did that, or half of the time in a dense model, read.
+constexpr double kFusedCast = 2, kCast = 3, kPlainCast = 4;
 // Without fused attention, scores of fewer than four heads and sequences fall back to more kernels.
 constexpr double kPlainScores = 10;
 // The backward pass is started by the framework's own thread, in half the time.
@@ -52,9 +69,18 @@ struct PassSeconds {
   double tensor = 0;
   double context = 0;
   double expert = 0;
-  double host = 0;  ///< To start its kernels.
+  double host = 0;           ///< To start its kernels.
+  double host_before = 0;    ///< Of that, before it waits for the counts of rows,
+  double device_before = 0;  ///< and what the device has to do until then.
 
   double device() const { return products + attention + memory_bound + tensor + context + expert; }
+  /// What the device waits for the processor, which runs ahead of it.
+  double Wait() const { return std::max(0.0, host - device()); }
+  /// The same if the device is idle when the processor has the counts.
+  double WaitWithCounts() const {
+    return std::max(0.0, host_before - device_before) +
+           std::max(0.0, (host - host_before) - (device() - device_before));
+  }
 };
 
 class StepModel {
@@ -68,10 +94,11 @@ class StepModel {
         width_(D(run.model.width)),
         attended_(D(model_.heads * model_.HeadWidth()) / D(run.tensor)),
         qkv_(D(model_.HeadWidth()) * D(model_.heads + 2 * model_.key_heads) / D(run.tensor)),
-        inner_(D(model_.mlp_width) / D(run.tensor)),
+        inner_(D(model_.mlp_width) / D(model_.HasExperts() ? run.ExpertTensor() : run.tensor)),
         up_(inner_ * (model_.gated ? 2 : 1)),
         experts_(D(model_.experts) / D(run.expert)),
-        rows_(tokens_ * model_.RowsOfToken()),
+        rows_(tokens_ * model_.RowsOfToken() *
+              (model_.HasExperts() ? D(run.ExpertTensor()) / D(run.tensor) : 1)),
         bandwidth_(device.memory_bytes_per_second * stack.memory_share),
         products_(device, stack, run.precision),
         half_products_(device, stack, HalfPrecision()),
@@ -88,7 +115,7 @@ class StepModel {
     const double host_wait =
         stack_.waits_for_kernels
             ? forward.host + again.host + backward.host
-            : std::max(0.0, forward.host - forward.device()) +
+            : Wait(forward) +
                   std::max(0.0, again.host + backward.host - again.device() - backward.device());
     const double block = device + host_wait + gathers;
     const double head = Head();
@@ -119,7 +146,11 @@ class StepModel {
     ledger.expert_communication = blocks * (forward.expert + backward.expert);
     ledger.pipeline_communication = passes * (for_last ? exchange : sends);
     ledger.bubble = others * block + D(run_.pipeline - 1) * hop + (for_last ? 0 : head);
-    ledger.data_communication = blocks * gathers + Reduction() + TiedReduction();
+    // Gradients are final in the last backward pass, and new parameters needed in the first forward
+    // pass: nothing else can hide them.
+    const double beside = Blocks() * (backward.device() + again.device() +
+                                      (run_.zero_stage > 0 ? forward.device() : 0));
+    ledger.data_communication = blocks * gathers + Reduction(beside) + TiedReduction();
     ledger.optimizer =
         (DenseParameters() / Shards(Replicas()) + ExpertParameters() / Shards(ExpertReplicas())) *
         kOptimizerBytes / bandwidth_;
@@ -151,25 +182,30 @@ class StepModel {
     return products_.Seconds(m_share, n, k, experts_);
   }
   double ExpertRows() const { return rows_ / experts_; }
+  bool PlainExperts() const { return model_.HasExperts() && !stack_.experts.grouped; }
+  double Wait(const PassSeconds& forward) const {
+    const bool waits = model_.HasExperts() && stack_.experts.waits_for_counts;
+    return waits ? forward.WaitWithCounts() + kAfterCounts * stack_.host_seconds : forward.Wait();
+  }
 
   PassSeconds Forward() const {
     PassSeconds pass;
-    pass.products = Product(tokens_, qkv_, width_) + Product(tokens_, width_, attended_) +
-                    MlpProduct(ExpertRows(), up_, width_) +
-                    MlpProduct(ExpertRows(), width_, inner_);
+    pass.products = Product(tokens_, qkv_, width_) + Product(tokens_, width_, attended_);
+    if (model_.HasExperts()) pass.products += HalfProduct(tokens_, D(model_.experts), width_);
     pass.attention = Attention();
-    pass.memory_bound = (ResidualBytes() + ActivationBytes() + ScoreBytes(kScorePasses) +
-                         QuantizedBytes() + RoutingBytes(kRowPasses)) /
-                        bandwidth_;
+    pass.memory_bound = (ResidualBytes() + ScoreBytes(kScorePasses)) / bandwidth_;
     AddCommunication(pass, 1);
     double kernels = stack_.fused_attention ? kFusedForward : kPlainForward;
     if (!stack_.fused_attention && std::fmod(Scores(), 4) != 0) kernels += kPlainScores;
     if (run_.tensor > 1) kernels += 2;
-    if (model_.HasExperts()) {
-      pass.products += HalfProduct(tokens_, D(model_.experts), width_);
-      kernels += kRoutingForward;
-    }
-    pass.host = kernels * stack_.host_seconds;
+    AddHost(pass, kernels, PlainExperts() ? kPlainRoutingForward : kRoutingForward, 2);
+    pass.device_before = pass.device();
+
+    pass.products +=
+        MlpProduct(ExpertRows(), up_, width_) + MlpProduct(ExpertRows(), width_, inner_);
+    pass.memory_bound +=
+        (ActivationBytes() + QuantizedBytes() + RoutingBytes(kRowPasses)) / bandwidth_;
+    AddExpertCommunication(pass);
     return pass;
   }
 
@@ -183,22 +219,41 @@ class StepModel {
     };
     pass.products = both(qkv_, width_) + both(width_, attended_) + both_of_mlp(up_, width_) +
                     both_of_mlp(width_, inner_);
+    if (model_.HasExperts()) {
+      const double experts = D(model_.experts);
+      pass.products +=
+          HalfProduct(tokens_, width_, experts) + HalfProduct(width_, experts, tokens_);
+    }
     pass.attention = Attention() * (stack_.fused_attention ? kAttentionBackward : 2);
     pass.memory_bound =
         (2 * (ResidualBytes() + ActivationBytes()) + ScoreBytes(kBackwardScorePasses) +
          QuantizedBytes() + GradientSumBytes() + RoutingBytes(kBackwardRowPasses)) /
         bandwidth_;
     AddCommunication(pass, 2);
+    AddExpertCommunication(pass);
     double kernels = stack_.fused_attention ? kFusedBackward : kPlainBackward;
     if (run_.tensor > 1) kernels += 2;
-    if (model_.HasExperts()) {
-      const double experts = D(model_.experts);
-      pass.products +=
-          HalfProduct(tokens_, width_, experts) + HalfProduct(width_, experts, tokens_);
-      kernels += kRoutingBackward;
-    }
-    pass.host = kernels * stack_.host_seconds * kBackwardHost;
+    AddHost(pass, kernels, PlainExperts() ? kPlainRoutingBackward : kRoutingBackward, 4);
+    pass.host *= kBackwardHost;
     return pass;
+  }
+
+  // To start so many kernels of a block beside those of routing and of products of experts.
+  void AddHost(PassSeconds& pass, double kernels, double routing, double products) const {
+    const ProgramExperts& program = stack_.experts;
+    double after = 0;
+    if (model_.HasExperts()) {
+      if (program.Captures("step")) return;
+      kernels += routing / 2;
+      if (program.Captures("routing")) kernels = 1;
+      after = routing / 2;
+    }
+    if (PlainExperts()) {
+      after +=
+          products * experts_ * (run_.precision == "fp8" ? kExpertProductOf8Bits : kExpertProduct);
+    }
+    pass.host_before = kernels * stack_.host_seconds;
+    pass.host = pass.host_before + after * stack_.host_seconds;
   }
 
   double Attention() const {
@@ -214,18 +269,25 @@ class StepModel {
 
   // Norms, and the additions to the residual stream with their dropout.
   double ResidualBytes() const {
-    return kHalf * tokens_ * width_ * (2 * 2 + 2 * 3) / StreamSharers();
+    return NormBytes() + kHalf * tokens_ * width_ * 2 * 3 / StreamSharers();
   }
+  double NormBytes() const { return kHalf * tokens_ * width_ * 2 * 2 / StreamSharers(); }
   double StreamSharers() const {
     return stack_.sequence_parallel && run_.tensor > 1 ? D(run_.tensor) : 1;
   }
   // Rows that are copied for their experts, and the tokens that they come from.
   double RoutingBytes(double passes) const {
     if (!model_.HasExperts()) return 0;
-    return kHalf * width_ * (passes * rows_ + tokens_) / StreamSharers();
+    if (PlainExperts()) passes += kOrderPasses;
+    const double sharers = stack_.sequence_parallel ? D(run_.ExpertTensor()) : 1;
+    return kHalf * width_ * (passes * rows_ / sharers + tokens_ / StreamSharers());
   }
-  double ActivationBytes() const {
-    return kHalf * (rows_ * inner_ * (model_.gated ? 3 : 2) + tokens_ * 2 * qkv_);
+  double ActivationBytes() const { return MlpActivationBytes() + kHalf * tokens_ * 2 * qkv_; }
+  double MlpActivationBytes() const { return kHalf * rows_ * inner_ * ActivationPasses(); }
+  double ActivationPasses() const {
+    if (model_.HasExperts() && stack_.experts.fused_mlp) return kFusedActivation;
+    if (model_.HasExperts() && model_.biased_experts) return kBiasedActivation;
+    return model_.gated ? kActivation : 2;
   }
   double ScoreBytes(double passes) const {
     if (stack_.fused_attention) return 0;
@@ -241,7 +303,10 @@ class StepModel {
   }
   double QuantizedBytes() const {
     if (run_.precision != "fp8") return 0;
-    return 1.5 * kHalf * (tokens_ * qkv_ + rows_ * (width_ + up_ + inner_));
+    const bool fused = stack_.experts.fused_mlp;
+    const double read = model_.HasExperts() ? kPlainCast : kCast;
+    const double made = !model_.HasExperts() ? kCast : fused ? kFusedCast : kPlainCast;
+    return kCast * tokens_ * qkv_ + rows_ * (read * width_ + made * (up_ + inner_));
   }
 
   void AddCommunication(PassSeconds& pass, double hops) const {
@@ -258,14 +323,33 @@ class StepModel {
                              LinkRate(run_.tensor * run_.context > device_.per_node);
       pass.context = std::max(0.0, seconds - pass.attention);
     }
-    if (run_.expert > 1) {
-      // Rows go to their experts and results come back, with nothing beside them. Of ranks that
-      // share matrices each sends its part.
-      const int64_t on_machine =
-          std::max<int64_t>(1, device_.per_node / (run_.tensor * run_.context));
-      pass.expert = 2 * AllToAllSeconds(device_, stack_, run_.expert, on_machine,
-                                        kHalf * rows_ * width_ / D(run_.tensor));
+  }
+
+  // Rows go to their experts and results come back. Of ranks that share the matrices of an expert
+  // each sends its part.
+  void AddExpertCommunication(PassSeconds& pass) const {
+    if (run_.expert == 1) return;
+    const int64_t between =
+        run_.expert_tensor > 0 ? run_.expert_tensor : run_.tensor * run_.context;
+    const int64_t on_machine = std::max<int64_t>(1, device_.per_node / between);
+    const double bytes = kHalf * rows_ * width_ / D(run_.ExpertTensor());
+    AllToAllBytes traffic = AllToAllTraffic(run_.expert, on_machine, bytes);
+    if (stack_.experts.sends_once) {
+      const double near = D(std::min(run_.expert, on_machine));
+      traffic = DispatchTraffic(run_.expert, on_machine, bytes / D(model_.experts_per_token),
+                                Meets(experts_), Meets(experts_ * near));
     }
+    const double each = AllToAllSeconds(LinksOf(device_, stack_), traffic);
+    pass.expert = 2 * each * (stack_.experts.overlaps_sends ? 1 - stack_.overlap : 1);
+  }
+
+  // The chance that a token meets one of so many experts.
+  double Meets(double experts) const {
+    double none = 1;
+    for (int64_t i = 0; i < model_.experts_per_token; ++i) {
+      none *= std::max(0.0, 1 - experts / D(model_.experts - i));
+    }
+    return 1 - none;
   }
 
   double LinkRate(bool crosses_machines) const {
@@ -276,6 +360,9 @@ class StepModel {
   // What of a forward pass runs once more.
   PassSeconds Again(const PassSeconds& forward) const {
     if (run_.recomputation == Recomputation::kBlock) return forward;
+    if (run_.recomputation == Recomputation::kElementwise) {
+      return {.memory_bound = (NormBytes() + MlpActivationBytes()) / bandwidth_};
+    }
     if (run_.recomputation == Recomputation::kNone || stack_.fused_attention) return {};
     return {.attention = forward.attention, .memory_bound = ScoreBytes(kScorePasses) / bandwidth_};
   }
@@ -298,22 +385,20 @@ class StepModel {
   }
 
   int64_t Replicas() const { return run_.data * run_.context; }
-  int64_t ExpertReplicas() const { return Replicas() / run_.expert; }
-  int64_t ReplicaNodes() const {
-    return std::min(Replicas(), CeilDiv(run_.tensor * Replicas(), device_.per_node));
-  }
+  int64_t ExpertReplicas() const { return run_.ExpertReplicas(); }
+  int64_t StageNodes() const { return CeilDiv(run_.tensor * Replicas(), device_.per_node); }
   // All-reduce of so many bytes of each parameter: those of experts among fewer ranks, which stand
   // as far apart as they can.
   double AllReduce(double bytes, double dense, double experts) const {
-    return AllReduceSeconds(device_, stack_, Replicas(), ReplicaNodes(), bytes * dense) +
-           (experts > 0
-                ? AllReduceSeconds(device_, stack_, ExpertReplicas(),
-                                   std::min(ExpertReplicas(), ReplicaNodes()), bytes * experts)
-                : 0);
+    const auto among = [&](int64_t replicas, double parameters) {
+      return AllReduceSeconds(device_, stack_, replicas, std::min(replicas, StageNodes()),
+                              bytes * parameters);
+    };
+    return among(Replicas(), dense) + (experts > 0 ? among(ExpertReplicas(), experts) : 0);
   }
   double DenseOfBlock() const { return ParametersOfBlock(model_).dense / D(run_.tensor); }
   double ExpertsOfBlock() const {
-    return ParametersOfBlock(model_).experts / D(run_.tensor * run_.expert);
+    return ParametersOfBlock(model_).experts / D(run_.ExpertTensor() * run_.expert);
   }
   // In the middle of the pipeline, where all wait for the rank that has most.
   double Blocks() const { return D(BlocksAt(stack_, run_, run_.pipeline / 2)); }
@@ -336,14 +421,16 @@ class StepModel {
     return exposed(forward, gather) + exposed(backward, gather + scatter);
   }
 
-  double Reduction() const {
-    if (run_.zero_stage >= 3 || Replicas() == 1) return 0;
+  // What of the exchange of gradients, and of new parameters, does not hide behind `beside`
+  // seconds.
+  double Reduction(double beside) const {
+    if (run_.zero_stage >= 3 || (Replicas() == 1 && ExpertReplicas() == 1)) return 0;
     const auto all_reduce = [&](double bytes) {
       return AllReduce(bytes, DenseParameters(), ExpertParameters());
     };
     double seconds = all_reduce(stack_.gradient_bytes);
     if (run_.zero_stage > 0) seconds = seconds / 2 + all_reduce(kHalf) / 2;
-    return seconds * (1 - stack_.overlap);
+    return seconds - std::min(seconds * stack_.overlap, beside);
   }
 
   // The first and the last stage hold the table of tokens that the classifier shares, and add up
@@ -374,7 +461,7 @@ class StepModel {
   ProductRates score_products_;
 };
 
-Status Check(const AcceleratorSpec& device, const ClusterRun& run) {
+Status Check(const AcceleratorSpec& device, const SoftwareStack& stack, const ClusterRun& run) {
   const auto positive = {run.model.layers,
                          run.model.width,
                          run.model.heads,
@@ -404,15 +491,29 @@ Status Check(const AcceleratorSpec& device, const ClusterRun& run) {
                         std::to_string(run.micro_batch) +
                         "; hint: it is a multiple of their product");
   }
+  if (run.model.expert_imbalance < 1) {
+    return InvalidError("an imbalance of experts of " + std::to_string(run.model.expert_imbalance) +
+                        "; hint: 1 is an equal share of the rows for each rank");
+  }
+  if (run.expert_tensor < 0 || run.expert_tensor > run.tensor ||
+      (run.expert_tensor > 0 && run.tensor % run.expert_tensor != 0)) {
+    return InvalidError("each matrix of an expert on " + std::to_string(run.expert_tensor) +
+                        " of " + std::to_string(run.tensor) +
+                        " tensor-parallel ranks; hint: a divisor, or 0 for all of them");
+  }
+  // Where experts are divided in their own way, all ranks of a stage may share them.
+  const int64_t sharers =
+      run.expert_tensor > 0 ? run.tensor * run.context * run.data / run.expert_tensor : run.data;
   if (run.model.experts_per_token > run.model.experts || run.model.experts % run.expert != 0 ||
-      run.data % run.expert != 0) {
+      sharers % run.expert != 0) {
     return InvalidError(std::to_string(run.model.experts) + " experts, " +
                         std::to_string(run.model.experts_per_token) +
                         " of them for each token, on " + std::to_string(run.expert) + " of " +
-                        std::to_string(run.data) +
-                        " data-parallel ranks; hint: the ranks divide both");
+                        std::to_string(sharers) + (run.expert_tensor > 0 ? "" : " data-parallel") +
+                        " ranks; hint: the ranks divide both");
   }
-  if (run.pipeline * run.stages_per_rank > run.model.layers) {
+  const int64_t tables = stack.tables_are_blocks && run.pipeline > 1 ? 2 : 0;
+  if (run.pipeline * run.stages_per_rank > run.model.layers + tables) {
     return InvalidError(std::to_string(run.pipeline * run.stages_per_rank) +
                         " pipeline stages for " + std::to_string(run.model.layers) + " blocks");
   }
@@ -441,14 +542,15 @@ int64_t BlocksAt(const SoftwareStack& stack, const ClusterRun& run, int64_t posi
   const int64_t most = run.stages_per_rank * CeilDiv(run.model.layers + 2 * tables, stages);
   if (run.pipeline == 1) return run.model.layers;
   if (position == 0) return most - tables;
-  if (position < run.pipeline - 1 || run.stages_per_rank > 1) return most;
+  if (position < run.pipeline - 1) return most;
+  if (run.stages_per_rank > 1) return most - tables;
   const int64_t before = (most - tables) + (run.pipeline - 2) * most;
   return std::clamp<int64_t>(run.model.layers - before, 1, most - tables);
 }
 
 Result<StepLedger> PredictStep(const AcceleratorSpec& device, const SoftwareStack& stack,
                                const ClusterRun& run) {
-  WEFT_RETURN_IF_ERROR(Check(device, run));
+  WEFT_RETURN_IF_ERROR(Check(device, stack, run));
   return StepModel(device, stack, run).Run();
 }
 

@@ -24,13 +24,16 @@ struct DecoderShape {
   int64_t experts = 1;             ///< MLPs of each block; 1: there is nothing to choose.
   int64_t experts_per_token = 1;   ///< Of them that a router picks for each token.
   double expert_capacity = 0;      ///< Most rows of one, as a multiple of the mean; 0: all.
+  double expert_imbalance = 1;     ///< Rows of the rank that has most, as a multiple of the mean.
+  bool biased_experts = false;     ///< They add biases and clamp what they activate.
   bool untied_classifier = false;  ///< It has a matrix of its own, not the table of tokens.
 
   int64_t HeadWidth() const { return head_width > 0 ? head_width : width / heads; }
   bool HasExperts() const { return experts > 1; }
-  /// Rows of MLPs for each token, where experts have equal shares of them.
+  /// Rows of MLPs for each token of a rank, on the rank that has most of them.
   double RowsOfToken() const {
-    const double taken = expert_capacity > 0 ? std::min(1.0, expert_capacity) : 1;
+    const double taken =
+        expert_capacity > 0 ? std::min(expert_imbalance, expert_capacity) : expert_imbalance;
     return HasExperts() ? static_cast<double>(experts_per_token) * taken : 1;
   }
 };
@@ -42,17 +45,21 @@ struct BlockParameters {
 };
 BlockParameters ParametersOfBlock(const DecoderShape& model);
 
-enum class Recomputation : uint8_t { kNone, kAttention, kBlock };
+/// What a block makes again for its backward pass: nothing, scores where attention keeps them, what
+/// norms and activations make, or all.
+enum class Recomputation : uint8_t { kNone, kAttention, kElementwise, kBlock };
 
 /// How a model is trained on a cluster. Neighbouring ranks: tensor, context, data, pipeline; ranks
-/// that share experts are neighbours of those that see different sequences, with tokens evenly
-/// spread over experts.
+/// that share experts are neighbours of those that see different sequences, or, where experts are
+/// not divided as attention is, of any of the same stage.
 struct ClusterRun {
   DecoderShape model;
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t data = 1;
-  int64_t expert = 1;  ///< Of the data-parallel ranks so many share the experts.
+  int64_t expert = 1;         ///< So many ranks share the experts: of those with other sequences,
+  int64_t expert_tensor = 0;  ///< or, if this many share each matrix of an expert, of all of a
+                              ///< stage. 0: as many as share those of attention.
   int64_t pipeline = 1;
   int64_t stages_per_rank = 1;  ///< Of the pipeline.
   int64_t zero_stage = 0;
@@ -62,6 +69,10 @@ struct ClusterRun {
   std::string precision = "bf16";  ///< Of products: bf16, fp16 or fp8.
 
   int64_t Devices() const { return tensor * context * data * pipeline; }
+  /// Ranks that share each matrix of an expert.
+  int64_t ExpertTensor() const { return expert_tensor > 0 ? expert_tensor : tensor; }
+  /// Ranks with the same experts.
+  int64_t ExpertReplicas() const { return tensor * context * data / (ExpertTensor() * expert); }
 };
 
 /// Parameters of the table of tokens and the classifier on the rank at `position` of the pipeline,

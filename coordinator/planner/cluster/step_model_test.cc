@@ -211,6 +211,12 @@ TEST(StepModel, WaitsForTheStageThatTakesLongest) {
   const StepLedger tables = ledger(70, balanced);
   EXPECT_LE(tables.attention, six.attention);
   EXPECT_LT(tables.Seconds(), six.Seconds() * 0.93);
+  // As many stages as blocks and tables, but not more.
+  ClusterRun each = run;
+  each.model.layers = 70;
+  each.stages_per_rank = 6;
+  EXPECT_TRUE(PredictStep(device, balanced, each).ok());
+  EXPECT_THAT(PredictStep(device, stack, each).status().message(), HasSubstr("72 pipeline stages"));
 }
 
 TEST(StepModel, EndsOfAPipelineAddUpTheTableThatTheyShare) {
