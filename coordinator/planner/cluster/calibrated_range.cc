@@ -35,15 +35,11 @@ std::vector<Number> Numbers(const ClusterRun& run) {
           {"experts", run.model.experts},
           {"experts of a token", run.model.experts_per_token},
           {"expert-parallel ranks", run.expert},
+          {"ranks of an expert's matrix", run.model.HasExperts() ? run.ExpertTensor() : 1},
           {"pipeline-parallel ranks", run.pipeline},
           {"stages a rank", run.stages_per_rank},
           {"micro-batch", run.micro_batch},
           {"micro-batches a step", run.global_batch / (run.data * run.micro_batch)}};
-}
-
-std::string_view NameOf(Recomputation recomputation) {
-  if (recomputation == Recomputation::kBlock) return "blocks";
-  return recomputation == Recomputation::kAttention ? "attention" : "none";
 }
 
 std::string Reach(bool crosses_machines) {

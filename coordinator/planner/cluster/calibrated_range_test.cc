@@ -63,6 +63,8 @@ TEST_F(CalibratedRangeTest, NamesEachQuantityThatWasNotMeasured) {
               ElementsAre("ZeRO stage 1 (measured: 0)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.recomputation = Recomputation::kBlock; }),
               ElementsAre("recomputation blocks (measured: none)"));
+  EXPECT_THAT(Outside([](ClusterRun& r) { r.recomputation = Recomputation::kElementwise; }),
+              ElementsAre("recomputation norms and activations (measured: none)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.precision = "fp16"; }),
               ElementsAre("precision fp16 (measured: bf16)"));
   EXPECT_THAT(Outside([](ClusterRun& r) { r.model.layers = 12; }),
@@ -91,7 +93,7 @@ TEST_F(CalibratedRangeTest, HoldsEachMeasuredRunAndNothingWithoutRuns) {
     EXPECT_THAT(Texts(range.Outside(measured.device, measured.run)), IsEmpty());
   }
   const std::vector<Extrapolation> all = CalibratedRange({}).Outside(device_, Gpt());
-  EXPECT_EQ(all.size(), 20u);
+  EXPECT_EQ(all.size(), 21u);
   for (const Extrapolation& each : all) EXPECT_THAT(each.text, ::testing::HasSubstr("none"));
 }
 

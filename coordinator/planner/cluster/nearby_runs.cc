@@ -2,17 +2,9 @@
 
 #include <cmath>
 #include <string>
-#include <string_view>
 
 namespace weft::planner {
-namespace {
-
-std::string_view NameOf(Recomputation recomputation) {
-  if (recomputation == Recomputation::kBlock) return "blocks";
-  return recomputation == Recomputation::kAttention ? "attention" : "none";
-}
-
-}  // namespace
+namespace {}  // namespace
 
 NearbyRuns::NearbyRuns(const SoftwareStack& fitted, const std::vector<MeasuredRun>& runs) {
   std::vector<ShapeSample> samples;

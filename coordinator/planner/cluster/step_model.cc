@@ -522,6 +522,20 @@ Status Check(const AcceleratorSpec& device, const SoftwareStack& stack, const Cl
 
 }  // namespace
 
+std::string_view NameOf(Recomputation recomputation) {
+  switch (recomputation) {
+    case Recomputation::kNone:
+      return "none";
+    case Recomputation::kAttention:
+      return "attention";
+    case Recomputation::kElementwise:
+      return "norms and activations";
+    case Recomputation::kBlock:
+      return "blocks";
+  }
+  return "";
+}
+
 BlockParameters ParametersOfBlock(const DecoderShape& model) {
   const double width = D(model.width);
   const double heads = D(2 * model.heads + 2 * model.key_heads) * D(model.HeadWidth());

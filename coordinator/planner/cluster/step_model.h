@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "common/status.h"
 #include "coordinator/planner/cluster/accelerator.h"
@@ -48,6 +49,8 @@ BlockParameters ParametersOfBlock(const DecoderShape& model);
 /// What a block makes again for its backward pass: nothing, scores where attention keeps them, what
 /// norms and activations make, or all.
 enum class Recomputation : uint8_t { kNone, kAttention, kElementwise, kBlock };
+/// As in "recomputation of ...".
+std::string_view NameOf(Recomputation recomputation);
 
 /// How a model is trained on a cluster. Neighbouring ranks: tensor, context, data, pipeline; ranks
 /// that share experts are neighbours of those that see different sequences, or, where experts are
