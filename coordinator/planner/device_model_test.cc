@@ -216,7 +216,10 @@ TEST(PlanJob, MeshesGainByFp8AsOneGpuDoes) {
   ClusterProfile cluster = OneGpu(h100);
   std::vector<DeviceSpec>& devices = cluster.workers.front().devices;
   devices.push_back(h100);
-  devices.back().index = 1;
+  for (int64_t index = 0; index < 2; ++index) {
+    devices[static_cast<size_t>(index)].index = index;
+    devices[static_cast<size_t>(index)].links = {{1 - index, "nvlink", true, 3e11}};
+  }
   const auto seconds = [&](const ResourceSpec& mesh, const std::string& precision,
                            int64_t bf16_first_blocks = 0) {
     JobSpec job = Llama(precision);
@@ -228,8 +231,9 @@ TEST(PlanJob, MeshesGainByFp8AsOneGpuDoes) {
     return report.ok() ? report->candidates.front().plan.prediction.step_seconds : 1;
   };
   const double gain = PlannedSeconds(Llama("bf16"), h100) / PlannedSeconds(Llama("fp8"), h100);
-  std::vector<ResourceSpec> meshes(1, Llama("bf16").resources);
+  std::vector<ResourceSpec> meshes(2, Llama("bf16").resources);
   meshes[0].pipeline_parallel = 2;
+  meshes[1].context_parallel = 2;
   for (const ResourceSpec& mesh : meshes) {
     const double own = seconds(mesh, "bf16") / seconds(mesh, "fp8");
     EXPECT_GT(own, 1.1);

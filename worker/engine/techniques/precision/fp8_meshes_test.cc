@@ -41,14 +41,25 @@ std::vector<MeshOutcome> ExpectLikeOneRank(const MeshCase& c, double loss, doubl
   return ranks;
 }
 
+/// With steps so small that little follows from roundings.
+MeshCase Gentle(MeshCase c) {
+  c.job.optimizer.learning_rate = 1e-3;
+  c.job.train.steps = 6;
+  return c;
+}
+
+SavedState StateOf(const std::vector<MeshOutcome>& ranks) {
+  SavedState state;
+  for (const MeshOutcome& rank : ranks) state.Add(rank.state);
+  return state;
+}
+
 /// Of a training whose sums are the same but that of the norm of all gradients, which changes
 /// nothing without clipping.
 void ExpectSameBits(MeshCase c) {
   c.job.train.gradient_clip_norm = 0;
   const std::vector<MeshOutcome> ranks = ExpectLikeOneRank(c, 1e-12, 1e-6);
-  SavedState state;
-  for (const MeshOutcome& rank : ranks) state.Add(rank.state);
-  EXPECT_EQ(state.tensors, TrainOnMesh(c.Whole()).front().state.tensors) << NameOf(c);
+  EXPECT_EQ(StateOf(ranks).tensors, TrainOnMesh(c.Whole()).front().state.tensors) << NameOf(c);
 }
 
 TEST(Fp8Meshes, StagesOfAPipelineHaveTheBitsOfOneRank) {
@@ -72,6 +83,32 @@ TEST(Fp8Meshes, StagesThatShareATableFollowOneRank) {
   for (const char* schedule : {"gpipe", "1f1b", "zero_bubble"}) {
     ExpectLikeOneRank(WithStages(InFp8(gpt2), {2, 3}, schedule), 1e-5, 1e-4);
   }
+}
+
+// Each rank scales its chunks of the sequences by themselves in the first step, with current scales
+// in all.
+TEST(Fp8Meshes, RanksThatShareSequencesFollowOneRank) {
+  for (const char* scaling : {"delayed", "current"}) {
+    ExpectLikeOneRank(WithContext(Gentle(InFp8(Gpt2Model(), scaling)), 2), 2e-3, 2e-2);
+    ExpectLikeOneRank(WithContext(Gentle(InFp8(LlamaModel(), scaling)), 2, "ulysses"), 2e-3, 2e-2);
+  }
+  MeshCase all = WithContext(WithStages(InFp8(Deep(LlamaModel())), {3, 2}, "zero_bubble"), 2);
+  all.plan.mesh.data = 2;
+  all.plan.accumulation_steps = 1;
+  ExpectLikeOneRank(Gentle(all), 2e-3, 2e-2);
+}
+
+TEST(Fp8Meshes, WorkersThatRarelyMeetHaveScalesOfTheirOwn) {
+  MeshCase c = Gentle(InFp8(Deep(LlamaModel())));
+  c.plan.mesh.data = 2;
+  c.plan.accumulation_steps = 1;
+  c.job.train.local_steps = 3;
+  c.job.train.gradient_clip_norm = 0;
+  const SavedState workers = StateOf(TrainOnMesh(c));
+  EXPECT_NE(workers.tensors.at("fp8/scales"), workers.tensors.at("rank/1/fp8/scales"));
+  EXPECT_NE(workers.tensors.at("fp8/magnitudes"), workers.tensors.at("rank/1/fp8/magnitudes"));
+  const SavedState stages = StateOf(TrainOnMesh(WithStages(c, {3, 2}, "1f1b")));
+  EXPECT_EQ(stages.tensors, workers.tensors);
 }
 
 }  // namespace
