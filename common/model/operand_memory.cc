@@ -107,9 +107,9 @@ class Streaming {
 
 int64_t PackedBesideFp8(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
-  const int64_t classifier =
-      shape.PaddedClasses() *
-      (shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec));
+  const int64_t columns =
+      shape.spec.untied_classifier ? shape.spec.width : EmbeddingWidth(shape.spec);
+  const int64_t classifier = shape.has_head ? shape.PaddedClasses() * columns : 0;
   const int64_t blocks = DistinctBlocks(shape.spec);
   const int64_t bf16_blocks = inputs.fp8.bf16_first_blocks + inputs.fp8.bf16_last_blocks;
   const int64_t routers = shape.spec.experts * shape.spec.width * (blocks - bf16_blocks);

@@ -173,12 +173,13 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
                             ContextWorkspaceBytes(shape, inputs.context, tokens, element);
   int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended);
   if (inputs.precision->fp8_blocks) {
-    // The gradient's codes by rows and by columns, and those of the input by columns.
-    const int64_t up = 2 * size.row + 2 * size.before + size.row / 2;
+    // The gradient's codes by rows and by columns; those of the input by columns are gone when its
+    // gradient is made.
+    const int64_t up = 2 * size.row + 2 * size.before;
     if (model.experts == 0) {
       mlp_backward = std::max(mlp_backward + size.row + size.inner / 2, up);
     }
-    reading = std::max(reading, 2 * size.row + 2 * size.qkv + size.row / 2);
+    reading = std::max(reading, 2 * size.row + 2 * size.qkv);
   }
   // The gradient of a scaled branch is not that of the stream.
   const int64_t branch = BranchScalingOf(model) == BranchScaling::kNone ? 0 : size.row;
@@ -207,6 +208,18 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
   block.heads += beside(size.attended);
 }
 
+/// Where gradients of a block's weights are put off, the FP8 codes by columns of those of its
+/// products' results.
+int64_t PutOffCodes(const MemoryInputs& inputs) {
+  if (!inputs.precision->fp8_blocks) return 0;
+  const ModelSpec& model = inputs.shape.spec;
+  const int64_t tokens = (inputs.micro_batch * inputs.sequence_length + 15) / 16 * 16;
+  const int64_t rows = inputs.shape.ExpertRows();
+  const int64_t shared =
+      model.width + 2 * KvWidth(model) + rows * MlpInputs(model) * MlpWidth(model);
+  return tokens * ((1 + rows) * model.width + shared / inputs.shape.tensor);
+}
+
 /// Gradients that those of a block's weights read where these are put off: of its products'
 /// results, and the input of the last product.
 int64_t PutOffBytes(const MemoryInputs& inputs) {
@@ -217,13 +230,15 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
     // that come from other ranks.
     const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
     const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
-    return tokens * ElementOf(inputs) *
-           (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
-            model.experts + received);
+    return PutOffCodes(inputs) +
+           tokens * ElementOf(inputs) *
+               (c + (c + 2 * KvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
+                model.experts + received);
   }
   const int64_t inner = (MlpInputs(model) + 1) * MlpWidth(model);
-  return tokens * ElementOf(inputs) *
-         (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor);
+  return PutOffCodes(inputs) +
+         tokens * ElementOf(inputs) *
+             (2 * model.width + (model.width + 2 * KvWidth(model) + inner) / inputs.shape.tensor);
 }
 
 /// Gradients of a row around the first norm of a block in the backward pass, where those of results
@@ -254,8 +269,12 @@ int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
   // the router reads; attention has none yet.
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t whole = std::max(size.row, size.gathered);
-  return PutOffBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() + size.row + whole +
-         kF32 * tokens * shape.spec.experts_per_token;
+  const int64_t bytes = PutOffBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() +
+                        size.row + kF32 * tokens * shape.spec.experts_per_token;
+  if (!inputs.precision->fp8_blocks) return bytes + whole;
+  // The gradient for what the router reads, or before it codes by rows of the last expert's.
+  const int64_t codes = size.active + size.row * RowsOfOneExpert(shape) / 2;
+  return bytes - (whole + size.qkv) / 2 + std::max(whole, codes);
 }
 
 int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_bytes,
@@ -480,8 +499,11 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
   const bool gathers = size_.gathered > 0;
   const int64_t around_norm =
       (GradientsAroundNorm(inputs.shape.spec) - (gathers ? 1 : 0)) * size_.row + size_.gathered;
-  beside_ = std::max(MlpWorkspacePutOff(inputs, size_, workspace_) - put_off_,
-                     (gathers ? size_.row : 0) + std::max(around_norm, workspace_.attending));
+  // When the product behind it has made its gradient, codes by rows of that of its result.
+  const int64_t reading = inputs.precision->fp8_blocks ? size_.row + size_.qkv / 2 : 0;
+  beside_ =
+      std::max(MlpWorkspacePutOff(inputs, size_, workspace_) - put_off_,
+               (gathers ? size_.row : 0) + std::max({around_norm, workspace_.attending, reading}));
 }
 
 BlockBytes StagePassMemory::BlockOf(const StageKind& stage) const {
@@ -527,7 +549,9 @@ void StagePassMemory::AddRest(const MemoryInputs& inputs, const StageKind& stage
   if (inputs.activation_bits > 0) AddRestored(inputs, plan, size_, backward);
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
   const bool experts = inputs.shape.spec.experts > 0;
-  workspace.forward = (experts ? size_.active + size_.exchanged : size_.inner) + widened_;
+  const int64_t active = experts ? size_.active : size_.inner;
+  const int64_t codes = inputs.precision->fp8_blocks ? active / 2 : 0;
+  workspace.forward = active + codes + (experts ? size_.exchanged : 0) + widened_;
   if (stage.last) {
     // All that is there at the end but what the classifier reads.
     saved.kept += std::max<int64_t>(last_ - (narrow_head_ > 0 ? size_.narrow : size_.row), 0);

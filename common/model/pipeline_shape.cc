@@ -1,6 +1,7 @@
 #include "common/model/pipeline_shape.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -74,6 +75,14 @@ std::vector<int64_t> BlocksOfStages(const std::vector<int64_t>& cut, int64_t ran
     first += blocks;
   }
   return which;
+}
+
+/// The same for a rank with these blocks of a network of so many.
+Fp8Spec Fp8Of(Fp8Spec fp8, const std::vector<int64_t>& blocks, int64_t layers) {
+  const int64_t first = fp8.bf16_first_blocks, last = layers - fp8.bf16_last_blocks;
+  fp8.bf16_first_blocks = std::ranges::count_if(blocks, [&](int64_t i) { return i < first; });
+  fp8.bf16_last_blocks = std::ranges::count_if(blocks, [&](int64_t i) { return i >= last; });
+  return fp8;
 }
 
 ModelShape OneBlock(const ModelShape& whole, bool first, bool last) {
@@ -214,9 +223,12 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
                                                    StageKind all, bool with_host) {
   // Beside codes there are holes.
   if (inputs.activation_bits == 0) all.recomputed = all.attention = 0, all.segment = 1;
+  const std::vector<int64_t> blocks = BlocksOfStages(cut_, holdings_.ranks(), rank);
   std::vector<int64_t> which;
-  if (!shapes_.alike()) which = BlocksOfStages(cut_, holdings_.ranks(), rank);
-  const auto [found, added] = rests_.try_emplace({all, with_host, which});
+  if (!shapes_.alike()) which = blocks;
+  const Fp8Spec fp8 = Fp8Of(inputs.fp8, blocks, inputs.shape.spec.layers);
+  const std::array<int64_t, 2> bf16_blocks = {fp8.bf16_first_blocks, fp8.bf16_last_blocks};
+  const auto [found, added] = rests_.try_emplace({all, with_host, which, bf16_blocks});
   Rest& rest = found->second;
   if (!added) return rest;
   MemoryInputs own = inputs;
@@ -224,6 +236,7 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   own.attention_blocks = all.attention;
   own.recompute_segment = all.segment;
   own.remat.clear();
+  own.fp8 = fp8;
   own.shape = shapes_.Of({all.blocks, all.first, all.last, std::move(which)});
   const double share = static_cast<double>(own.shape.Updated()) /
                        static_cast<double>(std::max<int64_t>(inputs.shape.Updated(), 1));

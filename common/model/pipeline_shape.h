@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -106,8 +107,10 @@ class PipelineMemory {
   std::vector<int64_t> before_;  ///< Blocks before each stage.
   std::optional<OfAll> of_all_;  ///< Since the first call.
   std::map<StageKind, StageMemory> stages_;
-  /// And whether what is on the host counts; which blocks, where they are not alike.
-  std::map<std::tuple<StageKind, bool, std::vector<int64_t>>, Rest> rests_;
+  /// And whether what is on the host counts; which blocks, where they are not alike; those at the
+  /// beginning and at the end of the network that are left to bf16.
+  using Kind = std::tuple<StageKind, bool, std::vector<int64_t>, std::array<int64_t, 2>>;
+  std::map<Kind, Rest> rests_;
   std::vector<PassBytes> saved_, workspace_, away_;  ///< By chunk of a rank, of one micro-batch.
 };
 

@@ -75,7 +75,6 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
   }
   const std::pair<const char*, bool> fields[] = {
       {"model.attention_dropout", job.model.attention_dropout > 0},
-      {"train.precision fp8", job.train.precision == "fp8"},
       {"train.gradient_noise_scale", job.train.gradient_noise_scale},
       {"model.dropout", job.model.dropout > 0},
       {"data.mask_documents", job.data.mask_documents},

@@ -34,7 +34,6 @@ Status CheckLocalSteps(const JobSpec& job) {
        resources.try_plans > 1},
       {"resources.delayed_update yet", resources.delayed_update},
       {"model.over_parameterization yet", job.model.over_parameterization.kind != "none"},
-      {"train.precision fp8, whose scales are of all ranks", train.precision == "fp8"},
       {"train.averaging, which would average what one rank has learned",
        train.averaging.kind != "none"},
       {"optimizer.name schedule_free_adamw, whose averages are of one rank",

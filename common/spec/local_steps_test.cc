@@ -76,8 +76,6 @@ TEST(LocalSteps, JobsThatCannotMakeThemAreRefused) {
               asked("resources.expert_parallel"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.averaging.kind = "ema"; }),
               asked("train.averaging"));
-  EXPECT_THAT(refusal([](JobSpec& job) { job.train.precision = "fp8"; }),
-              asked("train.precision fp8"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.gradient_noise_scale = true; }),
               asked("train.gradient_noise_scale"));
   EXPECT_THAT(refusal([](JobSpec& job) { job.train.guard.spike_deviations = 6; }),

@@ -86,9 +86,6 @@ Status CheckPipelineParallel(const JobSpec& job, int64_t degree, const std::stri
   if (job.model.import_path.empty()) {
     WEFT_RETURN_IF_ERROR(CheckModel(job.model, what, degree * chunks));
   }
-  if (job.train.precision == "fp8") {
-    return InvalidError(what + " is not available in train.precision fp8; hint: bf16");
-  }
   WEFT_RETURN_IF_ERROR(CheckResources(job.resources, what));
   if (job.train.gradient_noise_scale) {
     return InvalidError(what +

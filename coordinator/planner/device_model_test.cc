@@ -211,6 +211,37 @@ TEST(PlanJob, PricesFp8AsFp8AndRefusesItWhereItIsNot) {
   EXPECT_GT(PlannedSeconds(Llama("bf16"), Gpu("NVIDIA A100-SXM4-80GB", "8.0", 79)), 0);
 }
 
+TEST(PlanJob, MeshesGainByFp8AsOneGpuDoes) {
+  const DeviceSpec h100 = Gpu("NVIDIA H100 80GB HBM3", "9.0", 79);
+  ClusterProfile cluster = OneGpu(h100);
+  std::vector<DeviceSpec>& devices = cluster.workers.front().devices;
+  devices.push_back(h100);
+  for (int64_t index = 0; index < 2; ++index) {
+    devices[static_cast<size_t>(index)].index = index;
+    devices[static_cast<size_t>(index)].links = {{1 - index, "nvlink", true, 3e11}};
+  }
+  const auto seconds = [&](const ResourceSpec& mesh, const std::string& precision,
+                           int64_t bf16_first_blocks = 0) {
+    JobSpec job = Llama(precision);
+    job.resources = mesh;
+    job.resources.ranks = 2;
+    job.train.fp8.bf16_first_blocks = bf16_first_blocks;
+    const Result<PlanReport> report = PlanJob(job, cluster);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? report->candidates.front().plan.prediction.step_seconds : 1;
+  };
+  const double gain = PlannedSeconds(Llama("bf16"), h100) / PlannedSeconds(Llama("fp8"), h100);
+  std::vector<ResourceSpec> meshes(2, Llama("bf16").resources);
+  meshes[0].pipeline_parallel = 2;
+  meshes[1].context_parallel = 2;
+  for (const ResourceSpec& mesh : meshes) {
+    const double own = seconds(mesh, "bf16") / seconds(mesh, "fp8");
+    EXPECT_GT(own, 1.1);
+    EXPECT_LT(own, gain + 0.1);
+    EXPECT_GT(seconds(mesh, "fp8", 8), 1.03 * seconds(mesh, "fp8"));
+  }
+}
+
 TEST(PlanJob, OnAGpuSaysWhereItsTimesComeFrom) {
   const auto report = PlanJob(Llama("bf16"), OneGpu(Gpu("NVIDIA H100 80GB HBM3", "9.0", 79)));
   ASSERT_TRUE(report.ok());

@@ -82,13 +82,13 @@ StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plai
 }  // namespace
 
 StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
-                         const PrecisionRecipe& precision, double dropout, const RateModel& rates,
-                         int64_t threads, int64_t sharers)
+                         const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
+                         const RateModel& rates, int64_t threads, int64_t sharers)
     : shapes_(shapes),
       rates_(rates),
-      // Pipelines have no FP8 blocks.
-      cost_of_([=, &precision, &rates](const ModelShape& shape) {
-        return CostOfPass(shape, micro_batch, sequence_length, precision, {}, dropout, rates,
+      cost_of_([=, &precision, &rates,
+                share = Fp8Share(shapes.whole().spec, precision, fp8)](const ModelShape& shape) {
+        return CostOfPass(shape, micro_batch, sequence_length, precision, share, dropout, rates,
                           threads, sharers);
       }) {
   if (!shapes.alike()) return;

@@ -22,10 +22,11 @@ struct StageSeconds {
 /// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network.
 class StagePasses {
  public:
-  /// As CostOfPass of each stage. `shapes` and `rates` outlive it.
+  /// As CostOfPass of each stage; blocks that are left to bf16 count as if each stage had its share
+  /// of them. `shapes` and `rates` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
-              const PrecisionRecipe& precision, double dropout, const RateModel& rates,
-              int64_t threads, int64_t sharers = 1);
+              const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
+              const RateModel& rates, int64_t threads, int64_t sharers = 1);
 
   const StageShapes& shapes() const { return shapes_; }
   const RateModel& rates() const { return rates_; }

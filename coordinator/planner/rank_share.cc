@@ -81,9 +81,9 @@ void RankShare::AddStagePasses() {
   for (const auto& [key, pass] : passes_) {
     const auto& [kind, threads, micro_batch] = key;
     const auto made = stage_passes_.emplace(
-        key,
-        StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_, job_.model.dropout,
-                    workers_.rates()[kind], threads, job_.resources.context_parallel));
+        key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_, job_.train.fp8,
+                         job_.model.dropout, workers_.rates()[kind], threads,
+                         job_.resources.context_parallel));
     if (workers_.rates().size() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
@@ -107,8 +107,11 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
 double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
                              int64_t gradient_ranks) const {
   if (Offloads(mesh) || mesh.zero_stage > 1) return 0;
-  // Machines that are not alike have other cuts.
-  if (mesh.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !stages_->alike())) return 0;
+  // Machines that are not alike have other cuts, and weights of blocks that are left to bf16 other
+  // copies.
+  const Fp8Spec& fp8 = job_.train.fp8;
+  const bool alike = stages_->alike() && fp8.bf16_first_blocks + fp8.bf16_last_blocks == 0;
+  if (mesh.pipeline_parallel > 1 && (workers_.rates().size() > 1 || !alike)) return 0;
   const int64_t sharers = ShardRanks(mesh.zero_stage, mesh.zero_shard_ranks, gradient_ranks);
   // Sums are not made of the same parts.
   constexpr double kRounding = 1 - 1e-6;
@@ -141,9 +144,9 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.rates().size(); ++kind) {
     const RateModel& rates = workers_.rates()[kind];
-    const PassCost pass =
-        CostOfPass(shape_, micro_batch, length, precision_, job_.train.fp8, job_.model.dropout,
-                   rates, threads, resources.context_parallel);
+    const PassCost pass = CostOfPass(
+        shape_, micro_batch, length, precision_, Fp8Share(shape_.spec, precision_, job_.train.fp8),
+        job_.model.dropout, rates, threads, resources.context_parallel);
     passes_[{kind, threads, micro_batch}] = pass;
     double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) + ExpertSeconds(alone, rates);
     if (const DeviceModel* device = rates.device()) {

@@ -40,14 +40,6 @@ double Overlap(const StepInputs& inputs, const RateModel& rates) {
   return kOverlap / rates.RanksPerProcessor(inputs.threads, inputs.ranks_on_worker);
 }
 
-/// Of the blocks, those whose products a GPU computes on FP8 codes.
-double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8,
-                const RateModel& rates) {
-  if (!precision.fp8_blocks || rates.device() == nullptr) return 0;
-  const int64_t blocks = DistinctBlocks(model);
-  return D(blocks - fp8.bf16_first_blocks - fp8.bf16_last_blocks) / D(blocks);
-}
-
 bool IsInBlocks(const Gemm& gemm) {
   return gemm.name == "qkv" || gemm.name == "attention output" || gemm.name == "mlp up" ||
          gemm.name == "mlp down";
@@ -176,13 +168,19 @@ MeasuredShape BlockOfPass(const ModelShape& shape, int64_t micro_batch, int64_t 
           .sequence_length = sequence_length};
 }
 
+double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8) {
+  if (!precision.fp8_blocks) return 0;
+  const int64_t blocks = DistinctBlocks(model);
+  return D(blocks - fp8.bf16_first_blocks - fp8.bf16_last_blocks) / D(blocks);
+}
+
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
+                    const PrecisionRecipe& precision, double fp8_share, double dropout,
                     const RateModel& rates, int64_t threads, int64_t sharers) {
   const int64_t tokens = micro_batch * sequence_length / sharers;
   const int64_t element = ElementBytes(precision.activations);
   PassCost cost;
-  cost.fp8_share = Fp8Share(shape.spec, precision, fp8, rates);
+  cost.fp8_share = rates.device() != nullptr ? fp8_share : 0;
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
     if (cost.fp8_share > 0 && IsInBlocks(gemm)) {

@@ -32,12 +32,15 @@ struct PassCost {
   double fp8_share = 0;              ///< Of the blocks, those whose products have FP8 operands.
 };
 
-/// `fp8`: counts where the precision has fp8_blocks, and on a GPU alone. A CPU computes FP8
-/// products on widened operands, as fast as those of precision.products. `sharers`: ranks that have
+/// Of the blocks of a network, those whose products have FP8 operands.
+double Fp8Share(const ModelSpec& model, const PrecisionRecipe& precision, const Fp8Spec& fp8);
+
+/// `fp8_share`: counts on a GPU alone. A CPU computes FP8 products on widened operands, as fast as
+/// those of precision.products. `sharers`: ranks that have
 /// equal parts of each sequence, and of its pairs of a query and a key. Products take as many times
 /// longer as runs near by (RateModel::Near) say.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
-                    const PrecisionRecipe& precision, const Fp8Spec& fp8, double dropout,
+                    const PrecisionRecipe& precision, double fp8_share, double dropout,
                     const RateModel& rates, int64_t threads, int64_t sharers = 1);
 
 /// What the blocks of such a rank compute, by what CostOfPass goes.

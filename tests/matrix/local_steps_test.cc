@@ -111,6 +111,22 @@ TEST_F(LocalStepsAttempt, WorkersOfSeveralRanksFollowThoseOfOneAndGoOnWithTheSam
   }
 }
 
+TEST_F(LocalStepsAttempt, WorkersInFp8GoOnWithTheSameBits) {
+  for (const int64_t stages : {1, 2}) {
+    SCOPED_TRACE(stages);
+    JobSpec job = LocalJob(2 * stages);
+    job.train.precision = "fp8";
+    job.train.fp8.history = 2;
+    job.resources.pipeline_parallel = stages;
+    const std::string name = std::to_string(stages) + " stages";
+    const std::vector<double> undisturbed = Run(job, name).losses;
+    EXPECT_EQ(undisturbed.size(), 10u);
+    std::vector<double> losses = Run(job, name + " stopped", 5).losses;
+    for (const double loss : Run(job, name + " stopped").losses) losses.push_back(loss);
+    EXPECT_EQ(losses, undisturbed);
+  }
+}
+
 TEST_F(LocalStepsAttempt, OneOuterStepMovesWhatTheFormulasSayAndLocalOnesNothing) {
   for (const auto& [ranks, context] : {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {4, 2}}) {
     JobSpec job = LocalJob(ranks);

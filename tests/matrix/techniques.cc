@@ -120,6 +120,14 @@ Choice FreezeParts() {
           }};
 }
 
+/// With few steps behind each scale, so that they come and go.
+Choice Fp8() {
+  return {"fp8", Effect::kOwnTraining, [](JobSpec& job) {
+            job.train.precision = "fp8";
+            job.train.fp8.history = 3;
+          }};
+}
+
 Choice Bits(int64_t bits) {
   return {"activation_bits " + std::to_string(bits), Effect::kOwnTraining,
           [=](JobSpec& job) { job.resources.activation_bits = bits; }};
@@ -184,6 +192,7 @@ std::vector<Axis> MakeAxes() {
           job.resources.offload_directory = "/tmp";
         }}},
       {{"frozen nothing", Effect::kOwnTraining, Nothing}, FreezeBelow(3), FreezeParts()},
+      {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()},
       {{"activation_bits 0", Effect::kOwnTraining, Nothing}, Bits(8), Bits(4), Bits(2)},
       {{"micro_batch 2", Effect::kSameNumbers, Nothing},
        {"micro_batch 1", Effect::kSameNumbers,

@@ -1,5 +1,7 @@
 #include "worker/engine/models/decoder.h"
 
+#include <algorithm>
+
 #include "common/model/model_sizes.h"
 #include "worker/engine/autograd/scale.h"
 #include "worker/engine/nn/initialization.h"
@@ -78,6 +80,7 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
         BlockStackOptions{.first = stage.first_block,
                           .layers = stage.blocks,
                           .distinct = options.pipeline ? stage.blocks : DistinctBlocks(spec),
+                          .network_blocks = DistinctBlocks(spec),
                           .block = block,
                           .remat = RematOfStage(spec, options, stage),
                           .activation_bits = options.activation_bits,
@@ -87,6 +90,18 @@ std::vector<BlockStack> Stacks(ParameterSet* parameters, const ModelSpec& spec,
         products);
   }
   return stacks;
+}
+
+// Which of the network's blocks with FP8 operands those of a rank of a pipeline are.
+void SetStages(const PipelinePart& part, int64_t layers, Fp8Scaling& fp8) {
+  const int64_t first = fp8.spec().bf16_first_blocks, end = layers - fp8.spec().bf16_last_blocks;
+  std::vector<Shard::Range> blocks;
+  for (const PipelinePart::Stage& stage : part.stages) {
+    const Shard::Range range{std::max(stage.first_block, first) - first,
+                             std::min(stage.first_block + stage.blocks, end) - first};
+    if (range.size() > 0) blocks.push_back(range);
+  }
+  fp8.SetStage(blocks, end - first);
 }
 
 // The loss is a sum over targets: what is a mean over the batch weighs as much as all of them.
@@ -145,6 +160,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
   if (!spec.untied_classifier && tokens_ >= 0) parameters_.UseInLastUnit(tokens_);
   if (options.pipeline) {
     parameters_.SetStage();
+    if (fp8() != nullptr) SetStages(part_, spec.layers, *fp8());
     if (tokens_ >= 0 && !spec.untied_classifier) {
       parameters_.SetSharedByStages(tokens_, part_.first);
     }

@@ -45,8 +45,9 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
   WEFT_CHECK(options.layers % options.distinct == 0, "layers in equal groups");
   for (int64_t i = 0; i < options.distinct; ++i) {
     parameters->StartUnit();
+    const int64_t all = options.network_blocks > 0 ? options.network_blocks : options.distinct;
     blocks_.emplace_back(parameters, options.block(options.first + i),
-                         OfBlock(products, i, options.distinct));
+                         OfBlock(products, options.first + i, all));
   }
   parameters->StartUnit();
 }

@@ -18,6 +18,7 @@ struct BlockStackOptions {
   /// Blocks with parameters of their own; each serves layers / distinct successive layers, and its
   /// gradients are the sums over them (Lan et al. 2020, arXiv 1909.11942).
   int64_t distinct = 1;
+  int64_t network_blocks = 0;  ///< Of the model, where some are elsewhere; 0: those that are here.
   /// Of distinct block `index`.
   std::function<TransformerBlockOptions(int64_t index)> block;
   /// What each layer does with its saved tensors; all of them are in it. What travels waits in the

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/check.h"
 #include "common/float8.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize_fp8/quantize_fp8.h"
@@ -35,7 +36,19 @@ Status Prepare(Context& context, Component component, DType type, const Shape& s
 
 }  // namespace
 
+void Fp8Scaling::SetStage(const std::vector<Shard::Range>& blocks, int64_t of) {
+  part_ = Shard{.axis = 0, .extent = 2 * kLayersOfBlock * of, .ranges = {}};
+  for (const int64_t first : {int64_t{0}, kLayersOfBlock * of}) {
+    for (const Shard::Range& range : blocks) {
+      part_->ranges.push_back(
+          {first + kLayersOfBlock * range.begin, first + kLayersOfBlock * range.end});
+    }
+  }
+  WEFT_CHECK(part_->size() == 2 * layers_, "each block has as many layers");
+}
+
 Status Fp8Scaling::Allocate(Context& context) {
+  if (layers_ == 0) return OkStatus();  // of a stage whose blocks are all bf16
   WEFT_ASSIGN_OR_RETURN(own_amax_, Filled(context, {1}, 0));
   WEFT_ASSIGN_OR_RETURN(own_history_, Filled(context, {1, 1}, 0));
   const int64_t tensors = 2 * layers_;
@@ -114,7 +127,7 @@ Status Fp8Scaling::QuantizeWeight(Context& context, const TensorView& weight, Fp
 }
 
 Status Fp8Scaling::FinishStep(Context& context, int64_t step) {
-  if (!delayed()) return OkStatus();
+  if (!delayed() || layers_ == 0) return OkStatus();
   has_history_ = true;
   return kernels::UpdateFp8Scales(context.stream, {.amax = amax_,
                                                    .history = history_,
@@ -126,10 +139,15 @@ Status Fp8Scaling::FinishStep(Context& context, int64_t step) {
 }
 
 std::vector<NamedTensor> Fp8Scaling::StateTensors() const {
-  if (!delayed()) return {};
-  return {{"fp8/magnitudes", history_.view()},
-          {"fp8/scales", scale_.view()},
-          {"fp8/inverse_scales", inverse_scale_.view()}};
+  if (!delayed() || layers_ == 0) return {};
+  std::vector<NamedTensor> tensors = {{"fp8/magnitudes", history_.view()},
+                                      {"fp8/scales", scale_.view()},
+                                      {"fp8/inverse_scales", inverse_scale_.view()}};
+  for (NamedTensor& tensor : tensors) {
+    if (!part_) continue;
+    tensor.part = {.whole = part_->LogicalShape(tensor.view.shape), .shard = *part_};
+  }
+  return tensors;
 }
 
 }  // namespace weft::engine

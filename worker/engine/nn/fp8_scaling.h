@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,16 @@ class Fp8Scaling {
 
   const Fp8Spec& spec() const { return spec_; }
 
+  /// Layers of a block: queries, keys and values, attention's result, up, down.
+  static constexpr int64_t kLayersOfBlock = 4;
+
   /// Registers a layer, whose number it returns. Before Allocate.
   int64_t AddLayer() { return layers_++; }
+
+  /// Says that the layers here are those of these blocks, of so many with FP8 operands in the whole
+  /// network: what StateTensors are parts of.
+  void SetStage(const std::vector<Shard::Range>& blocks, int64_t of);
+
   Status Allocate(Context& context);
 
   /// What of a matrix is wanted.
@@ -63,8 +72,8 @@ class Fp8Scaling {
   /// StateTensors() have been overwritten with those of a run of `steps` steps.
   void Restored(int64_t steps) { has_history_ = steps > 0; }
 
-  /// Scales and magnitudes by tensor, for checkpoints: the inputs of all layers, then the gradients
-  /// of their results. None with current scaling.
+  /// Scales and magnitudes by tensor, for checkpoints: the inputs of all layers of the network,
+  /// then the gradients of their results. None with current scaling.
   std::vector<NamedTensor> StateTensors() const;
 
  private:
@@ -78,6 +87,7 @@ class Fp8Scaling {
   Fp8Spec spec_;
   bool with_gradients_;
   int64_t layers_ = 0;
+  std::optional<Shard> part_;  ///< Of the network's tensors, see SetStage.
   bool has_history_ = false;
   // By tensor, f32.
   Tensor amax_;  ///< Of the step under way.

@@ -350,7 +350,8 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x, Save
                 const bool for_input = x_node != Value::kNoNode;
                 WEFT_ASSIGN_OR_RETURN(const OutputGradient dy,
                                       Prepare(ctx, t, t.TakeGradient(y_node), for_input, trains));
-                const auto add = [this, saved, dy](Context& c, Tape& later) -> Status {
+                const auto add = [this, saved, dy = dy.ForWeight()](Context& c,
+                                                                    Tape& later) -> Status {
                   WEFT_ASSIGN_OR_RETURN(Tensor input, saved.Restore(c));
                   return AddWeightGradient(c, later, input, dy);
                 };

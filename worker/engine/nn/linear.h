@@ -134,6 +134,9 @@ class Linear {
   struct OutputGradient {
     Tensor dy;
     Fp8Tensor fp8;
+
+    /// What AddWeightGradient reads of it, for those that are put off.
+    OutputGradient ForWeight() const { return {dy, {{}, fp8.transposed, fp8.inverse_scale}}; }
   };
   /// `for_input`: InputGradient will be called, `for_weight`: AddWeightGradient. dy may have no
   /// rows.

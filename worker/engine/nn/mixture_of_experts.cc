@@ -402,7 +402,10 @@ Status MixtureOfExperts::RunExpertsBackward(Context& context, Tape& tape, Saved&
       WEFT_RETURN_IF_ERROR(
           expert.up.InputGradientTo(context, products.dbefore, dinputs.Rows(first, count)));
     }
-    if (tape.defers()) deferred.push_back(std::move(products));
+    if (!tape.defers()) continue;
+    products.dresults = products.dresults.ForWeight();
+    products.dbefore = products.dbefore.ForWeight();
+    deferred.push_back(std::move(products));
   }
   if (deferred.empty()) return OkStatus();
   tape.Defer("experts backward",

@@ -128,8 +128,9 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                 const auto add_weight_gradient = [&]() -> Status {
                   if (!trains) return OkStatus();
                   if (!t.defers()) return down_.AddWeightGradient(ctx, t, again, dy);
-                  t.Defer("mlp backward", [this, again, dy](Context& c, Tape& later) {
-                    return down_.AddWeightGradient(c, later, again, dy);
+                  const Linear::OutputGradient waits = dy.ForWeight();
+                  t.Defer("mlp backward", [this, again, waits](Context& c, Tape& later) {
+                    return down_.AddWeightGradient(c, later, again, waits);
                   });
                   return OkStatus();
                 };

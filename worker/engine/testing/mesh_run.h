@@ -55,7 +55,7 @@ struct MeshRanks {
   ModelOptions options;
   int64_t data_rank = 0;
 
-  MeshRanks(const MeshCase& c, Collective& world) : options(ModelOptionsOf(c.plan)) {
+  MeshRanks(const MeshCase& c, Collective& world) : options(ModelOptionsOf(c.plan, c.job.train)) {
     constexpr AxisSet kTensor = {MeshAxis::kTensor}, kContext = {MeshAxis::kContext};
     constexpr AxisSet kPipeline = {MeshAxis::kPipeline}, kExpert = {MeshAxis::kExpert};
     const MeshLayout layout(c.plan.mesh);

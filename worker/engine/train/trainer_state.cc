@@ -38,7 +38,7 @@ void Trainer::MarkPlaces(std::vector<NamedTensor>& tensors, size_t of_all) const
     if (owner == nullptr) {
       tensor.saved = first && (parts_.rank == 0 || i >= of_all) &&
                      (parts_.tensor == nullptr || parts_.tensor->rank() == 0) &&
-                     (parts_.pipeline == nullptr || parts_.pipeline->rank() == 0);
+                     (parts_.pipeline == nullptr || parts_.pipeline->rank() == 0 || tensor.part);
       continue;
     }
     const Parameter& parameter = parameters[*owner];

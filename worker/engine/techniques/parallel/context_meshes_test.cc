@@ -116,6 +116,13 @@ TEST(ContextMeshes, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
                                     WithTensor(WithZero(CaseOf(gpt2, "ring", 2), 3), 2)});
 }
 
+TEST(ContextMeshes, RanksInFp8TakeAndSendWhatIsPredicted) {
+  const ModelSpec gpt2 = Larger(Gpt2Model()), llama = Larger(LlamaModel());
+  ExpectTakeAndSendWhatIsPredicted({CaseOf(gpt2, "ring", 2, 1, "keep", "fp8"),
+                                    CaseOf(llama, "ulysses", 2, 1, "attention", "fp8"),
+                                    WithZero(CaseOf(llama, "ring", 2, 1, "recompute", "fp8"), 2)});
+}
+
 /// Of parts that consist of whole groups of codes, for two ranks.
 ModelSpec Wide(ModelSpec model) {
   model.width = 256;

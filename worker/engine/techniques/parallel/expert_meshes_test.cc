@@ -108,6 +108,8 @@ TEST(ExpertMeshes, StagesLeaveTheSameBits) {
   for (const ExpertWays& ways : std::vector<ExpertWays>{
            {.ranks = 4, .expert = 2, .cut = {2, 2}},
            {.ranks = 2, .cut = {2, 2}, .schedule = "zero_bubble"},
+           {.ranks = 2, .precision = "fp8", .cut = {2, 2}, .schedule = "zero_bubble"},
+           {.ranks = 2, .expert = 2, .precision = "fp8", .cut = {2, 2}},
            {.ranks = 2,
            .expert = 2,
            .policy = "recompute",

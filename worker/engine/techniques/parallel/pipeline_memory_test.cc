@@ -125,6 +125,28 @@ TEST(PipelineMemory, OfCodesAndSegmentsIsWhatIsPredicted) {
   }
 }
 
+TEST(PipelineMemory, OfFp8IsWhatIsPredicted) {
+  const ModelSpec gpt2 = Larger(Gpt2Model(), 5), llama = Larger(LlamaModel(), 5);
+  const auto in_fp8 = [](MeshCase c, int64_t bf16_first = 0, int64_t bf16_last = 0) {
+    c.plan.precision = c.job.train.precision = "fp8";
+    c.job.train.fp8 = {
+        .history = 100, .bf16_first_blocks = bf16_first, .bf16_last_blocks = bf16_last};
+    return c;
+  };
+  for (const ModelSpec& model : {gpt2, llama}) {
+    for (const auto& [schedule, policy] : {std::pair{"gpipe", "keep"},
+                                           {"1f1b", "recompute"},
+                                           {"zero_bubble", "keep"},
+                                           {"zero_bubble", "attention"}}) {
+      ExpectTakeWhatIsPredicted(in_fp8(Piped(model, schedule, {3, 2}, policy)));
+    }
+  }
+  // A stage has none of the blocks with FP8 operands but one, another all of them.
+  ExpectTakeWhatIsPredicted(in_fp8(Piped(gpt2, "1f1b", {3, 2}), 2, 1));
+  ExpectTakeWhatIsPredicted(
+      in_fp8(Piped(Larger(LlamaModel(), 8), "interleaved", {3, 2, 2, 1}, "keep", 2), 1, 1));
+}
+
 TEST(PipelineMemory, OfAScheduleOfEachStageIsWhatIsPredictedWithTheNumbersOfPlainTraining) {
   using Kind = RematStep::Kind;
   const RematStep keep{Kind::kKeep, 0, 1, {}}, next{Kind::kKeep, 1, 1, {}},
