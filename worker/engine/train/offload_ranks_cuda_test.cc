@@ -2,13 +2,15 @@
 // which have it outside, too, and against the devices alone.
 
 #include <cmath>
-#include <map>
-#include <mutex>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/model/gradient_bytes.h"
+#include "common/model/memory_model.h"
 #include "worker/engine/techniques/offload/mesh_testing.h"
 
 namespace weft::engine {
@@ -268,6 +270,33 @@ TEST_F(OffloadedRanksOnCuda, ShareExperts) {
     c.job.model.experts_per_token = 2;
     c.plan.mesh.data = c.plan.mesh.expert = 2;
     Compare(WithActivations(Updating(c)));
+  }
+}
+
+TEST_F(OffloadedRanksOnCuda, SendOverTheirLinksWhatIsCounted) {
+  if (kernels::cuda::DeviceCount() < 2) GTEST_SKIP() << "two ranks, and fewer devices";
+  for (const int64_t zero_stage : {0, 1, 2, 3}) {
+    for (const int64_t passes : {1, 3}) {
+      SCOPED_TRACE("stage " + std::to_string(zero_stage) + ", " + std::to_string(passes));
+      MeshCase c = Updating(CaseOf("fp32", 2, zero_stage, passes));
+      c.job.model.vocab_size = 64;  // as many as its table has rows
+      const Offloaded rank = TrainOffloaded(c, DeviceType::kCuda).front();
+      const MemoryInputs inputs = CudaMemoryInputs(c.job, c.plan, "9.0");
+      const int64_t sharers = inputs.Sharers();
+      const GradientLinkBytes gradients = GradientsOverLink(inputs.shape, zero_stage, sharers);
+      const StreamedBytes weights = StreamedWeightBytes(inputs);
+      // Sums that are added to on the device; after shared updates parts go up, others come down.
+      const int64_t sums = zero_stage > 1 ? gradients.down : gradients.earlier_up;
+      const int64_t values = zero_stage == 1 || zero_stage == 2 ? rank.gradient_bytes : 0;
+      const int64_t down =
+          gradients.down + (passes - 1) * gradients.earlier_down + values / sharers * (sharers - 1);
+      const int64_t up = (passes - 1) * sums + values / sharers + UploadedWeightBytes(inputs) +
+                         passes * (weights.forward + weights.backward);
+      // Ranks share padding, too.
+      const double padding = 0.01 * static_cast<double>(passes * rank.gradient_bytes);
+      EXPECT_NEAR(static_cast<double>(rank.down_bytes), static_cast<double>(down), padding);
+      EXPECT_NEAR(static_cast<double>(rank.up_bytes), static_cast<double>(up), padding);
+    }
   }
 }
 
