@@ -103,6 +103,18 @@ int64_t ReducedCopyBytes(const MemoryInputs& inputs) {
   return gradients / 2;
 }
 
+/// Of gradients that ranks on CUDA devices reduce in every pass, a part of which each adds to
+/// earlier sums: those, which come up for what is under way. With a table that classifies that is
+/// all there is, in the end.
+int64_t BroughtSumBytes(const MemoryInputs& inputs) {
+  const int64_t sharers = inputs.Sharers();
+  const bool adds = inputs.zero_stage > 1 && sharers > 1 && inputs.accumulation_steps > 1;
+  if (!inputs.OnCuda() || !inputs.offload_optimizer || !adds) return 0;
+  const int64_t under_way = inputs.SharesParameters() ? inputs.sharded.open_gradients.travelling
+                                                      : inputs.open_gradients.bytes;
+  return (under_way + sharers - 1) / sharers;
+}
+
 /// What the device has of `memory`, which is of both tiers.
 MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   if (inputs.offload_activations || !inputs.remat.empty()) {
@@ -112,7 +124,8 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   const bool shares = inputs.SharesParameters();
   memory.parameters_bytes -= HostValueBytes(inputs);
   memory.gradients_bytes =
-      shares ? inputs.sharded.open_gradients.bytes : inputs.open_gradients.bytes;
+      (shares ? inputs.sharded.open_gradients.bytes : inputs.open_gradients.bytes) +
+      BroughtSumBytes(inputs);
   memory.optimizer_bytes = 0;
   memory.workspace_bytes -= HostStaging(inputs);
   return memory;
@@ -186,6 +199,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     if (inputs.delayed_update) memory.gradients_bytes *= 2;
     memory.gradients_bytes += inputs.open_gradients.bytes;
   }
+  memory.gradients_bytes += BroughtSumBytes(inputs);
   const TierPeaks activations = ActivationPeaks(inputs);
   memory.activations_bytes = activations.device + activations.host;
   memory.workspace_bytes =
@@ -287,11 +301,11 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.offload_activations = plan.offload_activations != "none";
   inputs.offload_parameters = plan.offload_parameters != "none";
   inputs.delayed_update = plan.delayed_update;
-  if (plan.zero_stage == 2 || inputs.offload_optimizer) {
-    inputs.open_gradients = OpenGradientBytes(inputs.shape.spec, plan.bucket_bytes, 1, 1, experts);
-  } else if (plan.zero_stage > 2) {
+  if (plan.zero_stage > 2) {
     inputs.sharded =
         ShardParameters(inputs.shape.spec, *inputs.precision, inputs.Sharers(), 1, 1, experts);
+  } else if (plan.zero_stage == 2 || inputs.offload_optimizer) {
+    inputs.open_gradients = OpenGradientBytes(inputs.shape.spec, plan.bucket_bytes, 1, 1, experts);
   }
   inputs.activation_bits = plan.activation_bits;
   inputs.recomputed_blocks =

@@ -139,7 +139,9 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
       // Of what is stored elsewhere all that products read is a copy.
-      if (inputs.offload_optimizer) return ElementBytes(inputs.precision->products) * packed;
+      if (inputs.offload_optimizer && !shares) {
+        return ElementBytes(inputs.precision->products) * packed;
+      }
       // Weights that are made of factors are f32, whatever is stored. What is gathered for products
       // in bf16 comes in that type.
       const bool stored = inputs.precision->matrices == inputs.precision->products ||

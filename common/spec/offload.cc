@@ -6,6 +6,11 @@
 namespace weft {
 namespace {
 
+/// Whether something is to stand there that is else on the device.
+bool Places(const std::string& place) {
+  return place != "none" && place != "auto";
+}
+
 /// Which parts of the state ranks share out that is updated on the host.
 Status CheckSharing(const JobSpec& job, const std::string& field) {
   const ResourceSpec& resources = job.resources;
@@ -60,9 +65,9 @@ Status CheckOptimizer(const JobSpec& job) {
   return CheckSharing(job, field);
 }
 
-bool SeveralRanks(const ResourceSpec& resources) {
-  return resources.ranks > 1 || resources.expert_parallel > 1 || resources.tensor_parallel > 1 ||
-         resources.pipeline_parallel > 1 || resources.context_parallel > 1;
+/// Workers that make steps of their own add up on their hosts what they have learned.
+bool SumsRoundsOnHosts(const JobSpec& job) {
+  return job.train.local_steps > 1 && Places(job.resources.offload_optimizer);
 }
 
 /// What weights and gradients that stand in a file do not go with.
@@ -109,7 +114,8 @@ Status CheckParameters(const JobSpec& job) {
 }
 
 /// What resources.device cuda does not go with.
-Status CheckGpu(const ResourceSpec& resources) {
+Status CheckGpu(const JobSpec& job) {
+  const ResourceSpec& resources = job.resources;
   if (resources.device_memory_bytes > 0) {
     return InvalidError(
         "resources.device_memory_bytes is the memory of a device that a CPU stands for, and "
@@ -120,10 +126,11 @@ Status CheckGpu(const ResourceSpec& resources) {
         "resources.host_link_bytes_per_second is the rate of a link that is emulated, and "
         "resources.device cuda has its own; hint: leave it out, or resources.device cpu");
   }
-  if (Offloads(resources) && SeveralRanks(resources)) {
-    return InvalidError(
-        "offload on resources.device cuda is of one rank yet, not of several (resources.ranks, "
-        "resources.expert_parallel); hint: resources.ranks 1, or resources.device cpu");
+  if (SumsRoundsOnHosts(job)) {
+    return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
+                        " with resources.offload_optimizer " + resources.offload_optimizer +
+                        " is of CPUs yet, whose ranks sum on their hosts what they have learned; "
+                        "hint: resources.offload_optimizer none, or resources.device cpu");
   }
   return OkStatus();
 }
@@ -131,19 +138,19 @@ Status CheckGpu(const ResourceSpec& resources) {
 }  // namespace
 
 bool Offloads(const ResourceSpec& resources) {
-  const auto outside = [](const std::string& place) { return place != "none" && place != "auto"; };
-  return outside(resources.offload_optimizer) || outside(resources.offload_activations) ||
-         outside(resources.offload_parameters);
+  return Places(resources.offload_optimizer) || Places(resources.offload_activations) ||
+         Places(resources.offload_parameters);
 }
 
-bool WantsTiersOfCpus(const ResourceSpec& resources) {
+bool WantsTiersOfCpus(const JobSpec& job) {
+  const ResourceSpec& resources = job.resources;
   return resources.device_memory_bytes > 0 || resources.host_link_bytes_per_second > 0 ||
-         resources.offload_parameters == "nvme" || (Offloads(resources) && SeveralRanks(resources));
+         resources.offload_parameters == "nvme" || SumsRoundsOnHosts(job);
 }
 
 Status CheckOffload(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
-  if (resources.device == "cuda") WEFT_RETURN_IF_ERROR(CheckGpu(resources));
+  if (resources.device == "cuda") WEFT_RETURN_IF_ERROR(CheckGpu(job));
   if (resources.host_link_bytes_per_second > 0 && !Offloads(resources)) {
     return InvalidError(
         "resources.host_link_bytes_per_second is the rate of what is offloaded, and nothing is; "

@@ -10,8 +10,9 @@ namespace weft {
 bool Offloads(const ResourceSpec& resources);
 
 /// Whether tiers are wanted that only CPUs have, so that the job runs on these: a device or a link
-/// that is emulated, weights in a file, or offload of several ranks (docs/techniques/offload.md).
-bool WantsTiersOfCpus(const ResourceSpec& resources);
+/// that is emulated, weights in a file, or updates on the host between local steps
+/// (docs/techniques/offload.md).
+bool WantsTiersOfCpus(const JobSpec& job);
 
 /// kInvalid when what `job` offloads cannot be, or not with what else it asks for.
 Status CheckOffload(const JobSpec& job);

@@ -24,8 +24,9 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
   EXPECT_THAT(error([](JobSpec& job) {
                 job.resources.device = "cuda";
                 job.resources.ranks = 2;
+                job.train.local_steps = 8;
               }),
-              HasSubstr("offload on resources.device cuda is of one rank yet"));
+              HasSubstr("resources.offload_optimizer host is of CPUs yet"));
   EXPECT_THAT(error([](JobSpec& job) {
                 job.resources.device = "cuda";
                 job.resources.host_link_bytes_per_second = 1000;

@@ -33,6 +33,14 @@ double ExpertKernels(const ModelShape& shape, double routing, double of_expert) 
   return routing + (D(shape.spec.experts / shape.expert_ranks) - 1) * of_expert;
 }
 
+/// Of what ranks exchange in so many seconds, of which each has most `bytes` taken down to its
+/// host, or brought up, where that has the state: both go on beside each other.
+double ThroughDevice(const StepInputs& inputs, const DeviceModel& device, double bytes,
+                     double exchanging) {
+  if (!inputs.offloads_optimizer || exchanging == 0) return exchanging;
+  return std::max(exchanging, bytes / device.HostLinkBytesPerSecond());
+}
+
 }  // namespace
 
 TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
@@ -125,12 +133,15 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
       return std::max(communicating - std::min(stack.overlap * communicating, multiplying),
                       communicating / units);
     };
-    const double between =
-        all_reduce(inputs.Groups(), group_nodes, inputs.sent_gradients * D(shared.gradients));
+    const double between = ThroughDevice(
+        inputs, device, D(shared.gradients),
+        all_reduce(inputs.Groups(), group_nodes, inputs.sent_gradients * D(shared.gradients)));
+    // Sums in the host tier are added between groups once all are there.
+    const double beside = inputs.offloads_optimizer ? 0 : between;
     time.exposed_communication_seconds =
         passes * exposed(forward, pass.gemm_seconds - pass.backward_gemm_seconds) +
         (passes - 1) * exposed(backward, pass.backward_gemm_seconds) +
-        exposed(backward + between, pass.backward_gemm_seconds);
+        exposed(backward + beside, pass.backward_gemm_seconds) + (between - beside);
   } else if (inputs.local_steps > 1) {
     // Of each step, among ranks that share sequences; the last bucket has nothing to hide behind.
     const int64_t sharers = inputs.context.ranks;
@@ -162,15 +173,20 @@ TimeBreakdown PredictDeviceStep(const StepInputs& inputs, const PassCost& pass,
     const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
     // Half of it are parameters that come back after a shared update, with nothing beside them.
     const bool shares = inputs.sharers > 1;
-    const double gathering = shares ? seconds(1) / 2 : 0;
-    const double reducing =
-        seconds(inputs.sent_gradients) / (shares ? 2 : 1) +
-        all_reduce(inputs.Groups(), group_nodes,
-                   inputs.sent_gradients * (bytes + of_experts * D(inputs.shape.expert_ranks)) /
-                       D(sharers));
+    const double values = stored * D(inputs.shape.trained);
+    const double others = std::max(1.0, D(sharers - 1)) / D(sharers);
+    const double gathering =
+        shares ? ThroughDevice(inputs, device, values * others, seconds(1) / 2) : 0;
+    const double parts = (bytes + of_experts * D(inputs.shape.expert_ranks)) / D(sharers);
+    // Sums in the host tier are added between groups once all are there.
+    const double between =
+        ThroughDevice(inputs, device, parts,
+                      all_reduce(inputs.Groups(), group_nodes, inputs.sent_gradients * parts));
+    const double beside = inputs.offloads_optimizer ? 0 : between;
+    const double reducing = seconds(inputs.sent_gradients) / (shares ? 2 : 1) + beside;
     const double hidden = std::min(stack.overlap * reducing, pass.backward_gemm_seconds);
     time.exposed_communication_seconds =
-        std::max(reducing - hidden, reducing / buckets) + gathering;
+        std::max(reducing - hidden, reducing / buckets) + (between - beside) + gathering;
   }
   return time;
 }

@@ -159,7 +159,7 @@ double MeshGroup::LeastSecondsOfPipeline(const Candidate& candidate) {
   const int64_t ranks = job_.resources.pipeline_parallel;
   const std::vector<RateModel>& rates = context_.workers.rates();
   const int64_t passes = PassesOf(job_, candidate.ranks, candidate.micro_batch);
-  if (!context_.workers.on_devices() || rates.size() > 1) {
+  if (!context_.workers.on_devices() || rates.size() > 1 || Offloads(job_.resources)) {
     double least = kInfinity;
     for (size_t kind = 0; kind < rates.size(); ++kind) {
       const PassCost& pass = share.Pass(kind, candidate.threads, candidate.micro_batch);
@@ -208,12 +208,12 @@ void MeshGroup::SetCandidate(const Candidate& candidate, StepInputs& inputs) con
 // The step without recomputation. On GPUs as close together as the option allows: recomputing adds
 // to the device's work at least as long as the processor waits less, and more machines have slower
 // links. On processors, where ranks that are fewer on a machine have more of its memory's
-// bandwidth, as far apart as there are machines; with what crosses the link block by block, which
-// recomputing makes less, the products alone are certain.
+// bandwidth, as far apart as there are machines. Of several ranks that offload the products alone
+// are certain: recomputing has less cross the link, and hosts update faster where fewer share one.
 double MeshGroup::LeastOfWorkers(const StepInputs& inputs, const Candidate& candidate,
                                  bool with_update) const {
   const WorkerGroups& workers = context_.workers;
-  const bool whole_step = workers.on_devices() || candidate.ranks == 1 || !Offloads(job_.resources);
+  const bool whole_step = candidate.ranks == 1 || !Offloads(job_.resources);
   double least = kInfinity;
   for (size_t kind = 0; kind < workers.rates().size(); ++kind) {
     const PassCost& pass = context_.share.Pass(kind, candidate.threads, candidate.micro_batch);

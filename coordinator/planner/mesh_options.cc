@@ -4,7 +4,6 @@
 
 #include "common/model/pipeline_shape.h"
 #include "common/spec/batch_schedule.h"
-#include "common/spec/offload.h"
 #include "common/spec/pipeline_parallel.h"
 
 namespace weft::planner {
@@ -60,8 +59,7 @@ void MeshOptions::Add(const JobSpec& mesh) {
     cuts_.emplace(stages, Cut{blocks, RankBlocks(blocks, stages.first),
                               CutFloor(blocks, resources.pipeline_parallel)});
   }
-  const auto [choices, unseen] =
-      choices_.try_emplace({ReplicaRanks(resources), IsOfOneRank(resources)});
+  const auto [choices, unseen] = choices_.try_emplace(ReplicaRanks(resources));
   if (unseen) AddRanks(mesh, choices->second);
 }
 
@@ -89,14 +87,9 @@ void MeshOptions::AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices
   }
 }
 
-bool MeshOptions::IsOfOneRank(const ResourceSpec& resources) const {
-  return Offloads(resources) && workers_.on_devices();
-}
-
 std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) const {
   const ResourceSpec& resources = mesh.resources;
   if (resources.ranks > 0) return {resources.ranks};
-  if (IsOfOneRank(resources)) return {1};
   const int64_t slots = std::max<int64_t>(workers_.Slots(threads), 1);
   const int64_t replica = ReplicaRanks(resources);
   std::vector<int64_t> choices;
@@ -129,8 +122,7 @@ std::vector<int64_t> MeshOptions::MicroBatches(const JobSpec& job, int64_t data_
 }
 
 bool MeshOptions::Has(const ResourceSpec& mesh, const ResourceSpec* asked, int64_t ranks) const {
-  const bool any = mesh.ranks == 0 && !IsOfOneRank(mesh);
-  if (any && !Divides(mesh, ranks / ReplicaRanks(mesh))) return false;
+  if (mesh.ranks == 0 && !Divides(mesh, ranks / ReplicaRanks(mesh))) return false;
   return asked == nullptr || !IsOfAnotherMesh(mesh, *asked, GradientRanks(mesh, ranks));
 }
 

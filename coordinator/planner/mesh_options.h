@@ -65,7 +65,7 @@ class MeshOptions {
   /// Those of all meshes with as many ranks in a replica, of which `mesh` has those for which Has()
   /// says so. They live as long as this.
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
-    return choices_.at({ReplicaRanks(mesh.resources), IsOfOneRank(mesh.resources)});
+    return choices_.at(ReplicaRanks(mesh.resources));
   }
   /// With `asked`, another mesh of the job, options that this one has in common with that of fewer
   /// things shared are left to it: what one rank shares with nobody, and a group of all ranks.
@@ -90,8 +90,6 @@ class MeshOptions {
   std::optional<Candidate> WithoutCores(const JobSpec& mesh) const;
 
  private:
-  /// What it offloads goes with one rank alone.
-  bool IsOfOneRank(const ResourceSpec& resources) const;
   std::vector<int64_t> Ranks(const JobSpec& mesh, int64_t threads) const;
   void AddRanks(const JobSpec& mesh, std::vector<RankChoice>& choices);
   std::vector<int64_t> MicroBatches(const JobSpec& job, int64_t data_ranks) const;
@@ -104,8 +102,8 @@ class MeshOptions {
   std::set<int64_t> all_micro_batches_;
   std::map<int64_t, std::vector<int64_t>> blocks_;   ///< By stages.
   std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
-  /// By ranks of a replica, and IsOfOneRank: whatever else a mesh shares.
-  std::map<std::pair<int64_t, bool>, std::vector<RankChoice>> choices_;
+  /// By ranks of a replica: whatever else a mesh shares.
+  std::map<int64_t, std::vector<RankChoice>> choices_;
 };
 
 }  // namespace weft::planner

@@ -402,19 +402,71 @@ TEST(PlanJob, WhatDoesNotFitAGpuFitsWithItsStateOnTheHost) {
   EXPECT_GT(everything.prediction.time.exposed_communication_seconds, slow);
 }
 
-TEST(PlanJob, OffloadIsOfOneGpuOrOfProcessors) {
+// Its activations alone or all, of as many ranks as there are GPUs, but for what GPUs lack.
+TEST(PlanJob, OffloadIsOfGpusWhereTheyHaveTheTiers) {
   JobSpec job = Gpt2Job();
   job.resources.offload_activations = "host";
   WorkerProfile worker = GpuWorker("g", 4, 40 * kGiB);
   worker.memory_bytes = worker.memory_limit_bytes = 64 * kGiB;
   const ClusterProfile cluster{{worker}};
   EXPECT_EQ(Best(job, cluster).device, "cuda");
-  EXPECT_EQ(RankCount(Best(job, cluster).mesh), 1);
+  EXPECT_EQ(RankCount(Best(job, cluster).mesh), 4);
   job.resources.ranks = 2;
-  EXPECT_EQ(Best(job, cluster).device, "cpu");
-  job.resources.ranks = 1;
+  EXPECT_EQ(Best(job, cluster).device, "cuda");
+  EXPECT_EQ(RankCount(Best(job, cluster).mesh), 2);
   job.resources.host_link_bytes_per_second = 1 << 30;
   EXPECT_EQ(Best(job, cluster).device, "cpu") << "which the link is emulated on";
+  job.resources.host_link_bytes_per_second = 0;
+  job.train.local_steps = 8;
+  EXPECT_EQ(Best(job, cluster).device, "cuda");
+  job.resources.offload_optimizer = "host";
+  EXPECT_EQ(Best(job, cluster).device, "cpu") << "whose hosts sum what was learned";
+}
+
+TEST(PlanJob, GpusOfAMachineShareItsCoresMemoryAndUpdate) {
+  JobSpec job = Gpt2Job();
+  job.resources.device = "cuda";
+  job.resources.ranks = 4;
+  job.resources.micro_batch = 1;
+  job.resources.recompute = "none";
+  job.resources.offload_optimizer = "host";
+  WorkerProfile worker = GpuWorker("g", 4, 40 * kGiB);
+  worker.cores = 32;
+  worker.copy_bytes_per_second = 100e9;
+  worker.memory_bytes = worker.memory_limit_bytes = 256 * kGiB;
+  const auto plan = [&] { return Best(job, ClusterProfile{{worker}}); };
+  const auto on_host = [](const Plan& of) {
+    return TotalBytes(of.prediction.memory_per_rank) - BytesOfRank(of, 0);
+  };
+  const Plan whole = plan();
+  EXPECT_EQ(RankCount(whole.mesh), 4);
+  EXPECT_EQ(whole.threads_per_rank, 8) << "a GPU's share";
+  int64_t held = on_host(whole);
+  for (const int64_t stage : {1, 2, 3}) {
+    job.resources.zero_stage = stage;
+    if (stage > 2) job.resources.offload_parameters = "host";
+    const Plan shared = plan();
+    EXPECT_LT(shared.prediction.time.optimizer_seconds,
+              whole.prediction.time.optimizer_seconds / 2);
+    EXPECT_LT(on_host(shared), held) << stage;
+    held = on_host(shared);
+  }
+  // Each has a link of its own.
+  for (const int64_t stage : {0, 1, 2, 3}) {
+    job.resources.zero_stage = stage;
+    job.resources.offload_parameters = stage > 2 ? "host" : "none";
+    const auto exposed = [&] { return plan().prediction.time.exposed_communication_seconds; };
+    worker.devices = GpuWorker("g", 4, 40 * kGiB).devices;
+    const double fast = exposed();
+    for (DeviceSpec& device : worker.devices) {
+      device.upload_bytes_per_second = device.download_bytes_per_second = 1e9;
+    }
+    EXPECT_GT(exposed(), fast + 0.02) << stage;
+  }
+  // The worker has room for three of them.
+  worker.memory_limit_bytes = 4 * held - held / 2;
+  EXPECT_THAT(std::string(PlanJob(job, ClusterProfile{{worker}}).status().message()),
+              HasSubstr("leaves no room for 4 ranks"));
 }
 
 }  // namespace

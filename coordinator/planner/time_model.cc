@@ -117,10 +117,11 @@ void AddHostTier(const StepInputs& inputs, const PassCost& pass, const RateModel
     // As on the device; matrices that go up in another type are read and converted beside it.
     const PrecisionRecipe& precision = *inputs.precision;
     const double stored = D(ElementBytes(precision.matrices));
-    const bool converts = precision.matrices != precision.products;
+    // Those that ranks gather are converted in their passes.
+    const bool converts = precision.matrices != precision.products && !inputs.SharesParameters();
     const double converted = converts ? stored + D(ElementBytes(precision.products)) : 0;
     const double bytes =
-        D(inputs.shape.Updated()) * (5 * 4 + 2 * stored + 4) + D(inputs.shape.packed) * converted;
+        inputs.Updated() * (5 * 4 + 2 * stored + 4) + D(inputs.shape.packed) * converted;
     time.optimizer_seconds =
         std::max(bytes / rates.HostBytesPerSecond(inputs.threads, inputs.ranks_on_worker),
                  FileSeconds(inputs, rates));

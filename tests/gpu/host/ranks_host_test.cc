@@ -277,6 +277,37 @@ TEST_F(AttemptsOnHostExecution, ARankWithItsStateOnTheHostGoesOnAsIfItHadNeverSt
   EXPECT_EQ(FinalState("moved", 4).size(), FinalState("whole", 4).size());
 }
 
+TEST_F(AttemptsOnHostExecution, RanksWithTheirStateOnTheirHostsGoOnAsIfTheyHadNeverStopped) {
+  for (const int64_t zero_stage : {2, 3}) {
+    SCOPED_TRACE(zero_stage);
+    const std::string name = "stage" + std::to_string(zero_stage);
+    const auto train = [&](const std::string& run, int64_t steps, bool offloads) {
+      const auto change = [&](AttemptSpec& spec) {
+        spec.job.train.gradient_noise_scale = false;
+        spec.plan.zero_stage = zero_stage;
+        if (!offloads) return;
+        spec.plan.offload_optimizer = spec.plan.offload_activations = "host";
+        if (zero_stage > 2) spec.plan.offload_parameters = "host";
+      };
+      for (const Status& end : Train(name + run, steps, change)) {
+        ASSERT_TRUE(end.ok()) << end.message();
+      }
+    };
+    train("whole", 4, true);
+    train("parts", 2, true);
+    train("parts", 4, true);
+    // From the devices to the hosts and back: as many bytes, of the same tensors.
+    train("moved", 1, false);
+    train("moved", 3, true);
+    train("moved", 4, false);
+    for (const char* file : {"00000-of-00002", "00001-of-00002"}) {
+      const std::string whole = FinalState(name + "whole", 4, file);
+      EXPECT_EQ(FinalState(name + "parts", 4, file), whole) << file;
+      EXPECT_EQ(FinalState(name + "moved", 4, file).size(), whole.size()) << file;
+    }
+  }
+}
+
 TEST_F(AttemptsOnHostExecution, RanksThatShareAGpuOrHaveNoneAreRefused) {
   for (const Status& end : Train("shared", 2, [](AttemptSpec& spec) { spec.device_index = 1; })) {
     EXPECT_EQ(end.code(), StatusCode::kInvalid);

@@ -84,6 +84,12 @@ class QueuedWork : public Work::State {
     return status_;
   }
 
+  Status WaitBeside(const Stream&) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_; });
+    return status_;
+  }
+
   bool Done() override {
     const std::lock_guard lock(mutex_);
     return done_;

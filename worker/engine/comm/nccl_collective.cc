@@ -172,10 +172,13 @@ class NcclCollective : public Collective, public CollectiveRecorder {
   struct Handle : Work::State {
     Handle(std::shared_ptr<Shared> its_shared, Operation its_operation)
         : shared(std::move(its_shared)), operation(std::move(its_operation)) {}
-    Status Wait(const Stream& stream) override {
+    Status Wait(const Stream& stream) override { return Wait(stream, true); }
+    Status WaitBeside(const Stream& stream) override { return Wait(stream, false); }
+    Status Wait(const Stream& stream, bool counts) {
       std::lock_guard lock(shared->mutex);
       // Whoever ends a group waits for its operations.
-      return shared->group != nullptr ? shared->group->WaitFor(*operation, stream) : OkStatus();
+      return shared->group != nullptr ? shared->group->WaitFor(*operation, stream, counts)
+                                      : OkStatus();
     }
     std::shared_ptr<Shared> shared;
     Operation operation;
@@ -295,9 +298,10 @@ class NcclCollective : public Collective, public CollectiveRecorder {
   Work Start(const Stream& stream, CollectiveCall call) override;
   int Call(const CollectiveCall& call);
   int Transfers(const CollectiveCall& call);
-  Status WaitFor(Enqueued& operation, const Stream& stream);
+  /// `counts`: as exposed time.
+  Status WaitFor(Enqueued& operation, const Stream& stream, bool counts);
   Status WaitInGraph(Enqueued& operation, const Stream& stream);
-  Status WaitOnStream(Enqueued& operation, N::Event end, const Stream& stream);
+  Status WaitOnStream(Enqueued& operation, N::Event end, const Stream& stream, bool counts = true);
   void Harvest();
   void Watch();
 
@@ -457,7 +461,7 @@ int NcclCollective::Transfers(const CollectiveCall& call) {
   return outcome;
 }
 
-Status NcclCollective::WaitFor(Enqueued& operation, const Stream& stream) {
+Status NcclCollective::WaitFor(Enqueued& operation, const Stream& stream, bool counts) {
   std::unique_lock lock(mutex_);
   if (recording_ != nullptr) return WaitInGraph(operation, stream);
   // Its graph has what waits for it.
@@ -466,11 +470,13 @@ Status NcclCollective::WaitFor(Enqueued& operation, const Stream& stream) {
     // The watcher ends what takes too long.
     Stopwatch watch;
     changed_.wait(lock, [&] { return operation.ended || !failure_.ok(); });
-    account().AddExposed(operation.kind, watch.Lap());
+    if (counts) account().AddExposed(operation.kind, watch.Lap());
     return failure_;
   }
   if (!failure_.ok() || operation.ended) return failure_;
-  if (Status status = WaitOnStream(operation, operation.end, stream); !status.ok()) Fail(status);
+  if (Status status = WaitOnStream(operation, operation.end, stream, counts); !status.ok()) {
+    Fail(status);
+  }
   return failure_;
 }
 
@@ -482,11 +488,15 @@ Status NcclCollective::WaitInGraph(Enqueued& operation, const Stream& stream) {
   return WaitOnStream(operation, operation.joined, stream);
 }
 
-Status NcclCollective::WaitOnStream(Enqueued& operation, N::Event end, const Stream& stream) {
+Status NcclCollective::WaitOnStream(Enqueued& operation, N::Event end, const Stream& stream,
+                                    bool counts) {
   WEFT_RETURN_IF_ERROR(Cuda("choosing the device", library_.set_device(device().index)));
+  const auto wait = [&] {
+    return Cuda("ordering streams", library_.stream_wait_event(stream.cuda->handle(), end, 0));
+  };
+  if (!counts) return wait();
   WEFT_ASSIGN_OR_RETURN(N::Event before, WatchedEvent(stream.cuda->handle()));
-  WEFT_RETURN_IF_ERROR(
-      Cuda("ordering streams", library_.stream_wait_event(stream.cuda->handle(), end, 0)));
+  WEFT_RETURN_IF_ERROR(wait());
   WEFT_ASSIGN_OR_RETURN(N::Event after, WatchedEvent(stream.cuda->handle()));
   operation.waits.emplace_back(before, after);
   return OkStatus();

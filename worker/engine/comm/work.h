@@ -17,6 +17,7 @@ class Work {
    public:
     virtual ~State() = default;
     virtual Status Wait(const Stream& stream) = 0;
+    virtual Status WaitBeside(const Stream& stream) { return Wait(stream); }
     /// Whether Wait would return at once, as far as that is known.
     virtual bool Done() { return false; }
   };
@@ -30,6 +31,12 @@ class Work {
   /// until it is; on a CUDA device the stream waits and the host goes on, so that an error may come
   /// to light only in a later call. Any number of times, from any thread.
   Status Wait(const Stream& stream) const { return state_ ? state_->Wait(stream) : status_; }
+
+  /// The same on a stream, or in a thread, beside those of the rank: what they stand still is no
+  /// exposed time.
+  Status WaitBeside(const Stream& stream) const {
+    return state_ ? state_->WaitBeside(stream) : status_;
+  }
 
   /// The operation is known to be over, well or not. False may mean that nobody knows: on a CUDA
   /// device.

@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
+#include "worker/engine/nn/device_passage.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -229,8 +230,27 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
     count += part.count();
   }
   if (count == 0) return OkStatus();
+  const auto sum = [&](const TensorView& all) {
+    return ranks.group().AllReduce(context.stream, all, Reduction::kSum, "gradients by rows");
+  };
+  if (parameters.offloaded() && DevicePassage::IsWayOf(context)) {
+    const auto copy_all = [&partial](LinkLane& lane, std::byte* above, bool up) {
+      for (const ParameterPart& part : partial) {
+        const size_t bytes = part.gradient.Bytes();
+        up ? lane.Copy(above, part.gradient.data, bytes)
+           : lane.Copy(part.gradient.data, above, bytes);
+        above += bytes;
+      }
+    };
+    DevicePassage passage(context);
+    WEFT_RETURN_IF_ERROR(passage.Pass(
+        DType::kF32, count, [&](LinkLane& lane, std::byte* above) { copy_all(lane, above, true); },
+        sum, [&](LinkLane& lane, std::byte* above) { copy_all(lane, above, false); }));
+    return passage.Finish();
+  }
+  Context state = parameters.offloaded() ? InHostTier(context) : context;
   WEFT_ASSIGN_OR_RETURN(Tensor all,
-                        Tensor::New(context, Component::kCommunication, DType::kF32, {count}));
+                        Tensor::New(state, Component::kCommunication, DType::kF32, {count}));
   const auto for_each = [&](auto&& copy) -> Status {
     int64_t begin = 0;
     for (const ParameterPart& part : partial) {
@@ -248,9 +268,7 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
         return file == nullptr ? CopyRows(context.stream, gradient, packed)
                                : file->ReadGradient(part, packed);
       }));
-  WEFT_RETURN_IF_ERROR(ranks.group()
-                           .AllReduce(context.stream, all, Reduction::kSum, "gradients by rows")
-                           .Wait(context.stream));
+  WEFT_RETURN_IF_ERROR(sum(all).Wait(context.stream));
   return for_each(
       [&](const ParameterPart& part, const TensorView& gradient, const TensorView& packed) {
         return file == nullptr ? CopyRows(context.stream, packed, gradient)

@@ -24,6 +24,8 @@ class CopyStream {
   /// Waits for what is under way.
   ~CopyStream();
 
+  Stream stream() const { return stream_->stream(); }
+
   /// A point after what is enqueued on `stream` so far, to Follow.
   static Result<kernels::cuda::Event> PointOf(const Stream& stream);
   /// A point after what is enqueued here so far.

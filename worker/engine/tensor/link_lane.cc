@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace weft::engine {
 namespace {
@@ -134,7 +135,9 @@ void LinkLane::Copy(void* to, const void* from, size_t bytes) {
 
 void LinkLane::Copy(const TensorView& to, const TensorView& from) {
   if (to.dtype == from.dtype) return Copy(to.data, from.data, from.Bytes());
-  WEFT_CHECK(copies_ != nullptr, "what is packed for products of a CPU is not converted before");
+  if (copies_ == nullptr) {
+    return Note(Move(to.Bytes(), [&] { return kernels::Cast(Stream(), {from, to}); }));
+  }
   Note(copies_->Convert(to, from));
   Count(to.Bytes());
 }
@@ -147,6 +150,11 @@ Status LinkLane::Follow(const Stream& stream) {
   if (copies_ == nullptr) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const kernels::cuda::Event point, CopyStream::PointOf(stream));
   return copies_->Follow(point);
+}
+
+Status LinkLane::Follow(LinkLane& other, int64_t number) {
+  WEFT_ASSIGN_OR_RETURN(const Arrival arrival, other.Done(number));
+  return arrival != nullptr ? copies_->Follow(*arrival) : OkStatus();
 }
 
 Status LinkLane::Precede(const Stream& stream) {

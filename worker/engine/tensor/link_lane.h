@@ -61,11 +61,18 @@ class LinkLane {
   /// Copies bytes over the link; returns when they have arrived, or are enqueued. What a job does
   /// not copy is between Follow and Precede.
   void Copy(void* to, const void* from, size_t bytes);
-  /// The same upwards of elements, which become those of `to`'s type: a conversion, which
-  /// ReserveStaging was called for, on a device alone.
+  /// The same upwards of elements, which become those of `to`'s type. On a device ReserveStaging
+  /// was called before elements are converted.
   void Copy(const TensorView& to, const TensorView& from);
   /// Before what is copied up is converted: takes memory of the host tier's.
   Status ReserveStaging(Allocator& host);
+
+  /// Where jobs enqueue their copies, to have them wait for something else; of a CPU, where none
+  /// are enqueued, that of the caller.
+  Stream stream() const { return copies_ != nullptr ? copies_->stream() : Stream(); }
+  /// In a job: what it copies from now on comes after job `number` of `other`, which was enqueued
+  /// before it.
+  Status Follow(LinkLane& other, int64_t number);
 
   /// Copies from now on come after what is enqueued on `stream` so far. No job is under way.
   Status Follow(const Stream& stream);

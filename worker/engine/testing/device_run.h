@@ -68,7 +68,7 @@ struct DeviceRun {
                               model_options.precision->products);
     WEFT_CHECK(reduces.ok(), reduces.status().message());
     reducer = *std::move(reduces);
-    offload = PlannedOffload::Of(plan, context, &model->parameters());
+    offload = PlannedOffload::Of(plan, context, &model->parameters(), reducer.get());
     auto trains =
         Trainer::New(job, plan,
                      {.context = &context,

@@ -147,20 +147,35 @@ struct MeshOutcome {
   int64_t peak_in_flight = 0;              ///< Of a pipeline.
 };
 
-/// What a rank has done in all its groups.
-inline CollectiveTotals TotalsOf(const MeshRank& rank) {
-  std::vector<AxisAccount> accounts = rank.ranks.groups.Accounts();
+/// What a rank has entered into the books of all its groups.
+inline CollectiveTotals EnteredTotals(const MeshRanks& ranks, const BucketReducer* reducer) {
+  std::vector<AxisAccount> accounts = ranks.groups.Accounts();
   const auto add = [&](const std::vector<AxisAccount>& more) {
     accounts.insert(accounts.end(), more.begin(), more.end());
   };
-  if (rank.ranks.tensor) add(rank.ranks.tensor->Accounts());
-  if (rank.ranks.pipeline != nullptr) add(rank.ranks.pipeline->Accounts());
-  if (rank.reducer != nullptr) add(rank.reducer->Accounts());
+  if (ranks.tensor) add(ranks.tensor->Accounts());
+  if (ranks.pipeline != nullptr) add(ranks.pipeline->Accounts());
+  if (reducer != nullptr) add(reducer->Accounts());
   CollectiveTotals totals;
   for (const AxisAccount& each : accounts) {
     for (int kind = 0; kind < static_cast<int>(CollectiveKind::kControl); ++kind) {
       totals += each.account->totals(static_cast<CollectiveKind>(kind));
     }
+  }
+  return totals;
+}
+
+/// What a rank has done in all its groups. `device`: its own, or none.
+inline CollectiveTotals TotalsOf(const MeshRanks& ranks, const BucketReducer* reducer,
+                                 ComputeDevice* device) {
+  CollectiveTotals totals = EnteredTotals(ranks, reducer);
+  if (device == nullptr) return totals;
+  // A thread of each group looks for what the device has done, and enters it into the books.
+  WEFT_CHECK(device->Synchronize().ok(), "synchronize");
+  for (int64_t calls = -1; calls != totals.calls;) {
+    calls = totals.calls;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    totals = EnteredTotals(ranks, reducer);
   }
   return totals;
 }
@@ -185,17 +200,8 @@ inline MeshOutcome TrainRank(const MeshCase& c, Collective& world) {
   WEFT_CHECK(evaluation.ok(), evaluation.status().message());
   outcome.evaluation = evaluation->loss;
   outcome.peak_in_flight = rank.trainer->peak_in_flight();
-  outcome.groups = TotalsOf(rank);
-  if (rank.run.device != nullptr) {
-    // A thread of each group looks for what the device has done, and enters it into the books.
-    WEFT_CHECK(rank.run.device->Synchronize().ok(), "synchronize");
-    for (int64_t calls = -1; calls != outcome.groups.calls;) {
-      calls = outcome.groups.calls;
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      outcome.groups = TotalsOf(rank);
-    }
-  }
-  if (rank.run.device == nullptr) outcome.state.Add(rank.trainer->StateTensors());
+  outcome.groups = TotalsOf(rank.ranks, rank.reducer.get(), rank.run.device.get());
+  outcome.state.Add(rank.trainer->StateTensors(), rank.run.context.stream);
   const ParameterSet& parameters = rank.run.model->parameters();
   for (int64_t i = 0; i < parameters.size() && !parameters.values_sharded(); ++i) {
     const std::string& name = parameters[i].name;

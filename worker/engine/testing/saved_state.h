@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/tensor/transfer.h"
 #include "worker/engine/testing/parameter_values.h"
 
 namespace weft::engine {
@@ -16,11 +17,14 @@ struct SavedState {
   std::map<std::string, int64_t> parts;  ///< How many parts each came in ...
   std::map<std::string, int64_t> saved;  ///< ... with how many numbers.
 
-  /// Adds what one rank saves.
-  void Add(const std::vector<NamedTensor>& own) {
+  /// Adds what one rank saves. `stream`: of its device.
+  void Add(const std::vector<NamedTensor>& own, const Stream& stream = {}) {
     for (const NamedTensor& tensor : own) {
       if (!tensor.saved) continue;
-      const std::vector<float> values = ValuesOf(tensor);
+      const auto copy = HostCopy::Of(tensor.stored == nullptr ? stream : Stream(), tensor.view);
+      WEFT_CHECK(copy.ok(), copy.status().message());
+      const std::vector<float> values =
+          tensor.stored == nullptr ? ValuesOf(copy->view()) : ValuesOf(tensor);
       const NamedTensor::Place place =
           tensor.part.value_or(NamedTensor::Place{.whole = tensor.view.shape});
       std::vector<float>& whole = tensors[tensor.name];

@@ -118,8 +118,7 @@ Status Trainer::FinishReduction(PhaseSeconds& seconds) {
   }
   if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Finish());
   if (parts_.tensor != nullptr) {
-    Context state = StateContext();
-    WEFT_RETURN_IF_ERROR(SumPartialGradients(state, *parts_.tensor, parameters, parts()));
+    WEFT_RETURN_IF_ERROR(SumPartialGradients(*parts_.context, *parts_.tensor, parameters, parts()));
   }
   Charge(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
@@ -314,14 +313,18 @@ Status Trainer::RunPipeline(std::vector<MicroBatch> batches, StepReport& report)
 // Only ranks that must ask each other wait for the device here.
 Status Trainer::SumLosses(bool fails, PhaseSeconds& seconds) {
   Context& context = *parts_.context;
+  const ParameterSet& parameters = parts_.model->parameters();
   const bool shares = !parts().empty();
-  if (shares) {
+  const auto measure = [&] {
     ProfileScope scope(context.profiler, "gradient norm");
-    WEFT_RETURN_IF_ERROR(MeasureGradients(context, parts_.model->parameters(), parts(),
-                                          &totals_.device()->gradients));
-  }
+    Context state = StateContext();
+    return MeasureGradients(state, parameters, parts(), &TotalsOfUpdate()->gradients);
+  };
+  if (shares && !parameters.offloaded()) WEFT_RETURN_IF_ERROR(measure());
   WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
   WEFT_RETURN_IF_ERROR(totals_.Wait().status());
+  // What comes from the device does not know them.
+  if (shares && parameters.offloaded()) WEFT_RETURN_IF_ERROR(measure());
   BatchLoss& loss = totals_.host()->loss;
   if (fails) loss.sum = std::numeric_limits<double>::infinity();
   NormSums& gradients = totals_.host()->gradients;
@@ -377,8 +380,10 @@ Status Trainer::SumOverShards(PhaseSeconds& seconds) {
     return OkStatus();
   }
   Context& context = *parts_.context;
-  WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
-  WEFT_RETURN_IF_ERROR(totals_.Wait().status());
+  if (!parts_.model->parameters().offloaded()) {
+    WEFT_RETURN_IF_ERROR(totals_.Fetch(context));
+    WEFT_RETURN_IF_ERROR(totals_.Wait().status());
+  }
   std::vector<NormSums*> norms = {&totals_.host()->gradients};
   // Ranks that share experts and updates have added these up with the losses: one of them tells.
   if (!parts().empty() && parts_.experts != nullptr && parts_.experts->rank() > 0) *norms[0] = {};

@@ -13,6 +13,8 @@ namespace weft::engine {
 /// What a rank with something in its host tier came to.
 struct Offloaded {
   std::vector<StepReport> reports;
+  MemoryBreakdown device, host;  ///< Peaks of the tiers in training steps.
+  CollectiveTotals groups;       ///< Of all its groups, but what the host says.
   double evaluation = 0;
   SavedState state;
   int64_t up_bytes = 0, down_bytes = 0;  ///< Over its link in the last step.
@@ -25,9 +27,8 @@ inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
   kernels::cpu::SetThreads(1);
   Offloaded outcome;
   MeshRanks ranks(c, world);
-  ComputeDevice::Options options;
-  options.host = HostTierOf(c.plan);
-  auto opened = ComputeDevice::Open(options);
+  auto opened = ComputeDevice::Open(
+      {.device = world.device(), .host = HostTierOf(c.plan), .chunk_bytes = size_t{1} << 20});
   WEFT_CHECK(opened.ok(), opened.status().message());
   ComputeDevice& device = **opened;
   Context context = device.NewContext();
@@ -70,10 +71,14 @@ inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
     outcome.down_bytes = host.down().totals().bytes - down;
     outcome.moved_bytes = host.files().moved_bytes - moved;
   }
+  outcome.device = outcome.reports.back().device_memory;
+  outcome.host = host.allocator().Peaks();
   auto evaluation = (*trainer)->Evaluate();
   WEFT_CHECK(evaluation.ok(), evaluation.status().message());
   outcome.evaluation = evaluation->loss;
-  outcome.state.Add((*trainer)->StateTensors());
+  const bool on_device = world.device().type == DeviceType::kCuda;
+  outcome.groups = TotalsOf(ranks, reduces->get(), on_device ? &device : nullptr);
+  outcome.state.Add((*trainer)->StateTensors(), context.stream);
   for (int64_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].trainable()) outcome.gradient_bytes += 4 * parameters[i].shape.Elements();
   }
@@ -81,11 +86,13 @@ inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
 }
 
 /// By rank.
-inline std::vector<Offloaded> TrainOffloaded(const MeshCase& c) {
+inline std::vector<Offloaded> TrainOffloaded(const MeshCase& c,
+                                             DeviceType type = DeviceType::kCpu) {
   std::vector<Offloaded> ranks(static_cast<size_t>(c.ranks()));
-  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+  const auto train = [&](Collective& world) {
     ranks[static_cast<size_t>(world.rank())] = TrainOffloaded(c, world);
-  });
+  };
+  RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), train, type);
   return ranks;
 }
 

@@ -60,7 +60,6 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
 }
 
 OffloadedGradients::~OffloadedGradients() {
-  for (const Reducing& reducing : reducing_) (void)reducing.work.Wait(context_->stream);
   (void)context_->host->down().WaitForAll();
   (void)context_->host->up().WaitForAll();
   if (file_ != nullptr && cut_.ok()) (void)file_->gradients().FinishWrites();
@@ -132,17 +131,11 @@ Status OffloadedGradients::ForEachRun(int64_t bucket, float* memory, const Slice
 Status OffloadedGradients::Open(int64_t bucket) {
   HostTier& host = *context_->host;
   const auto b = static_cast<size_t>(bucket);
-  // What is there of the micro-batch before has to go.
-  while (std::any_of(reducing_.begin(), reducing_.end(),
-                     [bucket](const Reducing& other) { return other.bucket == bucket; })) {
-    WEFT_RETURN_IF_ERROR(SendFirstReduced());
-  }
   const Stream& stream = context_->stream;
   if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().Await(stream, on_way_[b]));
   // What the pass before has left went beside this one's forward pass.
   const size_t most = std::exchange(opens_first_, false) ? 1 : MostInFlight(*parameters_);
-  while (reducing_.size() + in_flight_.size() >= most) {
-    if (in_flight_.empty()) WEFT_RETURN_IF_ERROR(SendFirstReduced());
+  while (in_flight_.size() >= most) {
     WEFT_RETURN_IF_ERROR(host.down().Await(stream, in_flight_.front().job));
     in_flight_.pop_front();
     if (file_ != nullptr) {
@@ -179,7 +172,6 @@ Result<TensorView> OffloadedGradients::PlaceGradient(int64_t index) {
 }
 
 Status OffloadedGradients::OnGradientReady(int64_t index) {
-  WEFT_RETURN_IF_ERROR(SendReduced(false));
   const int64_t bucket = layout_.bucket_of[static_cast<size_t>(index)];
   const auto b = static_cast<size_t>(bucket);
   WEFT_CHECK(missing_[b] > 0, "a gradient was reported twice");
@@ -191,49 +183,93 @@ Status OffloadedGradients::OnGradientReady(int64_t index) {
   const GradientBucket& all = layout_.buckets[b];
   parameters_->PlaceGradients({all.begin, all.end}, nullptr);
   Tensor memory = std::exchange(memory_[b], {});
-  if (!reduces) return Send(bucket, std::move(memory), true, false);
-  WEFT_ASSIGN_OR_RETURN(Work work, ranks_->ReduceAt(bucket, memory));
-  reducing_.push_back({bucket, std::move(memory), std::move(work)});
-  return OkStatus();
+  if (!reduces) return Send(bucket, std::move(memory), true, false, Work());
+  WEFT_ASSIGN_OR_RETURN(const Work work, ranks_->ReduceAt(bucket, memory));
+  // Ranks that share nothing keep all.
+  return Send(bucket, std::move(memory), false, ReducesEveryPass() && sums_below_[b], work);
 }
 
-Status OffloadedGradients::Send(int64_t bucket, Tensor memory, bool whole, bool adds) {
+Status OffloadedGradients::Send(int64_t bucket, Tensor memory, bool whole, bool adds,
+                                const Work& work) {
   if (file_ != nullptr) {
     // Also of a bucket that was open throughout.
     WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(1));
     WEFT_RETURN_IF_ERROR(file_->gradients().Start(static_cast<size_t>(bucket), adds));
   }
   const Slice slice = whole ? Whole(bucket) : Kept(bucket);
-  SendDown(bucket, std::move(memory), slice, adds);
+  WEFT_RETURN_IF_ERROR(SendDown(bucket, std::move(memory), slice, adds, work));
   if (file_ != nullptr) WriteDown(bucket, slice);
   return OkStatus();
 }
 
-void OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds) {
+Result<int64_t> OffloadedGradients::BringSums(int64_t bucket, const Slice& slice, Tensor& sums) {
+  WEFT_ASSIGN_OR_RETURN(
+      sums, Tensor::New(*context_, Component::kGradients, DType::kF32, {slice.range.size()}));
+  const int64_t below = on_way_[static_cast<size_t>(bucket)];
+  const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
+  float* const memory = sums.As<float>() - (slice.range.begin - all.begin);
+  LinkLane& up = context_->host->up();
+  return up.Enqueue(
+      [this, &up, bucket, slice, below, memory]() -> Status {
+        WEFT_RETURN_IF_ERROR(up.Follow(context_->host->down(), below));
+        return ForEachRun(bucket, memory, slice,
+                          [&up](float* above, const float* sum, int64_t elements) {
+                            up.Copy(above, sum, static_cast<size_t>(elements) * sizeof(float));
+                            return OkStatus();
+                          });
+      },
+      context_->stream);
+}
+
+// With what padding holds, which goes nowhere.
+Status OffloadedGradients::AddSums(int64_t bucket, float* memory, const Slice& slice, int64_t job,
+                                   const TensorView& sums) {
+  HostTier& host = *context_->host;
+  WEFT_RETURN_IF_ERROR(host.down().Follow(host.up(), job));
+  const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
+  const TensorView arriving(memory + (slice.range.begin - all.begin), DType::kF32,
+                            {slice.range.size()}, sums.device);
+  return kernels::Add(host.down().stream(), {sums, arriving, arriving});
+}
+
+Status OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds,
+                                    const Work& work) {
   const auto b = static_cast<size_t>(bucket);
   LinkLane& down = context_->host->down();
+  const bool adds_above = adds && context_->stream.device.type == DeviceType::kCuda;
+  Tensor sums;
+  int64_t sums_job = 0;
+  if (adds_above) {
+    WEFT_ASSIGN_OR_RETURN(sums_job, BringSums(bucket, slice, sums));
+  }
   on_way_[b] = down.Enqueue(
-      [this, &down, bucket, above_all = memory.As<float>(), slice, adds]() -> Status {
+      [this, &down, bucket, above_all = memory.As<float>(), slice, adds, work, sums_job,
+       sums = sums ? sums.view() : TensorView()]() -> Status {
+        WEFT_RETURN_IF_ERROR(work.WaitBeside(down.stream()));
+        if (sums_job > 0) {
+          WEFT_RETURN_IF_ERROR(AddSums(bucket, above_all, slice, sums_job, sums));
+        }
         if (file_ != nullptr && adds) {
           WEFT_RETURN_IF_ERROR(file_->gradients().AwaitBeside(static_cast<size_t>(bucket)));
         }
         return ForEachRun(bucket, above_all, slice,
                           [&](float* above, float* below, int64_t elements) {
                             const auto bytes = static_cast<size_t>(elements) * sizeof(float);
-                            if (!adds) {
+                            if (!adds || sums_job > 0) {
                               down.Copy(below, above, bytes);
                               return OkStatus();
                             }
                             const TensorView arriving(above, DType::kF32, {elements}, {});
-                            const TensorView sums(below, DType::kF32, {elements}, {});
+                            const TensorView in_place(below, DType::kF32, {elements}, {});
                             return down.Move(bytes, [&] {
-                              return kernels::Add(context_->stream, {sums, arriving, sums});
+                              return kernels::Add(Stream(), {in_place, arriving, in_place});
                             });
                           });
       },
       context_->stream);
-  in_flight_.push_back({on_way_[b], std::move(memory)});
+  in_flight_.push_back({on_way_[b], std::move(memory), std::move(sums)});
   sums_below_[b] = true;
+  return OkStatus();
 }
 
 // Padding counts as zeros below.
@@ -255,26 +291,8 @@ void OffloadedGradients::WriteDown(int64_t bucket, const Slice& slice) {
   });
 }
 
-Status OffloadedGradients::SendFirstReduced() {
-  Reducing reduced = std::move(reducing_.front());
-  reducing_.pop_front();
-  WEFT_RETURN_IF_ERROR(reduced.work.Wait(context_->stream));
-  const int64_t bucket = reduced.bucket;
-  // Ranks that share nothing keep all.
-  return Send(bucket, std::move(reduced.memory), false,
-              ReducesEveryPass() && sums_below_[static_cast<size_t>(bucket)]);
-}
-
-Status OffloadedGradients::SendReduced(bool all) {
-  while (!reducing_.empty() && (all || reducing_.front().work.Done())) {
-    WEFT_RETURN_IF_ERROR(SendFirstReduced());
-  }
-  return OkStatus();
-}
-
 Status OffloadedGradients::Finish() {
   for (const int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
-  WEFT_RETURN_IF_ERROR(SendReduced(true));
   sums_below_.assign(sums_below_.size(), false);
   float* const below = file_ != nullptr ? nullptr : parameters_->gradients().As<float>();
   parameters_->PlaceGradients({0, parameters_->GradientCount()}, below);

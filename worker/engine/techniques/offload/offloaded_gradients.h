@@ -21,7 +21,8 @@ namespace weft::engine {
 ///
 /// Of several ranks a complete bucket is first reduced where it stands, and of it goes down what
 /// this rank updates. Where ranks share out gradients that is so in every micro-batch, whose sums
-/// are added to those of the earlier ones below, and nothing comes up.
+/// are added to those of the earlier ones: below by processors, and nothing comes up; on a CUDA
+/// device those come up and are added to there, so that nobody waits for the host.
 ///
 /// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, of ranks that
 /// share gradients out this one's parts, and the host tier has two buckets of them meanwhile.
@@ -62,16 +63,11 @@ class OffloadedGradients : public GradientReducer {
     ParameterSet::Range range;
     float* below = nullptr;
   };
-  /// A bucket whose reduction has begun.
-  struct Reducing {
-    int64_t bucket = 0;
-    Tensor memory;
-    Work work;
-  };
-  /// A bucket that may still be going down.
+  /// A bucket that is being reduced, or may still be going down.
   struct InFlight {
     int64_t job = 0;
     Tensor memory;
+    Tensor sums;  ///< Of earlier micro-batches, which have come up for it.
   };
 
   bool ReducesEveryPass() const { return ranks_ != nullptr && ranks_->places_gradients(); }
@@ -80,16 +76,19 @@ class OffloadedGradients : public GradientReducer {
   /// Where the file's memory has that of `range`, which is of the bucket.
   Slice InFile(int64_t bucket, const ParameterSet::Range& range) const;
   Status Open(int64_t bucket);
-  /// Sends a slice of a bucket down; `adds`: to what stands there.
-  void SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds);
+  /// Sends a slice of a bucket down once `work` is done with it; `adds`: to what stands there.
+  Status SendDown(int64_t bucket, Tensor memory, const Slice& slice, bool adds, const Work& work);
   /// Sends all of a bucket, or what this rank keeps of it, down, and into the file where there is
-  /// one; `adds` as above.
-  Status Send(int64_t bucket, Tensor memory, bool whole, bool adds);
+  /// one; `adds` and `work` as above.
+  Status Send(int64_t bucket, Tensor memory, bool whole, bool adds, const Work& work);
+  /// Begins to bring up the sums of earlier micro-batches in a slice: a job of the lane up.
+  Result<int64_t> BringSums(int64_t bucket, const Slice& slice, Tensor& sums);
+  /// On the stream of the lane down: adds what `job` brings up to the slice of a bucket at
+  /// `memory`.
+  Status AddSums(int64_t bucket, float* memory, const Slice& slice, int64_t job,
+                 const TensorView& sums);
   /// Has the slice that goes down last written.
   void WriteDown(int64_t bucket, const Slice& slice);
-  /// Sends down what this rank keeps of the buckets that are reduced; `all`: waits for them.
-  Status SendReduced(bool all);
-  Status SendFirstReduced();
   /// move(above, below, elements) of the gradients in a slice of a bucket, which stands at
   /// `memory`.
   template <class Move>
@@ -101,12 +100,11 @@ class OffloadedGradients : public GradientReducer {
   BucketLayout layout_;
   std::vector<Piece> pieces_;
   bool last_micro_batch_ = false;
-  bool opens_first_ = false;       ///< The next bucket to be opened is the first one of a pass.
-  std::vector<Tensor> memory_;     ///< By bucket.
-  std::vector<int64_t> missing_;   ///< By bucket: parameters that are not complete yet.
-  std::deque<Reducing> reducing_;  ///< In the order of their reductions.
-  std::vector<int64_t> on_way_;    ///< By bucket: the number of its last copy down.
-  std::vector<bool> sums_below_;   ///< By bucket: the host tier has sums of this step.
+  bool opens_first_ = false;      ///< The next bucket to be opened is the first one of a pass.
+  std::vector<Tensor> memory_;    ///< By bucket.
+  std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
+  std::vector<int64_t> on_way_;   ///< By bucket: the number of its last copy down.
+  std::vector<bool> sums_below_;  ///< By bucket: the host tier has sums of this step.
   std::deque<InFlight> in_flight_;
   ParameterFile* const file_;  ///< Or none.
   Status cut_;                 ///< The file has room for gradients.

@@ -94,11 +94,17 @@ Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) 
       WEFT_RETURN_IF_ERROR(file->Start(region.first_unit));
       ++wanted_images_[static_cast<size_t>(region.first_unit)];
     }
-    gathered.job = host_->up().Enqueue([this, file, image = region.first_unit, held = region.held,
-                                        part = gathered.part.view()]() -> Status {
-      if (file != nullptr) WEFT_RETURN_IF_ERROR(file->AwaitBeside(image));
-      return host_->up().Move(part.Bytes(), [&] { return kernels::Cast(stream_, {held, part}); });
-    });
+    if (gathered.part.dtype() != region.dtype) {
+      WEFT_RETURN_IF_ERROR(host_->up().ReserveStaging(host_->allocator()));
+    }
+    gathered.job = host_->up().Enqueue(
+        [this, file, image = region.first_unit, held = region.held,
+         part = gathered.part.view()]() -> Status {
+          if (file != nullptr) WEFT_RETURN_IF_ERROR(file->AwaitBeside(image));
+          host_->up().Copy(part, held);
+          return OkStatus();
+        },
+        stream_);
   }
   for (const int64_t image : std::exchange(read_ahead_[static_cast<size_t>(unit)], {})) {
     LeaveImage(image);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/comm/sum_scalars.h"
@@ -34,7 +35,8 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
       summed_(static_cast<size_t>(bucket_count())),
       sums_of_groups_(static_cast<size_t>(bucket_count())),
       copies_for_groups_(static_cast<size_t>(bucket_count())),
-      gathers_(static_cast<size_t>(bucket_count())) {}
+      gathers_(static_cast<size_t>(bucket_count())),
+      through_device_(parameters->offloaded() && DevicePassage::IsWayOf(context)) {}
 
 Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     Context& context, Collective* group, int64_t shard_ranks, ParameterSet* parameters,
@@ -52,8 +54,7 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     return InvalidError("rank " + std::to_string(shards.rank()) + " has the parameters of rank " +
                         std::to_string(parameters->shard_rank()));
   }
-  Context state = context;
-  if (parameters->offloaded()) state.allocator = &context.host->allocator();
+  Context state = parameters->offloaded() ? InHostTier(context) : context;
   if (parameters->places_gradients() && parameters->file() == nullptr) {
     int64_t count = 0;
     for (int64_t b = 0; b < made->bucket_count(); ++b) {
@@ -62,7 +63,7 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     }
     WEFT_ASSIGN_OR_RETURN(made->sums_,
                           Tensor::New(state, Component::kGradients, DType::kF32, {count}));
-    WEFT_RETURN_IF_ERROR(Clear(context.stream, made->sums_));
+    WEFT_RETURN_IF_ERROR(Clear(state.stream, made->sums_));
   }
   WEFT_RETURN_IF_ERROR(made->MakeParts());
   if (parameters->values_sharded()) {
@@ -70,7 +71,7 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
         context, made->shards_, made->expert_shards_, parameters, products);
     return made;
   }
-  if (!parameters->values_follow_gradients()) WEFT_RETURN_IF_ERROR(made->MakeStaging(state));
+  WEFT_RETURN_IF_ERROR(made->MakeStaging(state));
   return made;
 }
 
@@ -292,9 +293,12 @@ Status ShardedDataParallel::StartSumOverGroups(int64_t bucket) {
   if (replicas_ == nullptr) return OkStatus();
   const auto b = static_cast<size_t>(bucket);
   WEFT_ASSIGN_OR_RETURN(const TensorView values, ToWire(Sums(bucket), copies_for_groups_[b]));
-  sums_of_groups_[b] =
-      replicas_->AllReduce(stream(), values, Reduction::kSum, "all-reduce gradients of groups");
+  sums_of_groups_[b] = SumOfGroups(values);
   return OkStatus();
+}
+
+Work ShardedDataParallel::SumOfGroups(const TensorView& values) {
+  return replicas_->AllReduce(stream(), values, Reduction::kSum, "all-reduce gradients of groups");
 }
 
 Status ShardedDataParallel::WaitForGroups() {
@@ -308,6 +312,14 @@ Status ShardedDataParallel::WaitForGroups() {
 Status ShardedDataParallel::SumOverGroups() {
   ParameterFile* const file = parameters_->file();
   if (replicas_ == nullptr) return OkStatus();
+  if (through_device_) {
+    DevicePassage passage(*context_);
+    for (int64_t b = 0; b < bucket_count(); ++b) {
+      WEFT_RETURN_IF_ERROR(
+          passage.Pass(Sums(b), [&](const TensorView& sums) { return SumOfGroups(sums); }));
+    }
+    return passage.Finish();
+  }
   for (int64_t b = 0; b < bucket_count(); ++b) {
     const auto image = static_cast<size_t>(b);
     if (file != nullptr) {
@@ -348,53 +360,90 @@ Status ShardedDataParallel::Finish() {
   return BucketReducer::Finish();
 }
 
+std::vector<ShardedDataParallel::Packed> ShardedDataParallel::PackedOf(int64_t bucket,
+                                                                       int64_t rank) const {
+  const ParameterSet::Range range = PartOfBucket(bucket, rank);
+  int64_t at = rank * way_bytes_[static_cast<size_t>(bucket)];
+  if (parameters_->values_follow_gradients()) return {{parameters_->ValuesAlong(range), at}};
+  std::vector<Packed> packed;
+  for (const ParameterPart& part : PartsIn(range, nullptr)) {
+    if (part.count() == 0) continue;
+    packed.push_back({part.value, at});
+    at += static_cast<int64_t>(part.value.Bytes());
+  }
+  return packed;
+}
+
 Status ShardedDataParallel::MakeStaging(Context& context) {
   constexpr size_t kAlign = 64;
-  staged_bytes_.resize(static_cast<size_t>(bucket_count()));
+  way_bytes_.resize(static_cast<size_t>(bucket_count()));
+  const bool follow = parameters_->values_follow_gradients();
   int64_t most = 0;
   for (int64_t b = 0; b < bucket_count(); ++b) {
     if (SharersOf(b) == nullptr) continue;
-    int64_t& staged = staged_bytes_[static_cast<size_t>(b)];
+    int64_t& bytes = way_bytes_[static_cast<size_t>(b)];
     for (int64_t rank = 0; rank < SharerCount(b); ++rank) {
-      const size_t bytes =
-          (BytesOf(PartsIn(PartOfBucket(b, rank), nullptr)) + kAlign - 1) / kAlign * kAlign;
-      staged = std::max(staged, static_cast<int64_t>(bytes));
+      const ParameterSet::Range part = PartOfBucket(b, rank);
+      const size_t own = follow ? static_cast<size_t>(part.size()) * sizeof(float)
+                                : (BytesOf(PartsIn(part, nullptr)) + kAlign - 1) / kAlign * kAlign;
+      bytes = std::max(bytes, static_cast<int64_t>(own));
     }
-    most = std::max(most, staged * SharerCount(b));
+    most = std::max(most, bytes * SharerCount(b));
   }
+  if (follow || through_device_) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(staging_,
                         Tensor::New(context, Component::kCommunication, DType::kU8, {most}));
   return OkStatus();
 }
 
-// The other ranks' parts come packed one parameter behind the other.
 Status ShardedDataParallel::GatherStaged(int64_t bucket) {
   Collective* const sharers = SharersOf(bucket);
   if (sharers == nullptr) return OkStatus();
-  const int64_t staged = staged_bytes_[static_cast<size_t>(bucket)];
+  const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
   const auto copy = [&](int64_t rank, bool to_staging) -> Status {
-    int64_t offset = rank * staged;
-    for (const ParameterPart& part : PartsIn(PartOfBucket(bucket, rank), nullptr)) {
-      if (part.count() == 0) continue;
-      TensorView packed = part.value;
-      packed.data = staging_.As<uint8_t>() + offset;
-      offset += static_cast<int64_t>(part.value.Bytes());
-      WEFT_RETURN_IF_ERROR(to_staging ? CopyRows(stream(), part.value, packed)
-                                      : CopyRows(stream(), packed, part.value));
+    for (const Packed& packed : PackedOf(bucket, rank)) {
+      TensorView staged = packed.values;
+      staged.data = staging_.As<uint8_t>() + packed.at;
+      WEFT_RETURN_IF_ERROR(to_staging ? CopyRows(stream(), packed.values, staged)
+                                      : CopyRows(stream(), staged, packed.values));
     }
     return OkStatus();
   };
   const int own = sharers->rank();
   WEFT_RETURN_IF_ERROR(copy(own, true));
   WEFT_RETURN_IF_ERROR(sharers
-                           ->AllGather(stream(), staging_.Elements(own * staged, staged),
-                                       staging_.Elements(0, sharers->size() * staged),
+                           ->AllGather(stream(), staging_.Elements(own * bytes, bytes),
+                                       staging_.Elements(0, sharers->size() * bytes),
                                        "all-gather parameters")
                            .Wait(stream()));
   for (int64_t rank = 0; rank < sharers->size(); ++rank) {
     if (rank != own) WEFT_RETURN_IF_ERROR(copy(rank, false));
   }
   return OkStatus();
+}
+
+Status ShardedDataParallel::GatherThrough(DevicePassage& passage, int64_t bucket) {
+  Collective* const sharers = SharersOf(bucket);
+  if (sharers == nullptr) return OkStatus();
+  const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
+  const int own = sharers->rank();
+  std::vector<Packed> others;
+  for (int64_t rank = 0; rank < sharers->size(); ++rank) {
+    if (rank == own) continue;
+    for (const Packed& packed : PackedOf(bucket, rank)) others.push_back(packed);
+  }
+  return passage.Pass(
+      DType::kU8, sharers->size() * bytes,
+      [packed = PackedOf(bucket, own)](LinkLane& lane, std::byte* above) {
+        for (const auto& [values, at] : packed) lane.Copy(above + at, values.data, values.Bytes());
+      },
+      [&](const TensorView& all) {
+        const TensorView part(all.As<uint8_t>() + own * bytes, all.dtype, {bytes}, all.device);
+        return sharers->AllGather(stream(), part, all, "all-gather parameters");
+      },
+      [others = std::move(others)](LinkLane& lane, std::byte* above) {
+        for (const auto& [values, at] : others) lane.Copy(values.data, above + at, values.Bytes());
+      });
 }
 
 Work ShardedDataParallel::GatherInPlace(int64_t bucket) {
@@ -423,6 +472,13 @@ Status ShardedDataParallel::GatherInFile() {
 Status ShardedDataParallel::GatherParameters() {
   if (gatherer_) return OkStatus();
   if (parameters_->file() != nullptr) return GatherInFile();
+  if (through_device_) {
+    DevicePassage passage(*context_);
+    for (int64_t b = 0; b < bucket_count(); ++b) {
+      WEFT_RETURN_IF_ERROR(GatherThrough(passage, b));
+    }
+    return passage.Finish();
+  }
   for (int64_t b = 0; b < bucket_count(); ++b) {
     if (staging_) {
       WEFT_RETURN_IF_ERROR(GatherStaged(b));

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "worker/engine/nn/device_passage.h"
 #include "worker/engine/techniques/parallel/bucket_reducer.h"
 #include "worker/engine/techniques/parallel/parameter_gatherer.h"
 #include "worker/engine/tensor/context.h"
@@ -30,7 +31,8 @@ namespace weft::engine {
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
 /// them stand in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
 /// brings them, and nothing is gathered after an update. Of parameters in the host tier, sums and
-/// what updates are gathered through stand there, too, and OffloadedGradients places gradients. Of
+/// what updates are gathered through stand there, too, and OffloadedGradients places gradients; of
+/// that below a CUDA device all that ranks exchange passes through the device (DevicePassage). Of
 /// those in a file (nn/parameter_file.h) the sums stand there as well, which OffloadedGradients
 /// cuts, and are in memory while a bucket is added up; values are gathered unit by unit.
 class ShardedDataParallel : public BucketReducer {
@@ -101,13 +103,23 @@ class ShardedDataParallel : public BucketReducer {
   Status AddPlaced(int64_t bucket);
 
   Status StartSumOverGroups(int64_t bucket);
+  Work SumOfGroups(const TensorView& values);
   Status WaitForGroups();
 
-  // Values of different types do not stand as gradients do: they are packed for the way.
+  /// Values, and the byte at which they stand among those of all ranks on their way.
+  struct Packed {
+    TensorView values;
+    int64_t at = 0;
+  };
+  /// Of a bucket what `rank` has. Values of different types do not stand as gradients do: they are
+  /// packed one parameter behind the other.
+  std::vector<Packed> PackedOf(int64_t bucket, int64_t rank) const;
   Status MakeStaging(Context& context);
   Status GatherStaged(int64_t bucket);
   /// The same of a bucket in whose place all ranks have theirs.
   Work GatherInPlace(int64_t bucket);
+  /// The same of values in the host tier of a CUDA device.
+  Status GatherThrough(DevicePassage& passage, int64_t bucket);
   /// Of values in a file.
   Status GatherInFile();
 
@@ -135,8 +147,9 @@ class ShardedDataParallel : public BucketReducer {
   std::vector<Tensor> copies_for_groups_;        ///< By bucket of these that is under way, in bf16.
   std::vector<ParameterPart> parts_;             ///< By trained parameter.
   std::vector<Work> gathers_;                    ///< By bucket.
-  std::vector<int64_t> staged_bytes_;            ///< By bucket: of the part of one rank, at most.
+  std::vector<int64_t> way_bytes_;               ///< By bucket: of the part of one rank, at most.
   Tensor staging_;                               ///< The most that one is for all, or none.
+  const bool through_device_;                    ///< What ranks exchange of the host tier.
   std::unique_ptr<ParameterGatherer> gatherer_;  ///< Of sharded values.
 };
 

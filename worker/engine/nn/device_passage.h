@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "common/status.h"
+#include "worker/engine/comm/work.h"
+#include "worker/engine/tensor/context.h"
+#include "worker/engine/tensor/host_tier.h"
+#include "worker/engine/tensor/tensor.h"
+
+namespace weft::engine {
+
+/// Operations of ranks on what stands in the host tiers of CUDA devices, whose memory alone NCCL is
+/// certain to read and write: piece by piece it goes up, is operated on and comes down again. While
+/// ranks operate on a piece the next one goes up and the one before it down; the host waits in
+/// Finish alone. Not thread-safe.
+class DevicePassage {
+ public:
+  /// Copies between the host tier and a piece that stands at `above` on the device, in a job of
+  /// `lane`.
+  using Move = std::function<void(LinkLane& lane, std::byte* above)>;
+  /// Starts the operation on a piece.
+  using Operate = std::function<Work(const TensorView& piece)>;
+
+  /// `context`, of a CUDA device with a host tier, outlives this.
+  explicit DevicePassage(Context& context) : context_(&context) {}
+  /// Waits for what is under way.
+  ~DevicePassage();
+  DevicePassage(const DevicePassage&) = delete;
+  DevicePassage& operator=(const DevicePassage&) = delete;
+
+  /// Whether what stands in the host tier of `context` goes this way.
+  static bool IsWayOf(const Context& context) {
+    return context.host != nullptr && context.stream.device.type == DeviceType::kCuda;
+  }
+
+  /// Has a piece of `count` elements brought up, operated on and taken down.
+  Status Pass(DType dtype, int64_t count, Move bring, const Operate& operate, Move take);
+  /// The same of a contiguous tensor of the host tier, in place.
+  Status Pass(const TensorView& values, const Operate& operate);
+
+  /// Waits until all has come down.
+  Status Finish();
+
+ private:
+  struct Piece {
+    int64_t job = 0;  ///< Of the lane down.
+    Tensor memory;
+  };
+
+  Context* context_;
+  std::deque<Piece> pieces_;  ///< That may be under way.
+};
+
+}  // namespace weft::engine
