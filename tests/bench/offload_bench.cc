@@ -236,14 +236,13 @@ Result<Json> Speed(const Options& options, int64_t sequences, double file_rate) 
       // weights before the forward pass, or parameters for both passes, and activations.
       const double parameters = up - (down - gradients);
       const double first = policy.parameters == "none" ? weights : parameters / 2;
-      // Of gradients in a file the norm is taken when all are there. Before, they were written
-      // while values were read; after it all is read and written that the update changes.
+      // Gradients in a file are written while values are read; once all are there, and with them
+      // their norm, all is read and written that the update changes.
       const double of_all = 4 * static_cast<double>(trained.parameters) / file_rate;
-      const bool in_file = policy.parameters == "nvme";
-      const double norm = in_file ? of_all : 0, backward_files = in_file ? 2 * of_all : 0;
+      const double backward_files = policy.parameters == "nvme" ? 2 * of_all : 0;
       const double in_order =
-          PassBound(forward, first, down - gradients, options.link, files - norm - backward_files) +
-          PassBound(backward, up - first, gradients, options.link, backward_files) + norm;
+          PassBound(forward, first, down - gradients, options.link, files - backward_files) +
+          PassBound(backward, up - first, gradients, options.link, backward_files);
       row["bound_in_order_seconds"] = in_order;
       row["share_of_bound_in_order"] = in_order / trained.step_seconds;
     }

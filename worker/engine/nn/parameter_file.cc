@@ -55,8 +55,10 @@ void ParameterFile::WriteBehind(int64_t unit) {
   values_->WriteBehind(static_cast<size_t>(unit));
 }
 
-Status ParameterFile::CutGradients(std::vector<Bucket> buckets) {
+Status ParameterFile::CutGradients(std::vector<Bucket> buckets,
+                                   std::vector<ParameterSet::Range> counted) {
   buckets_ = std::move(buckets);
+  norm_ = PiecewiseNorm(std::move(counted));
   unit_buckets_.assign(unit_buckets_.size(), {});
   std::vector<int64_t> bytes;
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -71,6 +73,15 @@ Status ParameterFile::CutGradients(std::vector<Bucket> buckets) {
   WEFT_ASSIGN_OR_RETURN(gradients_,
                         FileImages::New(below_, Component::kGradients, lanes_.get(), bytes));
   return OkStatus();
+}
+
+void ParameterFile::WriteGradients(size_t b, std::function<Status()> before) {
+  const ParameterSet::Range& range = buckets_[b].range;
+  gradients_->WriteBehind(
+      b, [this, &range, at = GradientAt(b, range.begin), before = std::move(before)]() -> Status {
+        if (before) WEFT_RETURN_IF_ERROR(before());
+        return norm_.Take(range, at);
+      });
 }
 
 size_t ParameterFile::BucketOf(const ParameterPart& part) const {
@@ -112,6 +123,7 @@ Status ParameterFile::ReadGradient(const ParameterPart& part, const TensorView& 
 }
 
 Status ParameterFile::WriteGradient(const ParameterPart& part, const TensorView& from) {
+  norm_.Stop();
   return gradients_->Write(BucketOf(part), GradientByte(part),
                            {static_cast<const std::byte*>(from.data), from.Bytes()});
 }

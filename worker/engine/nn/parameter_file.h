@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/parameter_set.h"
+#include "worker/engine/nn/piecewise_norm.h"
 #include "worker/engine/tensor/file_images.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/tensor/named_tensor.h"
@@ -43,8 +45,9 @@ class ParameterFile {
     int64_t unit = 0;
     ParameterSet::Range range;
   };
-  /// Gradients stand in these, in any order. Before there are any.
-  Status CutGradients(std::vector<Bucket> buckets);
+  /// Gradients stand in these, in any order. Before there are any. The norm is of `counted`
+  /// (PiecewiseNorm), which are among them.
+  Status CutGradients(std::vector<Bucket> buckets, std::vector<ParameterSet::Range> counted);
   /// Images are the buckets.
   FileImages& gradients() { return *gradients_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -52,6 +55,11 @@ class ParameterFile {
   const std::vector<size_t>& BucketsOf(int64_t unit) const {
     return unit_buckets_[static_cast<size_t>(unit)];
   }
+  /// Writes bucket `b`, which is in memory, once `before` has returned, and then gives back its
+  /// memory. What counts of it is measured on the way.
+  void WriteGradients(size_t b, std::function<Status()> before = {});
+  /// Of the gradients that are written while it takes any: it is known once all are.
+  PiecewiseNorm& norm() { return norm_; }
   /// Where gradient `element` of bucket `b`, which is in memory, stands.
   float* GradientAt(size_t b, int64_t element) const {
     return reinterpret_cast<float*>(gradients_->memory(b)) + (element - buckets_[b].range.begin);
@@ -61,7 +69,7 @@ class ParameterFile {
   ParameterPart InMemory(const ParameterPart& part) const;
 
   /// Copies the gradients of `part`, which is not in memory, to the f32 numbers at `to`, or
-  /// replaces them by those at `from`.
+  /// replaces them by those at `from`, whose norm is not measured.
   Status ReadGradient(const ParameterPart& part, const TensorView& to);
   Status WriteGradient(const ParameterPart& part, const TensorView& from);
 
@@ -86,6 +94,7 @@ class ParameterFile {
   std::unique_ptr<FileImages> gradients_;
   std::vector<Bucket> buckets_;
   std::vector<std::vector<size_t>> unit_buckets_;
+  PiecewiseNorm norm_;  ///< Of who writes gradients, while some are under way.
 };
 
 }  // namespace weft::engine

@@ -10,37 +10,31 @@
 namespace weft::engine {
 namespace {
 
-/// The buffer of gradients, of which a file has pieces.
-Status MeasureFile(ParameterFile* file, NormSums* sums) {
-  NormStream stream;
+/// What the ParameterSet of a file counts, unit by unit, each range of one unit or a bucket of it.
+Status MeasureFile(ParameterFile* file, std::span<const ParameterPart> parts, NormSums* sums) {
+  if (file->norm().complete()) {
+    *sums = {file->norm().SumOfSquares(), file->norm().NonFinite()};
+    return OkStatus();
+  }
+  PiecewiseNorm norm(CountedGradients(file->parameters(), parts));
+  norm.Start();
   ParameterWalk walk(file, {.gradients = true, .trained_alone = true});
   for (int64_t unit = 0; unit < file->parameters().units(); ++unit) {
     for (const size_t b : file->BucketsOf(unit)) {
       WEFT_RETURN_IF_ERROR(walk.MoveTo(unit));
       const ParameterSet::Range& range = file->buckets()[b].range;
-      WEFT_RETURN_IF_ERROR(stream.Add({file->GradientAt(b, range.begin), range.size()}));
+      WEFT_RETURN_IF_ERROR(norm.Take(range, file->GradientAt(b, range.begin)));
     }
   }
-  WEFT_RETURN_IF_ERROR(stream.EndTensor());
-  *sums = stream.sums();
+  *sums = {norm.SumOfSquares(), norm.NonFinite()};
   return walk.Finish();
 }
 
-/// Of those parts, or whole parameters, that this rank counts.
-Status MeasureFile(ParameterFile* file, std::span<const ParameterPart> parts, NormSums* sums) {
-  const ParameterSet& parameters = file->parameters();
-  NormStream stream;
-  ParameterWalk walk(file, {.gradients = true, .trained_alone = true});
-  for (const ParameterPart& part : parts) {
-    WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[part.index].unit));
-    const bool counts =
-        part.whole ? parameters.Counts(part.index) : parameters.CountsPart(part.index);
-    if (!counts || part.count() == 0) continue;
-    WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(file->InMemory(part).gradient)));
-    WEFT_RETURN_IF_ERROR(stream.EndTensor());
-  }
-  *sums = stream.sums();
-  return walk.Finish();
+/// Whether the buffer of gradients is one tensor in norms, its padding being zero: without factors,
+/// where this rank counts everything.
+bool IsOneTensor(const ParameterSet& parameters) {
+  return parameters.factoring() == Factoring::kNone && !parameters.sharded() &&
+         !parameters.of_stage();
 }
 
 }  // namespace
@@ -66,14 +60,8 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
 }
 
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums) {
-  if (parameters.file() != nullptr) {
-    const bool has_all = !parameters.sharded() && !parameters.of_stage();
-    return has_all ? MeasureFile(parameters.file(), sums)
-                   : MeasureFile(parameters.file(), TrainedParts(parameters), sums);
-  }
-  // Without factors everything in the buffer counts, the padding being zero.
-  if (parameters.factoring() == Factoring::kNone && !parameters.sharded() &&
-      !parameters.of_stage()) {
+  if (parameters.file() != nullptr) return MeasureFile(parameters.file(), {}, sums);
+  if (IsOneTensor(parameters)) {
     return Measure(context, {NormTensorOf(parameters.gradients())}, sums);
   }
   std::vector<kernels::NormTensor> tensors;
@@ -82,6 +70,23 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSu
     tensors.push_back(NormTensorOf(parameters.gradient(i)));
   }
   return Measure(context, tensors, sums);
+}
+
+std::vector<ParameterSet::Range> CountedGradients(const ParameterSet& parameters,
+                                                  std::span<const ParameterPart> parts) {
+  if (parts.empty() && IsOneTensor(parameters)) return {{0, parameters.GradientCount()}};
+  const bool shared = !parts.empty();
+  const std::vector<ParameterPart> whole =
+      shared ? std::vector<ParameterPart>() : TrainedParts(parameters);
+  std::vector<ParameterSet::Range> counted;
+  for (const ParameterPart& part : shared ? parts : std::span(whole)) {
+    const bool counts =
+        part.whole ? parameters.Counts(part.index) : parameters.CountsPart(part.index);
+    if (!counts || part.count() == 0) continue;
+    const int64_t first = parameters[part.index].gradient_offset + part.first;
+    counted.push_back({first, first + part.count()});
+  }
+  return counted;
 }
 
 Status NormStream::AddBlocks(const kernels::NormTensor& tensor) {

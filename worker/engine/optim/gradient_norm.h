@@ -33,6 +33,11 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
 /// over those that this rank counts.
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums);
 
+/// The gradients whose sums MeasureGradients takes where they stand in a file, as elements of
+/// gradients(): of `parts` that this rank counts, or of all where there are none.
+std::vector<ParameterSet::Range> CountedGradients(const ParameterSet& parameters,
+                                                  std::span<const ParameterPart> parts);
+
 /// The same sums, with the same bits, of tensors on a CPU that come piece by piece.
 class NormStream {
  public:

@@ -5,6 +5,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/tensor/host_tier.h"
 
 namespace weft::engine {
@@ -56,7 +57,7 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
     const int64_t bucket = layout_.bucket_of[static_cast<size_t>(i)];
     if (bucket >= 0) buckets[static_cast<size_t>(bucket)].unit = (*parameters)[i].unit;
   }
-  cut_ = file_->CutGradients(std::move(buckets));
+  cut_ = file_->CutGradients(std::move(buckets), CountedGradients(*parameters, parts()));
 }
 
 OffloadedGradients::~OffloadedGradients() {
@@ -92,6 +93,11 @@ Status OffloadedGradients::Maximum(const TensorView& values) {
 Status OffloadedGradients::Begin(bool last_micro_batch) {
   WEFT_RETURN_IF_ERROR(cut_);
   last_micro_batch_ = last_micro_batch;
+  if (file_ != nullptr) {
+    // Nothing is being written: sums of earlier micro-batches count no more.
+    WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites());
+    last_micro_batch ? file_->norm().Start() : file_->norm().Stop();
+  }
   opens_first_ = true;
   missing_.clear();
   for (const GradientBucket& bucket : layout_.buckets) missing_.push_back(bucket.parameters);
@@ -276,7 +282,7 @@ Status OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& 
 void OffloadedGradients::WriteDown(int64_t bucket, const Slice& slice) {
   const auto b = static_cast<size_t>(bucket);
   LinkLane& down = context_->host->down();
-  file_->gradients().WriteBehind(b, [this, &down, bucket, slice, job = on_way_[b]]() -> Status {
+  file_->WriteGradients(b, [this, &down, bucket, slice, job = on_way_[b]]() -> Status {
     WEFT_RETURN_IF_ERROR(down.WaitUncounted(job));
     float* at = slice.below;
     float* const end = at + slice.range.size();

@@ -330,7 +330,7 @@ Status ShardedDataParallel::SumOverGroups() {
     WEFT_RETURN_IF_ERROR(StartSumOverGroups(b));
     if (file == nullptr) continue;
     WEFT_RETURN_IF_ERROR(WaitForGroups());
-    file->gradients().WriteBehind(image);
+    file->WriteGradients(image);
   }
   WEFT_RETURN_IF_ERROR(WaitForGroups());
   return file == nullptr ? OkStatus() : file->gradients().FinishWrites();
