@@ -29,10 +29,12 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
       memory_(layout_.buckets.size()),
       on_way_(layout_.buckets.size(), 0),
       sums_below_(layout_.buckets.size(), false),
+      kept_(layout_.buckets.size(), false),
       file_(parameters->file()) {
   for (int64_t i = 0; i < parameters->size(); ++i) {
     const int64_t bucket = layout_.bucket_of[static_cast<size_t>(i)];
     if (bucket < 0) continue;
+    kept_[static_cast<size_t>(bucket)] = !parameters->on_host(i);
     const Parameter& parameter = (*parameters)[i];
     // Without padding, which is zero in the host tier and undefined on the device. Stacked ones are
     // one piece.
@@ -107,7 +109,7 @@ OffloadedGradients::Slice OffloadedGradients::InFile(int64_t bucket,
 OffloadedGradients::Slice OffloadedGradients::Whole(int64_t bucket) const {
   const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
   if (file_ != nullptr) return InFile(bucket, {all.begin, all.end});
-  return {{all.begin, all.end}, parameters_->gradients().As<float>() + all.begin};
+  return {{all.begin, all.end}, parameters_->HeldGradients({all.begin, all.end}).As<float>()};
 }
 
 OffloadedGradients::Slice OffloadedGradients::Kept(int64_t bucket) const {
@@ -132,6 +134,11 @@ Status OffloadedGradients::ForEachRun(int64_t bucket, float* memory, const Slice
 Status OffloadedGradients::Open(int64_t bucket) {
   HostTier& host = *context_->host;
   const auto b = static_cast<size_t>(bucket);
+  const GradientBucket& all = layout_.buckets[b];
+  if (kept_[b]) {
+    memory_[b] = parameters_->HeldGradients({all.begin, all.end});
+    return OkStatus();
+  }
   // What is there of the micro-batch before has to go.
   while (std::any_of(reducing_.begin(), reducing_.end(),
                      [bucket](const Reducing& other) { return other.bucket == bucket; })) {
@@ -142,14 +149,16 @@ Status OffloadedGradients::Open(int64_t bucket) {
   // What the pass before has left went beside this one's forward pass.
   const size_t most = std::exchange(opens_first_, false) ? 1 : MostInFlight(*parameters_);
   while (reducing_.size() + in_flight_.size() >= most) {
-    if (in_flight_.empty()) WEFT_RETURN_IF_ERROR(SendFirstReduced());
+    if (in_flight_.empty()) {
+      WEFT_RETURN_IF_ERROR(SendFirstReduced());
+      continue;
+    }
     WEFT_RETURN_IF_ERROR(host.down().Await(stream, in_flight_.front().job));
     in_flight_.pop_front();
     if (file_ != nullptr) {
       WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(in_flight_.size()));
     }
   }
-  const GradientBucket& all = layout_.buckets[b];
   WEFT_ASSIGN_OR_RETURN(memory_[b], Tensor::New(*context_, Component::kGradients, DType::kF32,
                                                 {all.end - all.begin}));
   if (sums_below_[b] && carries_sums()) {
@@ -188,9 +197,12 @@ Status OffloadedGradients::OnGradientReady(int64_t index) {
   // Earlier micro-batches have left all there is of it.
   if (!memory_[b] && reduces) WEFT_RETURN_IF_ERROR(Open(bucket));
   if (!memory_[b]) return OkStatus();
-  const GradientBucket& all = layout_.buckets[b];
-  parameters_->PlaceGradients({all.begin, all.end}, nullptr);
   Tensor memory = std::exchange(memory_[b], {});
+  if (kept_[b] && !reduces) return OkStatus();
+  if (!kept_[b]) {
+    const GradientBucket& all = layout_.buckets[b];
+    parameters_->PlaceGradients({all.begin, all.end}, nullptr);
+  }
   if (!reduces) return Send(bucket, std::move(memory), true, false);
   WEFT_ASSIGN_OR_RETURN(Work work, ranks_->ReduceAt(bucket, memory));
   reducing_.push_back({bucket, std::move(memory), std::move(work)});
@@ -260,6 +272,7 @@ Status OffloadedGradients::SendFirstReduced() {
   reducing_.pop_front();
   WEFT_RETURN_IF_ERROR(reduced.work.Wait(context_->stream));
   const int64_t bucket = reduced.bucket;
+  if (kept_[static_cast<size_t>(bucket)]) return OkStatus();
   // Ranks that share nothing keep all.
   return Send(bucket, std::move(reduced.memory), false,
               ReducesEveryPass() && sums_below_[static_cast<size_t>(bucket)]);
@@ -276,8 +289,7 @@ Status OffloadedGradients::Finish() {
   for (const int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
   WEFT_RETURN_IF_ERROR(SendReduced(true));
   sums_below_.assign(sums_below_.size(), false);
-  float* const below = file_ != nullptr ? nullptr : parameters_->gradients().As<float>();
-  parameters_->PlaceGradients({0, parameters_->GradientCount()}, below);
+  parameters_->PlaceGradientsWhereHeld();
   Status arrived = context_->host->down().WaitForAll();
   if (arrived.ok() && file_ != nullptr) arrived = file_->gradients().FinishWrites();
   in_flight_.clear();

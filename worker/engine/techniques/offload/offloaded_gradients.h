@@ -23,6 +23,9 @@ namespace weft::engine {
 /// this rank updates. Where ranks share out gradients that is so in every micro-batch, whose sums
 /// are added to those of the earlier ones below, and nothing comes up.
 ///
+/// Gradients of units that are kept on the device (ParameterSet::KeepOnDevice) have their memory
+/// there throughout; of several ranks they are reduced in it.
+///
 /// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, of ranks that
 /// share gradients out this one's parts, and the host tier has two buckets of them meanwhile.
 class OffloadedGradients : public GradientReducer {
@@ -107,6 +110,7 @@ class OffloadedGradients : public GradientReducer {
   std::deque<Reducing> reducing_;  ///< In the order of their reductions.
   std::vector<int64_t> on_way_;    ///< By bucket: the number of its last copy down.
   std::vector<bool> sums_below_;   ///< By bucket: the host tier has sums of this step.
+  std::vector<bool> kept_;         ///< By bucket: it is of units that are kept on the device.
   std::deque<InFlight> in_flight_;
   ParameterFile* const file_;  ///< Or none.
   Status cut_;                 ///< The file has room for gradients.
