@@ -21,13 +21,19 @@ struct Bucket {
 
 /// In the order in which they are filled.
 std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<ParameterInfo>& parameters,
-                               int64_t bucket_bytes, int64_t expert_ranks, bool in_file) {
+                               int64_t bucket_bytes, int64_t expert_ranks, bool in_file,
+                               const std::vector<int64_t>& kept = {}) {
   std::vector<Bucket> buckets;
   bool open = false, of_experts = false;
-  int64_t unit = 0, block = -1;
+  int64_t unit = 0, block = -1, stands_in = DistinctBlocks(model) + 1;
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
     if (in_file && parameter->block != block) ++unit;
+    if (parameter->block >= 0 || block >= 0) stands_in = parameter->block + 1;
     block = parameter->block;
+    if (std::find(kept.begin(), kept.end(), stands_in) != kept.end()) {
+      open = false;
+      continue;
+    }
     if (!IsTrained(model, *parameter) || !IsOnExpertRank(model, *parameter, expert_ranks)) continue;
     // Experts that ranks share have buckets of their own.
     const bool shared = expert_ranks > 1 && parameter->expert >= 0;
@@ -45,14 +51,17 @@ std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<Paramet
 }  // namespace
 
 OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
-                                int64_t rows, int64_t expert_ranks, bool in_file) {
+                                int64_t rows, int64_t expert_ranks, bool in_file,
+                                const std::vector<int64_t>& kept) {
   const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
-  std::vector<Bucket> buckets = CutBuckets(model, parameters, bucket_bytes, expert_ranks, in_file);
+  std::vector<Bucket> buckets =
+      CutBuckets(model, parameters, bucket_bytes, expert_ranks, in_file, kept);
   if (buckets.empty()) return {};
   // A token table that classifies has its gradient first and last.
   const ParameterInfo& first = parameters.front();
   int64_t throughout = 0;
-  if (IsClassifier(model, first) && IsTrained(model, first)) {
+  const bool keeps_first = std::find(kept.begin(), kept.end(), 0) != kept.end();
+  if (IsClassifier(model, first) && IsTrained(model, first) && !keeps_first) {
     throughout = buckets.back().bytes;
     buckets.pop_back();
   }

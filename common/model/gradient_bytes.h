@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/model/model_shape.h"
 #include "common/spec/model_spec.h"
@@ -16,9 +17,11 @@ struct OpenGradients {
 /// With zero_stage 2: of buckets of at least `bucket_bytes` from the last parameter to the first,
 /// each from its first gradient to the end of its reduction. `model` with vocab_size resolved;
 /// `tensor` ranks share each matrix, or `expert_ranks` the experts. `in_file`: gradients stand in a
-/// file, where no bucket is of two units.
+/// file, where no bucket is of two units. Of `kept` units (StreamedUnits) gradients have memory of
+/// their own, and buckets are of others alone.
 OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,
-                                int64_t rows = 1, int64_t expert_ranks = 1, bool in_file = false);
+                                int64_t rows = 1, int64_t expert_ranks = 1, bool in_file = false,
+                                const std::vector<int64_t>& kept = {});
 
 /// Of gradients that stand in a file.
 struct FiledGradients {

@@ -78,10 +78,25 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
                             inputs.zero_stage > 1);
 }
 
+/// Of offloaded values those that are kept on the device.
+int64_t KeptValueBytes(const MemoryInputs& inputs) {
+  const StreamedUnit& kept = inputs.kept;
+  return kF32 * kept.vectors + ElementBytes(inputs.precision->matrices) * kept.held_matrices();
+}
+
 /// Values on the host, of ranks that share them their parts.
 int64_t HostValueBytes(const MemoryInputs& inputs) {
   if (inputs.parameters_in_file) return FiledValuesOf(inputs).host;
-  return inputs.SharesParameters() ? inputs.sharded.held : ValueBytes(inputs);
+  if (inputs.SharesParameters()) return inputs.sharded.held;
+  return ValueBytes(inputs) - KeptValueBytes(inputs);
+}
+
+/// State of what is kept on the device: AdamW's, and averages, are of so many bytes a number.
+int64_t KeptStateBytes(const MemoryInputs& inputs) {
+  if (inputs.kept.trained == 0) return 0;
+  const double share =
+      static_cast<double>(inputs.kept.trained) / static_cast<double>(inputs.shape.trained);
+  return static_cast<int64_t>(share * static_cast<double>(inputs.optimizer.state));
 }
 
 /// The same where gradients of tables take and give back their places among activations, or
@@ -125,8 +140,8 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   memory.parameters_bytes -= HostValueBytes(inputs);
   memory.gradients_bytes =
       (shares ? inputs.sharded.open_gradients.bytes : inputs.open_gradients.bytes) +
-      BroughtSumBytes(inputs);
-  memory.optimizer_bytes = 0;
+      BroughtSumBytes(inputs) + kF32 * inputs.kept.stored_trained;
+  memory.optimizer_bytes = KeptStateBytes(inputs);
   memory.workspace_bytes -= HostStaging(inputs);
   return memory;
 }
@@ -149,7 +164,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   // Vectors are f32 whatever the recipe.
   const int64_t gathered =
       inputs.offload_parameters ? inputs.sharded.gathered_from_host : inputs.sharded.gathered;
-  const int64_t values = HostValueBytes(inputs) + (inputs.SharesParameters() ? gathered : 0);
+  const int64_t values =
+      HostValueBytes(inputs) + KeptValueBytes(inputs) + (inputs.SharesParameters() ? gathered : 0);
   memory.parameters_bytes = values + PackedBytes(inputs) + Fp8State(inputs);
   if (shape.spec.family == "llama") {
     // Cosines and sines of the rotary positions.

@@ -14,6 +14,7 @@
 #include "common/model/remat_memory.h"
 #include "common/model/remat_schedule.h"
 #include "common/model/sharded_parameters.h"
+#include "common/model/streamed_units.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/spec/shard_ranks.h"
@@ -91,7 +92,8 @@ struct MemoryInputs {
   ShardedParameters sharded;         ///< ShardParameters of a group, with zero_stage 3.
   int64_t recomputed_blocks = 0;     ///< The first ones, which are the best ones to recompute.
   bool delayed_update = false;       ///< Then gradients twice in the host tier.
-  bool offload_optimizer = false;    ///< Values, gradients and state in the host tier.
+  bool offload_optimizer = false;    ///< Values, gradients and state in the host tier,
+  StreamedUnit kept;                 ///< but for those of units whose SumOfUnits this is.
   int64_t attention_blocks = 0;      ///< After them, those that recompute attention alone.
   int64_t recompute_segment = 1;     ///< Blocks recomputed at once.
   RematPlan remat;                   ///< Where it is not empty, instead of the three above.

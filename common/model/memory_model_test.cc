@@ -211,5 +211,52 @@ TEST(BlockPolicies, RecomputesTheFirstBlocks) {
   EXPECT_EQ(BlockPolicies(2, 2), (std::vector<std::string>{"recompute", "recompute"}));
 }
 
+// Each unit is one of those that are kept, or sends what it sends where none is: of all there is
+// nothing left, on no processor.
+TEST(KeptUnits, AddUpToAllOnTheDevice) {
+  std::vector<ModelSpec> models = {Gpt2Model(), Gpt2Model(), Gpt2Model()};
+  models[1].untied_classifier = true;
+  models[2].family = "bert";
+  models[2].token_types = 2;
+  for (const ModelSpec& model : models) {
+    for (const ProductKind products :
+         {ProductKind::kUnpacked, ProductKind::kSplit, ProductKind::kTiles, ProductKind::kNative}) {
+      for (const char* precision : {"bf16", "bf16_pure"}) {
+        SCOPED_TRACE(model.family + " " + precision + std::to_string(static_cast<int>(products)));
+        JobSpec job;
+        job.model = model;
+        MemoryInputs inputs;
+        inputs.shape = ModelShape(model);
+        inputs.precision = &PrecisionOf(precision);
+        inputs.products = products;
+        inputs.optimizer = OptimizerBytesOf(model, job, inputs.precision->products);
+        const MemoryBreakdown plain = PredictMemory(inputs);
+        inputs.offload_optimizer = true;
+        const int64_t uploaded = UploadedWeightBytes(inputs);
+        const MemoryBreakdown none = PredictDeviceTier(inputs);
+        const std::vector<StreamedUnit> units = StreamedUnits(model);
+        std::vector<int64_t> all;
+        int64_t spared = 0, state = 0;
+        for (int64_t unit = 0; unit < std::ssize(units); ++unit) {
+          all.push_back(unit);
+          inputs.kept = SumOfUnits(units, {unit});
+          spared += uploaded - UploadedWeightBytes(inputs);
+          state += PredictDeviceTier(inputs).optimizer_bytes;
+        }
+        EXPECT_EQ(spared, uploaded);
+        EXPECT_NEAR(static_cast<double>(state), static_cast<double>(plain.optimizer_bytes), 100);
+        EXPECT_EQ(none.optimizer_bytes, 0);
+        inputs.kept = SumOfUnits(units, all);
+        EXPECT_EQ(UploadedWeightBytes(inputs), 0);
+        const MemoryBreakdown device = PredictDeviceTier(inputs);
+        EXPECT_EQ(device.parameters_bytes, plain.parameters_bytes);
+        EXPECT_EQ(device.gradients_bytes, plain.gradients_bytes);
+        EXPECT_EQ(device.optimizer_bytes, plain.optimizer_bytes);
+        EXPECT_EQ(TotalBytes(PredictMemory(inputs)), TotalBytes(plain)) << "nothing on the host";
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -163,23 +163,28 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
 
 int64_t OperandBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
+  const StreamedUnit& kept = inputs.kept;
   // The last stage of a pipeline multiplies with a table that the first one looks up.
   const bool tied =
-      shape.embeds && HeadOf(shape.spec) == "causal_lm" && !shape.spec.untied_classifier;
+      shape.embeds && HeadOf(shape.spec) != "classification" && !shape.spec.untied_classifier;
   const int64_t table =
       tied ? shape.PaddedClasses() * EmbeddingWidth(shape.spec) / shape.tensor_rows : 0;
   const int64_t direct = shape.stored - shape.packed + table;
   const int64_t vectors = shape.stored - shape.stored_matrices;
   const int64_t tiles = inputs.products == ProductKind::kTiles ? shape.packed_in_tiles : 0;
   const int64_t stored = inputs.OnCuda() ? 0 : shape.packed - tiles;
-  return kF32 * vectors + ElementBytes(inputs.precision->matrices) * (direct - vectors + stored);
+  const int64_t kept_stored =
+      kept.looked_up + kept.matrices - (inputs.products == ProductKind::kTiles ? kept.in_tiles : 0);
+  return kF32 * (vectors - kept.vectors) +
+         ElementBytes(inputs.precision->matrices) * (direct - vectors + stored - kept_stored);
 }
 
 int64_t UploadedBytes(const MemoryInputs& inputs) {
   const int64_t operands = OperandBytes(inputs);
   if (inputs.OnCuda()) return operands + PackedBytes(inputs);
   if (inputs.products != ProductKind::kTiles) return operands;
-  return operands + ElementBytes(inputs.precision->products) * inputs.shape.packed_in_tiles;
+  return operands + ElementBytes(inputs.precision->products) *
+                        (inputs.shape.packed_in_tiles - inputs.kept.in_tiles);
 }
 
 int64_t StreamedPeakBytes(const MemoryInputs& inputs) {

@@ -43,6 +43,10 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
                    [&](const ParameterInfo& parameter, int64_t index) {
                      StreamedUnit& unit = units[static_cast<size_t>(index)];
                      const int64_t elements = parameter.StoredElements();
+                     if (IsTrained(model, parameter)) {
+                       unit.trained += parameter.Elements();
+                       unit.stored_trained += elements;
+                     }
                      if (!parameter.matrix()) {
                        unit.vectors += Aligned(elements);
                        return;
@@ -53,10 +57,32 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
                      StreamedUnit& product = LookedUp(parameter) ? units.back() : unit;
                      product.matrices += elements;
                      if (LookedUp(parameter)) product.of_first += elements;
-                     if (parameter.in_tiles()) product.in_tiles += elements;
+                     if (parameter.in_tiles()) {
+                       product.in_tiles += elements;
+                       if (LookedUp(parameter)) product.of_first_in_tiles += elements;
+                     }
                      product.padding += parameter.PackedPadding();
                    });
   return units;
+}
+
+StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units,
+                        const std::vector<int64_t>& chosen) {
+  StreamedUnit sum;
+  for (const int64_t index : chosen) {
+    const StreamedUnit& unit = units[static_cast<size_t>(index)];
+    sum.vectors += unit.vectors;
+    sum.looked_up += unit.looked_up;
+    sum.matrices += unit.matrices - unit.of_first;
+    sum.in_tiles += unit.in_tiles - unit.of_first_in_tiles;
+    sum.trained += unit.trained;
+    sum.stored_trained += unit.stored_trained;
+    if (index > 0) continue;
+    sum.matrices += units.back().of_first;
+    sum.in_tiles += units.back().of_first_in_tiles;
+    sum.of_first += units.back().of_first;
+  }
+  return sum;
 }
 
 FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied) {

@@ -16,7 +16,10 @@ struct StreamedUnit {
   int64_t matrices = 0;   ///< What products read; a token table that classifies is the head's, too.
   int64_t in_tiles = 0;   ///< Of these, those in tiles (ParameterInfo::in_tiles) ...
   int64_t padding = 0;    ///< ... and what fills up the copies of the others.
-  int64_t of_first = 0;   ///< Of the matrices, a table that unit 0 has.
+  int64_t of_first = 0;   ///< Of the matrices, a table that unit 0 has,
+  int64_t of_first_in_tiles = 0;  ///< and of those in tiles.
+  int64_t trained = 0;            ///< Of the unit's own numbers, without what fills them up,
+  int64_t stored_trained = 0;     ///< and with it.
 
   /// Numbers in matrices and tables that stand in this unit.
   int64_t held_matrices() const { return looked_up + matrices - of_first; }
@@ -26,6 +29,9 @@ struct StreamedUnit {
 /// as a grid of `rows`, and of `expert_ranks` that share the experts.
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor = 1,
                                         int64_t rows = 1, int64_t expert_ranks = 1);
+
+/// The sum of some of them, of which a table that classifies is in that of the embeddings.
+StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units, const std::vector<int64_t>& chosen);
 
 /// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).
 struct FiledValues {

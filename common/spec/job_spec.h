@@ -56,6 +56,7 @@ struct ResourceSpec {
   int64_t expert_parallel = 1;
   int64_t tensor_rows = 1;
   std::string gradient_reduction = "fp32";
+  std::vector<int64_t> device_updated_units;
   int64_t try_plans = 1;
 
   template <class Self, class Visitor>
@@ -123,9 +124,10 @@ struct ResourceSpec {
               .Range(1, 1 << 20),
           self.recompute_segment);
     visit(Field("offload_optimizer",
-                "Where the optimizer's state and update live when not on the device; auto: the "
+                "Where the optimizer's state and update live when not on the device; part: on the "
+                "host those of the units that the planner finds no better place for; auto: the "
                 "planner chooses.")
-              .OneOf({"none", "host", "nvme", "auto"}),
+              .OneOf({"none", "host", "part", "nvme", "auto"}),
           self.offload_optimizer);
     visit(Field("offload_directory",
                 "Folder on every worker of what stands in files (nvme); auto tries nvme where "
@@ -174,6 +176,10 @@ struct ResourceSpec {
                 "bytes, rounded.")
               .OneOf({"fp32", "bf16"}),
           self.gradient_reduction);
+    visit(Field("device_updated_units",
+                "With offload_optimizer host, units of the model whose state stays on the device "
+                "and is updated there: 0 the embeddings, then the blocks, last the head."),
+          self.device_updated_units);
     visit(Field("try_plans",
                 "So many of the fastest plans train some steps each, as part of the job; the one "
                 "that was measured to be fastest goes on.")

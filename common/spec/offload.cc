@@ -1,7 +1,10 @@
 #include "common/spec/offload.h"
 
+#include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace weft {
 namespace {
@@ -9,6 +12,30 @@ namespace {
 /// Whether something is to stand there that is else on the device.
 bool Places(const std::string& place) {
   return place != "none" && place != "auto";
+}
+
+/// Whether some of what is offloaded stands on the device all the same.
+bool KeepsUnits(const ResourceSpec& resources) {
+  return resources.offload_optimizer == "part" || !resources.device_updated_units.empty();
+}
+
+Status CheckUnits(const JobSpec& job) {
+  const std::vector<int64_t>& units = job.resources.device_updated_units;
+  // Those of a model that is imported show when its folder has been read.
+  const ModelSpec& model = job.model;
+  if (!model.import_path.empty()) return OkStatus();
+  const int64_t last = (model.distinct_blocks > 0 ? model.distinct_blocks : model.layers) + 1;
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (units[i] >= 0 && units[i] <= last && (i == 0 || units[i] > units[i - 1])) continue;
+    return InvalidError("resources.device_updated_units has " + std::to_string(units[i]) +
+                        ", and lists units of the model in rising order, once each: 0 (the "
+                        "embeddings) to " +
+                        std::to_string(last) + " (the head)");
+  }
+  if (std::ssize(units) <= last) return OkStatus();
+  return InvalidError(
+      "resources.device_updated_units has all units of the model; hint: "
+      "resources.offload_optimizer none");
 }
 
 /// Which parts of the state ranks share out that is updated on the host.
@@ -68,6 +95,55 @@ Status CheckOptimizer(const JobSpec& job) {
 /// Workers that make steps of their own add up on their hosts what they have learned.
 bool SumsRoundsOnHosts(const JobSpec& job) {
   return job.train.local_steps > 1 && Places(job.resources.offload_optimizer);
+}
+
+/// What units that are updated on the device, chosen or said, do not go with.
+Status CheckParts(const JobSpec& job) {
+  const ResourceSpec& resources = job.resources;
+  const bool chosen = resources.offload_optimizer == "part";
+  if (!KeepsUnits(resources)) return OkStatus();
+  const std::string field =
+      chosen ? "resources.offload_optimizer part" : "resources.device_updated_units";
+  const auto refused = [&](const std::string& what, const std::string& hint) {
+    return InvalidError(field + " does not go with " + what + "; hint: " + hint);
+  };
+  if (!resources.device_updated_units.empty() && resources.offload_optimizer != "host") {
+    return InvalidError(
+        "resources.device_updated_units is for resources.offload_optimizer host, not " +
+        resources.offload_optimizer + "; hint: leave it out" +
+        (chosen ? ", part chooses them itself" : ""));
+  }
+  if (chosen && resources.device_memory_bytes == 0) {
+    return InvalidError(field +
+                        " places what the device has room for, and it has no limit; hint: "
+                        "resources.device_memory_bytes, or offload_optimizer none");
+  }
+  const std::string whole = "resources.offload_optimizer host without device_updated_units";
+  if (resources.device == "cuda") {
+    return refused("resources.device cuda yet, whose host makes all of the update",
+                   whole + ", or resources.device cpu");
+  }
+  if (resources.offload_parameters != "none") {
+    return refused("resources.offload_parameters " + resources.offload_parameters +
+                       ", which leaves no weights on the device",
+                   "offload_parameters none");
+  }
+  if (resources.delayed_update) {
+    return refused("resources.delayed_update, whose update would be late of some units alone",
+                   "one of the two");
+  }
+  if (resources.zero_stage > 0) {
+    return refused("resources.zero_stage " + std::to_string(resources.zero_stage) +
+                       " yet, whose ranks have parts of all units",
+                   "resources.zero_stage 0, or " + whole);
+  }
+  if (resources.pipeline_parallel > 1) {
+    return refused("resources.pipeline_parallel yet, whose stages have other units each", whole);
+  }
+  if (job.train.local_steps > 1) {
+    return refused("train.local_steps yet, whose outer steps are made on the host", whole);
+  }
+  return CheckUnits(job);
 }
 
 /// What weights and gradients that stand in a file do not go with.
@@ -145,7 +221,7 @@ bool Offloads(const ResourceSpec& resources) {
 bool WantsTiersOfCpus(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   return resources.device_memory_bytes > 0 || resources.host_link_bytes_per_second > 0 ||
-         resources.offload_parameters == "nvme" || SumsRoundsOnHosts(job);
+         resources.offload_parameters == "nvme" || KeepsUnits(resources) || SumsRoundsOnHosts(job);
 }
 
 Status CheckOffload(const JobSpec& job) {
@@ -157,6 +233,7 @@ Status CheckOffload(const JobSpec& job) {
         "hint: resources.offload_optimizer host");
   }
   WEFT_RETURN_IF_ERROR(CheckOptimizer(job));
+  WEFT_RETURN_IF_ERROR(CheckParts(job));
   return CheckParameters(job);
 }
 

@@ -1,5 +1,6 @@
 #include "common/spec/offload.h"
 
+#include <functional>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -66,6 +67,65 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
   job.resources.host_link_bytes_per_second = 1 << 30;
   job.resources.delayed_update = true;
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+}
+
+TEST(ValidateJob, KeepsUnitsOnTheDeviceWhereTheOthersHaveCopiesThere) {
+  using Change = std::function<void(JobSpec&)>;
+  const auto with_units = [](const Change& change) -> Change {
+    return [change](JobSpec& job) {
+      job.resources.offload_optimizer = "host";
+      job.resources.device_updated_units = {0, 1};
+      change(job);
+    };
+  };
+  const auto keeping = [&](const Change& change) { return ErrorAfter(with_units(change)); };
+  EXPECT_TRUE(Accepts(with_units([](JobSpec&) {})));
+  EXPECT_TRUE(
+      Accepts(with_units([](JobSpec& job) { job.resources.offload_activations = "host"; })));
+  EXPECT_TRUE(Accepts(with_units([](JobSpec& job) { job.resources.ranks = 2; })));
+  EXPECT_THAT(keeping([](JobSpec& job) { job.resources.offload_optimizer = "none"; }),
+              HasSubstr("is for resources.offload_optimizer host, not none"));
+  EXPECT_THAT(keeping([](JobSpec& job) { job.resources.offload_parameters = "host"; }),
+              HasSubstr("leaves no weights on the device"));
+  EXPECT_THAT(keeping([](JobSpec& job) { job.resources.delayed_update = true; }),
+              HasSubstr("late of some units alone"));
+  EXPECT_THAT(keeping([](JobSpec& job) {
+                job.resources.ranks = 2;
+                job.resources.zero_stage = 1;
+              }),
+              HasSubstr("whose ranks have parts of all units"));
+  EXPECT_THAT(
+      keeping([](JobSpec& job) { job.resources.ranks = job.resources.pipeline_parallel = 2; }),
+      HasSubstr("whose stages have other units each"));
+  EXPECT_THAT(keeping([](JobSpec& job) {
+                job.resources.ranks = 2;
+                job.train.local_steps = 2;
+              }),
+              HasSubstr("made on the host"));
+  EXPECT_THAT(keeping([](JobSpec& job) { job.resources.device = "cuda"; }),
+              HasSubstr("whose host makes all of the update"));
+  EXPECT_THAT(keeping([](JobSpec& job) {
+                job.resources.device_updated_units = {1, 0};
+              }),
+              HasSubstr("in rising order"));
+  EXPECT_THAT(keeping([](JobSpec& job) { job.resources.device_updated_units = {99}; }),
+              HasSubstr("has 99, and lists units of the model"));
+  EXPECT_THAT(keeping([](JobSpec& job) {
+                job.model.layers = 2;
+                job.resources.device_updated_units = {0, 1, 2, 3};
+              }),
+              HasSubstr("has all units of the model; hint: resources.offload_optimizer none"));
+  EXPECT_THAT(keeping([](JobSpec& job) {
+                job.resources.offload_optimizer = "part";
+                job.resources.device_memory_bytes = 1 << 20;
+              }),
+              HasSubstr("part chooses them itself"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.resources.offload_optimizer = "part"; }),
+              HasSubstr("hint: resources.device_memory_bytes"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.resources.offload_optimizer = "part";
+    job.resources.device_memory_bytes = 1 << 20;
+  }));
 }
 
 TEST(ValidateJob, DataParallelRanksOffloadEachItsOwn) {

@@ -57,7 +57,7 @@ TEST(ChoicesOf, HasEveryWayOnceAndWithoutWhatItHasNoUseFor) {
   }
   // Three places of the state, three of weights, and of activations two, of which one has two
   // schedules.
-  EXPECT_EQ(ways.size(), 3u * 3u * 3u);
+  EXPECT_EQ(ways.size(), 4u * 3u * 3u);
   EXPECT_TRUE(ways.contains("none none none auto"));
   EXPECT_TRUE(ways.contains("nvme host host optimal"));
   // The first has nothing outside.

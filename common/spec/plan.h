@@ -154,6 +154,7 @@ struct Plan {
   int64_t activation_bits = 0;
   std::string offload_activations = "none";
   std::string offload_parameters = "none";
+  std::vector<int64_t> device_updated_units;
   int64_t tensor_rows = 1;
   std::string gradient_reduction = "fp32";
   int64_t micro_batch = 1;
@@ -216,6 +217,10 @@ struct Plan {
     visit(Field("offload_parameters", "Where weights stand that come to the device block by block.")
               .OneOf({"none", "host", "nvme"}),
           self.offload_parameters);
+    visit(Field("device_updated_units",
+                "With offload_optimizer host, units (0: the embeddings, then the blocks, then the "
+                "head) that stand on the device and are updated there."),
+          self.device_updated_units);
     visit(Field("tensor_rows", "Of the tensor-parallel ranks those that share a matrix's inputs.")
               .Range(1, 1 << 10),
           self.tensor_rows);

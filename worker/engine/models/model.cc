@@ -75,6 +75,26 @@ int64_t PartOfExperts(const ModelOptions& options) {
   return options.update_rank / (sequences * experts) * sequences + options.update_rank % sequences;
 }
 
+// Some units of offloaded parameters.
+Status KeepOnDevice(const ModelOptions& options, ParameterSet& parameters) {
+  const std::vector<int64_t>& units = options.device_updated_units;
+  if (units.empty()) return OkStatus();
+  if (!options.offload || options.stream_parameters || options.update_ranks > 1 ||
+      options.pipeline) {
+    return InvalidError(
+        "plan.device_updated_units goes with offload_optimizer host of ranks that have whole "
+        "models and share no updates, without offload_parameters; hint: leave it out");
+  }
+  for (const int64_t unit : units) {
+    if (unit >= 0 && unit < parameters.units()) continue;
+    return InvalidError("plan.device_updated_units has unit " + Text(unit) +
+                        ", and the model has units 0 (the embeddings) to " +
+                        Text(parameters.units() - 1) + " (the head)");
+  }
+  parameters.KeepOnDevice(units);
+  return OkStatus();
+}
+
 // Freezes, over-parameterises and allocates what the model registered.
 template <class T>
 Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
@@ -95,6 +115,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
     parameters.ShardValues(options.update_rank, PartOfExperts(options));
   }
   if (options.offload) parameters.Offload();
+  WEFT_RETURN_IF_ERROR(KeepOnDevice(options, parameters));
   if (options.stream_parameters) parameters.StreamValues();
   if (options.parameters_in_file) parameters.KeepInFile();
   WEFT_RETURN_IF_ERROR(

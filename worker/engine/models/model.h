@@ -41,6 +41,7 @@ struct ModelOptions {
   bool shard_values = false;     ///< Ranks hold a part of each (ParameterSet::ShardValues).
   int64_t update_rank = 0;       ///< Which of them this is; read with shard_values.
   bool offload = false;          ///< Parameters stand in the host tier (ParameterSet::Offload).
+  std::vector<int64_t> device_updated_units = {};  ///< But for these (ParameterSet::KeepOnDevice).
   bool stream_parameters =
       false;  ///< And come to the device unit by unit (ParameterSet::StreamValues).
   bool parameters_in_file = false;   ///< And stand in a file (ParameterSet::KeepInFile).

@@ -45,8 +45,8 @@ void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
 }
 
 /// Of sharded values the device has whole ones when copies are made.
-bool HasMastersOnHost(const ParameterSet& parameters) {
-  return parameters.offloaded() && !parameters.values_sharded();
+bool HasMasterOnHost(const ParameterSet& parameters, int64_t index) {
+  return parameters.on_host(index) && !parameters.values_sharded();
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Status PackedParameter::Copies::Reserve(Context& context) {
   const TensorView master = Master();
   WEFT_ASSIGN_OR_RETURN(packed,
                         spare->Take(context, master.shape[0], master.shape[1], products.compute));
-  if (!HasMastersOnHost(*parameters)) return OkStatus();
+  if (!HasMasterOnHost(*parameters, index)) return OkStatus();
   kernels::PackedWeight& weight = *packed.weight;
   WEFT_RETURN_IF_ERROR(packed.held.Set(context.allocator, Component::kParameters, weight.Bytes()));
   if (!weight.reads_master()) return OkStatus();
@@ -104,7 +104,7 @@ Status PackedParameter::Copies::Make(Context& context) {
   ++version;
   if (products.fp8 != nullptr) return products.fp8->QuantizeWeight(context, master, fp8);
   if (packed.weight == nullptr) WEFT_RETURN_IF_ERROR(Reserve(context));
-  if (HasMastersOnHost(*parameters)) return MakeOffloaded(context, master);
+  if (HasMasterOnHost(*parameters, index)) return MakeOffloaded(context, master);
   WEFT_RETURN_IF_ERROR(packed.weight->Pack(context.stream, master));
   return packed.held.Set(context.allocator, Component::kParameters, packed.weight->Bytes());
 }

@@ -24,8 +24,7 @@ size_t AlignedBytes(size_t bytes) {
 
 }  // namespace
 
-// Returns the size of the buffer.
-size_t ParameterSet::LayOutValues(DType matrices) {
+ParameterSet::ValueSizes ParameterSet::LayOutValues(DType matrices) {
   // A stack is read as one matrix, so it is f32 when a part of it is made of factors.
   std::vector<bool> made(parameters_.size());
   for (size_t i = 0; i < made.size(); ++i) {
@@ -40,21 +39,25 @@ size_t ParameterSet::LayOutValues(DType matrices) {
     parameter.dtype = parameter.shape.rank >= 2 && !made[i] ? matrices : DType::kF32;
   }
   values_follow_gradients_ = ranks_ > 1 && ValuesCanFollowGradients();
-  if (values_follow_gradients_ && in_file_) return FollowGradientsInUnits();
-  size_t bytes = 0;
-  if (values_follow_gradients_) bytes = static_cast<size_t>(gradient_count_) * sizeof(float);
+  if (values_follow_gradients_ && in_file_) return {.bytes = FollowGradientsInUnits()};
+  ValueSizes sizes;
+  if (values_follow_gradients_) {
+    sizes.bytes = static_cast<size_t>(gradient_count_) * sizeof(float);
+  }
   for (Parameter& parameter : parameters_) {
     if (values_follow_gradients_ && parameter.trainable()) {
       parameter.value_offset = static_cast<size_t>(parameter.gradient_offset) * sizeof(float);
       continue;
     }
+    size_t& bytes = IsKept(static_cast<size_t>(parameter.unit)) ? sizes.kept : sizes.bytes;
     if (!parameter.stacked) bytes = AlignedBytes(bytes);
     while (std::ssize(unit_begins_) <= parameter.unit) unit_begins_.push_back(bytes);
     parameter.value_offset = bytes;
     bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
   }
-  while (std::ssize(unit_begins_) <= units()) unit_begins_.push_back(AlignedBytes(bytes));
-  return AlignedBytes(bytes);
+  sizes = {AlignedBytes(sizes.bytes), AlignedBytes(sizes.kept)};
+  while (std::ssize(unit_begins_) <= units()) unit_begins_.push_back(sizes.bytes);
+  return sizes;
 }
 
 // Of a unit frozen ones stand behind the others.
@@ -104,6 +107,33 @@ TensorView ParameterSet::ValuesAlong(const Range& range) const {
   return {reinterpret_cast<float*>(values) + (range.begin - FirstGradient(unit)),
           DType::kF32,
           {range.size()}};
+}
+
+ParameterSet::GradientCounts ParameterSet::LayOutGradientRuns() {
+  GradientCounts counts;
+  gradient_runs_.clear();
+  for (int64_t i = 0; i < size(); ++i) {
+    if (!parameters_[i].trainable()) continue;
+    const Range range = GradientRange(i);
+    const bool kept = IsKept(static_cast<size_t>(parameters_[i].unit));
+    int64_t& held = kept ? counts.kept : counts.elements;
+    if (gradient_runs_.empty() || gradient_runs_.back().kept != kept) {
+      gradient_runs_.push_back({{range.begin, range.begin}, held, kept});
+    }
+    gradient_runs_.back().range.end = range.end;
+    held += range.size();
+  }
+  return counts;
+}
+
+Tensor ParameterSet::HeldGradients(const Range& range) const {
+  const auto run =
+      std::find_if(gradient_runs_.begin(), gradient_runs_.end(),
+                   [&](const GradientRun& each) { return range.begin < each.range.end; });
+  WEFT_CHECK(run != gradient_runs_.end() && range.end <= run->range.end,
+             "gradients of a run stand one behind the other");
+  const Tensor& memory = run->kept ? kept_gradients_ : gradients_;
+  return memory.Elements(run->held_at + range.begin - run->range.begin, range.size());
 }
 
 // A stack is one matrix of values, also where only some of it is trained.

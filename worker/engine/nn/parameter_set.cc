@@ -244,6 +244,12 @@ void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
   place_gradients_ = place_gradients;
 }
 
+void ParameterSet::KeepOnDevice(const std::vector<int64_t>& units) {
+  WEFT_CHECK(offloaded_ && !values_, "what stands on the device is known before it is allocated");
+  kept_units_.assign(static_cast<size_t>(this->units()), false);
+  for (const int64_t unit : units) kept_units_.at(static_cast<size_t>(unit)) = true;
+}
+
 void ParameterSet::PlaceGradients(const Range& range, float* data) {
   for (int64_t i = 0; i < size(); ++i) {
     const int64_t offset = parameters_[i].gradient_offset;
@@ -266,18 +272,41 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
     LayOutRegions(matrices);
     return AllocateShards(below);
   }
+  WEFT_CHECK(kept_units_.empty() || (!streamed_ && ranks_ == 1 && factoring_ == Factoring::kNone),
+             "units are kept on the device where the others have copies there");
   LayOutGradients();
-  const size_t bytes = LayOutValues(matrices);
+  const ValueSizes sizes = LayOutValues(matrices);
   if (offloaded_) WEFT_RETURN_IF_ERROR(AllocateOperands(context));
   if (in_file_) return MakeFile(context);
-  WEFT_ASSIGN_OR_RETURN(values_, Tensor::New(below, Component::kParameters, DType::kU8,
-                                             Shape{static_cast<int64_t>(bytes)}));
-  WEFT_RETURN_IF_ERROR(Clear(stream_, values_));
-  if (!with_gradients || place_gradients_) return OkStatus();
+  const auto allocate = [&](Context& where, size_t bytes, Tensor& values) -> Status {
+    WEFT_ASSIGN_OR_RETURN(values, Tensor::New(where, Component::kParameters, DType::kU8,
+                                              Shape{static_cast<int64_t>(bytes)}));
+    return Clear(stream_, values);
+  };
+  WEFT_RETURN_IF_ERROR(allocate(below, sizes.bytes, values_));
+  if (sizes.kept > 0) WEFT_RETURN_IF_ERROR(allocate(context, sizes.kept, kept_values_));
+  return with_gradients && !place_gradients_ ? AllocateGradients(context, below) : OkStatus();
+}
+
+Status ParameterSet::AllocateGradients(Context& context, Context& below) {
+  const GradientCounts counts = LayOutGradientRuns();
   WEFT_ASSIGN_OR_RETURN(
-      gradients_, Tensor::New(below, Component::kGradients, DType::kF32, Shape{gradient_count_}));
-  PlaceGradients({0, gradient_count_}, gradients_.As<float>());
-  return Clear(stream_, gradients_);
+      gradients_, Tensor::New(below, Component::kGradients, DType::kF32, Shape{counts.elements}));
+  WEFT_RETURN_IF_ERROR(Clear(stream_, gradients_));
+  if (counts.kept > 0) {
+    WEFT_ASSIGN_OR_RETURN(kept_gradients_, Tensor::New(context, Component::kGradients, DType::kF32,
+                                                       Shape{counts.kept}));
+    WEFT_RETURN_IF_ERROR(Clear(stream_, kept_gradients_));
+  }
+  PlaceGradientsWhereHeld();
+  return OkStatus();
+}
+
+void ParameterSet::PlaceGradientsWhereHeld() {
+  PlaceGradients({0, gradient_count_}, nullptr);
+  for (const GradientRun& run : gradient_runs_) {
+    PlaceGradients(run.range, HeldGradients(run.range).As<float>());
+  }
 }
 
 Tensor ParameterSet::MoveGradients(Tensor memory) {
@@ -315,7 +344,7 @@ Status ParameterSet::AllocateOperands(Context& context) {
   }
   size_t bytes = 0;
   for (Parameter& parameter : parameters_) {
-    if (!ReadDirectly(parameter)) continue;
+    if (!ReadDirectly(parameter) || IsKept(static_cast<size_t>(parameter.unit))) continue;
     if (!parameter.stacked) bytes = (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
     parameter.operand_offset = static_cast<int64_t>(bytes);
     bytes += static_cast<size_t>(parameter.StoredElements()) * DTypeSize(parameter.dtype);
@@ -461,13 +490,14 @@ TensorView ParameterSet::ValueView(int64_t index, int64_t count, bool padded) co
     return {unit == nullptr ? nullptr : unit + OffsetInUnit(index), parameter.dtype,
             ShapeOf(index, count, padded)};
   }
-  return {values_.As<uint8_t>() + parameter.value_offset, parameter.dtype,
-          ShapeOf(index, count, padded), values_.view().device};
+  const Tensor& values = IsKept(static_cast<size_t>(parameter.unit)) ? kept_values_ : values_;
+  return {values.As<uint8_t>() + parameter.value_offset, parameter.dtype,
+          ShapeOf(index, count, padded), values.view().device};
 }
 
 TensorView ParameterSet::OperandView(int64_t index, int64_t count, bool padded) const {
   TensorView view = ValueView(index, count, padded);
-  if (!offloaded_ || values_sharded()) return view;
+  if (!on_host(index) || values_sharded()) return view;
   const Parameter& parameter = parameters_[index];
   WEFT_CHECK(parameter.operand_offset >= 0, "only packed copies of it are on the device");
   const Tensor& memory =

@@ -255,6 +255,15 @@ class ParameterSet {
   void Offload() { offloaded_ = true; }
   bool offloaded() const { return offloaded_; }
 
+  /// With Offload: these units, of which there are some, stand on the device all the same, with
+  /// their gradients. Before Allocate.
+  void KeepOnDevice(const std::vector<int64_t>& units);
+  bool keeps_some_on_device() const { return !kept_units_.empty(); }
+  /// Whether `index` stands in the host tier.
+  bool on_host(int64_t index) const {
+    return offloaded_ && !IsKept(static_cast<size_t>(parameters_[index].unit));
+  }
+
   /// Offloaded values have no copies on the device but for those that a residence
   /// (parameter_residence.h) brings, unit by unit. Before Allocate.
   void StreamValues() { streamed_ = true; }
@@ -332,7 +341,7 @@ class ParameterSet {
   /// See ShareAmong.
   bool places_gradients() const { return place_gradients_; }
   /// The whole buffer of gradients, [GradientCount()] f32; none where they are placed, or in a
-  /// file.
+  /// file. Where some units are kept on the device, those in the host tier alone.
   const Tensor& gradients() const { return gradients_; }
   /// Offloaded gradients stand in `memory`, as large and zero, from now on; returns where they
   /// were.
@@ -353,6 +362,20 @@ class ParameterSet {
 
   /// The gradients of `range`, whole parameters, stand at `data` from now on; nowhere for null.
   void PlaceGradients(const Range& range, float* data);
+
+  /// Gradients that stand one behind the other.
+  struct GradientRun {
+    Range range = {};
+    int64_t held_at = 0;  ///< Element of their memory at which they begin.
+    bool kept = false;    ///< On the device, of offloaded ones.
+  };
+  /// All of them in their order: one run but where some units are kept on the device. None where
+  /// they are placed, or in a file.
+  const std::vector<GradientRun>& gradient_runs() const { return gradient_runs_; }
+  /// Where the gradients of `range`, of one run, stand when PlaceGradients says nothing else,
+  Tensor HeldGradients(const Range& range) const;
+  /// as it does no longer; nowhere without such memory.
+  void PlaceGradientsWhereHeld();
 
   /// Whether the trained values stand as their gradients do, see ShareAmong.
   bool values_follow_gradients() const { return values_follow_gradients_; }
@@ -418,7 +441,12 @@ class ParameterSet {
 
  private:
   int64_t Add(Parameter parameter);
-  size_t LayOutValues(DType matrices);
+  /// Bytes of values in the two memories: those of kept units, and all others.
+  struct ValueSizes {
+    size_t bytes = 0;
+    size_t kept = 0;
+  };
+  ValueSizes LayOutValues(DType matrices);
   size_t FollowGradientsInUnits();
   bool ValuesCanFollowGradients() const;
   /// Where the gradients of a unit begin, or those of the next one that has some.
@@ -434,7 +462,15 @@ class ParameterSet {
     return parameter.shape.rank < 2 || parameter.read_directly;
   }
   Status AllocateOperands(Context& context);
+  /// Elements of gradients in the two memories: those of kept units, and all others.
+  struct GradientCounts {
+    int64_t elements = 0;
+    int64_t kept = 0;
+  };
+  GradientCounts LayOutGradientRuns();
+  Status AllocateGradients(Context& context, Context& below);
   void LayOutUnitOperands();
+  bool IsKept(size_t unit) const { return unit < kept_units_.size() && kept_units_[unit]; }
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView OperandView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;
@@ -447,6 +483,7 @@ class ParameterSet {
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool offloaded_ = false;
+  std::vector<bool> kept_units_;  ///< On the device, of offloaded ones, by unit; empty: none.
   bool streamed_ = false;
   bool in_file_ = false;
   bool values_follow_gradients_ = false;
@@ -467,6 +504,7 @@ class ParameterSet {
   int64_t gradient_count_ = 0;
   int64_t differentiated_count_ = 0;  ///< Elements before the gradients of factors.
   Tensor values_;                     ///< Bytes: parameters differ in type.
+  Tensor kept_values_;                ///< The same of kept_units_.
   Tensor operands_;                   ///< Bytes; none where values are not offloaded.
   struct UnitOperands {
     Tensor memory;  ///< Bytes; none: not on the device.
@@ -479,6 +517,8 @@ class ParameterSet {
   std::vector<UnitOperands> unit_operands_;  ///< By unit, where values are streamed.
   std::vector<UnitSizes> unit_sizes_;        ///< Likewise; bytes.
   Tensor gradients_;
+  Tensor kept_gradients_;  ///< Of kept_units_.
+  std::vector<GradientRun> gradient_runs_;
   std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
   std::unique_ptr<ParameterFile> file_;
   std::vector<size_t> unit_begins_;      ///< Of the values of units in a file; and their end.

@@ -62,7 +62,16 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
 Status MeasureGradients(Context& context, const ParameterSet& parameters, NormSums* sums) {
   if (parameters.file() != nullptr) return MeasureFile(parameters.file(), {}, sums);
   if (IsOneTensor(parameters)) {
-    return Measure(context, {NormTensorOf(parameters.gradients())}, sums);
+    if (!parameters.keeps_some_on_device()) {
+      return Measure(context, {NormTensorOf(parameters.gradients())}, sums);
+    }
+    NormStream stream;
+    for (const ParameterSet::GradientRun& run : parameters.gradient_runs()) {
+      WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(parameters.HeldGradients(run.range))));
+    }
+    WEFT_RETURN_IF_ERROR(stream.EndTensor());
+    *sums = stream.sums();
+    return OkStatus();
   }
   std::vector<kernels::NormTensor> tensors;
   for (int64_t i = 0; i < parameters.size(); ++i) {

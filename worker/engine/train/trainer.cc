@@ -440,11 +440,11 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
   if (noise_scale_) {
     // Of the same gradients as those of the first micro-batch: of weights, not of their factors.
     if (parts().empty()) {
-      WEFT_RETURN_IF_ERROR(parameters.file() != nullptr
-                               ? MeasureGradients(state, parameters, &totals->weights)
-                               : Measure(state,
-                                         {NormTensorOf(parameters.differentiated_gradients())},
-                                         &totals->weights));
+      const bool in_pieces = parameters.file() != nullptr || parameters.keeps_some_on_device();
+      WEFT_RETURN_IF_ERROR(
+          in_pieces ? MeasureGradients(state, parameters, &totals->weights)
+                    : Measure(state, {NormTensorOf(parameters.differentiated_gradients())},
+                              &totals->weights));
     }
     WEFT_RETURN_IF_ERROR(small_.Fetch(context));
     if (parameters.offloaded()) WEFT_RETURN_IF_ERROR(small_.Wait().status());
@@ -496,15 +496,18 @@ Trainer::StepTotals* Trainer::TotalsOfUpdate() const {
   return parts_.model->parameters().offloaded() ? totals_.host() : totals_.device();
 }
 
+StepArgs Trainer::UpdateArgsOf(const StepReport& report) const {
+  const StepTotals* totals = TotalsOfUpdate();
+  return {.learning_rate = report.learning_rate,
+          .update = counters_.updates + 1,
+          .gate = {.factor = &totals->factor, .made = &totals->made},
+          .gradients = parts_.model->parameters().gradients().As<float>()};
+}
+
 Status Trainer::UpdateParameters(const StepReport& report) {
   Context context = StateContext();
-  const StepTotals* totals = TotalsOfUpdate();
   ProfileScope scope(context.profiler, "update");
-  return updater_->Update(context,
-                          {.learning_rate = report.learning_rate,
-                           .update = counters_.updates + 1,
-                           .gate = {.factor = &totals->factor, .made = &totals->made},
-                           .gradients = parts_.model->parameters().gradients().As<float>()});
+  return updater_->Update(context, UpdateArgsOf(report));
 }
 
 Status Trainer::FinishUpdate(StepReport& report) {
@@ -526,7 +529,9 @@ Status Trainer::FinishUpdate(StepReport& report) {
   ++counters_.updates;
   ++round_updates_;
   Context state = StateContext();
-  return updater_->Made(state, counters_.updates);
+  WEFT_RETURN_IF_ERROR(updater_->Made(state, counters_.updates));
+  return kept_updater_ == nullptr ? OkStatus()
+                                  : kept_updater_->Made(*parts_.context, counters_.updates);
 }
 
 // Enters what collectives hold into the books of this rank.

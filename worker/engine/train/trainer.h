@@ -143,6 +143,10 @@ class Trainer {
   Status Pack(std::optional<int64_t> step);
   /// Renews what is on the device of offloaded weights, or the packed copies alone.
   Status UploadWeights(Context& context);
+  /// Makes what updates the parameters, where these are.
+  Status MakeUpdaters();
+  /// Updates what is kept on the device of offloaded parameters.
+  Status UpdateKept(const StepReport& report);
 
   /// Those of this rank; `data_step` counts as DataStep() does.
   Result<StepBatches> LoadBatches(int64_t data_step);
@@ -196,6 +200,7 @@ class Trainer {
   Context StateContext() const;
   /// What the update reads and writes of a step's numbers, where it runs.
   StepTotals* TotalsOfUpdate() const;
+  StepArgs UpdateArgsOf(const StepReport& report) const;
   Status UpdateParameters(const StepReport& report);
   /// Begins the update and has the next step write its gradients elsewhere.
   Status DelayUpdate(const StepReport& report);
@@ -240,9 +245,10 @@ class Trainer {
   BatchSchedule batches_;
   ParameterGradients gradients_;
   std::unique_ptr<Updater> updater_;
-  std::unique_ptr<OuterStep> outer_;  ///< With local steps.
-  int64_t round_updates_ = 0;         ///< Updates of this rank since the last outer step.
-  int64_t round_tokens_ = 0;          ///< Likewise.
+  std::unique_ptr<Updater> kept_updater_;  ///< Of ParameterSet::KeepOnDevice, or none.
+  std::unique_ptr<OuterStep> outer_;       ///< With local steps.
+  int64_t round_updates_ = 0;              ///< Updates of this rank since the last outer step.
+  int64_t round_tokens_ = 0;               ///< Likewise.
   std::optional<NoiseScale> noise_scale_;
   ReadbackOf<NormSums> small_;  ///< Of the gradients of the first micro-batch, in parts.
   size_t small_parts_ = 0;

@@ -24,8 +24,13 @@ Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) 
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
   Context state = StateContext();
-  WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> averages,
+  WEFT_ASSIGN_OR_RETURN(std::vector<AveragedParameter> averages,
                         updater_->Averages(state, counters_.updates));
+  if (kept_updater_ != nullptr) {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<AveragedParameter> kept,
+                          kept_updater_->Averages(*parts_.context, counters_.updates));
+    averages.insert(averages.end(), kept.begin(), kept.end());
+  }
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));
   Result<EvaluationReport> report = EvaluateWeights();
   WEFT_RETURN_IF_ERROR(ExchangeWeights(averages));

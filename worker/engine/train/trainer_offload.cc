@@ -41,11 +41,29 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   const Status updated = UpdateParameters(report);
   host.updated().Finish();
   WEFT_RETURN_IF_ERROR(updated);
+  WEFT_RETURN_IF_ERROR(UpdateKept(report));
   WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
   if (!shares) return OkStatus();
   WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
   if (arrival_ != nullptr) arrival_->Start(context);
   return clock_.Start(context);
+}
+
+// Beside the way of the others' weights, which come later in the next forward pass.
+Status Trainer::UpdateKept(const StepReport& report) {
+  if (kept_updater_ == nullptr) return OkStatus();
+  Context& context = *parts_.context;
+  {
+    ProfileScope scope(context.profiler, "update");
+    WEFT_RETURN_IF_ERROR(kept_updater_->Update(context, UpdateArgsOf(report)));
+  }
+  ProfileScope scope(context.profiler, "pack weights");
+  const ParameterSet& parameters = parts_.model->parameters();
+  for (const ParameterSet::CopiesOf& of : parameters.copies()) {
+    if (parameters.on_host(of.first) || !of.copies->trained()) continue;
+    WEFT_RETURN_IF_ERROR(of.copies->Make(context));
+  }
+  return OkStatus();
 }
 
 // Early gradients change fast: the first steps are not delayed, as in section 5.2 of the paper. The

@@ -68,6 +68,13 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_optimizer " + plan.offload_optimizer +
                         ", but the model stands on the device");
   }
+  if (!plan.device_updated_units.empty() &&
+      (plan.offload_optimizer != "host" || plan.delayed_update ||
+       parts.context->stream.device.type == DeviceType::kCuda)) {
+    return InvalidError(
+        "plan.device_updated_units is of a plan for CPUs with offload_optimizer host, not " +
+        plan.offload_optimizer + ", and without delayed_update; hint: leave it out");
+  }
   if (plan.offload_activations != "none" && parts.context->host == nullptr) {
     return InvalidError("plan.offload_activations " + plan.offload_activations +
                         ", but there is no host tier");
@@ -151,6 +158,7 @@ ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
           .place_gradients = plan.zero_stage > 1 && ShardRanks(plan) > 1,
           .shard_values = shards_values,
           .offload = plan.offload_optimizer != "none",
+          .device_updated_units = plan.device_updated_units,
           .stream_parameters = plan.offload_parameters != "none" && !shards_values,
           .parameters_in_file = plan.offload_parameters == "nvme",
           .offload_activations = plan.offload_activations != "none"};
@@ -169,12 +177,8 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   kernels::cpu::SetThreads(static_cast<int>(plan.threads_per_rank));
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
+  WEFT_RETURN_IF_ERROR(trainer->MakeUpdaters());
   Context state = trainer->StateContext();
-  WEFT_ASSIGN_OR_RETURN(
-      trainer->updater_,
-      Updater::New(state, job, parts.model->parameters(),
-                   parts.model->precision().products == DType::kF32 ? DType::kF32 : DType::kBF16,
-                   trainer->parts()));
   if (job.train.local_steps > 1) {
     WEFT_ASSIGN_OR_RETURN(trainer->outer_,
                           OuterStep::New(state, job.train, parts.model->parameters(), parts.outer));
@@ -206,6 +210,31 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
     }
   }
   return trainer;
+}
+
+Status Trainer::MakeUpdaters() {
+  const ParameterSet& parameters = parts_.model->parameters();
+  const auto make = [&](Context context, std::span<const ParameterPart> of) {
+    const bool f32 = parts_.model->precision().products == DType::kF32;
+    return Updater::New(context, job_, parameters, f32 ? DType::kF32 : DType::kBF16, of);
+  };
+  if (!parameters.keeps_some_on_device()) {
+    WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), parts()));
+    return OkStatus();
+  }
+  std::vector<ParameterPart> kept, others;
+  for (ParameterPart& part : TrainedParts(parameters)) {
+    (parameters.on_host(part.index) ? others : kept).push_back(std::move(part));
+  }
+  if (others.empty()) {
+    return InvalidError(
+        "plan.device_updated_units leaves nothing for the host to update; hint: "
+        "plan.offload_optimizer none");
+  }
+  WEFT_ASSIGN_OR_RETURN(updater_, make(StateContext(), others));
+  if (kept.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(kept_updater_, make(*parts_.context, kept));
+  return OkStatus();
 }
 
 std::unique_ptr<StepGraphs> Trainer::NewGraphs() {

@@ -64,7 +64,10 @@ std::vector<NamedTensor> Trainer::StateTensors(int64_t saved_ranks) {
     for (NamedTensor& tensor : outer_->StateTensors()) tensors.push_back(std::move(tensor));
   }
   const size_t of_all_ranks = tensors.size();
-  for (NamedTensor& tensor : updater_->StateTensors()) tensors.push_back(std::move(tensor));
+  for (const Updater* updater : {kept_updater_.get(), updater_.get()}) {
+    if (updater == nullptr) continue;
+    for (NamedTensor& tensor : updater->StateTensors()) tensors.push_back(std::move(tensor));
+  }
   if (const Fp8Scaling* fp8 = parts_.model->fp8()) {
     for (NamedTensor& tensor : fp8->StateTensors()) tensors.push_back(std::move(tensor));
   }

@@ -12,7 +12,7 @@ WeightArrival::WeightArrival(Context& context, ParameterSet* parameters)
       copies_(static_cast<size_t>(parameters->units())),
       jobs_(static_cast<size_t>(parameters->units())) {
   for (const ParameterSet::CopiesOf& of : parameters->copies()) {
-    if (!of.copies->trained()) continue;
+    if (!of.copies->trained() || !parameters->on_host(of.first)) continue;
     copies_[static_cast<size_t>(parameters->UnitOfCopies(of.first))].push_back(of.copies.get());
   }
   parameters->SetResidence(this);

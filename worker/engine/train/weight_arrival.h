@@ -11,7 +11,7 @@ namespace weft::engine {
 
 /// Brings weights that stand in the host tier, and stay on the device as well, there after an
 /// update: unit by unit, each as soon as the update is done with it, while the next forward pass
-/// computes with those that have come.
+/// computes with those that have come. Units that are kept on the device are not its affair.
 class WeightArrival : public ParameterResidence {
  public:
   /// `parameters`, offloaded ones that are not streamed, outlive this, which is their residence for

@@ -30,10 +30,12 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
       memory_(layout_.buckets.size()),
       on_way_(layout_.buckets.size(), 0),
       sums_below_(layout_.buckets.size(), false),
+      kept_(layout_.buckets.size(), false),
       file_(parameters->file()) {
   for (int64_t i = 0; i < parameters->size(); ++i) {
     const int64_t bucket = layout_.bucket_of[static_cast<size_t>(i)];
     if (bucket < 0) continue;
+    kept_[static_cast<size_t>(bucket)] = !parameters->on_host(i);
     const Parameter& parameter = (*parameters)[i];
     // Without padding, which is zero in the host tier and undefined on the device. Stacked ones are
     // one piece.
@@ -112,7 +114,7 @@ OffloadedGradients::Slice OffloadedGradients::InFile(int64_t bucket,
 OffloadedGradients::Slice OffloadedGradients::Whole(int64_t bucket) const {
   const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
   if (file_ != nullptr) return InFile(bucket, {all.begin, all.end});
-  return {{all.begin, all.end}, parameters_->gradients().As<float>() + all.begin};
+  return {{all.begin, all.end}, parameters_->HeldGradients({all.begin, all.end}).As<float>()};
 }
 
 OffloadedGradients::Slice OffloadedGradients::Kept(int64_t bucket) const {
@@ -137,6 +139,11 @@ Status OffloadedGradients::ForEachRun(int64_t bucket, float* memory, const Slice
 Status OffloadedGradients::Open(int64_t bucket) {
   HostTier& host = *context_->host;
   const auto b = static_cast<size_t>(bucket);
+  const GradientBucket& all = layout_.buckets[b];
+  if (kept_[b]) {
+    memory_[b] = parameters_->HeldGradients({all.begin, all.end});
+    return OkStatus();
+  }
   const Stream& stream = context_->stream;
   if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().Await(stream, on_way_[b]));
   // What the pass before has left went beside this one's forward pass.
@@ -148,7 +155,6 @@ Status OffloadedGradients::Open(int64_t bucket) {
       WEFT_RETURN_IF_ERROR(file_->gradients().FinishWrites(in_flight_.size()));
     }
   }
-  const GradientBucket& all = layout_.buckets[b];
   WEFT_ASSIGN_OR_RETURN(memory_[b], Tensor::New(*context_, Component::kGradients, DType::kF32,
                                                 {all.end - all.begin}));
   if (sums_below_[b] && carries_sums()) {
@@ -186,11 +192,18 @@ Status OffloadedGradients::OnGradientReady(int64_t index) {
   // Earlier micro-batches have left all there is of it.
   if (!memory_[b] && reduces) WEFT_RETURN_IF_ERROR(Open(bucket));
   if (!memory_[b]) return OkStatus();
-  const GradientBucket& all = layout_.buckets[b];
-  parameters_->PlaceGradients({all.begin, all.end}, nullptr);
   Tensor memory = std::exchange(memory_[b], {});
+  if (kept_[b] && !reduces) return OkStatus();
+  if (!kept_[b]) {
+    const GradientBucket& all = layout_.buckets[b];
+    parameters_->PlaceGradients({all.begin, all.end}, nullptr);
+  }
   if (!reduces) return Send(bucket, std::move(memory), true, false, Work());
   WEFT_ASSIGN_OR_RETURN(const Work work, ranks_->ReduceAt(bucket, memory));
+  if (kept_[b]) {
+    kept_reductions_.push_back(work);
+    return OkStatus();
+  }
   // Ranks that share nothing keep all.
   return Send(bucket, std::move(memory), false, ReducesEveryPass() && sums_below_[b], work);
 }
@@ -299,9 +312,11 @@ void OffloadedGradients::WriteDown(int64_t bucket, const Slice& slice) {
 
 Status OffloadedGradients::Finish() {
   for (const int64_t missing : missing_) WEFT_CHECK(missing == 0, "a gradient was not reported");
+  for (const Work& work : std::exchange(kept_reductions_, {})) {
+    WEFT_RETURN_IF_ERROR(work.Wait(context_->stream));
+  }
   sums_below_.assign(sums_below_.size(), false);
-  float* const below = file_ != nullptr ? nullptr : parameters_->gradients().As<float>();
-  parameters_->PlaceGradients({0, parameters_->GradientCount()}, below);
+  parameters_->PlaceGradientsWhereHeld();
   Status arrived = context_->host->down().WaitForAll();
   if (arrived.ok() && file_ != nullptr) arrived = file_->gradients().FinishWrites();
   in_flight_.clear();

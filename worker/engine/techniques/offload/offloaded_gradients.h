@@ -24,6 +24,9 @@ namespace weft::engine {
 /// are added to those of the earlier ones: below by processors, and nothing comes up; on a CUDA
 /// device those come up and are added to there, so that nobody waits for the host.
 ///
+/// Gradients of units that are kept on the device (ParameterSet::KeepOnDevice) have their memory
+/// there throughout; of several ranks they are reduced in it.
+///
 /// Gradients of parameters that stand in a file (nn/parameter_file.h) go on into it, of ranks that
 /// share gradients out this one's parts, and the host tier has two buckets of them meanwhile.
 class OffloadedGradients : public GradientReducer {
@@ -105,6 +108,8 @@ class OffloadedGradients : public GradientReducer {
   std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
   std::vector<int64_t> on_way_;   ///< By bucket: the number of its last copy down.
   std::vector<bool> sums_below_;  ///< By bucket: the host tier has sums of this step.
+  std::vector<bool> kept_;        ///< By bucket: it is of units that are kept on the device.
+  std::vector<Work> kept_reductions_;  ///< Of these, under way.
   std::deque<InFlight> in_flight_;
   ParameterFile* const file_;  ///< Or none.
   Status cut_;                 ///< The file has room for gradients.

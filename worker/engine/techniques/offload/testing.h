@@ -54,6 +54,7 @@ struct Training {
     if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;
     if (!offloads) {
       plan.offload_optimizer = plan.offload_activations = plan.offload_parameters = "none";
+      plan.device_updated_units.clear();
       // In bits it matters what is kept, wherever it waits.
       plan.recompute_schedule = plan.activation_bits > 0 ? WithoutTransfers(plan.recompute_schedule)
                                                          : std::vector<std::string>();

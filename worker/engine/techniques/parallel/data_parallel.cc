@@ -13,7 +13,7 @@ DataParallel::~DataParallel() {
 
 TensorView DataParallel::Sums(int64_t bucket) const {
   const GradientBucket& all = this->bucket(bucket);
-  return parameters_->gradients().Elements(all.begin, all.end - all.begin);
+  return parameters_->HeldGradients({all.begin, all.end});
 }
 
 Work DataParallel::Sum(Collective* replicas, const TensorView& values) {

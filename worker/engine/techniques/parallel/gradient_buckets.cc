@@ -27,13 +27,16 @@ BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
   layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
   bool open = false;
   int64_t unit = -1;
+  bool on_host = false;
   for (int64_t index = parameters.size() - 1; index >= 0; --index) {
     if (!parameters[index].differentiated()) continue;
     const ParameterSet::Range range = parameters.GradientRange(index);
     const bool of_experts = parameters[index].of_shared_expert;
-    // Of gradients in a file units are brought for their updates.
-    const bool other_unit = parameters.file() != nullptr && parameters[index].unit != unit;
+    // Of gradients in a file units are brought for their updates; others stand in one memory.
+    const bool other_unit = parameters[index].unit != unit &&
+                            (parameters.file() != nullptr || parameters.on_host(index) != on_host);
     unit = parameters[index].unit;
+    on_host = parameters.on_host(index);
     if (!open || layout.buckets.back().of_experts != of_experts || other_unit) {
       layout.buckets.push_back({range.end, range.end, 0, of_experts});
     }
