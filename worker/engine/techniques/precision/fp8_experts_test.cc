@@ -12,6 +12,7 @@
 #include "kernels/quantize_fp8/quantize_fp8_ref.h"
 #include "worker/engine/nn/mixture_of_experts.h"
 #include "worker/engine/testing/parameter_values.h"
+#include "worker/engine/testing/product_kind.h"
 
 namespace weft::engine {
 namespace {
@@ -52,6 +53,12 @@ Matrix Product(const Matrix& a, const Matrix& b) {
 Matrix InBf16(Matrix m) {
   for (double& value : m.values) value = ToFloat(ToBFloat16(static_cast<float>(value)));
   return m;
+}
+
+/// A weight that is no FP8 operand, as products in bf16 read it: without AVX-512 it is widened, and
+/// nothing is rounded.
+Matrix AsProductsRead(const Matrix& weight) {
+  return ProductsOf(DType::kBF16) == ProductKind::kWidenedUnpacked ? weight : InBf16(weight);
 }
 
 /// What codes of `m` stand for that are scaled by its largest magnitude.
@@ -182,10 +189,10 @@ struct Reference {
       return quantises ? InFp8(InBf16(m), type) : InBf16(m);
     };
     const auto code_weight = [&](const Matrix& m) {
-      return quantises ? InFp8(m, DType::kF8E4M3) : InBf16(m);
+      return quantises ? InFp8(m, DType::kF8E4M3) : AsProductsRead(m);
     };
     const Matrix x = mixture.Values(mixture.x), dy = mixture.Values(mixture.dy), x8 = code(x);
-    const Matrix router = InBf16(mixture.Values(mixture.Parameter(-1, "", false)));
+    const Matrix router = AsProductsRead(mixture.Values(mixture.Parameter(-1, "", false)));
     const Matrix weights = Softmax(InBf16(Product(x, router)));
     Matrix dweights{kTokens, kExperts};
     for (int64_t e = 0; e < kExperts; ++e) {
