@@ -139,7 +139,7 @@ int64_t RouterWorkspace(const MemoryInputs& inputs) {
 /// columns of what its products read.
 int64_t WorkspaceOfExpert(const MemoryInputs& inputs, const PassSizes& size) {
   if (!inputs.precision->fp8_blocks) return size.active;
-  const int64_t row = size.row * RowsOfOneExpert(inputs.shape);
+  const int64_t row = std::max(size.row, size.gathered) * RowsOfOneExpert(inputs.shape);
   return std::max(row + size.active + size.active / 2, 2 * size.active + row / 2);
 }
 
@@ -174,12 +174,12 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended);
   if (inputs.precision->fp8_blocks) {
     // The gradient's codes by rows and by columns; those of the input by columns are gone when its
-    // gradient is made.
-    const int64_t up = 2 * size.row + 2 * size.before;
+    // gradient is made, or come when those by rows are gone.
+    const int64_t up = size.row + in + 2 * size.before;
     if (model.experts == 0) {
-      mlp_backward = std::max(mlp_backward + size.row + size.inner / 2, up);
+      mlp_backward = std::max(mlp_backward + in + size.inner / 2, up);
     }
-    reading = std::max(reading, 2 * size.row + 2 * size.qkv);
+    reading = std::max(reading, size.row + in + 2 * size.qkv);
   }
   // The gradient of a scaled branch is not that of the stream.
   const int64_t branch = BranchScalingOf(model) == BranchScaling::kNone ? 0 : size.row;
@@ -273,7 +273,7 @@ int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
                         size.row + kF32 * tokens * shape.spec.experts_per_token;
   if (!inputs.precision->fp8_blocks) return bytes + whole;
   // The gradient for what the router reads, or before it codes by rows of the last expert's.
-  const int64_t codes = size.active + size.row * RowsOfOneExpert(shape) / 2;
+  const int64_t codes = size.active + whole * RowsOfOneExpert(shape) / 2;
   return bytes - (whole + size.qkv) / 2 + std::max(whole, codes);
 }
 

@@ -92,10 +92,13 @@ Status CheckFp8(const JobSpec& job) {
        "width,",
        model.width + 2 * kv_heads * (model.width / model.heads)},
       {"the width of the MLP", MlpWidth(model)}};
+  const int64_t ranks = job.resources.tensor_parallel;
+  const std::string parts =
+      ranks > 1 ? " on each of resources.tensor_parallel " + std::to_string(ranks) + " ranks" : "";
   for (const auto& [name, size] : sizes) {
-    if (size % 16 == 0) continue;
-    return InvalidError("train.precision fp8 needs sizes that are multiples of 16, and " +
-                        std::string(name) + " is " + std::to_string(size));
+    if (size % (16 * ranks) == 0) continue;
+    return InvalidError("train.precision fp8 needs sizes that are multiples of 16" + parts +
+                        ", and " + std::string(name) + " is " + std::to_string(size));
   }
   const int64_t blocks = model.distinct_blocks > 0 ? model.distinct_blocks : model.layers;
   if (fp8.bf16_first_blocks + fp8.bf16_last_blocks >= blocks) {

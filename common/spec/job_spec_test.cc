@@ -203,6 +203,16 @@ TEST(ValidateJob, AsksForWhatFp8Multiplies) {
   EXPECT_THAT(error([](JobSpec& job) { job.model.mlp_width = 1000; }), HasSubstr("MLP is 1000"));
   EXPECT_THAT(error([](JobSpec& job) { job.model.width = 72; }), HasSubstr("model.width is 72"));
   EXPECT_THAT(error([](JobSpec& job) {
+                job.model.mlp_width = 1040;
+                job.resources.ranks = job.resources.tensor_parallel = 2;
+              }),
+              HasSubstr("multiples of 16 on each of resources.tensor_parallel 2 ranks, and the "
+                        "width of the MLP is 1040"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.train.precision = "fp8";
+    job.resources.ranks = job.resources.tensor_parallel = 2;
+  }));
+  EXPECT_THAT(error([](JobSpec& job) {
                 job.train.fp8.bf16_first_blocks = job.model.layers - 1;
                 job.train.fp8.bf16_last_blocks = 1;
               }),

@@ -59,6 +59,7 @@ Status CheckGrid(const JobSpec& job, int64_t degree, int64_t rows) {
       {"resources.pipeline_parallel", resources.pipeline_parallel > 1},
       {"resources.context_parallel", resources.context_parallel > 1},
       {"resources.expert_parallel", resources.expert_parallel > 1},
+      {"train.precision fp8", job.train.precision == "fp8"},
   };
   for (const auto& [name, asked] : others) {
     if (asked) return InvalidError(GridOf(rows) + " does not go with " + name + " yet");
@@ -106,7 +107,7 @@ Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_par
   }
   const bool imported = !job.model.import_path.empty();
   if (!imported) WEFT_RETURN_IF_ERROR(CheckTensorParallel(job.model, degree, rows));
-  if (job.train.precision == "fp8" || job.train.precision == "bf16_pure") {
+  if (job.train.precision == "bf16_pure") {
     return InvalidError(kDegree + Text(degree) + " is not available in train.precision " +
                         job.train.precision + "; hint: bf16");
   }

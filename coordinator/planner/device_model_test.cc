@@ -231,9 +231,10 @@ TEST(PlanJob, MeshesGainByFp8AsOneGpuDoes) {
     return report.ok() ? report->candidates.front().plan.prediction.step_seconds : 1;
   };
   const double gain = PlannedSeconds(Llama("bf16"), h100) / PlannedSeconds(Llama("fp8"), h100);
-  std::vector<ResourceSpec> meshes(2, Llama("bf16").resources);
+  std::vector<ResourceSpec> meshes(3, Llama("bf16").resources);
   meshes[0].pipeline_parallel = 2;
   meshes[1].context_parallel = 2;
+  meshes[2].tensor_parallel = 2;
   for (const ResourceSpec& mesh : meshes) {
     const double own = seconds(mesh, "bf16") / seconds(mesh, "fp8");
     EXPECT_GT(own, 1.1);

@@ -242,9 +242,10 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   }
   // Casts to FP8 read two bytes and write a code: inputs before the product, once more by columns
   // for the weights' gradients, gradients both ways at once.
-  const double width = D(model.width), inner = D(MlpWidth(model));
-  const double inputs = cost.fp8_share * (2 * width + rows * (width + inner));
-  const double outputs = cost.fp8_share * (2 * width + 2 * D(KvWidth(model)) +
+  const double width = D(model.width), columns = D(shape.TensorColumns());
+  const double part = width / columns, inner = D(MlpWidth(model)) / columns;
+  const double inputs = cost.fp8_share * (width + part + rows * (width + inner));
+  const double outputs = cost.fp8_share * (width + part + 2 * D(KvWidth(model)) / columns +
                                            rows * (width + D(MlpInputs(model)) * inner));
   block_forward += 3 * inputs;
   block_backward += 3 * inputs + 4 * outputs;

@@ -176,6 +176,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
 Status Decoder::Pack(Context& context, Repack what) {
   if (rotary_) WEFT_RETURN_IF_ERROR(rotary_->Prepare(context));
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
+  if (fp8() != nullptr) WEFT_RETURN_IF_ERROR(fp8()->AgreeOnWeights(context));
   for (BlockStack& stage : stages_) WEFT_RETURN_IF_ERROR(stage.Pack(context, what));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));
   return classifier_ ? classifier_->Pack(context, what) : OkStatus();

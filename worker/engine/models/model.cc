@@ -127,11 +127,14 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
 // What the products of blocks demand; see ValidateJob for models that are not imported.
 Status ValidateFp8(const ModelSpec& spec, const ModelOptions& options) {
   if (!options.precision->fp8_blocks) return OkStatus();
-  const int64_t qkv = spec.width + 2 * KvWidth(spec), inner = MlpInputs(spec) * MlpWidth(spec);
-  if (spec.width % 16 != 0 || qkv % 16 != 0 || MlpWidth(spec) % 16 != 0) {
+  const int64_t ranks = options.tensor != nullptr ? options.tensor->degree() : 1;
+  const int64_t qkv = spec.width + 2 * KvWidth(spec);
+  for (const int64_t size : {spec.width, qkv, MlpWidth(spec)}) {
+    if (size % (16 * ranks) == 0) continue;
     return InvalidError(
-        "precision fp8 multiplies matrices whose sizes are multiples of 16, not of " +
-        Text(spec.width) + ", " + Text(qkv) + " and " + Text(inner) +
+        "precision fp8 multiplies matrices whose sizes" +
+        std::string(ranks > 1 ? ", each a part of those of " + Text(ranks) + " ranks," : "") +
+        " are multiples of 16, not " + Text(size) + (ranks > 1 ? " / " + Text(ranks) : "") +
         "; hint: train.precision bf16");
   }
   const int64_t left = options.fp8.bf16_first_blocks + options.fp8.bf16_last_blocks;
@@ -182,8 +185,8 @@ Status Validate(const ModelSpec& spec, const ModelOptions& options) {
   if (options.tensor != nullptr) {
     WEFT_RETURN_IF_ERROR(
         CheckTensorParallel(spec, options.tensor->degree(), options.tensor->rows()));
-    if (options.precision->fp8_blocks) {
-      return InvalidError("precision fp8 does not go with tensor parallelism; hint: bf16");
+    if (options.precision->fp8_blocks && options.tensor->rows() > 1) {
+      return InvalidError("precision fp8 does not go with grids of ranks; hint: bf16");
     }
   }
   if (options.context != nullptr) {
@@ -207,7 +210,9 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers) {
 
 Model::Model(const ModelOptions& options)
     : fp8_(options.precision->fp8_blocks
-               ? std::make_unique<Fp8Scaling>(options.fp8, options.with_gradients)
+               ? std::make_unique<Fp8Scaling>(
+                     options.fp8, options.with_gradients,
+                     options.tensor != nullptr ? &options.tensor->group() : nullptr)
                : nullptr) {}
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): those that override it take it over

@@ -17,6 +17,11 @@ Result<Tensor> Filled(Context& context, const Shape& shape, float value) {
   return tensor;
 }
 
+Status Largest(Context& context, Collective& ranks, const Tensor& magnitudes) {
+  return ranks.AllReduce(context.stream, magnitudes, Reduction::kMaxMagnitude, "largest magnitudes")
+      .Wait(context.stream);
+}
+
 int64_t PaddedRows(int64_t rows) {
   return (rows + 15) / 16 * 16;
 }
@@ -37,14 +42,14 @@ Status Prepare(Context& context, Component component, DType type, const Shape& s
 }  // namespace
 
 void Fp8Scaling::SetStage(const std::vector<Shard::Range>& blocks, int64_t of) {
-  part_ = Shard{.axis = 0, .extent = 2 * kLayersOfBlock * of, .ranges = {}};
+  stage_ = Shard{.axis = 0, .extent = 2 * kLayersOfBlock * of, .ranges = {}};
   for (const int64_t first : {int64_t{0}, kLayersOfBlock * of}) {
     for (const Shard::Range& range : blocks) {
-      part_->ranges.push_back(
+      stage_->ranges.push_back(
           {first + kLayersOfBlock * range.begin, first + kLayersOfBlock * range.end});
     }
   }
-  WEFT_CHECK(part_->size() == 2 * layers_, "each block has as many layers");
+  WEFT_CHECK(stage_->size() == 2 * layers_, "each block has as many layers");
 }
 
 Status Fp8Scaling::Allocate(Context& context) {
@@ -55,6 +60,15 @@ Status Fp8Scaling::Allocate(Context& context) {
   WEFT_ASSIGN_OR_RETURN(largest_code_, Filled(context, {tensors}, LargestFloat8(GradientType())));
   WEFT_RETURN_IF_ERROR(kernels::Fill(
       context.stream, {largest_code_.Elements(0, layers_), LargestFloat8(DType::kF8E4M3)}));
+  if (sharers_ != nullptr) {
+    const auto weights = static_cast<int64_t>(weights_.size());
+    WEFT_ASSIGN_OR_RETURN(weight_amax_, Filled(context, {weights}, 0));
+    WEFT_ASSIGN_OR_RETURN(weight_history_, Filled(context, {weights, 1}, 0));
+    WEFT_ASSIGN_OR_RETURN(weight_largest_code_,
+                          Filled(context, {weights}, LargestFloat8(DType::kF8E4M3)));
+    WEFT_ASSIGN_OR_RETURN(weight_scale_, Filled(context, {weights}, 1));
+    WEFT_ASSIGN_OR_RETURN(weight_inverse_scale_, Filled(context, {weights}, 1));
+  }
   if (!delayed()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(amax_, Filled(context, {tensors}, 0));
   WEFT_ASSIGN_OR_RETURN(history_, Filled(context, {tensors, spec_.history}, 0));
@@ -64,11 +78,14 @@ Status Fp8Scaling::Allocate(Context& context) {
 }
 
 // A tensor of zeros keeps scale 1.
-Status Fp8Scaling::ScaleByOwn(Context& context, const TensorView& x, DType type,
+Status Fp8Scaling::ScaleByOwn(Context& context, const TensorView& x, DType type, bool in_parts,
                               const Tensor& scale, const Tensor& inverse) const {
   const bool e4m3 = type == DType::kF8E4M3;
   WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {scale, 1}));
   WEFT_RETURN_IF_ERROR(kernels::QuantizeFp8(context.stream, {.x = x, .amax = own_amax_}));
+  if (in_parts && sharers_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(Largest(context, *sharers_, own_amax_));
+  }
   return kernels::UpdateFp8Scales(context.stream,
                                   {.amax = own_amax_,
                                    .history = own_history_,
@@ -89,7 +106,10 @@ Result<Fp8Tensor> Fp8Scaling::Quantize(Context& context, int64_t tensor, DType t
     WEFT_ASSIGN_OR_RETURN(scale, Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
     WEFT_ASSIGN_OR_RETURN(to.inverse_scale,
                           Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
-    WEFT_RETURN_IF_ERROR(ScaleByOwn(context, x, type, scale, to.inverse_scale));
+    const bool of_input = tensor < layers_;
+    const Parts& parts = parts_[static_cast<size_t>(of_input ? tensor : tensor - layers_)];
+    WEFT_RETURN_IF_ERROR(ScaleByOwn(context, x, type, of_input ? parts.inputs : parts.gradients,
+                                    scale, to.inverse_scale));
   }
   const Shape shape{x.shape().Rows(), x.shape()[-1]};
   WEFT_RETURN_IF_ERROR(Prepare(context, Component::kWorkspace, type, shape, wanted, to));
@@ -112,16 +132,40 @@ Result<Fp8Tensor> Fp8Scaling::QuantizeGradient(Context& context, int64_t layer, 
   return Quantize(context, layers_ + layer, GradientType(), dy, wanted, true);
 }
 
-Status Fp8Scaling::QuantizeWeight(Context& context, const TensorView& weight, Fp8Tensor& to) const {
-  constexpr DType kType = DType::kF8E4M3;
-  if (!to.inverse_scale) {
-    WEFT_ASSIGN_OR_RETURN(to.inverse_scale, Filled(context, {1}, 1));
+Status Fp8Scaling::AgreeOnWeights(Context& context) const {
+  if (sharers_ == nullptr || weights_.empty()) return OkStatus();
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(kernels::QuantizeFp8(
+        context.stream,
+        {.x = weights_[i](), .amax = weight_amax_.Elements(static_cast<int64_t>(i), 1)}));
   }
+  WEFT_RETURN_IF_ERROR(Largest(context, *sharers_, weight_amax_));
+  // One of zeros has scale 1, whatever it was before.
+  WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {weight_scale_, 1}));
+  return kernels::UpdateFp8Scales(context.stream, {.amax = weight_amax_,
+                                                   .history = weight_history_,
+                                                   .largest_code = weight_largest_code_,
+                                                   .scale = weight_scale_,
+                                                   .inverse_scale = weight_inverse_scale_,
+                                                   .margin = static_cast<int>(spec_.margin)});
+}
+
+Status Fp8Scaling::QuantizeWeight(Context& context, int64_t number, const TensorView& weight,
+                                  Fp8Tensor& to) const {
+  constexpr DType kType = DType::kF8E4M3;
   WEFT_RETURN_IF_ERROR(Prepare(context, Component::kParameters, kType, weight.shape,
                                {.codes = true, .transposed = with_gradients_}, to));
-  WEFT_ASSIGN_OR_RETURN(Tensor scale,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
-  WEFT_RETURN_IF_ERROR(ScaleByOwn(context, weight, kType, scale, to.inverse_scale));
+  Tensor scale;
+  if (sharers_ != nullptr) {
+    scale = weight_scale_.Elements(number, 1);
+    to.inverse_scale = weight_inverse_scale_.Elements(number, 1);
+  } else {
+    if (!to.inverse_scale) {
+      WEFT_ASSIGN_OR_RETURN(to.inverse_scale, Filled(context, {1}, 1));
+    }
+    WEFT_ASSIGN_OR_RETURN(scale, Tensor::New(context, Component::kWorkspace, DType::kF32, {1}));
+    WEFT_RETURN_IF_ERROR(ScaleByOwn(context, weight, kType, false, scale, to.inverse_scale));
+  }
   return kernels::QuantizeFp8(
       context.stream, {.x = weight, .scale = scale, .q = to.codes, .transposed = to.transposed});
 }
@@ -144,8 +188,8 @@ std::vector<NamedTensor> Fp8Scaling::StateTensors() const {
                                       {"fp8/scales", scale_.view()},
                                       {"fp8/inverse_scales", inverse_scale_.view()}};
   for (NamedTensor& tensor : tensors) {
-    if (!part_) continue;
-    tensor.part = {.whole = part_->LogicalShape(tensor.view.shape), .shard = *part_};
+    if (!stage_) continue;
+    tensor.part = {.whole = stage_->LogicalShape(tensor.view.shape), .shard = *stage_};
   }
   return tensors;
 }

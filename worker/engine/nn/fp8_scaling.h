@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/spec/train_spec.h"
 #include "kernels/linear_fp8/linear_fp8.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/tensor.h"
 
@@ -25,20 +28,38 @@ struct Fp8Tensor {
 /// Turns the operands of a model's linear layers into FP8, and keeps the scales (Micikevicius et
 /// al. 2022, arXiv 2209.05433). Weights are scaled by their largest magnitude, for they are
 /// quantised once a step. Activations and their gradients are scaled by the largest magnitude of
-/// the steps before (delayed) or by their own (current, and before the first step has ended). No
-/// scale ever comes to the host. Not thread-safe.
+/// the steps before (delayed) or by their own (current, and before the first step has ended). Of a
+/// matrix that ranks share in parts the magnitude is the largest of the parts. No scale ever comes
+/// to the host. Not thread-safe.
 class Fp8Scaling {
  public:
-  Fp8Scaling(Fp8Spec spec, bool with_gradients)
-      : spec_(std::move(spec)), with_gradients_(with_gradients) {}
+  /// `sharers`, which outlives this: the ranks that share matrices, or none. They do the same in
+  /// the same order.
+  Fp8Scaling(Fp8Spec spec, bool with_gradients, Collective* sharers = nullptr)
+      : spec_(std::move(spec)), with_gradients_(with_gradients), sharers_(sharers) {}
 
   const Fp8Spec& spec() const { return spec_; }
 
   /// Layers of a block: queries, keys and values, attention's result, up, down.
   static constexpr int64_t kLayersOfBlock = 4;
 
+  /// What each of the sharers has a part of.
+  struct Parts {
+    bool inputs = false;
+    bool gradients = false;
+  };
+
   /// Registers a layer, whose number it returns. Before Allocate.
-  int64_t AddLayer() { return layers_++; }
+  int64_t AddLayer(Parts parts) {
+    parts_.push_back(parts);
+    return layers_++;
+  }
+
+  /// Registers a weight, whose number it returns. Before Allocate.
+  int64_t AddWeight(std::function<TensorView()> value) {
+    weights_.push_back(std::move(value));
+    return static_cast<int64_t>(weights_.size()) - 1;
+  }
 
   /// Says that the layers here are those of these blocks, of so many with FP8 operands in the whole
   /// network: what StateTensors are parts of.
@@ -59,11 +80,14 @@ class Fp8Scaling {
   /// The gradient of a layer's result; always counts.
   Result<Fp8Tensor> QuantizeGradient(Context& context, int64_t layer, const Tensor& dy,
                                      Wanted wanted) const;
-  /// A layer's weight, into `to`, which keeps its memory.
-  Status QuantizeWeight(Context& context, const TensorView& weight, Fp8Tensor& to) const;
+  /// The sharers' scales of all weights as they are now. All of them call it before QuantizeWeight.
+  Status AgreeOnWeights(Context& context) const;
+  /// The weight of this number, into `to`, which keeps its memory.
+  Status QuantizeWeight(Context& context, int64_t number, const TensorView& weight,
+                        Fp8Tensor& to) const;
 
-  /// Largest magnitudes of the step under way, f32, for ranks to agree on; none with current
-  /// scaling.
+  /// Largest magnitudes of the step under way, f32, for ranks to agree on, the sharers too; none
+  /// with current scaling.
   TensorView magnitudes() const { return delayed() ? amax_.view() : TensorView(); }
 
   /// The scales of the next step, after step `step`.
@@ -81,13 +105,17 @@ class Fp8Scaling {
   DType GradientType() const { return spec_.formats == "hybrid" ? DType::kF8E5M2 : DType::kF8E4M3; }
   Result<Fp8Tensor> Quantize(Context& context, int64_t tensor, DType type, const Tensor& x,
                              Wanted wanted, bool record) const;
-  Status ScaleByOwn(Context& context, const TensorView& x, DType type, const Tensor& scale,
-                    const Tensor& inverse) const;
+  /// `in_parts`: sharers have others, and the same scale.
+  Status ScaleByOwn(Context& context, const TensorView& x, DType type, bool in_parts,
+                    const Tensor& scale, const Tensor& inverse) const;
 
   Fp8Spec spec_;
   bool with_gradients_;
+  Collective* sharers_;
+  std::vector<Parts> parts_;                          ///< By layer.
+  std::vector<std::function<TensorView()>> weights_;  ///< By number.
   int64_t layers_ = 0;
-  std::optional<Shard> part_;  ///< Of the network's tensors, see SetStage.
+  std::optional<Shard> stage_;  ///< Of the network's tensors, see SetStage.
   bool has_history_ = false;
   // By tensor, f32.
   Tensor amax_;  ///< Of the step under way.
@@ -98,6 +126,12 @@ class Fp8Scaling {
   // For a tensor that is scaled by its own magnitude: [1], zero between uses, and [1, 1].
   Tensor own_amax_;
   Tensor own_history_;
+  // By weight, with sharers: zero between uses, [weights, 1], and as above.
+  Tensor weight_amax_;
+  Tensor weight_history_;
+  Tensor weight_largest_code_;
+  Tensor weight_scale_;
+  Tensor weight_inverse_scale_;
 };
 
 }  // namespace weft::engine

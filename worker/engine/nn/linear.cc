@@ -36,7 +36,9 @@ std::vector<int64_t> RowsOf(const LinearOptions& options) {
 
 int64_t LayerOf(const LinearOptions& options, Fp8Scaling* fp8) {
   if (fp8 == nullptr) return 0;
-  return options.fp8_layer ? *options.fp8_layer : fp8->AddLayer();
+  if (options.fp8_layer) return *options.fp8_layer;
+  return fp8->AddLayer(
+      {.inputs = !options.inputs.whole(), .gradients = !options.outputs.front().shard.whole()});
 }
 
 void CountProduct(Context& context, int64_t rows, int64_t in, int64_t out) {
@@ -60,6 +62,9 @@ PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index,
   copies_->products = products;
   copies_->spare = &parameters->spare_copies();
   parameters->AddCopies(index, copies_);
+  if (products.fp8 == nullptr) return;
+  copies_->fp8_weight =
+      products.fp8->AddWeight([copies = copies_.get()] { return copies->Master(); });
 }
 
 Status PackedParameter::Pack(Context& context, Repack what) {
@@ -102,7 +107,9 @@ Status PackedParameter::Copies::Reserve(Context& context) {
 Status PackedParameter::Copies::Make(Context& context) {
   const TensorView master = Master();
   ++version;
-  if (products.fp8 != nullptr) return products.fp8->QuantizeWeight(context, master, fp8);
+  if (products.fp8 != nullptr) {
+    return products.fp8->QuantizeWeight(context, fp8_weight, master, fp8);
+  }
   if (packed.weight == nullptr) WEFT_RETURN_IF_ERROR(Reserve(context));
   if (HasMasterOnHost(*parameters, index)) return MakeOffloaded(context, master);
   WEFT_RETURN_IF_ERROR(packed.weight->Pack(context.stream, master));
@@ -176,9 +183,12 @@ Status Linear::ApplyTo(Context& context, const Tape& tape, const Tensor& x, cons
   } else {
     WEFT_ASSIGN_OR_RETURN(Fp8Tensor x8, fp8_->QuantizeInput(context, fp8_layer_, x, {.codes = true},
                                                             tape.differentiable()));
-    WEFT_RETURN_IF_ERROR(kernels::MatmulFp8(
-        context.stream,
-        {.a = x8.Rows(), .b = weight_.fp8().Rows(), .bias = fp8_bias_, .c = y, .fast_sums = true}));
+    WEFT_RETURN_IF_ERROR(
+        kernels::MatmulFp8(context.stream, {.a = x8.Rows(),
+                                            .b = weight_.fp8().Rows(),
+                                            .bias = adds_bias_ ? fp8_bias_ : Tensor(),
+                                            .c = y,
+                                            .fast_sums = true}));
     if (active != nullptr) {
       WEFT_RETURN_IF_ERROR(kernels::GeluForward(context.stream, {y, active->value, active->form}));
     }

@@ -63,6 +63,7 @@ class PackedParameter {
     PackedCopies* spare = nullptr;
     PackedCopy packed;
     Fp8Tensor fp8;
+    int64_t fp8_weight = 0;  ///< Fp8Scaling::AddWeight
     int64_t version = 0;
 
     Tensor stored;  ///< On the device, of an offloaded matrix, what products read.

@@ -107,8 +107,9 @@ MixtureOfExperts::MixtureOfExperts(ParameterSet* parameters, const MixtureOfExpe
   const int64_t first = o.ranks == nullptr ? 0 : o.ranks->rank() * here;
   std::optional<int64_t> up_layer, down_layer;
   if (products.fp8 != nullptr) {
-    up_layer = products.fp8->AddLayer();
-    down_layer = products.fp8->AddLayer();
+    const bool parts = tensor_ != nullptr;
+    up_layer = products.fp8->AddLayer({.gradients = parts});
+    down_layer = products.fp8->AddLayer({.inputs = parts});
   }
   for (int64_t e = first; e < first + here; ++e) {
     const std::string name = o.name + ".experts." + std::to_string(e);

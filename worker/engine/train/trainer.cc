@@ -421,9 +421,17 @@ Status Trainer::UpdateFp8Scales(PhaseSeconds& seconds) {
   Fp8Scaling* fp8 = parts_.model->fp8();
   if (fp8 == nullptr) return OkStatus();
   const TensorView magnitudes = fp8->magnitudes();
-  if (parts_.reducer != nullptr && magnitudes) {
+  if (magnitudes && (parts_.reducer != nullptr || parts_.tensor != nullptr)) {
     Stopwatch watch;
-    WEFT_RETURN_IF_ERROR(parts_.reducer->Maximum(magnitudes));
+    if (parts_.reducer != nullptr) WEFT_RETURN_IF_ERROR(parts_.reducer->Maximum(magnitudes));
+    // Of parts of matrices.
+    if (parts_.tensor != nullptr) {
+      const Stream& stream = parts_.context->stream;
+      WEFT_RETURN_IF_ERROR(
+          parts_.tensor->group()
+              .AllReduce(stream, magnitudes, Reduction::kMaxMagnitude, "largest magnitudes")
+              .Wait(stream));
+    }
     Charge(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
   }
   ProfileScope scope(parts_.context->profiler, "FP8 scales");

@@ -123,6 +123,16 @@ TEST(ContextMeshes, RanksInFp8TakeAndSendWhatIsPredicted) {
                                     WithZero(CaseOf(llama, "ring", 2, 1, "recompute", "fp8"), 2)});
 }
 
+TEST(ContextMeshes, PartsInFp8TakeWhatIsPredicted) {
+  ModelSpec gpt2 = Larger(Gpt2Model()), llama = Larger(LlamaModel());
+  llama.mlp_width = 320;
+  for (const bool sequence : {false, true}) {
+    ExpectTakeAndSendWhatIsPredicted(
+        {WithTensor(CaseOf(gpt2, "ring", 1, 1, "keep", "fp8"), 2, sequence),
+         WithTensor(CaseOf(llama, "ring", 1, 1, "recompute", "fp8"), 2, sequence)});
+  }
+}
+
 /// Of parts that consist of whole groups of codes, for two ranks.
 ModelSpec Wide(ModelSpec model) {
   model.width = 256;

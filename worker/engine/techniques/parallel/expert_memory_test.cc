@@ -227,6 +227,8 @@ TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
                                {.ranks = 2, .expert = 2, .tensor = 2},
                                {.ranks = 2, .expert = 2, .tensor = 2, .sequence = true},
                                {.ranks = 1, .tensor = 2, .sequence = true},
+                               {.precision = "fp8", .tensor = 2},
+                               {.precision = "fp8", .tensor = 2, .sequence = true},
                                {.ranks = 2, .expert = 2, .policy = "recompute", .tensor = 2},
                                {.tensor = 2, .bits = 4},
                                {.ranks = 4, .expert = 2, .zero_stage = 2, .tensor = 2},
@@ -245,8 +247,12 @@ TEST(ExpertMemory, RanksThatShareMatricesTakeAndSendWhatIsPredicted) {
       // Small messages need less than the most that a group keeps.
       EXPECT_LE(peak.communication_bytes, predicted.communication_bytes);
       predicted.communication_bytes = peak.communication_bytes;
-      // Rows that are dealt out between shards come together for a while here and there.
-      ExpectNear(peak, predicted, ways.sequence ? 0.02 : 0.01, ways.sequence ? 0.1 : 0.01);
+      // Rows that are dealt out between shards come together for a while here and there; parts of
+      // codes are small enough for what routers have to count beside them.
+      ExpectNear(peak, predicted, ways.sequence ? 0.02 : 0.01,
+                 ways.sequence             ? 0.1
+                 : ways.precision == "fp8" ? 0.03
+                                           : 0.01);
       EXPECT_NEAR(static_cast<double>(TotalBytes(predicted) - predicted.runtime_bytes) /
                       static_cast<double>(TotalBytes(peak)),
                   1, 0.01);

@@ -1,9 +1,12 @@
 // FP8 training on meshes against that of one rank.
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/rng.h"
+#include "worker/engine/nn/fp8_scaling.h"
 #include "worker/engine/testing/context_run.h"
 
 namespace weft::engine {
@@ -96,6 +99,76 @@ TEST(Fp8Meshes, RanksThatShareSequencesFollowOneRank) {
   all.plan.mesh.data = 2;
   all.plan.accumulation_steps = 1;
   ExpectLikeOneRank(Gentle(all), 2e-3, 2e-2);
+}
+
+/// Of sizes whose parts are multiples of 16.
+ModelSpec Wide(ModelSpec model) {
+  model.width = 64;
+  model.heads = 4;
+  if (model.family == "llama") model.mlp_width = 96;
+  return model;
+}
+
+/// Codes of a [rows, columns] weight, as the whole or this rank's part of it, and of the same as an
+/// input, with what each stands for.
+struct Codes {
+  std::vector<uint8_t> weight, input;
+  float weight_scale = 0, input_scale = 0;
+};
+
+Codes CodesOf(const std::vector<float>& values, const Shape& shape, Collective* sharers) {
+  Allocator allocator(0);
+  Context context;
+  context.allocator = &allocator;
+  Fp8Scaling fp8({}, false, sharers);
+  std::vector<float> own = values;
+  const TensorView view(own.data(), DType::kF32, shape);
+  const int64_t layer = fp8.AddLayer({.inputs = true});
+  const int64_t number = fp8.AddWeight([view] { return view; });
+  WEFT_CHECK(fp8.Allocate(context).ok(), "allocate");
+  Fp8Tensor weight;
+  WEFT_CHECK(fp8.AgreeOnWeights(context).ok(), "agree");
+  WEFT_CHECK(fp8.QuantizeWeight(context, number, view, weight).ok(), "weight");
+  Tensor x = *Tensor::New(context, Component::kActivations, DType::kF32, shape);
+  std::copy(own.begin(), own.end(), x.view().As<float>());
+  const Fp8Tensor input = *fp8.QuantizeInput(context, layer, x, {.codes = true}, true);
+  const auto codes = [](const Tensor& tensor) {
+    const auto* bytes = static_cast<const uint8_t*>(tensor.view().data);
+    return std::vector<uint8_t>(bytes, bytes + tensor.shape().Elements());
+  };
+  return {codes(weight.codes), codes(input.codes), *weight.inverse_scale.view().As<float>(),
+          *input.inverse_scale.view().As<float>()};
+}
+
+TEST(Fp8Meshes, CodesOfPartsAreThoseOfTheWhole) {
+  constexpr int64_t kRows = 32, kColumns = 16;
+  PhiloxStream random(PhiloxKey{3, 0, 0});
+  std::vector<float> whole(kRows * kColumns);
+  for (float& value : whole) value = static_cast<float>(random.Normal());
+  whole[kRows * kColumns - 1] = 7;  // of the second rank
+  const Codes truth = CodesOf(whole, {kRows, kColumns}, nullptr);
+  RunRanks(2, std::chrono::seconds(20), [&](Collective& world) {
+    const auto half = static_cast<std::ptrdiff_t>(whole.size() / 2);
+    const auto begin = world.rank() * half;
+    const std::vector<float> part(whole.begin() + begin, whole.begin() + begin + half);
+    const Codes own = CodesOf(part, {kRows / 2, kColumns}, &world);
+    EXPECT_EQ(own.weight_scale, truth.weight_scale);
+    EXPECT_EQ(own.input_scale, truth.input_scale);
+    EXPECT_TRUE(std::equal(own.weight.begin(), own.weight.end(), truth.weight.begin() + begin));
+    EXPECT_TRUE(std::equal(own.input.begin(), own.input.end(), truth.input.begin() + begin));
+  });
+}
+
+// Of what ranks add up each rounds its summand to bf16, and codes follow these roundings.
+TEST(Fp8Meshes, RanksThatShareMatricesFollowOneRank) {
+  const ModelSpec gpt2 = Wide(Gpt2Model()), llama = Wide(LlamaModel());
+  for (const char* scaling : {"delayed", "current"}) {
+    ExpectLikeOneRank(WithTensor(Gentle(InFp8(gpt2, scaling)), 2), 5e-3, 3e-2);
+    ExpectLikeOneRank(WithTensor(Gentle(InFp8(llama, scaling)), 2, true), 5e-3, 3e-2);
+  }
+  const MeshCase stages = WithStages(Gentle(InFp8(Deep(llama))), {3, 2}, "zero_bubble");
+  ExpectLikeOneRank(WithTensor(stages, 2), 5e-3, 3e-2);
+  ExpectLikeOneRank(WithTensor(WithContext(Gentle(InFp8(gpt2)), 2), 2, true), 5e-3, 3e-2);
 }
 
 TEST(Fp8Meshes, WorkersThatRarelyMeetHaveScalesOfTheirOwn) {
