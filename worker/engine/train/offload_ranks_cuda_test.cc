@@ -216,6 +216,21 @@ TEST_F(OffloadedRanksOnCuda, ShareParametersOnTheirHosts) {
   Compare(c);
 }
 
+// The first 40 steps are not late.
+TEST_F(OffloadedRanksOnCuda, ShareLateUpdates) {
+  if (kernels::cuda::DeviceCount() < 2) GTEST_SKIP() << "two ranks, and fewer devices";
+  MeshCase c = Updating(CaseOf("fp32", 2, 1));
+  c.job.model.layers = 1;
+  c.job.train.steps = 44;
+  c.plan.delayed_update = true;
+  const std::vector<Offloaded> ranks = TrainOffloaded(c, DeviceType::kCuda);
+  const std::vector<Offloaded> on_cpus = TrainOffloaded(c);
+  const double tolerance = Tolerance("fp32");
+  ExpectNear(ranks[0].reports, on_cpus[0].reports, tolerance, tolerance);
+  EXPECT_EQ(ranks[0].groups.bytes, on_cpus[0].groups.bytes);
+  EXPECT_LT(Distance(StateOf(ranks), StateOf(on_cpus)), 30 * tolerance);
+}
+
 /// Of a decoder that ranks may share in every way.
 MeshCase SharedCase(const std::string& precision, int64_t data, int64_t zero_stage,
                     int64_t accumulation) {
