@@ -165,7 +165,7 @@ TEST_P(OpenOffload, IsTheFastestOfAllWays) {
   }
   // Otherwise nothing was at stake.
   EXPECT_GT(fit, trials / 2);
-  EXPECT_GT(chosen.size(), any_mesh ? 2u : 4u) << "ways that were chosen at least once";
+  EXPECT_GT(chosen.size(), any_mesh ? 1u : 4u) << "ways that were chosen at least once";
 }
 
 /// Plans `job` on `worker`; the best plan, whose reason is put in `why`.
