@@ -4,7 +4,9 @@
 #include <limits>
 #include <utility>
 
+#include "common/model/model_sizes.h"
 #include "common/model/precision.h"
+#include "common/model/streamed_units.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
 
@@ -19,6 +21,32 @@ StepInputs PlainInputsOf(const JobSpec& mesh, const RankShare& share) {
   inputs.zero_stage = 0;
   inputs.local_steps = 1;
   return inputs;
+}
+
+/// What the time depends on of units that are kept on the device.
+StepInputs::KeptUnits KeptOf(const std::vector<int64_t>& kept, const ModelShape& shape) {
+  const std::vector<StreamedUnit> units =
+      StreamedUnits(shape.spec, shape.tensor, shape.tensor_rows, shape.expert_ranks);
+  const auto is_kept = [&](int64_t unit) {
+    return std::binary_search(kept.begin(), kept.end(), unit);
+  };
+  // Of what is not trained nothing goes over the link.
+  const auto goes = [&](int64_t unit) {
+    return !is_kept(unit) && units[static_cast<size_t>(unit)].trained > 0;
+  };
+  StepInputs::KeptUnits found{.trained = SumOfUnits(units, kept).trained};
+  // Blocks that layers share are done with in the last of their passes.
+  if (DistinctBlocks(shape.spec) < shape.spec.layers) return found;
+  const int64_t head = std::ssize(units) - 1;
+  for (int64_t unit = 0; unit < head && !goes(unit); ++unit) {
+    found.first_blocks += unit > 0 && is_kept(unit) ? 1 : 0;
+  }
+  // A table that classifies is wanted last, too.
+  if (units.back().of_first > 0 && goes(0)) return found;
+  for (int64_t unit = head; unit > 0 && !goes(unit); --unit) {
+    found.last_blocks += unit < head && is_kept(unit) ? 1 : 0;
+  }
+  return found;
 }
 
 double SecondsWithoutUpdate(TimeBreakdown time) {
@@ -48,6 +76,9 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   inputs.zero_stage = resources.zero_stage;
   inputs.host_link_bytes_per_second = resources.host_link_bytes_per_second;
   inputs.offloads_optimizer = resources.offload_optimizer != "none";
+  if (!resources.device_updated_units.empty()) {
+    inputs.kept = KeptOf(resources.device_updated_units, share.shape());
+  }
   inputs.context = {resources.context_parallel, resources.context_method == "ulysses"};
   inputs.local_steps = mesh.train.local_steps;
   inputs.sent_gradients = resources.gradient_reduction == "bf16" ? 0.5 : 1;

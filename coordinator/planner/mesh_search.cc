@@ -81,7 +81,11 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.product_workspace_bytes = workers.product_workspace_bytes();
   memory_.fp8 = job.train.fp8;
   memory_.optimizer = share.optimizer();
-  if (resources.zero_stage == 2 || OffloadsOptimizer(job)) {
+  const std::vector<int64_t>& kept = resources.device_updated_units;
+  if (!kept.empty()) {
+    memory_.open_gradients = share.OpenGradientsBut(kept);
+    memory_.kept = share.Kept(kept);
+  } else if (resources.zero_stage == 2 || OffloadsOptimizer(job)) {
     memory_.open_gradients = share.OpenGradients();
   }
   memory_.offload_optimizer = OffloadsOptimizer(job);

@@ -6,6 +6,22 @@
 #include "common/spec/shard_ranks.h"
 
 namespace weft::planner {
+namespace {
+
+/// Of rising numbers: "0 to 3, 7".
+std::string RangesText(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    text += (text.empty() ? "" : ", ") + std::to_string(numbers[i]);
+    if (end - i > 1) text += " to " + std::to_string(numbers[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string AlignedRows(const std::vector<std::vector<std::string>>& rows,
                         const std::vector<bool>& align_right) {
@@ -75,6 +91,9 @@ std::string OutsideText(const Plan& plan) {
             (place == "host" ? " on the host" : " in a file");
   };
   add("optimizer", plan.offload_optimizer);
+  if (!plan.device_updated_units.empty()) {
+    text += " but for that of units " + RangesText(plan.device_updated_units);
+  }
   add("weights", plan.offload_parameters);
   add("activations", plan.offload_activations);
   return text;

@@ -52,6 +52,16 @@ weft::OpenGradients RankShare::OpenGradients() const {
   return *open_gradients_;
 }
 
+weft::OpenGradients RankShare::OpenGradientsBut(const std::vector<int64_t>& kept) const {
+  return OpenGradientBytes(shape_.spec, bucket_bytes_, shape_.tensor, shape_.tensor_rows,
+                           shape_.expert_ranks, false, kept);
+}
+
+StreamedUnit RankShare::Kept(const std::vector<int64_t>& units) const {
+  return SumOfUnits(
+      StreamedUnits(shape_.spec, shape_.tensor, shape_.tensor_rows, shape_.expert_ranks), units);
+}
+
 const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t sharers) const {
   static const ShardedParameters kNone;
   if (zero_stage < 3 || sharers == 1) return kNone;

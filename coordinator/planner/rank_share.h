@@ -13,6 +13,7 @@
 #include "common/model/model_shape.h"
 #include "common/model/optimizer_bytes.h"
 #include "common/model/sharded_parameters.h"
+#include "common/model/streamed_units.h"
 #include "common/spec/job_spec.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/time_model.h"
@@ -50,6 +51,9 @@ class RankShare {
   int64_t bucket_bytes() const { return bucket_bytes_; }
   /// Where gradients are shared or leave the device.
   weft::OpenGradients OpenGradients() const;
+  /// The same where these units are kept on the device, and the sum of these.
+  weft::OpenGradients OpenGradientsBut(const std::vector<int64_t>& kept) const;
+  StreamedUnit Kept(const std::vector<int64_t>& units) const;
   /// Where so many ranks share out the parameters, as they do at that stage of ZeRO; else nothing.
   const ShardedParameters& Sharded(int64_t zero_stage, int64_t sharers) const;
 

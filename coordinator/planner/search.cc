@@ -12,6 +12,7 @@
 #include "common/spec/open_choices.h"
 #include "coordinator/planner/best_first.h"
 #include "coordinator/planner/device_model.h"
+#include "coordinator/planner/device_units.h"
 #include "coordinator/planner/meshes.h"
 
 namespace weft::planner {
@@ -71,7 +72,7 @@ ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
 JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh) {
   JobSet jobs;
   bool on_devices = false;
-  for (JobSpec& choice : ChoicesOf(job)) {
+  for (JobSpec& choice : WithUnits(ChoicesOf(job))) {
     if (!ValidateJob(choice).ok()) continue;
     const bool wants_devices = WantsDevices(choice, cluster);
     if (jobs.empty()) on_devices = wants_devices;

@@ -84,20 +84,29 @@ double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const Ti
 /// makes the update. Gradients go beside the backward pass, but for the last bucket; sums of
 /// earlier passes come up before they are added to, where a rank has them; of reduced ones its part
 /// goes down. Weights go up beside the update, where they are not to be gathered first, and the
-/// first forward pass after it.
+/// first forward pass after it. Of units that are kept on the device nothing goes: behind the
+/// backward pass of the first ones the last bucket of the others hides, and before the last ones
+/// the backward pass has nothing to send, and the forward pass nothing to wait for.
 double StateLinkSeconds(const StepInputs& inputs, const PassCost& pass, double optimizer_seconds,
                         double link) {
   const double passes = D(inputs.accumulation_steps);
   const GradientLinkBytes gradients =
       GradientsOverLink(inputs.shape, inputs.zero_stage, inputs.sharers);
+  const double trained = D(inputs.shape.trained - inputs.kept.trained);
+  const double going_share = trained / std::max(1.0, D(inputs.shape.trained));
+  // The backward pass of a block takes twice as long as its forward pass.
+  const double of_block = pass.block_forward_gemm_seconds;
+  const double of_first = 2 * of_block * D(inputs.kept.first_blocks);
+  const double of_last = of_block * D(inputs.kept.last_blocks);
   const auto exposed = [&](int64_t bytes) {
-    const double going = D(bytes) / link;
-    const double buckets = std::max(1.0, 4 * D(inputs.shape.trained) / D(inputs.bucket_bytes));
-    return std::max(going - pass.backward_gemm_seconds, going / buckets);
+    const double going = going_share * D(bytes) / link;
+    const double buckets = std::max(1.0, 4 * trained / D(inputs.bucket_bytes));
+    return std::max(
+        {0.0, going - (pass.backward_gemm_seconds - 2 * of_last), going / buckets - of_first});
   };
   const double down = (passes - 1) * exposed(gradients.earlier_down) + exposed(gradients.down);
-  const double sums = (passes - 1) * D(gradients.earlier_up) / link;
-  const double forward = pass.gemm_seconds - pass.backward_gemm_seconds;
+  const double sums = (passes - 1) * going_share * D(gradients.earlier_up) / link;
+  const double forward = pass.gemm_seconds - pass.backward_gemm_seconds - of_last;
   const double beside = forward + (inputs.sharers > 1 ? 0 : optimizer_seconds);
   const double up = std::max(0.0, D(inputs.uploaded_weight_bytes) / link - beside);
   return down + sums + up;

@@ -87,15 +87,22 @@ struct StepInputs {
     int64_t input = 0;
   } coded_block = {};
   bool offloads_optimizer = false;  ///< Gradients go down in every pass.
-  int64_t file_bytes = 0;           ///< Of state in a file, read and written in an update.
-  StreamedBytes file_pass = {};     ///< Read and written in the passes of a micro-batch.
-  StreamedStage filed_stage = {};   ///< FiledWeightBytes, as streamed_stage.
-  ContextSharing context = {};      ///< Of `ranks`, those that share each sequence.
-  int64_t sharers = 1;              ///< Of `ranks`, those that share (ShardRanks).
-  int64_t local_steps = 1;          ///< Steps that each worker of `ranks` makes by itself.
-  double sent_gradients = 1;        ///< Of the bytes of gradients those that travel between ranks.
-  RematPlan schedule = {};          ///< What travels, where a schedule says so,
-  BlockBytes block = {};            ///< and how much a block keeps.
+  /// With that, units that stand on the device and are updated there.
+  struct KeptUnits {
+    int64_t trained = 0;       ///< Numbers.
+    int64_t first_blocks = 0;  ///< Blocks of them with which, behind the embeddings, the forward
+                               ///< pass begins,
+    int64_t last_blocks = 0;   ///< and with which, before the head, it ends.
+  } kept = {};
+  int64_t file_bytes = 0;          ///< Of state in a file, read and written in an update.
+  StreamedBytes file_pass = {};    ///< Read and written in the passes of a micro-batch.
+  StreamedStage filed_stage = {};  ///< FiledWeightBytes, as streamed_stage.
+  ContextSharing context = {};     ///< Of `ranks`, those that share each sequence.
+  int64_t sharers = 1;             ///< Of `ranks`, those that share (ShardRanks).
+  int64_t local_steps = 1;         ///< Steps that each worker of `ranks` makes by itself.
+  double sent_gradients = 1;       ///< Of the bytes of gradients those that travel between ranks.
+  RematPlan schedule = {};         ///< What travels, where a schedule says so,
+  BlockBytes block = {};           ///< and how much a block keeps.
 
   /// With local_steps each worker's `ranks` share its sequences.
   int64_t Workers() const { return ranks / context.ranks; }

@@ -10,6 +10,8 @@
 // its rate, and of what files read and write at theirs, which is measured first. The second knows
 // that a step's update comes after its last gradient: it takes that of the forward pass and of the
 // backward pass for themselves, each with what must travel in it.
+// With --kept instead, in turns, the speed of that model where the optimizer is on the host but for
+// that of some units (plan.device_updated_units): of none, of the first half, of the last half.
 // Prints JSON.
 
 #include <algorithm>
@@ -23,6 +25,7 @@
 #include "common/json.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
+#include "common/model/streamed_units.h"
 #include "kernels/cpu/aligned_memory.h"
 #include "tests/bench/timed_training.h"
 #include "worker/engine/tensor/async_file.h"
@@ -41,6 +44,7 @@ struct Options {
   std::vector<int64_t> sequences = {4, 16};  ///< A step, where speed is measured.
   std::string precision = "fp32";
   std::string directory = "/var/tmp";
+  int64_t kept = 0;  ///< Rounds of the comparison of units on the device, instead of all else.
 };
 
 struct Policy {
@@ -93,6 +97,22 @@ JobSpec JobOf(const Options& options, int64_t width) {
   return job;
 }
 
+/// What stays on the device beside an optimizer on the host.
+struct Keeping {
+  std::string name;
+  std::vector<int64_t> units;
+};
+
+/// As many blocks at either end, each time with the embeddings.
+std::vector<Keeping> KeepingsOf(int64_t layers) {
+  std::vector<Keeping> all = {
+      {"none", {}}, {"embeddings, first half", {0}}, {"embeddings, last half", {0}}};
+  for (int64_t block = 1; block <= layers; ++block) {
+    all[block <= layers / 2 ? 1 : 2].units.push_back(block);
+  }
+  return all;
+}
+
 Plan PlanOf(const Options& options, const Policy& policy, const JobSpec& job) {
   Plan plan;
   plan.precision = options.precision;
@@ -126,8 +146,9 @@ MemoryInputs InputsOf(const JobSpec& job, const Plan& plan) {
   inputs.parameters_in_file = plan.offload_parameters == "nvme";
   inputs.bucket_bytes = plan.bucket_bytes;
   if (inputs.offload_optimizer) {
-    inputs.open_gradients =
-        OpenGradientBytes(job.model, plan.bucket_bytes, 1, 1, 1, inputs.parameters_in_file);
+    inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes, 1, 1, 1,
+                                              inputs.parameters_in_file, plan.device_updated_units);
+    inputs.kept = SumOfUnits(StreamedUnits(job.model), plan.device_updated_units);
   }
   inputs.recomputed_blocks = plan.block_memory_policy.empty() ? 0 : job.model.layers;
   return inputs;
@@ -257,7 +278,49 @@ Result<Json> Speed(const Options& options, int64_t sequences, double file_rate) 
               {"policies", rows}};
 }
 
+/// Each of KeepingsOf in turn, several times, and training with all on the device.
+Result<Json> KeptSpeed(const Options& options) {
+  const JobSpec job = JobOf(options, options.width);
+  std::vector<Keeping> keepings = KeepingsOf(job.model.layers);
+  keepings.push_back({"all", {}});
+  std::vector<std::vector<double>> seconds(keepings.size());
+  std::vector<Trained> last(keepings.size());
+  std::vector<int64_t> predicted(keepings.size());
+  for (int64_t round = 0; round < options.kept; ++round) {
+    for (size_t i = 0; i < keepings.size(); ++i) {
+      const bool all = i + 1 == keepings.size();
+      Plan plan = PlanOf(options, all ? kOnDevice : kOptimizer, job);
+      plan.device_updated_units = keepings[i].units;
+      if (!all) plan.host_link_bytes_per_second = options.link;
+      predicted[i] = Predicted(job, plan);
+      WEFT_ASSIGN_OR_RETURN(last[i], Train(job, plan, options.steps));
+      seconds[i].push_back(last[i].step_seconds);
+    }
+  }
+  Json rows = Json::array();
+  for (size_t i = 0; i < keepings.size(); ++i) {
+    std::sort(seconds[i].begin(), seconds[i].end());
+    rows.push_back({{"on_the_device", keepings[i].name},
+                    {"units", keepings[i].units},
+                    {"step_seconds", seconds[i][seconds[i].size() / 2]},
+                    {"fastest_seconds", seconds[i].front()},
+                    {"stalled_seconds", last[i].stalled_seconds},
+                    {"predicted_device_bytes", predicted[i]},
+                    {"device_bytes", last[i].device_bytes},
+                    {"host_bytes", last[i].host_bytes},
+                    {"bytes_down", last[i].bytes_down},
+                    {"bytes_up", last[i].bytes_up}});
+  }
+  return Json{{"width", options.width},
+              {"layers", job.model.layers},
+              {"tokens", job.train.global_batch * job.model.context},
+              {"link_bytes_per_second", options.link},
+              {"rounds", options.kept},
+              {"kept", std::move(rows)}};
+}
+
 Result<Json> Report(const Options& options) {
+  if (options.kept > 0) return KeptSpeed(options);
   Json largest = Json::array();
   for (const Policy& policy : kFitting) {
     WEFT_ASSIGN_OR_RETURN(Json row, Largest(options, policy));
@@ -290,6 +353,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--precision", options.precision)->capture_default_str();
   app.add_option("--directory", options.directory)->capture_default_str();
+  app.add_option("--kept", options.kept,
+                 "Rounds of the comparison of units on the device, instead.")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const auto result = weft::engine::Report(options);
   if (!result.ok()) {

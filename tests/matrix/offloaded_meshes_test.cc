@@ -16,6 +16,7 @@
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/sharded_parameters.h"
+#include "common/model/streamed_units.h"
 #include "common/pipeline/named_schedule.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
@@ -44,6 +45,7 @@ struct Case {
   int64_t expert = 1;  ///< Of a model whose tokens go to all experts.
   bool mixture = expert > 1;
   int64_t rows = 1;
+  std::vector<int64_t> kept = {};  ///< Units on the device.
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -190,6 +192,17 @@ std::vector<Case> Cases() {
        .family = "llama",
        .expert = 2},
       {.name = "contextAndPipeline", .pipeline = 2, .activations = "host", .context = 2},
+      {.name = "part", .precision = "bf16", .kept = {0, 1}},
+      {.name = "partOfRanks", .data = 2, .activations = "host", .kept = {0, 1, 2}},
+      {.name = "partAndTensor",
+       .tensor = 2,
+       .sequence = true,
+       .family = "llama",
+       .precision = "bf16",
+       .kept = {0, 1, 2}},
+      {.name = "partAndGrid", .tensor = 4, .rows = 2, .kept = {1, 2}},
+      {.name = "partAndContext", .precision = "bf16", .context = 2, .kept = {0, 4, 5}},
+      {.name = "partAndExpert", .family = "llama", .expert = 2, .kept = {0, 1, 3}},
   };
 }
 
@@ -217,6 +230,7 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   resources.pipeline_chunks = c.chunks;
   resources.zero_stage = c.zero_stage;
   resources.offload_optimizer = c.optimizer;
+  resources.device_updated_units = c.kept;
   resources.offload_parameters = c.parameters;
   resources.offload_activations = c.activations;
   if (c.optimizer == "nvme" || c.parameters == "nvme") resources.offload_directory = root;
@@ -254,7 +268,9 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
   inputs.parameters_in_file = resources.offload_parameters == "nvme";
   inputs.open_gradients =
       OpenGradientBytes(job.model, plan.bucket_bytes, tensor, resources.tensor_rows, experts,
-                        inputs.parameters_in_file);
+                        inputs.parameters_in_file, resources.device_updated_units);
+  inputs.kept = SumOfUnits(StreamedUnits(job.model, tensor, resources.tensor_rows, experts),
+                           resources.device_updated_units);
   inputs.sharded = ShardParameters(job.model, *inputs.precision, inputs.ranks, tensor,
                                    resources.tensor_rows, experts);
   if (plan.mesh.pipeline == 1) return {{PredictMemory(inputs)}, {PredictDeviceTier(inputs)}};
@@ -317,6 +333,7 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
   job.resources.offload_optimizer = job.resources.offload_parameters =
       job.resources.offload_activations = "none";
   job.resources.offload_directory.clear();
+  job.resources.device_updated_units.clear();
   const auto plain = Train(job, root_ + "/plain", kSteps);
   ASSERT_TRUE(plain.ok()) << plain.status().message();
   EXPECT_EQ(offloaded->losses, plain->losses);

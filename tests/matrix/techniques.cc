@@ -179,7 +179,12 @@ std::vector<Axis> MakeAxes() {
        Recompute("optimal")},
       {{"offload_optimizer none", Effect::kSameBits, Nothing},
        OffloadOptimizer("host"),
-       OffloadOptimizer("nvme", "/tmp")},
+       OffloadOptimizer("nvme", "/tmp"),
+       {"offload_optimizer host but for units 0 to 2", Effect::kSameBits,
+        [](JobSpec& job) {
+          job.resources.offload_optimizer = "host";
+          job.resources.device_updated_units = {0, 1, 2};
+        }}},
       {{"offload_activations none", Effect::kSameBits, Nothing},
        {"offload_activations host", Effect::kSameBits,
         [](JobSpec& job) { job.resources.offload_activations = "host"; }}},
