@@ -1,10 +1,12 @@
 #include "common/model/gradient_bytes.h"
 
 #include <algorithm>
-#include <utility>
+#include <deque>
+#include <numeric>
 #include <vector>
 
 #include "common/model/parameter_list.h"
+#include "common/model/streamed_units.h"
 
 namespace weft {
 
@@ -78,7 +80,8 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
                                   bool shares_gradients) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   FiledGradients bytes;
-  int64_t before = 0, own = 0, numbers = 0, unit = -1;
+  std::deque<int64_t> held;  // of the last units
+  int64_t numbers = 0, unit = -1;
   std::vector<ParameterInfo> parameters =
       ParametersOfRank(shape.spec, shape.tensor, shape.tensor_rows);
   std::erase_if(parameters, [&](const ParameterInfo& parameter) {
@@ -87,7 +90,8 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
   for (const Bucket& bucket :
        CutBuckets(shape.spec, parameters, bucket_bytes, shape.expert_ranks, true)) {
     if (bucket.unit != unit) {
-      before = std::exchange(own, 0);
+      held.push_back(0);
+      if (std::ssize(held) > FiledUnitsAhead(sharers > 1)) held.pop_front();
       numbers = 0;
     }
     unit = bucket.unit;
@@ -100,8 +104,8 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
     const int64_t part = shares_gradients ? of_rank : bucket.bytes;
     const int64_t in_file = (part + kBlock - 1) / kBlock * kBlock;
     bytes.file += in_file;
-    own += in_file + kBlock;
-    bytes.host = std::max(bytes.host, before + own);
+    held.back() += in_file + kBlock;
+    bytes.host = std::max(bytes.host, std::accumulate(held.begin(), held.end(), int64_t{0}));
   }
   return bytes;
 }

@@ -25,7 +25,7 @@ OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, in
 
 /// Of gradients that stand in a file.
 struct FiledGradients {
-  /// Bytes of two units that follow each other, in memory while they are updated.
+  /// Bytes of units that follow each other, in memory while they are updated (FiledUnitsAhead).
   int64_t host = 0;
   int64_t file = 0;
   int64_t numbers = 0;  ///< Of the largest one that a rank updates.

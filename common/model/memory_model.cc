@@ -65,7 +65,8 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
 /// Of values in files.
 FiledValues FiledValuesOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) return inputs.sharded.filed.values;
-  return FiledValueBytes(inputs.shape, ElementBytes(inputs.precision->matrices));
+  return FiledValueBytes(inputs.shape, ElementBytes(inputs.precision->matrices),
+                         inputs.Sharers() > 1);
 }
 
 /// Of gradients in files.

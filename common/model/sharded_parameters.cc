@@ -253,7 +253,7 @@ void ParameterRegions::CutFiles(const Sharing& sharing, ShardedParameters& resul
     filed.gradients.host = std::max(filed.gradients.host, before + held);
     before = held;
   }
-  filed.values = FiledUnits(values, tied);
+  filed.values = FiledUnits(values, tied, true);
 }
 
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,

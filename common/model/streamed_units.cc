@@ -1,6 +1,7 @@
 #include "common/model/streamed_units.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
@@ -85,21 +86,25 @@ StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units,
   return sum;
 }
 
-FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied) {
+FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied, bool shares) {
   constexpr int64_t kBlock = 4096;  // of a file; memory begins at one
   std::vector<int64_t> held;
   FiledValues bytes;
   for (const int64_t own : units) {
     const int64_t in_file = (own + kBlock - 1) / kBlock * kBlock;
     bytes.file += in_file;
-    held.push_back(in_file == 0 ? 0 : in_file + kBlock);
+    if (in_file > 0) held.push_back(in_file + kBlock);
   }
-  for (size_t u = 2; u < held.size(); ++u) {
-    bytes.host = std::max(bytes.host, held[u - 2] + held[u - 1] + held[u]);
+  const int64_t ahead = FiledUnitsAhead(shares), count = std::ssize(held);
+  const auto sum = [&](int64_t begin, int64_t end) {
+    return std::accumulate(held.begin() + std::max<int64_t>(begin, 0), held.begin() + end,
+                           int64_t{0});
+  };
+  for (int64_t end = 1; end <= count; ++end) {
+    bytes.host = std::max(bytes.host, sum(end - 1 - ahead, end));
   }
   // Such a head comes behind the last block.
-  const size_t last = held.size() - 1;
-  if (tied) bytes.host = std::max(bytes.host, held[last - 1] + held[last] + held[0]);
+  if (tied && count > ahead) bytes.host = std::max(bytes.host, sum(count - ahead, count) + held[0]);
   return bytes;
 }
 
@@ -117,9 +122,9 @@ std::vector<int64_t> FiledUnitBytes(const ModelShape& shape, int64_t matrix_byte
   return bytes;
 }
 
-FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes) {
+FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes, bool shares) {
   const bool tied = HeadOf(shape.spec) != "classification" && !shape.spec.untied_classifier;
-  return FiledUnits(FiledUnitBytes(shape, matrix_bytes), tied && shape.has_head);
+  return FiledUnits(FiledUnitBytes(shape, matrix_bytes), tied && shape.has_head, shares);
 }
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {

@@ -35,18 +35,27 @@ StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units, const std::vecto
 
 /// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).
 struct FiledValues {
-  int64_t host = 0;  ///< In memory: three units that follow each other, written, updated and read.
+  int64_t host = 0;  ///< In memory: some units that follow each other.
   int64_t file = 0;
 };
-/// Of so many bytes by unit. `tied`: the last one reads the first, too.
-FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied);
+
+/// Units ahead of the one that an update in files has left (worker/engine/nn/parameter_feed.h): on
+/// their way to the device, updated and read, where it runs beside a forward pass; of ranks that
+/// share it updated and read.
+inline int64_t FiledUnitsAhead(bool shares) {
+  return shares ? 2 : 3;
+}
+
+/// Of so many bytes by unit, with the one that is written and those ahead of it. `tied`: the last
+/// one reads the first, too. `shares`: as above.
+FiledValues FiledUnits(const std::vector<int64_t>& units, bool tied, bool shares);
 
 /// By unit, of a rank with `shape` and matrices of so many bytes a number; of a stage of a pipeline
 /// its units alone.
 std::vector<int64_t> FiledUnitBytes(const ModelShape& shape, int64_t matrix_bytes);
 
 /// FiledUnits of these.
-FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes);
+FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes, bool shares = false);
 
 /// The unit below which no backward pass goes.
 int64_t FirstDifferentiatedUnit(const ModelSpec& model);

@@ -95,11 +95,13 @@ void SetFiles(const ResourceSpec& resources, StepInputs& inputs) {
   // Moments of AdamW, read and written.
   inputs.file_bytes = resources.offload_optimizer == "nvme" ? part_of(2 * 8 * trained, 1) : 0;
   if (resources.offload_parameters != "nvme") return;
-  // Values are read and written, where ranks gather them once more, and gradients read; where these
-  // were summands, whose norm was not known as they were written, for their norm as well.
+  // Values are written, and read where the pass beside the update has not; where ranks gather them
+  // both once more. Gradients are read; where these were summands, whose norm was not known as they
+  // were written, for their norm as well.
   const int64_t stored = ElementBytes(inputs.precision->matrices);
   const bool gathers = inputs.sharers > 1 && inputs.zero_stage < 3;
-  inputs.file_bytes += part_of((gathers ? 4 : 2) * stored * trained, 3) +
+  const int64_t moves = gathers ? 4 : inputs.sharers > 1 ? 2 : 1;
+  inputs.file_bytes += part_of(moves * stored * trained, 3) +
                        part_of((inputs.shape.summands > 0 ? 2 : 1) * 4 * trained, 2);
   const int64_t written = part_of(4 * trained, 2);
   if (resources.pipeline_parallel > 1) {

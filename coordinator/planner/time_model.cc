@@ -117,6 +117,13 @@ double FileSeconds(const StepInputs& inputs, const RateModel& rates) {
   return D(inputs.file_bytes) / FileRate(inputs, rates);
 }
 
+/// How long such an update goes on beside the next forward pass, on a CPU: not of ranks that share
+/// it.
+double BesideSeconds(const StepInputs& inputs, const PassCost& pass, double bandwidth) {
+  if (!inputs.offloads_optimizer || inputs.sharers > 1) return 0;
+  return D(inputs.shape.spec.layers) * SecondsOfBlock(pass, inputs.shape, bandwidth).forward;
+}
+
 /// What a step on a GPU takes otherwise where some of it stands on the host.
 void AddHostTier(const StepInputs& inputs, const PassCost& pass, const RateModel& rates,
                  TimeBreakdown& time) {
@@ -474,7 +481,8 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
                                  mixed * (4 * 4 + stored);
   const double updating = copying * calibration.update_share;
   time.optimizer_seconds = optimizer_bytes / updating + pass.factor_gemm_seconds;
-  time.optimizer_seconds = std::max(time.optimizer_seconds, FileSeconds(inputs, rates));
+  time.optimizer_seconds = std::max(
+      time.optimizer_seconds, FileSeconds(inputs, rates) - BesideSeconds(inputs, pass, bandwidth));
 
   const double link = TierLink(inputs.host_link_bytes_per_second, copying, rates);
   if (inputs.offloads_optimizer) {

@@ -119,7 +119,7 @@ Status PackedParameter::Copies::Make(Context& context) {
 Status PackedParameter::Copies::MakeOffloaded(Context& context, const TensorView& master) {
   HostTier& host = *context.host;
   kernels::PackedWeight& weight = *packed.weight;
-  for (int64_t i = index; i < index + count; ++i) host.updated().WaitFor(i);
+  for (int64_t i = index; i < index + count; ++i) parameters->AwaitUpdated(host, i);
   if (!weight.reads_master()) {
     return host.up().Move(static_cast<size_t>(weight.Bytes()),
                           [&] { return weight.Pack(context.stream, master); });

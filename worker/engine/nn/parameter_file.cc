@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/engine/nn/parameter_feed.h"
+
 namespace weft::engine {
 
 class ParameterFile::Value : public StoredNumbers {
@@ -37,6 +39,13 @@ Result<std::unique_ptr<ParameterFile>> ParameterFile::New(const Context& context
   made->unit_buckets_.resize(unit_bytes.size());
   return made;
 }
+
+ParameterFile::ParameterFile(const Context& context, ParameterSet* parameters)
+    : below_(InHostTier(context)),
+      parameters_(parameters),
+      feed_(std::make_unique<ParameterFeed>(this)) {}
+
+ParameterFile::~ParameterFile() = default;
 
 Status ParameterFile::Start(int64_t unit, bool reads) {
   const auto u = static_cast<size_t>(unit);

@@ -14,6 +14,8 @@
 
 namespace weft::engine {
 
+class ParameterFeed;
+
 /// Values and gradients of a ParameterSet that stand in files below the host tier (Rajbhandari et
 /// al. 2021, "ZeRO-Infinity", arXiv 2104.07857), whose memory has those of a few units at a time:
 /// the next ones to be computed with, or to be updated (parameter_walk.h).
@@ -24,6 +26,7 @@ class ParameterFile {
   static Result<std::unique_ptr<ParameterFile>> New(const Context& context,
                                                     ParameterSet* parameters,
                                                     const std::vector<int64_t>& unit_bytes);
+  ~ParameterFile();
 
   /// Takes memory for the values of `unit`, whose parameters have a value() there from now on, and
   /// begins to read them; with `reads` false they are undefined. Nothing where they are in memory.
@@ -39,6 +42,8 @@ class ParameterFile {
   /// They become zero; of those that are in memory.
   void ClearValues(int64_t unit) { values_->Clear(static_cast<size_t>(unit)); }
   FileImages& values() { return *values_; }
+  /// The way of an update beside a pass.
+  ParameterFeed& feed() { return *feed_; }
 
   /// Elements of gradients that are written and read together, of one unit.
   struct Bucket {
@@ -84,11 +89,11 @@ class ParameterFile {
   size_t BucketOf(const ParameterPart& part) const;
   /// The byte of its bucket at which they begin.
   size_t GradientByte(const ParameterPart& part) const;
-  ParameterFile(const Context& context, ParameterSet* parameters)
-      : below_(InHostTier(context)), parameters_(parameters) {}
+  ParameterFile(const Context& context, ParameterSet* parameters);
 
   Context below_;
   ParameterSet* const parameters_;
+  std::unique_ptr<ParameterFeed> feed_;  ///< What is written waits for it.
   std::unique_ptr<FileLanes> lanes_ = std::make_unique<FileLanes>();
   std::unique_ptr<FileImages> values_;
   std::unique_ptr<FileImages> gradients_;

@@ -331,6 +331,7 @@ void ParameterSet::BringOperands(Context& context, int64_t unit) const {
     const Parameter& parameter = parameters_[i];
     if (parameter.unit != unit || parameter.operand_offset < 0) continue;
     if (parameter.looked_up() && !operands.tables) continue;
+    AwaitUpdated(*context.host, i);
     const TensorView from = padded_value(i);
     context.host->up().Copy(operands.memory.As<uint8_t>() + parameter.operand_offset, from.data,
                             from.Bytes());
@@ -354,10 +355,14 @@ Status ParameterSet::AllocateOperands(Context& context) {
   return Clear(stream_, operands_);
 }
 
+void ParameterSet::AwaitUpdated(HostTier& host, int64_t index) const {
+  if (parameters_[index].trainable()) host.updated().WaitFor(index);
+}
+
 void ParameterSet::UploadOperands(Context& context, int64_t unit) const {
   for (int64_t i = 0; i < size(); ++i) {
     if (parameters_[i].operand_offset < 0 || parameters_[i].unit != unit) continue;
-    context.host->updated().WaitFor(i);
+    AwaitUpdated(*context.host, i);
     const TensorView from = value(i);
     context.host->up().Copy(operand(i).data, from.data, from.Bytes());
   }

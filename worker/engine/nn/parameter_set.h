@@ -286,7 +286,7 @@ class ParameterSet {
   /// Takes memory on the device for what operations read directly of `unit`: all, or with
   /// `tables` false all but what is looked up (the tables of unit 0, which no backward pass reads).
   Status ReserveOperands(Context& context, int64_t unit, bool tables);
-  /// Fills it.
+  /// Fills it, each as soon as an update under way is done with it.
   void BringOperands(Context& context, int64_t unit) const;
   /// Gives it back.
   void DropOperands(int64_t unit) { unit_operands_[static_cast<size_t>(unit)] = {}; }
@@ -320,6 +320,8 @@ class ParameterSet {
   TensorView stacked_operand(int64_t first, int64_t count) const {
     return OperandView(first, count, false);
   }
+  /// Returns once an update under way in the host tier is done with `index`.
+  void AwaitUpdated(HostTier& host, int64_t index) const;
   /// Renews the copies of offloaded values of `unit` that are not streamed, each as soon as an
   /// update under way is done with it.
   void UploadOperands(Context& context, int64_t unit) const;

@@ -8,10 +8,22 @@
 
 namespace weft::engine {
 
+/// Goes through the parameters of a file, unit by unit in their order, each in memory while it is
+/// looked at, or changed.
+class UnitWalk {
+ public:
+  virtual ~UnitWalk() = default;
+  /// Parameters of `unit`, none before that of the last call, have their value() and gradients
+  /// (ParameterFile::InMemory) in memory once this returns.
+  virtual Status MoveTo(int64_t unit) = 0;
+  /// Nothing more is looked at.
+  virtual Status Finish() = 0;
+};
+
 /// Goes through the parameters of a file in their order, unit by unit, each in memory while it is
 /// looked at: the next one is read meanwhile, and what has changed is written behind. No pass
 /// through the network is under way.
-class ParameterWalk {
+class ParameterWalk : public UnitWalk {
  public:
   struct What {
     bool values = false;
@@ -22,15 +34,14 @@ class ParameterWalk {
   };
   ParameterWalk(ParameterFile* file, const What& what);
   /// Gives up what is in memory.
-  ~ParameterWalk();
+  ~ParameterWalk() override;
   ParameterWalk(const ParameterWalk&) = delete;
   ParameterWalk& operator=(const ParameterWalk&) = delete;
 
-  /// Parameters of `unit`, none before that of the last call, have their value() and gradients
-  /// (ParameterFile::InMemory) in memory once this returns, and those of other units have not.
-  Status MoveTo(int64_t unit);
+  /// Those of other units are not in memory then.
+  Status MoveTo(int64_t unit) override;
   /// Goes through what is left, and waits until all is written.
-  Status Finish();
+  Status Finish() override;
 
  private:
   /// Begins to read units_[at].

@@ -140,14 +140,14 @@ Status DiskAdamW::Allocate(Context& context, AsyncFile::Queue queue) {
 Status DiskAdamW::FinishRead(Context& context, size_t tile) {
   Stopwatch watch;
   Status status = file_->FinishRead(tile);
-  context.host->files().waited_seconds += watch.Lap();
+  if (!beside_) context.host->files().waited_seconds += watch.Lap();
   return status;
 }
 
 Status DiskAdamW::FinishWrite(Context& context, size_t tile) {
   Stopwatch watch;
   Status status = file_->FinishWrite(tile);
-  context.host->files().waited_seconds += watch.Lap();
+  if (!beside_) context.host->files().waited_seconds += watch.Lap();
   return status;
 }
 
@@ -173,14 +173,18 @@ Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t ti
 }
 
 Status DiskAdamW::Update(Context& context, const UpdateArgs& args) {
+  beside_ = args.beside;
   WEFT_RETURN_IF_ERROR(file_->Flush(buffers_[0]));
   return RunTiles(context, args);
 }
 
 // The buffer of tile i + 1 is that of tile i - 2.
 Status DiskAdamW::RunTiles(Context& context, const UpdateArgs& args) {
-  std::optional<ParameterWalk> walk;
-  if (parameters_.file() != nullptr) walk.emplace(parameters_.file(), kUpdateWalk);
+  std::optional<ParameterWalk> own;
+  UnitWalk* walk = args.walk;
+  if (walk == nullptr && parameters_.file() != nullptr) {
+    walk = &own.emplace(parameters_.file(), kUpdateWalk);
+  }
   const size_t count = tiles_.size();
   if (count > 0) WEFT_RETURN_IF_ERROR(StartRead(0));
   for (size_t i = 0; i < count; ++i) {

@@ -71,7 +71,7 @@ class DiskAdamW : public Optimizer {
   Status RunTiles(Context& context, const UpdateArgs& args);
   Status StartRead(size_t tile) { return file_->StartRead(tile, Buffer(tile)); }
   Status StartWrite(size_t tile) { return file_->StartWrite(tile, Buffer(tile)); }
-  /// Waits for the file, on the books of the tier.
+  /// Waits for the file, on the books of the tier where the rank waits.
   Status FinishRead(Context& context, size_t tile);
   Status FinishWrite(Context& context, size_t tile);
   float* Buffer(size_t tile) const {
@@ -85,6 +85,7 @@ class DiskAdamW : public Optimizer {
   std::vector<Tile> tiles_;
   std::vector<Tensor> buffers_;       ///< Between updates the first one is the file's cache.
   const float* gradients_ = nullptr;  ///< The buffer that those of tensors_ are in.
+  bool beside_ = false;               ///< UpdateArgs of the last update.
   std::unique_ptr<TileFile> file_;
 };
 

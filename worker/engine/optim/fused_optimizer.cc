@@ -145,8 +145,9 @@ Status FusedOptimizer::Update(Context& context, const UpdateArgs& args) {
   UpdateInputs inputs = InputsOf(context, args, tensors_);
   const auto update = context.Number(args.update, &StepNumbers::update);
   if (!IsInHostTier(context)) return rule_.run(context.stream, spec_, inputs, update);
-  std::optional<ParameterWalk> walk;
-  if (set_.file() != nullptr) walk.emplace(set_.file(), kUpdateWalk);
+  std::optional<ParameterWalk> own;
+  UnitWalk* walk = args.walk;
+  if (walk == nullptr && set_.file() != nullptr) walk = &own.emplace(set_.file(), kUpdateWalk);
   const auto unit_of = [this](size_t i) { return set_[parts_[i].index].unit; };
   const std::span<const kernels::UpdateTensor> all = inputs.tensors;
   for (size_t begin = 0; begin < all.size();) {

@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "kernels/optimizer/optimizer.h"
 #include "worker/engine/nn/parameter_part.h"
+#include "worker/engine/nn/parameter_walk.h"
 #include "worker/engine/tensor/context.h"
 #include "worker/engine/tensor/named_tensor.h"
 
@@ -30,6 +31,9 @@ struct UpdateArgs {
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.
   /// Read by what runs in the host tier.
   const float* gradients = nullptr;
+  bool beside = false;  ///< It runs in a thread beside the rank's, which does not wait for it.
+  /// Of parameters in a file: goes through them where somebody else has them read and written.
+  UnitWalk* walk = nullptr;
 };
 
 /// A rule that moves the parameters of one ParameterSet by their gradients. All it remembers

@@ -18,7 +18,9 @@ Status Updater::Update(Context& context, const StepArgs& args) {
                                       .gradient_limit = train_.gradient_clip_value,
                                       .update = args.update,
                                       .gate = args.gate,
-                                      .gradients = args.gradients});
+                                      .gradients = args.gradients,
+                                      .beside = args.beside,
+                                      .walk = args.walk});
 }
 
 Status Updater::Made(Context& context, int64_t update) {

@@ -17,7 +17,9 @@ struct StepArgs {
   double learning_rate = 0;
   int64_t update = 1;                ///< How many updates this one makes, counted from 1.
   kernels::UpdateGate gate = {};     ///< Clipping and loss scale as one factor; whether it is made.
-  const float* gradients = nullptr;  ///< As UpdateArgs has it.
+  const float* gradients = nullptr;  ///< As UpdateArgs has it, and the others.
+  bool beside = false;
+  UnitWalk* walk = nullptr;
 };
 
 /// What happens to the parameters once the gradients of a step stand: the optimizer's rule,
@@ -35,6 +37,9 @@ class Updater {
 
   /// As Optimizer has it.
   bool repeats() const { return optimizer_->repeats(); }
+
+  /// Whether Made looks at the parameters.
+  bool averages() const { return average_ != nullptr; }
 
   /// The update enqueued last, number `update`, has been made.
   Status Made(Context& context, int64_t update);

@@ -88,15 +88,26 @@ Status FileImages::AwaitBeside(size_t i) {
   return lanes_->reads.WaitUncounted(images_[i].reading);
 }
 
-void FileImages::WriteBehind(size_t i, std::function<Status()> before) {
+void FileImages::Write(size_t i, std::function<Status()> before) {
   Image& image = images_[i];
   if (!image.memory) return;
+  image.writes = true;
   image.written = lanes_->writes.Enqueue(
       [this, &image, from = memory(i), before = std::move(before)]() -> Status {
         if (before) WEFT_RETURN_IF_ERROR(before());
         return MoveTiles(image, from, true);
       });
-  leaving_.push_back({std::exchange(image.memory, {}), image.written});
+}
+
+void FileImages::Drop(size_t i) {
+  Image& image = images_[i];
+  Tensor memory = std::exchange(image.memory, {});
+  if (std::exchange(image.writes, false)) leaving_.push_back({std::move(memory), image.written});
+}
+
+void FileImages::WriteBehind(size_t i, std::function<Status()> before) {
+  Write(i, std::move(before));
+  Drop(i);
 }
 
 Status FileImages::FinishWrites(size_t most) {

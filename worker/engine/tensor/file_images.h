@@ -49,12 +49,15 @@ class FileImages {
   }
   /// Makes it zero there. An image of no bytes is nowhere.
   void Clear(size_t i) { std::fill_n(memory(i), images_[i].bytes, std::byte{0}); }
-  /// Gives back the memory of one that is not being read.
-  void Drop(size_t i) { images_[i].memory = {}; }
+  /// Writes it, once `before` has returned; it stays in memory.
+  void Write(size_t i, std::function<Status()> before = {});
+  /// Gives back the memory of one that is not being read, once it is written where it is to be.
+  void Drop(size_t i);
   /// Writes it, once `before` has returned, and then gives back its memory.
   void WriteBehind(size_t i, std::function<Status()> before = {});
-  /// Waits until so many images at most are being written.
+  /// Waits until so many images at most that were dropped are being written.
   Status FinishWrites(size_t most = 0);
+  int64_t bytes(size_t i) const { return static_cast<int64_t>(images_[i].bytes); }
 
   /// Reads or replaces bytes of image `i` from byte `at` on, while no image is in memory.
   Status Read(size_t i, size_t at, std::span<std::byte> to);
@@ -70,6 +73,7 @@ class FileImages {
     Tensor memory;
     int64_t reading = 0;  ///< Number of the last read and write in their lanes.
     int64_t written = 0;
+    bool writes = false;  ///< What is in memory: that write may be under way.
   };
   struct Leaving {
     Tensor memory;

@@ -15,6 +15,7 @@
 #include "worker/engine/autograd/parameter_gradients.h"
 #include "worker/engine/data/batch_source.h"
 #include "worker/engine/models/model.h"
+#include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/optim/noise_scale.h"
 #include "worker/engine/optim/updater.h"
@@ -99,8 +100,8 @@ class Trainer {
   const TrainCounters& counters() const { return counters_; }
   bool finished() const { return counters_.step >= job_.train.steps; }
 
-  /// Before StateTensors: waits for weights on their way to the device, and for a delayed update
-  /// with its weights.
+  /// Before StateTensors: waits for an update under way, and for weights on their way to the
+  /// device.
   Status FinishUpdates();
 
   /// Parameters under their own names, then the state of optimizer and averages. With
@@ -187,13 +188,19 @@ class Trainer {
   Status SumOverShards(PhaseSeconds& seconds);
   /// Enqueues all that follows from the gradients, up to the packed weights of the next step.
   Status EnqueueUpdate(StepReport& report);
-  /// An update that runs beside the next step.
-  struct DelayedUpdate {
+  /// An update that runs beside the next step: beside its forward pass, which waits for what it
+  /// computes with, or, one step late, beside all of it.
+  struct UpdateUnderWay {
     Context context;
     StepArgs args;
     float factor = 0;
     int32_t made = 1;
+    bool late = false;
+    ParameterFeed* feed = nullptr;  ///< Of parameters in a file.
     std::future<Status> running;
+
+    /// Gives up what waits for memory.
+    ~UpdateUnderWay();
   };
 
   /// For work on parameters and the optimizer's state, where these are.
@@ -202,10 +209,14 @@ class Trainer {
   StepTotals* TotalsOfUpdate() const;
   StepArgs UpdateArgsOf(const StepReport& report) const;
   Status UpdateParameters(const StepReport& report);
-  /// Begins the update and has the next step write its gradients elsewhere.
-  Status DelayUpdate(const StepReport& report);
-  /// Of the step under way.
+  /// Begins the update, and has the next forward pass wait for it; one that is late has the next
+  /// step write its gradients elsewhere.
+  Status StartUpdate(const StepReport& report, bool late);
+  Status RunUpdate(UpdateUnderWay& update);
+  /// Of the step under way: it is late.
   bool Delays() const;
+  /// Likewise: it runs beside the next step.
+  bool RunsBeside() const;
   /// Where the parameters are in the host tier.
   Status UpdateOffloaded(StepReport& report);
   /// Adds what the host tier holds to the report.
@@ -259,10 +270,11 @@ class Trainer {
   std::unique_ptr<StepGraphs> graphs_;             ///< On a device, where steps can repeat.
   std::unique_ptr<CopyStage> stage_;               ///< On a device.
   std::optional<Result<StepBatches>> prefetched_;  ///< Likewise.
-  Tensor other_gradients_;                  ///< Those of a delayed update, or room for the next.
-  double waited_for_tiers_ = 0;             ///< Seconds, up to the last report.
-  std::unique_ptr<WeightArrival> arrival_;  ///< Of offloaded parameters that are not streamed.
-  std::unique_ptr<DelayedUpdate> delayed_;  ///< Or none; ends before the parameters do.
+  Tensor other_gradients_;                     ///< Those of a late update, or room for the next.
+  double waited_for_tiers_ = 0;                ///< Seconds, up to the last report.
+  std::unique_ptr<WeightArrival> arrival_;     ///< Of offloaded parameters that are not streamed.
+  std::unique_ptr<UpdateUnderWay> under_way_;  ///< Or none; ends before the parameters do.
+  Status update_status_;  ///< Of the last one that was under way: after a failure nothing goes on.
   TrainCounters counters_;
   int64_t peak_in_flight_ = 0;
   std::optional<Repack> stale_ = Repack::kAll;  ///< What has changed since Pack.

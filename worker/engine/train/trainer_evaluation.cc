@@ -23,6 +23,8 @@ Status Trainer::ExchangeWeights(const std::vector<AveragedParameter>& averages) 
 
 Result<EvaluationReport> Trainer::Evaluate() {
   if (parts_.validation == nullptr) return NotFoundError("the job has no validation data");
+  // One that is late stays so.
+  if (under_way_ != nullptr && !under_way_->late) WEFT_RETURN_IF_ERROR(FinishUpdates());
   Context state = StateContext();
   WEFT_ASSIGN_OR_RETURN(std::vector<AveragedParameter> averages,
                         updater_->Averages(state, counters_.updates));

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "kernels/cpu/parallel.h"
+#include "worker/engine/nn/parameter_feed.h"
+#include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/train/trainer.h"
 
@@ -23,14 +25,13 @@ Status Trainer::UploadWeights(Context& context) {
   return up.Precede(context.stream);
 }
 
-// The weights of a tile go up while the next tile is updated, and what is left of them while the
-// next step computes with those before. Of ranks that share the update they go up once they are
-// gathered.
+// The weights of a tile go up while the next tile is updated, and the next step computes with those
+// that have come. Of ranks that share the update they go up once they are gathered.
 Status Trainer::UpdateOffloaded(StepReport& report) {
   Context& context = *parts_.context;
   HostTier& host = *context.host;
   if (totals_.host()->made == 0) return OkStatus();
-  if (Delays()) return DelayUpdate(report);
+  if (Delays() || RunsBeside()) return StartUpdate(report, Delays());
   // What a late update has made may still be on its way.
   if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
   const bool shares = !parts().empty();
@@ -74,37 +75,73 @@ bool Trainer::Delays() const {
          counters_.step + 1 < job_.train.steps;
 }
 
-Status Trainer::DelayUpdate(const StepReport& report) {
+// Ranks that share the update gather what it has made, and averages look at it; on a GPU the host
+// waits in no pass. After the last step there is none.
+bool Trainer::RunsBeside() const {
+  return parts().empty() && stage_ == nullptr && !updater_->averages() &&
+         counters_.step + 1 < job_.train.steps;
+}
+
+Trainer::UpdateUnderWay::~UpdateUnderWay() {
+  if (feed != nullptr && running.valid()) feed->Fail(AbortedError("the update was given up"));
+}
+
+Status Trainer::StartUpdate(const StepReport& report, bool late) {
   ParameterSet& parameters = parts_.model->parameters();
-  delayed_ = std::make_unique<DelayedUpdate>();
-  DelayedUpdate& d = *delayed_;
-  d.context = StateContext();
-  d.context.profiler = nullptr;  // another thread's
-  d.factor = totals_.host()->factor;
-  d.args = {.learning_rate = report.learning_rate,
-            .update = counters_.updates + 1,
-            .gate = {.factor = &d.factor, .made = &d.made},
-            .gradients = parameters.gradients().As<float>()};
-  other_gradients_ = parameters.MoveGradients(std::move(other_gradients_));
-  WEFT_RETURN_IF_ERROR(parts_.reducer->GradientsMoved());
-  d.running = std::async(std::launch::async, [this, &d, threads = kernels::cpu::Threads()] {
-    kernels::cpu::SetThreads(threads);
-    // What the update before has made is still on its way to the device.
-    if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->FinishBeside());
-    return updater_->Update(d.context, d.args);
-  });
-  return OkStatus();
+  ParameterFeed* const feed = parameters.file() != nullptr ? &parameters.file()->feed() : nullptr;
+  under_way_ = std::make_unique<UpdateUnderWay>();
+  UpdateUnderWay& update = *under_way_;
+  update.late = late;
+  update.context = StateContext();
+  update.context.profiler = nullptr;  // another thread's
+  update.factor = totals_.host()->factor;
+  update.feed = feed;
+  update.args = {.learning_rate = report.learning_rate,
+                 .update = counters_.updates + 1,
+                 .gate = {.factor = &update.factor, .made = &update.made},
+                 .gradients = parameters.gradients().As<float>(),
+                 .beside = true,
+                 .walk = feed};
+  if (late) {
+    other_gradients_ = parameters.MoveGradients(std::move(other_gradients_));
+    WEFT_RETURN_IF_ERROR(parts_.reducer->GradientsMoved());
+  } else {
+    if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
+    parts_.context->host->updated().Start();
+    if (arrival_ != nullptr) arrival_->Start(*parts_.context);
+    if (feed != nullptr) WEFT_RETURN_IF_ERROR(feed->Open());
+  }
+  update.running =
+      std::async(std::launch::async, [this, &update, threads = kernels::cpu::Threads()] {
+        kernels::cpu::SetThreads(threads);
+        return RunUpdate(update);
+      });
+  return late ? OkStatus() : UpdateKept(report);
+}
+
+Status Trainer::RunUpdate(UpdateUnderWay& update) {
+  // What the update before a late one has made is still on its way to the device.
+  if (arrival_ != nullptr && update.late) WEFT_RETURN_IF_ERROR(arrival_->FinishBeside());
+  Status updated = updater_->Update(update.context, update.args);
+  if (!updated.ok() && update.feed != nullptr) update.feed->Fail(updated);
+  if (!update.late) update.context.host->updated().Finish();
+  return updated;
 }
 
 Status Trainer::FinishUpdates() {
   if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
-  if (delayed_ == nullptr) return OkStatus();
+  if (under_way_ == nullptr) return update_status_;
   Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
-  const Status updated = delayed_->running.get();
-  delayed_.reset();
+  const Status passed = under_way_->feed != nullptr ? under_way_->feed->Close() : OkStatus();
+  if (!passed.ok()) under_way_->feed->Fail(passed);
+  const Status updated = under_way_->running.get();
+  const bool late = under_way_->late;
+  under_way_.reset();
   context.host->updated().Finish();
-  WEFT_RETURN_IF_ERROR(updated);
+  update_status_ = updated.ok() ? passed : updated;
+  WEFT_RETURN_IF_ERROR(update_status_);
+  if (!late) return clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer);
   if (!parts().empty()) WEFT_RETURN_IF_ERROR(parts_.reducer->GatherParameters());
   if (arrival_ != nullptr && stale_.value_or(Repack::kTrained) == Repack::kTrained) {
     arrival_->Start(context);

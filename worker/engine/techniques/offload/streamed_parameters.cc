@@ -1,7 +1,9 @@
 #include "worker/engine/techniques/offload/streamed_parameters.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/tensor/host_tier.h"
 
@@ -44,7 +46,7 @@ Status StreamedParameters::StartReading(int64_t unit, Pass pass) {
   if (file == nullptr || starting.job > 0 || !starting.read.empty()) return OkStatus();
   const bool tables = unit > 0 || pass == Pass::kForward;
   if (starting.copies.empty() && !parameters_->ReadsOperands(unit, tables)) return OkStatus();
-  starting.read.push_back(unit);
+  if (!file->feed().Brings(unit)) starting.read.push_back(unit);
   if (unit > 0 && unit + 1 == parameters_->units() && parameters_->LastUnitUsesFirst()) {
     starting.read.push_back(0);
   }
@@ -68,10 +70,14 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
       parameters_->ReserveOperands(context, unit, unit > 0 || pass == Pass::kForward));
   for (DerivedCopies* copies : starting.copies) WEFT_RETURN_IF_ERROR(copies->Reserve(context));
   WEFT_RETURN_IF_ERROR(StartReading(unit, pass));
+  std::vector<int64_t> needed = starting.read;
+  if (parameters_->file() != nullptr && parameters_->file()->feed().Brings(unit)) {
+    needed.push_back(unit);
+  }
   Context below = context;
   below.profiler = nullptr;  // another thread's
   starting.job = host_->up().Enqueue(
-      [this, unit, below, read = starting.read]() mutable -> Status {
+      [this, unit, below, read = std::move(needed)]() mutable -> Status {
         for (const int64_t other : read) {
           WEFT_RETURN_IF_ERROR(parameters_->file()->AwaitBeside(other));
         }
@@ -85,7 +91,19 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
   return OkStatus();
 }
 
+// Passes go by units in their order, where an update under way does, but by those of another stage,
+// and by those that are shared.
+Status StreamedParameters::FollowUpdate(int64_t unit, Pass pass) {
+  ParameterFile* const file = parameters_->file();
+  if (file == nullptr || !file->feed().open()) return OkStatus();
+  if (pass == Pass::kForward && unit >= file->feed().next()) return file->feed().Pass(unit - 1);
+  // What has been started comes first.
+  WEFT_RETURN_IF_ERROR(host_->up().WaitForAll());
+  return file->feed().Close();
+}
+
 Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
+  WEFT_RETURN_IF_ERROR(FollowUpdate(unit, pass));
   WEFT_RETURN_IF_ERROR(Start(context, unit, pass));
   // In their order: the first is needed first.
   const int64_t step = pass == Pass::kForward ? 1 : -1;
@@ -96,6 +114,9 @@ Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
   ProfileScope scope(context.profiler, "wait for weights");
   WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job));
   DropRead(unit);
+  if (parameters_->file() != nullptr && parameters_->file()->feed().open()) {
+    WEFT_RETURN_IF_ERROR(parameters_->file()->feed().Pass(unit));
+  }
   const int64_t after = unit + 2 * step;
   if (!follows(after) || !units_[static_cast<size_t>(unit + step)].comes) return OkStatus();
   return StartReading(after, pass);

@@ -14,8 +14,10 @@ namespace weft::engine {
 /// a unit what operations read as it is comes, and the copies for products. Memory is taken and
 /// given back by whoever computes, so that what is held at a time does not depend on the link. Of
 /// values in a file (nn/parameter_file.h) the host tier has those of two units meanwhile: of the
-/// one that is under way, and of the one behind it, which is being read. A rank of a pipeline has
-/// stages with a unit without parameters between them: a pass through one brings nothing of others.
+/// one that is under way, and of the one behind it, which is being read; while an update is under
+/// way the forward pass has them from that (nn/parameter_feed.h), and waits for it. A rank of a
+/// pipeline has stages with a unit without parameters between them: a pass through one brings
+/// nothing of others.
 class StreamedParameters : public ParameterResidence {
  public:
   /// Both outlive this, which is the residence of `parameters` (ParameterSet::StreamValues) for as
@@ -36,6 +38,8 @@ class StreamedParameters : public ParameterResidence {
     std::vector<int64_t> read;  ///< Units whose values are in memory for it, from a file.
   };
   Status Start(Context& context, int64_t unit, Pass pass);
+  /// An update in files that is under way lets go of what is before `unit`, or comes to its end.
+  Status FollowUpdate(int64_t unit, Pass pass);
   /// Begins to read what comes for `unit`, where that is not done.
   Status StartReading(int64_t unit, Pass pass);
   /// That is no longer wanted, since it has come.
