@@ -49,10 +49,10 @@ struct SchedulerDecisions {
 /// could run at all does not. A job that ran before keeps its mesh, micro-batch and threads when
 /// they fit somewhere, so that its numbers stay bitwise the same; else it is planned anew for the
 /// workers that are there. One that ran out of memory is planned anew within WithLessMemory, when
-/// something fits there, unless that was a trial. One that was stopped for a better plan gets that, when it fits, or else is
-/// planned anew when that is faster than its last plan. A job that leaves the device to the planner
-/// stays on the kind that it had, and never waits on CPUs for want of a free GPU. Pure but for the
-/// calls of `plan`.
+/// something fits there, unless that was a trial. One that was stopped for a better plan gets that,
+/// when it fits, or else is planned anew when that is faster than its last plan. A job that leaves
+/// the device to the planner stays on the kind that it had, and never waits on CPUs for want of a
+/// free GPU. Pure but for the calls of `plan`.
 SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunction& plan);
 
 /// Takes what the ranks of `plan` need from `free`: on GPUs cores and the GPUs, else cores and
