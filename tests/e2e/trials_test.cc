@@ -16,7 +16,7 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int64_t kSteps = 400;
+constexpr int64_t kSteps = 800;
 
 /// A program for workers to start ranks with: steps of the first one started take 0.2 s longer, of
 /// the second 0.4 s, of others nothing.
@@ -47,6 +47,10 @@ TEST(Trials, TheFasterOfTwoPlansGoesOnAndNoStepIsDoneTwice) {
   const UnevenTrainer trainer;
   Cluster cluster({.ranks = trainer.environment()});
   v1::JobSpec spec = cluster.OpenJob("tries", kSteps);
+  spec.mutable_model()->set_layers(1);
+  spec.mutable_model()->set_width(32);
+  spec.mutable_train()->set_global_batch(8);
+  spec.mutable_checkpoint()->set_every_steps(100);
   spec.mutable_resources()->set_ranks(1);
   spec.mutable_resources()->set_try_plans(2);
   const std::string id = cluster.Submit(spec);
