@@ -52,6 +52,7 @@ TEST(Trials, TheFasterOfTwoPlansGoesOnAndNoStepIsDoneTwice) {
   spec.mutable_train()->set_global_batch(8);
   spec.mutable_checkpoint()->set_every_steps(100);
   spec.mutable_resources()->set_ranks(1);
+  spec.mutable_resources()->set_micro_batch(0);
   spec.mutable_resources()->set_try_plans(2);
   const std::string id = cluster.Submit(spec);
   const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(240));
