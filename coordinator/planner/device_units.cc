@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/model/model_shape.h"
 #include "common/model/streamed_units.h"
 #include "common/spec/spec_json.h"
 
@@ -82,7 +83,7 @@ std::vector<JobSpec> WithUnits(std::vector<JobSpec> choices) {
     }
     // What part itself does not go with, no set of units does.
     if (!ValidateJob(choice).ok()) continue;
-    for (Units& units : DeviceUnitSets(choice.model)) {
+    for (Units& units : DeviceUnitSets(ShapeOf(choice).spec)) {
       all.push_back(choice);
       all.back().resources.offload_optimizer = "host";
       all.back().resources.device_updated_units = std::move(units);

@@ -18,7 +18,7 @@ namespace weft::planner {
 /// number of blocks of each kind. Units of which nothing is trained send nothing and are not kept.
 ///
 /// Of so many kinds of blocks that there are more than a few thousand sets, kinds are not told
-/// apart.
+/// apart. `model` with vocab_size resolved.
 std::vector<std::vector<int64_t>> DeviceUnitSets(const ModelSpec& model);
 
 /// `choices`, and in the place of each whose offload_optimizer is part one of every such set; none

@@ -88,6 +88,15 @@ TEST(DeviceUnitSets, AreTheFirstOfTheBlocksThatAreAlikeWithAndWithoutTheEnds) {
   EXPECT_THAT(sets, testing::Not(testing::Contains(ElementsAre(0, 2))));
 }
 
+TEST(DeviceUnitSets, AreOfAJobWhoseVocabularyItsTokenizerSays) {
+  JobSpec job = Job();
+  job.model.vocab_size = 0;
+  job.resources.offload_optimizer = "part";
+  job.resources.device_memory_bytes = 1000 * kMiB;
+  const size_t sets = DeviceUnitSets(Job().model).size();
+  EXPECT_EQ(WithUnits({job}).size(), sets);
+}
+
 TEST(DeviceUnitSets, TellBlocksApartOfWhichOtherPartsAreTrained) {
   ModelSpec model = Job(5).model;
   model.freeze = {"*wte*", "*wpe*", "*.h.0.*", "*.h.2.attn.*", "*.h.4.attn.*"};
