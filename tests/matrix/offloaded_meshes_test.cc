@@ -438,7 +438,7 @@ TEST_P(DelayedMeshes, AreOneStepLateAsOneRankIsAlsoAfterACheckpoint) {
   EXPECT_EQ(stopped, mesh);
   double apart = 0;
   for (size_t i = 0; i < one.size(); ++i) {
-    EXPECT_NEAR(mesh[i], one[i], 1e-5) << i;
+    EXPECT_NEAR(mesh[i], one[i], 5e-5) << i;  // after more steps than the matrix has
     apart = std::max(apart, std::abs(one[i] - early[i]));
   }
   EXPECT_GT(apart, 1e-4) << "the delay shows";

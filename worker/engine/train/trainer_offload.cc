@@ -78,7 +78,8 @@ bool Trainer::Delays() const {
 // Ranks that share the update gather what it has made, and averages look at it; on a GPU the host
 // waits in no pass. After the last step there is none.
 bool Trainer::RunsBeside() const {
-  return parts().empty() && stage_ == nullptr && !updater_->averages() &&
+  const bool on_cpu = parts_.context->stream.device.type == DeviceType::kCpu;
+  return on_cpu && parts().empty() && !updater_->averages() &&
          counters_.step + 1 < job_.train.steps;
 }
 
