@@ -223,8 +223,8 @@ Status Trainer::MakeUpdaters() {
     return OkStatus();
   }
   std::vector<ParameterPart> kept, others;
-  for (ParameterPart& part : TrainedParts(parameters)) {
-    (parameters.on_host(part.index) ? others : kept).push_back(std::move(part));
+  for (const ParameterPart& part : TrainedParts(parameters)) {
+    (parameters.on_host(part.index) ? others : kept).push_back(part);
   }
   if (others.empty()) {
     return InvalidError(
