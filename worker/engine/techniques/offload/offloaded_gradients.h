@@ -103,12 +103,12 @@ class OffloadedGradients : public GradientReducer {
   BucketLayout layout_;
   std::vector<Piece> pieces_;
   bool last_micro_batch_ = false;
-  bool opens_first_ = false;      ///< The next bucket to be opened is the first one of a pass.
-  std::vector<Tensor> memory_;    ///< By bucket.
-  std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
-  std::vector<int64_t> on_way_;   ///< By bucket: the number of its last copy down.
-  std::vector<bool> sums_below_;  ///< By bucket: the host tier has sums of this step.
-  std::vector<bool> kept_;        ///< By bucket: it is of units that are kept on the device.
+  bool opens_first_ = false;           ///< The next bucket to be opened is the first one of a pass.
+  std::vector<Tensor> memory_;         ///< By bucket.
+  std::vector<int64_t> missing_;       ///< By bucket: parameters that are not complete yet.
+  std::vector<int64_t> on_way_;        ///< By bucket: the number of its last copy down.
+  std::vector<bool> sums_below_;       ///< By bucket: the host tier has sums of this step.
+  std::vector<bool> kept_;             ///< By bucket: it is of units that are kept on the device.
   std::vector<Work> kept_reductions_;  ///< Of these, under way.
   std::deque<InFlight> in_flight_;
   ParameterFile* const file_;  ///< Or none.

@@ -159,7 +159,8 @@ TEST(ContextMeshes, CodesOfPartsAreThoseOfOneRank) {
     for (const MeshOutcome& own : TrainOnMesh(c)) {
       // With other random numbers these differ by a thousandth.
       EXPECT_NEAR(own.reports[0].gradient_norm / truth[0].gradient_norm, 1, 1e-5);
-      // A value that is rounded elsewhere for its last bit is a step away, in 2 bits a third of all.
+      // A value that is rounded elsewhere for its last bit is a step away, in 2 bits a third of
+      // all.
       EXPECT_NEAR(own.reports[1].gradient_norm / truth[1].gradient_norm, 1, 3e-4);
       EXPECT_NEAR(own.reports[1].loss, truth[1].loss, 5e-5);
     }
