@@ -97,11 +97,6 @@ bool SumsRoundsOnHosts(const JobSpec& job) {
   return job.train.local_steps > 1 && Places(job.resources.offload_optimizer);
 }
 
-/// Stages of a pipeline have what they offload on the hosts of CPUs.
-bool OffloadsStages(const ResourceSpec& resources) {
-  return resources.pipeline_parallel > 1 && Offloads(resources);
-}
-
 /// What units that are updated on the device, chosen or said, do not go with.
 Status CheckParts(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
@@ -207,12 +202,6 @@ Status CheckGpu(const JobSpec& job) {
         "resources.host_link_bytes_per_second is the rate of a link that is emulated, and "
         "resources.device cuda has its own; hint: leave it out, or resources.device cpu");
   }
-  if (OffloadsStages(resources)) {
-    return InvalidError("resources.pipeline_parallel " +
-                        std::to_string(resources.pipeline_parallel) +
-                        " offloads on CPUs alone yet: stages on GPUs may come to wait for each "
-                        "other; hint: tensor_parallel or zero_stage, or resources.device cpu");
-  }
   if (SumsRoundsOnHosts(job)) {
     return InvalidError("train.local_steps " + std::to_string(job.train.local_steps) +
                         " with resources.offload_optimizer " + resources.offload_optimizer +
@@ -232,8 +221,7 @@ bool Offloads(const ResourceSpec& resources) {
 bool WantsTiersOfCpus(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
   return resources.device_memory_bytes > 0 || resources.host_link_bytes_per_second > 0 ||
-         resources.offload_parameters == "nvme" || KeepsUnits(resources) ||
-         SumsRoundsOnHosts(job) || OffloadsStages(resources);
+         resources.offload_parameters == "nvme" || KeepsUnits(resources) || SumsRoundsOnHosts(job);
 }
 
 Status CheckOffload(const JobSpec& job) {

@@ -30,11 +30,6 @@ TEST(ValidateJob, RefusesToOffloadWhatCannotBe) {
               HasSubstr("resources.offload_optimizer host is of CPUs yet"));
   EXPECT_THAT(error([](JobSpec& job) {
                 job.resources.device = "cuda";
-                job.resources.ranks = job.resources.pipeline_parallel = 2;
-              }),
-              HasSubstr("pipeline_parallel 2 offloads on CPUs alone yet"));
-  EXPECT_THAT(error([](JobSpec& job) {
-                job.resources.device = "cuda";
                 job.resources.host_link_bytes_per_second = 1000;
               }),
               HasSubstr("is the rate of a link that is emulated"));

@@ -10,8 +10,9 @@
 namespace weft::kernels::cuda {
 
 /// Pinned host memory (PinnedMemory, kernels/cuda/transfer.h) in few chunks, of which it hands out
-/// pieces. To lock memory takes milliseconds and may wait for the devices; who asks for the same
-/// pieces again gets them without. Thread-safe.
+/// pieces. To lock memory takes milliseconds; who asks for the same pieces again gets them without.
+/// To unlock it waits for all that devices do, be it for a message whose sender waits for this very
+/// process, so that is left until nothing is used. Thread-safe.
 class PinnedArena {
  public:
   static constexpr size_t kAlignment = 256;
@@ -27,28 +28,32 @@ class PinnedArena {
   static PinnedArena& OfProcess();
 
   /// At least `bytes`, at a multiple of kAlignment, for copies from and to the current device of
-  /// the calling thread. kExhausted when there is not as much. Where new memory has to be locked,
-  /// chunks of which nothing is used are unlocked before: they were too small.
+  /// the calling thread. kExhausted when there is not as much.
   Result<void*> Take(size_t bytes);
 
-  /// Back again; waits for what the device still copies. Null does nothing.
+  /// Back again; waits for what the device still copies. With the last piece, chunks are unlocked
+  /// that were free and too small for what was asked meanwhile. Null does nothing.
   void Give(void* piece);
 
   /// Locked, used or not.
   size_t locked_bytes() const;
 
  private:
+  struct Chunk {
+    size_t bytes;
+    bool outgrown = false;
+  };
   struct Used {
     size_t bytes;
     int device;
   };
 
   Status AddChunk(size_t bytes);
-  void UnlockUnused();
+  void UnlockOutgrown();
 
   const size_t chunk_bytes_;
   mutable std::mutex mutex_;
-  std::map<char*, size_t> chunks_;
+  std::map<char*, Chunk> chunks_;
   FreePieces free_;
   std::map<char*, Used> used_;
 };

@@ -18,7 +18,7 @@ std::string Locking(size_t bytes) {
 
 PinnedArena::~PinnedArena() {
   WEFT_CHECK(used_.empty(), "pinned memory is still used");
-  UnlockUnused();
+  for (const auto& chunk : chunks_) (void)cudaFreeHost(chunk.first);
 }
 
 PinnedArena& PinnedArena::OfProcess() {
@@ -50,7 +50,6 @@ void PinnedArena::Give(void* piece) {
     const auto found = used_.find(at);
     WEFT_CHECK(found != used_.end(), "what is given back is no pinned memory in use");
     used = found->second;
-    used_.erase(found);
   }
   {
     const ScopedDevice use(used.device);
@@ -58,43 +57,45 @@ void PinnedArena::Give(void* piece) {
     (void)cudaDeviceSynchronize();
   }
   const std::lock_guard lock(mutex_);
+  used_.erase(at);
   free_.Give(at, used.bytes);
+  if (used_.empty()) UnlockOutgrown();
 }
 
 size_t PinnedArena::locked_bytes() const {
   const std::lock_guard lock(mutex_);
   size_t bytes = 0;
-  for (const auto& chunk : chunks_) bytes += chunk.second;
+  for (const auto& chunk : chunks_) bytes += chunk.second.bytes;
   return bytes;
 }
 
 Status PinnedArena::AddChunk(size_t bytes) {
-  UnlockUnused();
+  for (auto& [at, chunk] : chunks_) {
+    if (free_.IsFree(at, chunk.bytes)) chunk.outgrown = true;
+  }
   const size_t usual = std::max(bytes, chunk_bytes_);
-  void* chunk = nullptr;
+  void* memory = nullptr;
   size_t size = usual;
-  cudaError_t error = cudaMallocHost(&chunk, usual);
+  cudaError_t error = cudaMallocHost(&memory, usual);
   if (error == cudaErrorMemoryAllocation && bytes < usual) {
     // Rather a chunk that is small than none.
     size = bytes;
-    error = cudaMallocHost(&chunk, bytes);
+    error = cudaMallocHost(&memory, bytes);
   }
   if (error != cudaSuccess) return RuntimeError(Locking(bytes), "cudaMallocHost", error);
-  chunks_[static_cast<char*>(chunk)] = size;
-  free_.AddChunk(static_cast<char*>(chunk), size);
+  auto* const at = static_cast<char*>(memory);
+  chunks_[at] = {size};
+  free_.AddChunk(at, size);
   return OkStatus();
 }
 
-void PinnedArena::UnlockUnused() {
-  for (auto chunk = chunks_.begin(); chunk != chunks_.end();) {
-    const auto [at, bytes] = *chunk;
-    if (!free_.IsFree(at, bytes)) {
-      ++chunk;
-      continue;
-    }
-    free_.RemoveChunk(at, bytes);
-    (void)cudaFreeHost(at);
-    chunk = chunks_.erase(chunk);
+void PinnedArena::UnlockOutgrown() {
+  for (auto next = chunks_.begin(); next != chunks_.end();) {
+    const auto chunk = next++;
+    if (!chunk->second.outgrown) continue;
+    free_.RemoveChunk(chunk->first, chunk->second.bytes);
+    (void)cudaFreeHost(chunk->first);
+    chunks_.erase(chunk);
   }
 }
 

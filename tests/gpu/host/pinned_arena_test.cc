@@ -51,7 +51,7 @@ TEST(PinnedArena, WhatIsTakenAgainIsNotLockedAgain) {
   }
 }
 
-TEST(PinnedArena, GrowsAndUnlocksWhatIsTooSmallAndUnused) {
+TEST(PinnedArena, GrowsAndUnlocksWhatWasTooSmallOnceNothingIsUsed) {
   PinnedArena arena(4096);
   EXPECT_EQ(arena.locked_bytes(), 0u);
   uint8_t* const small = Take(arena, 4096);
@@ -60,13 +60,16 @@ TEST(PinnedArena, GrowsAndUnlocksWhatIsTooSmallAndUnused) {
   EXPECT_EQ(arena.locked_bytes(), 8192u);
   arena.Give(small);
   uint8_t* const large = Take(arena, 10'000);
-  EXPECT_EQ(arena.locked_bytes(), 4096u + 10'240u);
-  EXPECT_FALSE(host_cuda::IsPinnedMemory(small, 4096)) << "it was unlocked";
+  EXPECT_EQ(arena.locked_bytes(), 8192u + 10'240u);
+  EXPECT_TRUE(host_cuda::IsPinnedMemory(small, 4096)) << "to unlock it would wait for the device";
   // The rest of the chunk is used.
   uint8_t* const next = Take(arena, 3000);
   EXPECT_EQ(next, other + PinnedArena::kAlignment);
-  for (uint8_t* piece : {other, large, next}) arena.Give(piece);
+  for (uint8_t* piece : {other, large}) arena.Give(piece);
+  EXPECT_EQ(arena.locked_bytes(), 8192u + 10'240u);
+  arena.Give(next);
   arena.Give(nullptr);
+  EXPECT_FALSE(host_cuda::IsPinnedMemory(small, 4096)) << "it was unlocked";
   EXPECT_EQ(arena.locked_bytes(), 4096u + 10'240u);
 }
 

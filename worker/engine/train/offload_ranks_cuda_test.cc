@@ -251,6 +251,24 @@ TEST_F(OffloadedRanksOnCuda, ShareMatrices) {
   Compare(WithParameters(Updating(c)));
 }
 
+TEST_F(OffloadedRanksOnCuda, ShareBlocks) {
+  MeshCase c = SharedCase("fp32", 2, 1, 3);
+  c.job.model.layers = 4;
+  c.plan.mesh.pipeline = 2;
+  c.plan.stage_blocks = {2, 2};
+  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+    c.plan.pipeline_schedule = schedule;
+    Compare(WithActivations(Updating(c)));
+  }
+  c = SharedCase("bf16", 1, 0, 2);
+  c.job.model.layers = 4;
+  c.plan.mesh.pipeline = 2;
+  c.plan.stage_blocks = {1, 1, 1, 1};
+  c.plan.pipeline_schedule = "interleaved";
+  c.plan.pipeline_chunks = 2;
+  Compare(WithParameters(Updating(c)));
+}
+
 TEST_F(OffloadedRanksOnCuda, ShareSequences) {
   for (const auto& [method, zero_stage] : {std::pair("ring", 2), std::pair("ulysses", 3)}) {
     MeshCase c = SharedCase("fp32", 2, zero_stage, 2);

@@ -26,15 +26,16 @@ TEST(PipelineRun, WaitsAsLongAsItsScheduleSays) {
                         {"interleaved", 2, milliseconds(10), 3 * (p - 1) / 2},
                         {"zero_bubble", 1, milliseconds(20), p - 1}}) {
     SCOPED_TRACE(c.schedule);
-    const SleepingPipeline pipeline{.schedule = c.schedule,
-                                    .ranks = static_cast<int64_t>(p),
-                                    .chunks = c.chunks,
-                                    .micro_batches = static_cast<int64_t>(m),
-                                    .times = {c.pass, c.pass, c.pass}};
+    SleepingPipeline pipeline{.schedule = c.schedule,
+                              .ranks = static_cast<int64_t>(p),
+                              .chunks = c.chunks,
+                              .micro_batches = static_cast<int64_t>(m)};
     const double theory = c.waits / (3 * m + c.waits);
     double closest = 1;
-    // Others may take the cores meanwhile: one of several steps will do.
-    for (int attempt = 0; attempt < 10 && std::fabs(closest - theory) > 0.1 * theory; ++attempt) {
+    // Others may take the cores meanwhile: one of several steps will do, whose passes get longer.
+    for (int attempt = 1; attempt <= 10 && std::fabs(closest - theory) > 0.1 * theory; ++attempt) {
+      const milliseconds pass = c.pass * attempt;
+      pipeline.times = {pass, pass, pass};
       const double bubble = Execute(pipeline, 1).front().BubbleFraction();
       if (std::fabs(bubble - theory) < std::fabs(closest - theory)) closest = bubble;
     }
