@@ -257,6 +257,10 @@ int64_t UploadedWeightBytes(const MemoryInputs& inputs) {
   return inputs.offload_parameters ? 0 : UploadedBytes(inputs);
 }
 
+int64_t ResidentWeightBytes(const MemoryInputs& inputs) {
+  return inputs.resident_units.empty() ? 0 : ResidentBytes(inputs);
+}
+
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs) {
   if (!inputs.offload_parameters) return {};
   if (!inputs.SharesParameters()) return StreamedWholeBytes(inputs);
@@ -317,6 +321,7 @@ MemoryInputs CudaMemoryInputs(const JobSpec& job, const Plan& plan,
   inputs.offload_optimizer = plan.offload_optimizer != "none";
   inputs.offload_activations = plan.offload_activations != "none";
   inputs.offload_parameters = plan.offload_parameters != "none";
+  inputs.resident_units = plan.resident_units;
   inputs.delayed_update = plan.delayed_update;
   if (plan.zero_stage > 2) {
     inputs.sharded =

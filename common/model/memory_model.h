@@ -99,12 +99,13 @@ struct MemoryInputs {
   RematPlan remat;                   ///< Where it is not empty, instead of the three above.
   int64_t activation_bits = 0;       ///< Of what blocks keep; 0: as it is.
   bool offload_activations = false;  ///< What blocks keep in the host tier.
-  bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once.
-  bool parameters_in_file = false;   ///< With that: values and gradients, a few units on the host.
-  int64_t zero_shard_ranks = 0;      ///< Of `ranks` those that share among them; 0: all.
-  ContextSharing context;            ///< Then sequence_length is of the part that a rank has.
-  bool bf16_reductions = false;      ///< Gradients travel between ranks in bf16.
-  bool local_steps = false;          ///< Of `ranks` those of a worker sum gradients in every step.
+  bool offload_parameters = false;   ///< With offload_optimizer: two units on the device at once,
+  std::vector<int64_t> resident_units;  ///< and these, which stay once they have come.
+  bool parameters_in_file = false;  ///< With that: values and gradients, a few units on the host.
+  int64_t zero_shard_ranks = 0;     ///< Of `ranks` those that share among them; 0: all.
+  ContextSharing context;           ///< Then sequence_length is of the part that a rank has.
+  bool bf16_reductions = false;     ///< Gradients travel between ranks in bf16.
+  bool local_steps = false;         ///< Of `ranks` those of a worker sum gradients in every step.
 
   bool OnCuda() const { return products == ProductKind::kStored; }
   bool HasHostTier() const { return offload_optimizer || offload_activations; }
@@ -136,8 +137,11 @@ MemoryBreakdown PredictDeviceTier(const MemoryInputs& inputs);
 /// offload_parameters.
 int64_t UploadedWeightBytes(const MemoryInputs& inputs);
 
+/// Bytes of the weights of resident_units, which go up in the first forward pass of a step.
+int64_t ResidentWeightBytes(const MemoryInputs& inputs);
+
 /// With offload_parameters: bytes that go up to the device in the forward and in the backward pass
-/// of a micro-batch.
+/// of a micro-batch, but for those of resident_units.
 struct StreamedBytes {
   int64_t first = 0;     ///< Of them those of the embeddings, for which the forward pass waits.
   int64_t forward = 0;   ///< All.

@@ -1,6 +1,7 @@
 #include "common/model/operand_memory.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "common/model/model_counts.h"
@@ -22,22 +23,48 @@ class Streaming {
         in_tiles_moves_(inputs.products == ProductKind::kTiles) {
     if (!inputs.shape.embeds) units_.front() = {};
     if (!inputs.shape.has_head) units_.back() = {};
+    stays_.resize(units_.size());
+    for (const int64_t unit : inputs.resident_units) stays_[static_cast<size_t>(unit)] = true;
   }
 
   int64_t Peak() const {
-    int64_t most = 0, packed = 0;
-    for (size_t u = 0; u + 1 < units_.size(); ++u) {
-      most = std::max(most, Read(units_[u]) + Read(units_[u + 1]));
-    }
+    int64_t most = 0, packed = 0, all_staying = 0, staying = 0;
     for (size_t u = 0; u < units_.size(); ++u) {
-      const bool takes_turn = u > 2 && u + 1 < units_.size();
-      if (!takes_turn) packed += Packed(units_[u]);
+      if (stays_[u]) all_staying += Read(units_[u]);
+    }
+    // Those that stay have come by the backward pass, which reads no tables, or the next one.
+    std::optional<size_t> before;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      if (stays_[u]) {
+        staying += Read(units_[u]);
+        continue;
+      }
+      const int64_t two = (before ? Read(units_[*before]) : 0) + Read(units_[u]);
+      const int64_t tables = before ? Stored() * units_[*before].looked_up : 0;
+      const bool later_pass = inputs_.accumulation_steps > 1;
+      most = std::max({most, two + staying, two - (later_pass ? 0 : tables) + all_staying});
+      before = u;
+    }
+    int64_t blocks = 0;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const bool is_block = u > 0 && u + 1 < units_.size();
+      if (is_block && !stays_[u] && ++blocks > 2) continue;  // they take turns
+      packed += Packed(units_[u]);
     }
     return most + packed;
   }
 
+  int64_t Staying() const {
+    int64_t bytes = 0;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      if (stays_[u]) bytes += Moved(units_[u]);
+    }
+    return bytes;
+  }
+
   StreamedBytes OverTheLink() const {
     return OfPasses([&](size_t u, bool backward) {
+      if (stays_[u]) return int64_t{0};
       return Moved(units_[u]) - (backward ? Stored() * units_[u].looked_up : 0);
     });
   }
@@ -100,6 +127,7 @@ class Streaming {
 
   const MemoryInputs& inputs_;
   std::vector<StreamedUnit> units_;
+  std::vector<bool> stays_;  ///< By unit.
   const bool in_tiles_moves_;
 };
 
@@ -189,6 +217,10 @@ int64_t UploadedBytes(const MemoryInputs& inputs) {
 
 int64_t StreamedPeakBytes(const MemoryInputs& inputs) {
   return Streaming(inputs).Peak();
+}
+
+int64_t ResidentBytes(const MemoryInputs& inputs) {
+  return Streaming(inputs).Staying();
 }
 
 StreamedBytes StreamedWholeBytes(const MemoryInputs& inputs) {

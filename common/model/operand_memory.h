@@ -25,9 +25,12 @@ int64_t OperandBytes(const MemoryInputs& inputs);
 /// stands on the host. Others are made on the device.
 int64_t UploadedBytes(const MemoryInputs& inputs);
 
-/// Of weights that come unit by unit: two units that follow each other, and packed copies, with
-/// which blocks take turns.
+/// Of weights that come unit by unit: those that stay, two others that follow each other, and
+/// packed copies, with which blocks that do not stay take turns.
 int64_t StreamedPeakBytes(const MemoryInputs& inputs);
+
+/// ResidentWeightBytes.
+int64_t ResidentBytes(const MemoryInputs& inputs);
 
 /// StreamedWeightBytes of a rank that has whole parameters.
 StreamedBytes StreamedWholeBytes(const MemoryInputs& inputs);

@@ -57,6 +57,7 @@ struct ResourceSpec {
   int64_t tensor_rows = 1;
   std::string gradient_reduction = "fp32";
   std::vector<int64_t> device_updated_units;
+  std::vector<int64_t> resident_units;
   int64_t try_plans = 1;
 
   template <class Self, class Visitor>
@@ -158,8 +159,9 @@ struct ResourceSpec {
           self.activation_bits);
     visit(Field("offload_parameters",
                 "Where weights stand that come to the device block by block, before each is "
-                "computed with; nvme: with their gradients in a file; auto: the planner chooses.")
-              .OneOf({"none", "host", "nvme", "auto"}),
+                "computed with; part: but for those of units that the planner chooses; nvme: with "
+                "their gradients in a file; auto: the planner chooses.")
+              .OneOf({"none", "host", "part", "nvme", "auto"}),
           self.offload_parameters);
     visit(Field("expert_parallel",
                 "Ranks that share the experts of model.experts, each with some of them whole, and "
@@ -180,6 +182,11 @@ struct ResourceSpec {
                 "With offload_optimizer host, units of the model whose state stays on the device "
                 "and is updated there: 0 the embeddings, then the blocks, last the head."),
           self.device_updated_units);
+    visit(Field("resident_units",
+                "With offload_parameters host, units of the model (0: the embeddings, then the "
+                "blocks, last the head) whose weights come once a step and stay on the device "
+                "until the update."),
+          self.resident_units);
     visit(Field("try_plans",
                 "So many of the fastest plans train some steps each, as part of the job; the one "
                 "that was measured to be fastest goes on.")

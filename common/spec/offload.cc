@@ -19,23 +19,22 @@ bool KeepsUnits(const ResourceSpec& resources) {
   return resources.offload_optimizer == "part" || !resources.device_updated_units.empty();
 }
 
-Status CheckUnits(const JobSpec& job) {
-  const std::vector<int64_t>& units = job.resources.device_updated_units;
+/// `units` of the field, which are some of the model's; `hint` where they are all.
+Status CheckUnits(const JobSpec& job, const std::string& field, const std::vector<int64_t>& units,
+                  const std::string& hint) {
   // Those of a model that is imported show when its folder has been read.
   const ModelSpec& model = job.model;
   if (!model.import_path.empty()) return OkStatus();
   const int64_t last = (model.distinct_blocks > 0 ? model.distinct_blocks : model.layers) + 1;
   for (size_t i = 0; i < units.size(); ++i) {
     if (units[i] >= 0 && units[i] <= last && (i == 0 || units[i] > units[i - 1])) continue;
-    return InvalidError("resources.device_updated_units has " + std::to_string(units[i]) +
+    return InvalidError(field + " has " + std::to_string(units[i]) +
                         ", and lists units of the model in rising order, once each: 0 (the "
                         "embeddings) to " +
                         std::to_string(last) + " (the head)");
   }
   if (std::ssize(units) <= last) return OkStatus();
-  return InvalidError(
-      "resources.device_updated_units has all units of the model; hint: "
-      "resources.offload_optimizer none");
+  return InvalidError(field + " has all units of the model; hint: " + hint);
 }
 
 /// Which parts of the state ranks share out that is updated on the host.
@@ -143,7 +142,41 @@ Status CheckParts(const JobSpec& job) {
   if (job.train.local_steps > 1) {
     return refused("train.local_steps yet, whose outer steps are made on the host", whole);
   }
-  return CheckUnits(job);
+  return CheckUnits(job, "resources.device_updated_units", resources.device_updated_units,
+                    "resources.offload_optimizer none");
+}
+
+/// What units whose weights come once a step, chosen or said, do not go with.
+Status CheckResident(const JobSpec& job) {
+  const ResourceSpec& resources = job.resources;
+  const bool chosen = resources.offload_parameters == "part";
+  if (!chosen && resources.resident_units.empty()) return OkStatus();
+  const std::string field =
+      chosen ? "resources.offload_parameters part" : "resources.resident_units";
+  const auto refused = [&](const std::string& what, const std::string& hint) {
+    return InvalidError(field + " does not go with " + what + "; hint: " + hint);
+  };
+  if (!resources.resident_units.empty() && resources.offload_parameters != "host") {
+    return InvalidError("resources.resident_units is for resources.offload_parameters host, not " +
+                        resources.offload_parameters + "; hint: leave it out" +
+                        (chosen ? ", part chooses them itself" : ""));
+  }
+  if (chosen && resources.device_memory_bytes == 0) {
+    return InvalidError(field +
+                        " places what the device has room for, and it has no limit; hint: "
+                        "resources.device_memory_bytes, or offload_parameters none");
+  }
+  const std::string whole = "resources.offload_parameters host without resident_units";
+  if (resources.zero_stage > 2) {
+    return refused("resources.zero_stage " + std::to_string(resources.zero_stage) +
+                       " yet, whose ranks bring each other parts of all units",
+                   "resources.zero_stage 2, or " + whole);
+  }
+  if (resources.pipeline_parallel > 1) {
+    return refused("resources.pipeline_parallel yet, whose stages have other units each", whole);
+  }
+  return CheckUnits(job, "resources.resident_units", resources.resident_units,
+                    "resources.offload_parameters none");
 }
 
 /// What weights and gradients that stand in a file do not go with.
@@ -168,7 +201,7 @@ Status CheckParametersInFile(const JobSpec& job, const std::string& field) {
 
 Status CheckParameters(const JobSpec& job) {
   const ResourceSpec& resources = job.resources;
-  if (resources.offload_parameters == "none") return OkStatus();
+  if (resources.offload_parameters == "none") return CheckResident(job);
   const std::string field = "resources.offload_parameters " + resources.offload_parameters;
   if (resources.offload_optimizer == "none") {
     return InvalidError(field +
@@ -186,7 +219,10 @@ Status CheckParameters(const JobSpec& job) {
                         "cannot be recomputed at once; hint: resources.recompute block or auto, "
                         "recompute_segment 1");
   }
-  return resources.offload_parameters == "nvme" ? CheckParametersInFile(job, field) : OkStatus();
+  if (resources.offload_parameters == "nvme") {
+    WEFT_RETURN_IF_ERROR(CheckParametersInFile(job, field));
+  }
+  return CheckResident(job);
 }
 
 /// What resources.device cuda does not go with.

@@ -128,6 +128,61 @@ TEST(ValidateJob, KeepsUnitsOnTheDeviceWhereTheOthersHaveCopiesThere) {
   }));
 }
 
+TEST(ValidateJob, WeightsStayThatWouldComeInEveryPass) {
+  using Change = std::function<void(JobSpec&)>;
+  const auto with_units = [](const Change& change) -> Change {
+    return [change](JobSpec& job) {
+      job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+      job.resources.resident_units = {0, 1};
+      change(job);
+    };
+  };
+  const auto staying = [&](const Change& change) { return ErrorAfter(with_units(change)); };
+  EXPECT_TRUE(Accepts(with_units([](JobSpec&) {})));
+  EXPECT_TRUE(Accepts(with_units([](JobSpec& job) { job.resources.device = "cuda"; })));
+  EXPECT_TRUE(Accepts(
+      with_units([](JobSpec& job) { job.resources.ranks = job.resources.zero_stage = 2; })));
+  EXPECT_THAT(staying([](JobSpec& job) { job.resources.offload_parameters = "none"; }),
+              HasSubstr("resident_units is for resources.offload_parameters host, not none"));
+  EXPECT_THAT(staying([](JobSpec& job) {
+                job.resources.offload_parameters = "nvme";
+                job.resources.offload_directory = "/x";
+              }),
+              HasSubstr("resident_units is for resources.offload_parameters host, not nvme"));
+  EXPECT_THAT(staying([](JobSpec& job) {
+                job.resources.ranks = 2;
+                job.resources.zero_stage = 3;
+              }),
+              HasSubstr("bring each other parts of all units"));
+  EXPECT_THAT(
+      staying([](JobSpec& job) { job.resources.ranks = job.resources.pipeline_parallel = 2; }),
+      HasSubstr("whose stages have other units each"));
+  EXPECT_THAT(staying([](JobSpec& job) {
+                job.resources.resident_units = {3, 3};
+              }),
+              HasSubstr("resources.resident_units has 3, and lists units"));
+  EXPECT_THAT(staying([](JobSpec& job) {
+                job.model.layers = 2;
+                job.resources.resident_units = {0, 1, 2, 3};
+              }),
+              HasSubstr("has all units of the model; hint: resources.offload_parameters none"));
+  const auto part = [](JobSpec& job) {
+    job.resources.offload_optimizer = "host";
+    job.resources.offload_parameters = "part";
+  };
+  EXPECT_THAT(ErrorAfter(part), HasSubstr("hint: resources.device_memory_bytes"));
+  EXPECT_THAT(ErrorAfter([&](JobSpec& job) {
+                part(job);
+                job.resources.device_memory_bytes = 1 << 20;
+                job.resources.resident_units = {0};
+              }),
+              HasSubstr("part chooses them itself"));
+  EXPECT_TRUE(Accepts([&](JobSpec& job) {
+    part(job);
+    job.resources.device_memory_bytes = 1 << 20;
+  }));
+}
+
 TEST(ValidateJob, DataParallelRanksOffloadEachItsOwn) {
   for (const int64_t stage : {0, 1, 2, 3}) {
     EXPECT_TRUE(Accepts([=](JobSpec& job) {

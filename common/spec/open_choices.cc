@@ -22,12 +22,10 @@ bool LeavesOffload(const ResourceSpec& resources) {
 
 std::vector<ResourceSpec> OffloadChoices(const ResourceSpec& resources) {
   if (!LeavesOffload(resources)) return {resources};
-  std::vector<std::string> places = {"none", "host"};
+  std::vector<std::string> places = {"none", "part", "host"};
   if (!resources.offload_directory.empty()) places.emplace_back("nvme");
-  std::vector<std::string> of_optimizer = places;
-  of_optimizer.insert(of_optimizer.begin() + 1, "part");
   std::vector<ResourceSpec> choices;
-  for (const std::string& optimizer : Values(resources.offload_optimizer, of_optimizer)) {
+  for (const std::string& optimizer : Values(resources.offload_optimizer, places)) {
     for (const std::string& parameters : Values(resources.offload_parameters, places)) {
       for (const std::string& activations :
            Values(resources.offload_activations, {"none", "host"})) {

@@ -55,9 +55,9 @@ TEST(ChoicesOf, HasEveryWayOnceAndWithoutWhatItHasNoUseFor) {
                             r.offload_activations + " " + r.recompute;
     EXPECT_TRUE(ways.insert(way).second) << way;
   }
-  // Three places of the state, three of weights, and of activations two, of which one has two
+  // Four places of the state, four of weights, and of activations two, of which one has two
   // schedules.
-  EXPECT_EQ(ways.size(), 4u * 3u * 3u);
+  EXPECT_EQ(ways.size(), 4u * 4u * 3u);
   EXPECT_TRUE(ways.contains("none none none auto"));
   EXPECT_TRUE(ways.contains("nvme host host optimal"));
   // The first has nothing outside.

@@ -155,6 +155,7 @@ struct Plan {
   std::string offload_activations = "none";
   std::string offload_parameters = "none";
   std::vector<int64_t> device_updated_units;
+  std::vector<int64_t> resident_units;
   int64_t tensor_rows = 1;
   std::string gradient_reduction = "fp32";
   int64_t micro_batch = 1;
@@ -221,6 +222,10 @@ struct Plan {
                 "With offload_optimizer host, units (0: the embeddings, then the blocks, then the "
                 "head) that stand on the device and are updated there."),
           self.device_updated_units);
+    visit(Field("resident_units",
+                "With offload_parameters host, units whose weights come once a step and stay until "
+                "the update."),
+          self.resident_units);
     visit(Field("tensor_rows", "Of the tensor-parallel ranks those that share a matrix's inputs.")
               .Range(1, 1 << 10),
           self.tensor_rows);

@@ -72,24 +72,54 @@ std::vector<Units> DeviceUnitSets(const ModelSpec& model) {
   return sets;
 }
 
+std::vector<Units> ResidentUnitSets(const ModelSpec& model) {
+  const int64_t head = std::ssize(StreamedUnits(model)) - 1, blocks = head - 1;
+  std::vector<Units> sets;
+  for (int64_t count = blocks; count >= 0; --count) {
+    const int64_t among = count < blocks ? blocks - 1 : blocks;
+    Units spread;
+    for (int64_t i = 0; i < count; ++i) spread.push_back(1 + (2 * i + 1) * among / (2 * count));
+    for (const bool with_head : {true, false}) {
+      for (const bool with_tables : {true, false}) {
+        if (count == blocks && with_head && with_tables) continue;  // nothing comes in every pass
+        sets.push_back(spread);
+        if (with_tables) sets.back().insert(sets.back().begin(), 0);
+        if (with_head) sets.back().push_back(head);
+      }
+    }
+  }
+  return sets;
+}
+
 std::vector<JobSpec> WithUnits(std::vector<JobSpec> choices) {
   std::vector<JobSpec> all;
   std::set<std::string> without_units;  // of what was part
+  const auto add_each = [&](const JobSpec& choice, std::string ResourceSpec::*place,
+                            const std::vector<Units>& sets, Units ResourceSpec::*units) {
+    for (const Units& set : sets) {
+      all.push_back(choice);
+      all.back().resources.*place = "host";
+      all.back().resources.*units = set;
+      if (set.empty()) without_units.insert(ToJson(all.back()).dump());
+    }
+  };
   for (JobSpec& choice : choices) {
-    if (choice.resources.offload_optimizer != "part") {
+    const ResourceSpec& resources = choice.resources;
+    const bool updated = resources.offload_optimizer == "part";
+    if (!updated && resources.offload_parameters != "part") {
       const bool known = !without_units.empty() && without_units.contains(ToJson(choice).dump());
       if (!known) all.push_back(std::move(choice));
       continue;
     }
     // What part itself does not go with, no set of units does.
     if (!ValidateJob(choice).ok()) continue;
-    for (Units& units : DeviceUnitSets(ShapeOf(choice).spec)) {
-      all.push_back(choice);
-      all.back().resources.offload_optimizer = "host";
-      all.back().resources.device_updated_units = std::move(units);
-      if (all.back().resources.device_updated_units.empty()) {
-        without_units.insert(ToJson(all.back()).dump());
-      }
+    const ModelSpec model = ShapeOf(choice).spec;
+    if (updated) {
+      add_each(choice, &ResourceSpec::offload_optimizer, DeviceUnitSets(model),
+               &ResourceSpec::device_updated_units);
+    } else {
+      add_each(choice, &ResourceSpec::offload_parameters, ResidentUnitSets(model),
+               &ResourceSpec::resident_units);
     }
   }
   return all;

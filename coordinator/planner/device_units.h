@@ -21,8 +21,14 @@ namespace weft::planner {
 /// apart. `model` with vocab_size resolved.
 std::vector<std::vector<int64_t>> DeviceUnitSets(const ModelSpec& model);
 
-/// `choices`, and in the place of each whose offload_optimizer is part one of every such set; none
-/// twice.
+/// The same of units whose weights come once a step where those of others come block by block
+/// (ResourceSpec::resident_units): blocks as far apart as there is room, so that between two that
+/// come in every pass there are about as many that do not, beside which the next one comes. The
+/// last block, which stays between the passes anyway, is the last one to be chosen.
+std::vector<std::vector<int64_t>> ResidentUnitSets(const ModelSpec& model);
+
+/// `choices`, and in the place of each whose offload_optimizer or offload_parameters is part one of
+/// every such set; none twice.
 std::vector<JobSpec> WithUnits(std::vector<JobSpec> choices);
 
 }  // namespace weft::planner

@@ -174,5 +174,91 @@ TEST(PlanJob, OfEqualBlocksTheFirstOnesOnTheDeviceMakeTheShorterStep) {
   EXPECT_LT(last, seconds({}));
 }
 
+/// A training whose weights come block by block, and in several passes a step.
+JobSpec StreamingJob(int64_t layers) {
+  JobSpec job = Job(layers);
+  job.resources.micro_batch = 1;
+  job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+  return job;
+}
+
+/// The least that the device may have for that.
+int64_t LeastDeviceBytes(JobSpec job) {
+  int64_t good = kGiB, bad = 1;
+  while (good - bad > 4096) {
+    const int64_t middle = (good + bad) / 2;
+    job.resources.device_memory_bytes = middle;
+    (PlanJob(job, Machine()).ok() ? good : bad) = middle;
+  }
+  return good;
+}
+
+TEST(ResidentUnitSets, AreBlocksFarApartWithAndWithoutTheEnds) {
+  const std::vector<Units> sets = ResidentUnitSets(Job(8).model);
+  EXPECT_EQ(sets.size(), 9u * 4u - 1);
+  EXPECT_THAT(sets.back(), ElementsAre());
+  EXPECT_THAT(sets.front(), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9)) << "all but the embeddings";
+  EXPECT_THAT(sets, testing::Contains(ElementsAre(0, 2, 6)));
+  EXPECT_THAT(sets, testing::Contains(ElementsAre(1, 3, 5, 7, 9)));
+  for (const Units& set : sets) EXPECT_TRUE(std::is_sorted(set.begin(), set.end()));
+}
+
+TEST(PlanJob, HasTheWeightsStayThatTryingAllFinds) {
+  int parts = 0;
+  for (const char* precision : {"fp32", "bf16"}) {
+    for (const int64_t vocabulary : {64, 6000}) {
+      JobSpec job = StreamingJob(3);
+      job.model.vocab_size = vocabulary;
+      job.train.precision = precision;
+      const int64_t least = LeastDeviceBytes(job);
+      for (const int64_t percent : {0, 15, 30, 60}) {
+        SCOPED_TRACE(std::string(precision) + " " + std::to_string(vocabulary) + " " +
+                     std::to_string(percent));
+        job.resources.device_memory_bytes = least + least * percent / 100;
+        double best = std::numeric_limits<double>::infinity();
+        for (int64_t bits = 0; bits + 1 < int64_t{1} << 5; ++bits) {
+          JobSpec own = job;
+          for (int64_t unit = 0; unit < 5; ++unit) {
+            if ((bits >> unit & 1) != 0) own.resources.resident_units.push_back(unit);
+          }
+          const auto report = PlanJob(own, Machine());
+          if (!report.ok()) continue;
+          best = std::min(best, report->candidates.front().plan.prediction.step_seconds);
+        }
+        JobSpec own = job;
+        own.resources.offload_parameters = "part";
+        const Plan plan = Best(own, Machine());
+        EXPECT_NEAR(plan.prediction.step_seconds / best, 1, 1e-12);
+        EXPECT_EQ(plan.offload_parameters, "host");
+        parts += plan.resident_units.empty() ? 0 : 1;
+      }
+    }
+  }
+  EXPECT_GT(parts, 6) << "there is something to choose";
+}
+
+TEST(PlanJob, WithMoreRoomHasMoreWeightsStayAndIsNeverSlower) {
+  JobSpec job = StreamingJob(6);
+  const int64_t least = LeastDeviceBytes(job);
+  job.resources.offload_parameters = "auto";
+  double before = std::numeric_limits<double>::infinity();
+  std::vector<std::string> places;
+  for (int64_t percent = 0; percent <= 150; percent += 5) {
+    job.resources.device_memory_bytes = least + least * percent / 100;
+    const auto report = PlanJob(job, Machine());
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    const PlanCandidate& chosen = report->candidates.front();
+    const Plan& plan = chosen.plan;
+    EXPECT_LE(plan.prediction.step_seconds, before * (1 + 1e-12)) << percent;
+    before = plan.prediction.step_seconds;
+    const bool part = !plan.resident_units.empty();
+    const std::string place = part ? "part" : plan.offload_parameters;
+    if (places.empty() || places.back() != place) places.push_back(place);
+    if (!part) continue;
+    EXPECT_THAT(chosen.reason, HasSubstr(" once a step"));
+  }
+  EXPECT_THAT(places, ElementsAre("host", "part", "none"));
+}
+
 }  // namespace
 }  // namespace weft::planner

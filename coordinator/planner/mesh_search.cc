@@ -91,6 +91,7 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.offload_optimizer = OffloadsOptimizer(job);
   memory_.offload_activations = resources.offload_activations != "none";
   memory_.offload_parameters = resources.offload_parameters != "none";
+  memory_.resident_units = resources.resident_units;
   memory_.parameters_in_file = resources.offload_parameters == "nvme";
   memory_.delayed_update = resources.delayed_update;
   memory_.recompute_segment = resources.recompute_segment;
@@ -437,6 +438,7 @@ TimeBreakdown MeshSearch::SlowestRank(
   if (inputs.offloads_optimizer) inputs.uploaded_weight_bytes = UploadedWeightBytes(memory);
   if (Offloads(job_.resources)) {
     inputs.streamed = StreamedWeightBytes(memory);
+    inputs.resident_weight_bytes = ResidentWeightBytes(memory);
     inputs.activation_bytes = OffloadedActivationBytes(memory);
   }
   if (held != nullptr && memory.offload_parameters) {

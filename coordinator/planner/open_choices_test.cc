@@ -56,7 +56,7 @@ void LeaveOffloadOpen(JobSpec& job) {
 std::vector<JobSpec> EachByItself(const JobSpec& job) {
   std::vector<JobSpec> jobs;
   for (const char* optimizer : {"none", "part", "host", "nvme"}) {
-    for (const char* parameters : {"none", "host", "nvme"}) {
+    for (const char* parameters : {"none", "part", "host", "nvme"}) {
       for (const char* activations : {"none", "host"}) {
         for (const char* recompute : {"auto", "optimal"}) {
           if (recompute == std::string("optimal") && activations == std::string("none")) continue;
@@ -72,9 +72,12 @@ std::vector<JobSpec> EachByItself(const JobSpec& job) {
                                optimizer == std::string("none");
           if (nothing) own.resources.host_link_bytes_per_second = 0;
           // Of parts each by itself, too; without any it is that of the host.
-          const bool part = optimizer == std::string("part");
+          const bool part = optimizer == std::string("part") || parameters == std::string("part");
           for (const JobSpec& each : WithUnits({own})) {
-            if (part && each.resources.device_updated_units.empty()) continue;
+            const ResourceSpec& resources = each.resources;
+            const bool none =
+                resources.device_updated_units.empty() && resources.resident_units.empty();
+            if (part && none) continue;
             if (ValidateJob(each).ok()) jobs.push_back(each);
           }
         }
@@ -89,7 +92,7 @@ class RandomCases {
  public:
   JobSpec NextJob() {
     JobSpec job = Job();
-    job.model.layers = Pick({2, 3, 5});
+    job.model.layers = Pick({2, 3});
     job.model.width = Pick({64, 128, 256});
     job.train.global_batch = Pick({4, 8, 12});
     job.train.precision = Pick({0, 1}) == 0 ? "fp32" : "bf16";

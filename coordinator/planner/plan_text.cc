@@ -95,6 +95,9 @@ std::string OutsideText(const Plan& plan) {
     text += " but for that of units " + RangesText(plan.device_updated_units);
   }
   add("weights", plan.offload_parameters);
+  if (!plan.resident_units.empty()) {
+    text += ", of units " + RangesText(plan.resident_units) + " once a step";
+  }
   add("activations", plan.offload_activations);
   return text;
 }

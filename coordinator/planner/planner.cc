@@ -149,6 +149,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const Option& option) {
   plan.offload_activations = job.resources.offload_activations;
   plan.offload_parameters = job.resources.offload_parameters;
   plan.device_updated_units = job.resources.device_updated_units;
+  plan.resident_units = job.resources.resident_units;
   plan.delayed_update = job.resources.delayed_update;
   plan.device_memory_bytes = job.resources.device_memory_bytes;
   plan.host_link_bytes_per_second = job.resources.host_link_bytes_per_second;

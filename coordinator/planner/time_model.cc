@@ -53,10 +53,10 @@ double FileRate(const StepInputs& inputs, const RateModel& rates) {
 /// How long a pass stands still for what goes and comes block by block beside its blocks: in the
 /// forward pass activations go down and weights come up, in the backward pass both come up. The
 /// first weights have nothing to hide behind. A schedule is followed step by step. What stands in a
-/// file is read or written meanwhile, at the rate `file`.
+/// file is read or written meanwhile, at the rate `file`. Where some weights stay, so many of the
+/// others are said to come beside each block, be they computed with a few blocks later.
 double BlockLinkSeconds(const StepInputs& inputs, const PassCost& pass, const TimeBreakdown& time,
-                        double bandwidth, double link, double file) {
-  const StreamedBytes& weights = inputs.streamed;
+                        const StreamedBytes& weights, double bandwidth, double link, double file) {
   const BlockSeconds block = SecondsOfBlock(pass, inputs.shape, bandwidth);
   if (!inputs.schedule.empty()) {
     std::vector<StepLoad> loads = LoadsOf(inputs.schedule, block);
@@ -112,6 +112,17 @@ double StateLinkSeconds(const StepInputs& inputs, const PassCost& pass, double o
   return down + sums + up;
 }
 
+/// The same of a step: in its first pass those that stay come, too.
+double StepLinkSeconds(const StepInputs& inputs, const PassCost& pass, const TimeBreakdown& time,
+                       double bandwidth, double link, double file) {
+  StreamedBytes first = inputs.streamed;
+  first.forward += inputs.resident_weight_bytes;
+  const double later = D(inputs.accumulation_steps - 1);
+  const double in_later =
+      later > 0 ? BlockLinkSeconds(inputs, pass, time, inputs.streamed, bandwidth, link, file) : 0;
+  return BlockLinkSeconds(inputs, pass, time, first, bandwidth, link, file) + later * in_later;
+}
+
 /// Of an update whose tiles are read from a file and written to it beside the update of others.
 double FileSeconds(const StepInputs& inputs, const RateModel& rates) {
   return D(inputs.file_bytes) / FileRate(inputs, rates);
@@ -146,8 +157,7 @@ void AddHostTier(const StepInputs& inputs, const PassCost& pass, const RateModel
   }
   if (inputs.activation_bytes == 0 && inputs.streamed.forward == 0) return;
   time.exposed_communication_seconds +=
-      D(inputs.accumulation_steps) *
-      BlockLinkSeconds(inputs, pass, time, bandwidth, link, FileRate(inputs, rates));
+      StepLinkSeconds(inputs, pass, time, bandwidth, link, FileRate(inputs, rates));
 }
 
 /// Seconds to draw which weights of a layer's attention are dropped, whose products have so many
@@ -490,7 +500,7 @@ TimeBreakdown PredictStep(const StepInputs& inputs, const PassCost& alone, const
         StateLinkSeconds(inputs, pass, time.optimizer_seconds, link);
   }
   time.exposed_communication_seconds +=
-      passes * BlockLinkSeconds(inputs, pass, time, bandwidth, link, FileRate(inputs, rates));
+      StepLinkSeconds(inputs, pass, time, bandwidth, link, FileRate(inputs, rates));
   const int64_t on_worker = inputs.ranks_on_worker / inputs.shape.tensor;
   const Wire wire = WireOf(inputs, rates, inputs.ranks <= on_worker);
   const Wire group_wire =

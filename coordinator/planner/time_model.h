@@ -68,7 +68,8 @@ struct StepInputs {
   int64_t host_link_bytes_per_second = 0;  ///< 0: as fast as memory.
   int64_t uploaded_weight_bytes = 0;       ///< After an update, with offloads_optimizer.
   int64_t recomputed_attentions = 0;       ///< Blocks of which attention alone is computed again.
-  StreamedBytes streamed = {};             ///< Weights that come up in every pass.
+  StreamedBytes streamed = {};             ///< Weights that come up in every pass,
+  int64_t resident_weight_bytes = 0;       ///< and once a step.
   /// The same of a stage of a pipeline that has one block, between the ends of the network or at
   /// one of them.
   struct StreamedStage {

@@ -11,7 +11,9 @@
 // that a step's update comes after its last gradient: it takes that of the forward pass and of the
 // backward pass for themselves, each with what must travel in it.
 // With --kept instead, in turns, the speed of that model where the optimizer is on the host but for
-// that of some units (plan.device_updated_units): of none, of the first half, of the last half.
+// that of some units (plan.device_updated_units): of none, of the first half, of the last half;
+// and, with a sequence a pass, where weights come block by block but for those of some units, which
+// stay until the update (plan.resident_units): of none, of the first half, of every other block.
 // Prints JSON.
 
 #include <algorithm>
@@ -97,22 +99,6 @@ JobSpec JobOf(const Options& options, int64_t width) {
   return job;
 }
 
-/// What stays on the device beside an optimizer on the host.
-struct Keeping {
-  std::string name;
-  std::vector<int64_t> units;
-};
-
-/// As many blocks at either end, each time with the embeddings.
-std::vector<Keeping> KeepingsOf(int64_t layers) {
-  std::vector<Keeping> all = {
-      {"none", {}}, {"embeddings, first half", {0}}, {"embeddings, last half", {0}}};
-  for (int64_t block = 1; block <= layers; ++block) {
-    all[block <= layers / 2 ? 1 : 2].units.push_back(block);
-  }
-  return all;
-}
-
 Plan PlanOf(const Options& options, const Policy& policy, const JobSpec& job) {
   Plan plan;
   plan.precision = options.precision;
@@ -143,6 +129,7 @@ MemoryInputs InputsOf(const JobSpec& job, const Plan& plan) {
   inputs.offload_optimizer = plan.offload_optimizer != "none";
   inputs.offload_activations = plan.offload_activations != "none";
   inputs.offload_parameters = plan.offload_parameters != "none";
+  inputs.resident_units = plan.resident_units;
   inputs.parameters_in_file = plan.offload_parameters == "nvme";
   inputs.bucket_bytes = plan.bucket_bytes;
   if (inputs.offload_optimizer) {
@@ -278,20 +265,53 @@ Result<Json> Speed(const Options& options, int64_t sequences, double file_rate) 
               {"policies", rows}};
 }
 
-/// Each of KeepingsOf in turn, several times, and training with all on the device.
-Result<Json> KeptSpeed(const Options& options) {
-  const JobSpec job = JobOf(options, options.width);
-  std::vector<Keeping> keepings = KeepingsOf(job.model.layers);
-  keepings.push_back({"all", {}});
+/// What stays on the device beside what is on the host.
+struct Keeping {
+  std::string name;
+  Plan plan;
+};
+
+/// With the state of as many blocks at either end, each time with the embeddings.
+std::vector<Keeping> UpdatedThere(const Options& options, const JobSpec& job) {
+  const Plan plan = PlanOf(options, kOptimizer, job);
+  std::vector<Keeping> all = {
+      {"none", plan}, {"embeddings, first half", plan}, {"embeddings, last half", plan}};
+  all[1].plan.device_updated_units = all[2].plan.device_updated_units = {0};
+  for (int64_t block = 1; block <= job.model.layers; ++block) {
+    all[block <= job.model.layers / 2 ? 1 : 2].plan.device_updated_units.push_back(block);
+  }
+  all.push_back({"all", PlanOf(options, kOnDevice, job)});
+  return all;
+}
+
+/// With the weights of as many blocks, in several passes a step.
+std::vector<Keeping> StayingThere(const Options& options, const JobSpec& job) {
+  const auto plan_of = [&](const Policy& policy) {
+    Plan plan = PlanOf(options, policy, job);
+    plan.micro_batch = 1;
+    plan.accumulation_steps = job.train.global_batch;
+    return plan;
+  };
+  const Plan plan = plan_of({"optimizer, parameters host", false, "host", "none", "host"});
+  std::vector<Keeping> all = {{"none", plan}, {"first half", plan}, {"every other block", plan}};
+  for (int64_t block = 1; block <= job.model.layers; ++block) {
+    if (block <= job.model.layers / 2) all[1].plan.resident_units.push_back(block);
+    if (block % 2 == 0) all[2].plan.resident_units.push_back(block);
+  }
+  all.push_back({"all weights", plan_of(kOptimizer)});
+  return all;
+}
+
+/// Each in turn, several times.
+Result<Json> SpeedInTurns(const Options& options, const JobSpec& job,
+                          std::vector<Keeping> keepings) {
   std::vector<std::vector<double>> seconds(keepings.size());
   std::vector<Trained> last(keepings.size());
   std::vector<int64_t> predicted(keepings.size());
   for (int64_t round = 0; round < options.kept; ++round) {
     for (size_t i = 0; i < keepings.size(); ++i) {
-      const bool all = i + 1 == keepings.size();
-      Plan plan = PlanOf(options, all ? kOnDevice : kOptimizer, job);
-      plan.device_updated_units = keepings[i].units;
-      if (!all) plan.host_link_bytes_per_second = options.link;
+      Plan& plan = keepings[i].plan;
+      if (plan.offload_optimizer != "none") plan.host_link_bytes_per_second = options.link;
       predicted[i] = Predicted(job, plan);
       WEFT_ASSIGN_OR_RETURN(last[i], Train(job, plan, options.steps));
       seconds[i].push_back(last[i].step_seconds);
@@ -300,8 +320,11 @@ Result<Json> KeptSpeed(const Options& options) {
   Json rows = Json::array();
   for (size_t i = 0; i < keepings.size(); ++i) {
     std::sort(seconds[i].begin(), seconds[i].end());
+    const Plan& plan = keepings[i].plan;
     rows.push_back({{"on_the_device", keepings[i].name},
-                    {"units", keepings[i].units},
+                    {"device_updated_units", plan.device_updated_units},
+                    {"resident_units", plan.resident_units},
+                    {"passes", plan.accumulation_steps},
                     {"step_seconds", seconds[i][seconds[i].size() / 2]},
                     {"fastest_seconds", seconds[i].front()},
                     {"stalled_seconds", last[i].stalled_seconds},
@@ -311,12 +334,20 @@ Result<Json> KeptSpeed(const Options& options) {
                     {"bytes_down", last[i].bytes_down},
                     {"bytes_up", last[i].bytes_up}});
   }
+  return rows;
+}
+
+Result<Json> KeptSpeed(const Options& options) {
+  const JobSpec job = JobOf(options, options.width);
+  WEFT_ASSIGN_OR_RETURN(Json updated, SpeedInTurns(options, job, UpdatedThere(options, job)));
+  WEFT_ASSIGN_OR_RETURN(Json staying, SpeedInTurns(options, job, StayingThere(options, job)));
   return Json{{"width", options.width},
               {"layers", job.model.layers},
               {"tokens", job.train.global_batch * job.model.context},
               {"link_bytes_per_second", options.link},
               {"rounds", options.kept},
-              {"kept", std::move(rows)}};
+              {"updated", std::move(updated)},
+              {"staying", std::move(staying)}};
 }
 
 Result<Json> Report(const Options& options) {

@@ -45,7 +45,8 @@ struct Case {
   int64_t expert = 1;  ///< Of a model whose tokens go to all experts.
   bool mixture = expert > 1;
   int64_t rows = 1;
-  std::vector<int64_t> kept = {};  ///< Units on the device.
+  std::vector<int64_t> kept = {};   ///< Units on the device.
+  std::vector<int64_t> stays = {};  ///< Units that come once a step.
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -203,6 +204,28 @@ std::vector<Case> Cases() {
       {.name = "partAndGrid", .tensor = 4, .rows = 2, .kept = {1, 2}},
       {.name = "partAndContext", .precision = "bf16", .context = 2, .kept = {0, 4, 5}},
       {.name = "partAndExpert", .family = "llama", .expert = 2, .kept = {0, 1, 3}},
+      {.name = "partOfParameters", .parameters = "host", .precision = "bf16", .stays = {0, 2}},
+      {.name = "partOfParametersOfRanks",
+       .data = 2,
+       .parameters = "host",
+       .zero_stage = 2,
+       .stays = {1, 3, 5}},
+      {.name = "partOfParametersAndTensor",
+       .tensor = 2,
+       .parameters = "host",
+       .sequence = true,
+       .family = "llama",
+       .stays = {2, 4}},
+      {.name = "partOfParametersAndContext",
+       .parameters = "host",
+       .precision = "bf16",
+       .context = 2,
+       .stays = {0, 1, 5}},
+      {.name = "partOfParametersAndExpert",
+       .parameters = "host",
+       .family = "llama",
+       .expert = 2,
+       .stays = {1, 2}},
   };
 }
 
@@ -231,6 +254,7 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   resources.zero_stage = c.zero_stage;
   resources.offload_optimizer = c.optimizer;
   resources.device_updated_units = c.kept;
+  resources.resident_units = c.stays;
   resources.offload_parameters = c.parameters;
   resources.offload_activations = c.activations;
   if (c.optimizer == "nvme" || c.parameters == "nvme") resources.offload_directory = root;
@@ -264,6 +288,7 @@ Predicted Predict(const JobSpec& job, const Plan& plan) {
                                       resources.tensor_rows, experts);
   inputs.offload_optimizer = resources.offload_optimizer != "none";
   inputs.offload_parameters = resources.offload_parameters != "none";
+  inputs.resident_units = resources.resident_units;
   inputs.offload_activations = resources.offload_activations != "none";
   inputs.parameters_in_file = resources.offload_parameters == "nvme";
   inputs.open_gradients =
@@ -334,6 +359,7 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
       job.resources.offload_activations = "none";
   job.resources.offload_directory.clear();
   job.resources.device_updated_units.clear();
+  job.resources.resident_units.clear();
   const auto plain = Train(job, root_ + "/plain", kSteps);
   ASSERT_TRUE(plain.ok()) << plain.status().message();
   EXPECT_EQ(offloaded->losses, plain->losses);

@@ -191,6 +191,11 @@ std::vector<Axis> MakeAxes() {
       {{"offload_parameters none", Effect::kSameBits, Nothing},
        {"offload_parameters host", Effect::kSameBits,
         [](JobSpec& job) { job.resources.offload_parameters = "host"; }},
+       {"offload_parameters host, units 1 and 3 once a step", Effect::kSameBits,
+        [](JobSpec& job) {
+          job.resources.offload_parameters = "host";
+          job.resources.resident_units = {1, 3};
+        }},
        {"offload_parameters nvme", Effect::kSameBits,
         [](JobSpec& job) {
           job.resources.offload_parameters = "nvme";

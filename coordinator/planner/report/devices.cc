@@ -116,6 +116,7 @@ JobSpec JobAsPlanned(const JobSpec& job, const Plan& plan) {
   resources.offload_directory = plan.offload_directory;
   resources.offload_parameters = plan.offload_parameters;
   resources.device_updated_units = plan.device_updated_units;
+  resources.resident_units = plan.resident_units;
   resources.offload_activations = plan.offload_activations;
   resources.host_link_bytes_per_second = plan.host_link_bytes_per_second;
   if (!plan.recompute_schedule.empty()) resources.recompute = "optimal";

@@ -40,6 +40,9 @@ class ParameterResidence {
   /// The unit has been computed with.
   virtual Status Release(int64_t unit) = 0;
 
+  /// The values have changed, or are about to: what is there of them is not used again.
+  virtual Status Forget() { return OkStatus(); }
+
   /// Whether Release gives memory back, so that one unit at a time is there.
   virtual bool drops() const { return true; }
 };

@@ -60,6 +60,7 @@ MeshCase WithParameters(MeshCase c) {
 MeshCase Resident(MeshCase c) {
   c.plan.offload_optimizer = c.plan.offload_activations = c.plan.offload_parameters = "none";
   c.plan.offload_directory.clear();
+  c.plan.resident_units.clear();
   return c;
 }
 
@@ -205,6 +206,15 @@ TEST_F(OffloadedRanksOnCuda, HaveMomentsInFiles) {
 TEST_F(OffloadedRanksOnCuda, HaveParametersOnTheirHosts) {
   for (const int64_t zero_stage : {0, 1, 2}) {
     Compare(WithParameters(Updating(CaseOf("bf16", 2, zero_stage, 2))));
+  }
+}
+
+TEST_F(OffloadedRanksOnCuda, HaveSomeParametersStayUntilTheUpdate) {
+  for (const int64_t zero_stage : {0, 2}) {
+    MeshCase c = WithParameters(Updating(CaseOf("bf16", 2, zero_stage, 2)));
+    c.job.model.layers = 4;
+    c.plan.resident_units = {0, 2, 3};
+    Compare(c);
   }
 }
 

@@ -144,6 +144,8 @@ class Trainer {
   Status Pack(std::optional<int64_t> step);
   /// Renews what is on the device of offloaded weights, or the packed copies alone.
   Status UploadWeights(Context& context);
+  /// Of those that came to stay until the update.
+  Status ForgetWeights();
   /// Makes what updates the parameters, where these are.
   Status MakeUpdaters();
   /// Updates what is kept on the device of offloaded parameters.

@@ -6,6 +6,7 @@
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/parameter_feed.h"
 #include "worker/engine/nn/parameter_file.h"
+#include "worker/engine/nn/parameter_residence.h"
 #include "worker/engine/tensor/host_tier.h"
 #include "worker/engine/train/trainer.h"
 
@@ -14,6 +15,7 @@ namespace weft::engine {
 Status Trainer::UploadWeights(Context& context) {
   const ParameterSet& parameters = parts_.model->parameters();
   const Repack what = stale_.value_or(Repack::kTrained);
+  WEFT_RETURN_IF_ERROR(ForgetWeights());
   if (arrival_ == nullptr) return parts_.model->Pack(context, what);
   WEFT_RETURN_IF_ERROR(arrival_->Finish());
   LinkLane& up = context.host->up();
@@ -31,6 +33,7 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   Context& context = *parts_.context;
   HostTier& host = *context.host;
   if (totals_.host()->made == 0) return OkStatus();
+  WEFT_RETURN_IF_ERROR(ForgetWeights());
   if (Delays() || RunsBeside()) return StartUpdate(report, Delays());
   // What a late update has made may still be on its way.
   if (arrival_ != nullptr) WEFT_RETURN_IF_ERROR(arrival_->Finish());
@@ -48,6 +51,11 @@ Status Trainer::UpdateOffloaded(StepReport& report) {
   WEFT_RETURN_IF_ERROR(GatherParameters(report.seconds));
   if (arrival_ != nullptr) arrival_->Start(context);
   return clock_.Start(context);
+}
+
+Status Trainer::ForgetWeights() {
+  ParameterResidence* const residence = parts_.model->parameters().residence();
+  return residence != nullptr ? residence->Forget() : OkStatus();
 }
 
 // Beside the way of the others' weights, which come later in the next forward pass.

@@ -86,6 +86,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_parameters " + plan.offload_parameters +
                         ", but nothing brings parameters to the device so");
   }
+  if (!plan.resident_units.empty() &&
+      (!parameters.streamed() || parameters.file() != nullptr || parts.pipeline != nullptr)) {
+    return InvalidError(
+        "plan.resident_units is of ranks that have whole models, whose weights come from the "
+        "host's memory block by block; hint: leave it out");
+  }
   const bool other_parts = parts.pipeline != nullptr || parts.experts != nullptr;
   if (parts.model->parameters().of_stage() != other_parts ||
       parts.model->parameters().sharded() != (parts.tensor != nullptr)) {

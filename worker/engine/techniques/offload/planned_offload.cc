@@ -19,7 +19,8 @@ PlannedOffload PlannedOffload::Of(const Plan& plan, Context& context, ParameterS
   }
   // Parts of sharded ones are brought by the ranks that share them.
   if (plan.offload_parameters != "none" && !parameters->values_sharded()) {
-    offload.parameters = std::make_unique<StreamedParameters>(context, parameters);
+    offload.parameters =
+        std::make_unique<StreamedParameters>(context, parameters, plan.resident_units);
   }
   return offload;
 }

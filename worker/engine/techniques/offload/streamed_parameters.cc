@@ -9,7 +9,8 @@
 
 namespace weft::engine {
 
-StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameters)
+StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameters,
+                                       std::span<const int64_t> stay)
     : host_(context.host),
       parameters_(parameters),
       units_(static_cast<size_t>(parameters->units())),
@@ -27,6 +28,7 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
     units_[unit].comes =
         !units_[unit].copies.empty() || parameters->ReadsOperands(static_cast<int64_t>(unit), true);
   }
+  for (const int64_t unit : stay) units_.at(static_cast<size_t>(unit)).stays = true;
   parameters->SetResidence(this);
 }
 
@@ -34,7 +36,7 @@ StreamedParameters::~StreamedParameters() {
   (void)host_->up().WaitForAll();
   for (int64_t unit = 0; unit < parameters_->units(); ++unit) {
     DropRead(unit);
-    (void)Release(unit);
+    Drop(unit);
   }
   parameters_->SetResidence(nullptr);
 }
@@ -110,7 +112,8 @@ Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
   const auto follows = [&](int64_t other) {
     return other >= (step > 0 ? 0 : first_differentiated_) && other < parameters_->units();
   };
-  if (follows(unit + step)) WEFT_RETURN_IF_ERROR(Start(context, unit + step, pass));
+  const int64_t next = Next(unit, step);
+  if (follows(next)) WEFT_RETURN_IF_ERROR(Start(context, next, pass));
   ProfileScope scope(context.profiler, "wait for weights");
   WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job));
   DropRead(unit);
@@ -122,12 +125,37 @@ Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
   return StartReading(after, pass);
 }
 
-Status StreamedParameters::Release(int64_t unit) {
+int64_t StreamedParameters::Next(int64_t unit, int64_t step) const {
+  const auto is_there = [&](int64_t other) {
+    if (other < 0 || other >= std::ssize(units_)) return false;
+    const Unit& of = units_[static_cast<size_t>(other)];
+    return of.stays && of.job > 0;
+  };
+  int64_t next = unit + step;
+  while (is_there(next)) next += step;
+  return next;
+}
+
+void StreamedParameters::Drop(int64_t unit) {
   Unit& leaving = units_[static_cast<size_t>(unit)];
-  if (leaving.job == 0) return OkStatus();
+  if (leaving.job == 0) return;
   for (DerivedCopies* copies : leaving.copies) copies->Drop();
   parameters_->DropOperands(unit);
   leaving.job = 0;
+}
+
+Status StreamedParameters::Release(int64_t unit) {
+  if (!units_[static_cast<size_t>(unit)].stays) Drop(unit);
+  return OkStatus();
+}
+
+Status StreamedParameters::Forget() {
+  for (int64_t unit = 0; unit < std::ssize(units_); ++unit) {
+    const Unit& staying = units_[static_cast<size_t>(unit)];
+    if (!staying.stays || staying.job == 0) continue;
+    WEFT_RETURN_IF_ERROR(host_->up().WaitForAll());
+    Drop(unit);
+  }
   return OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "worker/engine/nn/parameter_residence.h"
@@ -17,27 +18,34 @@ namespace weft::engine {
 /// one that is under way, and of the one behind it, which is being read; while an update is under
 /// way the forward pass has them from that (nn/parameter_feed.h), and waits for it. A rank of a
 /// pipeline has stages with a unit without parameters between them: a pass through one brings
-/// nothing of others.
+/// nothing of others. Units that stay come once a step, in its first forward pass, and stay until
+/// the update: those between them come and go as the others do.
 class StreamedParameters : public ParameterResidence {
  public:
   /// Both outlive this, which is the residence of `parameters` (ParameterSet::StreamValues) for as
-  /// long as it lives. `context` has a host tier.
-  StreamedParameters(Context& context, ParameterSet* parameters);
+  /// long as it lives. `context` has a host tier. `stay`: units, of values that stand in memory.
+  StreamedParameters(Context& context, ParameterSet* parameters,
+                     std::span<const int64_t> stay = {});
 
   /// Waits for what is under way.
   ~StreamedParameters() override;
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;
   Status Release(int64_t unit) override;
+  Status Forget() override;
 
  private:
   struct Unit {
     std::vector<DerivedCopies*> copies;
     bool comes = false;         ///< Something of it comes: not between the stages of a rank.
+    bool stays = false;         ///< Until the update.
     int64_t job = 0;            ///< Of the lane up, where it comes or is there; 0: it is not.
     std::vector<int64_t> read;  ///< Units whose values are in memory for it, from a file.
   };
   Status Start(Context& context, int64_t unit, Pass pass);
+  void Drop(int64_t unit);
+  /// The next one in a pass that is not there to stay; `unit` is computed with.
+  int64_t Next(int64_t unit, int64_t step) const;
   /// An update in files that is under way lets go of what is before `unit`, or comes to its end.
   Status FollowUpdate(int64_t unit, Pass pass);
   /// Begins to read what comes for `unit`, where that is not done.

@@ -6,9 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/env_fault.h"
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
+#include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/techniques/offload/testing.h"
 #include "worker/engine/testing/product_kind.h"
 
@@ -61,57 +63,118 @@ TEST(StreamedParametersTest, HaveThemWithFrozenSharedAndRecomputedBlocksAndAvera
   ExpectSame(job, plan);
 }
 
-TEST(StreamedParametersTest, BytesOnTheDeviceAndOverTheLinkAreThoseOfThePlanner) {
-  for (const char* family : {"gpt2", "llama"}) {
-    for (const char* precision : {"fp32", "bf16"}) {
-      SCOPED_TRACE(std::string(family) + " " + precision);
-      JobSpec job = TinyJob(4);
-      job.model.family = family;
-      job.model.untied_classifier = job.model.family == "llama";
-      job.model.layers = 6;
-      job.model.width = 128;
-      job.model.vocab_size = 700;  // no size of a block's
-      job.model.context = 32;
+TEST(StreamedParametersTest, HaveThemWhicheverUnitsStayUntilTheUpdate) {
+  JobSpec job = TinyJob(4);
+  job.model.layers = 4;
+  job.train.log_every_steps = 2;
+  for (const char* precision : {"fp32", "bf16", "bf16_pure"}) {
+    for (const std::vector<int64_t>& units : std::vector<std::vector<int64_t>>{
+             {0}, {5}, {1}, {4}, {2, 3}, {0, 2, 4}, {1, 3, 5}, {1, 2, 3, 4}, {0, 1, 2, 4, 5}}) {
+      SCOPED_TRACE(std::string(precision) + " " + ::testing::PrintToString(units));
       Plan plan = StreamPlan(precision, 2, 2);
-      plan.bucket_bytes = BlockGradientBytes(job.model);
-      Training training(job, plan, true);
-      ASSERT_TRUE(training.trainer->Step().ok());
-      HostTier& host = *training.context.host;
-      const int64_t down = host.down().totals().bytes, up = host.up().totals().bytes;
-      const auto report = training.trainer->Step();
-      ASSERT_TRUE(report.ok()) << report.status().message();
+      plan.resident_units = units;
+      ExpectSame(job, plan);
+    }
+  }
+  job.model.dropout = 0.1;
+  job.train.averaging.kind = "ema";
+  job.train.averaging.every_steps = 1;
+  Plan plan = StreamPlan("bf16", 2, 2);
+  plan.offload_optimizer = "nvme";
+  plan.offload_activations = "host";
+  plan.resident_units = {0, 2, 3};
+  plan.block_memory_policy = {"recompute", "attention", "recompute", "keep"};
+  ExpectSame(job, plan);
+  job.model.freeze = {"transformer.w*", "*.h.0.*", "*.h.2.mlp.*"};
+  ExpectSame(job, plan);
+  job.model.freeze.clear();
+  job.model.distinct_blocks = 2;
+  plan.resident_units = {1, 3};
+  ExpectSame(job, plan);
+}
 
-      MemoryInputs inputs;
-      inputs.shape = ShapeOf(job);
-      inputs.micro_batch = 2;
-      inputs.accumulation_steps = 2;
-      inputs.sequence_length = job.model.context;
-      inputs.precision = &PrecisionOf(precision);
-      inputs.products = ProductsOf(inputs.precision->products);
-      inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products);
-      inputs.offload_optimizer = inputs.offload_parameters = true;
-      inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes);
-      const auto near = [](const char* what, int64_t promised, int64_t taken) {
-        EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.01)
-            << what << ": predicted " << promised << ", measured " << taken;
-      };
-      const MemoryBreakdown all = PredictMemory(inputs), predicted = PredictDeviceTier(inputs);
-      near("device", predicted.parameters_bytes, report->device_memory.parameters_bytes);
-      near("both", all.parameters_bytes, report->peak_memory.parameters_bytes);
-      near("activations", predicted.activations_bytes, report->device_memory.activations_bytes);
-      EXPECT_LE(report->device_memory.gradients_bytes, predicted.gradients_bytes * 101 / 100);
-      EXPECT_EQ(report->device_memory.optimizer_bytes, 0);
+TEST(StreamedParametersTest, UnitsThatStayGoOnFromAnotherState) {
+  const JobSpec job = TinyJob(4);
+  Plan plan = StreamPlan("bf16");
+  Training undisturbed(job, plan, false);
+  plan.resident_units = {0, 1, 2};
+  Training from(job, plan, true), to(job, plan, true);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(undisturbed.trainer->Step().ok() && from.trainer->Step().ok());
+  }
+  ASSERT_TRUE(from.trainer->FinishUpdates().ok());
+  FaultEnv env;
+  ASSERT_TRUE(env.CreateDirs("/c").ok());
+  auto file = WriteTensorFile(env, "/c", 0, 1, from.trainer->StateTensors());
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  CheckpointManifest manifest;
+  manifest.files = {*file};
+  // What has come for an evaluation is of other weights, and not used again.
+  ASSERT_TRUE(to.trainer->Evaluate().ok());
+  const Status loaded = LoadTensors(env, "/c", manifest, to.trainer->StateTensors());
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  to.trainer->Restored(from.trainer->counters());
+  ASSERT_TRUE(undisturbed.trainer->Step().ok() && to.trainer->Step().ok());
+  EXPECT_EQ(Differing(undisturbed.State(), to.State()), "");
+}
 
-      int64_t gradients = 0;
-      const ParameterSet& parameters = training.model->parameters();
-      for (int64_t i = 0; i < parameters.size(); ++i)
-        gradients += 4 * parameters[i].shape.Elements();
-      const StreamedBytes streamed = StreamedWeightBytes(inputs);
-      EXPECT_EQ(host.down().totals().bytes - down, 2 * gradients);
-      // The sums of the first micro-batch come up in the second.
-      near("up", 2 * (streamed.forward + streamed.backward) + gradients,
-           host.up().totals().bytes - up);
-      EXPECT_EQ(UploadedWeightBytes(inputs), 0);
+TEST(StreamedParametersTest, BytesOnTheDeviceAndOverTheLinkAreThoseOfThePlanner) {
+  for (const std::vector<int64_t>& stays : std::vector<std::vector<int64_t>>{
+           {}, {0}, {3}, {1, 4, 6}, {0, 2, 5, 7}, {1, 2, 3, 4, 5, 6}}) {
+    for (const char* family : {"gpt2", "llama"}) {
+      for (const char* precision : {"fp32", "bf16"}) {
+        SCOPED_TRACE(std::string(family) + " " + precision + ::testing::PrintToString(stays));
+        JobSpec job = TinyJob(4);
+        job.model.family = family;
+        job.model.untied_classifier = job.model.family == "llama";
+        job.model.layers = 6;
+        job.model.width = 128;
+        job.model.vocab_size = 700;  // no size of a block's
+        job.model.context = 32;
+        Plan plan = StreamPlan(precision, 2, 2);
+        plan.resident_units = stays;
+        plan.bucket_bytes = BlockGradientBytes(job.model);
+        Training training(job, plan, true);
+        ASSERT_TRUE(training.trainer->Step().ok());
+        HostTier& host = *training.context.host;
+        const int64_t down = host.down().totals().bytes, up = host.up().totals().bytes;
+        const auto report = training.trainer->Step();
+        ASSERT_TRUE(report.ok()) << report.status().message();
+
+        MemoryInputs inputs;
+        inputs.shape = ShapeOf(job);
+        inputs.micro_batch = 2;
+        inputs.accumulation_steps = 2;
+        inputs.sequence_length = job.model.context;
+        inputs.precision = &PrecisionOf(precision);
+        inputs.products = ProductsOf(inputs.precision->products);
+        inputs.optimizer = OptimizerBytesOf(job.model, job, inputs.precision->products);
+        inputs.offload_optimizer = inputs.offload_parameters = true;
+        inputs.resident_units = stays;
+        inputs.open_gradients = OpenGradientBytes(job.model, plan.bucket_bytes);
+        const auto near = [](const char* what, int64_t promised, int64_t taken) {
+          EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.01)
+              << what << ": predicted " << promised << ", measured " << taken;
+        };
+        const MemoryBreakdown all = PredictMemory(inputs), predicted = PredictDeviceTier(inputs);
+        near("device", predicted.parameters_bytes, report->device_memory.parameters_bytes);
+        near("both", all.parameters_bytes, report->peak_memory.parameters_bytes);
+        near("activations", predicted.activations_bytes, report->device_memory.activations_bytes);
+        EXPECT_LE(report->device_memory.gradients_bytes, predicted.gradients_bytes * 101 / 100);
+        EXPECT_EQ(report->device_memory.optimizer_bytes, 0);
+
+        int64_t gradients = 0;
+        const ParameterSet& parameters = training.model->parameters();
+        for (int64_t i = 0; i < parameters.size(); ++i)
+          gradients += 4 * parameters[i].shape.Elements();
+        const StreamedBytes streamed = StreamedWeightBytes(inputs);
+        EXPECT_EQ(host.down().totals().bytes - down, 2 * gradients);
+        // The sums of the first micro-batch come up in the second.
+        near("up",
+             2 * (streamed.forward + streamed.backward) + ResidentWeightBytes(inputs) + gradients,
+             host.up().totals().bytes - up);
+        EXPECT_EQ(UploadedWeightBytes(inputs), 0);
+      }
     }
   }
 }

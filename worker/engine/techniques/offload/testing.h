@@ -55,6 +55,7 @@ struct Training {
     if (!offloads) {
       plan.offload_optimizer = plan.offload_activations = plan.offload_parameters = "none";
       plan.device_updated_units.clear();
+      plan.resident_units.clear();
       // In bits it matters what is kept, wherever it waits.
       plan.recompute_schedule = plan.activation_bits > 0 ? WithoutTransfers(plan.recompute_schedule)
                                                          : std::vector<std::string>();
