@@ -39,6 +39,16 @@ void ForEachParameter(const ModelSpec& model, int64_t tensor, int64_t rows, int6
 
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, int64_t rows,
                                         int64_t expert_ranks) {
+  const int64_t blocks = DistinctBlocks(model);
+  if (blocks > 1 && model.freeze.empty() && model.over_parameterization.layers.empty()) {
+    // Alike: planners ask often.
+    ModelSpec one = model;
+    one.layers = one.distinct_blocks = 1;
+    std::vector<StreamedUnit> units = StreamedUnits(one, tensor, rows, expert_ranks);
+    const StreamedUnit block = units[1];
+    units.insert(units.begin() + 1, static_cast<size_t>(blocks - 1), block);
+    return units;
+  }
   std::vector<StreamedUnit> units(static_cast<size_t>(DistinctBlocks(model)) + 2);
   ForEachParameter(model, tensor, rows, expert_ranks,
                    [&](const ParameterInfo& parameter, int64_t index) {
@@ -128,6 +138,7 @@ FiledValues FiledValueBytes(const ModelShape& shape, int64_t matrix_bytes, bool 
 }
 
 int64_t FirstDifferentiatedUnit(const ModelSpec& model) {
+  if (model.freeze.empty()) return 0;
   int64_t first = DistinctBlocks(model) + 2;
   ForEachParameter(model, 1, 1, 1, [&](const ParameterInfo& parameter, int64_t unit) {
     if (IsTrained(model, parameter)) first = std::min(first, unit);
