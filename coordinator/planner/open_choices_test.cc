@@ -197,6 +197,8 @@ TEST(OpenChoices, SayWhatStandsOutsideTheDevice) {
   said.resources.offload_optimizer = plan.offload_optimizer;
   said.resources.offload_parameters = plan.offload_parameters;
   said.resources.offload_activations = plan.offload_activations;
+  said.resources.device_updated_units = plan.device_updated_units;
+  said.resources.resident_units = plan.resident_units;
   if (!plan.recompute_schedule.empty()) said.resources.recompute = "optimal";
   EXPECT_EQ(ToJson(BestOf(said, machine)), ToJson(plan));
 }
