@@ -296,7 +296,7 @@ std::vector<Keeping> StayingThere(const Options& options, const JobSpec& job) {
   std::vector<Keeping> all = {{"none", plan}, {"first half", plan}, {"every other block", plan}};
   for (int64_t block = 1; block <= job.model.layers; ++block) {
     if (block <= job.model.layers / 2) all[1].plan.resident_units.push_back(block);
-    if (block % 2 == 0) all[2].plan.resident_units.push_back(block);
+    if (block % 2 == 1) all[2].plan.resident_units.push_back(block);
   }
   all.push_back({"all weights", plan_of(kOptimizer)});
   return all;
