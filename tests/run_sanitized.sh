@@ -18,7 +18,7 @@ if [ "${1:-}" = --one ]; then  # a program that run built
   filter='-*Predict*:*WhatTheModel*:*OfThePlanner*:PipelineMemory.*'
   case "$2 $3" in
     # What others of these do on several threads, for many minutes.
-    "tsan engine_offload_test") filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*:KeptUnits.HaveT*:KeptUnits.GoOn*' ;;
+    "tsan engine_offload_test") filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*:KeptUnits.HaveT*:KeptUnits.GoOn*:StreamedParametersTest.HaveThemWhich*' ;;
     # The planner's other searches run on one thread each.
     "tsan weft_planner_test") filter='*OnAnyNumberOfThreads*' ;;
   esac
