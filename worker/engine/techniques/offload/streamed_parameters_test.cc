@@ -119,8 +119,8 @@ TEST(StreamedParametersTest, UnitsThatStayGoOnFromAnotherState) {
 }
 
 TEST(StreamedParametersTest, BytesOnTheDeviceAndOverTheLinkAreThoseOfThePlanner) {
-  for (const std::vector<int64_t>& stays : std::vector<std::vector<int64_t>>{
-           {}, {0}, {3}, {1, 4, 6}, {0, 2, 5, 7}, {1, 2, 3, 4, 5, 6}}) {
+  for (const std::vector<int64_t>& stays :
+       std::vector<std::vector<int64_t>>{{}, {1, 4, 6}, {0, 2, 5, 7}}) {
     for (const char* family : {"gpt2", "llama"}) {
       for (const char* precision : {"fp32", "bf16"}) {
         SCOPED_TRACE(std::string(family) + " " + precision + ::testing::PrintToString(stays));
