@@ -17,8 +17,8 @@ if [ "${1:-}" = --one ]; then  # a program that run built
   # But for those that count bytes of what others do, too.
   filter='-*Predict*:*WhatTheModel*:*OfThePlanner*:PipelineMemory.*'
   case "$2 $3" in
-    # What others of these do on several threads, for many minutes.
-    "tsan engine_offload_test") filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*:KeptUnits.HaveT*:KeptUnits.GoOn*:StreamedParametersTest.HaveThemWhich*' ;;
+    # What others of these do, too, for many minutes.
+    *" engine_offload_test") filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*:KeptUnits.HaveT*:KeptUnits.GoOn*:StreamedParametersTest.HaveThemWhich*' ;;
     # The planner's other searches run on one thread each.
     "tsan weft_planner_test") filter='*OnAnyNumberOfThreads*' ;;
   esac
