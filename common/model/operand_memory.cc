@@ -1,6 +1,7 @@
 #include "common/model/operand_memory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -24,7 +25,10 @@ class Streaming {
     if (!inputs.shape.embeds) units_.front() = {};
     if (!inputs.shape.has_head) units_.back() = {};
     stays_.resize(units_.size());
-    for (const int64_t unit : inputs.resident_units) stays_[static_cast<size_t>(unit)] = true;
+    // Of a model that is imported nobody has looked whether it has them.
+    for (const int64_t unit : inputs.resident_units) {
+      if (unit >= 0 && unit < std::ssize(stays_)) stays_[static_cast<size_t>(unit)] = true;
+    }
   }
 
   int64_t Peak() const {

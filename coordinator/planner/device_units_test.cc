@@ -43,21 +43,22 @@ ClusterProfile Machine() {
   return Cluster(1, 4, 16 * kGiB);
 }
 
-/// What the device has where all is on it, or all of the optimizer on the host.
-int64_t DeviceBytes(JobSpec job, const std::string& optimizer) {
-  ResourceSpec& resources = job.resources;
-  resources.offload_optimizer = optimizer;
-  if (optimizer == "none") resources.host_link_bytes_per_second = 0;
-  const auto fits = [&](int64_t bytes) {
-    resources.device_memory_bytes = bytes;
-    return PlanJob(job, Machine()).ok();
-  };
+/// The least that the device may have for `job`.
+int64_t LeastDeviceBytes(JobSpec job) {
   int64_t good = kGiB, bad = 1;
   while (good - bad > 4096) {
     const int64_t middle = (good + bad) / 2;
-    (fits(middle) ? good : bad) = middle;
+    job.resources.device_memory_bytes = middle;
+    (PlanJob(job, Machine()).ok() ? good : bad) = middle;
   }
   return good;
+}
+
+/// The same where all is on it, or all of the optimizer on the host.
+int64_t DeviceBytes(JobSpec job, const std::string& optimizer) {
+  job.resources.offload_optimizer = optimizer;
+  if (optimizer == "none") job.resources.host_link_bytes_per_second = 0;
+  return LeastDeviceBytes(job);
 }
 
 /// The shortest step that any set of units gives that fits; infinite where none does.
@@ -180,17 +181,6 @@ JobSpec StreamingJob(int64_t layers) {
   job.resources.micro_batch = 1;
   job.resources.offload_optimizer = job.resources.offload_parameters = "host";
   return job;
-}
-
-/// The least that the device may have for that.
-int64_t LeastDeviceBytes(JobSpec job) {
-  int64_t good = kGiB, bad = 1;
-  while (good - bad > 4096) {
-    const int64_t middle = (good + bad) / 2;
-    job.resources.device_memory_bytes = middle;
-    (PlanJob(job, Machine()).ok() ? good : bad) = middle;
-  }
-  return good;
 }
 
 TEST(ResidentUnitSets, AreBlocksFarApartWithAndWithoutTheEnds) {

@@ -92,6 +92,12 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
         "plan.resident_units is of ranks that have whole models, whose weights come from the "
         "host's memory block by block; hint: leave it out");
   }
+  for (const int64_t unit : plan.resident_units) {
+    if (unit >= 0 && unit < parameters.units()) continue;
+    return InvalidError("plan.resident_units has unit " + std::to_string(unit) +
+                        ", and the model has units 0 (the embeddings) to " +
+                        std::to_string(parameters.units() - 1) + " (the head)");
+  }
   const bool other_parts = parts.pipeline != nullptr || parts.experts != nullptr;
   if (parts.model->parameters().of_stage() != other_parts ||
       parts.model->parameters().sharded() != (parts.tensor != nullptr)) {

@@ -28,7 +28,10 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
     units_[unit].comes =
         !units_[unit].copies.empty() || parameters->ReadsOperands(static_cast<int64_t>(unit), true);
   }
-  for (const int64_t unit : stay) units_.at(static_cast<size_t>(unit)).stays = true;
+  // The trainer refuses what the model does not have.
+  for (const int64_t unit : stay) {
+    if (unit >= 0 && unit < std::ssize(units_)) units_[static_cast<size_t>(unit)].stays = true;
+  }
   parameters->SetResidence(this);
 }
 
