@@ -1,6 +1,7 @@
 #include "common/model/streamed_units.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "common/model/model_sizes.h"
@@ -81,6 +82,7 @@ StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units,
                         const std::vector<int64_t>& chosen) {
   StreamedUnit sum;
   for (const int64_t index : chosen) {
+    if (index < 0 || index >= std::ssize(units)) continue;
     const StreamedUnit& unit = units[static_cast<size_t>(index)];
     sum.vectors += unit.vectors;
     sum.looked_up += unit.looked_up;

@@ -30,7 +30,8 @@ struct StreamedUnit {
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor = 1,
                                         int64_t rows = 1, int64_t expert_ranks = 1);
 
-/// The sum of some of them, of which a table that classifies is in that of the embeddings.
+/// The sum of some of them, of which a table that classifies is in that of the embeddings. What the
+/// model does not have, which an imported one shows late, counts nothing.
 StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units, const std::vector<int64_t>& chosen);
 
 /// Bytes of values that stand in a file (worker/engine/nn/parameter_file.h).

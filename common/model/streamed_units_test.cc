@@ -53,5 +53,13 @@ TEST(StreamedUnits, OfBlocksThatAreAlikeAreThoseOfEachByItself) {
   }
 }
 
+TEST(SumOfUnits, LeavesOutWhatTheModelDoesNotHave) {
+  ModelSpec model;
+  model.vocab_size = 130;
+  const std::vector<StreamedUnit> units = StreamedUnits(model);
+  const auto past = static_cast<int64_t>(units.size());
+  EXPECT_EQ(NumbersOf(SumOfUnits(units, {-1, 1, past})), NumbersOf(units[1]));
+}
+
 }  // namespace
 }  // namespace weft
