@@ -59,7 +59,8 @@ class TrialsTest : public ServiceTest {
   }
   std::vector<int64_t> MicroBatches() {
     std::vector<int64_t> all;
-    for (const AttemptRecord& attempt : service_->Get(id_)->attempts) {
+    const JobView view = *service_->Get(id_);
+    for (const AttemptRecord& attempt : view.attempts) {
       all.push_back(attempt.plan.micro_batch);
     }
     return all;
