@@ -16,12 +16,16 @@ struct ChainStage {
     int64_t saved_bytes = 0;    ///< All it keeps until then, its result included, its input not.
     int64_t passing_bytes = 0;  ///< Beside that, at most, while it runs forward or backward.
     double again_seconds = 0;   ///< What its backward pass computes again.
+
+    bool operator==(const Way&) const = default;
   };
   double forward_seconds = 0;
   double backward_seconds = 0;
   int64_t result_bytes = 0;
   int64_t passing_bytes = 0;  ///< Beside its input, while it runs and keeps nothing.
   std::vector<Way> ways;      ///< One at least.
+
+  bool operator==(const ChainStage&) const = default;
 };
 
 /// The persistent schedules of least time for a chain, by the bytes that they may take: each result

@@ -1,6 +1,7 @@
 #include "coordinator/planner/mesh_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
@@ -96,6 +97,8 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
   memory_.delayed_update = resources.delayed_update;
   memory_.recompute_segment = resources.recompute_segment;
   memory_.activation_bits = resources.activation_bits;
+  // Of ranks that have whole parameters it depends on nothing else.
+  SetLinkBytes(memory_, step_);
 }
 
 Option MeshSearch::OptionOf(const Candidate& candidate) const {
@@ -232,6 +235,12 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
   MemoryInputs inputs = memory_;
   SetOption(option, inputs);
   std::optional<PipelineMemory> pipeline = MemoryOf(option, held);
+  if (!pipeline && Offloads(job_.resources) && std::isfinite(bound.limit)) {
+    // Whatever is computed again, and of activations goes over the link, takes longer.
+    option.time = SlowestOf(StepOf(option, inputs), option, Placements(option));
+    bound.least_seconds = kRoundingOfBounds * StepSeconds(option.time);
+    if (bound.least_seconds > bound.limit) return true;
+  }
   Accounts accounts;
   // Where nothing stands elsewhere, a rank without room is enough to know that it does not fit: of
   // a schedule that keeps most micro-batches on the first one, mostly that.
@@ -264,7 +273,8 @@ bool MeshSearch::JudgeCut(const HeldSchedule* held, StepBound& bound, Option& op
   if (optimal && !fits(least) && !FitsBeside(option, inputs, pipeline)) return false;
   const auto choose = [&] {
     if (!optimal || !pipeline) {
-      return ChooseRemat(job_.resources.recompute, inputs, CostsOfRemat(option), fits);
+      return ChooseRemat(job_.resources.recompute, inputs, CostsOfRemat(option), share_.chains(),
+                         fits);
     }
     const std::optional<RematChoice> schedules = ScheduleStages(option, inputs, *held, *pipeline);
     return (schedules && fits(*schedules)) || fits(least);
@@ -430,17 +440,37 @@ std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& work
   return text + "; largest part: " + std::string(largest.name) + ", " + HumanBytes(largest.bytes);
 }
 
+StepInputs MeshSearch::StepOf(const Option& option, const MemoryInputs& memory) const {
+  StepInputs inputs = step_;
+  SetOption(option, inputs);
+  if (memory.SharesParameters()) SetLinkBytes(memory, inputs);
+  return inputs;
+}
+
+void MeshSearch::SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) const {
+  if (inputs.offloads_optimizer) inputs.uploaded_weight_bytes = UploadedWeightBytes(memory);
+  if (!Offloads(job_.resources)) return;
+  inputs.streamed = StreamedWeightBytes(memory);
+  inputs.resident_weight_bytes = ResidentWeightBytes(memory);
+}
+
+TimeBreakdown MeshSearch::SlowestOf(
+    StepInputs inputs, const Option& option,
+    const std::vector<std::pair<size_t, int64_t>>& placements) const {
+  TimeBreakdown slowest;
+  for (const auto& [kind, count] : placements) {
+    inputs.ranks_on_worker = count;
+    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates()[kind]);
+    if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
+  }
+  return slowest;
+}
+
 TimeBreakdown MeshSearch::SlowestRank(
     const Option& option, const MemoryInputs& memory, const HeldSchedule* held, StepBound& bound,
     const std::vector<std::pair<size_t, int64_t>>& placements) const {
-  StepInputs inputs = step_;
-  SetOption(option, inputs);
-  if (inputs.offloads_optimizer) inputs.uploaded_weight_bytes = UploadedWeightBytes(memory);
-  if (Offloads(job_.resources)) {
-    inputs.streamed = StreamedWeightBytes(memory);
-    inputs.resident_weight_bytes = ResidentWeightBytes(memory);
-    inputs.activation_bytes = OffloadedActivationBytes(memory);
-  }
+  StepInputs inputs = StepOf(option, memory);
+  if (Offloads(job_.resources)) inputs.activation_bytes = OffloadedActivationBytes(memory);
   if (held != nullptr && memory.offload_parameters) {
     const auto of_stages = [&](StreamedBytes (*bytes)(const MemoryInputs&)) {
       const auto of_stage = [&](const StageShape& stage) {
@@ -483,13 +513,7 @@ TimeBreakdown MeshSearch::SlowestRank(
     if (bound.least_seconds > bound.limit) return least;
     return forecast.StepUntil(EndOfPipeline(held->schedule, forecast.costs));
   }
-  TimeBreakdown slowest;
-  for (const auto& [kind, count] : placements) {
-    inputs.ranks_on_worker = count;
-    const TimeBreakdown time = PredictStep(inputs, Pass(kind, option), workers_.rates()[kind]);
-    if (StepSeconds(time) > StepSeconds(slowest)) slowest = time;
-  }
-  return slowest;
+  return SlowestOf(std::move(inputs), option, placements);
 }
 
 RematCosts MeshSearch::CostsOfRemat(const Option& option) const {

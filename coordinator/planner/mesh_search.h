@@ -74,6 +74,14 @@ class MeshSearch {
   /// Of an option that says how it is cut.
   bool JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const;
 
+  /// What the steps of an option depend on, but for what it recomputes and of activations goes over
+  /// the link, and without a pipeline.
+  StepInputs StepOf(const Option& option, const MemoryInputs& memory) const;
+  /// Of weights, what goes over the link.
+  void SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) const;
+  /// The same steps, without a pipeline, on the slowest of these places.
+  TimeBreakdown SlowestOf(StepInputs inputs, const Option& option,
+                          const std::vector<std::pair<size_t, int64_t>>& placements) const;
   TimeBreakdown SlowestRank(const Option& option, const MemoryInputs& memory,
                             const HeldSchedule* held, StepBound& bound,
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;

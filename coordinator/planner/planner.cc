@@ -15,7 +15,6 @@
 #include "common/model/precision.h"
 #include "common/model/tensor_traffic.h"
 #include "common/spec/spec_json.h"
-#include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/measured_range.h"
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/plan_text.h"
@@ -345,17 +344,17 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 
 }  // namespace
 
-Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster, int threads) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const JobSet jobs = JobsOf(job, cluster, false);
-  return PlanAmong(job, jobs, cluster, jobs.size() > 1 ? ThreadsOfMachine() : 1);
+  return PlanAmong(job, jobs, cluster, threads);
 }
 
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
                                        bool any_mesh, size_t count) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const JobSet jobs = JobsOf(job, cluster, any_mesh);
-  const SearchResults results = Search(jobs, cluster, ThreadsOfMachine(), count);
+  const SearchResults results = Search(jobs, cluster, 0, count);
   if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
   std::vector<Plan> plans;
   std::set<std::string> known;
@@ -374,7 +373,6 @@ Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile&
 
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  if (threads == 0) threads = ThreadsOfMachine();
   const JobSet jobs = JobsOf(job, cluster, true);
   Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads);
   if (report.ok() && !TriesPipelines(jobs.At(0), cluster)) {

@@ -15,6 +15,7 @@
 #include "common/model/sharded_parameters.h"
 #include "common/model/streamed_units.h"
 #include "common/spec/job_spec.h"
+#include "coordinator/planner/chain_book.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/time_model.h"
 #include "coordinator/planner/worker_groups.h"
@@ -56,6 +57,9 @@ class RankShare {
   StreamedUnit Kept(const std::vector<int64_t>& units) const;
   /// Where so many ranks share out the parameters, as they do at that stage of ZeRO; else nothing.
   const ShardedParameters& Sharded(int64_t zero_stage, int64_t sharers) const;
+
+  /// Of what its blocks may compute again, or send to the host.
+  ChainBook& chains() const { return chains_; }
 
   /// Of the whole network, on a kind of worker.
   const PassCost& Pass(size_t kind, int64_t threads, int64_t micro_batch) const {
@@ -112,6 +116,7 @@ class RankShare {
   mutable std::optional<weft::OpenGradients> open_gradients_;
   mutable std::optional<ParameterRegions> regions_;
   mutable std::map<int64_t, ShardedParameters> sharded_;  ///< By ranks that share.
+  mutable ChainBook chains_;
   std::map<std::tuple<size_t, int64_t, int64_t>, PassCost>
       passes_;      ///< Kind, threads, micro-batch.
   KeptBytes kept_;  ///< By the whole network.

@@ -4,8 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "common/model/offloading_chain.h"
-
 namespace weft::planner {
 namespace {
 
@@ -38,13 +36,12 @@ RematPlan OfBlocks(RematPlan schedule) {
 }
 
 /// The schedule of the largest budget with which the whole fits, of a chain that has one for every
-/// number of `slots` steps of `unit` bytes. Budgets are those of the chain; whether it fits is told
-/// by following the schedule exactly.
-template <class Chain>
-std::optional<RematChoice> Largest(Chain& chain, int64_t unit, int64_t slots,
+/// step of `unit` bytes. Budgets are those of the chain; whether it fits is told by following the
+/// schedule exactly.
+std::optional<RematChoice> Largest(BookedChain& chain, int64_t unit,
                                    const std::function<bool(const RematChoice&)>& fits) {
   std::optional<RematChoice> found;
-  int64_t low = 0, high = slots + 1;
+  int64_t low = 0, high = chain.name().slots + 1;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     std::optional<RematPlan> whole = chain.Schedule(unit * middle);
@@ -65,22 +62,26 @@ std::optional<RematChoice> Largest(Chain& chain, int64_t unit, int64_t slots,
 }
 
 std::optional<RematChoice> Optimal(const MemoryInputs& inputs, const RematCosts& costs,
+                                   ChainBook& chains,
                                    const std::function<bool(const RematChoice&)>& fits) {
   const int64_t layers = inputs.shape.spec.layers;
-  const std::vector<ChainStage> chain = ChainOfBlocks(inputs, costs);
+  RematChoice keeps{0, 0, RematOfPolicies({}, layers, 1)};
+  if (fits(keeps)) return keeps;
+  ChainName name{.stages = ChainOfBlocks(inputs, costs)};
   int64_t most = 0;
-  for (const ChainStage& stage : chain) {
+  for (const ChainStage& stage : name.stages) {
     most += stage.ways.front().saved_bytes + stage.ways.front().passing_bytes;
   }
-  const int64_t slots = layers > kLong ? kSlotsOfLong : kSlots;
-  const int64_t unit = (most + slots - 1) / slots;
+  name.slots = layers > kLong ? kSlotsOfLong : kSlots;
+  const int64_t unit = (most + name.slots - 1) / name.slots;
+  name.bytes = unit * name.slots;
   if (inputs.offload_activations) {
-    OffloadingChain joint(chain, unit * slots, slots, {costs.link_seconds_per_byte});
-    if (auto found = Largest(joint, unit, slots, fits)) return found;
+    name.link_seconds_per_byte = costs.link_seconds_per_byte;
+    if (auto found = Largest(*chains.At(name), unit, fits)) return found;
+    name.link_seconds_per_byte.reset();
   }
   // Where what is on the host counts as well, sending may not help.
-  const OptimalChain pure(chain, unit * slots, slots);
-  return Largest(pure, unit, slots, fits);
+  return Largest(*chains.At(std::move(name)), unit, fits);
 }
 
 }  // namespace
@@ -111,13 +112,13 @@ std::vector<ChainStage> ChainOfBlocks(const MemoryInputs& inputs, const RematCos
 }
 
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
-                 const std::function<bool(const RematChoice&)>& fits) {
+                 ChainBook& chains, const std::function<bool(const RematChoice&)>& fits) {
   const int64_t layers = inputs.shape.spec.layers;
   if (recompute == "none") return fits({});
   if (recompute == "block") return fits({layers, 0, {}});
   if (recompute == "attention") return fits({0, layers, {}});
   if (recompute == "optimal") {
-    const std::optional<RematChoice> choice = Optimal(inputs, costs, fits);
+    const std::optional<RematChoice> choice = Optimal(inputs, costs, chains, fits);
     return fits(choice ? *choice : RematChoice{layers, 0, {}});
   }
   if (fits({})) return true;

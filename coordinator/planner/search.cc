@@ -11,6 +11,7 @@
 #include "common/spec/offload.h"
 #include "common/spec/open_choices.h"
 #include "coordinator/planner/best_first.h"
+#include "coordinator/planner/cluster/on_threads.h"
 #include "coordinator/planner/device_model.h"
 #include "coordinator/planner/device_units.h"
 #include "coordinator/planner/meshes.h"
@@ -98,6 +99,7 @@ bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
 
 SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads,
                      size_t wanted) {
+  if (threads == 0) threads = jobs.size() > 1 ? ThreadsOfMachine() : 1;
   BestFirst search(jobs, cluster, jobs.size() > 1 ? wanted : 0, threads);
   std::map<size_t, SearchResult> found;
   for (Judged& each : search.Run()) {

@@ -52,9 +52,10 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh);
 
 /// Tries everything, of each of `jobs`, which are those of one job (JobsOf). Of several jobs, what
 /// takes longer than the `wanted` fastest of all that fit, whatever it recomputes
-/// (Candidate::least_seconds), is counted and not looked at (BestFirst). On `threads` threads, of
-/// which the result does not depend. `cluster` outlives it.
-SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads = 1,
+/// (Candidate::least_seconds), is counted and not looked at (BestFirst). On `threads` threads (0:
+/// of several jobs as many as the machine runs), of which the result does not depend. `cluster`
+/// outlives it.
+SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads = 0,
                      size_t wanted = kSorted);
 
 }  // namespace weft::planner

@@ -61,6 +61,28 @@ struct Case {
   int64_t experts = 0;  ///< 8 of them for each token.
 };
 
+/// Processors of a device's memory, with all of offload left open: of every number of units that
+/// may be on the device, and at every precision.
+JobSpec OpenJob() {
+  JobSpec job;
+  job.name = "speed";
+  job.data.train = {"tokens.bin"};
+  job.model.layers = 48;
+  job.model.width = 1024;
+  job.model.heads = 16;
+  job.model.vocab_size = 50'257;
+  job.model.context = 1024;
+  job.train.sequence_length = 512;
+  job.train.global_batch = 32;
+  job.train.precision = "auto";
+  ResourceSpec& resources = job.resources;
+  resources.offload_optimizer = resources.offload_parameters = resources.offload_activations =
+      "auto";
+  resources.device_memory_bytes = 2'000'000'000;
+  resources.host_link_bytes_per_second = 4'000'000'000;
+  return job;
+}
+
 JobSpec JobOf(const Case& wanted) {
   JobSpec job;
   job.name = "speed";
@@ -143,23 +165,38 @@ std::string Row(const std::string& name, int64_t plans, int64_t looked_at, doubl
 }
 
 /// The row of a job, or an empty one where it has no plan.
-std::string RowOf(const Case& wanted, int threads) {
-  const ClusterProfile cluster = ClusterOf(wanted);
-  const JobSpec job = JobOf(wanted);
-  const bool any_mesh = wanted.zero_stage == 0;
+std::string RowOf(const char* name, const JobSpec& job, const ClusterProfile& cluster,
+                  bool any_mesh, int threads) {
   const auto plan = [&](int using_threads) {
-    return any_mesh ? PlanAnyMesh(job, cluster, using_threads) : PlanJob(job, cluster);
+    return any_mesh ? PlanAnyMesh(job, cluster, using_threads)
+                    : PlanJob(job, cluster, using_threads);
   };
   const Result<PlanReport> report = plan(threads);
   if (!report.ok()) {
-    std::fprintf(stderr, "%s: %s\n", wanted.name, report.status().ToString().c_str());
+    std::fprintf(stderr, "%s: %s\n", name, report.status().ToString().c_str());
     return "";
   }
-  const SearchResults found = Search(JobsOf(job, cluster, any_mesh), cluster, threads);
+  const JobSet jobs = JobsOf(job, cluster, any_mesh);
+  const SearchResults found = Search(jobs, cluster, threads);
   const int64_t looked_at = found.considered - found.too_slow - found.without_room;
   const double alone = SecondsOf([&] { return plan(1); });
-  const double together = any_mesh ? SecondsOf([&] { return plan(threads); }) : alone;
-  return Row(wanted.name, found.considered, looked_at, alone, any_mesh ? together : 0);
+  const double together = jobs.size() > 1 ? SecondsOf([&] { return plan(threads); }) : 0;
+  return Row(name, found.considered, looked_at, alone, together);
+}
+
+std::string RowOf(const Case& wanted, int threads) {
+  return RowOf(wanted.name, JobOf(wanted), ClusterOf(wanted), wanted.zero_stage == 0, threads);
+}
+
+/// The row of the job that leaves all of offload open.
+std::string RowOfOpen(int threads) {
+  ClusterProfile cluster;
+  for (int64_t i = 0; i < 2; ++i) {
+    cluster.workers.push_back(Machine(i, false));
+    cluster.workers.back().cores = 32;
+  }
+  return RowOf("GPT-2 of 48 layers on the processors of 2 machines, offload open", OpenJob(),
+               cluster, false, threads);
 }
 
 /// The row of the mixture of experts on GPUs, by the closed form of the cluster model.
@@ -208,7 +245,9 @@ std::string Page(const std::string& table, int threads) {
          "planned for the processors of such machines, with any number of ranks that share them, "
          "and on GPUs by the closed form of the cluster model (`cluster/run_search.h`: tensor, "
          "pipeline, data and expert parallelism, ZeRO stage, micro-batch, recomputation, with "
-         "bytes by `cluster/run_memory.h`; what fits is looked at). Seconds are the clock's, the "
+         "bytes by `cluster/run_memory.h`; what fits is looked at). Of the job with offload open "
+         "units on the device, units that stay, files and precision are chosen, too, for a device "
+         "of 2 GB. Seconds are the clock's, the "
          "median of "
          "five, on " +
          Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
@@ -255,6 +294,7 @@ int Run(int argc, char** argv) {
     if (row.empty()) return 1;
     table += row;
   }
+  table += RowOfOpen(threads);
   for (const int64_t devices : {1024, 4096}) {
     const std::string row = RowOfRuns(Cases().back(), devices, threads);
     if (row.empty()) return 1;

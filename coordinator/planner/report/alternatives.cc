@@ -183,7 +183,8 @@ Tried Try(const Variant& variant, const ClusterProfile& cluster) {
   }
   tried.answer.reason = "no number of ranks that the cluster has room for divides the batch so";
   const Tried unanswered = tried;
-  for (const SearchResult& result : Search(JobsOf(variant.job, cluster, false), cluster).found) {
+  const SearchResults results = Search(JobsOf(variant.job, cluster, false), cluster, 0, 1);
+  for (const SearchResult& result : results.found) {
     Tried own = With(unanswered, result);
     if (Further(own, tried)) tried = std::move(own);
   }

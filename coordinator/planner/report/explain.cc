@@ -87,7 +87,7 @@ class Explainer {
 
   /// Whether any plan has room in memory, whatever its time.
   bool Fits(const ClusterProfile& part) const {
-    return Search(JobsOf(job_, part, query_.any_mesh), part).fit > 0;
+    return Search(JobsOf(job_, part, query_.any_mesh), part, 0, 1).fit > 0;
   }
 
   /// How many times the memory of all machines would do, in hundredths; 0: none would.

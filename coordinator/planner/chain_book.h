@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/model/offloading_chain.h"
+#include "common/model/optimal_chain.h"
+#include "common/model/remat_schedule.h"
+
+namespace weft::planner {
+
+/// What tells chains apart whose schedules are looked for.
+struct ChainName {
+  std::vector<ChainStage> stages;
+  int64_t bytes = 0;  ///< At most, in so many equal steps.
+  int64_t slots = 1;
+  /// Of an OffloadingChain; none: of an OptimalChain.
+  std::optional<double> link_seconds_per_byte = {};
+
+  bool operator==(const ChainName&) const = default;
+};
+
+/// The schedules of a chain, each found once. From several threads.
+class BookedChain {
+ public:
+  explicit BookedChain(ChainName name) : name_(std::move(name)) {}
+
+  const ChainName& name() const { return name_; }
+  /// That of the chain within `bytes`; none when they are too few.
+  std::optional<RematPlan> Schedule(int64_t bytes);
+
+ private:
+  const ChainName name_;
+  std::mutex mutex_;
+  std::variant<std::monostate, OptimalChain, OffloadingChain> chain_;  ///< Once asked for.
+  std::map<int64_t, std::optional<RematPlan>> found_;                  ///< By bytes.
+};
+
+/// Chains whose schedules were asked for last: they take long to find, and many plans of a search
+/// have the same ones. From several threads.
+class ChainBook {
+ public:
+  std::shared_ptr<BookedChain> At(ChainName name);
+
+ private:
+  static constexpr size_t kMost = 8;  // some MB each
+
+  std::mutex mutex_;
+  std::list<std::shared_ptr<BookedChain>> chains_;  ///< The last one first.
+};
+
+}  // namespace weft::planner
