@@ -41,9 +41,9 @@ class MeshSearch {
              ScheduleBook& book, std::vector<int64_t> cut);
 
   /// With the cheapest recomputation that fits. The book has the schedule of a pipeline. Where none
-  /// fits, with one that needs least and
-  /// without a time; false. Above `bound.limit` the time may be less than it is. From several
-  /// threads, while the book does not change.
+  /// fits, with one that needs least and without a time; false. Above `bound.limit` it need not
+  /// fit, and the time may be less than it is. From several threads, while the book does not
+  /// change.
   bool Judge(const Candidate& candidate, StepBound& bound, Option& option) const;
 
   /// Fills in the time of an option that says what it recomputes and how it is cut, with so many

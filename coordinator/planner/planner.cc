@@ -344,10 +344,10 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 
 }  // namespace
 
-Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster, int threads) {
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const JobSet jobs = JobsOf(job, cluster, false);
-  return PlanAmong(job, jobs, cluster, threads);
+  return PlanAmong(job, jobs, cluster, 0);
 }
 
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,

@@ -22,12 +22,11 @@ namespace weft::planner {
 /// of its own, neighbours near each other (common/model/device_order.h), and the memory is that
 /// GPU's; GPUs without FP8 products take no job of precision fp8. kInvalid: the job contradicts
 /// itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the smallest need.
-/// Computes on `threads` threads (0: as many as the machine runs, where the job leaves choices
-/// open), of which the report does not depend.
-Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster, int threads = 0);
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
 
 /// As PlanJob, and finds how ranks share the model where the job leaves that open (MeshesOf), with
-/// options left out that provably are not among those shown. The same errors.
+/// options left out that provably are not among those shown. Computes on `threads` threads (0: as
+/// many as the machine runs), of which the report does not depend. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0);
 
 /// The fastest plans that PlanJob, or with `any_mesh` PlanAnyMesh, finds to fit, up to `count`; of

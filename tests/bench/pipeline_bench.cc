@@ -28,7 +28,7 @@ struct Options {
   int64_t ranks = 2;
   int64_t chunks = 2;  ///< Of "interleaved".
   std::vector<int64_t> micro_batches = {8};
-  int64_t steps = 5;
+  int64_t steps = 9;
   int64_t width = 512;
   int64_t length = 256;
   int64_t layers = 8;
@@ -117,6 +117,11 @@ double ClosedForm(const Pipeline& c, const PipelineSchedule& schedule, const Pip
   return waits / (static_cast<double>(c.micro_batches) * rank / ranks + waits);
 }
 
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 Result<Json> Row(const Options& options, const Pipeline& c) {
   WEFT_ASSIGN_OR_RETURN(const PipelineSchedule schedule,
                         NamedSchedule(c.schedule, options.ranks, c.chunks, c.micro_batches));
@@ -127,14 +132,18 @@ Result<Json> Row(const Options& options, const Pipeline& c) {
   const std::vector<PipelineTimeline> steps =
       options.stages == "sleep" ? Sleep(options, c) : Train(options, c, schedule);
   const PipelineCosts costs = ExecutedCosts(schedule, steps);
-  WEFT_ASSIGN_OR_RETURN(const PipelineTimeline simulated, SimulatePipeline(schedule, costs));
-  std::vector<double> bubbles, seconds;
+  // Each step against the schedule with the times that its own passes took: what slows a machine
+  // down for a while does so to both.
+  std::vector<double> bubbles, seconds, simulated, ratios, longer;
   for (const PipelineTimeline& step : steps) {
+    WEFT_ASSIGN_OR_RETURN(const PipelineTimeline played,
+                          SimulatePipeline(schedule, ExecutedCosts(schedule, {step})));
     bubbles.push_back(step.BubbleFraction());
     seconds.push_back(step.end);
+    simulated.push_back(played.BubbleFraction());
+    ratios.push_back(step.BubbleFraction() / played.BubbleFraction());
+    longer.push_back(step.end / played.end);
   }
-  std::sort(bubbles.begin(), bubbles.end());
-  std::sort(seconds.begin(), seconds.end());
   Json stages = Json::array();
   for (const StageCost& cost : costs.stages) {
     Json stage = {{"forward_seconds", cost.forward}};
@@ -152,12 +161,14 @@ Result<Json> Row(const Options& options, const Pipeline& c) {
               {"chunks", c.chunks},
               {"micro_batches", c.micro_batches},
               {"stage_times", std::move(stages)},
-              {"pipeline_seconds", seconds[seconds.size() / 2]},
-              {"simulated_seconds", simulated.end},
+              {"pipeline_seconds", MedianOf(seconds)},
+              {"by_simulated_seconds", MedianOf(longer)},
               {"theory", ClosedForm(c, schedule, costs)},
-              {"simulated", simulated.BubbleFraction()},
-              {"measured", bubbles[bubbles.size() / 2]},
-              {"all_measured", bubbles}};
+              {"simulated", MedianOf(simulated)},
+              {"measured", MedianOf(bubbles)},
+              {"by_simulated", MedianOf(ratios)},
+              {"all_measured", bubbles},
+              {"all_by_simulated", ratios}};
 }
 
 Result<Json> Report(const Options& options) {

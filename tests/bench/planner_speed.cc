@@ -1,13 +1,12 @@
 // Times the planner on clusters of GPUs: what `weft plan` takes on this machine's processor, and
-// how much memory. Prints a row of Markdown for each job, or writes the page of them; or writes the
-// last job and its cluster, for `weft plan DIR/job.json --cluster DIR/cluster.json --any-mesh`:
-//   planner_speed [--markdown FILE | --write DIR]
+// how much memory. Prints a row of Markdown for each job; or writes the last of Cases() and its
+// cluster, for `weft plan DIR/job.json --cluster DIR/cluster.json --any-mesh`:
+//   planner_speed [--write DIR]
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -164,28 +163,27 @@ std::string Row(const std::string& name, int64_t plans, int64_t looked_at, doubl
   return row;
 }
 
+int64_t LookedAt(const SearchResults& found) {
+  return found.considered - found.too_slow - found.without_room;
+}
+
 /// The row of a job, or an empty one where it has no plan.
-std::string RowOf(const char* name, const JobSpec& job, const ClusterProfile& cluster,
-                  bool any_mesh, int threads) {
+std::string RowOf(const Case& wanted, int threads) {
+  const ClusterProfile cluster = ClusterOf(wanted);
+  const JobSpec job = JobOf(wanted);
+  const bool any_mesh = wanted.zero_stage == 0;
   const auto plan = [&](int using_threads) {
-    return any_mesh ? PlanAnyMesh(job, cluster, using_threads)
-                    : PlanJob(job, cluster, using_threads);
+    return any_mesh ? PlanAnyMesh(job, cluster, using_threads) : PlanJob(job, cluster);
   };
   const Result<PlanReport> report = plan(threads);
   if (!report.ok()) {
-    std::fprintf(stderr, "%s: %s\n", name, report.status().ToString().c_str());
+    std::fprintf(stderr, "%s: %s\n", wanted.name, report.status().ToString().c_str());
     return "";
   }
-  const JobSet jobs = JobsOf(job, cluster, any_mesh);
-  const SearchResults found = Search(jobs, cluster, threads);
-  const int64_t looked_at = found.considered - found.too_slow - found.without_room;
+  const SearchResults found = Search(JobsOf(job, cluster, any_mesh), cluster, threads);
   const double alone = SecondsOf([&] { return plan(1); });
-  const double together = jobs.size() > 1 ? SecondsOf([&] { return plan(threads); }) : 0;
-  return Row(name, found.considered, looked_at, alone, together);
-}
-
-std::string RowOf(const Case& wanted, int threads) {
-  return RowOf(wanted.name, JobOf(wanted), ClusterOf(wanted), wanted.zero_stage == 0, threads);
+  const double together = any_mesh ? SecondsOf([&] { return plan(threads); }) : alone;
+  return Row(wanted.name, found.considered, LookedAt(found), alone, any_mesh ? together : 0);
 }
 
 /// The row of the job that leaves all of offload open.
@@ -195,8 +193,19 @@ std::string RowOfOpen(int threads) {
     cluster.workers.push_back(Machine(i, false));
     cluster.workers.back().cores = 32;
   }
-  return RowOf("GPT-2 of 48 layers on the processors of 2 machines, offload open", OpenJob(),
-               cluster, false, threads);
+  const JobSpec job = OpenJob();
+  const auto search = [&](int using_threads) {
+    return Search(JobsOf(job, cluster, false), cluster, using_threads);
+  };
+  const SearchResults found = search(threads);
+  if (found.fit == 0) {
+    std::fprintf(stderr, "the job that leaves offload open has no plan\n");
+    return "";
+  }
+  const double alone = SecondsOf([&] { return search(1); });
+  const double together = SecondsOf([&] { return search(threads); });
+  return Row("GPT-2 of 48 layers on the processors of 2 machines, offload open", found.considered,
+             LookedAt(found), alone, together);
 }
 
 /// The row of the mixture of experts on GPUs, by the closed form of the cluster model.
@@ -227,48 +236,6 @@ std::string RowOfRuns(const Case& wanted, int64_t devices, int threads) {
   return Row(name, found->considered, found->fit, alone, together);
 }
 
-std::string Processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(": ") + 2);
-  }
-  return "an unknown processor";
-}
-
-std::string Page(const std::string& table, int threads) {
-  return "# Planning for large clusters\n\n"
-         "`planner_speed` plans Llama jobs for machines of eight H100, as `weft plan` does: every "
-         "number of ranks, spread and micro-batch, each with the cheapest recomputation that fits; "
-         "with ZeRO-3, and once more with any mesh (tensor parallelism and its grids, context "
-         "parallelism, pipelines of every degree and schedule, ZeRO stage and its groups, sequence "
-         "parallelism). The mixture of experts (8 of 128 for each token) is "
-         "planned for the processors of such machines, with any number of ranks that share them, "
-         "and on GPUs by the closed form of the cluster model (`cluster/run_search.h`: tensor, "
-         "pipeline, data and expert parallelism, ZeRO stage, micro-batch, recomputation, with "
-         "bytes by `cluster/run_memory.h`; what fits is looked at). Of the job with offload open "
-         "units on the device, units that stay, files and precision are chosen, too, for a device "
-         "of 2 GB. Seconds are the clock's, the "
-         "median of "
-         "five, on " +
-         Processor() + " with one thread, and with " + std::to_string(threads) + ".\n\n" + table +
-         "\nOf any mesh, plans are looked at in the order of what they take at least: on GPUs the "
-         "step without recomputation and as close together as they may stand, of pipelines what "
-         "their stages take, filled and drained, on processors the same as far apart as there are "
-         "machines, of pipelines the products. What takes longer than the 32 fastest of those that "
-         "fit, a pipeline also with what it has to recompute, or has no room for what it keeps "
-         "from "
-         "step to step, is counted and not looked "
-         "at to the end; the counts are exact and do not depend on the threads.\n\n"
-         "A plan that is looked at is an exact account of memory for each recomputation that is "
-         "tried, and a step time; accounts take the same time for any number of blocks. Workers "
-         "that measured the same are looked at once, so the number of machines hardly matters: "
-         "what grows with it is reading their measurements. Peak memory is that of the process up "
-         "to that row.\n\n"
-         "Run it: `build/release/bin/planner_speed --markdown FILE`; with `--write DIR` it writes "
-         "the "
-         "last job and its cluster for `weft plan`.\n";
-}
-
 Status WriteCase(const Case& wanted, const std::string& folder) {
   const auto write = [&](const char* name, const Json& json) {
     return WriteFileAtomic(Env::Posix(), folder + "/" + name, json.dump(1) + "\n");
@@ -280,9 +247,8 @@ Status WriteCase(const Case& wanted, const std::string& folder) {
 int Run(int argc, char** argv) {
   const std::string_view option = argc == 3 ? argv[1] : "";
   if (option == "--write") return Report(WriteCase(Cases().back(), argv[2]));
-  const bool to_file = option == "--markdown";
-  if (argc != 1 && !to_file) {
-    std::fprintf(stderr, "usage: planner_speed [--markdown FILE | --write DIR]\n");
+  if (argc != 1) {
+    std::fprintf(stderr, "usage: planner_speed [--write DIR]\n");
     return 2;
   }
   const int threads = ThreadsOfMachine();
@@ -294,15 +260,16 @@ int Run(int argc, char** argv) {
     if (row.empty()) return 1;
     table += row;
   }
-  table += RowOfOpen(threads);
+  const std::string open = RowOfOpen(threads);
+  if (open.empty()) return 1;
+  table += open;
   for (const int64_t devices : {1024, 4096}) {
     const std::string row = RowOfRuns(Cases().back(), devices, threads);
     if (row.empty()) return 1;
     table += row;
   }
   std::fputs(table.c_str(), stdout);
-  if (!to_file) return 0;
-  return Report(WriteFileAtomic(Env::Posix(), argv[2], Page(table, threads)));
+  return 0;
 }
 
 }  // namespace
