@@ -15,10 +15,13 @@ fi
 if [ "${1:-}" = --one ]; then  # a program that run built
   log=build/$2/$3.log
   # But for those that count bytes of what others do, too.
-  filter='-*Predict*:*WhatTheModel*:*OfThePlanner*:PipelineMemory.*'
+  filter='-*Predict*:*WhatTheModel*:*OfThePlanner*:PipelineMemory.*:*LinkOfRanks*'
   case "$2 $3" in
     # What others of these do, too, for many minutes.
-    *" engine_offload_test") filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*:KeptUnits.HaveT*:KeptUnits.GoOn*:StreamedParametersTest.HaveThemWhich*' ;;
+    *" engine_offload_test")
+      filter+=':OffloadedRanks.AnyNumber*:OffloadedRanks.HaveThemInGroups*'
+      filter+=':OffloadedStages.HaveA*:OffloadedStages.HaveWeightsThat*'
+      filter+=':KeptUnits.HaveT*:KeptUnits.GoOn*:StreamedParametersTest.HaveThemWhich*' ;;
     # The planner's other searches run on one thread each.
     "tsan weft_planner_test") filter='*OnAnyNumberOfThreads*' ;;
   esac
