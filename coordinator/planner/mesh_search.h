@@ -74,8 +74,8 @@ class MeshSearch {
   /// Of an option that says how it is cut.
   bool JudgeCut(const HeldSchedule* held, StepBound& bound, Option& option) const;
 
-  /// What the steps of an option depend on, but for what it recomputes and of activations goes over
-  /// the link, and without a pipeline.
+  /// What the steps of an option depend on, but for what it recomputes, which activations go over
+  /// the link, and what the stages of a pipeline have.
   StepInputs StepOf(const Option& option, const MemoryInputs& memory) const;
   /// Of weights, what goes over the link.
   void SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) const;

@@ -28,7 +28,7 @@ struct RematCosts {
 /// The choice that costs least of those that resources.recompute allows and that fit, which was
 /// then the last one that `fits` was asked about; false when none fits, after one that needs least.
 /// "optimal" with offload_activations also chooses what waits on the host (OffloadingChain).
-/// Memory is that of `inputs` with other choices.
+/// Memory is that of `inputs` with other choices. Schedules are looked for, and found, in `chains`.
 bool ChooseRemat(const std::string& recompute, const MemoryInputs& inputs, const RematCosts& costs,
                  ChainBook& chains, const std::function<bool(const RematChoice&)>& fits);
 

@@ -60,8 +60,8 @@ struct Case {
   int64_t experts = 0;  ///< 8 of them for each token.
 };
 
-/// Processors of a device's memory, with all of offload left open: of every number of units that
-/// may be on the device, and at every precision.
+/// For processors, with a limit to what stands for their devices, and all of offload and the
+/// precision left open.
 JobSpec OpenJob() {
   JobSpec job;
   job.name = "speed";
