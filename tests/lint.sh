@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build=build/release
-units=build/lint
+build=build/lint
+units=$build/units
 tools=build/lint-venv
 
 # Its own headers come first; OpenMP's is the compiler's.
@@ -19,7 +19,9 @@ if [ "${1:-}" = --one ]; then  # several files as one; when that is not clean, w
   exit
 fi
 
-[ -f $build/compile_commands.json ] || cmake --preset release >/dev/null
+# Not what tests/run.sh builds: that compiles several sources as one, and here each has a line.
+cmake --preset release -B $build -DWEFT_UNITY=OFF >/dev/null
+cmake --build $build --target weft_proto_sources >/dev/null
 if [ ! -x $tools/bin/clang-tidy ]; then
   python3 -m venv $tools
   $tools/bin/pip install --quiet clang-tidy==23.1.4

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs tests under AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer.
 #   tests/run_sanitized.sh [--all]
-# By default those that parse foreign input, compute on raw memory or share it between threads, but
-# for kernels_cuda_host_test, which takes longer than any other; --all: every test, which builds
-# everything twice more.
+# By default the programs that parse foreign input, compute on raw memory or share it between threads,
+# except kernels_cuda_host_test, which takes longest. Of these, the programs of folders that the last
+# two days of history touched run every time, and a third of the others, another third each day.
+# --all: every test, which builds everything twice more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -50,12 +51,37 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1}
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1 suppressions=$PWD/tests/tsan.supp}"
 export OMP_WAIT_POLICY=passive
 
+# Counted from the last commit, so that the same commit always runs the same programs.
+last=$(git log -1 --format=%ct)
+touched=$(git log --since="$((last - 2 * 86400))" --name-only --format= | sort -u)
+day=$((last / 86400))
+
+# Those of the test programs whose turn it is; says which are left out.
+its_turn() {
+  local preset=$1 number=0 program folder skipped=()
+  shift
+  for program in "$@"; do
+    folder=$(awk -v program="$program" '$1 == program { print $2 }' "build/$preset/test_folders.txt")
+    number=$((number + 1))
+    if grep -q "^$folder/" <<<"$touched" || [ $(((number + day) % 3)) -eq 0 ]; then
+      echo "$program"
+    else
+      skipped+=("$program")
+    fi
+  done
+  [ ${#skipped[@]} -eq 0 ] || echo "sanitized: $preset, not today: ${skipped[*]}" >&2
+}
+
 cores=$(nproc)  # now: OMP_NUM_THREADS, which comes below, limits what it says
 run() {
   local preset=$1
   shift
-  echo "sanitized: preset $preset, ${#@} test programs"
   cmake --preset "$preset" >/dev/null
+  local programs
+  mapfile -t programs < <(its_turn "$preset" "$@")
+  set -- "${programs[@]}"
+  echo "sanitized: preset $preset, $# test programs"
+  [ $# -gt 0 ] || return 0
   cmake --build --preset "$preset" --target "$@"
   # As many at a time as there are cores: most of them compute on one.
   printf '%s\n' "$@" | xargs -P "$cores" -I '{}' ./tests/run_sanitized.sh --one "$preset" '{}'
