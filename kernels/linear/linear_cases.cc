@@ -274,7 +274,8 @@ OpCase PackCase(Dims dims, DType dtype) {
 std::vector<OpCase> LinearCases() {
   std::vector<OpCase> cases;
   for (DType dtype : kFloatTypes) {
-    for (Dims dims : {Dims{3, 17, 5}, Dims{33, 64, 96}, Dims{130, 70, 257}, Dims{64, 300, 34}}) {
+    for (Dims dims : {Dims{1, 70, 257}, Dims{3, 17, 5}, Dims{33, 64, 96}, Dims{130, 70, 257},
+                      Dims{64, 300, 34}}) {
       for (bool flag : {false, true}) {
         cases.push_back(ForwardCase(dims, dtype, dtype, flag, CaseUse::kTest));
         cases.push_back(BackwardInputCase(dims, dtype, flag, CaseUse::kTest));

@@ -8,6 +8,7 @@
 #include "kernels/linear/linear_simd.h"
 #include "kernels/linear/matmul.h"
 #include "kernels/linear/operand.h"
+#include "kernels/linear/row_product.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -72,6 +73,10 @@ class OneDnnWeight final : public CpuWeight {
   int64_t Bytes() const override { return packed_.bytes(); }
 
   Status Forward(const LinearForwardArgs& args) const override {
+    if (args.x.shape[0] == 1 && ProductType(compute()) == DType::kF32) {
+      MultiplyRow(args.x, master_, static_cast<const float*>(args.bias.data), args.y);
+      return OkStatus();
+    }
     return Product(args.x, {.data = packed_.data()}, args.bias, args.y, false);
   }
 
@@ -101,11 +106,11 @@ class OneDnnWeight final : public CpuWeight {
 
 void BiasGradient(const TensorView& dy, const TensorView& dbias, bool accumulate) {
   WithFloatType(dy.dtype, [&]<class T>() {
-    const ColumnSumsLoop<T>& loop = PickLinearKernels().Of<T>();
+    const LinearLoops<T>& loops = PickLinearKernels().Of<T>();
     auto* sums = dbias.As<float>();
     ParallelFor(dy.shape[1], kBiasGrain, [&](int64_t begin, int64_t end) {
-      loop.run(dy.As<T>() + begin, dy.shape[0], dy.row_stride, end - begin, accumulate,
-               sums + begin);
+      loops.column_sums(dy.As<T>() + begin, dy.shape[0], dy.row_stride, end - begin, accumulate,
+                        sums + begin);
     });
   });
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/linear/linear_check.h"
 #include "kernels/linear/operand.h"
+#include "kernels/linear/row_product.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -20,6 +21,10 @@ class StoredWeight final : public CpuWeight {
   int64_t Bytes() const override { return 0; }
 
   Status Forward(const LinearForwardArgs& args) const override {
+    if (args.x.shape[0] == 1) {
+      MultiplyRow(args.x, master_, static_cast<const float*>(args.bias.data), args.y);
+      return OkStatus();
+    }
     Multiply(args.x, true, static_cast<const float*>(args.bias.data), args.y, false);
     return OkStatus();
   }

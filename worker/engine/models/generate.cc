@@ -71,6 +71,11 @@ Result<std::vector<float>> LastRow(const Stream& stream, const Tensor& logits, i
   return values;
 }
 
+// A logit as it is compared: what is no number is the least probable.
+float Ordered(float logit) {
+  return std::isnan(logit) ? -INFINITY : logit;
+}
+
 }  // namespace
 
 int32_t SampleToken(const std::vector<float>& logits, const SamplingOptions& options,
@@ -78,31 +83,51 @@ int32_t SampleToken(const std::vector<float>& logits, const SamplingOptions& opt
   if (options.temperature == 0) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
-    order.resize(static_cast<size_t>(options.top_k));
+  // A heap instead of a sorted vocabulary: the token drawn is nearly always among the first.
+  const auto later = [&](int32_t a, int32_t b) {
+    const float x = Ordered(logits[a]), y = Ordered(logits[b]);
+    return x < y || (x == y && a > b);
+  };
+  std::vector<int32_t> heap(logits.size());
+  std::iota(heap.begin(), heap.end(), 0);
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(heap.size())) {
+    std::nth_element(heap.begin(), heap.begin() + options.top_k, heap.end(),
+                     [&](int32_t a, int32_t b) { return later(b, a); });
+    heap.resize(static_cast<size_t>(options.top_k));
   }
-  std::vector<double> weights(order.size());
+  std::make_heap(heap.begin(), heap.end(), later);
+  const float highest = Ordered(logits[heap.front()]);
+  const auto weight = [&](int32_t token) {
+    return std::exp((Ordered(logits[token]) - highest) / options.temperature);
+  };
   double total = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
-    weights[i] = std::exp((logits[order[i]] - logits[order[0]]) / options.temperature);
-    total += weights[i];
-  }
-  double kept = 0;
-  size_t count = 0;
-  while (count < weights.size() && (count == 0 || kept < options.top_p * total)) {
-    kept += weights[count++];
+  for (int32_t token : heap) total += weight(token);
+
+  std::vector<int32_t> order;  // the most probable tokens, as far as they were needed
+  const auto take_next = [&] {
+    std::pop_heap(heap.begin(), heap.end(), later);
+    order.push_back(heap.back());
+    heap.pop_back();
+  };
+  double kept = total;
+  if (options.top_p < 1) {
+    kept = 0;
+    while (!heap.empty() && (order.empty() || kept < options.top_p * total)) {
+      take_next();
+      kept += weight(order.back());
+    }
+    heap.clear();
   }
   PhiloxStream random(PhiloxKey{options.seed, static_cast<uint32_t>(index), SiteHash("generate")});
   double point = random.Uniform() * kept;
-  for (size_t i = 0; i < count; ++i) {
-    point -= weights[i];
+  for (size_t i = 0;; ++i) {
+    if (i == order.size()) {
+      if (heap.empty()) return order.back();
+      take_next();
+    }
+    point -= weight(order[i]);
     if (point < 0) return order[i];
   }
-  return order[count - 1];
 }
 
 Result<std::vector<int32_t>> Generate(Context& context, const LanguageModel& model,

@@ -22,8 +22,10 @@ void AttendHead(const T* query, const TensorView& all_keys, const TensorView& al
   float highest = -INFINITY;
   for (int64_t t = 0; t < length; ++t) {
     float score = 0;
-    for (int64_t i = 0; i < head_dim; ++i)
+#pragma omp simd reduction(+ : score)
+    for (int64_t i = 0; i < head_dim; ++i) {
       score += ToFloat(query[i]) * ToFloat(keys[t * stride + i]);
+    }
     weights[t] = score * scale;
     highest = std::max(highest, weights[t]);
   }
