@@ -27,7 +27,7 @@ DType ProductType(DType compute) {
 
 // The right-hand matrix of a product, packed or of the product's type.
 struct RightHand {
-  const void* data = nullptr;
+  MatmulRight matrix;
   int64_t stride = 0;  // elements between rows as they are stored; 0: packed
 };
 
@@ -49,8 +49,8 @@ Status Product(const TensorView& a, const RightHand& b, const TensorView& bias, 
                        .c_stride = result.view().row_stride,
                        .bias = static_cast<bool>(bias),
                        .accumulate = accumulate};
-  WEFT_RETURN_IF_ERROR(Matmul(shape, left.view().data, b.data, static_cast<const float*>(bias.data),
-                              result.view().data));
+  WEFT_RETURN_IF_ERROR(Matmul(shape, left.view().data, b.matrix,
+                              static_cast<const float*>(bias.data), result.view().data));
   result.WriteBack(c);
   return OkStatus();
 }
@@ -77,20 +77,21 @@ class OneDnnWeight final : public CpuWeight {
       MultiplyRow(args.x, master_, static_cast<const float*>(args.bias.data), args.y);
       return OkStatus();
     }
-    return Product(args.x, {.data = packed_.data()}, args.bias, args.y, false);
+    return Product(args.x, {.matrix = packed_.view()}, args.bias, args.y, false);
   }
 
   Status BackwardInput(const LinearBackwardInputArgs& args) const override {
     const TensorView &dy = args.dy, &dx = args.dx;
     const DType type = ProductType(compute());
     if (master_.dtype == type && packed_.bytes() > kPackedBytes) {
-      return Product(dy, {master_.data, in_features()}, {}, dx, args.accumulate);
+      return Product(dy, {.matrix = {.data = master_.data}, .stride = in_features()}, {}, dx,
+                     args.accumulate);
     }
     // Packed for each product: that costs no more time than to keep a second copy.
     thread_local PackedMatrix packed;
     WEFT_RETURN_IF_ERROR(packed.Reset(out_features(), in_features(), type));
     WEFT_RETURN_IF_ERROR(PackMaster(packed, in_features(), 1));
-    return Product(dy, {.data = packed.data()}, {}, dx, args.accumulate);
+    return Product(dy, {.matrix = packed.view()}, {}, dx, args.accumulate);
   }
 
  private:
@@ -181,7 +182,7 @@ Status LinearBackwardWeight(const Stream& stream, const LinearBackwardWeightArgs
                        .b_stride = x.view().row_stride,
                        .c_stride = in,
                        .accumulate = args.accumulate};
-  return Matmul(shape, dy.view().data, x.view().data, nullptr, args.dweight.data);
+  return Matmul(shape, dy.view().data, {.data = x.view().data}, nullptr, args.dweight.data);
 }
 
 Result<std::unique_ptr<PackedWeight>> NewPackedWeight(Device /*device*/, int64_t out_features,

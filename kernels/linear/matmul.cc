@@ -1,6 +1,7 @@
 #include "kernels/linear/matmul.h"
 
 #include <algorithm>
+#include <cstring>
 #include <list>
 #include <mutex>
 #include <new>
@@ -10,9 +11,13 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "common/check.h"
+#include "common/log.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/thread_scratch.h"
+#include "kernels/linear/padded_sum.h"
+#include "kernels/linear/product_check.h"
 
 namespace weft::kernels::cpu {
 namespace {
@@ -25,6 +30,9 @@ constexpr int64_t kTypicalRows = 2048;
 
 // Shapes of a training step number in the tens; serving odd batch sizes must not grow memory.
 constexpr size_t kCachedPrimitives = 256;
+
+// A packed matrix's rest starts on a cache line of its own.
+constexpr int64_t kRestAlignment = 64;
 
 dnnl::cpu_isa MaxOneDnnIsa(Isa isa) {
   switch (isa) {
@@ -165,22 +173,58 @@ dnnl::memory Wrap(const Desc& desc, const void* data) {
   return {desc, Engine(), const_cast<void*>(data)};
 }
 
+// The one call of oneDNN's products.
+Status RunOnLibrary(const MatmulShape& shape, const void* a, const void* b, const float* bias,
+                    void* c) {
+  WEFT_CHECK(SplitSum(shape.input, shape.k).rest == 0, "oneDNN gets sums without a rest only");
+  std::string what = Describe(shape);
+  return Guarded(what.c_str(), [&] {
+    std::shared_ptr<const Product> product = Cache().Get(shape);
+    std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, Wrap(product->a, a)},
+        {DNNL_ARG_WEIGHTS, Wrap(product->b, b)},
+        {DNNL_ARG_DST, Wrap(product->c, c)},
+        {DNNL_ARG_SCRATCHPAD,
+         Wrap(product->scratchpad, ThreadScratch<Scratch, uint8_t>(
+                                       static_cast<int64_t>(product->scratchpad.get_size())))},
+    };
+    if (shape.bias) arguments.emplace(DNNL_ARG_BIAS, Wrap(product->bias, bias));
+    product->primitive.execute(ThreadStream(), arguments);
+    ThreadStream().wait();
+  });
+}
+
 }  // namespace
 
 bool MatmulHasBf16() {
-  // What oneDNN may use has AVX-512.
   static const bool kHas = [] {
+    // What oneDNN may use has AVX-512.
     Engine();
     auto isa = dnnl::get_effective_cpu_isa();
-    return isa != dnnl::cpu_isa::sse41 && isa != dnnl::cpu_isa::avx && isa != dnnl::cpu_isa::avx2 &&
-           isa != dnnl::cpu_isa::avx2_vnni;
+    if (isa == dnnl::cpu_isa::sse41 || isa == dnnl::cpu_isa::avx || isa == dnnl::cpu_isa::avx2 ||
+        isa == dnnl::cpu_isa::avx2_vnni) {
+      return false;
+    }
+    const std::string wrong = CheckProducts(Matmul);
+    if (wrong.empty()) return true;
+    WEFT_LOG_ERROR << "oneDNN multiplies bf16 matrices wrongly on this CPU: " << wrong
+                   << "; products of sizes that need it are computed in f32, which is slower; "
+                      "hint: WEFT_ISA=avx512 may avoid the fault";
+    return false;
   }();
   return kHas;
 }
 
 Status PackedMatrix::Reset(int64_t k, int64_t n, DType dtype) {
   return Guarded("layout of a weight matrix", [&] {
-    const auto bytes = static_cast<int64_t>(PackedDesc(k, n, dtype).get_size());
+    const SumParts parts = SplitSum(dtype, k);
+    int64_t bytes = 0;
+    if (parts.whole > 0) {
+      const auto packed = static_cast<int64_t>(PackedDesc(parts.whole, n, dtype).get_size());
+      bytes = (packed + kRestAlignment - 1) / kRestAlignment * kRestAlignment;
+    }
+    whole_bytes_ = bytes;
+    if (parts.rest > 0) bytes += kSumMultiple * n * static_cast<int64_t>(DTypeSize(dtype));
     if (bytes > bytes_) {
       bytes_ = 0;
       memory_.reset();
@@ -197,30 +241,40 @@ Status PackedMatrix::Reset(int64_t k, int64_t n, DType dtype) {
 Status PackedMatrix::Pack(const void* from, DType dtype, int64_t row_stride,
                           int64_t column_stride) {
   return Guarded("packing a weight matrix", [&] {
-    Desc plain({k_, n_}, ToOneDnn(dtype), dnnl::memory::dims{row_stride, column_stride});
-    dnnl::memory source = Wrap(plain, from);
-    dnnl::memory packed = Wrap(PackedDesc(k_, n_, dtype_), memory_.get());
-    dnnl::reorder(source, packed).execute(ThreadStream(), source, packed);
-    ThreadStream().wait();
+    const SumParts parts = SplitSum(dtype_, k_);
+    // Rows [first, first + rows) of the matrix to `to`, laid out as `desc`.
+    auto reorder = [&](int64_t first, int64_t rows, const Desc& desc, void* to) {
+      Desc plain({rows, n_}, ToOneDnn(dtype), dnnl::memory::dims{row_stride, column_stride});
+      const int64_t skipped = first * row_stride * static_cast<int64_t>(DTypeSize(dtype));
+      dnnl::memory source = Wrap(plain, static_cast<const char*>(from) + skipped);
+      dnnl::memory target = Wrap(desc, to);
+      dnnl::reorder(source, target).execute(ThreadStream(), source, target);
+      ThreadStream().wait();
+    };
+    if (parts.whole > 0) {
+      reorder(0, parts.whole, PackedDesc(parts.whole, n_, dtype_), memory_.get());
+    }
+    if (parts.rest > 0) {
+      const int64_t row_bytes = n_ * static_cast<int64_t>(DTypeSize(dtype_));
+      reorder(parts.whole, parts.rest, Desc({parts.rest, n_}, ToOneDnn(dtype_), Tag::ab), rest());
+      std::memset(static_cast<char*>(rest()) + parts.rest * row_bytes, 0,
+                  static_cast<size_t>((kSumMultiple - parts.rest) * row_bytes));
+    }
   });
 }
 
-Status Matmul(const MatmulShape& shape, const void* a, const void* b, const float* bias, void* c) {
-  std::string what = Describe(shape);
-  return Guarded(what.c_str(), [&] {
-    std::shared_ptr<const Product> product = Cache().Get(shape);
-    std::unordered_map<int, dnnl::memory> arguments = {
-        {DNNL_ARG_SRC, Wrap(product->a, a)},
-        {DNNL_ARG_WEIGHTS, Wrap(product->b, b)},
-        {DNNL_ARG_DST, Wrap(product->c, c)},
-        {DNNL_ARG_SCRATCHPAD,
-         Wrap(product->scratchpad, ThreadScratch<Scratch, uint8_t>(
-                                       static_cast<int64_t>(product->scratchpad.get_size())))},
-    };
-    if (shape.bias) arguments.emplace(DNNL_ARG_BIAS, Wrap(product->bias, bias));
-    product->primitive.execute(ThreadStream(), arguments);
-    ThreadStream().wait();
-  });
+void* PackedMatrix::rest() const {
+  return static_cast<char*>(memory_.get()) + whole_bytes_;
+}
+
+MatmulRight PackedMatrix::view() const {
+  return {.data = memory_.get(), .rest = SplitSum(dtype_, k_).rest > 0 ? rest() : nullptr};
+}
+
+Status Matmul(const MatmulShape& shape, const void* a, const MatmulRight& b, const float* bias,
+              void* c) {
+  if (SplitSum(shape.input, shape.k).rest == 0) return RunOnLibrary(shape, a, b.data, bias, c);
+  return RunPaddedSum(shape, a, b, bias, c, RunOnLibrary);
 }
 
 }  // namespace weft::kernels::cpu

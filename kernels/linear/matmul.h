@@ -9,6 +9,7 @@
 namespace weft::kernels::cpu {
 
 /// c = a b (+ bias) or c += a b on oneDNN, for row-major matrices: a [m, k], b [k, n], c [m, n].
+/// With a_transposed, c is f32 and there is no bias.
 struct MatmulShape {
   int64_t m = 0;
   int64_t k = 0;
@@ -25,7 +26,15 @@ struct MatmulShape {
   bool operator==(const MatmulShape&) const = default;
 };
 
-/// Whether oneDNN multiplies bf16 matrices on this CPU (from AVX-512 on).
+/// The right-hand matrix of a product: `data` alone, or a PackedMatrix::view().
+struct MatmulRight {
+  const void* data = nullptr;
+  const void* rest = nullptr;  ///< What a packed matrix has for the rest of a sum (padded_sum.h).
+};
+
+/// Whether oneDNN multiplies bf16 matrices on this CPU: from AVX-512 on, and where the first call
+/// of this in the process finds that it does so correctly; else it logs an error, and callers use
+/// f32.
 bool MatmulHasBf16();
 
 /// The right-hand matrix b [k, n] of a product in the layout oneDNN prefers for it.
@@ -39,20 +48,26 @@ class PackedMatrix {
   /// i * row_stride + j * column_stride. One of the strides is 1.
   Status Pack(const void* from, DType dtype, int64_t row_stride, int64_t column_stride);
 
-  const void* data() const { return memory_.get(); }
+  /// The two parts of the matrix as Matmul() takes them.
+  MatmulRight view() const;
   int64_t bytes() const { return bytes_; }
 
  private:
+  void* rest() const;
+
   int64_t k_ = 0;
   int64_t n_ = 0;
   DType dtype_ = DType::kF32;
   AlignedMemory memory_;
-  int64_t bytes_ = 0;  // of memory_
+  int64_t bytes_ = 0;        // of memory_
+  int64_t whole_bytes_ = 0;  // of the part that is packed; behind it stands the rest of the sum
 };
 
-/// Runs one product; `bias` is null unless shape.bias. Primitives are kept in a bounded cache
+/// Runs one product; `bias` is null unless shape.bias. Whatever the sizes, oneDNN only gets sums of
+/// lengths that it computes correctly (padded_sum.h). Primitives are kept in a bounded cache
 /// shared by all threads; scratch memory belongs to the calling thread. Thread-safe. kInternal when
 /// oneDNN refuses, kExhausted when it finds no memory.
-Status Matmul(const MatmulShape& shape, const void* a, const void* b, const float* bias, void* c);
+Status Matmul(const MatmulShape& shape, const void* a, const MatmulRight& b, const float* bias,
+              void* c);
 
 }  // namespace weft::kernels::cpu

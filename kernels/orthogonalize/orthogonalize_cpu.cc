@@ -101,14 +101,14 @@ class Iteration {
       MatmulShape gram = Product(n, layout_.length, n, DType::kF32);
       gram.a_stride = n;
       gram.a_transposed = true;
-      WEFT_RETURN_IF_ERROR(Matmul(gram, iterates_[0], iterates_[0], nullptr, gram_));
+      WEFT_RETURN_IF_ERROR(Matmul(gram, iterates_[0], {.data = iterates_[0]}, nullptr, gram_));
       WEFT_RETURN_IF_ERROR(MakeOperand(gram_));
       WEFT_RETURN_IF_ERROR(
-          Matmul(Product(n, n, n, DType::kF32), operand_, operand_, nullptr, square_));
+          Matmul(Product(n, n, n, DType::kF32), operand_, {.data = operand_}, nullptr, square_));
       Combine();
       WEFT_RETURN_IF_ERROR(MakeOperand(gram_));
       WEFT_RETURN_IF_ERROR(Matmul(Product(layout_.length, n, n, layout_.compute), iterates_[0],
-                                  operand_, nullptr, iterates_[1]));
+                                  {.data = operand_}, nullptr, iterates_[1]));
       std::swap(iterates_[0], iterates_[1]);
     }
     if (layout_.compute == DType::kF32) {
