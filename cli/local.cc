@@ -27,6 +27,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr double kStartSeconds = 30;
+
+/// Daemons that drain nothing end within this time; workers that do tell the coordinator
+/// afterwards.
 constexpr double kStopSeconds = 30;
 
 struct UpOptions {
@@ -34,6 +37,7 @@ struct UpOptions {
   int cores = 0;
   std::string listen = "127.0.0.1:7070";
   std::string metrics_listen = "127.0.0.1:7071";
+  double drain_seconds = 60;
 };
 
 std::string StatePath() {
@@ -63,20 +67,28 @@ struct Daemon {
   bool Alive() const { return pid > 0 && StartTicks(pid) == start_ticks && start_ticks != 0; }
 };
 
-Result<std::vector<Daemon>> LoadDaemons() {
-  std::vector<Daemon> daemons;
-  if (!Env::Posix().FileExists(StatePath())) return daemons;
+/// What `weft up` started.
+struct LocalState {
+  std::vector<Daemon> daemons;                       ///< The coordinator first.
+  double drain_seconds = UpOptions().drain_seconds;  ///< Of each worker.
+};
+
+Result<LocalState> LoadState() {
+  LocalState state;
+  if (!Env::Posix().FileExists(StatePath())) return state;
   WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(Env::Posix(), StatePath(), 1 << 20));
   WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(text));
   for (const Json& entry : json.value("daemons", Json::array())) {
-    daemons.push_back(
+    state.daemons.push_back(
         {entry.value("name", ""), entry.value("pid", 0), entry.value("start_ticks", int64_t{0})});
   }
-  return daemons;
+  state.drain_seconds = json.value("drain_seconds", state.drain_seconds);
+  return state;
 }
 
-Status SaveState(const std::string& server, const std::vector<Daemon>& daemons) {
-  Json json = {{"server", server}, {"daemons", Json::array()}};
+Status SaveState(const std::string& server, const std::vector<Daemon>& daemons,
+                 double drain_seconds) {
+  Json json = {{"server", server}, {"drain_seconds", drain_seconds}, {"daemons", Json::array()}};
   for (const Daemon& daemon : daemons) {
     json["daemons"].push_back(
         {{"name", daemon.name}, {"pid", daemon.pid}, {"start_ticks", daemon.start_ticks}});
@@ -122,11 +134,11 @@ std::string LogTail(const std::string& name) {
   return text->substr(begin == 0 ? 0 : begin + 1);
 }
 
-void Stop(const std::vector<Daemon>& daemons) {
+void Stop(const std::vector<Daemon>& daemons, double limit_seconds = kStopSeconds) {
   for (const Daemon& daemon : daemons) {
     if (daemon.Alive()) kill(daemon.pid, SIGTERM);
   }
-  auto give_up = steady_clock::now() + duration<double>(kStopSeconds);
+  auto give_up = steady_clock::now() + duration<double>(limit_seconds);
   auto alive = [](const Daemon& daemon) {
     waitpid(daemon.pid, nullptr, WNOHANG);
     return daemon.Alive();
@@ -214,19 +226,21 @@ Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daem
     int share = std::max(1, cores / options.workers + (i < cores % options.workers ? 1 : 0));
     std::string metrics = host + ":" + std::to_string(port == 0 ? 0 : port + 1 + i);
     WEFT_ASSIGN_OR_RETURN(
-        Daemon worker, Start(name, {JoinPath(BinaryDir(), "weft-worker"), "--coordinator", server,
-                                    "--data-dir", folder, "--run-root", runs, "--worker-id", name,
-                                    "--cores", std::to_string(share), "--memory-limit",
-                                    std::to_string(memory), "--metrics-listen", metrics}));
+        Daemon worker,
+        Start(name,
+              {JoinPath(BinaryDir(), "weft-worker"), "--coordinator", server, "--data-dir", folder,
+               "--run-root", runs, "--worker-id", name, "--cores", std::to_string(share),
+               "--memory-limit", std::to_string(memory), "--drain-seconds",
+               std::to_string(options.drain_seconds), "--metrics-listen", metrics}));
     daemons.push_back(worker);
   }
   return server;
 }
 
 ExitCode Up(const Session& session, const UpOptions& options) {
-  auto running = LoadDaemons();
+  auto running = LoadState();
   if (!running.ok()) return Fail(session, running.status());
-  auto alive = std::count_if(running->begin(), running->end(),
+  auto alive = std::count_if(running->daemons.begin(), running->daemons.end(),
                              [](const Daemon& daemon) { return daemon.Alive(); });
   if (alive == options.workers + 1) {
     std::cout << "already up: coordinator at " << LocalServer() << ", " << options.workers
@@ -240,7 +254,7 @@ ExitCode Up(const Session& session, const UpOptions& options) {
   std::vector<Daemon> daemons;
   auto server = StartAll(options, daemons);
   Status status = server.status();
-  if (status.ok()) status = SaveState(*server, daemons);
+  if (status.ok()) status = SaveState(*server, daemons, options.drain_seconds);
   if (status.ok()) status = AwaitReady(*server, daemons, options.workers);
   if (!status.ok()) {
     Stop(daemons);
@@ -255,13 +269,16 @@ ExitCode Up(const Session& session, const UpOptions& options) {
 }
 
 ExitCode Down(const Session& session) {
-  auto daemons = LoadDaemons();
-  if (!daemons.ok()) return Fail(session, daemons.status());
-  auto alive = std::count_if(daemons->begin(), daemons->end(),
+  auto state = LoadState();
+  if (!state.ok()) return Fail(session, state.status());
+  const std::vector<Daemon>& daemons = state->daemons;
+  auto alive = std::count_if(daemons.begin(), daemons.end(),
                              [](const Daemon& daemon) { return daemon.Alive(); });
-  // Workers first, so that their ranks' last checkpoints still reach the coordinator.
-  Stop({daemons->begin() + std::min<size_t>(1, daemons->size()), daemons->end()});
-  Stop(*daemons);
+  // Workers first, so that their ranks' last checkpoints still reach the coordinator. They kill
+  // ranks that do not stop in time themselves.
+  Stop({daemons.begin() + std::min<std::ptrdiff_t>(1, std::ssize(daemons)), daemons.end()},
+       state->drain_seconds + kStopSeconds);
+  Stop(daemons);
   if (Env::Posix().FileExists(StatePath())) {
     if (Status status = Env::Posix().RemoveFile(StatePath()); !status.ok()) {
       return Fail(session, status);
@@ -275,24 +292,25 @@ ExitCode Down(const Session& session) {
 }
 
 ExitCode ShowStatus(const Session& session) {
-  auto daemons = LoadDaemons();
-  if (!daemons.ok()) return Fail(session, daemons.status());
+  auto state = LoadState();
+  if (!state.ok()) return Fail(session, state.status());
+  const std::vector<Daemon>& daemons = state->daemons;
   Listing listing{
       "Daemon", {}, {}, Table({"NAME", "STATE", "PID"}), Table({"NAME", "STATE", "PID", "LOG"}),
       false};
-  bool all = !daemons->empty();
-  for (const Daemon& daemon : *daemons) {
-    std::string state = daemon.Alive() ? "RUNNING" : "DEAD";
+  bool all = !daemons.empty();
+  for (const Daemon& daemon : daemons) {
+    std::string shown = daemon.Alive() ? "RUNNING" : "DEAD";
     all = all && daemon.Alive();
     std::string log = JoinPath(HomeDir(), "logs/" + daemon.name + ".log");
     listing.items.push_back(
-        {{"name", daemon.name}, {"state", state}, {"pid", daemon.pid}, {"log", log}});
+        {{"name", daemon.name}, {"state", shown}, {"pid", daemon.pid}, {"log", log}});
     listing.names.push_back("daemon/" + daemon.name);
-    listing.table.Add({daemon.name, state, std::to_string(daemon.pid)});
-    listing.wide.Add({daemon.name, state, std::to_string(daemon.pid), log});
+    listing.table.Add({daemon.name, shown, std::to_string(daemon.pid)});
+    listing.wide.Add({daemon.name, shown, std::to_string(daemon.pid), log});
   }
   Print(listing, session.output, std::cout);
-  if (daemons->empty()) {
+  if (daemons.empty()) {
     return Fail(session, UnavailableError("nothing is up here; hint: `weft up`"));
   }
   return all ? ExitCode::kOk : ExitCode::kUnavailable;
@@ -330,6 +348,13 @@ void AddLocalCommands(CLI::App& app, Session& session) {
   up->add_option("--listen", options->listen, "Coordinator's address")->capture_default_str();
   up->add_option("--metrics-listen", options->metrics_listen,
                  "Coordinator's Prometheus address; the workers take the ports after it")
+      ->capture_default_str();
+  up->add_option(
+        "--drain-seconds", options->drain_seconds,
+        "Time that ranks have to save and stop before a worker that ends kills them; `weft "
+        "down` waits for it")
+      ->envname("WEFT_WORKER_DRAIN_SECONDS")
+      ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   AddCommand(app, session, "down", "Stop what `weft up` started; running jobs checkpoint first",
              [&session] { return Down(session); });

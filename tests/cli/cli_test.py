@@ -111,6 +111,13 @@ class WithCluster(unittest.TestCase):
         workers = self.cluster.weft("worker", "list", "-o", "json").json()["items"]
         self.assertEqual([w["state"] for w in workers], ["READY", "READY"])
 
+    def test_down_will_wait_for_as_long_as_the_workers_drain(self):
+        state = json.loads((self.cluster.home / "local.json").read_text())
+        self.assertEqual(state["drain_seconds"], 60)
+        for daemon in state["daemons"][1:]:
+            command = pathlib.Path(f"/proc/{daemon['pid']}/cmdline").read_text().split("\0")
+            self.assertEqual(float(command[command.index("--drain-seconds") + 1]), 60)
+
     def test_a_job_from_submit_to_export(self):
         cluster = self.cluster
         followed = cluster.weft("submit", cluster.job("whole"), "--follow")
@@ -189,6 +196,9 @@ class WithCluster(unittest.TestCase):
         self.assertEqual(cluster.weft("cancel", job).code, 0)
         self.assertEqual(cluster.weft("job", "wait", job).code, 11)
         self.assertEqual(cluster.weft("cancel", "no-such-job").code, 3)
+        events = cluster.weft("job", "events", job, "-o", "json").json()["items"]
+        self.assertEqual(events[0]["kind"], "submitted")
+        self.assertIn("CANCELLING -> CANCELLED (gone)", [e["text"] for e in events])
         self.assertEqual(cluster.weft("job", "retry", job).code, 0)
         cluster.weft("job", "wait", job, "--for", "RUNNING", "--timeout", "60")
         self.assertEqual(cluster.weft("cancel", job).code, 0)
