@@ -136,6 +136,14 @@ Result<std::vector<v1::Worker>> Client::ListWorkers() {
   return std::vector<v1::Worker>(response->workers().begin(), response->workers().end());
 }
 
+Result<std::vector<v1::JobEvent>> Client::ListEvents(const std::string& id) {
+  v1::ListEventsRequest request;
+  request.set_job_id(id);
+  auto response = Call(&v1::Coordinator::Stub::ListEvents, request);
+  if (!response.ok()) return response.status();
+  return std::vector<v1::JobEvent>(response->events().begin(), response->events().end());
+}
+
 Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& id) {
   v1::ListCheckpointsRequest request;
   request.set_job_id(id);

@@ -25,6 +25,8 @@ class Client {
   Result<v1::ExplainPlanResponse> ExplainPlan(const v1::ExplainPlanRequest& request);
   Result<v1::CalibratePlansResponse> CalibratePlans(const v1::CalibratePlansRequest& request);
   Result<std::vector<v1::Worker>> ListWorkers();
+  /// Oldest first.
+  Result<std::vector<v1::JobEvent>> ListEvents(const std::string& id);
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
   /// Returns when the steps are done.
   Result<v1::ProfileJobResponse> ProfileJob(const std::string& id, int steps);

@@ -198,6 +198,29 @@ ExitCode Describe(const Session& session, const std::string& id) {
   return ExitCode::kOk;
 }
 
+/// What happened to a job, oldest first.
+ExitCode Events(const Session& session, const std::string& id) {
+  auto events = session.Connect().ListEvents(id);
+  if (!events.ok()) return Fail(session, events.status());
+  Listing listing{"JobEvent",
+                  {},
+                  {},
+                  Table({"TIME", "ATTEMPT", "EVENT", "WHAT"}),
+                  Table({"TIME", "ATTEMPT", "EVENT", "WHAT"}),
+                  false};
+  for (const v1::JobEvent& event : *events) {
+    const std::vector<std::string> row = {FormatTime(event.time()),
+                                          event.epoch() > 0 ? std::to_string(event.epoch()) : "-",
+                                          event.kind(), event.text()};
+    listing.items.push_back(ProtoToJson(event));
+    listing.names.push_back("event/" + event.kind());
+    listing.table.Add(row);
+    listing.wide.Add(row);
+  }
+  Print(listing, session.output, std::cout);
+  return ExitCode::kOk;
+}
+
 struct LogOptions {
   std::string id;
   bool follow = false;
@@ -363,6 +386,8 @@ void AddJobCommands(CLI::App& app, Session& session) {
   AddOnJob(*job, session, "get", "Show a job", &Get);
   AddOnJob(*job, session, "describe", "Everything known of a job: state, plan, attempts, spec",
            &Describe);
+  AddOnJob(*job, session, "events", "What happened to a job: states, failures, drains, retries",
+           &Events);
   AddLogs(*job, session);
   AddWait(*job, session);
   AddCancel(*job, session);

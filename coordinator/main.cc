@@ -39,6 +39,8 @@ struct Options {
   double lease_seconds = 10;
   double heartbeat_seconds = 2;
   double grow_after_seconds = GrowthRules().after_seconds;
+  double hang_seconds = HangRules().least_seconds;
+  double stop_seconds = std::chrono::duration<double>(ServiceOptions().stop_limit).count();
 };
 
 int ExitCodeOf(const Status& status) {
@@ -144,6 +146,8 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.heartbeat =
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
   service_options.growth.after_seconds = options.grow_after_seconds;
+  service_options.hang.least_seconds = options.hang_seconds;
+  service_options.stop_limit = std::chrono::nanoseconds(std::llround(options.stop_seconds * 1e9));
   Service service(*store, Clock::System(), planner::PlanJob, metrics, service_options);
   WEFT_RETURN_IF_ERROR(service.Start());
   std::unique_ptr<prometheus::Exposer> exposer;
@@ -214,6 +218,20 @@ int Main(int argc, char** argv) {
                  "no running job does")
       ->envname("WEFT_COORDINATOR_GROW_AFTER_SECONDS")
       ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option(
+         "--hang-seconds", options.hang_seconds,
+         "Ranks that make no step for so long, and for ten of their longest steps, count as "
+         "hung; 0: never")
+      ->envname("WEFT_COORDINATOR_HANG_SECONDS")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option(
+         "--stop-seconds", options.stop_seconds,
+         "Ranks that are asked to stop are killed after so long, or after ten times as long "
+         "while they show life")
+      ->envname("WEFT_COORDINATOR_STOP_SECONDS")
+      ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   try {
     app.parse(argc, argv);

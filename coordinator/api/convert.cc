@@ -86,6 +86,15 @@ v1::Checkpoint ToMessage(const CheckpointRecord& checkpoint) {
   return message;
 }
 
+v1::JobEvent ToMessage(const EventRecord& event) {
+  v1::JobEvent message;
+  message.set_epoch(event.epoch);
+  message.set_time(event.time);
+  message.set_kind(event.kind);
+  message.set_text(event.text);
+  return message;
+}
+
 v1::LogLine ToMessage(const LogRecord& line) {
   v1::LogLine message;
   message.set_sequence(line.sequence);
@@ -140,7 +149,11 @@ Result<std::vector<RunningAttempt>> FromMessage(
   std::vector<RunningAttempt> attempts;
   for (const v1::RunningAttempt& item : running) {
     WEFT_ASSIGN_OR_RETURN(Progress progress, FromProto<Progress>(item.progress()));
-    attempts.push_back({item.job_id(), item.epoch(), std::move(progress)});
+    attempts.push_back({item.job_id(),
+                        item.epoch(),
+                        std::move(progress),
+                        {"", item.activity(), item.silent_seconds(), item.longest_step_seconds(),
+                         Clip(item.rank_states(), kMaxLineBytes)}});
   }
   return attempts;
 }

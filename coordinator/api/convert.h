@@ -11,6 +11,7 @@ namespace weft::coordinator {
 v1::Job ToMessage(const JobView& view);
 v1::Worker ToMessage(const WorkerView& view);
 v1::Checkpoint ToMessage(const CheckpointRecord& checkpoint);
+v1::JobEvent ToMessage(const EventRecord& event);
 v1::LogLine ToMessage(const LogRecord& line);
 v1::StartAttempt ToMessage(const StartOrder& order);
 v1::AttemptState ToMessage(ShareEvent event);

@@ -183,6 +183,16 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListWorkers(grpc::CallbackServerContex
   return Finish(context->DefaultReactor(), "ListWorkers", OkStatus());
 }
 
+grpc::ServerUnaryReactor* CoordinatorApi::ListEvents(grpc::CallbackServerContext* context,
+                                                     const v1::ListEventsRequest* request,
+                                                     v1::ListEventsResponse* response) {
+  Result<std::vector<EventRecord>> events = service_.Events(request->job_id());
+  if (events.ok()) {
+    for (const EventRecord& event : *events) *response->add_events() = ToMessage(event);
+  }
+  return Finish(context->DefaultReactor(), "ListEvents", events.status());
+}
+
 grpc::ServerUnaryReactor* CoordinatorApi::ListCheckpoints(grpc::CallbackServerContext* context,
                                                           const v1::ListCheckpointsRequest* request,
                                                           v1::ListCheckpointsResponse* response) {

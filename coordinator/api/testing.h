@@ -213,6 +213,7 @@ class ApiTest : public testing::Test {
     std::filesystem::create_directories(dir_);
     options_.lease = milliseconds(1500);
     options_.heartbeat = milliseconds(200);
+    options_.retry.first_seconds = 0;
     Restart();
   }
   void TearDown() override {

@@ -39,7 +39,7 @@ struct World {
   /// Attempts a worker process has seen: it starts none twice, and forgets when it crashes.
   std::map<std::string, std::set<std::pair<int, int64_t>>> known;
   std::set<Message> reports;
-  int cancels = 1, retries = 1, crashes = 1, suspicions = 1, replans = 1;
+  int cancels = 1, retries = 1, crashes = 1, suspicions = 1, replans = 1, drains = 1;
 
   std::string Key() const {
     std::ostringstream out;
@@ -65,7 +65,7 @@ struct World {
     for (const Message& m : reports) {
       out << '/' << m.job << m.worker << m.epoch << static_cast<int>(m.event);
     }
-    out << '#' << cancels << retries << crashes << suspicions << replans;
+    out << '#' << cancels << retries << crashes << suspicions << replans << drains;
     return out.str();
   }
 
@@ -178,6 +178,15 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
         visit(next);
       }
     }
+    if (world.drains > 0 && c.attempt) {  // a worker says that it drains
+      auto change = DrainAttempt(c, c.attempt->epoch, "worker a drains", 1);
+      if (change.ok() && !change->empty()) {
+        World next = world;
+        --next.drains;
+        next.Commit(j, *change);
+        visit(next);
+      }
+    }
     if (world.cancels > 0) {
       World next = world;
       --next.cancels;
@@ -226,8 +235,9 @@ void WorkerSteps(const World& world, const Visit& visit) {
         trains.reports.insert({r.job, worker, r.epoch, ShareEvent::kTraining});
         visit(trains);
       }
-      for (ShareEvent end : {ShareEvent::kFinished, ShareEvent::kFailed}) {
+      for (ShareEvent end : {ShareEvent::kFinished, ShareEvent::kFailed, ShareEvent::kStopped}) {
         World ended = next;
+        if (end == ShareEvent::kStopped && ended.drains-- == 0) continue;  // unasked
         ended.reports.insert({r.job, worker, r.epoch, end});
         visit(ended);
       }
@@ -255,6 +265,7 @@ TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
   std::deque<World> frontier = {start};
   std::set<JobState> reached;
   bool went_on_by_another_plan = false;
+  bool went_on_elsewhere = false;
   constexpr size_t kLimit = 60000;
   while (!frontier.empty() && seen.size() < kLimit) {
     World world = std::move(frontier.front());
@@ -265,6 +276,7 @@ TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
       for (const JobCase& c : next.jobs) {
         reached.insert(c.job.state);
         went_on_by_another_plan |= c.job.last_epoch > 1 && c.previous_reason == Reason::kReplanned;
+        went_on_elsewhere |= c.job.last_epoch > 1 && c.previous_reason == Reason::kDrained;
       }
       frontier.push_back(next);
     };
@@ -274,6 +286,7 @@ TEST(Exploration, NoInterleavingDoublesALiveEpochOrOutlivesAnAttempt) {
   }
   EXPECT_EQ(reached.size(), static_cast<size_t>(kJobStates));
   EXPECT_TRUE(went_on_by_another_plan);
+  EXPECT_TRUE(went_on_elsewhere);
   std::cout << "explored " << seen.size() << " states, "
             << (frontier.empty() ? "all" : "not all; breadth first") << "\n";
 }

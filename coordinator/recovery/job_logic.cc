@@ -1,7 +1,10 @@
 #include "coordinator/recovery/job_logic.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+
+#include "common/clock.h"
 
 namespace weft::coordinator {
 namespace {
@@ -13,6 +16,8 @@ class Change {
       : job_(current.job),
         attempt_(current.attempt),
         previous_reason_(current.previous_reason),
+        failures_(current.failures),
+        retry_(current.retry),
         now_(now) {}
 
   JobRecord& job() { return job_; }
@@ -72,6 +77,11 @@ class Change {
     return job_.last_epoch - job_.budget_from < job_.spec.retry.max_attempts;
   }
 
+  /// The attempt has ended as failed and the job is queued again: from when on.
+  std::optional<double> RetryAt() const {
+    return coordinator::RetryAt({job_, attempt_, previous_reason_, failures_, retry_});
+  }
+
   Transaction Finish() {
     if (job_changed_) transaction_.job = std::move(job_);
     if (attempt_changed_) transaction_.attempt = std::move(attempt_);
@@ -82,6 +92,8 @@ class Change {
   JobRecord job_;
   std::optional<AttemptRecord> attempt_;
   std::optional<Reason> previous_reason_;
+  int64_t failures_;
+  RetryRules retry_;
   double now_;
   Transaction transaction_;
   bool job_changed_ = false;
@@ -105,6 +117,8 @@ int Weight(Reason reason) {
     case Reason::kOutOfMemory:
       return 3;
     case Reason::kWorkerLost:
+    // What breaks while the ranks of a draining worker end is part of that.
+    case Reason::kDrained:
       return 2;
     case Reason::kNone:
     case Reason::kReplanned:
@@ -116,22 +130,45 @@ int Weight(Reason reason) {
 
 void Interrupt(Change& change, Reason reason, const std::string& message) {
   AttemptRecord& attempt = *change.attempt();
-  const bool saves = attempt.reason == Reason::kReplanned;  // and cannot any more
-  if (Weight(reason) > Weight(attempt.reason)) {
+  const bool saves = SavesAndStops(attempt);
+  const bool worse = Weight(reason) > Weight(attempt.reason);
+  if (worse) {
     attempt.reason = reason;
     attempt.message = message;
     change.SaveAttempt();
   }
   JobState before = change.job().state;
   const bool moved = change.Fire(JobEvent::kInterrupted) == JobOutcome::kMove;
-  if (moved || saves) change.StopRanks(false);
+  // What was to be saved cannot be any more.
+  if (moved || (saves && worse)) change.StopRanks(false);
   if (before == JobState::kCancelling) return;
+  if (worse) change.SaveJob();
   change.job().reason = attempt.reason;
   change.job().message = attempt.message;
 }
 
+/// False, and nothing changes, unless the job is STARTING or RUNNING.
+bool Drain(Change& change, const std::string& why, bool graceful) {
+  if (change.Fire(JobEvent::kDrain) != JobOutcome::kMove) return false;
+  AttemptRecord& attempt = *change.attempt();
+  change.Event("drain", why, attempt.epoch);
+  for (Reason* reason : {&attempt.reason, &change.job().reason}) *reason = Reason::kDrained;
+  for (std::string* message : {&attempt.message, &change.job().message}) *message = why;
+  change.SaveAttempt();
+  change.StopRanks(graceful);
+  return true;
+}
+
+/// "attempt 3 of 10 starts in 3.2 s, at 2026-01-31T12:00:00.000Z"
+std::string NextTry(const JobRecord& job, double now, double at) {
+  const auto tenths = std::llround((at - now) * 10);
+  return "attempt " + std::to_string(job.last_epoch - job.budget_from + 1) + " of " +
+         std::to_string(job.spec.retry.max_attempts) + " starts in " + std::to_string(tenths / 10) +
+         "." + std::to_string(tenths % 10) + " s, at " + FormatTime(at);
+}
+
 /// Every rank of the attempt is gone: the job ends, or is queued again.
-void CloseAttempt(Change& change) {
+void CloseAttempt(Change& change, double now) {
   AttemptRecord& attempt = *change.attempt();
   JobRecord& job = change.job();
   bool finished = std::all_of(attempt.shares.begin(), attempt.shares.end(), [](const auto& share) {
@@ -145,7 +182,7 @@ void CloseAttempt(Change& change) {
     return;
   }
   bool cancelled = job.state == JobState::kCancelling;
-  if (attempt.reason == Reason::kReplanned) ++job.budget_from;
+  if (SavesAndStops(attempt)) ++job.budget_from;
   if (change.Fire(JobEvent::kGone) != JobOutcome::kMove) return;
   change.EndAttempt(cancelled ? Reason::kCancelledByUser : Reason::kNone);
   if (cancelled) {
@@ -157,6 +194,10 @@ void CloseAttempt(Change& change) {
     job.message = "gave up after " + std::to_string(used) +
                   " attempts; the last one: " + std::string(Name(attempt.reason)) + ": " +
                   attempt.message;
+  } else if (const std::optional<double> at = change.RetryAt()) {
+    const std::string next = NextTry(job, now, *at);
+    job.message += "; " + next;
+    change.Event("retry", next, attempt.epoch);
   }
 }
 
@@ -207,6 +248,7 @@ Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& repor
     change.Event("late report", text, report.epoch);
     return change.Finish();
   }
+  const bool started = share->state != ShareState::kDispatched;
   ShareState next = NextShareState(share->state, report.event);
   if (next == share->state) return change.Finish();  // repeated or overtaken
   share->state = next;
@@ -232,9 +274,11 @@ Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& repor
       Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text);
       break;
     case ShareEvent::kStopped:
-      // Unasked, for example because the worker shuts down: the others cannot go on alone.
-      if (job.state == JobState::kStarting || job.state == JobState::kRunning) {
-        Interrupt(change, Reason::kWorkerLost, text);
+      // Unasked, because the worker drains: all ranks agreed to stop, and some may still be saving.
+      // Only where its ranks never started have the others nothing to save, and wait in vain.
+      if (!Drain(change, "worker " + report.worker_id + " drains: its ranks stopped", started) &&
+          !started && job.state == JobState::kRecovering) {
+        change.StopRanks(false);
       }
       break;
     case ShareEvent::kLost:
@@ -245,7 +289,7 @@ Result<Transaction> ApplyReport(const JobCase& current, const ShareReport& repor
     change.RemoveIntent(report.worker_id, report.epoch, IntentKind::kStop);
     bool all_gone = std::all_of(attempt.shares.begin(), attempt.shares.end(),
                                 [](const auto& s) { return IsGone(s.state); });
-    if (all_gone) CloseAttempt(change);
+    if (all_gone) CloseAttempt(change, now);
   }
   return change.Finish();
 }
@@ -257,6 +301,9 @@ Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reas
     return Transaction{};
   }
   Interrupt(change, reason, message);
+  if (change.job().state != current.job.state) {
+    change.Event(reason == Reason::kHung ? "hung" : "interrupted", message, epoch);
+  }
   return change.Finish();
 }
 
@@ -277,18 +324,61 @@ Result<Transaction> ReplanAttempt(const JobCase& current, int64_t epoch, const s
   return change.Finish();
 }
 
+Result<Transaction> DrainAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                 double now) {
+  Change change(current, now);
+  if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at ||
+      !Drain(change, why, /*graceful=*/true)) {
+    return Transaction{};
+  }
+  return change.Finish();
+}
+
+Result<Transaction> KillAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                double now) {
+  Change change(current, now);
+  if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
+    return Transaction{};
+  }
+  change.Event("kill", why, epoch);
+  change.job().message += "; " + why;
+  change.SaveJob();
+  change.StopRanks(/*graceful=*/false);
+  return change.Finish();
+}
+
+bool SavesAndStops(const AttemptRecord& attempt) {
+  return attempt.reason == Reason::kReplanned || attempt.reason == Reason::kDrained;
+}
+
+std::optional<double> RetryAt(const JobCase& current) {
+  const JobRecord& job = current.job;
+  const std::optional<AttemptRecord>& last = current.attempt;
+  // A user's retry makes a new start.
+  const int64_t counted = job.last_epoch - job.budget_from;
+  if (job.state != JobState::kQueued || counted == 0 || !last || !last->ended_at ||
+      !HasFailed(*last)) {
+    return std::nullopt;
+  }
+  const int64_t failures = FailuresInARow(current.failures, *last, job.progress.checkpoint_step);
+  return *last->ended_at +
+         RetryDelaySeconds(current.retry, std::min(failures, counted), job.id, last->epoch);
+}
+
 Result<Transaction> CancelJob(const JobCase& current, double now) {
   Change change(current, now);
   JobState before = current.job.state;
   if (change.Fire(JobEvent::kCancel) != JobOutcome::kMove) {
-    if (before == JobState::kCancelling) change.StopRanks(false);
+    if (before != JobState::kCancelling) return Transaction{};
+    change.Event("kill", "a second cancel: ranks are killed", current.job.last_epoch);
+    change.StopRanks(false);
     return change.Finish();
   }
   JobRecord& job = change.job();
   job.reason = Reason::kCancelledByUser;
   job.message = before == JobState::kQueued ? "cancelled by the user before it started"
                                             : "cancel asked for; ranks are stopping";
-  const bool saves = change.attempt() && change.attempt()->reason == Reason::kReplanned;
+  const bool saves = change.attempt() && SavesAndStops(*change.attempt());
   if (before != JobState::kQueued) change.StopRanks(before == JobState::kRunning || saves);
   return change.Finish();
 }

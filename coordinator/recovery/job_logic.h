@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/status.h"
+#include "coordinator/recovery/retry_delay.h"
 #include "coordinator/recovery/state_machine.h"
 #include "coordinator/store/store.h"
 
@@ -14,6 +15,8 @@ struct JobCase {
   JobRecord job;
   std::optional<AttemptRecord> attempt;
   std::optional<Reason> previous_reason;  ///< Why the attempt before `attempt` ended.
+  int64_t failures = 0;                   ///< FailuresInARow up to the one before `attempt`.
+  RetryRules retry;
 };
 
 /// What a worker says about its ranks of one attempt, or what is concluded about them.
@@ -46,6 +49,22 @@ Result<Transaction> InterruptAttempt(const JobCase& current, int64_t epoch, Reas
 /// Such an end does not count against max_attempts. Nothing unless this attempt is RUNNING.
 Result<Transaction> ReplanAttempt(const JobCase& current, int64_t epoch, const std::string& why,
                                   double now);
+
+/// A worker of the attempt drains: has all ranks save and stop, so that the job goes on elsewhere
+/// from that very step. Such an end does not count against max_attempts. Nothing unless this
+/// attempt is STARTING or RUNNING.
+Result<Transaction> DrainAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                 double now);
+
+/// Ranks that were asked to stop did not: kills those that are left. Nothing when none is.
+Result<Transaction> KillAttempt(const JobCase& current, int64_t epoch, const std::string& why,
+                                double now);
+
+/// The ranks of the attempt save and stop, and the job is to go on afterwards.
+bool SavesAndStops(const AttemptRecord& attempt);
+
+/// When the next attempt at a QUEUED job may start, in seconds since 1970 UTC; nullopt: at once.
+std::optional<double> RetryAt(const JobCase& current);
 
 /// A user asks it to end. A second time while CANCELLING: ranks are killed at once.
 Result<Transaction> CancelJob(const JobCase& current, double now);

@@ -6,6 +6,7 @@
 namespace weft::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// Applies changes to a case as the service does after the commit.
@@ -180,13 +181,129 @@ TEST(JobLogic, RanksThatFinishBeforeTheCancelReachesThemSucceed) {
   EXPECT_EQ(life.state(), JobState::kSucceeded);
 }
 
-TEST(JobLogic, ADrainingWorkerInterruptsTheAttempt) {
+TEST(JobLogic, AnUnaskedStopLetsTheOthersSaveAndDoesNotCount) {
+  Life life(1);
+  for (int i = 0; i < 3; ++i) {
+    life.Dispatch({"a", "b"});
+    for (const char* worker : {"a", "b"}) {
+      life.Report(worker, ShareEvent::kStarted);
+      life.Report(worker, ShareEvent::kTraining);
+    }
+    life.Report("a", ShareEvent::kStopped);
+    EXPECT_EQ(life.state(), JobState::kRecovering);
+    EXPECT_EQ(life.current.job.reason, Reason::kDrained);
+    ASSERT_EQ(life.last.add_intents.size(), 1u);
+    EXPECT_EQ(life.last.add_intents[0].worker_id, "b");
+    EXPECT_TRUE(life.last.add_intents[0].graceful) << "it may be the one that writes";
+    life.Report("b", ShareEvent::kStopped);
+    EXPECT_EQ(life.state(), JobState::kQueued);
+    EXPECT_EQ(life.current.attempt->reason, Reason::kDrained);
+    EXPECT_FALSE(RetryAt(life.current)) << "it goes on at once";
+  }
+}
+
+TEST(JobLogic, ADrainStopsAllRanksGracefullyOnce) {
+  for (bool training : {true, false}) {
+    Life life;
+    life.Dispatch({"a", "b"});
+    for (const char* worker : {"a", "b"}) life.Report(worker, ShareEvent::kStarted);
+    if (training) life.Report("a", ShareEvent::kTraining);
+    life.Take(DrainAttempt(life.current, 1, "worker a drains", 3));
+    EXPECT_EQ(life.state(), JobState::kRecovering);
+    ASSERT_EQ(life.last.add_intents.size(), 2u);
+    for (const IntentRecord& intent : life.last.add_intents) EXPECT_TRUE(intent.graceful);
+    life.Take(DrainAttempt(life.current, 1, "worker b drains", 3));
+    EXPECT_TRUE(life.last.empty());
+    life.Report("b", ShareEvent::kStopped);
+    EXPECT_TRUE(life.last.add_intents.empty()) << "nobody kills a";
+  }
+}
+
+TEST(JobLogic, RanksThatBreakWhileTheyDrainAreNoFailureButBadNumbersAre) {
+  Life life(1);
+  life.Dispatch({"a", "b"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(DrainAttempt(life.current, 1, "worker a drains", 3));
+  life.Report("b", ShareEvent::kFailed, Reason::kRankDied, "lost rank 0");
+  EXPECT_TRUE(life.last.add_intents.empty()) << "a may still be saving";
+  life.Report("a", ShareEvent::kLost, Reason::kWorkerLost);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_EQ(life.current.attempt->reason, Reason::kDrained);
+
+  life.Dispatch({"a", "b"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(DrainAttempt(life.current, 2, "worker a drains", 3));
+  life.Report("b", ShareEvent::kFailed, Reason::kNumerics, "diverged");
+  ASSERT_EQ(life.last.add_intents.size(), 1u);
+  EXPECT_FALSE(life.last.add_intents[0].graceful);
+  life.Report("a", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_EQ(life.current.job.reason, Reason::kNumerics);
+}
+
+TEST(JobLogic, RanksThatWaitForOnesThatNeverStartAreKilled) {
+  Life life;
+  life.Dispatch({"a", "b"});
+  life.Report("a", ShareEvent::kStarted);
+  life.Report("b", ShareEvent::kStopped, Reason::kNone, "the worker is shutting down");
+  EXPECT_EQ(life.current.job.reason, Reason::kDrained);
+  ASSERT_EQ(life.last.add_intents.size(), 1u);
+  EXPECT_EQ(life.last.add_intents[0].worker_id, "a");
+  EXPECT_FALSE(life.last.add_intents[0].graceful);
+}
+
+TEST(JobLogic, ACancelOfADrainingJobStillLetsItSave) {
+  Life life;
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(DrainAttempt(life.current, 1, "worker a drains", 3));
+  life.Take(CancelJob(life.current, 4));
+  EXPECT_EQ(life.state(), JobState::kCancelling);
+  EXPECT_TRUE(life.last.add_intents.at(0).graceful);
+}
+
+TEST(JobLogic, RanksThatDoNotStopAreKilledAndThatIsSaid) {
   Life life;
   life.Dispatch({"a", "b"});
   life.Report("a", ShareEvent::kTraining);
+  life.Take(CancelJob(life.current, 3));
   life.Report("a", ShareEvent::kStopped);
-  EXPECT_EQ(life.state(), JobState::kRecovering);
-  EXPECT_EQ(life.current.job.reason, Reason::kWorkerLost);
+  life.Take(KillAttempt(life.current, 1, "ranks did not stop within 60 s: they are killed", 63));
+  ASSERT_EQ(life.last.add_intents.size(), 1u);
+  EXPECT_EQ(life.last.add_intents[0].worker_id, "b");
+  EXPECT_FALSE(life.last.add_intents[0].graceful);
+  EXPECT_EQ(life.last.events.at(0).kind, "kill");
+  EXPECT_THAT(life.current.job.message, HasSubstr("did not stop within 60 s"));
+  life.Report("b", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kCancelled);
+  life.Take(KillAttempt(life.current, 1, "late", 64));
+  EXPECT_TRUE(life.last.empty());
+}
+
+TEST(JobLogic, AHungAttemptIsKilledCountsAndIsTriedAgainLater) {
+  Life life;
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kTraining);
+  life.Take(InterruptAttempt(life.current, 1, Reason::kHung, "no step for 75 s", 3));
+  EXPECT_FALSE(life.last.add_intents.at(0).graceful);
+  EXPECT_EQ(life.last.events.back().kind, "hung");
+  life.Report("a", ShareEvent::kStopped);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_EQ(life.current.attempt->reason, Reason::kHung);
+  ASSERT_TRUE(RetryAt(life.current));
+  EXPECT_GT(*RetryAt(life.current), *life.current.attempt->ended_at);
+  EXPECT_THAT(life.current.job.message,
+              AllOf(HasSubstr("no step for 75 s"), HasSubstr("attempt 2 of 3 starts in ")));
+  EXPECT_EQ(life.last.events.back().kind, "retry");
+}
+
+TEST(JobLogic, AUsersRetryDoesNotWait) {
+  Life life(1);
+  life.Dispatch({"a"});
+  life.Report("a", ShareEvent::kFailed, Reason::kRankDied);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  life.Take(RetryJob(life.current, 9));
+  EXPECT_FALSE(RetryAt(life.current));
 }
 
 TEST(JobLogic, RepeatedReportsChangeNothing) {

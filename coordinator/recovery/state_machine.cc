@@ -31,6 +31,7 @@ constexpr JobTransition kJobTable[] = {
     Move(kQueued, JobEvent::kCancel, kCancelled),
     Refuse(kQueued, JobEvent::kRetry),
     Refuse(kQueued, JobEvent::kReplan),
+    Record(kQueued, JobEvent::kDrain),
 
     Refuse(kStarting, JobEvent::kDispatch),
     Move(kStarting, JobEvent::kTraining, kRunning),
@@ -40,6 +41,7 @@ constexpr JobTransition kJobTable[] = {
     Move(kStarting, JobEvent::kCancel, kCancelling),
     Refuse(kStarting, JobEvent::kRetry),
     Refuse(kStarting, JobEvent::kReplan),
+    Move(kStarting, JobEvent::kDrain, kRecovering),
 
     Refuse(kRunning, JobEvent::kDispatch),
     Record(kRunning, JobEvent::kTraining),
@@ -49,6 +51,7 @@ constexpr JobTransition kJobTable[] = {
     Move(kRunning, JobEvent::kCancel, kCancelling),
     Refuse(kRunning, JobEvent::kRetry),
     Move(kRunning, JobEvent::kReplan, kRecovering),
+    Move(kRunning, JobEvent::kDrain, kRecovering),
 
     Refuse(kRecovering, JobEvent::kDispatch),
     Record(kRecovering, JobEvent::kTraining),
@@ -59,6 +62,7 @@ constexpr JobTransition kJobTable[] = {
     Move(kRecovering, JobEvent::kCancel, kCancelling),
     Refuse(kRecovering, JobEvent::kRetry),
     Refuse(kRecovering, JobEvent::kReplan),
+    Record(kRecovering, JobEvent::kDrain),
 
     Refuse(kCancelling, JobEvent::kDispatch),
     Record(kCancelling, JobEvent::kTraining),
@@ -68,6 +72,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kCancelling, JobEvent::kCancel),
     Refuse(kCancelling, JobEvent::kRetry),
     Refuse(kCancelling, JobEvent::kReplan),
+    Record(kCancelling, JobEvent::kDrain),
 
     Refuse(kSucceeded, JobEvent::kDispatch),
     Record(kSucceeded, JobEvent::kTraining),
@@ -77,6 +82,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kSucceeded, JobEvent::kCancel),
     Refuse(kSucceeded, JobEvent::kRetry),
     Refuse(kSucceeded, JobEvent::kReplan),
+    Record(kSucceeded, JobEvent::kDrain),
 
     Refuse(kFailed, JobEvent::kDispatch),
     Record(kFailed, JobEvent::kTraining),
@@ -86,6 +92,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kFailed, JobEvent::kCancel),
     Move(kFailed, JobEvent::kRetry, kQueued),
     Refuse(kFailed, JobEvent::kReplan),
+    Record(kFailed, JobEvent::kDrain),
 
     Refuse(kCancelled, JobEvent::kDispatch),
     Record(kCancelled, JobEvent::kTraining),
@@ -95,6 +102,7 @@ constexpr JobTransition kJobTable[] = {
     Record(kCancelled, JobEvent::kCancel),
     Move(kCancelled, JobEvent::kRetry, kQueued),
     Refuse(kCancelled, JobEvent::kReplan),
+    Record(kCancelled, JobEvent::kDrain),
 };
 
 constexpr auto MakeShareTable() {
@@ -139,8 +147,9 @@ ShareState NextShareState(ShareState from, ShareEvent event) {
 }
 
 std::string_view Name(JobEvent event) {
-  constexpr std::string_view kNames[kJobEvents] = {
-      "dispatch", "training", "finished", "interrupted", "gone", "cancel", "retry", "replan"};
+  constexpr std::string_view kNames[kJobEvents] = {"dispatch",    "training", "finished",
+                                                   "interrupted", "gone",     "cancel",
+                                                   "retry",       "replan",   "drain"};
   return kNames[static_cast<size_t>(event)];
 }
 

@@ -17,8 +17,9 @@ enum class JobEvent {
   kCancel,       ///< A user asks it to end.
   kRetry,        ///< A user asks for another run of a failed or cancelled job.
   kReplan,       ///< The ranks are to save and stop, since another plan is better.
+  kDrain,        ///< The ranks are to save and stop, since a worker of the attempt drains.
 };
-inline constexpr int kJobEvents = 8;
+inline constexpr int kJobEvents = 9;
 
 /// Condition under which a row of the table holds.
 enum class JobGuard {

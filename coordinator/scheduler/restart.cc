@@ -7,7 +7,7 @@
 namespace weft::coordinator {
 
 void AttemptHistory::Add(const AttemptRecord& attempt) {
-  const bool failed = attempt.reason != Reason::kReplanned &&
+  const bool failed = attempt.reason != Reason::kReplanned && attempt.reason != Reason::kDrained &&
                       attempt.reason != Reason::kCompleted &&
                       attempt.reason != Reason::kCancelledByUser;
   if (replanned && failed) ++undone;

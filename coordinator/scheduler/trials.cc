@@ -66,8 +66,8 @@ bool SameWay(const Plan& a, const Plan& b) {
 
 void AddTried(const AttemptRecord& attempt, double median_step_seconds,
               std::vector<TriedPlan>& tried) {
-  const bool by_its_plan =
-      attempt.reason == Reason::kOutOfMemory || attempt.reason == Reason::kRankDied;
+  const bool by_its_plan = attempt.reason == Reason::kOutOfMemory ||
+                           attempt.reason == Reason::kRankDied || attempt.reason == Reason::kHung;
   if (median_step_seconds <= 0 && !by_its_plan) return;
   const auto same = std::find_if(tried.begin(), tried.end(), [&](const TriedPlan& other) {
     return SameWay(other.plan, attempt.plan);

@@ -45,6 +45,7 @@ Status Service::Start() {
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<IntentRecord> intents, store_.ListIntents());
   for (IntentRecord& intent : intents) {
+    if (intent.graceful) ExpectStop(intent.job_id, intent.epoch);
     outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = std::move(intent);
   }
   // The workers of running attempts have a lease from now on to come back with them.
@@ -92,10 +93,14 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   auto live = std::make_unique<LiveJob>();
   WEFT_ASSIGN_OR_RETURN(live->current.job, store_.GetJob(job_id));
   WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job_id));
+  live->current.retry = options_.retry;
   live->progress = live->current.job.progress;
   if (attempts.size() > 1) live->current.previous_reason = attempts[attempts.size() - 2].reason;
   for (const AttemptRecord& attempt : attempts) {
     if (attempt.ended_at) live->history.Add(attempt);
+    if (attempt.epoch == attempts.back().epoch) break;
+    live->current.failures =
+        FailuresInARow(live->current.failures, attempt, live->progress.checkpoint_step);
   }
   if (live->current.job.spec.resources.try_plans > 1) {
     WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(attempts));
@@ -109,6 +114,7 @@ Result<Service::LiveJob*> Service::Load(const std::string& job_id) {
   }
   if (live->current.job.state == JobState::kQueued) {
     queue_[live->current.job.ordinal] = job_id;
+    WaitForRetry(*live);
   }
   CountJob(live->current.job.state, 1);
   return (live_[job_id] = std::move(live)).get();
@@ -126,6 +132,7 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
                             must] { Change(job_id, decide, done, must); });
     return;
   }
+  live.current.job.progress = live.progress;
   Result<Transaction> change = decide(live.current);
   if (!change.ok() || change->empty()) {
     done(change.status());
@@ -198,6 +205,8 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     const AttemptRecord& attempt = *change.attempt;
     if (live.current.attempt && live.current.attempt->epoch != attempt.epoch) {
       live.current.previous_reason = live.current.attempt->reason;
+      live.current.failures = FailuresInARow(live.current.failures, *live.current.attempt,
+                                             live.progress.checkpoint_step);
     }
     if (!live.current.attempt || live.current.attempt->epoch != attempt.epoch) {
       live.shares.clear();
@@ -225,6 +234,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     live.current.job.version = result.job_version;
     live.current.job.ordinal = result.job_ordinal;
     ShowMove(live, from);
+    if (live.current.job.state != from) WaitForRetry(live);
   }
   for (const IntentRecord& intent : change.remove_intents) {
     outbox_.erase({intent.worker_id, intent.job_id, intent.epoch, intent.kind});
@@ -233,6 +243,9 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = intent;
     Deliver(intent);
   }
+  const bool asks = std::any_of(change.add_intents.begin(), change.add_intents.end(),
+                                [](const IntentRecord& intent) { return intent.graceful; });
+  if (asks) ExpectStop(job_id, live.current.job.last_epoch);
   bool frees =
       change.attempt && std::any_of(change.attempt->shares.begin(), change.attempt->shares.end(),
                                     [](const auto& share) { return IsGone(share.state); });

@@ -37,6 +37,11 @@ struct ServiceOptions {
   std::chrono::nanoseconds lease = std::chrono::seconds(10);
   std::chrono::nanoseconds heartbeat = std::chrono::seconds(2);
   GrowthRules growth;
+  RetryRules retry;
+  HangRules hang;
+  /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
+  /// life.
+  std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
 
   /// Past the lease, until ranks of a lost worker are surely gone.
   std::chrono::nanoseconds Margin() const { return lease / 5; }
@@ -117,6 +122,8 @@ class Service {
   /// changes; with `reset` the defaults come back instead.
   Result<planner::CalibrationReport> CalibratePlans(bool dry_run, bool reset);
   std::vector<WorkerView> Workers();
+  /// Oldest first.
+  Result<std::vector<EventRecord>> Events(const std::string& id_or_prefix);
   Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& id_or_prefix);
   /// Has the ranks record 1 to 100 steps. kConflict when the job is not RUNNING, is recorded
   /// already or ends meanwhile; kUnavailable when its worker is out of reach or takes more than an
@@ -162,6 +169,7 @@ class Service {
   struct ShareTrack {
     std::optional<Duration> listed_at;  ///< Last named by the worker.
     Duration expected_from{0};          ///< Nobody can have named them before.
+    ShareActivity activity;             ///< As last told; empty before.
   };
 
   /// An answer of the planner, and to what.
@@ -181,6 +189,7 @@ class Service {
     std::optional<Plan> reserved;               ///< Capacity of a start being committed.
     std::optional<Duration> dispatched_at;      ///< Until the first answer.
     std::optional<Duration> interrupted_at;     ///< Until it trains again.
+    std::optional<Duration> retry_from;         ///< Queued after a failure: not started before.
     Reason interrupted_by = Reason::kNone;
     AttemptHistory history;               ///< Of the attempts that have ended.
     StepTimer steps;                      ///< Of the newest attempt.
@@ -252,6 +261,17 @@ class Service {
   bool IsCurrent(const AttemptKey& attempt, const std::string& worker_id);
   std::vector<std::string> JobsOn(const std::string& worker_id) const;
   void SetPlaced(const AttemptRecord& attempt);
+
+  // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
+  /// Of the shares of its newest attempt that are not gone.
+  std::vector<ShareActivity> Activities(const LiveJob& live) const;
+  void CheckHang(const std::string& job_id);
+  void DrainJobsOn(const std::string& worker_id);
+  /// The ranks were asked to stop: looks once the limit has passed, for the `round`th time.
+  void ExpectStop(const std::string& job_id, int64_t epoch, int round = 1);
+  void CheckStop(const std::string& job_id, int64_t epoch, int round);
+  void WaitForRetry(LiveJob& live);
+  bool MayStart(const LiveJob& live) const;
 
   // service_profile.cc. On the loop.
   Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);

@@ -68,7 +68,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   for (const auto& [ordinal, job_id] : queue_) {
     const LiveJob& live = *live_.at(job_id);
     if (live.reserved) TakeCapacity(*live.reserved, snapshot.free);
-    if (live.busy || live.reserved) continue;
+    if (live.busy || live.reserved || !MayStart(live)) continue;
     if (snapshot.queue.size() >= kLongestLook) break;
     const std::optional<AttemptRecord>& last = live.current.attempt;
     snapshot.queue.push_back({job_id, &live.current.job.spec, last ? &last->plan : nullptr,

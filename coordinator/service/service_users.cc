@@ -120,6 +120,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       if (!live_.count(job.id)) {
         auto live = std::make_unique<LiveJob>();
         live->current.job = job;
+        live->current.retry = options_.retry;
         live->progress.steps_total = job.spec.train.steps;
         live_[job.id] = std::move(live);
         queue_[job.ordinal] = job.id;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/failpoint.h"
 #include "common/log.h"
@@ -154,8 +155,9 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     }
     LiveJob& live = *it->second;
     live.shares[worker_id].listed_at = clock_.Monotonic();
+    live.shares[worker_id].activity = item.activity;
     JobState state = live.current.job.state;
-    const bool saves = live.current.attempt->reason == Reason::kReplanned;
+    const bool saves = SavesAndStops(*live.current.attempt);
     if (adopted != nullptr && (state != JobState::kRecovering || saves)) {
       adopted->push_back({item.job_id, item.epoch});
     }
@@ -238,13 +240,15 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
       session->lost = false;
     }
     leases_.Renew(id);
-    session->draining = draining;
+    const bool was_draining = std::exchange(session->draining, draining);
     bool was_stale = session->stale_ranks;
     session->stale_ranks = SeeRunning(id, *session, running, nullptr);
+    if (draining) DrainJobsOn(id);
+    for (const RunningAttempt& item : running) CheckHang(item.job_id);
     FindMissing(id, *session, false, running);
     link->AckHeartbeat(sequence);  // what it told can be seen now
     if (was_lost) CountWorkers();
-    if (was_lost || was_stale) ScheduleSoon();
+    if (was_lost || was_stale || (was_draining && !draining)) ScheduleSoon();
   });
 }
 
@@ -268,7 +272,8 @@ void Service::BreakDevices(const std::shared_ptr<WorkerLink>& link,
 void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
                      ShareReport report) {
   loop_.Post([this, link, job_id, report = std::move(report)]() mutable {
-    if (SessionOf(link, "report", &report.worker_id) == nullptr) return;
+    Session* session = SessionOf(link, "report", &report.worker_id);
+    if (session == nullptr) return;
     if (Status fail = Failpoint("coordinator.attempt.report.before_commit"); !fail.ok()) return;
     if (auto it = live_.find(job_id); it != live_.end() && it->second->dispatched_at) {
       metrics_.Dispatched(
@@ -284,6 +289,12 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
                               [this](const auto& spec, const auto& cluster) {
                                 return TimedPlan(spec, cluster);
                               });
+    }
+    if (auto it = live_.find(job_id); it != live_.end() && report.event == ShareEvent::kStopped &&
+                                      it->second->current.job.last_epoch == report.epoch &&
+                                      (it->second->current.job.state == JobState::kStarting ||
+                                       it->second->current.job.state == JobState::kRunning)) {
+      session->draining = true;  // unasked; until the next heartbeat says
     }
     auto decide = [this, job_id, report, link](const JobCase& current) {
       bool mine = current.attempt && current.attempt->epoch == report.epoch;

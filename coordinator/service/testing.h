@@ -70,6 +70,12 @@ class FakeLink : public WorkerLink {
   std::vector<std::string> notes_;
 };
 
+inline ServiceOptions RetriesAtOnce() {
+  ServiceOptions options;
+  options.retry.first_seconds = 0;
+  return options;
+}
+
 /// The ranks that the job wants, or if it leaves that open one for each worker, on a worker each. A
 /// step takes a second over their number.
 inline Result<PlanReport> OneRankEach(const JobSpec& spec, const ClusterProfile& cluster) {
@@ -105,7 +111,7 @@ class ServiceTest : public testing::Test {
   /// A new one on the same store: the one before was killed.
   void StartService() {
     service_.reset();
-    service_ = std::make_unique<Service>(*store_, clock_, planner_, metrics_, ServiceOptions{});
+    service_ = std::make_unique<Service>(*store_, clock_, planner_, metrics_, options_);
     ASSERT_TRUE(service_->Start().ok());
   }
   void TearDown() override {
@@ -170,6 +176,8 @@ class ServiceTest : public testing::Test {
   }
 
   PlanFunction planner_ = OneRankEach;
+  /// Failed jobs are tried again at once, as this clock stands still.
+  ServiceOptions options_ = RetriesAtOnce();
   ManualClock clock_;
   Metrics metrics_;
   std::unique_ptr<SqliteStore> store_;

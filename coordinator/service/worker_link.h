@@ -8,6 +8,7 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "coordinator/recovery/hang.h"
 #include "coordinator/recovery/state_machine.h"
 #include "coordinator/store/records.h"
 
@@ -23,6 +24,7 @@ struct RunningAttempt {
   std::string job_id;
   int64_t epoch = 0;
   Progress progress;
+  ShareActivity activity = {};  ///< Without worker_id.
 };
 
 /// How a worker introduces itself on a new stream.

@@ -10,10 +10,22 @@ constexpr std::array<std::string_view, kJobStates> kJobStateNames = {
     "CANCELLING", "SUCCEEDED", "FAILED",  "CANCELLED"};
 
 constexpr std::array<std::string_view, kReasons> kReasonNames = {
-    "REASON_UNSPECIFIED", "WAITING_FOR_WORKERS", "WAITING_FOR_CAPACITY", "USER_ERROR",
-    "RANK_DIED",          "WORKER_LOST",         "OUT_OF_MEMORY",        "NUMERICS",
-    "RETRIES_EXHAUSTED",  "CANCELLED_BY_USER",   "SERVICE_FAULT",        "COMPLETED",
-    "DEVICE_FAILED",      "REPLANNED",
+    "REASON_UNSPECIFIED",
+    "WAITING_FOR_WORKERS",
+    "WAITING_FOR_CAPACITY",
+    "USER_ERROR",
+    "RANK_DIED",
+    "WORKER_LOST",
+    "OUT_OF_MEMORY",
+    "NUMERICS",
+    "RETRIES_EXHAUSTED",
+    "CANCELLED_BY_USER",
+    "SERVICE_FAULT",
+    "COMPLETED",
+    "DEVICE_FAILED",
+    "REPLANNED",
+    "DRAINED",
+    "HUNG",
 };
 
 constexpr std::array<std::string_view, kShareStates> kShareStateNames = {

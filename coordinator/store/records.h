@@ -42,8 +42,10 @@ enum class Reason {
   kCompleted,
   kDeviceFailed,
   kReplanned,
+  kDrained,
+  kHung,
 };
-inline constexpr int kReasons = 14;
+inline constexpr int kReasons = 16;
 
 /// Where the ranks of one attempt on one worker stand.
 enum class ShareState {
@@ -179,7 +181,7 @@ struct EventRecord {
   std::string job_id;
   int64_t epoch = 0;
   double time = 0;
-  std::string kind;  ///< "transition", "report", "late report", "adopted", ...
+  std::string kind;  ///< As JobEvent.kind in coordinator.proto.
   std::string text;
 };
 

@@ -225,7 +225,7 @@ void Agent::OnRegistered(const v1::Registered& registered) {
   for (auto& [key, share] : shares_) Pump(*share);
 }
 
-void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running) const {
+void Agent::AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running) {
   for (const auto& [key, share] : shares_) {
     if (!share->attempt.over()) *running->Add() = share->attempt.Running();
   }

@@ -70,7 +70,7 @@ class Agent : private AttemptListener {
   void ScheduleHeartbeat();
   void ScheduleLeaseCheck();
   void GiveUpWork();
-  void AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running) const;
+  void AddRunning(google::protobuf::RepeatedPtrField<v1::RunningAttempt>* running);
 
   // Commands.
   void OnStart(const v1::StartAttempt& start);

@@ -322,6 +322,20 @@ TEST_F(AgentTest, RefusesARunFolderOutsideItsRoot) {
   auto report = coordinator_.WaitForReport("../../escape", 1, v1::ATTEMPT_FAILED);
   ASSERT_TRUE(report);
   EXPECT_THAT(report->message(), HasSubstr("--run-root"));
+  EXPECT_EQ(report->reason(), v1::USER_ERROR) << "no retry helps";
+}
+
+TEST_F(AgentTest, TellsWhatItsRanksDoAndSinceWhenTheyAreSilent) {
+  StartAgent();
+  StartJob("wait");
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
+    if (m.heartbeat().running().empty()) return false;
+    const v1::RunningAttempt& running = m.heartbeat().running(0);
+    return running.activity() == "training" && running.silent_seconds() > 1.2 &&
+           running.longest_step_seconds() == 0.001 &&
+           running.rank_states().find("rank 0 sleeping") != std::string::npos;
+  }));
 }
 
 TEST_F(AgentTest, CarriesTheRendezvousOfTheRanks) {

@@ -18,6 +18,7 @@
 #include "proto/convert.h"
 #include "worker/daemon/machine.h"
 #include "worker/daemon/process_scan.h"
+#include "worker/daemon/rank_pulse.h"
 
 namespace weft::daemon {
 namespace asio = boost::asio;
@@ -55,7 +56,10 @@ int64_t StepsDoneBefore(const v1::StartAttempt& start) {
 }  // namespace
 
 struct Attempt::Rank {
+  explicit Rank(std::chrono::nanoseconds now) : pulse(now) {}
+
   int index = 0;
+  RankPulse pulse;
   std::unique_ptr<RankProcess> process;
   bool ended = false;
   int wait_status = 0;           // set only when the rank ended before it was killed from here
@@ -86,7 +90,7 @@ std::vector<std::string> Attempt::Marker() const {
 }
 
 Status Attempt::CheckStart() const {
-  if (start_.ranks().empty()) return InvalidError("no rank to start");
+  if (start_.ranks().empty()) return InternalError("no rank to start");
   std::filesystem::path dir = start_.run_dir();
   if (!dir.is_absolute()) {
     return InvalidError("run folder '" + dir.string() + "' is not an absolute path");
@@ -108,6 +112,7 @@ void Attempt::Start() {
       std::find(start_.ranks().begin(), start_.ranks().end(), 0) != start_.ranks().end();
   metrics_.BeginRun(job_id(), epoch(), start_.plan(), has_rank_zero);
   Status status = CheckStart();
+  if (status.code() == StatusCode::kInvalid) return Abort(v1::USER_ERROR, status.message());
   for (int i = 0; status.ok() && i < start_.ranks_size(); ++i) status = StartRank(start_.ranks(i));
   if (!status.ok()) return Abort(v1::SERVICE_FAULT, status.WithContext("start ranks").message());
   listener_.OnReport(NewReport(v1::ATTEMPT_STARTED));
@@ -130,7 +135,7 @@ Status Attempt::StartRank(int index) {
   WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), spec_path, ToJson(spec).dump(2) + "\n"));
   spec_paths_.push_back(spec_path);
 
-  auto rank = std::make_unique<Rank>();
+  auto rank = std::make_unique<Rank>(clock_.Monotonic());
   rank->index = index;
   RankCommand command;
   command.arguments = {settings_.trainer, "--spec", spec_path, "--control-fd",
@@ -238,6 +243,7 @@ void Attempt::ReapChildren() {
 // ------------------------------------------------------------------------- what ranks say
 
 void Attempt::OnControl(Rank& rank, const std::string& line) {
+  rank.pulse.OnMessage(clock_.Monotonic());
   Result<trainer::RankMessage> message = trainer::ParseRankMessage(line);
   if (!message.ok()) {
     rank.failed = InternalError("rank " + std::to_string(rank.index) +
@@ -259,6 +265,8 @@ void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
 }
 
 void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
+  rank.pulse.SetActivity("training");
+  longest_step_seconds_ = std::max(longest_step_seconds_, progress.step_seconds);
   const trainer::PhaseTimes& p = progress.phases;
   metrics_.ObserveStep(job_id(), rank.index, progress.step_seconds,
                        {{"data", p.data},
@@ -316,6 +324,10 @@ void Attempt::On(Rank& rank, const trainer::CheckpointMessage& message) {
 
 void Attempt::On(Rank& rank, const trainer::EventMessage& event) {
   AddLogLine(rank.index, true, event.level + ": " + event.text);
+}
+
+void Attempt::On(Rank& rank, const trainer::ActivityMessage& activity) {
+  rank.pulse.SetActivity(activity.activity);
 }
 
 void Attempt::On(Rank& /*rank*/, const trainer::ProfiledMessage& profiled) {
@@ -479,7 +491,7 @@ v1::AttemptReport Attempt::EndReport() const {
   return report;
 }
 
-v1::RunningAttempt Attempt::Running() const {
+v1::RunningAttempt Attempt::Running() {
   v1::RunningAttempt running;
   running.set_job_id(job_id());
   running.set_epoch(epoch());
@@ -487,7 +499,31 @@ v1::RunningAttempt Attempt::Running() const {
     if (!rank->ended) running.add_ranks(rank->index);
   }
   *running.mutable_progress() = progress_.message();
+  AddActivity(running);
   return running;
+}
+
+void Attempt::AddActivity(v1::RunningAttempt& running) {
+  const std::chrono::nanoseconds now = clock_.Monotonic();
+  std::string states;
+  const Rank* liveliest = nullptr;
+  for (const auto& rank : ranks_) {
+    if (rank->ended) continue;
+    rank->pulse.Sample(rank->process->pid(), now);
+    states += (states.empty() ? "rank " : ", rank ") + std::to_string(rank->index) + " " +
+              rank->pulse.StateText();
+    if (liveliest == nullptr ||
+        rank->pulse.SilentSeconds(now) < liveliest->pulse.SilentSeconds(now)) {
+      liveliest = rank.get();
+    }
+    // What may take long decides: the others wait for it.
+    if (running.activity().empty() || running.activity() == "training") {
+      running.set_activity(rank->pulse.activity());
+    }
+  }
+  if (liveliest != nullptr) running.set_silent_seconds(liveliest->pulse.SilentSeconds(now));
+  running.set_longest_step_seconds(longest_step_seconds_);
+  running.set_rank_states(states);
 }
 
 std::string Attempt::Name() const {

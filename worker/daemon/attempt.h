@@ -88,8 +88,8 @@ class Attempt {
   int64_t epoch() const { return start_.epoch(); }
   /// All ranks are gone and the end is reported.
   bool over() const { return over_; }
-  /// For heartbeats: living ranks and progress.
-  v1::RunningAttempt Running() const;
+  /// For heartbeats: living ranks, progress, and what they do.
+  v1::RunningAttempt Running();
 
  private:
   struct Rank;
@@ -107,6 +107,7 @@ class Attempt {
   void On(Rank& rank, const trainer::EvaluationMessage& evaluation);
   void On(Rank& rank, const trainer::CheckpointMessage& message);
   void On(Rank& rank, const trainer::EventMessage& event);
+  void On(Rank& rank, const trainer::ActivityMessage& activity);
   void On(Rank& rank, const trainer::ProfiledMessage& profiled);
   void On(Rank& rank, const trainer::StoreSetMessage& set);
   void On(Rank& rank, const trainer::StoreGetMessage& get);
@@ -127,6 +128,7 @@ class Attempt {
   std::vector<std::string> Marker() const;
   std::string Name() const;
   double Utilization() const;
+  void AddActivity(v1::RunningAttempt& running);
 
   boost::asio::io_context& io_;
   const Clock& clock_;
@@ -142,6 +144,7 @@ class Attempt {
   std::vector<const Rank*> failures_;  // in order, before anything was killed from here
   std::vector<std::string> spec_paths_;
   ProgressRecord progress_;
+  double longest_step_seconds_ = 0;
   std::optional<int64_t> resume_step_;
   std::optional<int64_t> profile_request_;  // that rank 0 is working on
   bool training_ = false;

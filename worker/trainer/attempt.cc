@@ -20,6 +20,7 @@
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/class_names.h"
+#include "worker/trainer/run_folder.h"
 
 namespace weft::trainer {
 namespace {
@@ -100,6 +101,7 @@ Status Attempt::Prepare() {
   }
   kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
   WEFT_RETURN_IF_ERROR(OpenDevice());
+  WEFT_RETURN_IF_ERROR(CheckFolder());
   if (saving_rank() < saving_ranks()) {
     engine::CheckpointWriterOptions options;
     options.env = &env_;
@@ -124,6 +126,11 @@ Status Attempt::Prepare() {
   const double seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
   reporter_.Report(StartedMessage{first_step_, start.checkpoint_path, parameters_, seconds});
   return OkStatus();
+}
+
+Status Attempt::CheckFolder() {
+  if (saving_rank() >= saving_ranks()) return OkStatus();
+  return CheckRunFolder(env_, spec_.run_dir, spec_.rank);
 }
 
 Status Attempt::OpenDevice() {
@@ -317,6 +324,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
     }
     if (trainer_->finished()) break;
     if (votes.stop) {
+      Tell("saving");
       Status saved = CheckState(0);
       if (saved.ok()) saved = SaveAndWait();
       if (!saved.ok()) {
@@ -331,7 +339,9 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
     }
     if (IsDue(job.train, job.train.eval_every_steps, step)) WEFT_RETURN_IF_ERROR(EvaluateNow());
     if (IsDue(job.train, job.checkpoint.every_steps, step)) {
+      Tell("saving");
       WEFT_RETURN_IF_ERROR(SaveInBackground());
+      Tell("training");
     }
   }
   return Finish();
@@ -455,6 +465,7 @@ Result<bool> Attempt::Guard() {
 
 Status Attempt::RollBack() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
+  Tell("loading");
   const engine::TrainCounters bad = trainer_->counters();
   // A checkpoint that is on its way may be the one to go back to; if it fails, the one before is.
   if (checkpoints_) (void)checkpoints_->Wait();
@@ -469,6 +480,7 @@ Status Attempt::RollBack() {
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   start.counters = engine::AfterRollback(bad, start.counters);
   trainer_->Restored(start.counters);
+  Tell("training");
   skipped_in_a_row_ = 0;
   rolled_back_ = true;
   saved_step_ = -1;
@@ -506,6 +518,7 @@ Result<bool> Attempt::OnAnyRank(bool own) {
 
 Status Attempt::FinishProfile() {
   if (!profile_) return OkStatus();
+  Tell("saving");
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> events, profile_->GatherEvents(*group_));
   if (first_rank()) {
     Result<ProfileReport> report = profile_->Write(env_, spec_.run_dir, events);
@@ -518,6 +531,7 @@ Status Attempt::FinishProfile() {
     }
   }
   profile_.reset();
+  Tell("training");
   return OkStatus();
 }
 
@@ -525,7 +539,9 @@ Status Attempt::EvaluateNow() {
   if (data_.validation == nullptr) return OkStatus();
   // A profile is of the steps alone.
   engine::Profiler* const profiler = std::exchange(context_.profiler, nullptr);
+  Tell("evaluating");
   WEFT_ASSIGN_OR_RETURN(engine::EvaluationReport report, trainer_->Evaluate());
+  Tell("training");
   context_.profiler = profiler;
   evaluation_seconds_ += report.seconds;
   validation_loss_ = IfFinite(report.loss);
@@ -543,6 +559,7 @@ Result<AttemptOutcome> Attempt::Finish() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
   WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(EvaluateNow());
+  Tell("saving");
   WEFT_RETURN_IF_ERROR(SaveAndWait());
   AttemptOutcome outcome{trainer_->counters().step,
                          engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),

@@ -45,6 +45,9 @@ class Attempt {
   /// Steps until the job is done, a stop is asked for, or something fails.
   Result<AttemptOutcome> Train();
 
+  /// Whether what this rank saves can be written, see CheckRunFolder; OK where it saves nothing.
+  Status CheckFolder();
+
   /// Writes into the log, after memory ran out, what the plan expected beside what was held.
   void TellMemory();
 
@@ -112,6 +115,8 @@ class Attempt {
   RunSummary Summarize() const;
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
   void Event(const std::string& level, const std::string& text);
+  /// As ActivityMessage.
+  void Tell(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
 
   Env& env_;
   AttemptSpec spec_;

@@ -223,6 +223,19 @@ struct EventMessage {
   }
 };
 
+/// What the rank does from now on, where that is no step: the time it takes tells nothing of hangs.
+struct ActivityMessage {
+  static constexpr std::string_view kName = "activity";
+  std::string activity = "training";
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("activity", "A rank begins with starting; every progress message means training.")
+              .OneOf({"training", "evaluating", "saving", "loading"}),
+          self.activity);
+  }
+};
+
 /// From rank 0: the answer to a ProfileRequest.
 struct ProfiledMessage {
   static constexpr std::string_view kName = "profiled";
@@ -355,9 +368,10 @@ struct AbortMessage {
   static void Fields(Self&, Visitor&&) {}
 };
 
-using RankMessage = std::variant<HelloMessage, StartedMessage, ProgressMessage, EvaluationMessage,
-                                 CheckpointMessage, EventMessage, ProfiledMessage, StoreSetMessage,
-                                 StoreGetMessage, FinishedMessage, StoppedMessage, FailedMessage>;
+using RankMessage =
+    std::variant<HelloMessage, StartedMessage, ProgressMessage, EvaluationMessage,
+                 CheckpointMessage, EventMessage, ActivityMessage, ProfiledMessage, StoreSetMessage,
+                 StoreGetMessage, FinishedMessage, StoppedMessage, FailedMessage>;
 using DaemonMessage = std::variant<StoreReplyMessage, StopMessage, ProfileMessage, AbortMessage>;
 
 /// The line of a message, without its line end. Text that is not UTF-8 gets replacement characters.

@@ -25,6 +25,13 @@ Status BeforeTraining(Status status) {
   return InvalidError(status.message());
 }
 
+/// Nor does it mend files of the user that are damaged. Those that the worker made itself from them
+/// are made again.
+Status OfImport(Status status) {
+  if (status.code() != StatusCode::kCorrupt) return BeforeTraining(std::move(status));
+  return InvalidError(status.message() + "; hint: copy or export the folder again");
+}
+
 /// Once training runs, what the user gave has proved good.
 Status WhileTraining(Status status) {
   if (status.code() != StatusCode::kNotFound && status.code() != StatusCode::kInvalid) {
@@ -38,14 +45,17 @@ Status WhileTraining(Status status) {
 Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingData data,
                                     Reporter& reporter, engine::Store& store) {
   WEFT_RETURN_IF_ERROR(CheckPlan(spec));
-  WEFT_RETURN_IF_ERROR(env.CreateDirs(spec.run_dir));
   return CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
     Attempt attempt(env, spec, std::move(data), reporter, store);
     Result<AttemptOutcome> outcome = CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
       if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
       Result<AttemptOutcome> trained = attempt.Train();
-      if (!trained.ok()) return WhileTraining(trained.status());
-      return trained;
+      if (trained.ok()) return trained;
+      // Permissions may have changed since the start.
+      if (Status folder = attempt.CheckFolder(); folder.code() == StatusCode::kInvalid) {
+        return folder;
+      }
+      return WhileTraining(trained.status());
     });
     if (!outcome.ok() && IsMemoryError(outcome.status())) attempt.TellMemory();
     return outcome;
@@ -56,7 +66,7 @@ Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& r
                                   engine::Store& store) {
   AttemptSpec resolved = spec;
   if (Status status = ResolveImportedModel(env, resolved.job); !status.ok()) {
-    return BeforeTraining(status);
+    return OfImport(status);
   }
   Result<TrainingData> data =
       CatchExhaustion("opening the training data", [&] { return OpenTrainingData(env, resolved); });

@@ -1,0 +1,134 @@
+// How attempts end that do not end by themselves: workers that drain, ranks that hang or do not
+// stop when they are asked to; and when a job that failed is tried again.
+#include <algorithm>
+#include <cmath>
+
+#include "common/log.h"
+#include "coordinator/service/service.h"
+
+namespace weft::coordinator {
+namespace {
+
+/// Ranks that were asked to stop and show life (a long step, a large checkpoint) get this many
+/// times the limit.
+constexpr int kMostStopRounds = 10;
+
+/// They may be silent for this many of their longest steps.
+constexpr double kStepsToStop = 3;
+
+double Seconds(std::chrono::nanoseconds duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+std::vector<ShareActivity> Service::Activities(const LiveJob& live) const {
+  std::vector<ShareActivity> activities;
+  for (const ShareRecord& share : live.current.attempt->shares) {
+    if (IsGone(share.state)) continue;
+    const auto track = live.shares.find(share.worker_id);
+    activities.push_back(track == live.shares.end() ? ShareActivity{} : track->second.activity);
+    activities.back().worker_id = share.worker_id;
+  }
+  return activities;
+}
+
+void Service::CheckHang(const std::string& job_id) {
+  const auto it = live_.find(job_id);
+  if (it == live_.end() || !it->second->current.attempt) return;
+  LiveJob& live = *it->second;
+  const JobState state = live.current.job.state;
+  const AttemptRecord& attempt = *live.current.attempt;
+  if ((state != JobState::kStarting && state != JobState::kRunning) || live.busy) return;
+  // The lease is for workers that are out of reach.
+  if (!std::all_of(attempt.shares.begin(), attempt.shares.end(), [this](const ShareRecord& share) {
+        const auto session = sessions_.find(share.worker_id);
+        return IsGone(share.state) || (session != sessions_.end() && session->second.link);
+      })) {
+    return;
+  }
+  const std::optional<std::string> why =
+      FindHang(Activities(live), attempt.plan.prediction.step_seconds, options_.hang);
+  if (!why) return;
+  WEFT_LOG_WARNING << "job " << job_id << ", attempt " << attempt.epoch << ": " << *why;
+  Change(
+      job_id,
+      [this, epoch = attempt.epoch, why = *why](const JobCase& current) {
+        return InterruptAttempt(current, epoch, Reason::kHung, why, clock_.UnixSeconds());
+      },
+      [](const Status&) {}, true);
+}
+
+void Service::DrainJobsOn(const std::string& worker_id) {
+  for (const std::string& job_id : JobsOn(worker_id)) {
+    const auto it = live_.find(job_id);
+    if (it == live_.end() || !it->second->current.attempt) continue;
+    Change(
+        job_id,
+        [this, epoch = it->second->current.attempt->epoch, worker_id](const JobCase& current) {
+          return DrainAttempt(current, epoch, "worker " + worker_id + " drains",
+                              clock_.UnixSeconds());
+        },
+        [](const Status&) {}, true);
+  }
+}
+
+void Service::ExpectStop(const std::string& job_id, int64_t epoch, int round) {
+  loop_.PostAfter(options_.stop_limit,
+                  [this, job_id, epoch, round] { CheckStop(job_id, epoch, round); });
+}
+
+void Service::CheckStop(const std::string& job_id, int64_t epoch, int round) {
+  const auto it = live_.find(job_id);
+  if (it == live_.end() || !it->second->current.attempt ||
+      it->second->current.attempt->epoch != epoch) {
+    return;
+  }
+  const bool asked = std::any_of(outbox_.begin(), outbox_.end(), [&](const auto& entry) {
+    const IntentRecord& intent = entry.second;
+    return intent.job_id == job_id && intent.epoch == epoch && intent.kind == IntentKind::kStop &&
+           intent.graceful;
+  });
+  if (!asked) return;
+  const LiveJob& live = *it->second;
+  const double predicted = live.current.attempt->plan.prediction.step_seconds;
+  const std::vector<ShareActivity> shares = Activities(live);
+  const bool alive = std::any_of(shares.begin(), shares.end(), [&](const ShareActivity& share) {
+    const double step = std::max(predicted, share.longest_step_seconds);
+    return !share.activity.empty() &&
+           share.silent_seconds < std::max(Seconds(options_.stop_limit), kStepsToStop * step);
+  });
+  if (alive && round < kMostStopRounds) return ExpectStop(job_id, epoch, round + 1);
+  const std::string why = "ranks did not stop within " +
+                          std::to_string(std::llround(round * Seconds(options_.stop_limit))) +
+                          " s: they are killed";
+  WEFT_LOG_WARNING << "job " << job_id << ", attempt " << epoch << ": " << why;
+  Change(
+      job_id,
+      [this, epoch, why](const JobCase& current) {
+        return KillAttempt(current, epoch, why, clock_.UnixSeconds());
+      },
+      [](const Status&) {}, true);
+}
+
+void Service::WaitForRetry(LiveJob& live) {
+  live.retry_from.reset();
+  const std::optional<double> at = RetryAt(live.current);
+  if (!at) return;
+  const double longest = options_.retry.most_seconds;  // also when the wall clock was set back
+  const double seconds = std::clamp(*at - clock_.UnixSeconds(), 0.0, longest);
+  const auto delay = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  live.retry_from = clock_.Monotonic() + delay;
+  loop_.PostAfter(delay, [this] { ScheduleSoon(); });
+}
+
+bool Service::MayStart(const LiveJob& live) const {
+  return !live.retry_from || clock_.Monotonic() >= *live.retry_from;
+}
+
+Result<std::vector<EventRecord>> Service::Events(const std::string& id_or_prefix) {
+  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
+  return store_.ListEvents(id);
+}
+
+}  // namespace weft::coordinator

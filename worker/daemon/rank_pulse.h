@@ -1,0 +1,54 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace weft::daemon {
+
+/// What the kernel knows of a process (proc(5): stat and io). Counts grow from its start.
+struct ProcessUse {
+  char state = '?';         ///< As in /proc/PID/stat: R, S, D, T, ...
+  int64_t cpu_ticks = 0;    ///< User and system time. Unit: clock ticks.
+  int64_t page_faults = 0;  ///< Pages that came from a disk.
+  int64_t io_bytes = 0;     ///< Read and written, also within the page cache.
+};
+
+/// nullopt when the process is gone.
+std::optional<ProcessUse> ReadProcessUse(pid_t pid);
+
+/// When a rank last showed a sign of life. While it trains that is a message, which follows each
+/// step: a rank may wait for a hung peer with a busy processor. In all else it does (starting,
+/// evaluating, saving, loading) the use of processor or disk counts, too.
+class RankPulse {
+ public:
+  using Duration = std::chrono::nanoseconds;
+
+  explicit RankPulse(Duration now) : life_at_(now), sampled_at_(now) {}
+
+  void OnMessage(Duration now) { life_at_ = now; }
+  /// As in weft.v1.RunningAttempt.activity.
+  void SetActivity(const std::string& activity) { activity_ = activity; }
+  /// Looks at the process, once a second at most.
+  void Sample(pid_t pid, Duration now);
+  /// The same with what was read of it.
+  void Take(const ProcessUse& use, Duration now);
+
+  const std::string& activity() const { return activity_; }
+  double SilentSeconds(Duration now) const {
+    return std::chrono::duration<double>(now - life_at_).count();
+  }
+  /// "sleeping", "stopped"
+  std::string StateText() const;
+
+ private:
+  std::string activity_ = "starting";
+  Duration life_at_;
+  Duration sampled_at_;
+  ProcessUse use_;
+};
+
+}  // namespace weft::daemon

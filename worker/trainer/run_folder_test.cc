@@ -1,0 +1,48 @@
+#include "worker/trainer/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "common/env_fault.h"
+#include "worker/engine/checkpoint/catalog.h"
+
+namespace weft::trainer {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(RunFolder, IsMadeAndLeftEmpty) {
+  FaultEnv env;
+  ASSERT_TRUE(CheckRunFolder(env, "/runs/job", 1).ok());
+  EXPECT_EQ(*env.ListDir("/runs/job"), std::vector<std::string>{"checkpoints"});
+  EXPECT_TRUE(env.ListDir(engine::CheckpointsFolder("/runs/job"))->empty());
+}
+
+TEST(RunFolder, ThatCannotBeWrittenIsForTheUserToMendWhicheverCallSaysSo) {
+  FaultEnv sound;
+  ASSERT_TRUE(CheckRunFolder(sound, "/runs/job", 0).ok());
+  for (const Status& error :
+       {ErrnoError("creating /runs/job", EACCES), ErrnoError("creating /runs/job", EROFS),
+        ErrnoError("creating /runs/job", EEXIST)}) {
+    for (int64_t operation = 1; operation <= sound.operations(); ++operation) {
+      FaultEnv env;
+      env.FailOperation(operation, error);
+      const Status status = CheckRunFolder(env, "/runs/job", 0);
+      ASSERT_EQ(status.code(), StatusCode::kInvalid) << operation << ": " << status.message();
+      EXPECT_THAT(status.message(),
+                  AllOf(HasSubstr("/runs/job"), HasSubstr("hint: make it writable")));
+    }
+  }
+}
+
+TEST(RunFolder, OnAFullDiskMayBeTriedAgain) {
+  FaultEnv env;
+  env.SetCapacity(0);
+  EXPECT_EQ(CheckRunFolder(env, "/runs/job", 0).code(), StatusCode::kExhausted);
+}
+
+}  // namespace
+}  // namespace weft::trainer
