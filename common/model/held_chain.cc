@@ -11,14 +11,16 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-HeldChain::HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots)
+HeldChain::HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
+                     const std::stop_token& stop)
     : stages_(std::move(stages)),
-      replays_(stages_, bytes, slots),
+      replays_(stages_, bytes, slots, stop),
       unit_(std::max<int64_t>((bytes + slots - 1) / slots, 1)),
       slots_(slots),
-      table_(stages_.size() * static_cast<size_t>((slots + 1) * (slots + 1))) {
+      table_(stages_.size() * static_cast<size_t>((slots + 1) * (slots + 1)), Choice{kInfinity}) {
   for (int64_t stage = std::ssize(stages_); stage-- > 0;) {
     for (int64_t kept = 0; kept <= slots; ++kept) {
+      if (stop.stop_requested()) return;
       for (int64_t beside = 0; kept + beside <= slots; ++beside) {
         table_[IndexOf(stage, {kept, beside})] = Best(stage, {kept, beside});
       }

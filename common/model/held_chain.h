@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "common/model/optimal_chain.h"
@@ -19,8 +20,9 @@ namespace weft {
 class HeldChain {
  public:
   /// With at most `bytes` for one pass, in `slots` equal steps, to which sizes are rounded up;
-  /// O(n^2 slots^2) for n stages, beside an OptimalChain.
-  HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots);
+  /// O(n^2 slots^2) for n stages, beside an OptimalChain. Stops as that does.
+  HeldChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
+            const std::stop_token& stop = {});
 
   /// Seconds of a forward and backward pass of which `passes` are under way within `bytes`;
   /// infinite when they are too few.

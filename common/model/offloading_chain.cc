@@ -24,8 +24,11 @@ int64_t MostBytesOfAStep(const std::vector<ChainStage>& stages) {
 }  // namespace
 
 OffloadingChain::OffloadingChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
-                                 const ChainLink& link)
-    : stages_(std::move(stages)), replays_(stages_, bytes, slots), link_(link) {
+                                 const ChainLink& link, std::stop_token stop)
+    : stages_(std::move(stages)),
+      replays_(stages_, bytes, slots, stop),
+      link_(link),
+      stop_(std::move(stop)) {
   WEFT_CHECK(link.ticks > 0, "time in ticks");
   const double longest = static_cast<double>(MostBytesOfAStep(stages_)) * link.seconds_per_byte;
   if (longest > 0 && longest < kInfinity) tick_ = longest / static_cast<double>(link.ticks);
@@ -75,6 +78,7 @@ OffloadingChain::Choice OffloadingChain::Best(const State& state) {
   const Transfers& transfers = state.transfers;
   if (state.stage == n) return {static_cast<double>(transfers.down + transfers.up) * tick_};
   Choice best{kInfinity};
+  if (stop_.stop_requested()) return best;
   const int64_t first = state.stage;
   const ChainStage& stage = stages_[static_cast<size_t>(first)];
   const auto between = [&](const std::vector<double>& sums, int64_t end) {

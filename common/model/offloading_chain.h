@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <unordered_map>
 #include <vector>
 
@@ -34,7 +35,7 @@ class OffloadingChain {
  public:
   /// Like OptimalChain's. The last stage keeps what it needs on the device.
   OffloadingChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
-                  const ChainLink& link);
+                  const ChainLink& link, std::stop_token stop = {});
 
   /// Seconds of a forward and backward pass within `bytes` on the device; infinite when they are
   /// too few.
@@ -77,6 +78,7 @@ class OffloadingChain {
   const std::vector<ChainStage> stages_;
   const OptimalChain replays_;
   const ChainLink link_;
+  const std::stop_token stop_;
   double tick_ = 1;               ///< Seconds.
   std::vector<double> forward_;   ///< Of all stages before each.
   std::vector<double> backward_;  ///< Likewise.

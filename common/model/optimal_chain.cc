@@ -13,40 +13,57 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-OptimalChain::OptimalChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots)
+OptimalChain::OptimalChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
+                           const std::stop_token& stop)
     : stages_(std::move(stages)),
       unit_(std::max<int64_t>((bytes + slots - 1) / slots, 1)),
       slots_(slots) {
   const auto n = std::ssize(stages_);
   WEFT_CHECK(n > 0 && slots > 0, "a chain and memory for it");
-  table_.resize(static_cast<size_t>(n * n * (slots_ + 1)));
+  NumberParts();
+  std::vector<bool> found(choices_.size() / static_cast<size_t>(slots_ + 1));
   for (int64_t length = 0; length < n; ++length) {
     for (int64_t first = 0; first + length < n; ++first) {
-      for (int64_t m = 0; m <= slots_; ++m) {
-        At(first, first + length, m) = Best(first, first + length, m);
-      }
+      const auto row = static_cast<size_t>(RowOf(first, first + length));
+      if (found[row]) continue;
+      if (stop.stop_requested()) return;
+      found[row] = true;
+      Find(first, first + length);
     }
   }
 }
 
-OptimalChain::Choice& OptimalChain::At(int64_t first, int64_t last, int64_t slots) {
-  return table_[static_cast<size_t>((first * std::ssize(stages_) + last) * (slots_ + 1) + slots)];
+void OptimalChain::NumberParts() {
+  const auto n = std::ssize(stages_);
+  rows_.resize(static_cast<size_t>(n * n), -1);
+  std::vector<int64_t> run_begin(static_cast<size_t>(n));  // of the run of equal stages of each
+  for (int64_t i = 1; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    run_begin[at] = stages_[at] == stages_[at - 1] ? run_begin[at - 1] : i;
+  }
+  int32_t rows = 0;
+  for (int64_t first = 0; first < n; ++first) {
+    for (int64_t last = first; last < n; ++last) {
+      const int64_t begin = run_begin[static_cast<size_t>(last)];
+      const bool known = begin < first;  // all in one run, and looked at from its begin on
+      RowOf(first, last) = known ? RowOf(begin, begin + last - first) : rows++;
+    }
+  }
+  const auto size = static_cast<size_t>(rows) * static_cast<size_t>(slots_ + 1);
+  seconds_.assign(size, kInfinity);
+  choices_.resize(size);
 }
 
-const OptimalChain::Choice& OptimalChain::At(int64_t first, int64_t last, int64_t slots) const {
-  return table_[static_cast<size_t>((first * std::ssize(stages_) + last) * (slots_ + 1) + slots)];
-}
-
-OptimalChain::Choice OptimalChain::Best(int64_t first, int64_t last, int64_t slots) const {
+void OptimalChain::Find(int64_t first, int64_t last) {
   const ChainStage& stage = stages_[static_cast<size_t>(first)];
-  Choice best{kInfinity};
+  const size_t row = IndexOf(first, last, 0);
   for (size_t w = 0; w < stage.ways.size(); ++w) {
     const ChainStage::Way& way = stage.ways[w];
     const int64_t saved = Slots(way.saved_bytes);
-    if (Slots(way.saved_bytes + way.passing_bytes) > slots || saved > slots) continue;
-    const double seconds = stage.forward_seconds + way.again_seconds + stage.backward_seconds +
-                           (first == last ? 0 : At(first + 1, last, slots - saved).seconds);
-    if (seconds < best.seconds) best = {seconds, static_cast<int32_t>(w), -1};
+    Offer({static_cast<int32_t>(w), -1}, row,
+          std::max(Slots(way.saved_bytes + way.passing_bytes), saved),
+          stage.forward_seconds + way.again_seconds + stage.backward_seconds,
+          first == last ? nullptr : &seconds_[IndexOf(first + 1, last, 0)], saved, nullptr);
   }
   double forward = 0;
   int64_t passing = 0;
@@ -55,12 +72,21 @@ OptimalChain::Choice OptimalChain::Best(int64_t first, int64_t last, int64_t slo
     forward += before.forward_seconds;
     passing = std::max(passing, Slots(before.passing_bytes));
     const int64_t result = Slots(before.result_bytes);
-    if (passing > slots || result > slots) continue;
-    const double seconds =
-        forward + At(next, last, slots - result).seconds + At(first, next - 1, slots).seconds;
-    if (seconds < best.seconds) best = {seconds, -1, static_cast<int32_t>(next - first)};
+    Offer({-1, static_cast<int32_t>(next - first)}, row, std::max(passing, result), forward,
+          &seconds_[IndexOf(next, last, 0)], result, &seconds_[IndexOf(first, next - 1, 0)]);
   }
-  return best;
+}
+
+void OptimalChain::Offer(Choice choice, size_t row, int64_t least, double fixed, const double* rest,
+                         int64_t taken, const double* replay) {
+  for (int64_t m = least; m <= slots_; ++m) {
+    const double seconds =
+        fixed + (rest == nullptr ? 0 : rest[m - taken]) + (replay == nullptr ? 0 : replay[m]);
+    const size_t at = row + static_cast<size_t>(m);
+    if (seconds >= seconds_[at]) continue;
+    seconds_[at] = seconds;
+    choices_[at] = choice;
+  }
 }
 
 int64_t OptimalChain::SlotsWithin(int64_t bytes) const {
@@ -68,7 +94,7 @@ int64_t OptimalChain::SlotsWithin(int64_t bytes) const {
 }
 
 double OptimalChain::Seconds(int64_t bytes) const {
-  return At(0, std::ssize(stages_) - 1, SlotsWithin(bytes)).seconds;
+  return PartSeconds(0, std::ssize(stages_) - 1, SlotsWithin(bytes));
 }
 
 std::optional<RematPlan> OptimalChain::Schedule(int64_t bytes) const {
@@ -79,7 +105,7 @@ std::optional<RematPlan> OptimalChain::Schedule(int64_t bytes) const {
 RematPlan OptimalChain::Part(int64_t first, int64_t last, int64_t slots) const {
   RematPlan plan;
   while (first <= last) {
-    const Choice& choice = At(first, last, slots);
+    const Choice& choice = choices_[IndexOf(first, last, slots)];
     if (choice.way >= 0) {
       const ChainStage& stage = stages_[static_cast<size_t>(first)];
       const ChainStage::Way& way = stage.ways[static_cast<size_t>(choice.way)];

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "common/model/remat_schedule.h"
@@ -35,9 +36,12 @@ struct ChainStage {
 /// input of the first alone is kept (F_ck, F_none) and that are such a part of their own later.
 class OptimalChain {
  public:
-  /// For at most `bytes`, in `slots` equal steps, to which sizes are rounded up; O(n^3 slots) for n
-  /// stages. The chain's own input is not counted.
-  OptimalChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots);
+  /// For at most `bytes`, in `slots` equal steps, to which sizes are rounded up. O(n^3 slots) for n
+  /// stages that all differ; parts of one run of equal stages are found once for each length, so
+  /// that it is O(n^2 slots) for a few runs. The chain's own input is not counted. After a request
+  /// to stop nothing more is looked for, and what was not found counts as impossible.
+  OptimalChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
+               const std::stop_token& stop = {});
 
   /// Seconds of a forward and backward pass within `bytes`; infinite when they are too few.
   double Seconds(int64_t bytes) const;
@@ -51,24 +55,38 @@ class OptimalChain {
 
   /// The same as Seconds and Schedule for stages [first, last] within so many steps of memory.
   double PartSeconds(int64_t first, int64_t last, int64_t slots) const {
-    return At(first, last, slots).seconds;
+    return seconds_[IndexOf(first, last, slots)];
   }
   RematPlan Part(int64_t first, int64_t last, int64_t slots) const;
 
  private:
   struct Choice {
-    double seconds;
     int32_t way = -1;    ///< Of the first stage, or
     int32_t count = -1;  ///< how many stages keep the input of the first.
   };
-  Choice& At(int64_t first, int64_t last, int64_t slots);
-  const Choice& At(int64_t first, int64_t last, int64_t slots) const;
-  Choice Best(int64_t first, int64_t last, int64_t slots) const;
+  /// Gives parts with equal stages the same row of the table.
+  void NumberParts();
+  int32_t& RowOf(int64_t first, int64_t last) {
+    return rows_[static_cast<size_t>(first * std::ssize(stages_) + last)];
+  }
+  size_t IndexOf(int64_t first, int64_t last, int64_t slots) const {
+    const int64_t row = rows_[static_cast<size_t>(first * std::ssize(stages_) + last)];
+    return static_cast<size_t>(row * (slots_ + 1) + slots);
+  }
+  /// Fills in the row of stages [first, last]; those of shorter parts are there.
+  void Find(int64_t first, int64_t last);
+  /// Takes `choice` for those numbers of slots from `least` on where it is faster: `fixed` seconds
+  /// beside those of `rest` with `taken` slots fewer, and of `replay`. Null: none.
+  void Offer(Choice choice, size_t row, int64_t least, double fixed, const double* rest,
+             int64_t taken, const double* replay);
 
   std::vector<ChainStage> stages_;
   int64_t unit_;
   int64_t slots_;
-  std::vector<Choice> table_;  ///< By first stage, last stage and slots.
+  std::vector<int32_t> rows_;  ///< By first and last stage.
+  /// By row and slots.
+  std::vector<double> seconds_;
+  std::vector<Choice> choices_;
 };
 
 }  // namespace weft

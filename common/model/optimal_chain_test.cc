@@ -26,7 +26,10 @@ TEST(OptimalChainTest, IsTheFastestOfAllSchedulesWithinEveryBudget) {
   PhiloxStream random({11, 0, 0});
   for (int trial = 0; trial < 60; ++trial) {
     const bool two_ways = trial % 2 == 1;
-    const auto chain = RandomChain(random, 2 + trial % (two_ways ? 3 : 4), two_ways);
+    auto chain = RandomChain(random, 2 + trial % (two_ways ? 3 : 4), two_ways);
+    // Some have runs of equal stages, which the search takes together.
+    if (trial % 3 == 1) chain.assign(chain.size(), chain.front());
+    if (trial % 3 == 2) chain.insert(chain.begin() + 1, chain.front());
     const int64_t last = std::ssize(chain) - 1;
     constexpr int64_t kMost = 40;
     std::vector<double> fastest(kMost + 1, kInfinity);
