@@ -41,6 +41,7 @@ struct Options {
   double grow_after_seconds = GrowthRules().after_seconds;
   double hang_seconds = HangRules().least_seconds;
   double stop_seconds = std::chrono::duration<double>(ServiceOptions().stop_limit).count();
+  double plan_budget_seconds = std::chrono::duration<double>(PlanningRules().budget).count();
 };
 
 int ExitCodeOf(const Status& status) {
@@ -148,6 +149,8 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.growth.after_seconds = options.grow_after_seconds;
   service_options.hang.least_seconds = options.hang_seconds;
   service_options.stop_limit = std::chrono::nanoseconds(std::llround(options.stop_seconds * 1e9));
+  service_options.planning.budget =
+      std::chrono::nanoseconds(std::llround(options.plan_budget_seconds * 1e9));
   Service service(*store, Clock::System(), planner::PlanJob, metrics, service_options);
   WEFT_RETURN_IF_ERROR(service.Start());
   std::unique_ptr<prometheus::Exposer> exposer;
@@ -232,6 +235,11 @@ int Main(int argc, char** argv) {
          "while they show life")
       ->envname("WEFT_COORDINATOR_STOP_SECONDS")
       ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_option("--plan-budget-seconds", options.plan_budget_seconds,
+                 "A plan of a queued job that takes longer is given up, and tried again later")
+      ->envname("WEFT_COORDINATOR_PLAN_BUDGET_SECONDS")
+      ->check(CLI::Range(0.01, 3600.0))
       ->capture_default_str();
   try {
     app.parse(argc, argv);

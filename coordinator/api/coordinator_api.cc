@@ -5,6 +5,7 @@
 #include "common/version.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/job_streams.h"
+#include "coordinator/api/plan_calls.h"
 #include "proto/convert.h"
 #include "proto/grpc_status.h"
 
@@ -53,9 +54,13 @@ Result<std::optional<ClusterProfile>> ClusterOf(const Request& request) {
 
 }  // namespace
 
+void CoordinatorApi::Count(const char* method, const Status& status) {
+  metrics_.RpcHandled("Coordinator", method, std::string(StatusCodeName(status.code())));
+}
+
 grpc::ServerUnaryReactor* CoordinatorApi::Finish(grpc::ServerUnaryReactor* reactor,
                                                  const char* method, const Status& status) {
-  metrics_.RpcHandled("Coordinator", method, std::string(StatusCodeName(status.code())));
+  Count(method, status);
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
@@ -136,33 +141,50 @@ grpc::ServerWriteReactor<v1::LogLine>* CoordinatorApi::StreamLogs(
 grpc::ServerUnaryReactor* CoordinatorApi::PlanJob(grpc::CallbackServerContext* context,
                                                   const v1::PlanJobRequest* request,
                                                   v1::PlanReport* response) {
-  auto* reactor = context->DefaultReactor();
+  const auto refuse = [&](const Status& status) {
+    return Finish(context->DefaultReactor(), "PlanJob", status);
+  };
   Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
-  if (!spec.ok()) return Finish(reactor, "PlanJob", spec.status());
+  if (!spec.ok()) return refuse(spec.status());
   Result<std::optional<ClusterProfile>> cluster = ClusterOf(*request);
-  if (!cluster.ok()) return Finish(reactor, "PlanJob", cluster.status());
+  if (!cluster.ok()) return refuse(cluster.status());
   int64_t top = request->top() > 0 ? request->top() : kDefaultCandidates;
-  Result<PlanReport> report = service_.PlanFor(*spec, *cluster, top);
-  if (report.ok()) *response = ToProto<v1::PlanReport>(*report);
-  return Finish(reactor, "PlanJob", report.status());
+  return PlanCall::Start(
+      service_, [this](const Status& status) { Count("PlanJob", status); },
+      [&](const PlanCall::Answer& answer) {
+        return service_.PlanFor(*spec, *cluster, top,
+                                [answer, response](const Result<PlanReport>& report) {
+                                  if (report.ok()) *response = ToProto<v1::PlanReport>(*report);
+                                  answer(report.status());
+                                });
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContext* context,
                                                       const v1::ExplainPlanRequest* request,
                                                       v1::ExplainPlanResponse* response) {
-  auto* reactor = context->DefaultReactor();
+  const auto refuse = [&](const Status& status) {
+    return Finish(context->DefaultReactor(), "ExplainPlan", status);
+  };
   Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
-  if (!spec.ok()) return Finish(reactor, "ExplainPlan", spec.status());
+  if (!spec.ok()) return refuse(spec.status());
   Result<std::optional<ClusterProfile>> cluster = ClusterOf(*request);
-  if (!cluster.ok()) return Finish(reactor, "ExplainPlan", cluster.status());
+  if (!cluster.ok()) return refuse(cluster.status());
   Result<PlanQuery> query = FromProto<PlanQuery>(request->query());
-  if (!query.ok()) return Finish(reactor, "ExplainPlan", query.status());
-  const auto explanation = service_.ExplainFor(*spec, *cluster, *query);
-  if (explanation.ok()) {
-    response->set_report_json(
-        ToJson(*explanation).dump(-1, ' ', false, Json::error_handler_t::replace));
-  }
-  return Finish(reactor, "ExplainPlan", explanation.status());
+  if (!query.ok()) return refuse(query.status());
+  return PlanCall::Start(
+      service_, [this](const Status& status) { Count("ExplainPlan", status); },
+      [&](const PlanCall::Answer& answer) {
+        return service_.ExplainFor(
+            *spec, *cluster, *query,
+            [answer, response](const Result<planner::PlanExplanation>& explanation) {
+              if (explanation.ok()) {
+                response->set_report_json(
+                    ToJson(*explanation).dump(-1, ' ', false, Json::error_handler_t::replace));
+              }
+              answer(explanation.status());
+            });
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::CalibratePlans(grpc::CallbackServerContext* context,

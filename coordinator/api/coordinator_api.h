@@ -55,6 +55,8 @@ class CoordinatorApi : public v1::Coordinator::CallbackService {
                                        v1::GetVersionResponse* response) override;
 
  private:
+  /// Counts a call that was answered so.
+  void Count(const char* method, const Status& status);
   /// Answers a call and counts it.
   grpc::ServerUnaryReactor* Finish(grpc::ServerUnaryReactor* reactor, const char* method,
                                    const Status& status);

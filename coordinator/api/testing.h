@@ -51,14 +51,14 @@ inline Result<PlanReport> FakePlan(const JobSpec& spec, const ClusterProfile& cl
 /// A coordinator on a database that outlives it.
 class Coordinator {
  public:
-  Coordinator(const std::string& dir, ServiceOptions options) {
+  Coordinator(const std::string& dir, ServiceOptions options, StoppablePlanFunction plan) {
     SqliteOptions sqlite;
     sqlite.path = dir + "/weft.db";
     auto opened = SqliteStore::Open(sqlite);
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     store = std::move(*opened);
     options.run_root = "/runs";
-    service = std::make_unique<Service>(*store, Clock::System(), FakePlan, metrics, options);
+    service = std::make_unique<Service>(*store, Clock::System(), std::move(plan), metrics, options);
     EXPECT_TRUE(service->Start().ok());
     auto listening = Server::Listen("127.0.0.1:0", *service, metrics);
     EXPECT_TRUE(listening.ok()) << listening.status().message();
@@ -222,7 +222,7 @@ class ApiTest : public testing::Test {
   }
   void Restart() {
     coordinator_.reset();
-    coordinator_ = std::make_unique<Coordinator>(dir_, options_);
+    coordinator_ = std::make_unique<Coordinator>(dir_, options_, plan_);
     jobs_ = v1::Coordinator::NewStub(
         grpc::CreateChannel(coordinator_->address, grpc::InsecureChannelCredentials()));
   }
@@ -287,6 +287,8 @@ class ApiTest : public testing::Test {
 
   std::filesystem::path dir_;
   ServiceOptions options_;
+  StoppablePlanFunction plan_ = [](const JobSpec& spec, const ClusterProfile& cluster,
+                                   const std::stop_token&) { return FakePlan(spec, cluster); };
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<v1::Coordinator::Stub> jobs_;
   int requests_ = 0;

@@ -90,10 +90,12 @@ void AddToFirst(size_t count, const Item& item, std::vector<Item>& first) {
 
 }  // namespace
 
-BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t wanted, int threads)
+BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t wanted, int threads,
+                     std::stop_token stop)
     : jobs_(jobs),
       first_(jobs.At(0)),
       wanted_(wanted),
+      stop_(std::move(stop)),
       team_(threads),
       families_(jobs.families().size()) {
   const bool on_devices = WantsDevices(first_, cluster);
@@ -117,7 +119,7 @@ BestFirst::BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t w
   std::vector<Counts> counts((families_.size() + kAtOnce - 1) / kAtOnce);
   team_.Run(counts.size(), [&](size_t i) {
     counts[i] = BoundFamilies(i * kAtOnce, std::min(families_.size(), (i + 1) * kAtOnce));
-    return true;
+    return !stop_.stop_requested();
   });
   for (const Counts& each : counts) {
     considered_ += each.considered;
@@ -183,8 +185,9 @@ void BestFirst::MakeShares() {
   team_.Run(all.size(), [&](size_t i) {
     Users& own = *all[i];
     const Pool& pool = PoolAt(own.first);
-    own.share = std::make_unique<RankShare>(jobs_.At(own.first), *pool.workers,
-                                            pool.options->threads(), pool.options->micro_batches());
+    own.share =
+        std::make_unique<RankShare>(jobs_.At(own.first), *pool.workers, pool.options->threads(),
+                                    pool.options->micro_batches(), stop_);
     if (own.pipelines) own.share->AddStages();
     return true;
   });
@@ -329,7 +332,7 @@ std::vector<std::unique_ptr<MeshGroup>> BestFirst::GroupsOf(size_t f) const {
 std::vector<Judged> BestFirst::Run() {
   // Of each what is nearly as fast, so that the limit is soon known.
   constexpr double kAhead = 1.1;
-  while (true) {
+  while (!stop_.stop_requested()) {
     const double unopened = opened_ < unopened_.size() ? unopened_[opened_].first : kInfinity;
     const double least = std::min(unopened, left_.empty() ? kInfinity : left_.begin()->first.first);
     JudgeUpTo(least);
@@ -433,13 +436,13 @@ void BestFirst::JudgeUpTo(double least_seconds) {
   while (true) {
     const size_t first = judged_.size();
     const double limit = Limit();
-    if (!TakeWaiting(std::min(least_seconds, limit))) return;
+    if (stop_.stop_requested() || !TakeWaiting(std::min(least_seconds, limit))) return;
     team_.Run(judged_.size() - first, [&](size_t i) {
       Judged& own = judged_[first + i];
       StepBound bound{.limit = limit};
       own.fits = Opened(own.mesh, meshes_.at(own.mesh)).Judge(own.candidate, bound, own.option);
       own.candidate.least_seconds = std::max(own.candidate.least_seconds, bound.least_seconds);
-      return true;
+      return !stop_.stop_requested();
     });
     for (size_t i = first; i < judged_.size(); ++i) {
       if (!judged_[i].fits) continue;
@@ -453,7 +456,8 @@ void BestFirst::JudgeWithoutRoom() {
   auto misfits = static_cast<size_t>(
       std::count_if(judged_.begin(), judged_.end(), [](const Judged& each) { return !each.fits; }));
   std::sort(large_.begin(), large_.end());
-  for (auto next = large_.begin(); next != large_.end() && misfits < wanted_; ++next) {
+  for (auto next = large_.begin();
+       next != large_.end() && misfits < wanted_ && !stop_.stop_requested(); ++next) {
     const RankChoice& choice = *next->choice;
     MeshState& mesh = StateOf(next->mesh);
     MeshSearch& search = Opened(next->mesh, mesh);

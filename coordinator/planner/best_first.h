@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <queue>
+#include <stop_token>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -42,8 +43,10 @@ struct Judged {
 /// number of threads.
 class BestFirst {
  public:
-  /// `jobs` are those of one job (JobsOf); both outlive it. `wanted` 0: looks at all.
-  BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t wanted, int threads);
+  /// `jobs` are those of one job (JobsOf); both outlive it. `wanted` 0: looks at all. After a
+  /// request to `stop` Run ends soon, and what it gives is of no use.
+  BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t wanted, int threads,
+            std::stop_token stop = {});
 
   /// To be called once: what was looked at, in that order.
   std::vector<Judged> Run();
@@ -150,6 +153,7 @@ class BestFirst {
   const JobSet& jobs_;
   const JobSpec first_;  ///< Of them.
   const size_t wanted_;
+  const std::stop_token stop_;
   Team team_;
   std::map<std::string_view, Pool> pools_;  ///< By precision.
   std::vector<std::unique_ptr<RankShare>> shares_;

@@ -11,9 +11,9 @@ std::optional<RematPlan> BookedChain::Schedule(int64_t bytes) {
   if (std::holds_alternative<std::monostate>(chain_)) {
     if (name_.link_seconds_per_byte) {
       chain_.emplace<OffloadingChain>(name_.stages, name_.bytes, name_.slots,
-                                      ChainLink{*name_.link_seconds_per_byte});
+                                      ChainLink{*name_.link_seconds_per_byte}, stop_);
     } else {
-      chain_.emplace<OptimalChain>(name_.stages, name_.bytes, name_.slots);
+      chain_.emplace<OptimalChain>(name_.stages, name_.bytes, name_.slots, stop_);
     }
   }
   auto* const offloading = std::get_if<OffloadingChain>(&chain_);
@@ -29,7 +29,7 @@ std::shared_ptr<BookedChain> ChainBook::At(ChainName name) {
   if (known != chains_.end()) {
     chains_.splice(chains_.begin(), chains_, known);
   } else {
-    chains_.push_front(std::make_shared<BookedChain>(std::move(name)));
+    chains_.push_front(std::make_shared<BookedChain>(std::move(name), stop_));
     if (chains_.size() > kMost) chains_.pop_back();
   }
   return chains_.front();

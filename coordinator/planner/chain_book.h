@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -31,14 +32,16 @@ struct ChainName {
 /// The schedules of a chain, each found once. From several threads.
 class BookedChain {
  public:
-  explicit BookedChain(ChainName name) : name_(std::move(name)) {}
+  BookedChain(ChainName name, std::stop_token stop)
+      : name_(std::move(name)), stop_(std::move(stop)) {}
 
   const ChainName& name() const { return name_; }
-  /// That of the chain within `bytes`; none when they are too few.
+  /// That of the chain within `bytes`; none when they are too few, or it was asked to stop.
   std::optional<RematPlan> Schedule(int64_t bytes);
 
  private:
   const ChainName name_;
+  const std::stop_token stop_;
   std::mutex mutex_;
   std::variant<std::monostate, OptimalChain, OffloadingChain> chain_;  ///< Once asked for.
   std::map<int64_t, std::optional<RematPlan>> found_;                  ///< By bytes.
@@ -48,11 +51,16 @@ class BookedChain {
 /// have the same ones. From several threads.
 class ChainBook {
  public:
+  explicit ChainBook(std::stop_token stop = {}) : stop_(std::move(stop)) {}
+
   std::shared_ptr<BookedChain> At(ChainName name);
+  /// Asks chains to look for no more.
+  const std::stop_token& stop() const { return stop_; }
 
  private:
   static constexpr size_t kMost = 8;  // some MB each
 
+  const std::stop_token stop_;
   std::mutex mutex_;
   std::list<std::shared_ptr<BookedChain>> chains_;  ///< The last one first.
 };

@@ -386,7 +386,8 @@ std::optional<RematChoice> MeshSearch::ScheduleStages(const Option& option, Memo
     return mixed ? WithinLimits(alone) && alone.PlacedBytes() <= room[static_cast<size_t>(rank)]
                  : Fits(alone);
   };
-  return ChooseStageSchedules(inputs, CostsOfRemat(option), option.cut, held.holdings, rank_fits);
+  return ChooseStageSchedules(inputs, CostsOfRemat(option), option.cut, held.holdings, rank_fits,
+                              share_.stop());
 }
 
 bool MeshSearch::FitsBeside(Option option, const MemoryInputs& inputs,

@@ -298,8 +298,10 @@ std::string NearRunsText(const SearchResult& result, const Option& option) {
 
 /// Of `jobs`, which are those of `asked`.
 Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
-                             const ClusterProfile& cluster, int threads) {
-  const SearchResults results = Search(jobs, cluster, threads);
+                             const ClusterProfile& cluster, int threads,
+                             const std::stop_token& stop) {
+  const SearchResults results = Search(jobs, cluster, threads, kSorted, stop);
+  if (stop.stop_requested()) return AbortedError("planning was stopped");
   if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
   const std::vector<Found> fitting = FastestOf(results, kFittingShown);
   std::vector<Found> misfitting;
@@ -344,10 +346,11 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 
 }  // namespace
 
-Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster) {
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
+                           const std::stop_token& stop) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const JobSet jobs = JobsOf(job, cluster, false);
-  return PlanAmong(job, jobs, cluster, 0);
+  return PlanAmong(job, jobs, cluster, 0, stop);
 }
 
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
@@ -371,10 +374,11 @@ Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile&
   return plans;
 }
 
-Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads) {
+Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads,
+                               const std::stop_token& stop) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const JobSet jobs = JobsOf(job, cluster, true);
-  Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads);
+  Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads, stop);
   if (report.ok() && !TriesPipelines(jobs.At(0), cluster)) {
     const bool on_devices = WantsDevices(jobs.At(0), cluster);
     report->candidates.front().reason +=

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -22,12 +23,15 @@ namespace weft::planner {
 /// of its own, neighbours near each other (common/model/device_order.h), and the memory is that
 /// GPU's; GPUs without FP8 products take no job of precision fp8. kInvalid: the job contradicts
 /// itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the smallest need.
-Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster);
+/// kAborted, soon after a request to `stop`.
+Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
+                           const std::stop_token& stop = {});
 
 /// As PlanJob, and finds how ranks share the model where the job leaves that open (MeshesOf), with
 /// options left out that provably are not among those shown. Computes on `threads` threads (0: as
 /// many as the machine runs), of which the report does not depend. The same errors.
-Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0);
+Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0,
+                               const std::stop_token& stop = {});
 
 /// The fastest plans that PlanJob, or with `any_mesh` PlanAnyMesh, finds to fit, up to `count`; of
 /// those that differ in nothing but their machines' ranks the fastest. The same errors, but none

@@ -27,14 +27,15 @@ RankBlocks::RankBlocks(const std::vector<int64_t>& cut, int64_t ranks) {
 }
 
 RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
-                     const std::set<int64_t>& micro_batches)
+                     const std::set<int64_t>& micro_batches, std::stop_token stop)
     : job_(std::move(job)),
       workers_(workers),
       precision_(PrecisionOf(job_.train.precision)),
       shape_(ShapeOfRank(job_)),
       optimizer_(OptimizerBytesOf(shape_.spec, job_, precision_.products, shape_.tensor,
                                   shape_.tensor_rows, shape_.expert_ranks)),
-      bucket_bytes_(BucketBytes(job_, shape_.spec)) {
+      bucket_bytes_(BucketBytes(job_, shape_.spec)),
+      chains_(std::move(stop)) {
   kept_ = KeptOf(shape_);
   for (const int64_t each : threads) {
     for (const int64_t micro_batch : micro_batches) AddPasses(each, micro_batch);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -37,9 +38,10 @@ struct RankBlocks {
 /// sequences and experts alike. Made on one thread, then read by any number of them.
 class RankShare {
  public:
-  /// With passes of these numbers of threads and micro-batches. `workers` outlive it.
+  /// With passes of these numbers of threads and micro-batches. `workers` outlive it. Options need
+  /// not be looked at any more after a request to `stop`.
   RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
-            const std::set<int64_t>& micro_batches);
+            const std::set<int64_t>& micro_batches, std::stop_token stop = {});
   RankShare(const RankShare&) = delete;
   RankShare& operator=(const RankShare&) = delete;
 
@@ -60,6 +62,7 @@ class RankShare {
 
   /// Of what its blocks may compute again, or send to the host.
   ChainBook& chains() const { return chains_; }
+  const std::stop_token& stop() const { return chains_.stop(); }
 
   /// Of the whole network, on a kind of worker.
   const PassCost& Pass(size_t kind, int64_t threads, int64_t micro_batch) const {

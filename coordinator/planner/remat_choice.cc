@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "common/model/coarse_chain.h"
+
 namespace weft::planner {
 namespace {
 
@@ -11,6 +13,11 @@ namespace {
 constexpr int64_t kSlots = 200;
 constexpr int64_t kSlotsOfLong = 50;
 constexpr int64_t kLong = 64;
+// Longer chains are looked at with several blocks as one, which then have more steps each.
+constexpr int64_t kVeryLong = 128;
+constexpr int64_t kSlotsOfVeryLong = 512;
+// What may also wait on the host has many more states.
+constexpr int64_t kOffloadingStages = 64;
 
 /// The least number in (low, high] for which `fits`, which holds at `high` and not at `low`.
 template <class Fits>
@@ -36,9 +43,9 @@ RematPlan OfBlocks(RematPlan schedule) {
 }
 
 /// The schedule of the largest budget with which the whole fits, of a chain that has one for every
-/// step of `unit` bytes. Budgets are those of the chain; whether it fits is told by following the
-/// schedule exactly.
-std::optional<RematChoice> Largest(BookedChain& chain, int64_t unit,
+/// step of `unit` bytes, with `coarse` stages. Budgets are those of the chain; whether it fits is
+/// told by following the schedule exactly.
+std::optional<RematChoice> Largest(BookedChain& chain, int64_t unit, const CoarseChain& coarse,
                                    const std::function<bool(const RematChoice&)>& fits) {
   std::optional<RematChoice> found;
   int64_t low = 0, high = chain.name().slots + 1;
@@ -49,7 +56,7 @@ std::optional<RematChoice> Largest(BookedChain& chain, int64_t unit,
       low = middle;
       continue;
     }
-    RematPlan schedule = OfBlocks(*std::move(whole));
+    RematPlan schedule = OfBlocks(Refine(*whole, coarse));
     RematChoice choice{ReplayedBlocks(schedule), 0, std::move(schedule)};
     if (fits(choice)) {
       low = middle;
@@ -67,21 +74,25 @@ std::optional<RematChoice> Optimal(const MemoryInputs& inputs, const RematCosts&
   const int64_t layers = inputs.shape.spec.layers;
   RematChoice keeps{0, 0, RematOfPolicies({}, layers, 1)};
   if (fits(keeps)) return keeps;
-  ChainName name{.stages = ChainOfBlocks(inputs, costs)};
+  const std::vector<ChainStage> chain = ChainOfBlocks(inputs, costs);
   int64_t most = 0;
-  for (const ChainStage& stage : name.stages) {
+  for (const ChainStage& stage : chain) {
     most += stage.ways.front().saved_bytes + stage.ways.front().passing_bytes;
   }
-  name.slots = layers > kLong ? kSlotsOfLong : kSlots;
-  const int64_t unit = (most + name.slots - 1) / name.slots;
-  name.bytes = unit * name.slots;
+  const bool coarsens = layers > kVeryLong;
+  const auto largest = [&](int64_t stages, int64_t slots, std::optional<double> link) {
+    const CoarseChain coarse = Coarsen(chain, coarsens ? stages : std::ssize(chain));
+    const int64_t unit = (most + slots - 1) / slots;
+    const auto booked = chains.At({coarse.stages, unit * slots, slots, link});
+    return Largest(*booked, unit, coarse, fits);
+  };
+  const int64_t slots = layers > kLong ? kSlotsOfLong : kSlots;
   if (inputs.offload_activations) {
-    name.link_seconds_per_byte = costs.link_seconds_per_byte;
-    if (auto found = Largest(*chains.At(name), unit, fits)) return found;
-    name.link_seconds_per_byte.reset();
+    auto found = largest(kOffloadingStages, coarsens ? kSlots : slots, costs.link_seconds_per_byte);
+    if (found) return found;
   }
   // Where what is on the host counts as well, sending may not help.
-  return Largest(*chains.At(std::move(name)), unit, fits);
+  return largest(kVeryLong, coarsens ? kSlotsOfVeryLong : slots, std::nullopt);
 }
 
 }  // namespace

@@ -97,12 +97,15 @@ bool WantsDevices(const JobSpec& job, const ClusterProfile& cluster) {
                      [](const WorkerProfile& worker) { return worker.device == "cuda"; });
 }
 
-SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads,
-                     size_t wanted) {
+SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads, size_t wanted,
+                     const std::stop_token& stop) {
+  if (stop.stop_requested()) return {};
   if (threads == 0) threads = jobs.size() > 1 ? ThreadsOfMachine() : 1;
-  BestFirst search(jobs, cluster, jobs.size() > 1 ? wanted : 0, threads);
+  BestFirst search(jobs, cluster, jobs.size() > 1 ? wanted : 0, threads, stop);
   std::map<size_t, SearchResult> found;
-  for (Judged& each : search.Run()) {
+  std::vector<Judged> looked_at = search.Run();
+  if (stop.stop_requested()) return {};
+  for (Judged& each : looked_at) {
     SearchResult& result = found[each.mesh];
     (each.fits ? result.fitting : result.misfitting).push_back(std::move(each.option));
   }
@@ -111,8 +114,8 @@ SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int thre
   results.considered = search.considered();
   results.without_room = search.without_room();
   search.ForEachWithoutCores([&](size_t mesh, const Candidate& candidate) {
-    const auto looked_at = found.find(mesh);
-    if (looked_at != found.end() && !looked_at->second.misfitting.empty()) return;
+    const auto known = found.find(mesh);
+    if (known != found.end() && !known->second.misfitting.empty()) return;
     ++results.considered;
     found[mesh].misfitting.push_back(search.Opened(mesh).FewCores(candidate));
   });

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,8 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh);
 /// (Candidate::least_seconds), is counted and not looked at (BestFirst). On `threads` threads (0:
 /// of several jobs as many as the machine runs), of which the result does not depend. `cluster`
 /// outlives it.
+/// After a request to `stop` it ends soon, with nothing found.
 SearchResults Search(const JobSet& jobs, const ClusterProfile& cluster, int threads = 0,
-                     size_t wanted = kSorted);
+                     size_t wanted = kSorted, const std::stop_token& stop = {});
 
 }  // namespace weft::planner

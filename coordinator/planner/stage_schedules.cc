@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "common/model/coarse_chain.h"
 #include "common/model/held_chain.h"
 
 namespace weft::planner {
@@ -14,6 +15,10 @@ namespace {
 int64_t SlotsOf(int64_t blocks) {
   return blocks <= 16 ? 100 : blocks <= 32 ? 70 : 50;
 }
+// Longer stages of a pipeline are looked at with several blocks as one.
+constexpr int64_t kVeryLong = 128;
+constexpr int64_t kCoarseStages = 64;
+constexpr int64_t kSlotsOfCoarse = 150;
 // Budgets of a rank that are told apart.
 constexpr int64_t kBudgets = 4096;
 
@@ -27,22 +32,27 @@ struct Blocks {
 /// The schedules of stages with so many blocks.
 struct Schedules {
   int64_t most_bytes = 0;  ///< Of a pass that keeps all.
+  CoarseChain coarse;
   HeldChain chain;
 };
 
-Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks& blocks) {
+Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks& blocks,
+                      const std::stop_token& stop) {
   inputs.shape.spec.layers = blocks.count;
   inputs.shape.first_trained_layer = blocks.untrained;
   const std::vector<ChainStage> chain = ChainOfBlocks(inputs, costs);
-  const int64_t slots = SlotsOf(blocks.count);
+  const bool coarsens = blocks.count > kVeryLong;
+  CoarseChain coarse = Coarsen(chain, coarsens ? kCoarseStages : std::ssize(chain));
+  const int64_t slots = coarsens ? kSlotsOfCoarse : SlotsOf(blocks.count);
   int64_t most = 0, passing = 0;
   for (const ChainStage& stage : chain) {
     most += stage.ways.front().saved_bytes;
     passing = std::max({passing, stage.passing_bytes, stage.ways.front().passing_bytes});
   }
   // Each stage is rounded up.
-  most = (most + passing) * (slots + std::ssize(chain) + 1) / slots;
-  return {most, HeldChain(chain, most, slots)};
+  most = (most + passing) * (slots + std::ssize(coarse.stages) + 1) / slots;
+  HeldChain held(coarse.stages, most, slots, stop);
+  return {most, std::move(coarse), std::move(held)};
 }
 
 }  // namespace
@@ -50,7 +60,8 @@ Schedules SchedulesOf(MemoryInputs inputs, const RematCosts& costs, const Blocks
 std::optional<RematChoice> ChooseStageSchedules(
     const MemoryInputs& inputs, const RematCosts& costs, const std::vector<int64_t>& cut,
     const PipelineHoldings& holdings,
-    const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits) {
+    const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits,
+    const std::stop_token& stop) {
   std::map<Blocks, Schedules> known;
   std::vector<Blocks> blocks;
   std::vector<RematPlan> stages;  // all is kept where nothing else is said
@@ -64,7 +75,7 @@ std::optional<RematChoice> ChooseStageSchedules(
   const auto schedules_of = [&](size_t stage) -> const Schedules& {
     auto found = known.find(blocks[stage]);
     if (found == known.end()) {
-      found = known.emplace(blocks[stage], SchedulesOf(inputs, costs, blocks[stage])).first;
+      found = known.emplace(blocks[stage], SchedulesOf(inputs, costs, blocks[stage], stop)).first;
     }
     return found->second;
   };
@@ -82,6 +93,7 @@ std::optional<RematChoice> ChooseStageSchedules(
     return seconds;
   };
   for (int64_t rank = 0; rank < holdings.ranks(); ++rank) {
+    if (stop.stop_requested()) return std::nullopt;
     // Schedules take long to find.
     if (rank_fits(rank, choice_of(stages))) continue;
     // The stages of the rank with a share of all that they could take; whether that fits.
@@ -96,7 +108,7 @@ std::optional<RematChoice> ChooseStageSchedules(
             schedules.chain.Schedule(schedules.most_bytes * passes * budget / kBudgets, passes);
         if (!plan) return true;  // a larger one may do
         plan->pop_back();        // what stands above the blocks
-        plans[stage] = *std::move(plan);
+        plans[stage] = Refine(*plan, schedules.coarse);
       }
       if (!rank_fits(rank, choice_of(plans))) return false;
       best = std::move(plans);

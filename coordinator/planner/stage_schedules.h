@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "common/model/memory_model.h"
@@ -15,10 +16,11 @@ namespace weft::planner {
 /// (HeldChain) with which its rank fits, told by `rank_fits` of a choice of which that rank's
 /// stages alone count. The budget counts the micro-batches under way; stages of one rank share it
 /// by their blocks. None where some rank has no schedule that fits. `inputs` are those of one rank
-/// with the whole network.
+/// with the whole network. None, soon after a request to `stop`.
 std::optional<RematChoice> ChooseStageSchedules(
     const MemoryInputs& inputs, const RematCosts& costs, const std::vector<int64_t>& cut,
     const PipelineHoldings& holdings,
-    const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits);
+    const std::function<bool(int64_t rank, const RematChoice& choice)>& rank_fits,
+    const std::stop_token& stop = {});
 
 }  // namespace weft::planner

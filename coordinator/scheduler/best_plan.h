@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <stop_token>
 #include <string>
 
 #include "common/spec/cluster_spec.h"
@@ -12,8 +13,18 @@
 
 namespace weft::coordinator {
 
-/// Finds plans for a job on a cluster, best first; kExhausted or kInvalid says why there is none.
+/// Plans for a job on a cluster, best first; kExhausted or kInvalid says why there is none, and
+/// kUnavailable why there is no answer yet.
 using PlanFunction = std::function<Result<PlanReport>(const JobSpec&, const ClusterProfile&)>;
+
+/// The same as it is found: kAborted, soon after a request to stop.
+using StoppablePlanFunction = std::function<Result<PlanReport>(
+    const JobSpec&, const ClusterProfile&, const std::stop_token& stop)>;
+
+/// Whether a PlanFunction, or what is told by it, has no answer yet.
+inline bool HasNoAnswerYet(const Status& status) {
+  return status.code() == StatusCode::kUnavailable;
+}
 
 /// What is free on an attached worker.
 struct FreeCapacity {

@@ -40,13 +40,15 @@ bool NeedsMoreMemory(const Plan& plan, const Plan& than) {
   return TotalBytes(plan.prediction.memory_per_rank) > TotalBytes(than.prediction.memory_per_rank);
 }
 
-/// The planner's next plan that is not among those tried.
-std::optional<Plan> NextPlan(const RunningJob& job, const std::vector<TriedPlan>& tried,
-                             const ClusterProfile& cluster, const FreeMap& free,
-                             const PlanFunction& plan) {
+/// The planner's next plan that is not among those tried; kNotFound: there is none.
+Result<Plan> NextPlan(const RunningJob& job, const std::vector<TriedPlan>& tried,
+                      const ClusterProfile& cluster, const FreeMap& free,
+                      const PlanFunction& plan) {
   const JobSpec spec = WithDevice(*job.spec, job.plan, cluster);
   const Result<PlanReport> report = plan(spec, FreePart(cluster, free));
-  if (!report.ok()) return std::nullopt;
+  if (!report.ok() && HasNoAnswerYet(report.status())) return report.status();
+  const Status none = NotFoundError("every plan that fits was tried");
+  if (!report.ok()) return none;
   for (const PlanCandidate& candidate : report->candidates) {
     if (!candidate.feasible || !Fits(candidate.plan, free)) continue;
     if (job.history.ran_out_of_memory && NeedsMoreMemory(candidate.plan, *job.plan)) continue;
@@ -55,7 +57,7 @@ std::optional<Plan> NextPlan(const RunningJob& job, const std::vector<TriedPlan>
     });
     if (!known) return candidate.plan;
   }
-  return std::nullopt;
+  return none;
 }
 
 }  // namespace
@@ -110,7 +112,9 @@ std::optional<BetterWay> FindTrial(const RunningJob& job, const std::vector<Trie
   all.push_back({*job.plan, job.median_step_seconds});
   const double left = static_cast<double>(job.steps_left) * job.step_seconds;
   if (std::ssize(all) < wanted && RestartSeconds(job, rules) <= kMostOfTheRest * left) {
-    if (std::optional<Plan> next = NextPlan(job, all, cluster, free, plan)) {
+    Result<Plan> next = NextPlan(job, all, cluster, free, plan);
+    if (!next.ok() && HasNoAnswerYet(next.status())) return std::nullopt;
+    if (next.ok()) {
       std::string why = "plan " + std::to_string(all.size() + 1) + " of " + std::to_string(wanted) +
                         " to try: " + Words(*next);
       return BetterWay{*std::move(next), std::move(why)};

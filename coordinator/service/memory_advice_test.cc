@@ -45,6 +45,10 @@ ClusterProfile Gpus(int count, int64_t memory) {
   return {{worker}};
 }
 
+Result<PlanReport> PlanNow(const JobSpec& job, const ClusterProfile& cluster) {
+  return planner::PlanJob(job, cluster);
+}
+
 Plan PlanOf(const JobSpec& job, const ClusterProfile& cluster) {
   Result<PlanReport> report = planner::PlanJob(job, cluster);
   EXPECT_TRUE(report.ok()) << report.status().message();
@@ -57,7 +61,7 @@ TEST(MemoryAdvice, SaysWhatTheDeviceOffersAndWhichSingleChangesWouldFit) {
   job.resources.micro_batch = 64;
   job.resources.recompute = "none";
   const Plan plan = PlanOf(job, cluster);
-  const std::string text = MemoryAdvice(job, plan, cluster, planner::PlanJob);
+  const std::string text = MemoryAdvice(job, plan, cluster, PlanNow);
   EXPECT_THAT(
       text,
       AllOf(HasSubstr("the plan expected "), HasSubstr("(activations "), HasSubstr("gradients "),
@@ -74,7 +78,7 @@ TEST(MemoryAdvice, SaysWhatTheDeviceOffersAndWhichSingleChangesWouldFit) {
   job.resources.micro_batch = 1;
   job.train.global_batch = 1;
   job.train.precision = "fp32";
-  const std::string state = MemoryAdvice(job, PlanOf(job, cluster), cluster, planner::PlanJob);
+  const std::string state = MemoryAdvice(job, PlanOf(job, cluster), cluster, PlanNow);
   EXPECT_THAT(state, AllOf(Not(HasSubstr("micro-batch 1 x")), Not(HasSubstr("2 ranks"))));
 }
 
@@ -82,7 +86,7 @@ TEST(MemoryAdvice, NamesTheLimitThatTheJobSetItself) {
   const ClusterProfile cluster = Gpus(1, 70 * kGiB);
   JobSpec job = Gpt2Job();
   job.resources.memory_per_rank_bytes = 4 * kGiB;
-  EXPECT_THAT(MemoryAdvice(job, PlanOf(job, cluster), cluster, planner::PlanJob),
+  EXPECT_THAT(MemoryAdvice(job, PlanOf(job, cluster), cluster, PlanNow),
               AllOf(HasSubstr("resources.memory_per_rank_bytes allows 4.0 GiB"),
                     HasSubstr("this would fit: 1 ranks")));
 }

@@ -168,6 +168,7 @@ Metrics::Metrics()
   for (const char* state : {"ready", "disconnected", "lost"}) SetWorkers(state, 0);
   SetPending(Reason::kWaitingForWorkers, 0);
   SetPending(Reason::kWaitingForCapacity, 0);
+  SetPending(Reason::kPlanning, 0);
 }
 
 void Metrics::SetLiveJobs(JobState state, int64_t count) {

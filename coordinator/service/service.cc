@@ -8,6 +8,9 @@ namespace weft::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kStoreRetryDelay(1);
+/// Of jobs, and as many of calls.
+constexpr int kPlanningThreads = 2;
+constexpr size_t kMostCallsWaiting = 64;
 
 double Seconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -15,7 +18,7 @@ double Seconds(std::chrono::nanoseconds duration) {
 
 }  // namespace
 
-Service::Service(Store& store, const Clock& clock, PlanFunction plan, Metrics& metrics,
+Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, Metrics& metrics,
                  ServiceOptions options)
     : store_(store),
       clock_(clock),
@@ -23,7 +26,17 @@ Service::Service(Store& store, const Clock& clock, PlanFunction plan, Metrics& m
       metrics_(metrics),
       options_(std::move(options)),
       loop_(clock),
-      leases_(clock, options_.lease, options_.Margin()) {}
+      queue_pool_(clock, kPlanningThreads),
+      call_pool_(clock, kPlanningThreads, kMostCallsWaiting),
+      leases_(clock, options_.lease, options_.Margin()),
+      plans_(
+          clock, queue_pool_,
+          [this](const auto& spec, const auto& cluster, const auto& stop) {
+            return TimedPlan(spec, cluster, stop);
+          },
+          options_.planning, [this](auto task) { loop_.Post(std::move(task)); },
+          [this](auto delay, auto task) { loop_.PostAfter(delay, std::move(task)); },
+          [this](const std::string& owner) { PlansChanged(owner); }) {}
 
 Service::~Service() {
   Stop();
@@ -82,7 +95,15 @@ void Service::CloseLinks() {
   });
 }
 
+void Service::Wake() {
+  loop_.Wake();
+  queue_pool_.Wake();
+  call_pool_.Wake();
+}
+
 void Service::Stop() {
+  call_pool_.Stop();
+  queue_pool_.Stop();
   loop_.Stop();
   // Replies come in order: after this one none of ours is left that refers to this object.
   (void)CommitAndWait(store_, Transaction{});
@@ -193,6 +214,7 @@ void Service::NextChange(const std::string& job_id) {
 void Service::Retire(const std::string& job_id) {
   CountJob(live_.at(job_id)->current.job.state, -1);
   live_.erase(job_id);
+  plans_.Forget(job_id);
   std::lock_guard lock(view_mutex_);
   overlays_.erase(job_id);
 }
@@ -216,7 +238,6 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
       live.dispatched_at = clock_.Monotonic();
       live.steps = StepTimer();
       live.next_plan.reset();
-      live.planned.reset();
     }
     if (attempt.ended_at) {
       live.history.Add(attempt);

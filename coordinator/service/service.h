@@ -24,6 +24,8 @@
 #include "coordinator/service/event_loop.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/notifier.h"
+#include "coordinator/service/plan_memory.h"
+#include "coordinator/service/planning_pool.h"
 #include "coordinator/service/rendezvous.h"
 #include "coordinator/service/step_timer.h"
 #include "coordinator/service/worker_link.h"
@@ -42,6 +44,7 @@ struct ServiceOptions {
   /// Ranks that are asked to stop are killed after this, or after ten times as long if they show
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
+  PlanningRules planning;
 
   /// Past the lease, until ranks of a lost worker are surely gone.
   std::chrono::nanoseconds Margin() const { return lease / 5; }
@@ -86,10 +89,12 @@ struct WorkerView {
 /// The coordinator without its transport: everything users and workers ask for, on one event loop
 /// that alone changes jobs (single writer), over a Store that is the truth. What a job's record
 /// says was committed before anyone is told. Public functions are thread-safe unless said
-/// otherwise; callbacks run on the loop or on the store's writer thread and must not block.
+/// otherwise; callbacks run on the loop, on the store's writer thread or on a thread that plans,
+/// and must not block. Plans are found on threads of their own (planning_pool.h), of which nothing
+/// else waits.
 class Service {
  public:
-  Service(Store& store, const Clock& clock, PlanFunction plan, Metrics& metrics,
+  Service(Store& store, const Clock& clock, StoppablePlanFunction plan, Metrics& metrics,
           ServiceOptions options);
   ~Service();
 
@@ -101,7 +106,7 @@ class Service {
   /// Ends the loop. No call may be in progress.
   void Stop();
   /// For tests that moved a ManualClock.
-  void Wake() { loop_.Wake(); }
+  void Wake();
 
   // For users.
   void Submit(const JobSpec& spec, const std::string& client_request_id,
@@ -110,13 +115,19 @@ class Service {
   void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
   Result<JobView> Get(const std::string& id_or_prefix);
   Result<JobPage> List(const JobQuery& query);
-  /// Plans for `cluster`, or for the attached workers. Keeps the `top` best candidates.
-  Result<PlanReport> PlanFor(const JobSpec& spec, const std::optional<ClusterProfile>& cluster,
-                             int64_t top);
+  /// Plans for `cluster`, or for the attached workers. Keeps the `top` best candidates. `done` is
+  /// called once, with kExhausted when that takes longer than the budget of a call and kUnavailable
+  /// when too many others wait for theirs. What is returned goes to CancelPlanning when nobody
+  /// waits for the answer any more; null: it was given.
+  std::shared_ptr<PlanTicket> PlanFor(const JobSpec& spec,
+                                      const std::optional<ClusterProfile>& cluster, int64_t top,
+                                      std::function<void(Result<PlanReport>)> done);
   /// The same with what speaks for and against each plan (planner/report/explain.h).
-  Result<planner::PlanExplanation> ExplainFor(const JobSpec& spec,
-                                              const std::optional<ClusterProfile>& cluster,
-                                              const PlanQuery& query);
+  std::shared_ptr<PlanTicket> ExplainFor(
+      const JobSpec& spec, const std::optional<ClusterProfile>& cluster, const PlanQuery& query,
+      std::function<void(Result<planner::PlanExplanation>)> done);
+  /// `done` is called with kAborted soon, unless it was called already.
+  void CancelPlanning(const std::shared_ptr<PlanTicket>& ticket);
   /// Fits what the planner assumes of each kind of machine to the runs that are stored, and plans
   /// with what was adopted from then on (planner/calibration/calibrate.h). With `dry_run` nothing
   /// changes; with `reset` the defaults come back instead.
@@ -172,11 +183,10 @@ class Service {
     ShareActivity activity;             ///< As last told; empty before.
   };
 
-  /// An answer of the planner, and to what.
-  struct Planned {
-    int64_t memory_per_rank_bytes;
-    ClusterProfile cluster;
-    Result<PlanReport> report;
+  /// Why no worker can run a job, as long as the cluster is the one of that number.
+  struct Misfit {
+    int64_t cluster = 0;
+    std::string why;
   };
 
   /// A job that has not ended, or one being changed.
@@ -191,15 +201,15 @@ class Service {
     std::optional<Duration> interrupted_at;     ///< Until it trains again.
     std::optional<Duration> retry_from;         ///< Queued after a failure: not started before.
     Reason interrupted_by = Reason::kNone;
-    AttemptHistory history;               ///< Of the attempts that have ended.
-    StepTimer steps;                      ///< Of the newest attempt.
-    std::optional<double> start_seconds;  ///< The longest from dispatch to training.
-    std::optional<Plan> next_plan;        ///< For which it was stopped.
-    std::optional<BeforeGrowth> before;   ///< How it ran before it last grew.
-    bool went_back = false;               ///< A growth made it slower.
-    std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
-    /// What was planned last to see whether it should go on by another plan, and for what.
-    std::optional<Planned> planned;
+    AttemptHistory history;                  ///< Of the attempts that have ended.
+    StepTimer steps;                         ///< Of the newest attempt.
+    std::optional<double> start_seconds;     ///< The longest from dispatch to training.
+    std::optional<Plan> next_plan;           ///< For which it was stopped.
+    std::optional<BeforeGrowth> before;      ///< How it ran before it last grew.
+    bool went_back = false;                  ///< A growth made it slower.
+    std::vector<TriedPlan> tried;            ///< Of the attempts that have ended.
+    std::optional<Duration> planning_since;  ///< While its plan is being looked for.
+    std::optional<Misfit> misfit;
   };
 
   struct Session {
@@ -284,12 +294,26 @@ class Service {
   void RunSchedule();
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
+  void Deliver(const IntentRecord& intent);
+  void ShowWaits(const std::vector<WaitDecision>& waits);
+
+  // service_plans.cc: planning away from the loop.
   /// A checked job with the sizes of its model, and the machines that are there where none are
   /// given.
   Result<std::pair<JobSpec, ClusterProfile>> ToPlan(const JobSpec& spec,
                                                     const std::optional<ClusterProfile>& cluster);
-  Result<PlanReport> TimedPlan(const JobSpec& spec, const ClusterProfile& cluster);
-  void Deliver(const IntentRecord& intent);
+  Result<PlanReport> TimedPlan(const JobSpec& spec, const ClusterProfile& cluster,
+                               const std::stop_token& stop);
+  template <class Answer, class Find>
+  std::shared_ptr<PlanTicket> PlanForCall(Find find, std::function<void(Result<Answer>)> done);
+  /// Answers of the planner as far as they are known; others are asked for. `owner`: PlanMemory's.
+  PlanFunction Known(const std::string& owner);
+  /// On the loop: what is to be done once an answer came that `owner` asked for.
+  void PlansChanged(const std::string& owner);
+  /// Adds to the report of ranks without memory what would fit, then goes on with `commit`. Other
+  /// changes of the job wait for so long.
+  void AdviseOnMemory(const std::string& job_id, const ShareReport& report,
+                      const std::function<void(const ShareReport&)>& commit);
 
   // service_runs.cc: what runs teach the planner.
   /// What came out of an attempt that ends, where something was measured and its machines are
@@ -307,12 +331,9 @@ class Service {
   void LookAtPlansLater();
   void LookAtPlans();
   RunningJob AsRunning(const LiveJob& live) const;
-  std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
-                                        const RunningJob& job);
+  std::optional<BetterWay> MoreMachines(const std::string& job_id, const RunningJob& job);
   std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
                                      const RunningJob& job);
-  /// Plans once for the same machines: while they stay, so does the planner's answer.
-  PlanFunction PlannedBefore(LiveJob& live);
   /// Stops the job at a checkpoint, to go on by that plan; `then` once that is stored.
   void Replan(const std::string& job_id, const BetterWay& better,
               std::function<void(LiveJob&)> then);
@@ -320,12 +341,14 @@ class Service {
 
   Store& store_;
   const Clock& clock_;
-  PlanFunction plan_;
+  StoppablePlanFunction plan_;
   Metrics& metrics_;
   ServiceOptions options_;
   Notifier job_changes_;
   Notifier log_changes_;
   EventLoop loop_;
+  PlanningPool queue_pool_;  ///< For jobs,
+  PlanningPool call_pool_;   ///< and for calls, which so take nothing from each other.
 
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
@@ -338,6 +361,10 @@ class Service {
   bool schedule_pending_ = false;
   bool settling_ = false;     ///< Just started: workers are still coming back.
   bool queue_waits_ = false;  ///< For workers that others hold, or to be started.
+  PlanMemory plans_;
+  ClusterProfile scheduled_cluster_;  ///< That of the last pass over the queue,
+  int64_t cluster_number_ = 0;        ///< which counts how often it changed.
+  Duration next_pass_{0};             ///< Not before.
   std::optional<Duration> lease_timer_;
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
   int64_t job_counts_[kJobStates] = {};                    ///< Of live_, by state.
@@ -354,7 +381,7 @@ class Service {
 
 /// Puts the sizes of an imported model, from its config.json, into the job; the planner needs them.
 /// kInvalid when that cannot be read.
-Status ResolveImportedModel(JobSpec& spec);
+Status ResolveImport(JobSpec& spec);
 
 /// kInvalid when a file that the job reads is not below one of `roots`; no roots: all are allowed.
 Status CheckDataPaths(const JobSpec& spec, const std::vector<std::string>& roots);

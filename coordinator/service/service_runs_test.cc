@@ -24,8 +24,7 @@ class RunsTest : public ServiceTest {
   }
   void Restart() {
     service_.reset();
-    service_ =
-        std::make_unique<Service>(*store_, clock_, planner::PlanJob, metrics_, ServiceOptions{});
+    service_ = std::make_unique<Service>(*store_, clock_, planner::PlanJob, metrics_, options_);
     ASSERT_TRUE(service_->Start().ok());
   }
   static WorkerProfile Profile() {
@@ -92,7 +91,7 @@ class RunsTest : public ServiceTest {
     return id;
   }
   double Predicted(const JobSpec& job) {
-    const auto report = service_->PlanFor(job, std::nullopt, 1);
+    const auto report = PlanFor(job);
     EXPECT_TRUE(report.ok()) << report.status().message();
     reason_ = report->candidates.front().reason;
     return report->candidates.front().plan.prediction.step_seconds;
@@ -235,7 +234,7 @@ TEST_F(RunsTest, AClusterThatIsGivenIsTakenAsItIs) {
   ASSERT_TRUE(service_->CalibratePlans(false, false).ok());
   ClusterProfile given;
   given.workers = {Profile()};
-  const auto report = service_->PlanFor(other, given, 1);
+  const auto report = PlanFor(other, given);
   ASSERT_TRUE(report.ok());
   EXPECT_LT(report->candidates.front().plan.prediction.step_seconds, Predicted(other));
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/service/service.h"
@@ -7,8 +9,10 @@ namespace {
 
 constexpr int64_t kUnknownMemory = int64_t{1} << 50;
 
-/// Jobs looked at in one pass; those behind them wait for their turn.
-constexpr size_t kLongestLook = 1000;
+/// Passes over a long queue take a fifth of the loop's time at most, and come once a second at
+/// least.
+constexpr int kRestAfterPass = 4;
+constexpr std::chrono::seconds kLongestRest(1);
 
 double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
   return std::chrono::duration<double>(clock.Monotonic() - begin).count();
@@ -19,10 +23,19 @@ double SecondsSince(const Clock& clock, std::chrono::nanoseconds begin) {
 void Service::ScheduleSoon() {
   if (schedule_pending_ || settling_) return;
   schedule_pending_ = true;
-  loop_.Post([this] {
+  auto pass = [this] {
     schedule_pending_ = false;
+    const Duration begin = clock_.Monotonic();
     RunSchedule();
-  });
+    const Duration end = clock_.Monotonic();
+    next_pass_ = end + std::min<Duration>(kRestAfterPass * (end - begin), kLongestRest);
+  };
+  const Duration rest = next_pass_ - clock_.Monotonic();
+  if (rest > Duration(0)) {
+    loop_.PostAfter(rest, pass);
+  } else {
+    loop_.Post(pass);
+  }
 }
 
 SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
@@ -41,6 +54,10 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
         if (device.unusable.empty()) free.devices.insert(device.index);
       }
     }
+  }
+  if (snapshot.cluster.workers != scheduled_cluster_.workers) {
+    scheduled_cluster_ = snapshot.cluster;
+    ++cluster_number_;
   }
   std::set<std::string> counted;
   for (const auto& [worker_id, jobs] : placed_) {
@@ -69,23 +86,18 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
     const LiveJob& live = *live_.at(job_id);
     if (live.reserved) TakeCapacity(*live.reserved, snapshot.free);
     if (live.busy || live.reserved || !MayStart(live)) continue;
-    if (snapshot.queue.size() >= kLongestLook) break;
     const std::optional<AttemptRecord>& last = live.current.attempt;
     snapshot.queue.push_back({job_id, &live.current.job.spec, last ? &last->plan : nullptr,
                               last && last->reason == Reason::kOutOfMemory,
                               live.history.ran_out_of_memory, live.history.replanned,
                               live.next_plan ? &*live.next_plan : nullptr});
+    QueuedJob& queued = snapshot.queue.back();
+    queued.planned_long = live.planning_since &&
+                          clock_.Monotonic() - *live.planning_since >= options_.planning.patience;
+    const bool known = live.misfit && live.misfit->cluster == cluster_number_;
+    if (known && !last && !live.next_plan) queued.misfit = &live.misfit->why;
   }
   return snapshot;
-}
-
-Result<PlanReport> Service::TimedPlan(const JobSpec& spec, const ClusterProfile& cluster) {
-  Duration begin = clock_.Monotonic();
-  Result<PlanReport> report = plan_(spec, cluster);
-  double seconds = SecondsSince(clock_, begin);
-  metrics_.Planned(report.ok(), seconds, report.ok() ? report->candidates_considered : 0);
-  if (report.ok()) report->planning_seconds = seconds;
-  return report;
 }
 
 void Service::RunSchedule() {
@@ -93,16 +105,19 @@ void Service::RunSchedule() {
   if (queue_.empty()) {
     metrics_.SetPending(Reason::kWaitingForWorkers, 0);
     metrics_.SetPending(Reason::kWaitingForCapacity, 0);
+    metrics_.SetPending(Reason::kPlanning, 0);
+    plans_.BeginPass();
+    plans_.EndPass();
     return;
   }
   Duration begin = clock_.Monotonic();
-  SchedulerDecisions decisions =
-      Schedule(TakeSnapshot(), [this](const JobSpec& spec, const ClusterProfile& cluster) {
-        return TimedPlan(spec, cluster);
-      });
+  plans_.BeginPass();
+  SchedulerDecisions decisions = Schedule(TakeSnapshot(), Known(""));
+  plans_.EndPass();
   metrics_.ScheduleCycle(SecondsSince(clock_, begin));
   for (const StartDecision& start : decisions.starts) {
     live_.at(start.job_id)->reserved = start.plan;
+    live_.at(start.job_id)->planning_since.reset();
     Change(
         start.job_id,
         [this, plan = start.plan](const JobCase& current) {
@@ -116,14 +131,32 @@ void Service::RunSchedule() {
         },
         false);
   }
-  int64_t for_workers = 0;
-  auto for_capacity = static_cast<int64_t>(queue_.size() - decisions.waits.size()) -
-                      static_cast<int64_t>(decisions.starts.size());
-  for (const WaitDecision& wait : decisions.waits) {
-    ++(wait.reason == Reason::kWaitingForWorkers ? for_workers : for_capacity);
+  ShowWaits(decisions.waits);
+  if (!decisions.starts.empty()) queue_waits_ = true;
+}
+
+void Service::ShowWaits(const std::vector<WaitDecision>& waits) {
+  int64_t for_workers = 0, for_capacity = 0, for_plans = 0;
+  bool may_start_soon = false;
+  for (const WaitDecision& wait : waits) {
+    LiveJob& live = *live_.at(wait.job_id);
+    if (wait.misfit) live.misfit = Misfit{cluster_number_, wait.message};
+    if (wait.reason != Reason::kPlanning) {
+      live.planning_since.reset();
+    } else if (!live.planning_since) {
+      live.planning_since = clock_.Monotonic();
+      loop_.PostAfter(options_.planning.patience, [this] { ScheduleSoon(); });
+    }
+    if (wait.reason == Reason::kPlanning) {
+      ++for_plans;
+      may_start_soon |= clock_.Monotonic() - *live.planning_since < options_.planning.patience;
+    } else {
+      ++(wait.reason == Reason::kWaitingForWorkers ? for_workers : for_capacity);
+    }
     bool changed = false;
     SetOverlay(wait.job_id, [&](Overlay& overlay) {
       changed = overlay.reason != wait.reason || overlay.message != wait.message;
+      if (!changed) return;
       overlay.reason = wait.reason;
       overlay.message = wait.message;
     });
@@ -131,7 +164,8 @@ void Service::RunSchedule() {
   }
   metrics_.SetPending(Reason::kWaitingForWorkers, for_workers);
   metrics_.SetPending(Reason::kWaitingForCapacity, for_capacity);
-  queue_waits_ = for_capacity > 0 || !decisions.starts.empty();
+  metrics_.SetPending(Reason::kPlanning, for_plans);
+  queue_waits_ = for_capacity > 0 || may_start_soon;
 }
 
 void Service::Deliver(const IntentRecord& intent) {

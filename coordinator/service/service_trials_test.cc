@@ -20,7 +20,7 @@ Result<PlanReport> ThreePlans(const JobSpec& spec, const ClusterProfile& cluster
 /// A job of 1000 steps on one worker, for which three plans are tried.
 class TrialsTest : public ServiceTest {
  protected:
-  TrialsTest() { planner_ = ThreePlans; }
+  TrialsTest() { planner_ = AtOnce(ThreePlans); }
 
   void Start() {
     worker_ = Attach("a");

@@ -5,7 +5,6 @@
 #include "common/env.h"
 #include "common/failpoint.h"
 #include "common/formats/huggingface.h"
-#include "coordinator/planner/report/explain.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -191,47 +190,6 @@ Result<JobPage> Service::List(const JobQuery& query) {
     page.jobs.push_back(Compose(std::move(job), std::move(attempts)));
   }
   return page;
-}
-
-Result<std::pair<JobSpec, ClusterProfile>> Service::ToPlan(
-    const JobSpec& spec, const std::optional<ClusterProfile>& cluster) {
-  WEFT_RETURN_IF_ERROR(ValidateJob(spec));
-  WEFT_RETURN_IF_ERROR(CheckDataPaths(spec, options_.data_roots));
-  JobSpec resolved = spec;
-  WEFT_RETURN_IF_ERROR(ResolveImport(resolved));
-  if (cluster) return std::pair(std::move(resolved), *cluster);
-  ClusterProfile attached;
-  for (WorkerView& worker : Workers()) {
-    if (worker.state == WorkerState::kReady) attached.workers.push_back(worker.profile);
-  }
-  if (attached.workers.empty()) {
-    return UnavailableError(
-        "no worker is attached to plan for; hint: start weft-worker, or "
-        "give a cluster file");
-  }
-  return std::pair(std::move(resolved), std::move(attached));
-}
-
-Result<PlanReport> Service::PlanFor(const JobSpec& spec,
-                                    const std::optional<ClusterProfile>& cluster, int64_t top) {
-  WEFT_ASSIGN_OR_RETURN(const auto asked, ToPlan(spec, cluster));
-  WEFT_ASSIGN_OR_RETURN(PlanReport report, TimedPlan(asked.first, asked.second));
-  if (std::ssize(report.candidates) > top) {
-    report.candidates.resize(static_cast<size_t>(top));
-  }
-  return report;
-}
-
-Result<planner::PlanExplanation> Service::ExplainFor(const JobSpec& spec,
-                                                     const std::optional<ClusterProfile>& cluster,
-                                                     const PlanQuery& query) {
-  WEFT_ASSIGN_OR_RETURN(const auto asked, ToPlan(spec, cluster));
-  const Duration begin = clock_.Monotonic();
-  WEFT_ASSIGN_OR_RETURN(planner::PlanExplanation explanation,
-                        planner::ExplainPlan(asked.first, asked.second, query));
-  explanation.report.planning_seconds =
-      std::chrono::duration<double>(clock_.Monotonic() - begin).count();
-  return explanation;
 }
 
 std::vector<WorkerView> Service::Workers() {

@@ -5,7 +5,6 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/version.h"
-#include "coordinator/service/memory_advice.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -280,37 +279,35 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
           std::chrono::duration<double>(clock_.Monotonic() - *it->second->dispatched_at).count());
       it->second->dispatched_at.reset();
     }
-    if (auto it = live_.find(job_id); it != live_.end() && report.reason == Reason::kOutOfMemory &&
-                                      it->second->current.attempt &&
-                                      it->second->current.attempt->epoch == report.epoch) {
-      const JobCase& current = it->second->current;
-      report.message +=
-          "; " + MemoryAdvice(current.job.spec, current.attempt->plan, TakeSnapshot().cluster,
-                              [this](const auto& spec, const auto& cluster) {
-                                return TimedPlan(spec, cluster);
-                              });
-    }
     if (auto it = live_.find(job_id); it != live_.end() && report.event == ShareEvent::kStopped &&
                                       it->second->current.job.last_epoch == report.epoch &&
                                       (it->second->current.job.state == JobState::kStarting ||
                                        it->second->current.job.state == JobState::kRunning)) {
       session->draining = true;  // unasked; until the next heartbeat says
     }
-    auto decide = [this, job_id, report, link](const JobCase& current) {
-      bool mine = current.attempt && current.attempt->epoch == report.epoch;
-      if (!mine || current.attempt->ended_at) {
-        metrics_.Fenced("report");
-        bool alive = report.event == ShareEvent::kStarted || report.event == ShareEvent::kTraining;
-        if (alive) link->Stop(job_id, report.epoch, false);
-      }
-      return ApplyReport(current, report, clock_.UnixSeconds());
+    const auto commit = [this, job_id, link](const ShareReport& told) {
+      auto decide = [this, job_id, report = told, link](const JobCase& current) {
+        bool mine = current.attempt && current.attempt->epoch == report.epoch;
+        if (!mine || current.attempt->ended_at) {
+          metrics_.Fenced("report");
+          bool alive =
+              report.event == ShareEvent::kStarted || report.event == ShareEvent::kTraining;
+          if (alive) link->Stop(job_id, report.epoch, false);
+        }
+        return ApplyReport(current, report, clock_.UnixSeconds());
+      };
+      auto done = [link, job_id, report = told](const Status& status) {
+        if (!status.ok() && status.code() != StatusCode::kNotFound) return;
+        if (!Failpoint("coordinator.attempt.report.after_commit").ok()) return;
+        link->AckReport(job_id, report.epoch, report.event);
+      };
+      Change(job_id, decide, done, true);
     };
-    auto done = [link, job_id, report](const Status& status) {
-      if (!status.ok() && status.code() != StatusCode::kNotFound) return;
-      if (!Failpoint("coordinator.attempt.report.after_commit").ok()) return;
-      link->AckReport(job_id, report.epoch, report.event);
-    };
-    Change(job_id, decide, done, true);
+    if (report.reason == Reason::kOutOfMemory) {
+      AdviseOnMemory(job_id, report, commit);
+    } else {
+      commit(report);
+    }
   });
 }
 

@@ -175,7 +175,21 @@ class ServiceTest : public testing::Test {
     return now;
   }
 
-  PlanFunction planner_ = OneRankEach;
+  /// Never stops.
+  static StoppablePlanFunction AtOnce(PlanFunction plan) {
+    return [plan = std::move(plan)](const JobSpec& spec, const ClusterProfile& cluster,
+                                    const std::stop_token&) { return plan(spec, cluster); };
+  }
+  /// The answer to PlanFor.
+  Result<PlanReport> PlanFor(const JobSpec& spec,
+                             const std::optional<ClusterProfile>& cluster = std::nullopt) {
+    std::promise<Result<PlanReport>> promise;
+    service_->PlanFor(spec, cluster, 1,
+                      [&](Result<PlanReport> report) { promise.set_value(std::move(report)); });
+    return promise.get_future().get();
+  }
+
+  StoppablePlanFunction planner_ = AtOnce(OneRankEach);
   /// Failed jobs are tried again at once, as this clock stands still.
   ServiceOptions options_ = RetriesAtOnce();
   ManualClock clock_;

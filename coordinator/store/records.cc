@@ -26,6 +26,7 @@ constexpr std::array<std::string_view, kReasons> kReasonNames = {
     "REPLANNED",
     "DRAINED",
     "HUNG",
+    "PLANNING",
 };
 
 constexpr std::array<std::string_view, kShareStates> kShareStateNames = {

@@ -44,8 +44,9 @@ enum class Reason {
   kReplanned,
   kDrained,
   kHung,
+  kPlanning,
 };
-inline constexpr int kReasons = 16;
+inline constexpr int kReasons = 17;
 
 /// Where the ranks of one attempt on one worker stand.
 enum class ShareState {

@@ -172,7 +172,7 @@ Tried With(Tried tried, const SearchResult& result) {
   return tried;
 }
 
-Tried Try(const Variant& variant, const ClusterProfile& cluster) {
+Tried Try(const Variant& variant, const ClusterProfile& cluster, const std::stop_token& stop) {
   Tried tried;
   tried.answer.lines = variant.lines;
   Status runs = ValidateJob(variant.job);
@@ -183,7 +183,7 @@ Tried Try(const Variant& variant, const ClusterProfile& cluster) {
   }
   tried.answer.reason = "no number of ranks that the cluster has room for divides the batch so";
   const Tried unanswered = tried;
-  const SearchResults results = Search(JobsOf(variant.job, cluster, false), cluster, 0, 1);
+  const SearchResults results = Search(JobsOf(variant.job, cluster, false), cluster, 0, 1, stop);
   for (const SearchResult& result : results.found) {
     Tried own = With(unanswered, result);
     if (Further(own, tried)) tried = std::move(own);
@@ -201,12 +201,12 @@ std::string BesideBest(const TimeBreakdown& own, const TimeBreakdown& best) {
 }  // namespace
 
 std::vector<Alternative> AlternativesOf(const JobSpec& job, const ClusterProfile& cluster,
-                                        const Prediction* best) {
+                                        const Prediction* best, const std::stop_token& stop) {
   std::vector<Tried> all;
   for (const Way& way : Ways(job, MostRanks(job, cluster)).All()) {
     Tried furthest;
     for (size_t i = 0; i < way.variants.size(); ++i) {
-      Tried tried = Try(way.variants[i], cluster);
+      Tried tried = Try(way.variants[i], cluster, stop);
       if (i == 0 || Further(tried, furthest)) furthest = std::move(tried);
     }
     furthest.answer.name = way.name;

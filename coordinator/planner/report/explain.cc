@@ -24,9 +24,11 @@ namespace {
 
 class Explainer {
  public:
-  Explainer(const JobSpec& job, const ClusterProfile& cluster, const PlanQuery& query)
+  Explainer(const JobSpec& job, const ClusterProfile& cluster, const PlanQuery& query,
+            const std::stop_token& stop)
       : job_(job),
         query_(query),
+        stop_(stop),
         all_(WithoutUnfit(job, cluster)),
         on_devices_(WantsDevices(job, all_)),
         cluster_(all_) {}
@@ -52,12 +54,13 @@ class Explainer {
     answer_.devices = CountDevices(cluster_, on_devices_);
     const PlanCandidate& chosen = answer_.report.candidates.front();
     WEFT_RETURN_IF_ERROR(CheckFinish(chosen.plan.prediction));
-    answer_.alternatives = AlternativesOf(job_, cluster_, &chosen.plan.prediction);
-    answer_.sensitivity = SensitivityOf(job_, cluster_, chosen.plan);
+    answer_.alternatives = AlternativesOf(job_, cluster_, &chosen.plan.prediction, stop_);
+    answer_.sensitivity = SensitivityOf(job_, cluster_, chosen.plan, stop_);
     answer_.timeline = TimelineOf(job_, cluster_, chosen.plan);
     answer_.fewest_devices =
         FewestDevices(cluster_, on_devices_, [&](const auto& part) { return Fits(part); });
     answer_.lines = LinesOf(job_, chosen.plan);
+    if (stop_.stop_requested()) return AbortedError("planning was stopped");
     if (query_.measure > 0) {
       WEFT_ASSIGN_OR_RETURN(answer_.measure,
                             AdviseToMeasure(job_, cluster_, query_.any_mesh, query_.measure));
@@ -77,7 +80,7 @@ class Explainer {
   }
 
   Result<PlanReport> PlanOf(const ClusterProfile& cluster) const {
-    return query_.any_mesh ? PlanAnyMesh(job_, cluster) : PlanJob(job_, cluster);
+    return query_.any_mesh ? PlanAnyMesh(job_, cluster, 0, stop_) : PlanJob(job_, cluster, stop_);
   }
 
   Result<std::vector<FrontierPoint>> Frontier(const ClusterProfile& cluster) const {
@@ -87,7 +90,7 @@ class Explainer {
 
   /// Whether any plan has room in memory, whatever its time.
   bool Fits(const ClusterProfile& part) const {
-    return Search(JobsOf(job_, part, query_.any_mesh), part, 0, 1).fit > 0;
+    return Search(JobsOf(job_, part, query_.any_mesh), part, 0, 1, stop_).fit > 0;
   }
 
   /// How many times the memory of all machines would do, in hundredths; 0: none would.
@@ -161,7 +164,7 @@ class Explainer {
         break;
       }
     }
-    for (const Alternative& way : AlternativesOf(job_, cluster_, &prediction)) {
+    for (const Alternative& way : AlternativesOf(job_, cluster_, &prediction, stop_)) {
       const double own = static_cast<double>(job_.train.steps) * way.step_seconds;
       if (!way.fits || !InTime(own)) continue;
       text += "ask for " + way.lines + " (" + HumanDuration(own) + "), or ";
@@ -184,7 +187,7 @@ class Explainer {
           FewestDevices(all_, on_devices_, [&](const auto& part) { return Fits(part); });
       if (devices > 0) add("allow " + Devices(devices));
     }
-    const std::string fitting = WhatWouldFit(AlternativesOf(job_, cluster_, nullptr));
+    const std::string fitting = WhatWouldFit(AlternativesOf(job_, cluster_, nullptr, stop_));
     if (!fitting.empty()) add("ask for " + fitting);
     if (const double times = LeastMemory(); times > 0) {
       char text[64];
@@ -211,6 +214,7 @@ class Explainer {
 
   const JobSpec& job_;
   const PlanQuery& query_;
+  const std::stop_token& stop_;
   const ClusterProfile all_;
   const bool on_devices_;
   ClusterProfile cluster_;  ///< What is left of it by the wishes.
@@ -220,9 +224,11 @@ class Explainer {
 }  // namespace
 
 Result<PlanExplanation> ExplainPlan(const JobSpec& job, const ClusterProfile& cluster,
-                                    const PlanQuery& query) {
+                                    const PlanQuery& query, const std::stop_token& stop) {
   WEFT_RETURN_IF_ERROR(ValidateJob(job));
-  return Explainer(job, cluster, query).Run();
+  Result<PlanExplanation> explanation = Explainer(job, cluster, query, stop).Run();
+  if (stop.stop_requested()) return AbortedError("planning was stopped");
+  return explanation;
 }
 
 }  // namespace weft::planner

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <stop_token>
+
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan_query.h"
@@ -9,11 +11,11 @@
 namespace weft::planner {
 
 /// PlanJob (or PlanAnyMesh) under the wishes of `query`, and what speaks for and against its plans.
-/// Pure and deterministic as they are. kInvalid also: a goal without the prices it needs.
-/// kExhausted: nothing fits, or nothing keeps the wishes; the message says which one, by how much,
-/// and which changes of the job would do.
+/// Pure and deterministic as they are; kAborted, soon after a request to `stop`. kInvalid also: a
+/// goal without the prices it needs. kExhausted: nothing fits, or nothing keeps the wishes; the
+/// message says which one, by how much, and which changes of the job would do.
 Result<PlanExplanation> ExplainPlan(const JobSpec& job, const ClusterProfile& cluster,
-                                    const PlanQuery& query);
+                                    const PlanQuery& query, const std::stop_token& stop = {});
 
 /// The explanation for people: FormatPlanReport and all else as tables. Ends with a newline.
 std::string FormatExplanation(const PlanExplanation& explanation);

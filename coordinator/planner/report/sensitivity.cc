@@ -95,12 +95,13 @@ class ExplicitRates {
 };
 
 /// The step of `plan` if the machines were those of `cluster`; 0 where it does not fit them.
-double StepOn(const JobSpec& planned, const ClusterProfile& cluster, const Plan& plan) {
+double StepOn(const JobSpec& planned, const ClusterProfile& cluster, const Plan& plan,
+              const std::stop_token& stop) {
   std::map<std::string, int64_t> wanted;
   for (const std::string& worker : plan.rank_workers) ++wanted[worker];
   const int64_t recomputed =
       std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), "recompute");
-  const SearchResults results = Search(JobSet(planned), cluster);
+  const SearchResults results = Search(JobSet(planned), cluster, 0, kSorted, stop);
   if (results.found.empty()) return 0;
   const SearchResult& result = results.found.front();
   double seconds = 0;
@@ -164,13 +165,13 @@ std::vector<std::pair<std::string, Raise>> RatesOf(const ClusterProfile& cluster
 }  // namespace
 
 std::vector<Sensitivity> SensitivityOf(const JobSpec& job, const ClusterProfile& cluster,
-                                       const Plan& plan) {
+                                       const Plan& plan, const std::stop_token& stop) {
   const bool on_devices = plan.device != "cpu";
   const JobSpec planned = JobAsPlanned(job, plan);
   const ExplicitRates rates(plan, PrecisionOf(plan.precision).products, on_devices);
   ClusterProfile base;
   for (const WorkerProfile& worker : cluster.workers) base.workers.push_back(rates.Of(worker));
-  const double step = StepOn(planned, base, plan);
+  const double step = StepOn(planned, base, plan, stop);
   std::vector<Sensitivity> sensitivity;
   if (step == 0) return sensitivity;
   const auto add = [&](const std::string& what, double with) {
@@ -181,13 +182,13 @@ std::vector<Sensitivity> SensitivityOf(const JobSpec& job, const ClusterProfile&
   for (const auto& [what, raise] : RatesOf(cluster, plan, on_devices)) {
     ClusterProfile raised = base;
     for (WorkerProfile& worker : raised.workers) raise(worker);
-    add(what, StepOn(planned, raised, plan));
+    add(what, StepOn(planned, raised, plan, stop));
   }
   if (job.resources.host_link_bytes_per_second > 0) {
     JobSpec faster = planned;
     faster.resources.host_link_bytes_per_second =
         static_cast<int64_t>(kMore * static_cast<double>(job.resources.host_link_bytes_per_second));
-    add("link to the host", StepOn(faster, base, plan));
+    add("link to the host", StepOn(faster, base, plan, stop));
   }
   std::stable_sort(sensitivity.begin(), sensitivity.end(),
                    [](const auto& a, const auto& b) { return a.gain > b.gain; });

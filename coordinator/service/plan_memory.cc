@@ -1,0 +1,170 @@
+#include "coordinator/service/plan_memory.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "common/json.h"
+#include "common/spec/spec_json.h"
+
+namespace weft::coordinator {
+namespace {
+
+/// Answers and clusters that are remembered; reports have up to some hundred KiB each.
+constexpr size_t kMostEntries = 256;
+constexpr size_t kMostClusters = 16;
+/// Jobs whose plan was given up that are told apart.
+constexpr size_t kMostOverruns = 4096;
+
+/// What tells jobs apart for which the planner's answers may differ.
+std::string ShapeOf(const JobSpec& spec) {
+  JobSpec shape = spec;
+  shape.name.clear();
+  shape.data.train.clear();
+  shape.data.validation.clear();
+  return ToJson(shape).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+PlanMemory::PlanMemory(const Clock& clock, PlanningPool& pool, StoppablePlanFunction plan,
+                       PlanningRules rules, Post post, PostAfter post_after, Changed changed)
+    : clock_(clock),
+      pool_(pool),
+      plan_(std::move(plan)),
+      rules_(rules),
+      post_(std::move(post)),
+      post_after_(std::move(post_after)),
+      changed_(std::move(changed)) {}
+
+Result<PlanReport> PlanMemory::Find(const JobSpec& spec, const ClusterProfile& cluster,
+                                    const std::string& owner) {
+  KnownCluster known = IdOf(cluster);
+  Key key{known.id, ShapeOf(spec)};
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    entries_.splice(entries_.begin(), entries_, found->second);
+    found->second->pass = pass_;
+    return found->second->report;
+  }
+  const auto overrun = overruns_.find(key.shape);
+  if (overrun != overruns_.end() && clock_.Monotonic() < overrun->second.not_before) {
+    return TookTooLong();
+  }
+  entries_.push_front({.key = key, .owner = owner, .pass = pass_});
+  by_key_[std::move(key)] = entries_.begin();
+  Ask(entries_.front(), spec, std::move(known.cluster));
+  if (entries_.front().ticket == nullptr) {  // shutting down
+    const Status status = entries_.front().report.status();
+    GiveUp(entries_.begin());
+    return status;
+  }
+  const Status status = entries_.front().report.status();
+  // What is still looked for is not forgotten.
+  for (auto last = entries_.end(); entries_.size() > kMostEntries && last != entries_.begin();) {
+    --last;
+    if (last->ticket != nullptr) continue;
+    by_key_.erase(last->key);
+    last = entries_.erase(last);
+  }
+  return status;
+}
+
+PlanMemory::KnownCluster PlanMemory::IdOf(const ClusterProfile& cluster) {
+  const auto found = std::find_if(clusters_.begin(), clusters_.end(), [&](const auto& known) {
+    return known.cluster->workers == cluster.workers;
+  });
+  if (found != clusters_.end()) {
+    clusters_.splice(clusters_.begin(), clusters_, found);
+    return clusters_.front();
+  }
+  clusters_.push_front({++last_cluster_, std::make_shared<const ClusterProfile>(cluster)});
+  if (clusters_.size() > kMostClusters) {
+    const int64_t id = clusters_.back().id;
+    clusters_.pop_back();
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+      const auto next = std::next(entry);
+      if (entry->key.cluster == id) GiveUp(entry);
+      entry = next;
+    }
+  }
+  return clusters_.front();
+}
+
+void PlanMemory::Ask(Entry& entry, const JobSpec& spec,
+                     std::shared_ptr<const ClusterProfile> cluster) {
+  entry.number = ++last_number_;
+  auto work = [this, key = entry.key, number = entry.number, spec,
+               cluster = std::move(cluster)](const PlanTicket& ticket) {
+    Result<PlanReport> report = AbortedError("planning was stopped");
+    if (!ticket.stop().stop_requested()) report = plan_(spec, *cluster, ticket.stop());
+    post_([this, key, number, overran = ticket.overran(), report = std::move(report)] {
+      Take(key, number, overran, report);
+    });
+  };
+  entry.ticket = pool_.Add(rules_.budget, std::move(work));
+}
+
+void PlanMemory::Take(const Key& key, int64_t number, bool overran, Result<PlanReport> report) {
+  const auto found = by_key_.find(key);
+  // Given up, and maybe asked for again.
+  if (found == by_key_.end() || found->second->number != number) return;
+  Entry& entry = *found->second;
+  const std::string owner = entry.owner;
+  // It may have been done just when it was asked to stop.
+  const bool stopped = !report.ok() && report.status().code() == StatusCode::kAborted;
+  if (!stopped) {
+    overruns_.erase(key.shape);
+    entry.ticket.reset();
+    entry.report = std::move(report);
+    changed_(owner);
+    return;
+  }
+  if (overran) {
+    if (overruns_.size() >= kMostOverruns) overruns_.erase(overruns_.begin());
+    Overrun& overrun = overruns_[key.shape];
+    const auto doublings = std::min(overrun.times++, 10);
+    const auto pause =
+        std::min(rules_.first_pause * (int64_t{1} << doublings), rules_.longest_pause);
+    overrun.not_before = clock_.Monotonic() + pause;
+    post_after_(pause, [this, owner] { changed_(owner); });
+  }
+  GiveUp(found->second);
+  changed_(owner);
+}
+
+void PlanMemory::EndPass() {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const auto next = std::next(entry);
+    const bool unasked = entry->ticket != nullptr && entry->owner.empty() && entry->pass != pass_;
+    if (unasked) GiveUp(entry);
+    entry = next;
+  }
+}
+
+void PlanMemory::Forget(const std::string& owner) {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const auto next = std::next(entry);
+    if (entry->ticket != nullptr && entry->owner == owner) GiveUp(entry);
+    entry = next;
+  }
+}
+
+void PlanMemory::GiveUp(Entries::iterator entry) {
+  const std::shared_ptr<PlanTicket> ticket = std::move(entry->ticket);
+  by_key_.erase(entry->key);
+  entries_.erase(entry);
+  if (ticket != nullptr) pool_.Cancel(ticket);
+}
+
+Status PlanMemory::TookTooLong() const {
+  char text[256];
+  std::snprintf(text, sizeof(text),
+                "planning it took longer than the %g s that it may take, and is tried again after "
+                "a pause; hint: leave fewer choices open (resources.recompute, resources.ranks, "
+                "resources.micro_batch)",
+                std::chrono::duration<double>(rules_.budget).count());
+  return UnavailableError(text);
+}
+
+}  // namespace weft::coordinator
