@@ -18,11 +18,31 @@ std::string NameOf(const char* op, const Sizes& sizes, DType dtype) {
          std::string(DTypeName(dtype));
 }
 
-std::vector<ref::Route> Routes(const std::vector<double>& logits, const Sizes& sizes) {
+/// How tokens are routed beside their sizes.
+struct Ways {
+  bool normalize = true;
+  /// [sequences]: how many tokens of each are not padding; none: all.
+  std::vector<int32_t> lengths = {};
+
+  std::string Name() const {
+    return std::string(normalize ? "" : "/probabilities") + (lengths.empty() ? "" : "/padded");
+  }
+  bool IsPadding(int64_t token, int64_t tokens) const {
+    if (lengths.empty()) return false;
+    const int64_t row = tokens / std::ssize(lengths);
+    return token % row >= lengths[static_cast<size_t>(token / row)];
+  }
+};
+
+std::vector<ref::Route> Routes(const std::vector<double>& logits, const Sizes& sizes,
+                               const Ways& ways) {
   std::vector<ref::Route> routes;
   for (int64_t token = 0; token < sizes.tokens; ++token) {
     const auto begin = logits.begin() + token * sizes.experts;
-    routes.push_back(ref::RouteToken({begin, begin + sizes.experts}, sizes.k));
+    routes.push_back(
+        ways.IsPadding(token, sizes.tokens)
+            ? ref::RoutePadding(sizes.experts, sizes.k)
+            : ref::RouteToken({begin, begin + sizes.experts}, sizes.k, ways.normalize));
   }
   return routes;
 }
@@ -38,61 +58,67 @@ std::vector<double> Joined(const std::vector<ref::Route>& routes,
   return all;
 }
 
-OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
-  const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
-  return {NameOf("moe_route", sizes, dtype), use, [=](OpRun& run) {
-            TestTensor& logits = run.Input(dtype, {tokens, experts}, 0, 3.0);
-            const auto routes = [=, &logits] { return Routes(logits.InitialValues(), sizes); };
-            TestTensor& probabilities =
-                run.Output("probabilities", DType::kF32, {tokens, experts}, 0, experts,
-                           [=] { return Joined(routes(), &ref::Route::probabilities); });
-            TestTensor& chosen = run.Output("chosen", DType::kI32, {tokens, k}, 0, 1,
-                                            [=] { return Joined(routes(), &ref::Route::chosen); });
-            TestTensor& weights = run.Output("weights", DType::kF32, {tokens, k}, 0, experts, [=] {
-              return Joined(routes(), &ref::Route::weights);
-            });
-            const MoeRouteArgs args = {logits.view(), probabilities.view(), chosen.view(),
-                                       weights.view()};
-            run.run = [args](const Stream& stream) { return MoeRoute(stream, args); };
-            run.bytes = static_cast<double>(logits.view().Bytes() + probabilities.view().Bytes());
-          }};
-}
-
-OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use) {
+OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use, const Ways& ways = {}) {
   const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
   return {
-      NameOf("moe_route_backward", sizes, dtype), use, [=](OpRun& run) {
-        TestTensor& logits = run.Input(DType::kF32, {tokens, experts}, 0, 3.0);
-        const auto routes = Routes(logits.InitialValues(), sizes);
-        TestTensor& probabilities = run.tensors.emplace_back(DType::kF32, Shape{tokens, experts})
-                                        .Assign(Joined(routes, &ref::Route::probabilities));
-        TestTensor& chosen = run.tensors.emplace_back(DType::kI32, Shape{tokens, k})
-                                 .Assign(Joined(routes, &ref::Route::chosen));
-        TestTensor& weights = run.tensors.emplace_back(DType::kF32, Shape{tokens, k})
-                                  .Assign(Joined(routes, &ref::Route::weights));
-        TestTensor& dweights = run.Input(DType::kF32, {tokens, k});
-        TestTensor& balance = run.Input(DType::kF32, {experts});
-        TestTensor& dlogits = run.Output(
-            "dlogits", dtype, {tokens, experts}, 0, 4 * experts, [=, &dweights, &balance] {
-              const std::vector<double> d = dweights.InitialValues();
-              std::vector<double> all;
-              for (int64_t token = 0; token < tokens; ++token) {
-                const auto begin = d.begin() + token * k;
-                const auto one = ref::RouteTokenGradient(routes[token], {begin, begin + k},
-                                                         balance.InitialValues());
-                all.insert(all.end(), one.begin(), one.end());
-              }
-              return all;
-            });
-        const MoeRouteBackwardArgs args = {probabilities.view(), chosen.view(),  weights.view(),
-                                           dweights.view(),      balance.view(), dlogits.view()};
-        run.run = [args](const Stream& stream) { return MoeRouteBackward(stream, args); };
-        run.bytes = static_cast<double>(dlogits.view().Bytes() + probabilities.view().Bytes());
+      NameOf("moe_route", sizes, dtype) + ways.Name(), use, [=](OpRun& run) {
+        TestTensor& logits = run.Input(dtype, {tokens, experts}, 0, 3.0);
+        const auto routes = [=, &logits] { return Routes(logits.InitialValues(), sizes, ways); };
+        TestTensor& probabilities =
+            run.Output("probabilities", DType::kF32, {tokens, experts}, 0, experts,
+                       [=] { return Joined(routes(), &ref::Route::probabilities); });
+        TestTensor& chosen = run.Output("chosen", DType::kI32, {tokens, k}, 0, 1,
+                                        [=] { return Joined(routes(), &ref::Route::chosen); });
+        TestTensor& weights = run.Output("weights", DType::kF32, {tokens, k}, 0, experts,
+                                         [=] { return Joined(routes(), &ref::Route::weights); });
+        MoeRouteArgs args = {logits.view(), probabilities.view(), chosen.view(), weights.view()};
+        args.normalize = ways.normalize;
+        if (!ways.lengths.empty()) {
+          args.lengths = run.tensors.emplace_back(DType::kI32, Shape{std::ssize(ways.lengths)})
+                             .Assign(std::vector<double>(ways.lengths.begin(), ways.lengths.end()))
+                             .view();
+        }
+        run.run = [args](const Stream& stream) { return MoeRoute(stream, args); };
+        run.bytes = static_cast<double>(logits.view().Bytes() + probabilities.view().Bytes());
       }};
 }
 
-// Uneven: of the first choices of tokens half want expert 0. `each`: expert e takes so many as its
-// capacity, less e.
+OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use, const Ways& ways = {}) {
+  const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
+  return {NameOf("moe_route_backward", sizes, dtype) + ways.Name(), use, [=](OpRun& run) {
+            TestTensor& logits = run.Input(DType::kF32, {tokens, experts}, 0, 3.0);
+            const auto routes = Routes(logits.InitialValues(), sizes, ways);
+            TestTensor& probabilities =
+                run.tensors.emplace_back(DType::kF32, Shape{tokens, experts})
+                    .Assign(Joined(routes, &ref::Route::probabilities));
+            TestTensor& chosen = run.tensors.emplace_back(DType::kI32, Shape{tokens, k})
+                                     .Assign(Joined(routes, &ref::Route::chosen));
+            TestTensor& weights = run.tensors.emplace_back(DType::kF32, Shape{tokens, k})
+                                      .Assign(Joined(routes, &ref::Route::weights));
+            TestTensor& dweights = run.Input(DType::kF32, {tokens, k});
+            TestTensor& balance = run.Input(DType::kF32, {experts});
+            TestTensor& dlogits = run.Output(
+                "dlogits", dtype, {tokens, experts}, 0, 4 * experts, [=, &dweights, &balance] {
+                  const std::vector<double> d = dweights.InitialValues();
+                  std::vector<double> all;
+                  for (int64_t token = 0; token < tokens; ++token) {
+                    const auto begin = d.begin() + token * k;
+                    const auto one = ref::RouteTokenGradient(
+                        routes[token], {begin, begin + k}, balance.InitialValues(), ways.normalize);
+                    all.insert(all.end(), one.begin(), one.end());
+                  }
+                  return all;
+                });
+            const MoeRouteBackwardArgs args = {probabilities.view(), chosen.view(),  weights.view(),
+                                               dweights.view(),      balance.view(), dlogits.view(),
+                                               ways.normalize};
+            run.run = [args](const Stream& stream) { return MoeRouteBackward(stream, args); };
+            run.bytes = static_cast<double>(dlogits.view().Bytes() + probabilities.view().Bytes());
+          }};
+}
+
+// Uneven: every seventh token has no choice, and of the first choices of tokens half want expert 0.
+// `each`: expert e takes so many as its capacity, less e.
 OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use, bool each = false) {
   const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
   const std::string name = NameOf("moe_dispatch", sizes, DType::kI32);
@@ -103,7 +129,7 @@ OpCase DispatchCase(const Sizes& sizes, int64_t capacity, CaseUse use, bool each
         for (int64_t token = 0; token < tokens; ++token) {
           const int64_t first = token % 2 == 0 ? 0 : token * token % experts;
           for (int64_t i = 0; i < k; ++i) {
-            wishes.push_back(static_cast<double>((first + i) % experts));
+            wishes.push_back(token % 7 == 3 ? -1 : static_cast<double>((first + i) % experts));
           }
         }
         std::vector<double> capacities;
@@ -158,6 +184,14 @@ std::vector<OpCase> MoeRouteCases() {
     add({5, 3, 3}, CaseUse::kTest);
     add({700, 8, 2}, CaseUse::kTest);
     add({33, 64, 6}, CaseUse::kTest);
+    const auto add_ways = [&](const Sizes& sizes, const Ways& ways) {
+      cases.push_back(ForwardCase(sizes, dtype, CaseUse::kTest, ways));
+      cases.push_back(BackwardCase(sizes, dtype, CaseUse::kTest, ways));
+    };
+    add_ways({33, 64, 6}, {.normalize = false});
+    add_ways({33, 5, 1}, {.normalize = false});
+    add_ways({700, 8, 2}, {.lengths = {100, 0, 7, 175}});
+    add_ways({6, 40, 3}, {.normalize = false, .lengths = {2, 1, 1}});
     add({16384, 8, 2}, CaseUse::kSpeed);
   }
   return cases;

@@ -13,11 +13,16 @@ Status CheckMoeRoute(const Stream& stream, const MoeRouteArgs& args) {
             "so many experts cannot be chosen");
   WEFT_RETURN_IF_ERROR(check.status());
   const Shape all = args.logits.shape, some = {all[0], args.chosen.shape[1]};
-  return check.Tensor("logits", args.logits, all, kFloatTypes)
+  check.Tensor("logits", args.logits, all, kFloatTypes)
       .ContiguousTensor("probabilities", args.probabilities, all, {DType::kF32})
       .ContiguousTensor("chosen", args.chosen, some, {DType::kI32})
-      .ContiguousTensor("weights", args.weights, some, {DType::kF32})
-      .status();
+      .ContiguousTensor("weights", args.weights, some, {DType::kF32});
+  if (args.lengths) {
+    const int64_t sequences = args.lengths.shape.rank == 1 ? args.lengths.shape[0] : 0;
+    check.That(sequences > 0 && all[0] % sequences == 0, "lengths must be of equal parts of tokens")
+        .ContiguousTensor("lengths", args.lengths, args.lengths.shape, {DType::kI32});
+  }
+  return check.status();
 }
 
 Status CheckMoeRouteBackward(const Stream& stream, const MoeRouteBackwardArgs& args) {

@@ -53,10 +53,10 @@ Status CheckExperts(const MoeDispatchArgs& args) {
   const Shape some = args.chosen.shape, experts = args.wanted_count.shape;
   const auto* chosen = args.chosen.As<int32_t>();
   for (int64_t i = 0; i < some.Elements(); ++i) {
-    if (chosen[i] >= 0 && chosen[i] < experts[0]) continue;
+    if (chosen[i] >= -1 && chosen[i] < experts[0]) continue;
     return InvalidError("MoeDispatch: chosen[" + std::to_string(i / some[1]) + ", " +
                         std::to_string(i % some[1]) + "] is " + std::to_string(chosen[i]) +
-                        ", outside of [0, " + std::to_string(experts[0]) + ")");
+                        ", outside of [-1, " + std::to_string(experts[0]) + ")");
   }
   return OkStatus();
 }
@@ -65,24 +65,34 @@ Status CheckExperts(const MoeDispatchArgs& args) {
 
 Status MoeRoute(const Stream& stream, const MoeRouteArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMoeRoute(stream, args));
+  const int64_t tokens = args.logits.shape[0];
   const int64_t experts = args.logits.shape[1], k = args.chosen.shape[1];
+  const int32_t* lengths = args.lengths ? args.lengths.As<int32_t>() : nullptr;
+  const int64_t row = args.lengths ? std::max<int64_t>(tokens / args.lengths.shape[0], 1) : 1;
   WithFloatType(args.logits.dtype, [&]<class T>() {
-    ForTokens(args.logits.shape[0], experts, [&](int64_t token) {
+    ForTokens(tokens, experts, [&](int64_t token) {
       const T* logits = args.logits.As<T>() + token * args.logits.row_stride;
       float* probabilities = args.probabilities.As<float>() + token * experts;
       int32_t* chosen = args.chosen.As<int32_t>() + token * k;
       float* weights = args.weights.As<float>() + token * k;
+      if (lengths != nullptr && token % row >= lengths[token / row]) {
+        std::fill(probabilities, probabilities + experts, 0.0f);
+        std::fill(chosen, chosen + k, -1);
+        std::fill(weights, weights + k, 0.0f);
+        return;
+      }
       Softmax(logits, experts, probabilities);
       Choose(logits, experts, k, chosen);
-      float sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += probabilities[chosen[i]];
+      float sum = args.normalize ? 0.0f : 1.0f;
+      for (int64_t i = 0; args.normalize && i < k; ++i) sum += probabilities[chosen[i]];
       for (int64_t i = 0; i < k; ++i) weights[i] = probabilities[chosen[i]] / sum;
     });
   });
   return OkStatus();
 }
 
-// Weights are a softmax over the chosen ones' logits alone, so what they pass on touches no others.
+// Weights that add up to 1 are a softmax over the chosen ones' logits alone, so what they pass on
+// touches no others. Those that do not are probabilities, whose gradient adds to that of balance.
 Status MoeRouteBackward(const Stream& stream, const MoeRouteBackwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMoeRouteBackward(stream, args));
   const int64_t experts = args.probabilities.shape[1], k = args.chosen.shape[1];
@@ -97,11 +107,14 @@ Status MoeRouteBackward(const Stream& stream, const MoeRouteBackwardArgs& args) 
       float mean_balance = 0, mean_dweight = 0;
       for (int64_t e = 0; e < experts; ++e) mean_balance += probabilities[e] * balance[e];
       for (int64_t i = 0; i < k; ++i) mean_dweight += weights[i] * dweights[i];
+      // What of it every expert's logit gets.
+      const float mean_of_all = args.normalize ? mean_balance : mean_balance + mean_dweight;
+      const float mean_of_chosen = args.normalize ? mean_dweight : 0.0f;
       for (int64_t e = 0; e < experts; ++e) {
-        float gradient = probabilities[e] * (balance[e] - mean_balance);
+        float gradient = probabilities[e] * (balance[e] - mean_of_all);
         const int32_t* found = std::find(chosen, chosen + k, static_cast<int32_t>(e));
         if (found != chosen + k) {
-          gradient += weights[found - chosen] * (dweights[found - chosen] - mean_dweight);
+          gradient += weights[found - chosen] * (dweights[found - chosen] - mean_of_chosen);
         }
         dlogits[e] = FromFloat<T>(gradient);
       }
@@ -121,7 +134,9 @@ Status MoeDispatch(const Stream& stream, const MoeDispatchArgs& args) {
   auto* wanted = args.wanted_count.As<int32_t>();
   auto* taken = args.taken_count.As<int32_t>();
   std::fill(wanted, wanted + experts, 0);
-  for (int64_t i = 0; i < choices; ++i) ++wanted[chosen[i]];
+  for (int64_t i = 0; i < choices; ++i) {
+    if (chosen[i] >= 0) ++wanted[chosen[i]];
+  }
   std::vector<int32_t> next(static_cast<size_t>(experts)), end(static_cast<size_t>(experts));
   int32_t place = 0;
   const int32_t* capacities = args.capacities ? args.capacities.As<int32_t>() : nullptr;
@@ -135,7 +150,7 @@ Status MoeDispatch(const Stream& stream, const MoeDispatchArgs& args) {
   }
   for (int64_t i = 0; i < choices; ++i) {
     const int32_t e = chosen[i];
-    places[i] = next[e] < end[e] ? next[e]++ : -1;
+    places[i] = e >= 0 && next[e] < end[e] ? next[e]++ : -1;
     if (places[i] >= 0) rows[places[i]] = static_cast<int32_t>(i / k);
   }
   std::fill(rows + place, rows + choices, -1);

@@ -38,13 +38,31 @@ __device__ bool IsBefore(float logit, int expert, float other, int other_expert)
   return expert < other_expert;
 }
 
+// Equal parts of the tokens, padded at their end.
+struct Rows {
+  const int32_t* lengths;  ///< Or none.
+  int64_t row;             ///< Tokens of a part.
+
+  __device__ bool IsPadding(int64_t token) const {
+    return lengths != nullptr && token % row >= lengths[token / row];
+  }
+};
+
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads)
     RouteKernel(StridedRows<const T> logits, float* probabilities, int32_t* chosen, float* weights,
-                int64_t tokens, int experts, int k) {
+                Rows rows, int64_t tokens, int experts, int k, bool normalize) {
   const int64_t token = TokenOfWarp();
   const int lane = Lane();
   if (token >= tokens) return;
+  if (rows.IsPadding(token)) {
+    for (int e = lane; e < experts; e += kWarp) probabilities[token * experts + e] = 0;
+    for (int i = lane; i < k; i += kWarp) {
+      chosen[token * k + i] = -1;
+      weights[token * k + i] = 0;
+    }
+    return;
+  }
   const T* of_token = logits.At(token, 0);
   float largest = -INFINITY;
   for (int e = lane; e < experts; e += kWarp) largest = fmaxf(largest, Widen(of_token[e]));
@@ -80,6 +98,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     if (lane == 0) chosen[token * k + i] = expert;
   }
   if (lane != 0) return;
+  if (!normalize) share = 1;
   for (int64_t i = token * k; i < (token + 1) * k; ++i) weights[i] = probability(chosen[i]) / share;
 }
 
@@ -89,9 +108,11 @@ struct Routed {
   const float* weights;
   const float* dweights;
   const float* balance;
+  bool normalize;
 };
 
-// Weights are a softmax over the chosen ones' logits alone, so what they pass on touches no others.
+// Weights that add up to 1 are a softmax over the chosen ones' logits alone, so what they pass on
+// touches no others. Those that do not are probabilities, whose gradient adds to that of balance.
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads)
     RouteBackwardKernel(Routed routed, StridedRows<T> dlogits, int64_t tokens, int experts, int k) {
@@ -106,11 +127,14 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int i = 0; i < k; ++i) {
     mean_dweight += routed.weights[first + i] * routed.dweights[first + i];
   }
+  // What of it every expert's logit gets.
+  const float mean_of_all = routed.normalize ? mean_balance : mean_balance + mean_dweight;
+  const float mean_of_chosen = routed.normalize ? mean_dweight : 0.0f;
   for (int e = lane; e < experts; e += kWarp) {
-    float gradient = probabilities[e] * (routed.balance[e] - mean_balance);
+    float gradient = probabilities[e] * (routed.balance[e] - mean_of_all);
     for (int i = 0; i < k; ++i) {
       if (routed.chosen[first + i] != e) continue;
-      gradient += routed.weights[first + i] * (routed.dweights[first + i] - mean_dweight);
+      gradient += routed.weights[first + i] * (routed.dweights[first + i] - mean_of_chosen);
     }
     *dlogits.At(token, e) = Narrow<T>(gradient);
   }
@@ -214,11 +238,13 @@ Status MoeRoute(const Stream& stream, const MoeRouteArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckMoeRoute(stream, args));
   const int64_t tokens = args.logits.shape[0], experts = args.logits.shape[1];
   WEFT_RETURN_IF_ERROR(CheckExperts("MoeRoute", experts));
+  Rows rows = {nullptr, 1};
+  if (args.lengths) rows = {args.lengths.As<int32_t>(), CeilDiv(tokens, args.lengths.shape[0])};
   return WithFloatType(args.logits.dtype, [&]<class T>() {
-    return Launch(stream, "MoeRoute", OneWarpEach(tokens), RouteKernel<T>,
-                  RowsOf<const T>(args.logits), args.probabilities.As<float>(),
-                  args.chosen.As<int32_t>(), args.weights.As<float>(), tokens,
-                  static_cast<int>(experts), static_cast<int>(args.chosen.shape[1]));
+    return Launch(
+        stream, "MoeRoute", OneWarpEach(tokens), RouteKernel<T>, RowsOf<const T>(args.logits),
+        args.probabilities.As<float>(), args.chosen.As<int32_t>(), args.weights.As<float>(), rows,
+        tokens, static_cast<int>(experts), static_cast<int>(args.chosen.shape[1]), args.normalize);
   });
 }
 
@@ -227,8 +253,8 @@ Status MoeRouteBackward(const Stream& stream, const MoeRouteBackwardArgs& args) 
   const int64_t tokens = args.probabilities.shape[0], experts = args.probabilities.shape[1];
   WEFT_RETURN_IF_ERROR(CheckExperts("MoeRouteBackward", experts));
   const Routed routed = {args.probabilities.As<float>(), args.chosen.As<int32_t>(),
-                         args.weights.As<float>(), args.dweights.As<float>(),
-                         args.balance.As<float>()};
+                         args.weights.As<float>(),       args.dweights.As<float>(),
+                         args.balance.As<float>(),       args.normalize};
   return WithFloatType(args.dlogits.dtype, [&]<class T>() {
     return Launch(stream, "MoeRouteBackward", OneWarpEach(tokens), RouteBackwardKernel<T>, routed,
                   RowsOf<T>(args.dlogits), tokens, static_cast<int>(experts),

@@ -8,14 +8,14 @@
 
 namespace weft::kernels::ref {
 
-/// What a router makes of one token, in float64.
+/// What a router makes of one token, in float64. Nothing of padding: chosen are -1, all else is 0.
 struct Route {
   std::vector<double> probabilities;
   std::vector<int64_t> chosen;
   std::vector<double> weights;
 };
 
-inline Route RouteToken(const std::vector<double>& logits, int64_t k) {
+inline Route RouteToken(const std::vector<double>& logits, int64_t k, bool normalize = true) {
   Route route;
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -31,8 +31,16 @@ inline Route RouteToken(const std::vector<double>& logits, int64_t k) {
   double share = 0;
   for (const int64_t expert : route.chosen) share += route.probabilities[expert];
   for (const int64_t expert : route.chosen) {
-    route.weights.push_back(route.probabilities[expert] / share);
+    route.weights.push_back(route.probabilities[expert] / (normalize ? share : 1));
   }
+  return route;
+}
+
+inline Route RoutePadding(int64_t experts, int64_t k) {
+  Route route;
+  route.probabilities.assign(static_cast<size_t>(experts), 0);
+  route.chosen.assign(static_cast<size_t>(k), -1);
+  route.weights.assign(static_cast<size_t>(k), 0);
   return route;
 }
 
@@ -40,13 +48,16 @@ inline Route RouteToken(const std::vector<double>& logits, int64_t k) {
 /// weight in each probability.
 inline std::vector<double> RouteTokenGradient(const Route& route,
                                               const std::vector<double>& dweights,
-                                              const std::vector<double>& balance) {
+                                              const std::vector<double>& balance,
+                                              bool normalize = true) {
+  if (route.chosen.front() < 0) return std::vector<double>(balance.size(), 0);
   std::vector<double> dprobabilities = balance;
   double share = 0;
   for (const int64_t expert : route.chosen) share += route.probabilities[expert];
   for (size_t i = 0; i < route.chosen.size(); ++i) {
     for (size_t j = 0; j < route.chosen.size(); ++j) {
-      const double dweight = ((i == j ? 1 : 0) - route.weights[j]) / share;
+      const double same = i == j ? 1 : 0;
+      const double dweight = normalize ? (same - route.weights[j]) / share : same;
       dprobabilities[route.chosen[i]] += dweights[j] * dweight;
     }
   }

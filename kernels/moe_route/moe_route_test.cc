@@ -22,15 +22,18 @@ TEST(MoeRoute, MatchesTheReference) {
 TEST(MoeRoute, ReferenceGradientIsThatOfFiniteDifferences) {
   const std::vector<double> logits = {0.3, -1, 2, 0.9, -0.2}, dweights = {1.5, -0.5, 0.7};
   const std::vector<double> balance = {0.1, -0.4, 0.3, 0.2, 0.6};
-  const auto loss = [&](const std::vector<double>& at) {
-    const ref::Route route = ref::RouteToken(at, 3);
-    double sum = 0;
-    for (size_t i = 0; i < 3; ++i) sum += dweights[i] * route.weights[i];
-    for (size_t e = 0; e < 5; ++e) sum += balance[e] * route.probabilities[e];
-    return sum;
-  };
-  const auto gradient = ref::RouteTokenGradient(ref::RouteToken(logits, 3), dweights, balance);
-  EXPECT_EQ(testing::GradientMismatch(loss, logits, gradient), "");
+  for (const bool normalize : {true, false}) {
+    const auto loss = [&](const std::vector<double>& at) {
+      const ref::Route route = ref::RouteToken(at, 3, normalize);
+      double sum = 0;
+      for (size_t i = 0; i < 3; ++i) sum += dweights[i] * route.weights[i];
+      for (size_t e = 0; e < 5; ++e) sum += balance[e] * route.probabilities[e];
+      return sum;
+    };
+    const auto gradient = ref::RouteTokenGradient(ref::RouteToken(logits, 3, normalize), dweights,
+                                                  balance, normalize);
+    EXPECT_EQ(testing::GradientMismatch(loss, logits, gradient), "");
+  }
 }
 
 TEST(MoeRoute, TakesTheFirstOfEqualExpertsAndSurvivesNaN) {
@@ -82,6 +85,16 @@ TEST(MoeDispatch, DropsTheLastTokensOfAFullExpert) {
   EXPECT_THAT(dispatched.taken, ElementsAre(2, 1, 2));
 }
 
+TEST(MoeDispatch, WhatHasChosenNoExpertNeitherCountsNorWaits) {
+  Dispatched dispatched;
+  dispatched.chosen[2] = dispatched.chosen[3] = -1;  // the second token
+  ASSERT_TRUE(dispatched.Run(2).ok());
+  EXPECT_THAT(dispatched.rows, ElementsAre(0, 2, 0, 2, -1, -1, -1, -1));
+  EXPECT_THAT(dispatched.places, ElementsAre(2, 0, -1, -1, 3, 1, -1, -1));
+  EXPECT_THAT(dispatched.wanted, ElementsAre(3, 0, 3));
+  EXPECT_THAT(dispatched.taken, ElementsAre(2, 0, 2));
+}
+
 TEST(MoeDispatch, TakesAllTokensOfOneExpert) {
   Dispatched dispatched;
   dispatched.chosen.fill(1);
@@ -94,7 +107,7 @@ TEST(MoeDispatch, NamesAnExpertThatIsOutOfRange) {
   Dispatched dispatched;
   dispatched.chosen[5] = 3;
   EXPECT_EQ(dispatched.Run(0).ToString(),
-            "INVALID: MoeDispatch: chosen[2, 1] is 3, outside of [0, 3)");
+            "INVALID: MoeDispatch: chosen[2, 1] is 3, outside of [-1, 3)");
 }
 
 TEST(MoeRoute, RefusesArgumentsThatDoNotFit) {
@@ -103,6 +116,14 @@ TEST(MoeRoute, RefusesArgumentsThatDoNotFit) {
   const TensorView three(memory.data(), DType::kI32, {2, 3});
   EXPECT_EQ(MoeRoute({}, {logits, logits, three, logits}).ToString(),
             "INVALID: MoeRoute: so many experts cannot be chosen");
+  const TensorView two(memory.data(), DType::kI32, {2, 2});
+  EXPECT_EQ(MoeRoute({}, {.logits = logits,
+                          .probabilities = logits,
+                          .chosen = two,
+                          .weights = logits,
+                          .lengths = {memory.data(), DType::kI32, {3}}})
+                .ToString(),
+            "INVALID: MoeRoute: lengths must be of equal parts of tokens");
   EXPECT_EQ(MoeRoute({}, {}).code(), StatusCode::kInvalid);
   EXPECT_EQ(MoeRouteBackward({}, {}).code(), StatusCode::kInvalid);
   EXPECT_EQ(MoeDispatch({}, {}).code(), StatusCode::kInvalid);
