@@ -8,6 +8,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "common/json_scan.h"
 #include "common/text.h"
 
 namespace weft {
@@ -145,7 +146,7 @@ Result<Document> ParseAsJson(std::string_view text, const std::string& source) {
   JsonLimits limits;
   limits.depth = kMaxDepth;
   WEFT_ASSIGN_OR_RETURN(Json value, ParseJson(text, limits));
-  return Document{std::move(value), source, {}};
+  return Document{std::move(value), source, JsonLines(text, kMaxDepth)};
 }
 
 /// Whether a plain scalar of this text might be read as anything but this string.
