@@ -8,19 +8,34 @@
 
 namespace weft::cli {
 
+/// Machines of a file that are alike.
+struct MachineGroup {
+  int64_t count = 1;
+  int64_t gpus = 0;
+  WorkerProfile worker;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("count", "Machines like this one; of several, the name of each ends in a number.")
+              .Range(1, 65536),
+          self.count);
+    visit(Field("gpus",
+                "GPUs like the one of `devices`, each with that one's links to all others; 0: "
+                "those of `devices`.")
+              .Range(0, 64),
+          self.gpus);
+    WorkerProfile::Fields(self.worker, visit);
+  }
+};
+
 /// The machines of a file, and under `costs` what they cost.
 struct ClusterFile {
   ClusterProfile cluster;
   ClusterCosts costs = {};
-
-  template <class Self, class Visitor>
-  static void Fields(Self& self, Visitor&& visit) {
-    ClusterProfile::Fields(self.cluster, visit);
-    visit(Field("costs", "What the machines cost."), self.costs);
-  }
 };
 
-/// Reads YAML or JSON strictly; errors name file, line and field.
+/// Reads YAML or JSON strictly, a list of MachineGroups under `workers`; errors name file, line and
+/// field.
 Result<ClusterFile> LoadClusterFile(const std::string& path);
 /// A file that is the `costs` of a cluster file by itself.
 Result<ClusterCosts> LoadCostsFile(const std::string& path);

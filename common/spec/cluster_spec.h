@@ -128,6 +128,7 @@ struct WorkerProfile {
   std::vector<GemmRate> gemm;
   double copy_bytes_per_second = 0;
   double loopback_bytes_per_second = 0;
+  double network_bytes_per_second = 0;
   double disk_write_bytes_per_second = 0;
   std::vector<DeviceSpec> devices;
   TimeCalibration calibration;
@@ -157,6 +158,11 @@ struct WorkerProfile {
           self.copy_bytes_per_second);
     visit(Field("loopback_bytes_per_second", "TCP over loopback, one stream.").Unit("bytes/s"),
           self.loopback_bytes_per_second);
+    visit(Field("network_bytes_per_second",
+                "To other machines, one direction, all ranks of this one together; 0: not known, "
+                "and taken to be as fast as loopback.")
+              .Unit("bytes/s"),
+          self.network_bytes_per_second);
     visit(
         Field("disk_write_bytes_per_second", "Synced writes to the run directory.").Unit("bytes/s"),
         self.disk_write_bytes_per_second);

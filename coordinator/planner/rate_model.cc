@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/device_order.h"
+
 namespace weft::planner {
 namespace {
 
@@ -184,7 +186,13 @@ double RateModel::LinkBytesPerSecond(bool within_worker) const {
   }
   const double measured = worker_.loopback_bytes_per_second > 0 ? worker_.loopback_bytes_per_second
                                                                 : kDefaultLinkBytesPerSecond;
-  return device_ != nullptr ? measured : measured * calibration().link_share;
+  const double connection = device_ != nullptr ? measured : measured * calibration().link_share;
+  const double network = worker_.network_bytes_per_second;
+  if (within_worker || network <= 0) return connection;
+  // GPUs have a share of the network each and send past the processor. Ranks on processors send no
+  // faster than they do to themselves; a ring of them leaves the machine once.
+  return device_ != nullptr ? network / static_cast<double>(UsableDevices(worker_.devices))
+                            : std::min(network, connection);
 }
 
 }  // namespace weft::planner

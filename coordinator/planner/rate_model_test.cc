@@ -21,6 +21,21 @@ TEST(RateModel, OfAGpuDoesNotCountThreads) {
   EXPECT_GT(rates.With(DType::kF32).GemmFlopsPerSecond(4096, 4096, 4096, 1), 1e12);
 }
 
+TEST(RateModel, TakesTheNetworkForWhatLiesBetweenMachines) {
+  WorkerProfile worker = Worker("w", 4, kGiB);
+  worker.network_bytes_per_second = 0.125e9;
+  const RateModel processor(worker, DType::kF32);
+  EXPECT_EQ(processor.LinkBytesPerSecond(true), worker.loopback_bytes_per_second);
+  EXPECT_EQ(processor.LinkBytesPerSecond(false), 0.125e9);
+  // Ranks on processors send no faster than they do to themselves, GPUs do.
+  worker.network_bytes_per_second = 50e9;
+  EXPECT_EQ(RateModel(worker, DType::kF32).LinkBytesPerSecond(false),
+            worker.loopback_bytes_per_second);
+  WorkerProfile gpus = GpuWorker("g", 2, kGiB);
+  gpus.network_bytes_per_second = 50e9;
+  EXPECT_EQ(RateModel(gpus, DType::kBF16, true).LinkBytesPerSecond(false), 25e9);
+}
+
 TEST(RateModel, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
   WorkerProfile worker = Worker("w", 4, kGiB);
   RateModel rates(worker, DType::kBF16);

@@ -10,6 +10,7 @@ import unittest
 import xml.etree.ElementTree
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GIB = 1 << 30
 HOSTILE = "</title><script>alert(1)</script> &amp; \"quoted\" <img src=x onerror='y'>"
 
@@ -63,6 +64,34 @@ class PlanReport(unittest.TestCase):
         command = [BIN / "weft", "plan", self.file("job.json", spec),
                    "--cluster", self.file("cluster.json", cluster), *options]
         return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+
+    def test_files_of_clusters_that_the_docs_show_can_be_planned_for(self):
+        files = sorted((ROOT / "docs/examples/clusters").glob("*.yaml"))
+        self.assertEqual(len(files), 3)
+        for file in files:
+            path = self.file("job.json", job(device="auto"))
+            done = subprocess.run([BIN / "weft", "plan", path, "--cluster", file, "-o", "json"],
+                                  capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, (file, done.stderr))
+            plan = json.loads(done.stdout)["candidates"][0]["plan"]
+            name = file.stem.split("_")[0]
+            self.assertTrue(all(worker.startswith(name) for worker in plan["rank_workers"]), plan)
+
+    def test_a_slower_network_makes_a_plan_between_machines_slower(self):
+        def seconds(**network):
+            cluster = {"workers": [{**machine("a"), **network, "count": 2}]}
+            done = self.plan(job(ranks=8, threads_per_rank=1), cluster, "-o", "json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["candidates"][0]["plan"]["prediction"]["step_seconds"]
+
+        as_loopback = seconds()
+        self.assertEqual(seconds(network_bytes_per_second=1e12), as_loopback)
+        self.assertGreater(seconds(network_bytes_per_second=1e7), 1.5 * as_loopback)
+
+    def test_groups_of_machines_that_say_too_little_are_refused(self):
+        done = self.plan(job(), {"workers": [{**machine("a"), "gpus": 8}]})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("wants one entry of devices", done.stderr)
 
     def test_the_page_is_well_formed_and_needs_nothing_else(self):
         spec = job(pipeline_parallel=2, ranks=4, threads_per_rank=1, micro_batch=2)

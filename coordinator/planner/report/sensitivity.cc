@@ -32,7 +32,10 @@ class ExplicitRates {
     // It stays, and counts for what is written down.
     measured.calibration = {};
     const RateModel rates(measured, products_, on_devices_);
-    worker.loopback_bytes_per_second = rates.LinkBytesPerSecond(false);
+    if (worker.loopback_bytes_per_second <= 0) {
+      worker.loopback_bytes_per_second =
+          RateModel(measured, products_, false).LinkBytesPerSecond(true);
+    }
     if (on_devices_) {
       for (DeviceSpec& device : worker.devices) {
         if (device.unusable.empty()) Complete(device);
@@ -140,7 +143,10 @@ std::vector<std::pair<std::string, Raise>> RatesOf(const ClusterProfile& cluster
   const std::vector<UsedMachine> machines = MachinesOf(plan, cluster);
   const bool shared = std::any_of(machines.begin(), machines.end(),
                                   [](const UsedMachine& machine) { return machine.ranks > 1; });
-  const Raise between = [](WorkerProfile& worker) { worker.loopback_bytes_per_second *= kMore; };
+  const Raise between = [](WorkerProfile& worker) {
+    worker.loopback_bytes_per_second *= kMore;
+    worker.network_bytes_per_second *= kMore;
+  };
   if (!on_devices) {
     // Ranks on processors speak over the same kind of connection wherever they are.
     if (shared || machines.size() > 1) {
