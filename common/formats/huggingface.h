@@ -29,12 +29,13 @@ struct HuggingFaceTensor {
 std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model);
 
 /// What a `config.json` of model_type gpt2, llama, mistral, qwen2, bert or vit says of a model.
-/// Architecture and sizes come from the file; the rest (dropout of both kinds, initializer range,
-/// import path, what is frozen) stays as in `base`, because it concerns training. The head is that
-/// of the file too, unless base.head asks for classification, or base.classes for another number of
-/// them: see HasHead. Unrelated keys are ignored. kInvalid when the file asks for something the
-/// engine does not compute (the message says what), a size is missing or out of range, or `base`
-/// asks for an architecture that such files do not have.
+/// Architecture and sizes come from the file, and what changes the objective (dropout of both
+/// kinds, the weight of the balancing loss) does where `base` leaves it open; the rest (initializer
+/// range, import path, what is frozen) stays as in `base`, because it concerns training. The head
+/// is that of the file too, unless base.head asks for classification, or base.classes for another
+/// number of them: see HasHead. Unrelated keys are ignored. kInvalid when the file asks for
+/// something the engine does not compute (the message says what), a size is missing or out of
+/// range, or `base` asks for an architecture that such files do not have.
 Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base);
 
 /// Reads `folder`/config.json.

@@ -5,7 +5,6 @@
 
 #include "common/formats/huggingface.h"
 #include "common/model/model_sizes.h"
-#include "common/spec/mixture_of_experts.h"
 #include "common/spec/model_family.h"
 #include "common/spec/spec_json.h"
 
@@ -139,6 +138,7 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base) {
         "supported; hint: take the unquantised model");
   }
   WEFT_ASSIGN_OR_RETURN(ModelSpec model, reader->read(config, base));
+  WEFT_RETURN_IF_ERROR(TakeObjective(config, model));
   if (model.distinct_blocks != 0) {
     return InvalidError(
         "model.distinct_blocks cannot be combined with model.import_path: the "
@@ -171,13 +171,15 @@ bool HasHead(const ImportedHead& imported, const ModelSpec& model) {
 Status ResolveImportedModel(Env& env, JobSpec& job) {
   if (job.model.import_path.empty()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(job.model, ReadModelConfig(env, job.model.import_path, job.model));
-  WEFT_RETURN_IF_ERROR(CheckFamily(job.model));
+  const std::string whose = "with the model in " + job.model.import_path;
+  WEFT_RETURN_IF_ERROR(CheckFamily(job.model).WithContext(whose));
   WEFT_RETURN_IF_ERROR(ValidateHead(job));
-  WEFT_RETURN_IF_ERROR(CheckExpertParallel(job));
-  if (job.model.family == "vit" || SequenceLength(job) <= job.model.context) return OkStatus();
-  return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
-                      " is longer than the context " + std::to_string(job.model.context) +
-                      " of the model in " + job.model.import_path);
+  if (job.model.family != "vit" && SequenceLength(job) > job.model.context) {
+    return InvalidError("train.sequence_length " + std::to_string(SequenceLength(job)) +
+                        " is longer than the context " + std::to_string(job.model.context) +
+                        " of the model in " + job.model.import_path);
+  }
+  return ValidateKnownSizes(job).WithContext(whose);
 }
 
 std::string PreprocessorConfig(const ModelSpec& model, const DataSpec& data) {

@@ -28,6 +28,11 @@ struct RequiredSwitch {
 };
 Status CheckSwitch(const Json& config, const RequiredSwitch& item);
 
+/// Fills in what `model` leaves open of dropout and the loss of load balancing, with what
+/// transformers assumes where the file says nothing. kInvalid when the file tells apart what is one
+/// number here.
+Status TakeObjective(const Json& config, ModelSpec& model);
+
 // What a family's config.json says, without the checks that all families share; see huggingface.h.
 
 Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base);

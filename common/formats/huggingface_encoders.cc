@@ -74,8 +74,8 @@ void WriteSizes(const ModelSpec& model, Json& config) {
   config["num_attention_heads"] = model.heads;
   config["intermediate_size"] = MlpWidth(model);
   config["layer_norm_eps"] = model.norm_epsilon;
-  config["hidden_dropout_prob"] = model.dropout;
-  config["attention_probs_dropout_prob"] = model.attention_dropout;
+  config["hidden_dropout_prob"] = DropoutOf(model);
+  config["attention_probs_dropout_prob"] = AttentionDropoutOf(model);
 }
 
 void WriteClasses(const ModelSpec& model, const std::vector<std::string>& classes, Json& config) {

@@ -49,9 +49,9 @@ Json Gpt2ToConfig(const ModelSpec& model) {
   config["n_positions"] = model.context;
   config["n_ctx"] = model.context;
   config["layer_norm_epsilon"] = model.norm_epsilon;
-  config["resid_pdrop"] = model.dropout;
-  config["embd_pdrop"] = model.dropout;
-  config["attn_pdrop"] = model.attention_dropout;
+  config["resid_pdrop"] = DropoutOf(model);
+  config["embd_pdrop"] = DropoutOf(model);
+  config["attn_pdrop"] = AttentionDropoutOf(model);
   config["scale_attn_weights"] = true;
   config["scale_attn_by_inverse_layer_idx"] = false;
   config["reorder_and_upcast_attn"] = false;

@@ -192,6 +192,11 @@ Result<Json> LlamaToConfig(const ModelSpec& model) {
         "model.qkv_bias cannot be combined with model.experts in an export for transformers, which "
         "has no such model");
   }
+  if (experts && !model.normalize_expert_weights) {
+    return InvalidError(
+        "model.normalize_expert_weights false cannot be combined with an export for transformers, "
+        "whose mixtral divides by the sum of the weights");
+  }
   const char* type = experts ? "mixtral" : model.qkv_bias ? "qwen2" : window ? "mistral" : "llama";
   const char* architecture = experts          ? "MixtralForCausalLM"
                              : model.qkv_bias ? "Qwen2ForCausalLM"
@@ -209,7 +214,7 @@ Result<Json> LlamaToConfig(const ModelSpec& model) {
   config["head_dim"] = HeadWidth(model);
   config["max_position_embeddings"] = model.context;
   config["rms_norm_eps"] = model.norm_epsilon;
-  config["attention_dropout"] = model.attention_dropout;
+  config["attention_dropout"] = AttentionDropoutOf(model);
   const Json rope = RopeConfig(model);
   config["rope_theta"] = model.rope_theta;
   config["rope_scaling"] = model.rope_scaling.kind == "none" ? Json(nullptr) : rope;
@@ -218,7 +223,7 @@ Result<Json> LlamaToConfig(const ModelSpec& model) {
   if (experts) {
     config["num_local_experts"] = model.experts;
     config["num_experts_per_tok"] = model.experts_per_token;
-    config["router_aux_loss_coef"] = model.router_aux_loss;
+    config["router_aux_loss_coef"] = RouterAuxLossOf(model);
     config["sliding_window"] = window ? Json(model.sliding_window) : Json(nullptr);
   } else if (model.qkv_bias) {
     config["use_sliding_window"] = window;

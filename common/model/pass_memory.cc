@@ -605,8 +605,10 @@ int64_t BatchBytes(const MemoryInputs& inputs) {
   const int64_t starts = sequences + 1;
   // Position and row of each token, labels.
   if (model.family == "vit") return kF32 * (2 * tokens + starts + sequences);
+  // Routers ask for the lengths of padded rows.
+  const int64_t lengths = model.experts > 0 ? sequences : 0;
   // Token, position and target or type.
-  if (head != "masked_lm") return kF32 * (3 * tokens + starts + sequences);
+  if (head != "masked_lm") return kF32 * (3 * tokens + starts + sequences + lengths);
   return kF32 * (4 * tokens + starts + 2 * HeadRowsOf(inputs));
 }
 

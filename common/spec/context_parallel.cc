@@ -74,15 +74,15 @@ Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::strin
     WEFT_RETURN_IF_ERROR(CheckLength(SequenceLength(job), degree));
   }
   const std::pair<const char*, bool> fields[] = {
-      {"model.attention_dropout", job.model.attention_dropout > 0},
-      {"train.gradient_noise_scale", job.train.gradient_noise_scale},
-      {"model.dropout", job.model.dropout > 0},
-      {"data.mask_documents", job.data.mask_documents},
-      {"a data.batching but concatenate", job.data.batching != "concatenate"},
+      {"model.attention_dropout; hint: 0", AttentionDropoutOf(job.model) > 0},
+      {"train.gradient_noise_scale; hint: leave it out", job.train.gradient_noise_scale},
+      {"model.dropout; hint: 0", DropoutOf(job.model) > 0},
+      {"data.mask_documents; hint: leave it out", job.data.mask_documents},
+      {"a data.batching but concatenate; hint: leave it out", job.data.batching != "concatenate"},
   };
   for (const auto& [field, asked] : fields) {
     if (!asked) continue;
-    return InvalidError(NameOf(degree) + " does not go with " + field + "; hint: leave it out");
+    return InvalidError(NameOf(degree) + " does not go with " + field);
   }
   return OkStatus();
 }

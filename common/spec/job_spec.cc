@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/json.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/mixture_of_experts.h"
@@ -114,6 +115,17 @@ Status CheckOptimization(const JobSpec& job) {
   const ScheduleSpec& schedule = job.schedule;
   if (optimizer.nesterov && optimizer.momentum == 0) {
     return InvalidError("optimizer.nesterov needs optimizer.momentum above 0");
+  }
+  // Muon's rate is kept as a multiple of the other, which the schedule moves.
+  constexpr double kMostRatio = 1e6;
+  if (optimizer.name == "muon" &&
+      optimizer.muon_learning_rate > kMostRatio * optimizer.learning_rate) {
+    return InvalidError(
+        "optimizer.learning_rate " + Json(optimizer.learning_rate).dump() +
+        " is less than a millionth of optimizer.muon_learning_rate " +
+        Json(optimizer.muon_learning_rate).dump() +
+        ", which is scheduled with it; hint: a higher one, and model.freeze for what is "
+        "not to be trained");
   }
   if (optimizer.name == "lars" && job.train.gradient_clip_value > 0) {
     return InvalidError(
@@ -384,6 +396,14 @@ Status ValidateJob(const JobSpec& job) {
         "this one is a single micro-batch; hint: resources.micro_batch");
   }
   return OkStatus();
+}
+
+Status ValidateKnownSizes(const JobSpec& job) {
+  if (job.model.import_path.empty()) return ValidateJob(job);
+  WEFT_RETURN_IF_ERROR(ValidateJob(job));
+  JobSpec known = job;
+  known.model.import_path.clear();
+  return ValidateJob(known);
 }
 
 }  // namespace weft

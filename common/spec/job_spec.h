@@ -238,6 +238,10 @@ struct JobSpec {
 /// alphabet, sequence length within the context. kInvalid names the fields.
 Status ValidateJob(const JobSpec& job);
 
+/// The same for a job that has the sizes of its model, be it imported: also what ValidateJob leaves
+/// out of model.import_path until its folder has been read.
+Status ValidateKnownSizes(const JobSpec& job);
+
 /// What a head needs of the data, and the data of the model: part of ValidateJob, but for imported
 /// models, whose family and head show when the folder has been read.
 Status ValidateHead(const JobSpec& job);

@@ -150,6 +150,24 @@ TEST(ValidateJob, RefusesOptimizationThatContradictsItself) {
               }),
               HasSubstr("optimizer.nesterov needs optimizer.momentum"));
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.optimizer.name = "muon";
+                job.optimizer.learning_rate = 0;
+                job.optimizer.muon_learning_rate = 0.02;
+              }),
+              HasSubstr("optimizer.learning_rate 0.0 is less than a millionth of "
+                        "optimizer.muon_learning_rate 0.02"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.optimizer.name = "muon";
+                job.optimizer.learning_rate = 1e-40;  // which is 0 in f32
+                job.optimizer.muon_learning_rate = 0.02;
+              }),
+              HasSubstr("optimizer.muon_learning_rate"));
+  EXPECT_TRUE(Accepts([](JobSpec& job) {
+    job.optimizer.name = "muon";
+    job.optimizer.learning_rate = 1e-6;
+    job.optimizer.muon_learning_rate = 0.02;
+  }));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
                 job.optimizer.name = "lars";
                 job.train.gradient_clip_value = 1;
               }),

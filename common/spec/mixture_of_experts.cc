@@ -16,6 +16,17 @@ bool IsFrozen(const ModelSpec& model, const std::string& parameter) {
 
 }  // namespace
 
+std::string RouterWarning(const ModelSpec& model) {
+  if (model.experts < 2 || model.experts_per_token > 1 || !model.normalize_expert_weights) {
+    return "";
+  }
+  return std::string(
+             "model.experts_per_token 1: the weight of a token's one expert is 1, whatever "
+             "its probability, so the router learns from ") +
+         (RouterAuxLossOf(model) > 0 ? "the balancing loss alone" : "nothing") +
+         "; hint: model.normalize_expert_weights: false weighs the expert by its probability";
+}
+
 Status CheckFrozenExperts(const ModelSpec& model) {
   if (model.freeze.empty()) return OkStatus();
   for (int64_t layer = 0; layer < model.layers; ++layer) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 
@@ -9,7 +11,10 @@ namespace weft {
 /// go with it. An imported model is looked at once its sizes are known.
 Status CheckMixtureOfExperts(const JobSpec& job);
 
-/// The same of resources.expert_parallel, with the sizes of the model known.
+/// What trains otherwise than one may think, though it is possible; empty: nothing.
+std::string RouterWarning(const ModelSpec& model);
+
+/// Whether resources.expert_parallel goes with the job, with the sizes of the model known.
 Status CheckExpertParallel(const JobSpec& job);
 
 /// Whether ranks can share the experts where model.freeze is as it is: of the experts of a layer it

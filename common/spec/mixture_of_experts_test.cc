@@ -71,6 +71,22 @@ TEST(ValidateJob, RefusesExpertsThatCannotBeTrained) {
   }
   EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.expert_capacity = 1.25; }),
               HasSubstr("model.expert_capacity needs model.experts"));
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) { job.model.normalize_expert_weights = false; }),
+              HasSubstr("model.normalize_expert_weights false needs model.experts"));
+}
+
+TEST(RouterWarning, IsOfOneExpertThatCountsWhole) {
+  ModelSpec model;
+  EXPECT_EQ(RouterWarning(model), "");
+  model.experts = 4;
+  EXPECT_EQ(RouterWarning(model), "");
+  model.experts_per_token = 1;
+  EXPECT_THAT(RouterWarning(model), HasSubstr("learns from the balancing loss alone"));
+  EXPECT_THAT(RouterWarning(model), HasSubstr("hint: model.normalize_expert_weights: false"));
+  model.router_aux_loss = 0;
+  EXPECT_THAT(RouterWarning(model), HasSubstr("learns from nothing"));
+  model.normalize_expert_weights = false;
+  EXPECT_EQ(RouterWarning(model), "");
 }
 
 TEST(ValidateJob, RefusesExpertsThatCannotBeShared) {

@@ -1,5 +1,8 @@
 #include "common/spec/model_family.h"
 
+#include <string>
+#include <utility>
+
 namespace weft {
 namespace {
 
@@ -15,8 +18,14 @@ Status CheckHead(const ModelSpec& model) {
 Status CheckExperts(const ModelSpec& model) {
   const std::string named = "model.experts " + std::to_string(model.experts);
   if (model.experts == 0) {
-    if (model.expert_capacity == 0) return OkStatus();
-    return InvalidError("model.expert_capacity needs model.experts; hint: model.experts: 8");
+    for (const auto& [asked, field] :
+         {std::pair{model.expert_capacity != 0, "model.expert_capacity"},
+          {!model.normalize_expert_weights, "model.normalize_expert_weights false"}}) {
+      if (asked) {
+        return InvalidError(std::string(field) + " needs model.experts; hint: model.experts: 8");
+      }
+    }
+    return OkStatus();
   }
   if (model.family != "llama") {
     return InvalidError(named + " is for model.family llama, not " + model.family);

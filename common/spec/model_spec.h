@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -101,7 +102,7 @@ struct ModelSpec {
   int64_t mlp_width = 0;
   int64_t vocab_size = 0;
   int64_t context = 256;
-  double dropout = 0.0;
+  std::optional<double> dropout;
   double norm_epsilon = 1e-5;
   double initializer_range = 0.02;
   std::string head = "auto";
@@ -125,8 +126,9 @@ struct ModelSpec {
   int64_t experts = 0;
   int64_t experts_per_token = 2;
   double expert_capacity = 0;
-  double router_aux_loss = 0.02;
-  double attention_dropout = 0.0;
+  std::optional<double> router_aux_loss;
+  bool normalize_expert_weights = true;
+  std::optional<double> attention_dropout;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -147,7 +149,9 @@ struct ModelSpec {
           self.vocab_size);
     visit(Field("context", "Positions the model can attend over.").Unit("tokens").Range(1, 1 << 20),
           self.context);
-    visit(Field("dropout", "Probability of dropping residual and embedding activations.")
+    visit(Field("dropout",
+                "Probability of dropping residual and embedding activations; none: that of the "
+                "folder of import_path, or 0.")
               .Range(0, 0.9),
           self.dropout);
     visit(Field("norm_epsilon", "Added to the variance in layer norms.").Range(0, 1),
@@ -223,10 +227,19 @@ struct ModelSpec {
               .Range(0, 1024),
           self.expert_capacity);
     visit(Field("router_aux_loss",
-                "Weight of the loss that has the router spread tokens over the experts.")
+                "Weight of the loss that has the router spread tokens over the experts; none: that "
+                "of the folder of import_path, or 0.02.")
               .Range(0, 10),
           self.router_aux_loss);
-    visit(Field("attention_dropout", "Probability of dropping weights of attention.").Range(0, 0.9),
+    visit(Field("normalize_expert_weights",
+                "A token's experts count by their probabilities over the sum of these (Mixtral), "
+                "or, if false, by the probabilities (Switch): what trains a router with "
+                "experts_per_token 1."),
+          self.normalize_expert_weights);
+    visit(Field("attention_dropout",
+                "Probability of dropping weights of attention; none: that of the folder of "
+                "import_path, or 0.")
+              .Range(0, 0.9),
           self.attention_dropout);
   }
 };
@@ -235,6 +248,17 @@ struct ModelSpec {
 inline int64_t ImagePatches(const ModelSpec& model) {
   const int64_t across = model.image_size / model.patch_size;
   return across * across;
+}
+
+/// With the default resolved, as the next two.
+inline double DropoutOf(const ModelSpec& model) {
+  return model.dropout.value_or(0);
+}
+inline double AttentionDropoutOf(const ModelSpec& model) {
+  return model.attention_dropout.value_or(0);
+}
+inline double RouterAuxLossOf(const ModelSpec& model) {
+  return model.router_aux_loss.value_or(0.02);
 }
 
 /// Inner size of the MLP, with the default resolved.

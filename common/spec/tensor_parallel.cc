@@ -35,7 +35,7 @@ Status CheckGrid(const ModelSpec& model, int64_t rows) {
   const std::pair<const char*, bool> others[] = {
       {"model.dropout, whose masks are of whole rows (model.attention_dropout is possible); hint: "
        "0",
-       model.dropout > 0},
+       DropoutOf(model) > 0},
       {"model.embedding_width; hint: 0", model.embedding_width > 0},
       {"an initialization that scales residual branches; hint: initialization.method gpt2",
        BranchScalingOf(model) != BranchScaling::kNone},

@@ -93,7 +93,7 @@ void RankShare::AddStagePasses() {
     const auto& [kind, threads, micro_batch] = key;
     const auto made = stage_passes_.emplace(
         key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_, job_.train.fp8,
-                         job_.model.dropout, workers_.rates()[kind], threads,
+                         DropoutOf(job_.model), workers_.rates()[kind], threads,
                          job_.resources.context_parallel));
     if (workers_.rates().size() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
@@ -157,7 +157,7 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
     const RateModel& rates = workers_.rates()[kind];
     const PassCost pass = CostOfPass(
         shape_, micro_batch, length, precision_, Fp8Share(shape_.spec, precision_, job_.train.fp8),
-        job_.model.dropout, rates, threads, resources.context_parallel);
+        DropoutOf(job_.model), rates, threads, resources.context_parallel);
     passes_[{kind, threads, micro_batch}] = pass;
     double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) + ExpertSeconds(alone, rates);
     if (const DeviceModel* device = rates.device()) {

@@ -164,7 +164,7 @@ void AddHostTier(const StepInputs& inputs, const PassCost& pass, const RateModel
 /// FLOPs: each takes as long as so many of a product in f32 (Philox, a block for 8 weights).
 double SecondsOfDraws(const ModelSpec& model, double product_flops, const RateModel& rates,
                       int64_t threads) {
-  if (model.attention_dropout == 0) return 0;
+  if (AttentionDropoutOf(model) == 0) return 0;
   constexpr double kFlopsOfDraw = 50;
   constexpr int64_t kLarge = 1024;
   const double weights = product_flops / (2 * D(HeadWidth(model)));
@@ -388,7 +388,7 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Rate
   const double forward = D(model.layers + inputs.recomputed_blocks + inputs.recomputed_attentions);
   const double backward = D(model.layers - inputs.shape.first_trained_layer);
   // Which experts were chosen how often, where load is balanced.
-  const bool balances = model.experts > 0 && model.router_aux_loss > 0;
+  const bool balances = model.experts > 0 && RouterAuxLossOf(model) > 0;
   const double counts =
       balances ? D(model.layers * (inputs.context.ranks - 1)) * wire.message_seconds : 0;
   return counts +

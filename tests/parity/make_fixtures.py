@@ -8,6 +8,9 @@ in float64: logits, loss, every gradient, and the weights after 20 steps of Adam
   llama/expanded/  the same, but for each matrix of the MLPs trained as a product of two
   {gpt2,llama,bert_mlm}/dropped/  the gradients, and loss.json, where weights of attention are dropped
                    as kernels/attention/attention_dropout.h says, in step 0 of a job of seed 0
+  mixtral/documents/{whole,halves}/  the model after training on documents.json, each document run by
+                   itself, so that there is no padding; the balancing loss is of all of them, or of
+                   each half of them, by its targets
   batch.safetensors   tokens or pixels, token types and lengths of padded rows, targets (-1: none;
                       classes: one a row), logits (of masked tokens: where targets are), loss
   gpt2/imported/   a model with its tokenizer, text.txt that makes exactly 6 sequences of 16 tokens,
@@ -24,6 +27,7 @@ families to write as arguments, or none for all.
 
 import copy
 import json
+import math
 import pathlib
 import sys
 
@@ -42,6 +46,7 @@ FOLDER = pathlib.Path(__file__).parent / "testdata"
 SEQUENCES, LENGTH = 3, 20
 # With which no choice of an expert hangs on rounding: the next one is far behind.
 SEEDS = {"mixtral": 80}
+DOCUMENT_SEED = 0
 DROPOUT = 0.2
 STEPS, LEARNING_RATE, BETAS, EPSILON, DECAY, CLIP = 20, 1e-3, (0.9, 0.95), 1e-6, 0.1, 1.0
 
@@ -246,13 +251,17 @@ def without_repetition(model):
     return model
 
 
-def train(model, tokens, targets):
+def optimizer_of(model):
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
+    return torch.optim.AdamW(
         [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON,
     )
+
+
+def train(model, tokens, targets):
+    optimizer = optimizer_of(model)
     for _ in range(STEPS):
         optimizer.zero_grad()
         objective_of(model, tokens, targets).backward()
@@ -301,6 +310,8 @@ def write_family(name):
     if name in DROPPED:
         write_dropped(name, model, tokens, targets)
 
+    if name == "mixtral":
+        write_documents(model)
     if name == "llama":
         expanded, layers = expand(model)
         train(expanded, tokens, targets)
@@ -309,6 +320,69 @@ def write_family(name):
         save(expanded, folder / "expanded")
     train(model, tokens, targets)
     save(without_repetition(model), folder / "trained")
+
+
+# Tokens of each document. No document has the last token of the vocabulary, which is for padding.
+DOCUMENTS, DOCUMENT_STEPS = (20, 3, 11, 2, 14, 7), 12
+
+
+def balance_of(model, routed):
+    """The balancing loss of the tokens of some documents; routed: logits by document and layer."""
+    config = model.config
+    layers = [torch.cat(of_layer) for of_layer in zip(*routed)]
+    return torch.stack([
+        load_balancing_loss_func((layer,), config.num_local_experts, config.num_experts_per_tok)
+        for layer in layers]).mean()
+
+
+def step_on_documents(model, documents, parts):
+    """Gradients of the mean loss over all targets and of each part's balancing loss, which weighs as
+    much as the targets of the part. Returns how far the last expert of any token is before the next."""
+    routed, targets, margin = [], sum(len(d) - 1 for d in documents), math.inf
+    hooks = [layer.mlp.gate.register_forward_hook(lambda _, inputs, __, gate=layer.mlp.gate: routed.append(
+        torch.nn.functional.linear(inputs[0].flatten(0, -2), gate.weight)))
+        for layer in model.model.layers]
+    loss = 0
+    for part in parts:
+        of_part = []
+        for document in part:
+            routed.clear()
+            tokens = torch.tensor(document)[None]
+            logits = model(input_ids=tokens, use_cache=False).logits[0, :-1]
+            loss += torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="sum") / targets
+            of_part.append(list(routed))
+            for layer in routed:
+                best = layer.sort(descending=True).values
+                k = model.config.num_experts_per_tok
+                margin = min(margin, (best[:, k - 1] - best[:, k]).min().item())
+        weight = sum(len(d) - 1 for d in part) / targets
+        loss += model.config.router_aux_loss_coef * weight * balance_of(model, of_part)
+    for hook in hooks:
+        hook.remove()
+    loss.backward()
+    return margin
+
+
+def write_documents(model):
+    folder = FOLDER / "mixtral" / "documents"
+    folder.mkdir(exist_ok=True)
+    generator = torch.Generator().manual_seed(DOCUMENT_SEED)
+    documents = [torch.randint(0, model.config.vocab_size - 1, (n,), generator=generator).tolist()
+                 for n in DOCUMENTS]
+    (folder / "documents.json").write_text(json.dumps(documents) + "\n")
+    half = len(documents) // 2
+    for name, parts in {"whole": [documents], "halves": [documents[:half], documents[half:]]}.items():
+        trained = copy.deepcopy(model)
+        trained.zero_grad()
+        optimizer = optimizer_of(trained)
+        margin = math.inf
+        for _ in range(DOCUMENT_STEPS):
+            optimizer.zero_grad()
+            margin = min(margin, step_on_documents(trained, documents, parts))
+            torch.nn.utils.clip_grad_norm_(trained.parameters(), CLIP)
+            optimizer.step()
+        print(f"documents, {name}: experts are {margin:.1e} apart")
+        save(trained, folder / name)
 
 
 # Names of the sites of attention's dropout, by layer.

@@ -13,6 +13,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/pipeline_shape.h"
 #include "common/spec/local_steps.h"
+#include "common/spec/mixture_of_experts.h"
 #include "common/spec/spec_json.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cuda/transfer.h"
@@ -92,7 +93,7 @@ Attempt::~Attempt() {
 }
 
 Status Attempt::Prepare() {
-  WEFT_RETURN_IF_ERROR(ValidateJob(spec_.job));
+  WEFT_RETURN_IF_ERROR(ValidateKnownSizes(spec_.job));
   if (spec_.job.model.vocab_size < data_.vocab_size) {
     return InvalidError("the tokenizer has " + std::to_string(data_.vocab_size) +
                         " entries, the model's vocabulary only " +
@@ -118,6 +119,10 @@ Status Attempt::Prepare() {
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   for (const std::string& warning : start.warnings) Event("warning", warning);
+  if (const std::string warning = RouterWarning(spec_.job.model);
+      first_rank() && !warning.empty()) {
+    Event("warning", warning);
+  }
   for (const std::string& note : start.notes) Event("info", note);
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;

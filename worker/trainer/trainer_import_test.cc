@@ -53,6 +53,38 @@ TEST_F(TrainerImportTest, TheFirstLossIsThatOfPyTorch) {
   EXPECT_NEAR(Losses(bf16).at(0), recorded["loss"].get<double>(), 2e-2);
 }
 
+TEST_F(TrainerImportTest, SizesThatCannotBeSpreadAreRefusedOnceTheyAreKnown) {
+  AttemptSpec odd = Import("odd", folder_);  // of three positions a sequence, on two ranks
+  odd.job.resources.ranks = odd.world_size = odd.plan.mesh.tensor = 2;
+  odd.job.resources.tensor_parallel = 2;
+  odd.job.resources.sequence_parallel = odd.plan.sequence_parallel = true;
+  odd.job.train.sequence_length = 3;
+  const FailedMessage failed = Fail(odd, kExitUserError);
+  EXPECT_EQ(failed.code, "INVALID");
+  EXPECT_THAT(failed.message, HasSubstr("sequences of a length that is a multiple of 2"));
+}
+
+TEST_F(TrainerImportTest, ARouterThatCannotLearnIsToldOf) {
+  for (const bool normalize : {true, false}) {
+    AttemptSpec spec = Spec(normalize ? "whole" : "by_probability");
+    ModelSpec& model = spec.job.model;
+    model.family = "llama";
+    model.experts = 4;
+    model.experts_per_token = 1;
+    model.normalize_expert_weights = normalize;
+    spec.job.train.steps = 2;
+    auto rank = Start(spec, "", true);
+    bool warned = false;
+    while (std::optional<RankMessage> message = rank->Next()) {
+      const auto* event = std::get_if<EventMessage>(&*message);
+      warned = warned || (event != nullptr && event->level == "warning" &&
+                          event->text.find("the router learns from") != std::string::npos);
+    }
+    EXPECT_EQ(rank->Wait(), kExitDone);
+    EXPECT_EQ(warned, normalize);
+  }
+}
+
 TEST_F(TrainerImportTest, ALaterAttemptResumesAndImportsNothing) {
   const std::string copy = CopyOfTheFolder("copy");
   const AttemptSpec undisturbed = Import("undisturbed", folder_);

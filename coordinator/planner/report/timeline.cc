@@ -60,7 +60,7 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
          const StageShapes& stages)
         : rates(worker, PrecisionOf(own.precision).products, own.device != "cpu"),
           passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
-                 job.train.fp8, job.model.dropout, rates, own.threads_per_rank) {}
+                 job.train.fp8, DropoutOf(job.model), rates, own.threads_per_rank) {}
   };
   std::map<std::string, std::unique_ptr<const Kind>> kinds;
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));

@@ -31,7 +31,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .head_dim = HeadWidth(spec),
                         .causal = false,
                         .logit_scale = AttentionLogitScale(spec),
-                        .dropout = spec.attention_dropout,
+                        .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "self.dropout"},
           .mlp_norm = LayerNorm(spec, name + ".output.LayerNorm"),
           .mlp = {.activation = MlpActivation::kErfGelu,
@@ -39,7 +39,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                   .down = name + ".output.dense",
                   .width = spec.width,
                   .inner = MlpWidth(spec)},
-          .dropout = spec.dropout,
+          .dropout = DropoutOf(spec),
           .attention_dropout = attention + "output.dropout",
           .mlp_dropout = name + ".output.dropout"};
 }
@@ -87,7 +87,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                            ParameterRole::kPositionEmbedding),
              -1, precision_.activations),
       embedding_norm_(&parameters_, LayerNorm(spec, kEmbeddings + std::string("LayerNorm"))),
-      embedding_dropout_("bert.embeddings.dropout", spec.dropout),
+      embedding_dropout_("bert.embeddings.dropout", DropoutOf(spec)),
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),
@@ -105,7 +105,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
           masked_ ? std::optional<Norm>(std::in_place, &parameters_,
                                         LayerNorm(spec, kTransform + std::string("LayerNorm")))
                   : std::nullopt),
-      pooled_dropout_("bert.pooler.dropout", spec.dropout),
+      pooled_dropout_("bert.pooler.dropout", DropoutOf(spec)),
       classifier_(&parameters_, RegisterClassifier(parameters_, spec, masked_, tokens_),
                   precision_.classifier),
       head_(Head(parameters_, spec, masked_, &classifier_)) {

@@ -136,7 +136,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_in_(Projection(FactorisedEmbedding(spec) && part_.first, &parameters_,
                                "embedding_in", EmbeddingWidth(spec), spec.width,
                                precision_.products)),
-      embedding_dropout_(family.embedding_dropout, spec.dropout),
+      embedding_dropout_(family.embedding_dropout, DropoutOf(spec)),
       rotary_(family.rotary),
       stages_(Stacks(&parameters_, spec, options, family, {precision_.products, fp8(), tensor_})),
       final_norm_(NormPositionOf(spec) == "pre" && part_.last

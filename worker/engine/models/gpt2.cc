@@ -18,14 +18,14 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .kv_heads = KvHeads(spec),
                         .head_dim = HeadWidth(spec),
                         .logit_scale = AttentionLogitScale(spec),
-                        .dropout = spec.attention_dropout,
+                        .dropout = AttentionDropoutOf(spec),
                         .dropout_site = name + ".attn.attn_dropout"},
           .mlp_norm = {name + ".ln_2", spec.width, spec.norm_epsilon},
           .mlp = {.up = {name + ".mlp.c_fc"},
                   .down = name + ".mlp.c_proj",
                   .width = spec.width,
                   .inner = MlpWidth(spec)},
-          .dropout = spec.dropout,
+          .dropout = DropoutOf(spec),
           .attention_dropout = name + ".attn.resid_dropout",
           .mlp_dropout = name + ".mlp.dropout"};
 }

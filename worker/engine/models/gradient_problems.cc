@@ -164,41 +164,51 @@ Problem MlpProblem(Sides& sides, MlpActivation activation) {
   return p;
 }
 
-Problem MixtureProblem(Sides& sides, double capacity) {
+/// `padded`: the last half of each row is padding.
+Problem MixtureProblem(Sides& sides, MixtureOfExpertsOptions options, bool padded = false) {
   Problem p;
-  const int64_t experts = 1 + sides.Below(5);
-  const MixtureOfExpertsOptions options{.name = "moe",
-                                        .width = sides.Draw(),
-                                        .inner = sides.Draw(),
-                                        .experts = experts,
-                                        .per_token = 1 + sides.Below(experts),
-                                        .capacity = capacity};
+  options.width = sides.Draw();
+  options.inner = sides.Draw();
+  options.experts = 1 + sides.Below(5);
+  options.per_token = 1 + sides.Below(options.experts);
+  constexpr int64_t kSequences = 2;
+  const int64_t row = padded ? 2 * sides.Draw() : sides.Draw(), real = padded ? row / 2 : row;
   auto moe = std::make_shared<MixtureOfExperts>(p.parameters.get(), options, DType::kF32);
-  p.inputs = {sides.Normal(sides.Draw(), options.width)};
+  p.inputs = {sides.Normal(kSequences * row, options.width)};
   p.prepare = [moe](Context& c) { return moe->Pack(c, Repack::kAll); };
-  p.run = [moe](Context& c, Tape& t, const std::vector<Value>& in) {
-    return One(moe->Forward(c, t, in[0], {}));
+  p.run = [=](Context& c, Tape& t, const std::vector<Value>& in) {
+    TokenBatch batch;
+    batch.sequences = kSequences;
+    batch.length = row;
+    batch.count = kSequences * row;
+    batch.real_tokens = kSequences * real;
+    if (padded) batch.lengths = Indices(c, std::vector(kSequences, static_cast<int32_t>(real)));
+    return One(moe->Forward(c, t, in[0], batch));
   };
-  p.reference = [options](const std::vector<Matrix>& in) {
+  p.reference = [=](const std::vector<Matrix>& in) {
     const Matrix &x = in[0], logits = Product(x, in[1], nullptr);
     Matrix y(x.rows, x.columns);
-    const double mean =
-        static_cast<double>(x.rows * options.per_token) / static_cast<double>(options.experts);
+    const double mean = static_cast<double>(kSequences * real * options.per_token) /
+                        static_cast<double>(options.experts);
     std::vector<double> left(static_cast<size_t>(options.experts),
                              options.capacity == 0 ? 1e9 : std::ceil(options.capacity * mean));
     for (int64_t r = 0; r < x.rows; ++r) {
+      if (r % row >= real) continue;
       std::vector<int64_t> order(static_cast<size_t>(options.experts));
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(),
                        [&](int64_t a, int64_t b) { return logits.at(r, a) > logits.at(r, b); });
       order.resize(static_cast<size_t>(options.per_token));
       double sum = 0;
-      for (const int64_t e : order) sum += std::exp(logits.at(r, e));
-      Matrix row(1, x.columns);
-      std::copy_n(x.values.begin() + r * x.columns, x.columns, row.values.begin());
+      for (int64_t e = 0; e < options.experts; ++e) {
+        const bool chosen = std::find(order.begin(), order.end(), e) != order.end();
+        if (chosen || !options.normalize) sum += std::exp(logits.at(r, e));
+      }
+      Matrix token(1, x.columns);
+      std::copy_n(x.values.begin() + r * x.columns, x.columns, token.values.begin());
       for (const int64_t e : order) {
         if (left[e]-- <= 0) continue;
-        const Matrix result = GatedMlp(row, &in[2 + 3 * e]);
+        const Matrix result = GatedMlp(token, &in[2 + 3 * e]);
         for (int64_t c = 0; c < x.columns; ++c) {
           y.at(r, c) += std::exp(logits.at(r, e)) / sum * result.values[c];
         }
@@ -486,9 +496,14 @@ std::vector<Operation> Operations() {
       {"mlp backward", "mlp", mlp(MlpActivation::kGelu)},
       {"mlp backward", "mlp by erf", mlp(MlpActivation::kErfGelu)},
       {"mlp backward", "gated mlp", mlp(MlpActivation::kSwiGlu)},
-      {"experts backward", "experts", [](Sides& sides) { return MixtureProblem(sides, 0); }},
+      {"experts backward", "experts",
+       [](Sides& sides) { return MixtureProblem(sides, {.name = "moe"}); }},
       {"experts backward", "experts that are full",
-       [](Sides& sides) { return MixtureProblem(sides, 1); }},
+       [](Sides& sides) { return MixtureProblem(sides, {.name = "moe", .capacity = 1}); }},
+      {"experts backward", "experts weighed by their probabilities",
+       [](Sides& sides) { return MixtureProblem(sides, {.name = "moe", .normalize = false}); }},
+      {"experts backward", "full experts of padded rows",
+       [](Sides& sides) { return MixtureProblem(sides, {.name = "moe", .capacity = 1}, true); }},
       {"norm backward", "layer norm",
        [](Sides& sides) { return NormProblem(sides, NormKind::kLayer); }},
       {"norm backward", "rms norm",

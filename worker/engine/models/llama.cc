@@ -19,7 +19,8 @@ std::optional<MixtureOfExpertsOptions> Experts(const ModelSpec& spec, const std:
       .experts = spec.experts,
       .per_token = spec.experts_per_token,
       .capacity = spec.expert_capacity,
-      .balance = spec.router_aux_loss / static_cast<double>(spec.layers)};
+      .balance = RouterAuxLossOf(spec) / static_cast<double>(spec.layers),
+      .normalize = spec.normalize_expert_weights};
 }
 
 TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const RotaryTable> rotary,
@@ -41,7 +42,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const Rotar
                         .qkv_bias = spec.qkv_bias,
                         .output_bias = false,
                         .logit_scale = AttentionLogitScale(spec),
-                        .dropout = spec.attention_dropout,
+                        .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "attention_dropout"},
           .mlp_norm = RmsNorm(spec, name + ".post_attention_layernorm"),
           .mlp = {.activation = MlpActivation::kSwiGlu,
@@ -51,7 +52,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, std::shared_ptr<const Rotar
                   .inner = MlpWidth(spec),
                   .bias = false},
           .experts = Experts(spec, name),
-          .dropout = spec.dropout,
+          .dropout = DropoutOf(spec),
           .attention_dropout = attention + "dropout",
           .mlp_dropout = mlp + "dropout"};
 }

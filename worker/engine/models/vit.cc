@@ -28,7 +28,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                         .head_dim = HeadWidth(spec),
                         .causal = false,
                         .logit_scale = AttentionLogitScale(spec),
-                        .dropout = spec.attention_dropout,
+                        .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "attention.dropout"},
           .mlp_norm = LayerNorm(spec, name + ".layernorm_after"),
           .mlp = {.activation = MlpActivation::kErfGelu,
@@ -36,7 +36,7 @@ TransformerBlockOptions Block(const ModelSpec& spec, int64_t index) {
                   .down = name + ".output.dense",
                   .width = spec.width,
                   .inner = MlpWidth(spec)},
-          .dropout = spec.dropout,
+          .dropout = DropoutOf(spec),
           .attention_dropout = attention + "output.dropout",
           .mlp_dropout = name + ".output.dropout"};
 }
@@ -60,7 +60,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
           &parameters_,
           {{{"vit.embeddings.patch_embeddings.projection", spec.width}}, PatchPixels(spec), true},
           precision_.products),
-      embedding_dropout_("vit.embeddings.dropout", spec.dropout),
+      embedding_dropout_("vit.embeddings.dropout", DropoutOf(spec)),
       blocks_(&parameters_,
               {.layers = spec.layers,
                .distinct = DistinctBlocks(spec),

@@ -56,6 +56,12 @@ Result<std::vector<int64_t>> Numbers(Context& context, const Tensor& counts) {
   return std::vector<int64_t>(numbers.begin(), numbers.end());
 }
 
+/// Tokens that an expert takes when all of them together have made so many choices.
+int64_t Capacity(const MixtureOfExpertsOptions& o, int64_t choices) {
+  const double mean = static_cast<double>(choices) / static_cast<double>(o.experts);
+  return static_cast<int64_t>(std::ceil(o.capacity * mean));
+}
+
 }  // namespace
 
 /// What the gradients of an expert's weights are made of: its rows.
@@ -69,7 +75,7 @@ struct MixtureOfExperts::ExpertProducts {
 
 struct MixtureOfExperts::Saved {
   Tensor probabilities;        ///< [count, experts] f32
-  Tensor chosen;               ///< [count, per_token] i32
+  Tensor chosen;               ///< [count, per_token] i32; -1 for padding.
   Tensor weights;              ///< [count, per_token] f32
   Tensor places;               ///< [count, per_token] i32
   std::vector<double> wanted;  ///< By expert: how many tokens have chosen it ...
@@ -137,7 +143,7 @@ bool MixtureOfExperts::Trains(const Tape& tape) const {
 }
 
 Status MixtureOfExperts::Route(Context& context, const Tape& tape, const Tensor& logits,
-                               Saved& saved) const {
+                               const TokenBatch& batch, Saved& saved) const {
   const Shape choices = {logits.shape().Rows(), options_.per_token};
   const auto make = [&](Tensor& tensor, DType dtype, const Shape& shape) -> Status {
     WEFT_ASSIGN_OR_RETURN(tensor, Tensor::New(context, tape.component(), dtype, shape));
@@ -147,15 +153,19 @@ Status MixtureOfExperts::Route(Context& context, const Tape& tape, const Tensor&
   WEFT_RETURN_IF_ERROR(make(saved.chosen, DType::kI32, choices));
   WEFT_RETURN_IF_ERROR(make(saved.weights, DType::kF32, choices));
   WEFT_RETURN_IF_ERROR(make(saved.places, DType::kI32, choices));
-  return kernels::MoeRoute(context.stream,
-                           {logits, saved.probabilities, saved.chosen, saved.weights});
+  return kernels::MoeRoute(context.stream, {.logits = logits,
+                                            .probabilities = saved.probabilities,
+                                            .chosen = saved.chosen,
+                                            .weights = saved.weights,
+                                            .lengths = batch.lengths,
+                                            .normalize = options_.normalize});
 }
 
 Status MixtureOfExperts::Weigh(const Tape& tape, std::span<const int64_t> wanted,
-                               Saved& saved) const {
+                               const TokenBatch& batch, Saved& saved) const {
   if (!tape.recording()) return OkStatus();
   saved.wanted.assign(wanted.begin(), wanted.end());
-  saved.tokens = static_cast<double>(saved.chosen.shape()[0]);
+  saved.tokens = static_cast<double>(batch.real_tokens);
   // Of what ranks that share matrices add up the first has it.
   const bool first = tensor_ == nullptr || tensor_->rank() == 0;
   saved.balance = first ? options_.balance * static_cast<double>(tape.auxiliary_scale()) : 0;
@@ -188,7 +198,8 @@ Result<Tensor> MixtureOfExperts::ShareCapacity(Context& context, const Tensor& c
         auto* counts = to_send.As<int32_t>();
         std::fill_n(counts, counted, 0);
         for (int64_t i = 0; i < std::ssize(own); ++i) {
-          ++counts[i / of_chunk * experts + own[static_cast<size_t>(i)]];
+          const int32_t expert = own[static_cast<size_t>(i)];
+          if (expert >= 0) ++counts[i / of_chunk * experts + expert];
         }
       }));
   const Tensor all = numbers.Rows(1, degree);
@@ -197,9 +208,8 @@ Result<Tensor> MixtureOfExperts::ShareCapacity(Context& context, const Tensor& c
                            .Wait(context.stream));
   std::vector<int32_t> counts(static_cast<size_t>(degree * counted));
   WEFT_RETURN_IF_ERROR(Download(context.stream, all, counts.data()));
-  const double mean = static_cast<double>(std::ssize(own) * degree) / static_cast<double>(experts);
-  std::vector<int64_t> left(static_cast<size_t>(experts),
-                            static_cast<int64_t>(std::ceil(options_.capacity * mean)));
+  const auto choices = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  std::vector<int64_t> left(static_cast<size_t>(experts), Capacity(options_, choices));
   std::vector<int32_t> taken(static_cast<size_t>(experts));
   for (int64_t chunk = 0; chunk < 2 * degree * batch.sequences; ++chunk) {
     const int64_t sequence = chunk / (2 * degree), number = chunk % (2 * degree);
@@ -223,7 +233,6 @@ Result<Tensor> MixtureOfExperts::ShareCapacity(Context& context, const Tensor& c
 Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, const Tensor& x,
                                           const TokenBatch& batch, Saved& saved) const {
   const int64_t choices = saved.chosen.shape().Elements();
-  const double mean = static_cast<double>(choices) / static_cast<double>(options_.experts);
   WEFT_ASSIGN_OR_RETURN(Tensor rows,
                         Tensor::New(context, Component::kWorkspace, DType::kI32, {choices}));
   const bool drops = tape.differentiable() && options_.capacity > 0;
@@ -237,7 +246,7 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
   WEFT_RETURN_IF_ERROR(kernels::MoeDispatch(
       context.stream,
       {.chosen = saved.chosen,
-       .capacity = drops ? static_cast<int64_t>(std::ceil(options_.capacity * mean)) : 0,
+       .capacity = drops ? Capacity(options_, batch.real_tokens * options_.per_token) : 0,
        .capacities = capacities,
        .rows = rows,
        .places = saved.places,
@@ -246,7 +255,7 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
   WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> numbers, Numbers(context, wanted));
   std::vector<int64_t> taken(numbers.begin() + options_.experts, numbers.end());
   numbers.resize(static_cast<size_t>(options_.experts));
-  WEFT_RETURN_IF_ERROR(Weigh(tape, numbers, saved));
+  WEFT_RETURN_IF_ERROR(Weigh(tape, numbers, batch, saved));
   const ExpertParallel* ranks = options_.ranks;
   if (ranks == nullptr) {
     saved.counts = std::move(taken);
@@ -316,7 +325,7 @@ Result<Value> MixtureOfExperts::Mix(Context& context, Tape& tape, Value x, Value
                                     const TokenBatch& batch) const {
   ProfileScope scope(context.profiler, "experts forward");
   const auto saved = std::make_shared<Saved>();
-  WEFT_RETURN_IF_ERROR(Route(context, tape, logits.tensor, *saved));
+  WEFT_RETURN_IF_ERROR(Route(context, tape, logits.tensor, batch, *saved));
   logits.tensor = {};
   WEFT_ASSIGN_OR_RETURN(Tensor inputs, Dispatch(context, tape, x.tensor, batch, *saved));
   const bool records =
@@ -467,7 +476,8 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
                                                    .weights = saved.weights,
                                                    .dweights = dweights,
                                                    .balance = balance,
-                                                   .dlogits = dlogits}));
+                                                   .dlogits = dlogits,
+                                                   .normalize = options_.normalize}));
     WEFT_RETURN_IF_ERROR(tape.AddGradient(context, logits_node, std::move(dlogits)));
   }
   Tensor there = results;

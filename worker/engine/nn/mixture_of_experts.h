@@ -21,6 +21,8 @@ struct MixtureOfExpertsOptions {
   int64_t per_token = 2;
   double capacity = 0;  ///< Tokens that an expert takes in training, over their mean; 0: all.
   double balance = 0;   ///< Weight of the loss of load balancing.
+  /// Whether the weights of a token's experts add up to 1, or are their probabilities.
+  bool normalize = true;
   /// That share the experts, or none; outlives the mixture.
   const ExpertParallel* ranks = nullptr;
   /// That share each sequence, or none; likewise. The loss of load balancing is of the tokens of
@@ -32,8 +34,9 @@ struct MixtureOfExpertsOptions {
 /// each token to some of many MLPs, w2(silu(w1 x) * w3 x), and adds their results by its weights.
 /// The loss of load balancing (Fedus et al. 2021, arXiv 2101.03961) is experts * sum of f P over
 /// the experts, f being an expert's choices over tokens and P its mean probability, both of the
-/// micro-batch; it enters the gradients alone. The host waits for a device to tell
-/// it how many rows each expert has.
+/// micro-batch; it enters the gradients alone. Padding goes to no expert and counts nowhere: tokens
+/// are those of TokenBatch::real_tokens. The host waits for a device to tell it how many rows each
+/// expert has.
 ///
 /// With FP8 operands (ProductOptions::fp8) each expert's matrices have scales of their own, and
 /// what all experts read, the gradients of what they make, and the same of what is between their
@@ -72,9 +75,11 @@ class MixtureOfExperts {
   /// What the experts make of all tokens `x` that are theirs together.
   Result<Value> Mix(Context& context, Tape& tape, Value x, Value logits,
                     const TokenBatch& batch) const;
-  Status Route(Context& context, const Tape& tape, const Tensor& logits, Saved& saved) const;
+  Status Route(Context& context, const Tape& tape, const Tensor& logits, const TokenBatch& batch,
+               Saved& saved) const;
   /// What load balancing must know of the micro-batch: of all ranks that share its sequences.
-  Status Weigh(const Tape& tape, std::span<const int64_t> wanted, Saved& saved) const;
+  Status Weigh(const Tape& tape, std::span<const int64_t> wanted, const TokenBatch& batch,
+               Saved& saved) const;
   /// Of each expert the tokens here, [experts] i32, that are among its first ones of all ranks that
   /// share sequences.
   Result<Tensor> ShareCapacity(Context& context, const Tensor& chosen,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,7 +85,11 @@ std::string Misfit(const Batch& batch) {
   if (!is(batch.positions.size(), count)) return "positions";
   if (!is_or_none(batch.token_types.size(), count)) return "token_types";
   if (!is_or_none(batch.labels.size(), rows)) return "labels";
-  if (!is_or_none(batch.lengths.size(), rows)) return "lengths";
+  if (!is_or_none(batch.lengths.size(), rows) ||
+      !std::all_of(batch.lengths.begin(), batch.lengths.end(),
+                   [&](int32_t length) { return length >= 0 && length <= batch.length; })) {
+    return "lengths";
+  }
   if (pictures && (rows == 0 || batch.pixels.size() % rows != 0)) return "pixels";
   if (batch.sequence_starts.empty() ||
       batch.sequence_starts.back() != batch.sequences * batch.length) {
@@ -99,6 +104,11 @@ std::string Misfit(const Batch& batch) {
     }
   }
   return "";
+}
+
+int64_t RealTokens(const Batch& batch) {
+  if (batch.lengths.empty()) return batch.sequences * batch.length;
+  return std::accumulate(batch.lengths.begin(), batch.lengths.end(), int64_t{0});
 }
 
 }  // namespace
@@ -126,6 +136,9 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   packer.Add(&out.positions, batch.positions);
   packer.Add(&out.sequence_starts, batch.sequence_starts);
   packer.Add(&out.token_types, batch.token_types);
+  out.count = batch.sequences * batch.length;
+  out.real_tokens = RealTokens(batch);
+  if (out.real_tokens < out.count) packer.Add(&out.lengths, batch.lengths);
   packer.Add(&out.labels, batch.labels);
   packer.Add(&out.target_rows, batch.target_rows);
   std::vector<int32_t> row_targets;
@@ -148,7 +161,6 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   out.starts_on_host = std::make_shared<const std::vector<int32_t>>(batch.sequence_starts);
   out.sequences = batch.sequences;
   out.length = batch.length;
-  out.count = batch.sequences * batch.length;
   out.target_count = batch.target_count;
   out.first_sequence = first_sequence;
   out.first_token = first_sequence * (batch.stride > 0 ? batch.stride : batch.length);

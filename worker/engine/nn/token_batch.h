@@ -31,6 +31,7 @@ struct TokenBatch {
   Tensor positions;        ///< [count] i32
   Tensor sequence_starts;  ///< [runs + 1] i32
   Tensor token_types;      ///< [count] i32
+  Tensor lengths;          ///< [sequences] i32 without padding; none: all rows are full.
   Tensor labels;           ///< [sequences] i32
   Tensor target_rows;      ///< [targets] i32, ascending indices of the positions with targets
   Tensor row_targets;      ///< [targets] i32, what is to be predicted there
@@ -42,6 +43,7 @@ struct TokenBatch {
   int64_t sequences = 0;
   int64_t length = 0;          ///< Tokens per row.
   int64_t count = 0;           ///< sequences * length
+  int64_t real_tokens = 0;     ///< Of count those that are not padding.
   int64_t target_count = 0;    ///< Targets that are not ignored.
   int64_t first_sequence = 0;  ///< Index of row 0 in the global batch.
   int64_t first_token = 0;     ///< Index of token 0 in the global batch; keys the dropout masks.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,10 +11,12 @@
 
 #include <gtest/gtest.h>
 
+#include "common/env.h"
 #include "common/model/pipeline_shape.h"
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/data/context_chunks.h"
+#include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/parallel/mesh_groups.h"
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
@@ -29,6 +32,9 @@ namespace weft::engine {
 struct MeshCase {
   JobSpec job;
   Plan plan;
+  /// What is trained on instead of random tokens, or none: of the whole batch, for each rank.
+  std::function<std::unique_ptr<BatchSource>()> tokens = {};
+  std::string start = {};  ///< Folder of the weights that it starts from; empty: random ones.
 
   int64_t length() const { return SequenceLength(job); }
   int64_t ranks() const { return RankCount(plan.mesh); }
@@ -101,8 +107,14 @@ struct MeshRank {
 
   MeshRank(const MeshCase& c, Collective& world)
       : ranks(c, world),
-        tokens(std::make_unique<RandomTokens>(c.job.model.vocab_size, c.length())),
+        tokens(c.tokens ? c.tokens()
+                        : std::make_unique<RandomTokens>(c.job.model.vocab_size, c.length())),
         run(c.job.model, ranks.options, 0, world.device()) {
+    if (!c.start.empty()) {
+      Status status = ImportWeights(Env::Posix(), c.start, *run.model);
+      if (status.ok()) status = run.model->Pack(run.context);
+      WEFT_CHECK(status.ok(), status.message());
+    }
     if (const ContextParallel* sharers = ranks.options.context) {
       tokens =
           std::make_unique<ContextChunks>(std::move(tokens), sharers->rank(), sharers->degree());

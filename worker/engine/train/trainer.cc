@@ -157,8 +157,8 @@ StepGraphs::Key Trainer::GraphKey(const std::vector<MicroBatch>& batches) const 
     const TokenBatch& b = batch.tokens;
     key.insert(key.end(), {b.sequences, b.length, b.first_sequence, b.first_token});
     for (const Tensor* tensor :
-         {&b.tokens, &b.targets, &b.positions, &b.sequence_starts, &b.token_types, &b.labels,
-          &b.target_rows, &b.row_targets, &b.pixels, &b.first_rows, &b.other_rows}) {
+         {&b.tokens, &b.targets, &b.positions, &b.sequence_starts, &b.token_types, &b.lengths,
+          &b.labels, &b.target_rows, &b.row_targets, &b.pixels, &b.first_rows, &b.other_rows}) {
       key.push_back(*tensor ? reinterpret_cast<int64_t>(tensor->view().data) : 0);
       key.push_back(*tensor ? tensor->shape().Elements() : 0);
     }

@@ -365,7 +365,7 @@ TEST(Pipeline, TrainingFollowsThatOfOneRank) {
     many.model = one.model;
     std::string key = one.model.family + std::to_string(one.model.untied_classifier) +
                       std::to_string(one.model.kv_heads) +
-                      std::to_string(one.model.attention_dropout);
+                      std::to_string(AttentionDropoutOf(one.model));
     for (const std::string& pattern : one.model.freeze) key += pattern;
     if (!wholes.contains(key)) wholes[key] = TrainOn(one).front();
     const std::vector<Outcome> ranks = TrainOn(many);
