@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -103,7 +104,11 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
   auto& model = static_cast<engine::LanguageModel&>(*trained->model);
   const Tokenizer& tokenizer = *trained->tokenizer;
   std::vector<int32_t> prompt;
-  tokenizer.Encode(options.prompt, prompt);
+  const auto& begin = tokenizer.model_form(/*pair=*/false).begin;
+  prompt.assign(begin.begin(), begin.end());
+  if (Status status = tokenizer.Encode(options.prompt, prompt); !status.ok()) {
+    return Fail(session, status);
+  }
   if (prompt.empty() && tokenizer.end_of_text().has_value()) {
     prompt.push_back(*tokenizer.end_of_text());  // what a document begins after
   }
@@ -118,7 +123,8 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
     if (stream) std::cout << whole << std::flush;
   };
   generate.on_token = [&](int32_t token) {
-    if (token == generate.stop_token) return false;
+    const std::vector<int32_t>& stops = tokenizer.roles().stops;
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) return false;
     auto piece = tokenizer.Decode(std::span(&token, 1), /*at_start=*/false);
     if (!piece.ok()) return true;  // a padding row of the vocabulary stands for no text
     pending += *piece;

@@ -1,6 +1,7 @@
 #include "common/formats/bpe.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <queue>
 #include <tuple>
@@ -50,17 +51,15 @@ bool BpeMerges::Add(int32_t left, int32_t right, int32_t merged) {
   return true;
 }
 
-void BpeMerges::Encode(std::string_view piece, std::vector<int32_t>& out) const {
-  size_t first = out.size();
-  for (char byte : piece) out.push_back(byte_tokens_[static_cast<unsigned char>(byte)]);
-  if (piece.size() <= kShort) {
-    EncodeShort(out, first);
+void BpeMerges::Apply(std::vector<int32_t>& tokens, size_t first) const {
+  if (tokens.size() - first <= kShort) {
+    ApplyShort(tokens, first);
   } else {
-    EncodeLong(out, first);
+    ApplyLong(tokens, first);
   }
 }
 
-void BpeMerges::EncodeShort(std::vector<int32_t>& out, size_t first) const {
+void BpeMerges::ApplyShort(std::vector<int32_t>& out, size_t first) const {
   // The merge of each token with its right neighbour; only two change with each merge.
   std::array<const Slot*, kShort> pairs{};
   size_t size = out.size() - first;
@@ -86,7 +85,7 @@ void BpeMerges::EncodeShort(std::vector<int32_t>& out, size_t first) const {
   out.resize(first + size);
 }
 
-void BpeMerges::EncodeLong(std::vector<int32_t>& out, size_t first) const {
+void BpeMerges::ApplyLong(std::vector<int32_t>& out, size_t first) const {
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
   constexpr int32_t kDead = -1;
   struct Link {

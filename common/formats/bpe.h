@@ -1,8 +1,7 @@
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 namespace weft {
@@ -11,16 +10,13 @@ namespace weft {
 /// Immutable after building, so thread-safe.
 class BpeMerges {
  public:
-  /// Token of each byte.
-  explicit BpeMerges(const std::array<int32_t, 256>& byte_tokens) : byte_tokens_(byte_tokens) {}
-
   /// Adds the next merge, ranked after those added before: `left` `right` become `merged`. False
   /// when the pair has one already.
   bool Add(int32_t left, int32_t right, int32_t merged);
 
-  /// Appends the tokens of one piece: starting from its bytes, the adjacent pair of lowest rank, of
-  /// equal ones the leftmost, is merged until no pair is left. O(n log n).
-  void Encode(std::string_view piece, std::vector<int32_t>& out) const;
+  /// Merges the tokens of one piece, which are those from `first` on: the adjacent pair of lowest
+  /// rank, of equal ones the leftmost, until no pair is left. O(n log n).
+  void Apply(std::vector<int32_t>& tokens, size_t first) const;
 
  private:
   struct Slot {
@@ -34,10 +30,9 @@ class BpeMerges {
   size_t Probe(uint64_t pair) const;
   const Slot* Find(int32_t left, int32_t right) const;
   void Grow();
-  void EncodeShort(std::vector<int32_t>& out, size_t first) const;
-  void EncodeLong(std::vector<int32_t>& out, size_t first) const;
+  void ApplyShort(std::vector<int32_t>& out, size_t first) const;
+  void ApplyLong(std::vector<int32_t>& out, size_t first) const;
 
-  std::array<int32_t, 256> byte_tokens_;
   std::vector<Slot> slots_ = std::vector<Slot>(1024);
   int32_t count_ = 0;
 };

@@ -126,7 +126,7 @@ class PairCounts {
 
 void BpeTrainer::Add(std::string_view text) {
   while (!text.empty()) {
-    std::string_view word = text.substr(0, NextPiece(pattern_, text));
+    std::string_view word = text.substr(0, NextPiece(SplitPattern::kGpt2, text));
     text.remove_prefix(word.size());
     auto it = words_.find(word);
     if (it == words_.end()) it = words_.emplace(std::string(word), 0).first;
@@ -140,7 +140,7 @@ Result<TokenizerDefinition> BpeTrainer::Train(int64_t vocab_size) const {
                         " tokens. hint: give 257 to " + std::to_string(kMaxTokenId));
   }
   TokenizerDefinition definition;
-  definition.pattern = pattern_;
+  definition.splits = {Gpt2Split()};
 
   std::vector<int> bytes(256);
   std::iota(bytes.begin(), bytes.end(), 0);

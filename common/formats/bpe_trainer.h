@@ -15,9 +15,7 @@ namespace weft {
 /// Deterministic: only the counts of words matter, not the order of the texts. Not thread-safe.
 class BpeTrainer {
  public:
-  explicit BpeTrainer(SplitPattern pattern = SplitPattern::kGpt2) : pattern_(pattern) {}
-
-  /// Counts the words of one document.
+  /// Counts the words of one document, cut as GPT-2 does.
   void Add(std::string_view text);
 
   /// A tokenizer of `vocab_size` tokens: the 256 bytes in the order of the byte alphabet, the
@@ -31,7 +29,6 @@ class BpeTrainer {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
 
-  SplitPattern pattern_;
   std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> words_;
 };
 

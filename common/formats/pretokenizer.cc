@@ -8,6 +8,9 @@ namespace {
 
 constexpr std::string_view kGpt2Regex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+/// tiktoken's way to write it.
+constexpr std::string_view kGpt2ShortRegex =
+    R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kCl100kRegex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -102,7 +105,7 @@ size_t NextCl100kPiece(std::string_view text, size_t digits) {
 }  // namespace
 
 std::optional<SplitPattern> PatternOfRegex(std::string_view regex) {
-  if (regex == kGpt2Regex) return SplitPattern::kGpt2;
+  if (regex == kGpt2Regex || regex == kGpt2ShortRegex) return SplitPattern::kGpt2;
   if (regex == kCl100kRegex) return SplitPattern::kCl100k;
   if (regex == kQwen2Regex) return SplitPattern::kQwen2;
   return std::nullopt;
@@ -116,8 +119,6 @@ std::string_view RegexOfPattern(SplitPattern pattern) {
       return kCl100kRegex;
     case SplitPattern::kQwen2:
       return kQwen2Regex;
-    case SplitPattern::kNone:
-      break;
   }
   return "";
 }
@@ -131,8 +132,6 @@ size_t NextPiece(SplitPattern pattern, std::string_view text) {
       return NextCl100kPiece(text, 3);
     case SplitPattern::kQwen2:
       return NextCl100kPiece(text, 1);
-    case SplitPattern::kNone:
-      break;
   }
   return text.size();
 }

@@ -6,9 +6,9 @@
 
 namespace weft {
 
-/// How text is cut into the pieces that byte-pair merges never cross.
+/// Well-known ways to cut text into the pieces that byte-pair merges never cross, for which there
+/// is hand-written code that is faster than a regular expression.
 enum class SplitPattern : uint8_t {
-  kNone,  ///< Not at all.
   /// GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   kGpt2,
   /// cl100k and Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
@@ -20,7 +20,7 @@ enum class SplitPattern : uint8_t {
 /// The pattern that a regular expression of a tokenizer.json means; nothing for others.
 std::optional<SplitPattern> PatternOfRegex(std::string_view regex);
 
-/// The regular expression of a pattern; "" for kNone.
+/// The regular expression of a pattern.
 std::string_view RegexOfPattern(SplitPattern pattern);
 
 /// Length in bytes of the first piece of `text`, 0 only for empty text. The pieces, taken one after

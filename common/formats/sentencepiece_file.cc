@@ -98,6 +98,7 @@ Status ReadPiece(std::string_view message, SentencePiece& piece) {
 
 /// Names of the special tokens, which the trainer's part may change.
 struct Names {
+  std::string begin = "<s>";
   std::string end = "</s>";
   std::string padding = "<pad>";
 };
@@ -110,6 +111,7 @@ Status ReadTrainer(std::string_view message, SentencePieceFile& file, Names& nam
     if (field.number == 3) kind = field.value;
     if (field.number == 24) suffix = field.value != 0;
     if (field.number == 35) file.byte_fallback = field.value != 0;
+    if (field.number == 46) names.begin = field.text;
     if (field.number == 47) names.end = field.text;
     if (field.number == 48) names.padding = field.text;
   }
@@ -174,6 +176,7 @@ Result<SentencePieceFile> ParseSentencePiece(std::string_view bytes) {
     const bool found = it != ids.end() && file.pieces[static_cast<size_t>(it->second)].type == type;
     return found ? it->second : -1;
   };
+  file.begin = find(names.begin, PieceType::kControl);
   file.end = find(names.end, PieceType::kControl);
   file.padding = find(names.padding, PieceType::kControl);
   for (int byte = 0; file.byte_fallback && byte < 256; ++byte) {

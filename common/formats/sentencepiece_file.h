@@ -36,7 +36,7 @@ struct SentencePieceFile {
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
   std::optional<Charsmap> charsmap;
-  int32_t unknown = -1, end = -1, padding = -1;
+  int32_t unknown = -1, begin = -1, end = -1, padding = -1;
 };
 
 /// Reads the file. kInvalid: the message or one in it is cut short or has fields of wrong types;

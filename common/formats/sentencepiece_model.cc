@@ -20,7 +20,7 @@ TokenizerDefinition AsUnigram(const SentencePieceFile& file) {
   definition.byte_fallback = file.byte_fallback;
   definition.single_precision = true;
   definition.unknown_id = file.unknown;
-  definition.splits = {{.kind = WordSplit::Kind::kMetaspace}};
+  definition.spelling.metaspace = kSpaceSymbol;
   float highest = 0;
   for (const SentencePiece& piece : file.pieces) highest = std::max(highest, piece.score);
   for (size_t id = 0; id < file.pieces.size(); ++id) {
@@ -46,10 +46,10 @@ SentencePieceModel::SentencePieceModel(SentencePieceFile file) : file_(std::move
     if (piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined) {
       ids_.emplace(piece.text, static_cast<int32_t>(id));
     }
-    if (piece.type == PieceType::kUserDefined) user_defined_.push_back(piece.text);
+    if (piece.type == PieceType::kUserDefined) {
+      user_defined_.Add(piece.text, static_cast<int32_t>(id));
+    }
   }
-  std::stable_sort(user_defined_.begin(), user_defined_.end(),
-                   [](std::string_view a, std::string_view b) { return a.size() > b.size(); });
 }
 
 Result<std::unique_ptr<TokenModel>> SentencePieceModel::New(SentencePieceFile file) {
@@ -67,13 +67,6 @@ Result<std::unique_ptr<TokenModel>> SentencePieceModel::New(SentencePieceFile fi
     }
   }
   return std::unique_ptr<TokenModel>(std::move(model));
-}
-
-size_t SentencePieceModel::MatchUserDefined(std::string_view text) const {
-  for (std::string_view piece : user_defined_) {
-    if (text.starts_with(piece)) return piece.size();
-  }
-  return 0;
 }
 
 std::pair<std::string_view, size_t> SentencePieceModel::NormalizePrefix(
@@ -118,15 +111,15 @@ std::string SentencePieceModel::Normalize(std::string_view text) const {
   return out;
 }
 
-void SentencePieceModel::Encode(std::string_view text, bool /*at_start*/,
-                                std::vector<int32_t>& out) const {
+Status SentencePieceModel::Encode(std::string_view text, bool /*at_start*/,
+                                  std::vector<int32_t>& out) const {
   const std::string normalized = Normalize(text);
-  if (normalized.empty()) return;
-  if (file_.is_bpe) {
-    EncodeBpe(normalized, out);
-  } else {
-    static_cast<const UnigramModel&>(*unigram_).EncodeWord(normalized, out);
+  if (normalized.empty()) return OkStatus();
+  if (!file_.is_bpe) {
+    return static_cast<const UnigramModel&>(*unigram_).EncodeWord(normalized, out);
   }
+  EncodeBpe(normalized, out);
+  return OkStatus();
 }
 
 void SentencePieceModel::Decode(std::span<const int32_t> ids, bool at_start,

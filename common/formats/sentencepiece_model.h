@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/formats/byte_trie.h"
 #include "common/formats/sentencepiece_file.h"
 #include "common/formats/token_model.h"
 
@@ -19,15 +20,17 @@ class SentencePieceModel : public TokenModel {
   /// kInvalid as UnigramModel::New.
   static Result<std::unique_ptr<TokenModel>> New(SentencePieceFile file);
 
-  void Encode(std::string_view text, bool at_start, std::vector<int32_t>& out) const override;
+  Status Encode(std::string_view text, bool at_start, std::vector<int32_t>& out) const override;
   void Decode(std::span<const int32_t> ids, bool at_start, std::string& out) const override;
   bool CutsAtSpaces() const override { return false; }
 
  private:
   explicit SentencePieceModel(SentencePieceFile file);
 
-  /// The longest user-defined piece at the start of `text`; 0 when there is none.
-  size_t MatchUserDefined(std::string_view text) const;
+  /// Length of the longest user-defined piece at the start of `text`; 0 when there is none.
+  size_t MatchUserDefined(std::string_view text) const {
+    return user_defined_.Longest(text).second;
+  }
 
   /// What the first characters of `text` become, and how many bytes they are.
   std::pair<std::string_view, size_t> NormalizePrefix(std::string_view text) const;
@@ -36,9 +39,9 @@ class SentencePieceModel : public TokenModel {
 
   SentencePieceFile file_;
   std::unordered_map<std::string_view, int32_t> ids_;  ///< Of pieces that stand in texts.
-  std::vector<std::string_view> user_defined_;         ///< Longest first.
-  std::vector<int32_t> byte_tokens_;                   ///< For byte fallback.
-  std::unique_ptr<TokenModel> unigram_;                ///< Unless BPE; decodes both.
+  ByteTrie user_defined_;
+  std::vector<int32_t> byte_tokens_;     ///< For byte fallback.
+  std::unique_ptr<TokenModel> unigram_;  ///< Unless BPE; decodes both.
 };
 
 }  // namespace weft

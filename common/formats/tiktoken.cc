@@ -9,19 +9,66 @@
 
 #include "common/formats/byte_alphabet.h"
 #include "common/formats/charsmap.h"
+#include "common/formats/sha256.h"
 
 namespace weft {
 namespace {
 
 constexpr size_t kLongestToken = 1024;
-constexpr int32_t kSpecialTokens = 256;
+constexpr size_t kMostHoles = 1024;  ///< Ranks that a file leaves out.
 
-/// The special tokens of Llama 3 that have names, by their place; all others are reserved.
-const std::vector<std::pair<int32_t, const char*>> kNamed = {
-    {0, "<|begin_of_text|>"},   {1, "<|end_of_text|>"},   {4, "<|finetune_right_pad_id|>"},
-    {6, "<|start_header_id|>"}, {7, "<|end_header_id|>"}, {8, "<|eom_id|>"},
-    {9, "<|eot_id|>"},          {10, "<|python_tag|>"},
+struct Special {
+  int32_t id;
+  const char* name;
 };
+
+/// A published vocabulary. Patterns are written as tokenizer.json has them.
+struct Published {
+  const char* name;
+  const char* sha256;  ///< Of its file.
+  std::string_view pattern;
+  std::vector<Special> special;
+};
+
+constexpr int32_t kLlama3Tokens = 128000;
+
+const std::vector<Published>& AllPublished() {
+  static const std::vector<Published> all = {
+      {"r50k_base",
+       "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+       RegexOfPattern(SplitPattern::kGpt2),
+       {{50256, "<|endoftext|>"}}},
+      {"p50k_base",
+       "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
+       RegexOfPattern(SplitPattern::kGpt2),
+       {{50256, "<|endoftext|>"}}},
+      {"cl100k_base",
+       "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+       RegexOfPattern(SplitPattern::kCl100k),
+       {{100257, "<|endoftext|>"},
+        {100258, "<|fim_prefix|>"},
+        {100259, "<|fim_middle|>"},
+        {100260, "<|fim_suffix|>"},
+        {100276, "<|endofprompt|>"}}},
+      {"o200k_base",
+       "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+       SplitRegex::kO200k,
+       {{199999, "<|endoftext|>"}, {200018, "<|endofprompt|>"}}},
+      // All other special tokens of Llama 3 are reserved.
+      {"Llama 3",
+       "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55",
+       RegexOfPattern(SplitPattern::kCl100k),
+       {{kLlama3Tokens, "<|begin_of_text|>"},
+        {kLlama3Tokens + 1, "<|end_of_text|>"},
+        {kLlama3Tokens + 4, "<|finetune_right_pad_id|>"},
+        {kLlama3Tokens + 6, "<|start_header_id|>"},
+        {kLlama3Tokens + 7, "<|end_header_id|>"},
+        {kLlama3Tokens + 8, "<|eom_id|>"},
+        {kLlama3Tokens + 9, "<|eot_id|>"},
+        {kLlama3Tokens + 10, "<|python_tag|>"}}},
+  };
+  return all;
+}
 
 struct Line {
   std::string bytes;
@@ -35,9 +82,8 @@ std::optional<Line> ReadLine(std::string_view line) {
   const char* end = line.data() + line.size();
   const auto [stop, error] = std::from_chars(line.data() + space + 1, end, out.rank);
   std::optional<std::string> bytes = DecodeBase64(line.substr(0, space));
-  if (error != std::errc() || stop != end || out.rank < 0 ||
-      out.rank > kMaxTokenId - kSpecialTokens || !bytes || bytes->empty() ||
-      bytes->size() > kLongestToken) {
+  if (error != std::errc() || stop != end || out.rank < 0 || out.rank > kMaxTokenId || !bytes ||
+      bytes->empty() || bytes->size() > kLongestToken) {
     return std::nullopt;
   }
   out.bytes = *std::move(bytes);
@@ -52,19 +98,65 @@ std::string_view TakeLine(std::string_view& text) {
   return line;
 }
 
-void AddSpecialTokens(TokenizerDefinition& definition) {
-  const auto first = static_cast<int32_t>(definition.tokens.size());
-  int32_t reserved = 0;
-  auto next = kNamed.begin();
-  for (int32_t i = 0; i < kSpecialTokens; ++i) {
-    std::string name;
-    if (next != kNamed.end() && next->first == i) {
-      name = (next++)->second;
-    } else {
-      name = "<|reserved_special_token_" + std::to_string(reserved++) + "|>";
-    }
-    definition.added.push_back({.id = first + i, .content = std::move(name), .special = true});
+void AddSpecialTokens(const Published& known, TokenizerDefinition& definition) {
+  for (const Special& token : known.special) {
+    definition.added.push_back({.id = token.id, .content = token.name, .special = true});
   }
+  if (known.special.front().id != kLlama3Tokens) return;
+  int32_t reserved = 0;
+  for (int32_t id = kLlama3Tokens; id < kLlama3Tokens + 256; ++id) {
+    const bool named = std::any_of(known.special.begin(), known.special.end(),
+                                   [&](const Special& token) { return token.id == id; });
+    if (named) continue;
+    definition.added.push_back(
+        {.id = id,
+         .content = "<|reserved_special_token_" + std::to_string(reserved++) + "|>",
+         .special = true});
+  }
+  definition.form.begin = {kLlama3Tokens};
+  definition.pair_form = {.begin = {kLlama3Tokens}, .middle = {kLlama3Tokens}};
+  definition.has_template = true;
+}
+
+/// A + stands behind a repetition such as {1,3}: possessive to tiktoken, but one or more times to
+/// what reads tokenizer.json.
+bool RepeatsPossessively(std::string_view pattern) {
+  for (size_t end = pattern.find("}+"); end != std::string_view::npos;
+       end = pattern.find("}+", end + 1)) {
+    const size_t begin = pattern.substr(0, end).rfind('{');
+    const std::string_view count = pattern.substr(begin + 1, end - begin - 1);
+    if (begin != std::string_view::npos && !count.empty() &&
+        count.find_first_not_of("0123456789,") == std::string_view::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// The pattern of the file, as a step of splitting.
+Result<WordSplit> FindPattern(const Published* known, const std::optional<std::string>& given) {
+  WordSplit split;
+  split.kind = WordSplit::Kind::kRegex;
+  std::string pattern = given.value_or("");
+  if (known != nullptr) {
+    if (given && *given != known->pattern) {
+      return InvalidError(std::string("pattern.txt has another pattern than that of ") +
+                          known->name + ", which these ranks are: " + std::string(known->pattern));
+    }
+    pattern = known->pattern;
+  } else if (!given) {
+    return InvalidError(
+        "these ranks are none of the published vocabularies (r50k_base, p50k_base, cl100k_base, "
+        "o200k_base, Llama 3), so how text is split before merging is not known. hint: write the "
+        "regular expression into pattern.txt beside the file, its special tokens with their ids "
+        "into added_tokens.json, and the \"eos_token\" into tokenizer_config.json");
+  }
+  if (RepeatsPossessively(pattern)) {
+    return InvalidError(
+        "pattern.txt has a + behind a repetition in braces. hint: write (?>X{1,3}) for X{1,3}+");
+  }
+  WEFT_ASSIGN_OR_RETURN(split.regex, SplitRegex::Compile(pattern));
+  return split;
 }
 
 }  // namespace
@@ -73,7 +165,13 @@ bool LooksLikeTiktoken(std::string_view text) {
   return ReadLine(TakeLine(text)).has_value();
 }
 
-Result<TokenizerDefinition> ParseTiktoken(std::string_view text) {
+Result<TokenizerDefinition> ParseTiktoken(std::string_view text,
+                                          const std::optional<std::string>& pattern) {
+  const std::string hash = Sha256Hex(text);
+  const Published* known = nullptr;
+  for (const Published& each : AllPublished()) {
+    if (hash == each.sha256) known = &each;
+  }
   std::vector<std::string> bytes;  // by rank
   std::unordered_map<std::string, int32_t> ranks;
   for (int64_t number = 1; !text.empty(); ++number) {
@@ -81,15 +179,18 @@ Result<TokenizerDefinition> ParseTiktoken(std::string_view text) {
     if (line.empty()) continue;
     std::optional<Line> token = ReadLine(line);
     const auto rank = token ? static_cast<size_t>(token->rank) : 0;
-    if (!token || rank != bytes.size() || !ranks.emplace(token->bytes, token->rank).second) {
+    if (!token || rank < bytes.size() || rank > ranks.size() + kMostHoles ||
+        !ranks.emplace(token->bytes, token->rank).second) {
       return InvalidError("line " + std::to_string(number) +
                           " is not a new token in base64 and the next rank, " +
                           std::to_string(bytes.size()));
     }
+    bytes.resize(rank);
     bytes.push_back(std::move(token->bytes));
   }
   TokenizerDefinition definition;
-  definition.pattern = SplitPattern::kCl100k;
+  WEFT_ASSIGN_OR_RETURN(WordSplit split, FindPattern(known, pattern));
+  definition.splits.push_back(std::move(split));
   definition.ignore_merges = true;
   for (const std::string& token : bytes) {
     std::vector<std::pair<int32_t, int32_t>> pairs;
@@ -106,7 +207,7 @@ Result<TokenizerDefinition> ParseTiktoken(std::string_view text) {
     }
     definition.tokens.push_back(BytesToAlphabet(token));
   }
-  AddSpecialTokens(definition);
+  if (known != nullptr) AddSpecialTokens(*known, definition);
   return definition;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "common/formats/tokenizer_json.h"
@@ -10,10 +12,13 @@ namespace weft {
 /// Whether a file looks like one of tiktoken: its first line is base64, a space and a number.
 bool LooksLikeTiktoken(std::string_view text);
 
-/// Reads a tiktoken file as Llama 3 has it: lines of a token's bytes in base64, a space and its
-/// rank, which is its id and its priority in merging. Merges are all pairs of tokens that make up a
-/// token. After the ranks come the 256 special tokens of Llama 3, <|begin_of_text|> first. kInvalid
-/// names the line that is malformed.
-Result<TokenizerDefinition> ParseTiktoken(std::string_view text);
+/// Reads ranks of tiktoken: lines of a token's bytes in base64, a space and its rank, which is its
+/// id and its priority in merging. Merges are all pairs of tokens that make up a token. Of the
+/// published vocabularies (r50k_base, p50k_base, cl100k_base, o200k_base, Llama 3), which are known
+/// by the hash of the file, the pattern and the special tokens are known; the pattern of others is
+/// `pattern`, and they have no special tokens of their own. kInvalid names the line that is
+/// malformed, asks for a pattern, or says that it is not that of the known vocabulary.
+Result<TokenizerDefinition> ParseTiktoken(std::string_view text,
+                                          const std::optional<std::string>& pattern);
 
 }  // namespace weft

@@ -1,17 +1,13 @@
 #include "common/formats/tokenizer.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <unordered_map>
 #include <utility>
 
-#include "common/formats/byte_bpe.h"
+#include "common/formats/bpe_model.h"
 #include "common/formats/sentencepiece_model.h"
-#include "common/formats/unicode.h"
 #include "common/formats/unigram.h"
-#include "common/formats/utf8.h"
 #include "common/formats/wordpiece.h"
-#include "common/hash.h"
 #include "common/json.h"
 
 namespace weft {
@@ -27,90 +23,48 @@ Result<std::unique_ptr<TokenModel>> NewModel(const TokenizerDefinition& definiti
       return WordPieceModel::New(definition);
     case TokenizerKind::kUnigram:
       return UnigramModel::New(definition);
-    case TokenizerKind::kByteBpe:
+    case TokenizerKind::kBpe:
       break;
   }
-  return ByteBpeModel::New(definition);
+  return BpeModel::New(definition);
 }
 
-std::string NameOf(TokenizerKind kind) {
-  switch (kind) {
+std::string NameOf(const TokenizerDefinition& definition) {
+  switch (definition.kind) {
     case TokenizerKind::kWordPiece:
       return "WordPiece";
     case TokenizerKind::kUnigram:
       return "Unigram";
-    case TokenizerKind::kByteBpe:
+    case TokenizerKind::kBpe:
       break;
   }
-  return "byte-level BPE";
+  return definition.byte_level ? "byte-level BPE" : "BPE";
 }
 
-/// The first of these names that a special token has.
-std::optional<int32_t> FindNamed(const std::vector<AddedToken>& added,
-                                 std::initializer_list<std::string_view> names) {
-  for (std::string_view name : names) {
-    for (const AddedToken& token : added) {
-      if (token.special && token.content == name) return token.id;
-    }
-  }
-  return std::nullopt;
-}
-
-/// Where the spaces before the end of `text` begin.
-size_t SpacesBefore(std::string_view text) {
-  size_t end = 0;
-  for (size_t at = 0; at < text.size();) {
-    const Utf8Char c = ReadUtf8(text, at);
-    at += static_cast<size_t>(c.bytes);
-    if (!IsUnicodeSpace(c.code)) end = at;
-  }
-  return end;
-}
-
-/// Where the spaces at `at` end.
-size_t SpacesAfter(std::string_view text, size_t at) {
-  while (at < text.size()) {
-    const Utf8Char c = ReadUtf8(text, at);
-    if (!IsUnicodeSpace(c.code)) break;
-    at += static_cast<size_t>(c.bytes);
-  }
-  return at;
+/// Text may be cut between a letter and a space before this step.
+bool KeepsCuts(const NormalizerStep& step) {
+  const auto* replace = std::get_if<ReplaceNormalizer>(&step);
+  if (replace != nullptr) return replace->whole_run && replace->from == " ";
+  return !std::holds_alternative<StripNormalizer>(step) &&
+         !std::holds_alternative<PrependNormalizer>(step);
 }
 
 }  // namespace
 
-void Tokenizer::AddedTokens::Add(const AddedToken& token) {
-  tokens.push_back(token);
-  first_bytes.set(static_cast<unsigned char>(token.content[0]));
-  only_special &= token.special;
+Result<Tokenizer> Tokenizer::Create(TokenizerDefinition definition, TokenizerConfig config) {
+  WEFT_RETURN_IF_ERROR(AddFromConfig(config, "the vocabulary", definition).status());
+  std::string json = WriteTokenizerJson(definition);
+  return CreateFrom(definition, std::move(json), std::move(config));
 }
 
-void Tokenizer::AddedTokens::Sort() {
-  std::stable_sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) {
-    return a.content.size() > b.content.size();
-  });
-}
-
-const AddedToken* Tokenizer::AddedTokens::Match(std::string_view text,
-                                                SpecialTokens special) const {
-  if (!first_bytes[static_cast<unsigned char>(text[0])]) return nullptr;
-  for (const AddedToken& token : tokens) {
-    if (token.special && special == SpecialTokens::kAsText) continue;
-    if (text.starts_with(token.content)) return &token;
-  }
-  return nullptr;
-}
-
-Result<Tokenizer> Tokenizer::Create(const TokenizerDefinition& definition) {
-  return CreateFrom(definition, WriteTokenizerJson(definition));
-}
-
-Result<Tokenizer> Tokenizer::FromJson(std::string json) {
+Result<Tokenizer> Tokenizer::FromJson(std::string json, TokenizerConfig config) {
   WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, ParseTokenizerJson(json));
-  return CreateFrom(definition, std::move(json));
+  WEFT_RETURN_IF_ERROR(AddFromConfig(config, "tokenizer.json", definition).status());
+  return CreateFrom(definition, std::move(json), std::move(config));
 }
 
-Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, std::string json) {
+Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, std::string json,
+                                        TokenizerConfig config) {
   Tokenizer tokenizer;
   WEFT_RETURN_IF_ERROR(tokenizer.AddTokens(definition));
   WEFT_ASSIGN_OR_RETURN(tokenizer.model_, NewModel(definition));
@@ -118,11 +72,13 @@ Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, s
     // Written like other words, with a space before them.
     for (size_t id = 0; id < definition.tokens.size(); ++id) tokenizer.added_by_id_[id].clear();
   }
-  tokenizer.kind_ = NameOf(definition.kind);
+  tokenizer.kind_ = NameOf(definition);
   tokenizer.normalizer_ = definition.normalizer;
-  tokenizer.form_ = definition.form;
-  tokenizer.pair_form_ = definition.pair_form;
-  tokenizer.FindSpecialTokens(definition.added);
+  tokenizer.config_ = std::move(config);
+  tokenizer.model_form_ = definition.form;
+  tokenizer.model_pair_form_ = definition.pair_form;
+  tokenizer.SetFiles("tokenizer.json", std::move(json));
+  WEFT_RETURN_IF_ERROR(tokenizer.FindRoles(definition));
   for (const SequenceForm* form : {&tokenizer.form_, &tokenizer.pair_form_}) {
     for (const auto* ids : {&form->begin, &form->middle, &form->end}) {
       for (int64_t id : *ids) {
@@ -133,15 +89,15 @@ Result<Tokenizer> Tokenizer::CreateFrom(const TokenizerDefinition& definition, s
       }
     }
   }
-  tokenizer.SetContent(std::move(json));
   return tokenizer;
 }
 
-Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes) {
+Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes, TokenizerConfig config) {
   WEFT_ASSIGN_OR_RETURN(SentencePieceFile file, ParseSentencePiece(bytes));
   Tokenizer tokenizer;
   tokenizer.kind_ = "SentencePiece";
   TokenizerDefinition definition;
+  definition.byte_level = false;
   for (size_t id = 0; id < file.pieces.size(); ++id) {
     const SentencePiece& piece = file.pieces[id];
     definition.tokens.push_back(piece.text);
@@ -150,22 +106,39 @@ Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes) {
           {.id = static_cast<int32_t>(id), .content = piece.text, .special = true});
     }
   }
+  WEFT_RETURN_IF_ERROR(AddFromConfig(config, "the .model file", definition).status());
   WEFT_RETURN_IF_ERROR(tokenizer.AddTokens(definition));
-  tokenizer.FindSpecialTokens(definition.added);
-  if (file.end >= 0) {
-    tokenizer.end_of_text_ = file.end;
-    tokenizer.form_.end = {file.end};
-    tokenizer.pair_form_ = {.middle = {file.end}, .end = {file.end}};
-  }
-  if (file.padding >= 0) tokenizer.padding_ = file.padding;
-  if (!tokenizer.padding_) tokenizer.padding_ = tokenizer.end_of_text_;
+  tokenizer.config_ = std::move(config);
+  tokenizer.SetFiles("tokenizer.model", std::move(bytes));
+  // Its own names for the tokens with a role are as good as those of a file beside it.
+  TokenizerConfig& known = tokenizer.config_;
+  auto name_role = [&](const char* role, int32_t id) {
+    if (id < 0) return;
+    const std::string& spelling = file.pieces[static_cast<size_t>(id)].text;
+    if (known.roles.emplace(role, spelling).second) known.role_files[role] = "the .model file";
+  };
+  name_role("bos_token", file.begin);
+  name_role("eos_token", file.end);
+  name_role("pad_token", file.padding);
+  // What these classes of transformers add unless told otherwise.
+  const std::string& name = known.tokenizer_class;
+  const bool llama =
+      name.starts_with("Llama") || name.starts_with("CodeLlama") || name.starts_with("Gemma");
+  if (llama && !known.add_bos_token) known.add_bos_token = true;
+  if (name.starts_with("T5") && !known.add_eos_token) known.add_eos_token = true;
+  WEFT_RETURN_IF_ERROR(tokenizer.FindRoles(definition));
   WEFT_ASSIGN_OR_RETURN(tokenizer.model_, SentencePieceModel::New(std::move(file)));
-  tokenizer.is_json_ = false;
-  tokenizer.SetContent(std::move(bytes));
   return tokenizer;
 }
 
+std::optional<std::string> Tokenizer::TokenOf(int32_t id) const {
+  const auto at = static_cast<size_t>(id);
+  if (id < 0 || at >= known_.size() || !known_[at]) return std::nullopt;
+  return at < tokens_.size() && !tokens_[at].empty() ? tokens_[at] : added_by_id_[at];
+}
+
 Status Tokenizer::AddTokens(const TokenizerDefinition& definition) {
+  tokens_ = definition.tokens;
   std::unordered_map<std::string_view, int32_t> ids;
   known_.resize(definition.tokens.size());
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
@@ -197,79 +170,91 @@ Status Tokenizer::AddTokens(const TokenizerDefinition& definition) {
     }
     known_[id] = true;
     added_by_id_[id] = token.content;
-    (token.normalized ? normalized_ : raw_).Add(token);
+    if (token.content.size() > kLongestAddedToken) {
+      return InvalidError("the added token " + Show(token.content) + " has " +
+                          std::to_string(token.content.size()) + " bytes; at most " +
+                          std::to_string(kLongestAddedToken) + " are supported");
+    }
+    if (!token.normalized) {
+      raw_.Add(token, token.content);
+      continue;
+    }
+    const std::string spelling = Normalize(definition.normalizer, token.content);
+    if (!spelling.empty()) normalized_.Add(token, spelling);
   }
-  raw_.Sort();
-  normalized_.Sort();
   return OkStatus();
 }
 
-void Tokenizer::FindSpecialTokens(const std::vector<AddedToken>& added) {
-  for (const AddedToken& token : added) {
+Status Tokenizer::FindRoles(const TokenizerDefinition& definition) {
+  for (const AddedToken& token : definition.added) {
     if (token.special) special_tokens_.push_back(token.id);
   }
   std::sort(special_tokens_.begin(), special_tokens_.end());
-  end_of_text_ = FindNamed(added, {"<|endoftext|>", "<|end_of_text|>", "</s>"});
-  mask_ = FindNamed(added, {"[MASK]", "<mask>", "<|mask|>"});
-  padding_ =
-      FindNamed(added, {"[PAD]", "<pad>", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"});
-  if (!padding_) padding_ = end_of_text_;
-  // A language model's texts begin with a token that says so; only the end matters here.
-  if (form_.end.empty() && end_of_text_) form_.end = {*end_of_text_};
+  auto id_of = [&](const std::string& spelling) -> std::optional<int32_t> {
+    for (const AddedToken& token : definition.added) {
+      if (token.content == spelling) return token.id;
+    }
+    const auto it = std::find(definition.tokens.begin(), definition.tokens.end(), spelling);
+    if (it == definition.tokens.end()) return std::nullopt;
+    return static_cast<int32_t>(it - definition.tokens.begin());
+  };
+  WEFT_ASSIGN_OR_RETURN(roles_, FindTokenRoles(config_, file_name(), definition, id_of, model_form_,
+                                               model_pair_form_));
+  for (int32_t id : roles_.stops) {
+    if (id >= vocab_size() || !known_[static_cast<size_t>(id)]) {
+      return InvalidError("the eos_token_id " + std::to_string(id) + " of " +
+                          config_.model_ids.front().file + " is not in the vocabulary of " +
+                          file_name() + ", which has " + std::to_string(vocab_size()) + " tokens");
+    }
+  }
+  form_ = model_form_;
+  pair_form_ = model_pair_form_;
+  if (form_.end.empty() && roles_.end) form_.end = {*roles_.end};
   if (pair_form_.middle.empty() && !form_.end.empty()) {
     pair_form_ = {.begin = form_.begin, .middle = form_.end, .end = form_.end};
   }
+  return OkStatus();
 }
 
-void Tokenizer::SetContent(std::string content) {
-  content_ = std::move(content);
-  hash_ = HashHex(std::as_bytes(std::span(content_)));
-}
-
-template <class Plain>
-void Tokenizer::SplitAt(const AddedTokens& added, std::string_view text, SpecialTokens special,
-                        std::vector<int32_t>& out, Plain&& plain) const {
-  size_t start = 0;
-  if (!added.tokens.empty() && !(added.only_special && special == SpecialTokens::kAsText)) {
-    for (size_t at = 0; at < text.size();) {
-      const AddedToken* token = added.Match(text.substr(at), special);
-      if (token == nullptr) {
-        ++at;
-        continue;
-      }
-      std::string_view before = text.substr(start, at - start);
-      if (token->lstrip) before = before.substr(0, SpacesBefore(before));
-      plain(before, start == 0);
-      out.push_back(token->id);
-      at += token->content.size();
-      if (token->rstrip) at = SpacesAfter(text, at);
-      start = at;
-    }
+void Tokenizer::SetFiles(std::string name, std::string content) {
+  files_.push_back({std::move(name), std::move(content)});
+  for (auto& [file, text] : {std::pair("tokenizer_config.json", TokenizerConfigJson(config_)),
+                             std::pair("generation_config.json", GenerationConfigJson(config_))}) {
+    if (!text.empty()) files_.push_back({file, text});
   }
-  plain(text.substr(start), start == 0);
+  hash_ = HashOfTokenizerFiles(files_);
 }
 
-void Tokenizer::EncodeNormalized(std::string_view text, bool at_start, SpecialTokens special,
-                                 std::vector<int32_t>& out) const {
-  SplitAt(normalized_, text, special, out, [&](std::string_view part, bool first) {
-    if (!part.empty()) model_->Encode(part, at_start && first, out);
-  });
+Status Tokenizer::EncodeNormalized(std::string_view text, bool at_start, SpecialTokens special,
+                                   std::vector<int32_t>& out) const {
+  Status status;
+  normalized_.Split(
+      text, special,
+      [&](std::string_view part, bool first) {
+        if (status.ok() && !part.empty()) status = model_->Encode(part, at_start && first, out);
+      },
+      [&](int32_t id) { out.push_back(id); });
+  return status;
 }
 
-void Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
-                       SpecialTokens special) const {
-  SplitAt(raw_, text, special, out, [&](std::string_view part, bool first) {
-    if (part.empty()) return;
-    if (normalizer_.empty()) {
-      EncodeNormalized(part, first, special, out);
-    } else {
-      EncodeNormalized(Normalize(normalizer_, part), first, special, out);
-    }
-  });
+Status Tokenizer::Encode(std::string_view text, std::vector<int32_t>& out,
+                         SpecialTokens special) const {
+  Status status;
+  raw_.Split(
+      text, special,
+      [&](std::string_view part, bool first) {
+        if (part.empty() || !status.ok()) return;
+        status = normalizer_.empty()
+                     ? EncodeNormalized(part, first, special, out)
+                     : EncodeNormalized(Normalize(normalizer_, part), first, special, out);
+      },
+      [&](int32_t id) { out.push_back(id); });
+  return status;
 }
 
 size_t Tokenizer::SafeCut(std::string_view text, size_t at) const {
-  if (!model_->CutsAtSpaces() || !raw_.only_special || !normalized_.only_special) {
+  if (!model_->CutsAtSpaces() || !raw_.only_special() || !normalized_.only_special() ||
+      !std::all_of(normalizer_.begin(), normalizer_.end(), KeepsCuts)) {
     return text.size();
   }
   auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };

@@ -10,6 +10,8 @@ namespace {
 /// The only regular expression that real normalizers replace by: runs of spaces.
 constexpr std::string_view kSpaceRuns = " {2,}";
 constexpr size_t kMaxFormTokens = 16;
+constexpr size_t kMaxSteps = 64;
+constexpr std::string_view kNotSupported = " is not supported. ";
 
 Result<std::string> ReadText(const Json& object, const char* key) {
   const Json& value = Member(object, key);
@@ -98,11 +100,49 @@ Result<WordSplit> ReadMetaspace(const Json& json) {
   return split;
 }
 
+Status ReadBehavior(const Json& json, WordSplit& split) {
+  using Behavior = WordSplit::Behavior;
+  const Json& behavior = Member(json, "behavior");
+  if (behavior.is_null() || behavior == "Isolated") {
+    split.behavior = Behavior::kIsolated;
+  } else if (behavior == "Removed") {
+    split.behavior = Behavior::kRemoved;
+  } else if (behavior == "MergedWithPrevious") {
+    split.behavior = Behavior::kMergedWithPrevious;
+  } else if (behavior == "MergedWithNext") {
+    split.behavior = Behavior::kMergedWithNext;
+  } else if (behavior == "Contiguous") {
+    split.behavior = Behavior::kContiguous;
+  } else {
+    return Unsupported("the behavior " + behavior.dump() + " of a pre_tokenizer");
+  }
+  return OkStatus();
+}
+
+Result<WordSplit> ReadPatternSplit(const Json& json) {
+  WordSplit split;
+  WEFT_RETURN_IF_ERROR(ReadBehavior(json, split));
+  WEFT_RETURN_IF_ERROR(ReadFlag(json, "invert", split.invert));
+  const Json& pattern = Member(json, "pattern");
+  if (!pattern.is_object()) return InvalidError("a pre_tokenizer Split has no pattern");
+  const Json& regex = Member(pattern, "Regex");
+  if (regex.is_string()) {
+    split.kind = WordSplit::Kind::kRegex;
+    WEFT_ASSIGN_OR_RETURN(split.regex, SplitRegex::Compile(regex.get_ref<const std::string&>()));
+    return split;
+  }
+  split.kind = WordSplit::Kind::kString;
+  WEFT_ASSIGN_OR_RETURN(split.delimiter, ReadText(pattern, "String"));
+  if (split.delimiter.empty()) return InvalidError("a pre_tokenizer Split has an empty pattern");
+  return split;
+}
+
 Result<WordSplit> ReadSplit(const Json& json) {
   using Kind = WordSplit::Kind;
   const std::string type = TypeOf(json);
   WordSplit split;
   if (type == "Metaspace") return ReadMetaspace(json);
+  if (type == "Split") return ReadPatternSplit(json);
   if (type == "BertPreTokenizer") {
     split.kind = Kind::kBert;
   } else if (type == "Whitespace") {
@@ -110,17 +150,19 @@ Result<WordSplit> ReadSplit(const Json& json) {
   } else if (type == "WhitespaceSplit") {
     split.kind = Kind::kWhitespaceSplit;
   } else if (type == "Punctuation") {
-    const Json& behavior = Member(json, "behavior");
-    if (!behavior.is_null() && behavior != "Isolated") {
-      return Unsupported("the pre_tokenizer Punctuation with behavior " + behavior.dump());
-    }
     split.kind = Kind::kPunctuation;
+    WEFT_RETURN_IF_ERROR(ReadBehavior(json, split));
+  } else if (type == "CharDelimiterSplit") {
+    split.kind = Kind::kString;
+    split.behavior = WordSplit::Behavior::kRemoved;
+    WEFT_ASSIGN_OR_RETURN(split.delimiter, ReadText(json, "delimiter"));
+    if (split.delimiter.empty()) return InvalidError("a CharDelimiterSplit has no delimiter");
   } else if (type == "Digits") {
     bool each = false;
     WEFT_RETURN_IF_ERROR(ReadFlag(json, "individual_digits", each));
     split.kind = each ? Kind::kEachDigit : Kind::kDigits;
   } else {
-    return Unsupported("the pre_tokenizer " + type);
+    return Unsupported("the pre_tokenizer " + type + " here");
   }
   return split;
 }
@@ -206,10 +248,15 @@ std::string TypeOf(const Json& component) {
 }
 
 Status Unsupported(const std::string& what) {
-  return InvalidError(what +
-                      " is not supported. hint: byte-level BPE (GPT-2, Llama 3, Qwen2, GPT-NeoX), "
+  return InvalidError(what + std::string(kNotSupported) +
+                      "hint: BPE (GPT-2, Llama, Qwen2, GPT-NeoX), "
                       "WordPiece (BERT) and Unigram (T5, XLM-R) are; docs/formats.md lists the "
                       "parts");
+}
+
+bool IsUnsupported(const Status& status) {
+  return status.code() == StatusCode::kInvalid &&
+         status.message().find(kNotSupported) != std::string::npos;
 }
 
 Status ReadFlag(const Json& object, const char* key, bool& out) {
@@ -231,6 +278,7 @@ Result<std::vector<Json>> Parts(const Json& component, const char* list) {
 Result<std::vector<NormalizerStep>> ReadNormalizer(const Json& json) {
   Result<std::vector<Json>> parts = Parts(json, "normalizers");
   if (!parts.ok()) return parts.status().WithContext("normalizer");
+  if (parts->size() > kMaxSteps) return Unsupported("a normalizer of so many steps");
   std::vector<NormalizerStep> steps;
   for (const Json& part : *parts) {
     WEFT_ASSIGN_OR_RETURN(NormalizerStep step, ReadStep(part));
@@ -239,14 +287,44 @@ Result<std::vector<NormalizerStep>> ReadNormalizer(const Json& json) {
   return steps;
 }
 
-Result<std::vector<WordSplit>> ReadWordSplits(const Json& json) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<Json> parts, Parts(json, "pretokenizers"));
+Result<std::vector<WordSplit>> ReadWordSplits(const std::vector<Json>& parts) {
+  if (parts.size() > kMaxSteps) return Unsupported("a pre_tokenizer of so many steps");
   std::vector<WordSplit> splits;
   for (const Json& part : parts) {
     WEFT_ASSIGN_OR_RETURN(WordSplit split, ReadSplit(part));
     splits.push_back(std::move(split));
   }
   return splits;
+}
+
+Result<PieceSpelling> ReadSpelling(const Json& decoder, const std::vector<WordSplit>& splits) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<Json> parts, Parts(decoder, "decoders"));
+  PieceSpelling spelling;
+  if (parts.empty()) {
+    for (const WordSplit& split : splits) {
+      if (split.kind == WordSplit::Kind::kMetaspace) spelling.metaspace = split.metaspace;
+    }
+    spelling.spaces_between = spelling.metaspace.empty();
+    return spelling;
+  }
+  spelling.drop_first_space = false;
+  for (const Json& part : parts) {
+    const std::string type = TypeOf(part);
+    if (type == "ByteFallback" || type == "Fuse") continue;
+    if (type == "Metaspace") {
+      WEFT_ASSIGN_OR_RETURN(WordSplit split, ReadMetaspace(part));
+      spelling.metaspace = split.metaspace;
+      spelling.drop_first_space = split.prepend != WordSplit::Prepend::kNever;
+    } else if (type == "Replace" && Member(part, "content") == " " &&
+               Member(part, "pattern").is_object()) {
+      WEFT_ASSIGN_OR_RETURN(spelling.metaspace, ReadText(Member(part, "pattern"), "String"));
+    } else if (type == "Strip" && Member(part, "content") == " ") {
+      spelling.drop_first_space = Member(part, "start") != 0;
+    } else {
+      return Unsupported("the decoder " + type + " here");
+    }
+  }
+  return spelling;
 }
 
 Status ReadPostProcessor(const Json& json, SequenceForm& single, SequenceForm& pair) {

@@ -5,6 +5,7 @@
 
 #include "common/formats/sequence_form.h"
 #include "common/formats/text_normalizer.h"
+#include "common/formats/tokenizer_json.h"
 #include "common/formats/word_splitter.h"
 #include "common/json.h"
 
@@ -27,8 +28,11 @@ Result<std::vector<Json>> Parts(const Json& component, const char* list);
 
 Result<std::vector<NormalizerStep>> ReadNormalizer(const Json& json);
 
-/// The pre-tokenizers of WordPiece and Unigram.
-Result<std::vector<WordSplit>> ReadWordSplits(const Json& json);
+/// Steps of a pre-tokenizer, all but ByteLevel.
+Result<std::vector<WordSplit>> ReadWordSplits(const std::vector<Json>& parts);
+
+/// How the decoder writes pieces of characters; where there is none, by the steps.
+Result<PieceSpelling> ReadSpelling(const Json& decoder, const std::vector<WordSplit>& splits);
 
 /// What the post-processor puts around one text and around two.
 Status ReadPostProcessor(const Json& json, SequenceForm& single, SequenceForm& pair);

@@ -1,38 +1,103 @@
 // Tokenizer::Load: which of the known files a path holds.
 #include <array>
+#include <optional>
 #include <utility>
 
+#include "common/formats/git_lfs.h"
+#include "common/formats/sentencepiece_file.h"
 #include "common/formats/tiktoken.h"
 #include "common/formats/tokenizer.h"
+#include "common/formats/vocab_and_merges.h"
 #include "common/formats/wordpiece.h"
 
 namespace weft {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
+constexpr std::array<const char*, 3> kModels = {"tokenizer.model", "spiece.model",
+                                                "sentencepiece.bpe.model"};
 
-Result<Tokenizer> FromVocabAndMerges(Env& env, const std::string& folder) {
-  WEFT_ASSIGN_OR_RETURN(std::string vocab,
-                        ReadFile(env, JoinPath(folder, "vocab.json"), kMaxFileBytes));
-  WEFT_ASSIGN_OR_RETURN(std::string merges,
-                        ReadFile(env, JoinPath(folder, "merges.txt"), kMaxFileBytes));
-  WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, ParseVocabAndMerges(vocab, merges));
-  return Tokenizer::Create(definition);
+constexpr const char* kHint =
+    ". hint: give a tokenizer.json, a SentencePiece .model, ranks of tiktoken or a vocab.txt, or a "
+    "folder with one or with vocab.json and merges.txt";
+
+Result<std::string> ReadTokenizerFile(Env& env, const std::string& path) {
+  WEFT_ASSIGN_OR_RETURN(std::string content, ReadFile(env, path, kMaxFileBytes));
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(content, path));
+  return content;
+}
+
+Result<Tokenizer> FromVocabAndMerges(Env& env, const std::string& folder, TokenizerConfig config) {
+  WEFT_ASSIGN_OR_RETURN(std::string vocab, ReadTokenizerFile(env, JoinPath(folder, "vocab.json")));
+  WEFT_ASSIGN_OR_RETURN(std::string merges, ReadTokenizerFile(env, JoinPath(folder, "merges.txt")));
+  WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, ParseVocabAndMerges(vocab, merges, config));
+  return Tokenizer::Create(std::move(definition), std::move(config));
+}
+
+Result<Tokenizer> FromRanks(Env& env, const std::string& path, const std::string& content,
+                            TokenizerConfig config) {
+  std::optional<std::string> pattern;
+  const std::string pattern_path = JoinPath(DirName(path), "pattern.txt");
+  if (env.FileExists(pattern_path)) {
+    WEFT_ASSIGN_OR_RETURN(pattern, ReadTokenizerFile(env, pattern_path));
+    while (pattern->ends_with('\n') || pattern->ends_with('\r')) pattern->pop_back();
+  }
+  WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, ParseTiktoken(content, pattern));
+  return Tokenizer::Create(std::move(definition), std::move(config));
 }
 
 /// The tokenizer in one file, whose kind shows in its first bytes and its name.
-Result<Tokenizer> FromFile(Env& env, const std::string& path) {
-  WEFT_ASSIGN_OR_RETURN(std::string content, ReadFile(env, path, kMaxFileBytes));
-  if (LooksLikeTiktoken(content)) {
-    WEFT_ASSIGN_OR_RETURN(TokenizerDefinition definition, ParseTiktoken(content));
-    return Tokenizer::Create(definition);
-  }
+Result<Tokenizer> FromFile(Env& env, const std::string& path, TokenizerConfig config) {
+  WEFT_ASSIGN_OR_RETURN(std::string content, ReadTokenizerFile(env, path));
+  if (LooksLikeTiktoken(content)) return FromRanks(env, path, content, std::move(config));
   if (path.ends_with(".txt")) {
-    WEFT_ASSIGN_OR_RETURN(std::string json, WordPieceJson(content));
-    return Tokenizer::FromJson(std::move(json));
+    WEFT_ASSIGN_OR_RETURN(std::string json, WordPieceJson(content, config));
+    return Tokenizer::FromJson(std::move(json), std::move(config));
   }
-  if (path.ends_with(".model")) return Tokenizer::FromSentencePiece(std::move(content));
-  return Tokenizer::FromJson(std::move(content));
+  if (path.ends_with(".model")) {
+    return Tokenizer::FromSentencePiece(std::move(content), std::move(config));
+  }
+  return Tokenizer::FromJson(std::move(content), std::move(config));
+}
+
+/// A tokenizer.json and a SentencePiece model of one folder must have the same tokens.
+Status CheckAgree(Env& env, const Tokenizer& tokenizer, const std::string& model_path) {
+  WEFT_ASSIGN_OR_RETURN(std::string content, ReadTokenizerFile(env, model_path));
+  if (LooksLikeTiktoken(content)) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(SentencePieceFile model, ParseSentencePiece(content));
+  for (size_t id = 0; id < model.pieces.size(); ++id) {
+    const std::string piece = model.pieces[id].text;
+    const std::optional<std::string> token = tokenizer.TokenOf(static_cast<int32_t>(id));
+    if (token != piece) {
+      auto quoted = [](const std::string& text) {
+        return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+      };
+      return InvalidError("tokenizer.json and " + BaseName(model_path) + " disagree: the token " +
+                          std::to_string(id) + " is " + (token ? quoted(*token) : "none") +
+                          " in one and " + quoted(piece) +
+                          " in the other. hint: take the wrong one out of the folder");
+    }
+  }
+  return OkStatus();
+}
+
+/// tokenizer.json, or the SentencePiece model of the same folder when it is not supported.
+Result<Tokenizer> FromJsonOrModel(Env& env, const std::string& folder,
+                                  const TokenizerConfig& config) {
+  std::string model;
+  for (const char* name : kModels) {
+    if (model.empty() && env.FileExists(JoinPath(folder, name))) model = JoinPath(folder, name);
+  }
+  Result<Tokenizer> tokenizer = FromFile(env, JoinPath(folder, "tokenizer.json"), config);
+  if (model.empty()) return tokenizer;
+  if (tokenizer.ok()) {
+    WEFT_RETURN_IF_ERROR(CheckAgree(env, *tokenizer, model));
+    return tokenizer;
+  }
+  if (!tokenizer_json::IsUnsupported(tokenizer.status())) return tokenizer;
+  Result<Tokenizer> other = FromFile(env, model, config);
+  if (!other.ok()) return tokenizer;
+  return other;
 }
 
 }  // namespace
@@ -42,25 +107,28 @@ Result<Tokenizer> Tokenizer::Load(Env& env, const std::string& path) {
     if (tokenizer.ok()) return tokenizer;
     return Result<Tokenizer>(tokenizer.status().WithContext("reading the tokenizer " + what));
   };
-  constexpr std::array<const char*, 6> kNames = {"tokenizer.json",          "vocab.json",
-                                                 "tokenizer.model",         "spiece.model",
-                                                 "sentencepiece.bpe.model", "vocab.txt"};
-  for (const char* name : kNames) {
+  constexpr std::array<const char*, 6> kNames = {"tokenizer.json", "vocab.json", kModels[0],
+                                                 kModels[1],       kModels[2],   "vocab.txt"};
+  const bool folder = env.ListDir(path).ok();
+  if (!folder && !env.FileExists(path)) {
+    return NotFoundError("reading the tokenizer " + path + ": there is no such file or folder" +
+                         kHint);
+  }
+  Result<TokenizerConfig> config = ReadTokenizerConfig(env, folder ? path : DirName(path));
+  if (!config.ok()) return config.status().WithContext("reading the tokenizer " + path);
+  if (!folder) return with_context(FromFile(env, path, *std::move(config)), path);
+  for (std::string_view name : kNames) {
     const std::string file = JoinPath(path, name);
     if (!env.FileExists(file)) continue;
-    if (std::string_view(name) == "vocab.json") {
-      return with_context(FromVocabAndMerges(env, path), path);
+    if (name == "vocab.json") {
+      return with_context(FromVocabAndMerges(env, path, *std::move(config)), path);
     }
-    return with_context(FromFile(env, file), file);
+    if (name == "tokenizer.json") {
+      return with_context(FromJsonOrModel(env, path, *config), file);
+    }
+    return with_context(FromFile(env, file, *std::move(config)), file);
   }
-  if (const bool folder = env.ListDir(path).ok(); folder || !env.FileExists(path)) {
-    return Status(folder ? StatusCode::kInvalid : StatusCode::kNotFound,
-                  "reading the tokenizer " + path +
-                      ": there is none. hint: give a tokenizer.json, a SentencePiece .model, a "
-                      "tiktoken file or a vocab.txt, or a folder with one or with vocab.json "
-                      "and merges.txt");
-  }
-  return with_context(FromFile(env, path), path);
+  return InvalidError("reading the tokenizer " + path + ": there is none" + kHint);
 }
 
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "common/formats/tokenizer_training.h"
 
+#include <utility>
+
 #include "common/formats/bpe_trainer.h"
 
 namespace weft {
@@ -22,7 +24,7 @@ Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files
     const int32_t last = definition.added.back().id;
     definition.added.push_back({.id = last + 1, .content = "<mask>", .special = true});
   }
-  return Tokenizer::Create(definition);
+  return Tokenizer::Create(std::move(definition));
 }
 
 Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string>& files,
@@ -30,8 +32,7 @@ Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string
                                          const std::string& output_folder) {
   WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, TrainTokenizer(env, files, options, vocab_size));
   WEFT_RETURN_IF_ERROR(env.CreateDirs(output_folder));
-  WEFT_RETURN_IF_ERROR(
-      WriteFileAtomic(env, JoinPath(output_folder, "tokenizer.json"), tokenizer.content()));
+  WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env, output_folder, tokenizer.files()));
   return tokenizer;
 }
 

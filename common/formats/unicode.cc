@@ -2,8 +2,9 @@
 
 #include <utf8proc.h>
 
-#include <cstdlib>
-#include <memory>
+#include <algorithm>
+#include <array>
+#include <vector>
 
 #include "common/check.h"
 #include "common/formats/unicode_tables.h"
@@ -18,6 +19,29 @@ utf8proc_category_t CategoryOf(char32_t code) {
 
 bool InRange(char32_t code, char32_t first, char32_t last) {
   return code >= first && code <= last;
+}
+
+/// The longest compatibility decomposition of Unicode is that of U+FDFA.
+constexpr size_t kLongestDecomposition = 18;
+
+/// Puts the combining marks behind each character in canonical order: those of one class stay as
+/// they stand. The library's own way takes time quadratic in the length of a run.
+void SortMarks(std::vector<utf8proc_int32_t>& codes) {
+  auto class_of = [](utf8proc_int32_t code) {
+    return utf8proc_get_property(code)->combining_class;
+  };
+  for (size_t begin = 0; begin < codes.size();) {
+    if (codes[begin] < 0x300 || class_of(codes[begin]) == 0) {
+      ++begin;
+      continue;
+    }
+    size_t end = begin + 1;
+    while (end < codes.size() && class_of(codes[end]) != 0) ++end;
+    std::stable_sort(
+        codes.begin() + static_cast<ptrdiff_t>(begin), codes.begin() + static_cast<ptrdiff_t>(end),
+        [&](utf8proc_int32_t a, utf8proc_int32_t b) { return class_of(a) < class_of(b); });
+    begin = end;
+  }
 }
 
 }  // namespace
@@ -86,28 +110,43 @@ void AppendLowerCase(std::string& text, char32_t code) {
 }
 
 std::string ToNormalForm(std::string_view text, NormalForm form) {
-  std::string valid;
-  valid.reserve(text.size());
+  const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
+  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  const auto decompose = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                        (compatible ? UTF8PROC_COMPAT : 0));
+  std::vector<utf8proc_int32_t> codes;
+  codes.reserve(text.size());
   bool ascii = true;
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = ReadUtf8(text, at);
-    ascii &= c.code < 0x80;
-    AppendUtf8(valid, c.code);
     at += static_cast<size_t>(c.bytes);
+    ascii &= c.code < 0x80;
+    if (c.code < 0x80) {
+      codes.push_back(static_cast<utf8proc_int32_t>(c.code));
+      continue;
+    }
+    std::array<utf8proc_int32_t, kLongestDecomposition> parts{};
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.code), parts.data(),
+                                static_cast<utf8proc_ssize_t>(parts.size()), decompose, nullptr);
+    WEFT_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(parts.size()),
+               "no character decomposes into so many");
+    codes.insert(codes.end(), parts.begin(), parts.begin() + count);
   }
-  if (ascii) return valid;
-  int options = UTF8PROC_STABLE;
-  const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
-  options |= compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (form == NormalForm::kNfkc || form == NormalForm::kNfkd) options |= UTF8PROC_COMPAT;
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(valid.data()),
-                   static_cast<utf8proc_ssize_t>(valid.size()), &mapped,
-                   static_cast<utf8proc_option_t>(options));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
-  WEFT_CHECK(size >= 0, "normalizing valid UTF-8 cannot fail but for memory");
-  return std::string(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
+  if (ascii) return std::string(text);
+  SortMarks(codes);
+  auto size = static_cast<utf8proc_ssize_t>(codes.size());
+  if (compose) {
+    size = utf8proc_normalize_utf32(
+        codes.data(), size, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    WEFT_CHECK(size >= 0, "composing code points cannot fail");
+  }
+  std::string out;
+  out.reserve(text.size());
+  for (utf8proc_ssize_t i = 0; i < size; ++i) {
+    AppendUtf8(out, static_cast<char32_t>(codes[static_cast<size_t>(i)]));
+  }
+  return out;
 }
 
 size_t GraphemeLength(std::string_view text) {

@@ -64,17 +64,12 @@ Result<std::unique_ptr<TokenModel>> WordPieceModel::New(const TokenizerDefinitio
   return std::unique_ptr<TokenModel>(std::move(model));
 }
 
-bool WordPieceModel::CutsAtSpaces() const {
-  return std::any_of(splits_.begin(), splits_.end(), [](const WordSplit& split) {
-    return split.kind <= WordSplit::Kind::kWhitespaceSplit;
-  });
+Status WordPieceModel::Encode(std::string_view text, bool at_start,
+                              std::vector<int32_t>& out) const {
+  return SplitWords(splits_, text, at_start, [&](std::string_view word) { EncodeWord(word, out); });
 }
 
-void WordPieceModel::Encode(std::string_view text, bool at_start, std::vector<int32_t>& out) const {
-  for (const std::string& word : SplitWords(splits_, text, at_start)) EncodeWord(word, out);
-}
-
-void WordPieceModel::EncodeWord(const std::string& word, std::vector<int32_t>& out) const {
+void WordPieceModel::EncodeWord(std::string_view word, std::vector<int32_t>& out) const {
   const size_t before = out.size();
   auto give_up = [&] {
     out.resize(before);
@@ -117,7 +112,18 @@ void WordPieceModel::Decode(std::span<const int32_t> ids, bool at_start, std::st
   }
 }
 
-Result<std::string> WordPieceJson(std::string_view vocab_txt) {
+Result<std::string> WordPieceJson(std::string_view vocab_txt, const TokenizerConfig& config) {
+  constexpr std::array<std::string_view, 5> kClasses = {"", "Bert", "DistilBert", "Electra",
+                                                        "MobileBert"};
+  std::string base = config.tokenizer_class;
+  for (std::string_view ending : {"Fast", "Tokenizer"}) {
+    if (base.ends_with(ending)) base.resize(base.size() - ending.size());
+  }
+  if (std::find(kClasses.begin(), kClasses.end(), base) == kClasses.end()) {
+    return InvalidError("tokenizer_config.json has the tokenizer_class " +
+                        Json(config.tokenizer_class).dump() +
+                        ", which is not one of BERT's that a vocab.txt is read for");
+  }
   Json vocab = Json::object();
   bool lowercase = true;
   int64_t id = 0;
@@ -126,7 +132,8 @@ Result<std::string> WordPieceJson(std::string_view vocab_txt) {
     std::string_view line = vocab_txt.substr(0, end);
     vocab_txt.remove_prefix(std::min(end + 1, vocab_txt.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (id > kMaxTokenId || line.empty() || CountInvalidUtf8(line) > 0) {
+    if (line.empty()) continue;
+    if (id > kMaxTokenId || CountInvalidUtf8(line) > 0) {
       return InvalidError("line " + std::to_string(id + 1) +
                           " is no token of a vocab.txt. hint: a token a line in UTF-8");
     }
@@ -154,6 +161,7 @@ Result<std::string> WordPieceJson(std::string_view vocab_txt) {
   }
   std::stable_sort(added.begin(), added.end(),
                    [](const Json& a, const Json& b) { return a["id"] < b["id"]; });
+  const Json accents = config.strip_accents ? Json(*config.strip_accents) : Json();
   const Json json = {{"version", "1.0"},
                      {"truncation", nullptr},
                      {"padding", nullptr},
@@ -161,9 +169,9 @@ Result<std::string> WordPieceJson(std::string_view vocab_txt) {
                      {"normalizer",
                       {{"type", "BertNormalizer"},
                        {"clean_text", true},
-                       {"handle_chinese_chars", true},
-                       {"strip_accents", nullptr},
-                       {"lowercase", lowercase}}},
+                       {"handle_chinese_chars", config.tokenize_chinese_chars.value_or(true)},
+                       {"strip_accents", accents},
+                       {"lowercase", config.do_lower_case.value_or(lowercase)}}},
                      {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
                      {"post_processor",
                       {{"type", "BertProcessing"},

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/failpoint.h"
+#include "common/formats/tokenizer_files.h"
 #include "common/log.h"
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
@@ -282,9 +283,9 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
   }
   if (!data_.tokenizer_path.empty()) {
     // Beside the checkpoints, so that the run folder alone is enough to use the model.
-    WEFT_ASSIGN_OR_RETURN(std::string tokenizer, ReadFile(env_, data_.tokenizer_path));
-    WEFT_RETURN_IF_ERROR(
-        WriteFileAtomic(env_, JoinPath(spec_.run_dir, BaseName(data_.tokenizer_path)), tokenizer));
+    WEFT_ASSIGN_OR_RETURN(std::vector<TokenizerFile> files,
+                          ReadTokenizerFiles(env_, data_.tokenizer_path));
+    WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env_, spec_.run_dir, files));
   }
   if (classifies()) WEFT_RETURN_IF_ERROR(WriteClassNames(env_, spec_.run_dir, data_.classes));
   WEFT_ASSIGN_OR_RETURN(curve_, LossCurve::Open(env_, spec_.run_dir, start.counters.step));

@@ -229,10 +229,17 @@ def byte_bpes():
     inverse = {c: b for b, c in bytes_to_unicode().items()}
     ranks = {bytes(inverse[c] for c in token): i
              for i, token in enumerate(sorted(alphabet, key=vocab.get))}
-    (FOLDER / "llama3.tiktoken").write_text(
+    (FOLDER / "llama3").mkdir(exist_ok=True)
+    (FOLDER / "llama3" / "pattern.txt").write_text(LLAMA3 + "\n")
+    special = {"<|begin_of_text|>": 360, "<|end_of_text|>": 361, "<|eot_id|>": 369}
+    (FOLDER / "llama3" / "added_tokens.json").write_text(json.dumps(special) + "\n")
+    (FOLDER / "llama3" / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin_of_text|>",
+         "eos_token": "<|end_of_text|>", "add_bos_token": True}) + "\n")
+    (FOLDER / "llama3" / "ranks.tiktoken").write_text(
         "".join(base64.b64encode(t).decode() + " %d\n" % r for t, r in ranks.items()))
     encoding = tiktoken.Encoding("small", pat_str=LLAMA3, mergeable_ranks=ranks, special_tokens={})
-    record("llama3.tiktoken", encoding.encode_ordinary, encoding.decode)
+    record("ranks.tiktoken", encoding.encode_ordinary, encoding.decode)
 
 
 def bytes_to_unicode():

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/formats/tokenizer_files.h"
 #include "common/json.h"
 #include "common/spec/spec_json.h"
 
@@ -61,8 +62,9 @@ Result<Dataset> OpenDataset(Env& env, const std::string& folder) {
   dataset.info = *info;
 
   if (const std::string tokenizer_path = dataset.TokenizerPath(); !tokenizer_path.empty()) {
-    WEFT_ASSIGN_OR_RETURN(std::string tokenizer, ReadFile(env, tokenizer_path));
-    if (HashHex(std::as_bytes(std::span(tokenizer))) != info->tokenizer_hash) {
+    WEFT_ASSIGN_OR_RETURN(std::vector<TokenizerFile> files,
+                          ReadTokenizerFiles(env, tokenizer_path));
+    if (HashOfTokenizerFiles(files) != info->tokenizer_hash) {
       return CorruptError(tokenizer_path + " does not match its hash");
     }
   }

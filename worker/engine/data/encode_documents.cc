@@ -84,11 +84,14 @@ class Encoder {
       if (!result.status.ok()) return result;
       if (content.text.empty() && content.second.empty() && !keep_empty_) continue;
       if (item.begin == 0) add(form_.begin);
-      tokenizer_.Encode(content.text.substr(item.begin, item.end - item.begin), tokens);
+      result.status =
+          tokenizer_.Encode(content.text.substr(item.begin, item.end - item.begin), tokens);
+      if (!result.status.ok()) return result;
       if (item.end != std::string_view::npos) continue;
       if (!form_.middle.empty()) {
         add(form_.middle);
-        tokenizer_.Encode(content.second, tokens);
+        result.status = tokenizer_.Encode(content.second, tokens);
+        if (!result.status.ok()) return result;
       }
       add(form_.end);
       result.ends.push_back(tokens.size());

@@ -137,7 +137,7 @@ TEST(PrepareText, PutsDocumentsIntoTheFormOfTheTokenizer) {
   std::vector<int32_t> expected;
   for (const char* text : {"the kalo", "mi", "the ka", "lo"}) {
     expected.push_back(2);
-    bert->Encode(text, expected);
+    ASSERT_TRUE(bert->Encode(text, expected).ok());
     expected.push_back(3);
   }
   std::vector<int32_t> all = Tokens(dataset.train);
@@ -177,9 +177,9 @@ TEST(PrepareText, KeepsLabelsAndPairsTogetherWhereverTheyGo) {
     const char* label = i < 20 ? "yes" : "no";  // sorted by class
     lines += R"({"text":")" + first + R"(","b":")" + second + R"(","label":")" + label + "\"}\n";
     std::vector<int32_t> tokens = {2};
-    bert->Encode(first, tokens);
+    ASSERT_TRUE(bert->Encode(first, tokens).ok());
     tokens.push_back(3);
-    bert->Encode(second, tokens);
+    ASSERT_TRUE(bert->Encode(second, tokens).ok());
     tokens.push_back(3);
     wanted[tokens] = i < 20 ? 1 : 0;
   }

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "common/formats/tokenizer.h"
+#include "common/formats/vocab_and_merges.h"
 #include "worker/engine/data/testing.h"
 
 namespace weft::engine {
@@ -75,7 +76,7 @@ TEST(PrepareDataset, EncodesDocumentsInOrderAndHoldsOutTheLast) {
   for (int i = 0; i < 20; ++i) {
     std::string text;
     for (int w = 0; w <= i; ++w) text += "hello world " + std::to_string(i);
-    tokenizer->Encode(text, expected);
+    ASSERT_TRUE(tokenizer->Encode(text, expected).ok());
     expected.push_back(end);
     starts.push_back(expected.size());
   }
@@ -111,7 +112,7 @@ TEST(PrepareDataset, DependsOnContentNotOnThreadsPathsOrTheDayOfTheWeek) {
   EXPECT_EQ(Folders(folder + "/cache1"), Folders(folder + "/cache2"));
   Result<Tokenizer> tokenizer = Tokenizer::Load(Env::Posix(), kTokenizer);
   std::vector<int32_t> expected;
-  tokenizer->Encode(text, expected);
+  ASSERT_TRUE(tokenizer->Encode(text, expected).ok());
   expected.push_back(*tokenizer->end_of_text());
   std::vector<int32_t> all = Tokens(one.train);
   const std::vector<int32_t> held = Tokens(one.validation);
@@ -216,7 +217,7 @@ TEST(PrepareDataset, NamesWhatIsWrongWithItsInputAndLeavesNothing) {
   job.data.tokenizer.path = folder;
   Write(folder + "/vocab.json", "{\"a\":0}");
   Write(folder + "/merges.txt", "");
-  EXPECT_THAT(fail(job), HasSubstr("no token for byte"));
+  EXPECT_THAT(fail(job), HasSubstr("no end-of-text token"));
   EXPECT_TRUE(Folders(cache).empty());
 }
 

@@ -48,6 +48,9 @@ class TextInput : public DatasetInput {
         tokenizer_ ? "given:" + tokenizer_->hash() : "train:" + std::to_string(vocab_size_);
     Json key = {"text", tokenizer, contents(train_), contents(validation_)};
     // Plain language models have the key they always had.
+    if (objective_ == Objective::kCausal && tokenizer_ && !tokenizer_->form(false).begin.empty()) {
+      key.push_back({"begin", tokenizer_->form(false).begin});
+    }
     if (objective_ != Objective::kCausal) {
       key.push_back(
           {static_cast<int>(objective_), options_.second_text_field, options_.label_field});
@@ -70,12 +73,11 @@ class TextInput : public DatasetInput {
     info.mask = tokenizer_->mask().value_or(-1);
     for (int32_t id : tokenizer_->special_tokens()) info.special_tokens.push_back(id);
     if (objective_ == Objective::kCausal) {
-      encoded_form_.end = {*tokenizer_->end_of_text()};
+      encoded_form_ = tokenizer_->form(/*pair=*/false);
     } else {
       encoded_form_ = info.form = tokenizer_->form(!options_.second_text_field.empty());
     }
-    WEFT_RETURN_IF_ERROR(
-        WriteFileAtomic(env, JoinPath(folder, info.tokenizer_file), tokenizer_->content()));
+    WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env, folder, tokenizer_->files()));
     info.labels = objective_ == Objective::kClassification;
     std::map<std::string, int32_t> classes;
     if (info.labels) {
@@ -113,8 +115,8 @@ class TextInput : public DatasetInput {
   Status CheckTokenizer(const std::string& path) const {
     if (objective_ == Objective::kCausal && !tokenizer_->end_of_text()) {
       return InvalidError("the tokenizer " + path +
-                          " has no end-of-text token. hint: its added_tokens must hold a special "
-                          "\"<|endoftext|>\", \"<|end_of_text|>\" or \"</s>\"");
+                          " has no end-of-text token. hint: name it as \"eos_token\" in a "
+                          "tokenizer_config.json beside it");
     }
     if (objective_ == Objective::kMasked && !tokenizer_->mask()) {
       return InvalidError("the tokenizer " + path +

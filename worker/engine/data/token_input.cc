@@ -59,8 +59,7 @@ class TokenInput : public DatasetInput {
       info.tokenizer_hash = tokenizer_->hash();
       info.padding = tokenizer_->padding().value_or(0);
       for (int32_t id : tokenizer_->special_tokens()) info.special_tokens.push_back(id);
-      WEFT_RETURN_IF_ERROR(
-          WriteFileAtomic(env, JoinPath(folder, info.tokenizer_file), tokenizer_->content()));
+      WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env, folder, tokenizer_->files()));
     }
     WEFT_RETURN_IF_ERROR(WritePart(env, JoinPath(folder, "train.tokens"), train_, info));
     if (validation_.empty()) return OkStatus();
