@@ -463,9 +463,10 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
                                                       {options_.experts}));
     WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, balance, [&](const TensorView& host) {
       float* to = host.As<float>();
+      const double tokens = std::max(saved.tokens, 1.0);  // of padding alone: none
       for (const double wanted : saved.wanted) {
         *to++ = static_cast<float>(saved.balance * static_cast<double>(options_.experts) * wanted /
-                                   saved.tokens / saved.tokens);
+                                   tokens / tokens);
       }
     }));
     WEFT_ASSIGN_OR_RETURN(Tensor dlogits, Tensor::New(context, Component::kWorkspace, dtype,
