@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "common/clock.h"
 #include "common/env.h"
+#include "common/formats/weight_files.h"
 #include "proto/convert.h"
 #include "worker/engine/checkpoint/catalog.h"
 
@@ -61,11 +62,15 @@ Result<std::string> FindCheckpoint(const Session& session, const std::string& wh
   if (env.FileExists(JoinPath(what, engine::kManifestName))) return what;
   std::string run_dir = what;
   if (!env.FileExists(engine::CheckpointsFolder(what))) {
-    if (what.find('/') != std::string::npos) {
-      return NotFoundError(what + " is neither a checkpoint nor a run folder");
-    }
-    WEFT_ASSIGN_OR_RETURN(v1::Job job, session.Connect().GetJob(what));
-    run_dir = job.run_dir();
+    const Status missing = MissingFileError(env, what,
+                                            "config.json (a Hugging Face folder), " +
+                                                std::string(engine::kManifestName) +
+                                                " (a checkpoint) or checkpoints (a run folder)");
+    const bool is_folder = missing.code() != StatusCode::kNotFound;
+    if (is_folder || what.find('/') != std::string::npos) return missing;
+    Result<v1::Job> job = session.Connect().GetJob(what);
+    if (!job.ok()) return job.status().WithContext(missing.message() + ", and as a job");
+    run_dir = job->run_dir();
   }
   WEFT_ASSIGN_OR_RETURN(std::vector<engine::CheckpointInfo> checkpoints,
                         engine::ListCheckpoints(env, run_dir));

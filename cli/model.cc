@@ -19,43 +19,31 @@ struct ExportOptions {
   int64_t step = -1;
   std::string format = "hf";
   std::string output;
+  std::string dtype = "float32";
 };
 
-/// What transformers wants to know of special tokens.
-void DescribeTokens(const Tokenizer& tokenizer, weft::ExportOptions& extras) {
-  const auto text = [&](int32_t id) { return tokenizer.Decode(std::span(&id, 1)).value(); };
-  if (auto end = tokenizer.end_of_text(); end.has_value()) {
-    extras.end_token = *end;
-    extras.end_token_text = text(*end);
-  }
-  auto& special = extras.special_tokens;
-  if (auto mask = tokenizer.mask(); mask.has_value()) {
-    special["mask_token"] = text(*mask);
-    // Those that BERT's tokenizers put around a text.
-    const SequenceForm& form = tokenizer.form(/*pair=*/false);
-    if (form.begin.size() == 1) special["cls_token"] = text(static_cast<int32_t>(form.begin[0]));
-    if (form.end.size() == 1) special["sep_token"] = text(static_cast<int32_t>(form.end[0]));
-  }
-  if (auto padding = tokenizer.padding(); padding.has_value() && special.contains("mask_token")) {
-    special["pad_token"] = text(*padding);
-  }
+/// The type of the weights to write. kInvalid when the source does not say what it was trained in.
+Result<DType> ExportType(const std::string& name, const TrainedModel& trained) {
+  if (name == "float32") return DType::kF32;
+  if (name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  if (trained.trained_dtype.has_value()) return *trained.trained_dtype;
+  return InvalidError("config.json does not say what type the weights have; hint: --dtype float32");
 }
 
 ExitCode Export(const Session& session, const ExportOptions& options) {
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
   weft::ExportOptions extras;
+  extras.tokenizer = trained->tokenizer.get();
+  extras.imported = trained->imported;
   extras.classes = trained->classes;
   extras.preprocessor_json = trained->preprocessor_json;
-  const Tokenizer* tokenizer = trained->tokenizer.get();
-  const bool is_json = tokenizer == nullptr || tokenizer->file_name() == "tokenizer.json";
-  if (tokenizer != nullptr) DescribeTokens(*tokenizer, extras);
-  if (tokenizer != nullptr && is_json) extras.tokenizer_json = tokenizer->content();
-  Status status = engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
-  if (status.ok() && !is_json) {
-    status = WriteFileAtomic(Env::Posix(), JoinPath(options.output, tokenizer->file_name()),
-                             tokenizer->content());
-  }
+  Result<DType> dtype = ExportType(options.dtype, *trained);
+  if (!dtype.ok()) return Fail(session, dtype.status());
+  extras.dtype = *dtype;
+  const Status status =
+      engine::ExportWeights(Env::Posix(), options.output, *trained->model, extras);
   if (!status.ok()) return Fail(session, status);
   if (session.output == OutputFormat::kJson) {
     std::cout << Json{{"folder", options.output},
@@ -160,6 +148,11 @@ void AddModelCommands(CLI::App& app, Session& session) {
       ->check(CLI::IsMember({"hf"}))
       ->capture_default_str();
   command->add_option("--output", exporting->output, "Folder to write")->required();
+  command
+      ->add_option("--dtype", exporting->dtype,
+                   "Type of the weights; trained: what the training computed in")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "trained"}))
+      ->capture_default_str();
 
   auto prompting = std::make_shared<PromptOptions>();
   engine::SamplingOptions& sampling = prompting->generate.sampling;

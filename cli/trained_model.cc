@@ -45,6 +45,13 @@ Result<TrainedModel> FromHuggingFace(const std::string& folder) {
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, folder));
   WEFT_ASSIGN_OR_RETURN(ImportedHead head, ReadHead(env, folder));
   trained.classes = std::move(head.class_names);
+  WEFT_ASSIGN_OR_RETURN(trained.imported, ReadUsageFiles(env, folder, folder));
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    const Json name = trained.imported.config.value(key, Json());
+    if (name == "float32") trained.trained_dtype = DType::kF32;
+    if (name == "bfloat16") trained.trained_dtype = DType::kBF16;
+    if (name == "float16") trained.trained_dtype = DType::kF16;
+  }
   const std::string preprocessor = JoinPath(folder, "preprocessor_config.json");
   if (env.FileExists(preprocessor)) {
     WEFT_ASSIGN_OR_RETURN(trained.preprocessor_json, ReadFile(env, preprocessor));
@@ -62,6 +69,11 @@ Result<TrainedModel> FromCheckpoint(const std::string& folder) {
   const std::string run_dir = DirName(DirName(folder));
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, run_dir));
   WEFT_ASSIGN_OR_RETURN(trained.classes, trainer::ReadClassNames(env, run_dir));
+  WEFT_ASSIGN_OR_RETURN(trained.imported, LoadUsageFiles(env, run_dir));
+  const std::string& precision = manifest.plan.precision;
+  trained.trained_dtype = precision == "fp32"   ? DType::kF32
+                          : precision == "fp16" ? DType::kF16
+                                                : DType::kBF16;
   if (manifest.job.model.family == "vit") {
     trained.preprocessor_json = PreprocessorConfig(manifest.job.model, manifest.job.data);
   }

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
+#include "common/dtype.h"
 #include "common/formats/tokenizer.h"
+#include "common/formats/usage_files.h"
 #include "common/status.h"
 #include "worker/engine/models/model.h"
 #include "worker/engine/tensor/context.h"
@@ -20,6 +23,8 @@ struct TrainedModel {
   std::unique_ptr<Tokenizer> tokenizer;  ///< None for pictures.
   std::vector<std::string> classes;      ///< Names, as far as they are known.
   std::string preprocessor_json;         ///< As in weft::ExportOptions.
+  UsageFiles imported;                   ///< As in weft::ExportOptions.
+  std::optional<DType> trained_dtype;    ///< What the training computed in, where that is known.
 };
 
 /// Loads from a Hugging Face folder, a checkpoint folder, a run folder, or a job the coordinator

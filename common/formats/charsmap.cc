@@ -142,4 +142,19 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
   return out;
 }
 
+std::string EncodeBase64(std::string_view bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - at);
+    uint32_t bits = 0;
+    for (size_t i = 0; i < count; ++i) {
+      bits |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[at + i])) << (16 - 8 * i);
+    }
+    for (size_t i = 0; i < 4; ++i) out += i > count ? '=' : kDigits[bits >> (18 - 6 * i) & 63];
+  }
+  return out;
+}
+
 }  // namespace weft

@@ -40,4 +40,7 @@ class Charsmap {
 /// The bytes that base64 text means (standard alphabet, padded); nothing when it is malformed.
 std::optional<std::string> DecodeBase64(std::string_view text);
 
+/// Its inverse.
+std::string EncodeBase64(std::string_view bytes);
+
 }  // namespace weft

@@ -2,13 +2,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/env.h"
+#include "common/formats/tokenizer.h"
+#include "common/formats/usage_files.h"
 #include "common/json.h"
 #include "common/spec/job_spec.h"
 #include "common/status.h"
@@ -58,12 +60,10 @@ bool HasHead(const ImportedHead& imported, const ModelSpec& model);
 /// Errors as ReadModelConfig, and kInvalid when the model cannot do what the job asks of it.
 Status ResolveImportedModel(Env& env, JobSpec& job);
 
-/// The config.json that ModelFromConfig and transformers (4 and 5) read back. `end_token` is the id
-/// that ends a document; without it bos and eos are null. `classes` are the names of a
-/// classifier's classes. kInvalid for a model that transformers
-/// does not have.
-Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_token,
-                           const std::vector<std::string>& classes = {});
+/// The config.json that ModelFromConfig and transformers (4 and 5) read back, without the ids of
+/// special tokens. `classes` are the names of a classifier's classes. kInvalid for a model that
+/// transformers does not have.
+Result<Json> ModelToConfig(const ModelSpec& model, const std::vector<std::string>& classes = {});
 
 /// Gives the memory for a weight: `shape` elements, row-major; more for the token embedding and the
 /// classifier when the engine pads the vocabulary (the rows past it are left as they are).
@@ -78,10 +78,12 @@ enum class HeadWeights : uint8_t {
 
 /// Fills the engine's weights from the safetensors of a Hugging Face folder (one file or shards;
 /// F32, BF16 or F16; with or without the prefix "transformer.", "model.", "bert." or "vit."; norms
-/// of gamma and beta). Buffers that old files hold beside the weights are ignored, and so are heads
-/// that the model does not have and an output projection equal to the embedding that it is tied to.
-/// kInvalid names every missing and unknown tensor, the tensor whose shape or type
-/// differs, with both shapes, or the tensor with a weight that is NaN or infinite.
+/// of gamma and beta; with what torch.compile and wrappers of PyTorch put into names). Buffers that
+/// some versions store beside the weights are ignored, and so are heads that the model does not
+/// have and copies of what they are tied to. Of a bert whose classifier is untied the decoder's
+/// bias is taken, as in transformers 5. kInvalid names every missing and unknown tensor, the tensor
+/// whose shape or type differs, with both shapes, a copy that differs from what it is tied to, or
+/// the tensor with a weight that is NaN or infinite.
 Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
                    const WeightBuffer& buffer, HeadWeights head = HeadWeights::kFromFile);
 
@@ -89,23 +91,23 @@ Status ImportModel(Env& env, const std::string& folder, const ModelSpec& model,
 using WeightValues = std::function<Result<std::span<const float>>(const HuggingFaceTensor&)>;
 
 struct ExportOptions {
-  std::optional<int64_t> end_token;  ///< Id of the end-of-text token.
-  std::string tokenizer_json;        ///< Content of tokenizer.json; empty: none is written.
-  std::string end_token_text;        ///< Spelling of the end token, for tokenizer_config.json.
-  /// Spelling of others by their key there: "mask_token", "pad_token", ...
-  std::map<std::string, std::string> special_tokens;
-  std::vector<std::string> classes;  ///< Names of the classes, for id2label; none: LABEL_0, ...
-  std::string preprocessor_json;     ///< Content of preprocessor_config.json; empty: none.
+  const Tokenizer* tokenizer = nullptr;  ///< None: no files of a tokenizer are written.
+  UsageFiles imported;                   ///< Of the model that training began with.
+  std::vector<std::string> classes;      ///< Names of the classes, for id2label; none: LABEL_0, ...
+  std::string preprocessor_json;         ///< Content of preprocessor_config.json; empty: none.
+  DType dtype = DType::kF32;             ///< Of the weights: kF32, kBF16 or kF16.
 };
 
 /// The preprocessor_config.json that scales pictures for `model`, a vit, as DataSpec does.
 std::string PreprocessorConfig(const ModelSpec& model, const DataSpec& data);
 
-/// Writes a folder that transformers loads unchanged: model.safetensors (F32; shards past 5 GB),
-/// generation_config.json of language models, tokenizer.json and tokenizer_config.json when there
-/// is a tokenizer, preprocessor_config.json, and config.json last. `model.vocab_size` rows of the
-/// embedding are written, whatever the engine's padding; layers that share a block are written as
-/// equal ones. Each file is replaced atomically. kInvalid as ModelToConfig.
+/// Writes a folder that transformers 4 and 5 load unchanged, without missing weights:
+/// model.safetensors (shards past 5 GB), generation_config.json of language models (the import's,
+/// with the ids of this tokenizer), the files of DescribeTokenizer when there is a tokenizer,
+/// preprocessor_config.json, and config.json last. `model.vocab_size` rows of the embedding are
+/// written, whatever the engine's padding; layers that share a block are written as equal ones.
+/// Each file is replaced atomically. kInvalid as ModelToConfig and DescribeTokenizer, and when a
+/// weight is past what options.dtype holds.
 Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
                    const WeightValues& values, const ExportOptions& options);
 

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "common/formats/huggingface.h"
+#include "common/formats/weight_files.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/model_family.h"
 #include "common/spec/spec_json.h"
@@ -64,7 +65,13 @@ std::string ConfigPath(const std::string& folder) {
 
 Result<Json> ReadConfig(Env& env, const std::string& folder) {
   const std::string path = ConfigPath(folder);
+  if (!env.FileExists(path)) return MissingFileError(env, folder, "config.json");
   WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path, kMaxConfigBytes));
+  if (IsGitLfsPointer(text)) {
+    return InvalidError(path +
+                        " is a git-lfs pointer, not the file itself; hint: run 'git lfs "
+                        "pull' in its folder");
+  }
   Result<Json> config = ParseJson(text);
   if (!config.ok()) return config.status().WithContext(path);
   if (!config->is_object()) return InvalidError(path + " is not a JSON object");
@@ -72,6 +79,11 @@ Result<Json> ReadConfig(Env& env, const std::string& folder) {
 }
 
 }  // namespace
+
+const Json* Find(const Json& config, const char* key) {
+  auto it = config.find(key);
+  return it == config.end() || it->is_null() ? nullptr : &*it;
+}
 
 Status ReadSize(const Json& config, const char* key, int64_t& out) {
   auto it = config.find(key);
@@ -82,6 +94,22 @@ Status ReadSize(const Json& config, const char* key, int64_t& out) {
   }
   out = it->get<int64_t>();
   return OkStatus();
+}
+
+Status ReadSize(const Json& config, const char* key, const char* alias, int64_t& out) {
+  if (Find(config, alias) == nullptr) return ReadSize(config, key, out);
+  WEFT_RETURN_IF_ERROR(ReadSize(config, alias, out));
+  if (Find(config, key) == nullptr) return OkStatus();
+  const int64_t by_alias = out;
+  WEFT_RETURN_IF_ERROR(ReadSize(config, key, out));
+  if (out == by_alias) return OkStatus();
+  return InvalidError("config.json has " + std::string(key) + " " + std::to_string(out) + " and " +
+                      alias + " " + std::to_string(by_alias) +
+                      ", which mean the same; hint: delete the wrong one");
+}
+
+Status ReadOptionalSize(const Json& config, const char* key, int64_t& out) {
+  return Find(config, key) == nullptr ? OkStatus() : ReadSize(config, key, out);
 }
 
 Status ReadNumber(const Json& config, const char* key, double& out) {
@@ -132,7 +160,7 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base) {
         "; \"gpt2\", \"llama\", \"mistral\", \"mixtral\", \"qwen2\", \"bert\" and \"vit\" can be "
         "imported");
   }
-  if (config.contains("quantization_config")) {
+  if (Find(config, "quantization_config") != nullptr) {
     return InvalidError(
         "config.json has a quantization_config: quantised weights are not "
         "supported; hint: take the unquantised model");
@@ -197,30 +225,23 @@ std::string PreprocessorConfig(const ModelSpec& model, const DataSpec& data) {
   return config.dump(2) + "\n";
 }
 
-Result<Json> ModelToConfig(const ModelSpec& model, std::optional<int64_t> end_token,
-                           const std::vector<std::string>& classes) {
+Result<Json> ModelToConfig(const ModelSpec& model, const std::vector<std::string>& classes) {
   WEFT_RETURN_IF_ERROR(CheckArchitecture(model, "an export for transformers"));
   Json config;
   if (model.family == "vit") {
     config = VitToConfig(model, classes);
-    config["initializer_range"] = model.initializer_range;
-    config["torch_dtype"] = "float32";
-    return config;
-  }
-  if (model.family == "bert") {
+  } else if (model.family == "bert") {
     config = BertToConfig(model, classes);
   } else if (model.family == "llama") {
     WEFT_ASSIGN_OR_RETURN(config, LlamaToConfig(model));
   } else {
     config = Gpt2ToConfig(model);
   }
-  config["vocab_size"] = model.vocab_size;
   config["initializer_range"] = model.initializer_range;
+  if (model.family == "vit") return config;
+  config["vocab_size"] = model.vocab_size;
   config["tie_word_embeddings"] = !model.untied_classifier;
-  config["torch_dtype"] = "float32";
   config["use_cache"] = true;
-  config["bos_token_id"] = end_token ? Json(*end_token) : Json(nullptr);
-  config["eos_token_id"] = config["bos_token_id"];
   return config;
 }
 

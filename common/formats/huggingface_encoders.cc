@@ -28,6 +28,11 @@ Status ReadSizes(const Json& config, ModelSpec& model) {
 
 /// transformers leaves out the labels when there are two, its default.
 Status ReadClasses(const Json& config, ImportedHead& head) {
+  if (const Json* type = Find(config, "problem_type");
+      type != nullptr && *type != "single_label_classification") {
+    return InvalidError("problem_type in config.json is " + ClipText(type->dump()) +
+                        "; only \"single_label_classification\" is trained");
+  }
   head.classes = 2;
   auto it = config.find("id2label");
   if (it == config.end() || it->is_null()) {
@@ -128,9 +133,7 @@ Result<ModelSpec> BertFromConfig(const Json& config, const ModelSpec& base) {
   WEFT_RETURN_IF_ERROR(ReadSize(config, "vocab_size", model.vocab_size));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "max_position_embeddings", model.context));
   model.token_types = 2;
-  if (config.contains("type_vocab_size")) {
-    WEFT_RETURN_IF_ERROR(ReadSize(config, "type_vocab_size", model.token_types));
-  }
+  WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, "type_vocab_size", model.token_types));
   if (auto it = config.find("position_embedding_type");
       it != config.end() && !it->is_null() && *it != "absolute") {
     return InvalidError("position_embedding_type in config.json is " + it->dump() +

@@ -76,8 +76,10 @@ TEST(EncoderExport, WritesTheFolderOfTransformers) {
     ASSERT_TRUE(weights.ok()) << weights.status().message();
     FaultEnv env;
     ExportOptions options;
-    options.tokenizer_json = "{}";
-    options.special_tokens = {{"mask_token", "[MASK]"}, {"pad_token", "[PAD]"}};
+    const Result<Tokenizer> tokenizer = Tokenizer::Load(
+        Env::Posix(), WEFT_SOURCE_DIR "/common/formats/testdata/tokenizers/bert.json");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    options.tokenizer = &*tokenizer;
     const auto values = [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
       return std::span<const float>(weights->at(tensor.name));
     };
@@ -119,7 +121,7 @@ TEST(EncoderExport, WritesTheFolderOfTransformers) {
 
 TEST(EncoderExport, NamesClassesAndScalesPictures) {
   ModelSpec model = *ReadModelConfig(Env::Posix(), Fixture("vit"), {});
-  const Json config = *ModelToConfig(model, std::nullopt, {"cat", "dog"});
+  const Json config = *ModelToConfig(model, {"cat", "dog"});
   EXPECT_EQ(config["id2label"]["1"], "dog");
   EXPECT_EQ(config["label2id"]["cat"], 0);
   EXPECT_EQ(config["id2label"]["4"], "LABEL_4") << "as many as the model has";

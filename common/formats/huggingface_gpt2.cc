@@ -22,14 +22,13 @@ Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base) {
   model.family = "gpt2";
   model.mlp_width = 0;
   model.kv_heads = 0;
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_layer", model.layers));
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_embd", model.width));
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_head", model.heads));
-  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_positions", model.context));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_layer", "num_hidden_layers", model.layers));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_embd", "hidden_size", model.width));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_head", "num_attention_heads", model.heads));
+  WEFT_RETURN_IF_ERROR(ReadSize(config, "n_positions", "max_position_embeddings", model.context));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "vocab_size", model.vocab_size));
-  if (auto it = config.find("n_inner"); it != config.end() && !it->is_null()) {
-    WEFT_RETURN_IF_ERROR(ReadSize(config, "n_inner", model.mlp_width));
-  }
+  WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, "n_inner", model.mlp_width));
+  model.norm_epsilon = 1e-5;
   WEFT_RETURN_IF_ERROR(ReadNumber(config, "layer_norm_epsilon", model.norm_epsilon));
   bool tied = true;
   WEFT_RETURN_IF_ERROR(ReadSwitch(config, "tie_word_embeddings", tied));

@@ -2,6 +2,7 @@
 
 #include "common/formats/huggingface_config.h"
 #include "common/model/model_sizes.h"
+#include "common/spec/spec_json.h"
 
 namespace weft {
 namespace {
@@ -12,20 +13,44 @@ constexpr RequiredSwitch kSwitches[] = {
 };
 
 // What transformers assumes where the file says nothing.
-constexpr int64_t kMistralWindow = 4096;
-constexpr int64_t kDefaultOriginalContext = 8192;
+constexpr int64_t kDefaultWindow = 4096;         // of mistral and qwen2
+constexpr int64_t kDefaultMaxWindowLayers = 28;  // of qwen2
 
-const Json* Find(const Json& object, const char* key) {
-  auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
+Status Disagree(const std::string& one, const std::string& other) {
+  return InvalidError("config.json has " + one + " and " + other +
+                      ", which must be the same; hint: delete the wrong one");
 }
 
-Status ReadScalingSize(const Json& rope, const char* key, int64_t& out) {
-  return Find(rope, key) == nullptr ? OkStatus() : ReadSize(rope, key, out);
+/// The context that llama3 scaling stretches: transformers 5 takes the key outside, then the one
+/// inside, then the context; 4 demands the one inside.
+Status ReadOriginalContext(const Json& config, const Json& rope, ModelSpec& model) {
+  constexpr char kKey[] = "original_max_position_embeddings";
+  int64_t& original = model.rope_scaling.original_context;
+  original = model.context;
+  WEFT_RETURN_IF_ERROR(ReadOptionalSize(rope, kKey, original));
+  const int64_t inside = original;
+  WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, kKey, original));
+  if (Find(rope, kKey) == nullptr || inside == original) return OkStatus();
+  return Disagree(std::string(kKey) + " " + std::to_string(original),
+                  std::to_string(inside) + " for it in the rotary embedding");
+}
+
+/// kInvalid names the key that is missing.
+Status ReadRequiredNumber(const Json& rope, const char* key, double& out) {
+  if (Find(rope, key) != nullptr) return ReadNumber(rope, key, out);
+  return InvalidError("the rotary embedding in config.json has no " + std::string(key));
+}
+
+Status CheckRotatedPart(const Json& object) {
+  double rotated = 1;
+  WEFT_RETURN_IF_ERROR(ReadNumber(object, "partial_rotary_factor", rotated));
+  if (rotated == 1) return OkStatus();
+  return InvalidError("partial_rotary_factor in config.json is " + std::to_string(rotated) +
+                      ": heads that are turned in part are not supported");
 }
 
 /// `rope`: rope_parameters of transformers 5, or rope_scaling of 4.
-Status ReadRope(const Json& rope, ModelSpec& model) {
+Status ReadRope(const Json& config, const Json& rope, ModelSpec& model) {
   if (!rope.is_object()) {
     return InvalidError("the rotary embedding in config.json must be an object, not " +
                         rope.dump());
@@ -34,34 +59,63 @@ Status ReadRope(const Json& rope, ModelSpec& model) {
   if (type == nullptr) type = Find(rope, "type");
   const std::string kind = type == nullptr ? "\"default\"" : type->dump();
   RopeScalingSpec& scaling = model.rope_scaling;
+  scaling = {};
+  const double outside = model.rope_theta;
   WEFT_RETURN_IF_ERROR(ReadNumber(rope, "rope_theta", model.rope_theta));
-  double rotated = 1;
-  WEFT_RETURN_IF_ERROR(ReadNumber(rope, "partial_rotary_factor", rotated));
-  if (rotated != 1) {
-    return InvalidError("partial_rotary_factor in config.json is " + std::to_string(rotated) +
-                        ": heads that are turned in part are not supported");
+  if (Find(config, "rope_theta") != nullptr && outside != model.rope_theta) {
+    return Disagree("rope_theta " + Json(outside).dump(),
+                    Json(model.rope_theta).dump() + " for it in the rotary embedding");
   }
+  WEFT_RETURN_IF_ERROR(CheckRotatedPart(rope));
   if (kind == "\"default\"") return OkStatus();
   if (kind != "\"linear\"" && kind != "\"llama3\"") {
     return InvalidError("rope_type in config.json is " + kind +
                         "; \"default\", \"linear\" and \"llama3\" are computed");
   }
   scaling.kind = kind.substr(1, kind.size() - 2);
-  scaling.original_context = kDefaultOriginalContext;
-  WEFT_RETURN_IF_ERROR(ReadNumber(rope, "factor", scaling.factor));
-  WEFT_RETURN_IF_ERROR(ReadNumber(rope, "low_freq_factor", scaling.low_frequency_factor));
-  WEFT_RETURN_IF_ERROR(ReadNumber(rope, "high_freq_factor", scaling.high_frequency_factor));
-  WEFT_RETURN_IF_ERROR(
-      ReadScalingSize(rope, "original_max_position_embeddings", scaling.original_context));
-  if (scaling.kind == "llama3" && scaling.high_frequency_factor <= scaling.low_frequency_factor) {
+  WEFT_RETURN_IF_ERROR(ReadRequiredNumber(rope, "factor", scaling.factor));
+  if (scaling.kind == "linear") return OkStatus();
+  WEFT_RETURN_IF_ERROR(ReadRequiredNumber(rope, "low_freq_factor", scaling.low_frequency_factor));
+  WEFT_RETURN_IF_ERROR(ReadRequiredNumber(rope, "high_freq_factor", scaling.high_frequency_factor));
+  if (scaling.high_frequency_factor <= scaling.low_frequency_factor) {
     return InvalidError("high_freq_factor in config.json must be more than low_freq_factor");
   }
+  return ReadOriginalContext(config, rope, model);
+}
+
+Status ReadRotaryEmbedding(const Json& config, double default_theta, ModelSpec& model) {
+  model.rope_theta = default_theta;
+  model.rope_scaling = {};
+  WEFT_RETURN_IF_ERROR(ReadNumber(config, "rope_theta", model.rope_theta));
+  WEFT_RETURN_IF_ERROR(CheckRotatedPart(config));
+  const auto given = [&](const char* key) {
+    const Json* rope = Find(config, key);
+    return rope == nullptr || rope->empty() ? nullptr : rope;
+  };
+  const Json* scaling = given("rope_scaling");
+  const Json* parameters = given("rope_parameters");
+  ModelSpec other = model;
+  if (parameters != nullptr) WEFT_RETURN_IF_ERROR(ReadRope(config, *parameters, model));
+  if (scaling == nullptr) return OkStatus();
+  WEFT_RETURN_IF_ERROR(ReadRope(config, *scaling, other));
+  const auto same = [](const ModelSpec& a, const ModelSpec& b) {
+    return a.rope_theta == b.rope_theta && ToJson(a.rope_scaling) == ToJson(b.rope_scaling);
+  };
+  if (parameters != nullptr && !same(model, other)) {
+    return Disagree("rope_scaling " + scaling->dump(), "rope_parameters " + parameters->dump());
+  }
+  model = other;
   return OkStatus();
 }
 
-/// Whether all layers attend through the window. kInvalid when only some do.
-Result<bool> AllLayersHaveWindow(const Json& config, const ModelSpec& model, bool qwen) {
+/// Whether all layers attend through the window; of a qwen2 the file says which. kInvalid when only
+/// some do.
+Result<bool> AllLayersHaveWindow(const Json& config, const ModelSpec& model, bool qwen,
+                                 int64_t window) {
   constexpr std::string_view kSome = "a window in some layers and not in others is not supported";
+  bool used = !qwen;
+  WEFT_RETURN_IF_ERROR(qwen ? ReadSwitch(config, "use_sliding_window", used) : OkStatus());
+  used = used && window > 0;
   if (const Json* types = Find(config, "layer_types")) {
     if (!types->is_array() || types->empty()) {
       return InvalidError("layer_types in config.json must list a type for each layer");
@@ -71,18 +125,22 @@ Result<bool> AllLayersHaveWindow(const Json& config, const ModelSpec& model, boo
         return InvalidError("layer_types in config.json: " + std::string(kSome));
       }
     }
-    if (types->front() != "full_attention" && types->front() != "sliding_attention") {
+    const bool sliding = types->front() == "sliding_attention";
+    if (!sliding && types->front() != "full_attention") {
       return InvalidError("layer_types in config.json hold " + types->front().dump() +
                           "; \"full_attention\" and \"sliding_attention\" are computed");
     }
-    return types->front() == "sliding_attention";
+    // Of mistral and mixtral transformers passes them over.
+    if (sliding != used && (sliding || !qwen)) {
+      return InvalidError(
+          "layer_types in config.json hold " + types->front().dump() + ", but sliding_window" +
+          (qwen ? " and use_sliding_window say" : " says") + " otherwise; hint: make them agree");
+    }
+    return sliding;
   }
-  if (!qwen) return true;
-  bool used = false;
-  WEFT_RETURN_IF_ERROR(ReadSwitch(config, "use_sliding_window", used));
-  if (!used) return false;
-  int64_t without = model.layers;
-  WEFT_RETURN_IF_ERROR(ReadScalingSize(config, "max_window_layers", without));
+  if (!qwen || !used) return used;
+  int64_t without = kDefaultMaxWindowLayers;
+  WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, "max_window_layers", without));
   if (without > 0 && without < model.layers) {
     return InvalidError("max_window_layers in config.json is " + std::to_string(without) + ": " +
                         std::string(kSome));
@@ -93,12 +151,21 @@ Result<bool> AllLayersHaveWindow(const Json& config, const ModelSpec& model, boo
 Status ReadWindow(const Json& config, std::string_view type, ModelSpec& model) {
   model.sliding_window = 0;
   if (type == "llama") return OkStatus();
-  const bool qwen = type == "qwen2";
-  int64_t window =
-      qwen || type == "mixtral" || config.contains("sliding_window") ? 0 : kMistralWindow;
-  WEFT_RETURN_IF_ERROR(ReadScalingSize(config, "sliding_window", window));
-  WEFT_ASSIGN_OR_RETURN(bool used, AllLayersHaveWindow(config, model, qwen));
+  int64_t window = type == "mixtral" || config.contains("sliding_window") ? 0 : kDefaultWindow;
+  WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, "sliding_window", window));
+  WEFT_ASSIGN_OR_RETURN(bool used, AllLayersHaveWindow(config, model, type == "qwen2", window));
   if (used && window < model.context) model.sliding_window = window;
+  return OkStatus();
+}
+
+/// Null means as many as there are heads; a key that is missing means something else to each type.
+Status ReadKeyHeads(const Json& config, std::string_view type, ModelSpec& model) {
+  model.kv_heads = 0;
+  if (Find(config, "num_key_value_heads") != nullptr) {
+    return ReadSize(config, "num_key_value_heads", model.kv_heads);
+  }
+  if (config.contains("num_key_value_heads") || type == "llama") return OkStatus();
+  model.kv_heads = type == "qwen2" ? 32 : 8;
   return OkStatus();
 }
 
@@ -149,19 +216,14 @@ Result<ModelSpec> LlamaFromConfig(const Json& config, const ModelSpec& base) {
   WEFT_RETURN_IF_ERROR(ReadSize(config, "num_attention_heads", model.heads));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "max_position_embeddings", model.context));
   WEFT_RETURN_IF_ERROR(ReadSize(config, "vocab_size", model.vocab_size));
-  model.kv_heads = 0;
-  if (Find(config, "num_key_value_heads") != nullptr || type != "llama") {
-    WEFT_RETURN_IF_ERROR(ReadSize(config, "num_key_value_heads", model.kv_heads));
-  }
+  WEFT_RETURN_IF_ERROR(ReadKeyHeads(config, type, model));
   if (model.heads < 1 || model.mlp_width < 1) {
     return InvalidError("num_attention_heads " + std::to_string(model.heads) +
                         " and intermediate_size " + std::to_string(model.mlp_width) +
                         " in config.json must be positive");
   }
   int64_t head_width = HeadWidth(model);
-  if (Find(config, "head_dim") != nullptr) {
-    WEFT_RETURN_IF_ERROR(ReadSize(config, "head_dim", head_width));
-  }
+  WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, "head_dim", head_width));
   if (head_width * model.heads != model.width) {
     return InvalidError("head_dim in config.json is " + std::to_string(head_width) +
                         "; only hidden_size / num_attention_heads is supported");
@@ -175,12 +237,7 @@ Result<ModelSpec> LlamaFromConfig(const Json& config, const ModelSpec& base) {
   bool tied = false;
   WEFT_RETURN_IF_ERROR(ReadSwitch(config, "tie_word_embeddings", tied));
   model.untied_classifier = !tied;
-  model.rope_theta = mixtral ? 1e6 : 10000;
-  model.rope_scaling = {};
-  WEFT_RETURN_IF_ERROR(ReadNumber(config, "rope_theta", model.rope_theta));
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (const Json* rope = Find(config, key)) WEFT_RETURN_IF_ERROR(ReadRope(*rope, model));
-  }
+  WEFT_RETURN_IF_ERROR(ReadRotaryEmbedding(config, mixtral ? 1e6 : 10000, model));
   WEFT_RETURN_IF_ERROR(ReadWindow(config, type, model));
   return model;
 }

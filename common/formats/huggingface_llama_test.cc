@@ -136,7 +136,7 @@ TEST(LlamaConfig, RefusesWhatTheEngineDoesNotCompute) {
       {"llama", "intermediate_size", nullptr, "intermediate_size"},
       {"llama", "rms_norm_eps", "small", "rms_norm_eps"},
       {"llama", "quantization_config", Json::object(), "quantised"},
-      {"mistral", "num_key_value_heads", nullptr, "num_key_value_heads"},
+      {"mistral", "num_key_value_heads", "all", "num_key_value_heads"},
       {"mistral", "sliding_window", -3, "sliding_window"},
       {"mistral", "sliding_window", "all", "sliding_window"},
       {"qwen2", "layer_types", {"full_attention", "sliding_attention"}, "layer_types"},
@@ -183,7 +183,7 @@ TEST(LlamaConfig, ReadsBackWhatItWrites) {
     ModelSpec model = Tiny();
     model.attention_dropout = 0;  // which files say
     change(model);
-    Result<Json> config = ModelToConfig(model, 3);
+    Result<Json> config = ModelToConfig(model);
     ASSERT_TRUE(config.ok()) << config.status().ToString();
     Result<ModelSpec> again = ModelFromConfig(*config, {});
     ASSERT_TRUE(again.ok()) << again.status().ToString();
@@ -197,14 +197,14 @@ TEST(LlamaConfig, IsNotWrittenForModelsThatTransformersLacks) {
     model.family = family;
     model.kv_heads = 0;
     model.norm_position = "none";
-    EXPECT_THAT(ModelToConfig(model, {}).status().message(), HasSubstr("model.norm_position"));
+    EXPECT_THAT(ModelToConfig(model).status().message(), HasSubstr("model.norm_position"));
     model.norm_position = "auto";
     model.embedding_width = 8;
-    EXPECT_THAT(ModelToConfig(model, {}).status().message(), HasSubstr("model.embedding_width"));
+    EXPECT_THAT(ModelToConfig(model).status().message(), HasSubstr("model.embedding_width"));
   }
   ModelSpec model = Tiny();
   model.family = "gpt2";
-  EXPECT_THAT(ModelToConfig(model, {}).status().message(), HasSubstr("model.kv_heads"));
+  EXPECT_THAT(ModelToConfig(model).status().message(), HasSubstr("model.kv_heads"));
 }
 
 TEST(LlamaExport, WritesTheWeightFileOfTransformersAndRepeatsSharedBlocks) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 
+#include "common/formats/byte_alphabet.h"
 #include "common/formats/safetensors_index.h"
 
 namespace weft {
@@ -134,7 +135,7 @@ TEST(Gpt2Config, ReadsBackWhatItWrites) {
   ModelSpec model = TinyModel();
   for (int64_t inner : {0, 20}) {
     model.mlp_width = inner;
-    Result<ModelSpec> again = ModelFromConfig(*ModelToConfig(model, 10), {});
+    Result<ModelSpec> again = ModelFromConfig(*ModelToConfig(model), {});
     ASSERT_TRUE(again.ok()) << again.status().ToString();
     EXPECT_EQ(MlpWidth(*again), MlpWidth(model));
     EXPECT_EQ(again->vocab_size, model.vocab_size);
@@ -221,7 +222,7 @@ TEST(Gpt2Import, NamesWhatIsMissingUnknownOrOfAnotherShape) {
       Import(kTiny, model).status().message(),
       HasSubstr("transformer.h.0.mlp.c_fc.weight is F32 [8, 20] in the file, but the model needs "
                 "F32 [8, 16]"));
-  EXPECT_EQ(Import(MakeFolder(), model).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(Import(MakeFolder(), model).status().code(), StatusCode::kInvalid);
 }
 
 TEST(Gpt2Import, RefusesWeightsThatAreNotNumbers) {
@@ -251,15 +252,27 @@ TEST(Gpt2Import, RefusesAnOutputProjectionOfItsOwn) {
   EXPECT_THAT(Import(folder, TinyModel()).status().message(), HasSubstr("tie_word_embeddings"));
 }
 
+/// A byte-level tokenizer whose end of text is token 10.
+Tokenizer EndTokenAt10() {
+  TokenizerDefinition definition;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (byte == 10) definition.tokens.emplace_back();
+    definition.tokens.push_back(BytesToAlphabet(std::string(1, static_cast<char>(byte))));
+  }
+  definition.added = {{.id = 10, .content = "<|endoftext|>", .special = true}};
+  Result<Tokenizer> tokenizer = Tokenizer::Create(definition);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  return *std::move(tokenizer);
+}
+
 TEST(Gpt2Export, WritesTheSameWeightFileAsTransformers) {
   const ModelSpec model = TinyModel();
   Result<Weights> weights = Import(kTiny, model, 5);
   ASSERT_TRUE(weights.ok());
   const std::string folder = MakeFolder() + "/export";
   ExportOptions options;
-  options.end_token = 10;
-  options.tokenizer_json = "{\"version\":\"1.0\"}";
-  options.end_token_text = "<|endoftext|>";
+  const Tokenizer tokenizer = EndTokenAt10();
+  options.tokenizer = &tokenizer;
   Status status = ExportModel(
       Env::Posix(), folder, model,
       [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
@@ -268,7 +281,7 @@ TEST(Gpt2Export, WritesTheSameWeightFileAsTransformers) {
       options);
   ASSERT_TRUE(status.ok()) << status.ToString();
   EXPECT_EQ(Load(folder + "/model.safetensors"), Load(kTiny + "/model.safetensors"));
-  EXPECT_EQ(Load(folder + "/tokenizer.json"), options.tokenizer_json);
+  EXPECT_EQ(Load(folder + "/tokenizer.json"), tokenizer.content());
   Result<Json> config = ParseJson(Load(folder + "/config.json"));
   Result<Json> reference = ParseJson(Load(kTiny + "/config.json"));
   ASSERT_TRUE(config.ok() && reference.ok());
@@ -277,9 +290,9 @@ TEST(Gpt2Export, WritesTheSameWeightFileAsTransformers) {
                           "n_layer", "n_positions", "vocab_size", "tie_word_embeddings"}) {
     EXPECT_EQ((*config)[key], (*reference)[key]) << key;
   }
-  Result<Json> tokenizer = ParseJson(Load(folder + "/tokenizer_config.json"));
-  ASSERT_TRUE(tokenizer.ok());
-  EXPECT_EQ((*tokenizer)["eos_token"], "<|endoftext|>");
+  Result<Json> described = ParseJson(Load(folder + "/tokenizer_config.json"));
+  ASSERT_TRUE(described.ok());
+  EXPECT_EQ((*described)["eos_token"], "<|endoftext|>");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/formats/weight_files.h"
 #include "common/hash.h"
 #include "common/json.h"
 
@@ -35,7 +36,7 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr size_t kMaxTensors = 1'000'000;
 constexpr size_t kMaxRank = 16;
 constexpr size_t kMaxNameBytes = 1024;
-constexpr int kMaxDepth = 4;
+constexpr int kMaxDepth = 32;  // unknown keys of entries may hold anything
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 std::optional<SafetensorsType> TypeFromName(std::string_view name) {
@@ -81,9 +82,10 @@ Result<Entry> ReadEntry(const std::string& name, const Json& json) {
     return CorruptError("tensor " + Quote(name) + " " + what);
   };
   if (std::string why = NameFault(name); !why.empty()) return fault(why);
-  if (!json.is_object() || json.size() != 3 || !json.contains("dtype") || !json.contains("shape") ||
+  // Other keys are passed over, as the reference implementation does.
+  if (!json.is_object() || !json.contains("dtype") || !json.contains("shape") ||
       !json.contains("data_offsets")) {
-    return fault("must have exactly dtype, shape and data_offsets");
+    return fault("must have dtype, shape and data_offsets");
   }
   const Json& dtype = json["dtype"];
   const Json& shape = json["shape"];
@@ -112,6 +114,7 @@ Result<Entry> ReadEntry(const std::string& name, const Json& json) {
 }
 
 Status ReadMetadata(const Json& json, SafetensorsMetadata& metadata) {
+  if (json.is_null()) return OkStatus();  // means the same as no metadata
   if (!json.is_object()) return CorruptError("__metadata__ is not an object");
   for (const auto& [key, value] : json.items()) {
     if (!value.is_string()) return CorruptError("__metadata__ has a value that is not a string");
@@ -276,6 +279,10 @@ Result<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte> bytes,
   auto fail = [&](const Status& status) {
     return CorruptError(source + " is not a sound safetensors file: " + status.message());
   };
+  if (IsGitLfsPointer({reinterpret_cast<const char*>(bytes.data()), bytes.size()})) {
+    return InvalidError(source + " is a git-lfs pointer of " + std::to_string(bytes.size()) +
+                        " bytes, not the file itself; hint: run 'git lfs pull' in its folder");
+  }
   uint64_t length = 0;
   if (bytes.size() < sizeof(length)) return fail(CorruptError("shorter than 8 bytes"));
   std::memcpy(&length, bytes.data(), sizeof(length));

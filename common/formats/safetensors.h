@@ -66,8 +66,9 @@ struct SafetensorsView {
 /// be truncated while it is open (writers here replace by rename, which is safe).
 class SafetensorsFile {
  public:
-  /// kCorrupt when the bytes break the format (the message names the rule), kNotFound and the like
-  /// when the file cannot be read.
+  /// kCorrupt when the bytes break the format (the message names the rule), kInvalid when they are
+  /// a git-lfs pointer, kNotFound and the like when the file cannot be read. As in the reference
+  /// implementation `__metadata__` may be null, and unknown keys of an entry are passed over.
   static Result<SafetensorsFile> Open(Env& env, const std::string& path);
 
   /// The same over memory that outlives the result; `source` names it in errors.

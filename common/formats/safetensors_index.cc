@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/formats/weight_files.h"
 #include "common/json.h"
 
 namespace weft {
@@ -93,9 +94,9 @@ Result<SafetensorsFolder> SafetensorsFolder::Open(Env& env, const std::string& f
     return result;
   }
   if (!env.FileExists(index_path)) {
-    return NotFoundError("there is neither " + single + " nor " +
-                         std::string(kSafetensorsIndexName) +
-                         " beside it. hint: the folder must hold the weights as safetensors");
+    return MissingFileError(
+        env, folder,
+        std::string(kSafetensorsFileName) + " or " + std::string(kSafetensorsIndexName));
   }
   WEFT_ASSIGN_OR_RETURN(SafetensorsIndex index, ReadSafetensorsIndex(env, index_path));
   std::set<std::string> names;

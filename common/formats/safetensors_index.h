@@ -32,8 +32,8 @@ std::string SafetensorsShardName(int shard, int shards);
 /// Immutable, so thread-safe.
 class SafetensorsFolder {
  public:
-  /// kNotFound when the folder has neither file, kCorrupt when a file is damaged or an indexed
-  /// tensor is missing from its file.
+  /// kInvalid when the folder has neither file (the message says what it does hold), kCorrupt when
+  /// a file is damaged or an indexed tensor is missing from its file.
   static Result<SafetensorsFolder> Open(Env& env, const std::string& folder);
 
   /// In ascending order of name.

@@ -133,7 +133,7 @@ TEST(SafetensorsReader, RefusesHostileHeadersAndSaysWhy) {
       {tensor(f32, "2", "[0,8]"), "list"},
       {tensor(f32, "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2]", "[0,8]"), "at most 16"},
       {tensor(f32, "[[2]]", "[0,8]"), "whole number"},
-      {tensor(f32, "[[[[[2]]]]]", "[0,8]"), "nested"},
+      {tensor(f32, std::string(40, '[') + "2" + std::string(40, ']'), "[0,8]"), "nested"},
       {tensor(f32, "[9223372036854775808,2]", "[0,8]"), "overflows"},
       {tensor(f32, "[4294967296,4294967296,0]", "[0,8]"), "overflows"},
       {tensor("\"F4\"", "[3]", "[0,8]"), "whole bytes"},
@@ -152,9 +152,10 @@ TEST(SafetensorsReader, RefusesHostileHeadersAndSaysWhy) {
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
        "\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[8,8]}}",
        "repeats"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", "exactly"},
-      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "exactly"},
-      {"{\"a\":7}", "exactly"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"dtype\":\"F32\"}}",
+       "repeats"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "must have"},
+      {"{\"a\":7}", "must have"},
       {"{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", "NUL"},
       {"{\"" + name_of_2000 + "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
        "longer"},
@@ -170,6 +171,24 @@ TEST(SafetensorsReader, RefusesHostileHeadersAndSaysWhy) {
   std::string huge(8, '\xff');
   EXPECT_THAT(Parse(huge + "{}").status().message(), HasSubstr("at most 100000000"));
   EXPECT_TRUE(Parse(File("{}", "")).ok());
+}
+
+TEST(SafetensorsReader, PassesOverWhatTheReferencePassesOver) {
+  const std::string header =
+      R"({"__metadata__":null,"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8],)"
+      R"("note":"x","more":{"deep":[[[[1]]]]},"null":null}})";
+  Result<SafetensorsFile> file = Parse(File(header, std::string(8, '\1')));
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_TRUE(file->metadata().empty());
+  EXPECT_EQ(file->Find("t")->shape, std::vector<uint64_t>{2});
+}
+
+TEST(SafetensorsReader, KnowsPointersOfGitLfs) {
+  Result<SafetensorsFile> file =
+      Parse("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n");
+  EXPECT_EQ(file.status().code(), StatusCode::kInvalid);
+  EXPECT_THAT(file.status().message(),
+              ::testing::AllOf(HasSubstr("git-lfs pointer"), HasSubstr("git lfs pull")));
 }
 
 TEST(SafetensorsWriter, WritesTheSameBytesAsTheReferenceImplementation) {
@@ -262,7 +281,7 @@ TEST(SafetensorsFolder, SplitsOverShardsAndReadsThemBack) {
 TEST(SafetensorsFolder, RefusesAnIndexThatLiesOrLeavesTheFolder) {
   const std::string folder = MakeFolder();
   const std::string path = folder + "/model.safetensors.index.json";
-  EXPECT_EQ(SafetensorsFolder::Open(Env::Posix(), folder).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(SafetensorsFolder::Open(Env::Posix(), folder).status().code(), StatusCode::kInvalid);
   for (const char* text : {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{"a":1}})",
                            R"({"weight_map":{"a":"../x.safetensors"}})",
                            R"({"weight_map":{"a":"/etc/x"}})", R"({"weight_map":{"a":".."}})",
@@ -278,6 +297,39 @@ TEST(SafetensorsFolder, RefusesAnIndexThatLiesOrLeavesTheFolder) {
       WriteFileAtomic(Env::Posix(), path, R"({"weight_map":{"missing":"x.safetensors"}})").ok());
   Result<SafetensorsFolder> read = SafetensorsFolder::Open(Env::Posix(), folder);
   EXPECT_THAT(read.status().message(), HasSubstr("\"missing\" stands in x.safetensors"));
+}
+
+TEST(SafetensorsFolder, SaysWhatIsThereInstead) {
+  const struct {
+    const char* file;
+    const char* what;
+    const char* hint;
+  } cases[] = {
+      {"pytorch_model.bin", "PyTorch pickles (pytorch_model.bin)", "safe_serialization=True"},
+      {"pytorch_model-00001-of-00002.bin", "PyTorch pickles", "from_pretrained"},
+      {"model-00001-of-00002.safetensors", "shards of safetensors without their index",
+       "model.safetensors.index.json"},
+      {"adapter_model.safetensors", "a PEFT adapter", "merge_and_unload"},
+      {"adapter_model.bin", "a PEFT adapter", "merge_and_unload"},
+      {"llama-q4.gguf", "GGUF (llama-q4.gguf)", "gguf_file"},
+      {"tf_model.h5", "TensorFlow", "from_tf"},
+      {"flax_model.msgpack", "Flax", "from_flax"},
+      {"consolidated.00.pth", "names of their maker", "Hugging Face"},
+      {"best.pt", "a PyTorch checkpoint (best.pt)", "save_pretrained"},
+      {"weights.safetensors", "under another name (weights.safetensors)", "model.safetensors"},
+      {"README.md", "has no model.safetensors", "must hold config.json"},
+  };
+  for (const auto& c : cases) {
+    const std::string folder = MakeFolder();
+    ASSERT_TRUE(WriteFileAtomic(Env::Posix(), JoinPath(folder, c.file), "x").ok());
+    const Status status = SafetensorsFolder::Open(Env::Posix(), folder).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalid) << c.file;
+    EXPECT_THAT(status.message(), ::testing::AllOf(HasSubstr(folder), HasSubstr(c.what),
+                                                   HasSubstr("hint: "), HasSubstr(c.hint)));
+  }
+  const Status nothing = SafetensorsFolder::Open(Env::Posix(), "/no/such/folder").status();
+  EXPECT_EQ(nothing.code(), StatusCode::kNotFound);
+  EXPECT_EQ(nothing.message(), "there is no folder /no/such/folder");
 }
 
 }  // namespace

@@ -130,6 +130,7 @@ Status ReadNormalizer(std::string_view message, SentencePieceFile& file) {
   while (field.Next()) {
     if (field.number == 2 && !field.text.empty()) {
       WEFT_ASSIGN_OR_RETURN(file.charsmap, Charsmap::Parse(field.text));
+      file.charsmap_bytes = field.text;
     }
     if (field.number == 3) file.add_dummy_prefix = field.value != 0;
     if (field.number == 4) file.remove_extra_whitespaces = field.value != 0;

@@ -36,6 +36,7 @@ struct SentencePieceFile {
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
   std::optional<Charsmap> charsmap;
+  std::string charsmap_bytes;  ///< What `charsmap` was read from.
   int32_t unknown = -1, begin = -1, end = -1, padding = -1;
 };
 

@@ -193,7 +193,7 @@ TEST_F(ServiceTest, TheSizesOfAnImportedModelComeFromItsFolder) {
   model.heads = 4;
   model.vocab_size = 500;
   model.context = 64;
-  Json config = *ModelToConfig(model, {});
+  Json config = *ModelToConfig(model);
   ASSERT_TRUE(WriteFileAtomic(env, folder + "/config.json", config.dump()).ok());
   Result<SubmitResult> good = Submit(1, folder);
   ASSERT_TRUE(good.ok()) << good.status().message();

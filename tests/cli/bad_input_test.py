@@ -82,7 +82,8 @@ class BadInput(unittest.TestCase):
                 (FAILED, name, {"weights": tensor(shape=[-1, 4])}),
                 (FAILED, name, {"weights": tensor(dtype="F7")}),
                 (USAGE, "missing", {"weights": safetensors({})}),
-                (NOT_FOUND, "safetensors", {"weights": None}),
+                (USAGE, "has no model.safetensors", {"weights": None}),
+                (USAGE, "git lfs pull", {"weights": b"version https://git-lfs.github.com/spec/v1\n"}),
                 (USAGE, "NUL byte", {"config": bytes(range(256))}),
                 (USAGE, "not valid JSON", {"config": b"[" * 200000}),
                 (USAGE, "n_layer", {"config": with_config(n_layer=10**30)}),
@@ -100,6 +101,14 @@ class BadInput(unittest.TestCase):
                 self.expect(code, words, "generate", f"./{folder.name}", "--prompt", "a")
                 self.expect(code, words, "export", f"./{folder.name}", "--format", "hf",
                             "--output", "exported", absent=["exported"])
+
+    def test_folders_without_a_model(self):
+        self.expect(NOT_FOUND, "there is no folder ./nothing", "export", "./nothing", "--output",
+                    "exported", absent=["exported"])
+        folder = self.model_folder(config=None)
+        (folder / "adapter_model.safetensors").write_bytes(b"x")
+        self.expect(USAGE, "a PEFT adapter", "export", f"./{folder.name}", "--output", "exported",
+                    absent=["exported"])
 
     def test_a_tokenizer_that_does_not_fit_the_imported_model(self):
         start = ROOT / "tests/parity/testdata/gpt2/start"  # 67 rows of embedding

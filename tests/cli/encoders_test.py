@@ -1,4 +1,5 @@
-"""BERT and ViT as jobs: trained, followed, exported, imported with the same head and with a new one."""
+"""BERT and ViT as jobs: trained, followed, exported, imported with the same head and with a new one; and
+what of an import's use survives until the export."""
 
 import json
 import pathlib
@@ -47,6 +48,35 @@ class Encoders(unittest.TestCase):
         result = self.cluster.weft("export", f"./{run}", "--output", output)
         self.assertEqual(result.code, 0, result.out + result.err)
         return json.loads((self.cluster.folder / output / "config.json").read_text())
+
+    def test_what_an_import_says_of_its_use_survives(self):
+        model = self.cluster.folder / "model"
+        shutil.copytree(ROOT / "tests/parity/testdata/gpt2/imported", model)
+        end = json.loads((model / "config.json").read_text())["eos_token_id"]
+        (model / "generation_config.json").write_text(json.dumps(
+            {"eos_token_id": [end, 1], "bos_token_id": end, "temperature": 0.6, "do_sample": True}))
+        (model / "tokenizer_config.json").write_text(json.dumps(
+            {"eos_token": "<|endoftext|>", "chat_template": "{{ messages }}", "padding_side": "left",
+             "pad_token": "<pad that is not there>"}))
+        path = self.job("tuned", {"import_path": "model"},
+                        {"train": ["text.txt"], "tokenizer": {"path": "model"}}, steps=3)
+        job = json.loads(path.read_text())
+        job["model"] = {"import_path": "model"}
+        path.write_text(json.dumps(job))
+        self.train(path)
+        shutil.rmtree(model)  # the run folder alone is enough
+        result = self.cluster.weft("export", "./tuned", "--output", "hf", "--dtype", "bfloat16")
+        self.assertEqual(result.code, 0, result.out + result.err)
+        folder = self.cluster.folder / "hf"
+        config, generation, tokens = (json.loads((folder / f"{name}.json").read_text()) for name in (
+            "config", "generation_config", "tokenizer_config"))
+        self.assertEqual(generation, {"eos_token_id": [end, 1], "bos_token_id": end,
+                                      "temperature": 0.6, "do_sample": True})
+        self.assertEqual((config["torch_dtype"], config["eos_token_id"]), ("bfloat16", [end, 1]))
+        self.assertEqual(tokens["chat_template"], "{{ messages }}")
+        self.assertEqual(tokens["padding_side"], "left")
+        self.assertEqual(tokens["model_input_names"], ["input_ids", "attention_mask"])
+        self.assertNotIn("pad_token", tokens)
 
     def test_masked_words_then_classes_from_what_was_learnt(self):
         data = {"train": ["text.txt"], "tokenizer": {"vocab_size": 300}}

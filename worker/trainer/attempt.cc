@@ -8,6 +8,7 @@
 
 #include "common/failpoint.h"
 #include "common/formats/tokenizer_files.h"
+#include "common/formats/usage_files.h"
 #include "common/log.h"
 #include "common/model/memory_model.h"
 #include "common/model/memory_text.h"
@@ -286,6 +287,11 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
     WEFT_ASSIGN_OR_RETURN(std::vector<TokenizerFile> files,
                           ReadTokenizerFiles(env_, data_.tokenizer_path));
     WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env_, spec_.run_dir, files));
+  }
+  if (start.checkpoint_path.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const UsageFiles usage, ReadUsageFiles(env_, spec_.job.model.import_path,
+                                                                 spec_.job.data.tokenizer.path));
+    WEFT_RETURN_IF_ERROR(SaveUsageFiles(env_, spec_.run_dir, usage));
   }
   if (classifies()) WEFT_RETURN_IF_ERROR(WriteClassNames(env_, spec_.run_dir, data_.classes));
   WEFT_ASSIGN_OR_RETURN(curve_, LossCurve::Open(env_, spec_.run_dir, start.counters.step));

@@ -1,0 +1,262 @@
+#include "common/formats/tokenizer_export.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/formats/sentencepiece_json.h"
+#include "common/model/model_sizes.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                               "pad_token", "cls_token", "mask_token"};
+
+using Ids = std::unordered_map<std::string, int64_t>;
+
+const Json* Find(const Json& object, const char* key) {
+  auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+/// Ids of all tokens that a tokenizer.json spells.
+Ids TokenIds(const Json& file) {
+  Ids ids;
+  if (const Json* vocab = Find(file.at("model"), "vocab")) {
+    int64_t position = 0;
+    for (const auto& [key, value] : vocab->items()) {
+      if (vocab->is_object()) {
+        ids.emplace(key, value.get<int64_t>());
+      } else {
+        ids.emplace(value.at(0).get<std::string>(), position++);
+      }
+    }
+  }
+  if (const Json* added = Find(file, "added_tokens")) {
+    for (const Json& token : *added) {
+      ids.emplace(token.at("content").get<std::string>(), token.at("id").get<int64_t>());
+    }
+  }
+  return ids;
+}
+
+/// A token of tokenizer_config.json: its spelling, or an object with it.
+std::string SpellingOf(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  const Json* content = value.is_object() ? Find(value, "content") : nullptr;
+  return content != nullptr && content->is_string() ? content->get<std::string>() : "";
+}
+
+/// Token ids of a key of config.json: those within the vocabulary.
+std::vector<int64_t> ConfigIds(const Json& config, const char* key, int64_t vocab_size) {
+  std::vector<int64_t> ids;
+  const Json* value = Find(config, key);
+  if (value == nullptr) return ids;
+  for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
+    if (!id.is_number_integer()) continue;
+    const auto number = id.get<int64_t>();
+    if (number >= 0 && number < vocab_size) ids.push_back(number);
+  }
+  return ids;
+}
+
+class Describer {
+ public:
+  Describer(const Tokenizer& tokenizer, const ModelSpec& model, const UsageFiles& imported,
+            Json file)
+      : tokenizer_(tokenizer),
+        model_(model),
+        imported_(imported),
+        causal_(HeadOf(model) == "causal_lm"),
+        file_(std::move(file)),
+        ids_(TokenIds(file_)) {}
+
+  Result<TokenizerExport> Describe() {
+    TokenizerExport out;
+    FindRoles();
+    DescribeIds(out);
+    const bool is_json = tokenizer_.file_name() == "tokenizer.json";
+    const bool changed = ChangeFile();
+    out.files["tokenizer.json"] = is_json && !changed ? tokenizer_.content() : file_.dump() + "\n";
+    if (!is_json) out.files[tokenizer_.file_name()] = tokenizer_.content();
+    out.files["tokenizer_config.json"] = Config().dump(2) + "\n";
+    out.files["special_tokens_map.json"] = Json(roles_).dump(2) + "\n";
+    if (!imported_.chat_template.empty()) {
+      out.files["chat_template.jinja"] = imported_.chat_template;
+    }
+    return out;
+  }
+
+ private:
+  std::string TextOf(int64_t id) const {
+    const auto token = static_cast<int32_t>(id);
+    Result<std::string> text = tokenizer_.Decode(std::span(&token, 1));
+    return text.ok() && ids_.contains(*text) ? *text : "";
+  }
+
+  void SetRole(const std::string& role, const std::string& text) {
+    if (!text.empty()) roles_.try_emplace(role, text);
+  }
+
+  /// Those of the import; then what the tokenizer itself knows.
+  void FindRoles() {
+    for (const char* role : kRoles) {
+      const Json* value = Find(imported_.tokenizer_config, role);
+      if (value == nullptr) continue;
+      const std::string text = SpellingOf(*value);
+      if (ids_.contains(text)) roles_[role] = text;
+    }
+    const std::optional<int32_t> end = tokenizer_.end_of_text();
+    const std::vector<int64_t> begin =
+        ConfigIds(imported_.config, "bos_token_id", tokenizer_.vocab_size());
+    if (!begin.empty()) SetRole("bos_token", TextOf(begin[0]));
+    if (end.has_value()) {
+      SetRole("eos_token", TextOf(*end));
+      // Documents follow each other, so the end of one is what the next begins after.
+      if (imported_.config.empty() || !causal_) SetRole("bos_token", TextOf(*end));
+    }
+    const Json& model = file_.at("model");
+    if (const Json* unknown = Find(model, "unk_token")) SetRole("unk_token", SpellingOf(*unknown));
+    if (const Json* unknown = Find(model, "unk_id")) {
+      SetRole("unk_token", TextOf(unknown->get<int64_t>()));
+    }
+    if (auto mask = tokenizer_.mask(); mask.has_value()) SetRole("mask_token", TextOf(*mask));
+    if (causal_) return;
+    const SequenceForm& form = tokenizer_.form(/*pair=*/false);
+    if (form.begin.size() == 1) SetRole("cls_token", TextOf(form.begin[0]));
+    if (form.end.size() == 1) SetRole("sep_token", TextOf(form.end[0]));
+    if (auto padding = tokenizer_.padding(); padding.has_value()) {
+      SetRole("pad_token", TextOf(*padding));
+    }
+  }
+
+  Json IdOfRole(const char* role) const {
+    auto it = roles_.find(role);
+    return it == roles_.end() ? Json(nullptr) : Json(ids_.at(it->second));
+  }
+
+  void DescribeIds(TokenizerExport& out) const {
+    out.bos_token_id = IdOfRole("bos_token");
+    out.pad_token_id = IdOfRole("pad_token");
+    out.eos_token_id = IdOfRole("eos_token");
+    if (!causal_) return;
+    std::vector<int64_t> ends =
+        ConfigIds(imported_.generation_config, "eos_token_id", tokenizer_.vocab_size());
+    if (ends.empty()) {
+      ends = ConfigIds(imported_.config, "eos_token_id", tokenizer_.vocab_size());
+    }
+    if (ends.empty()) return;
+    // What documents of the training ended with stops a text, too.
+    const std::optional<int32_t> end = tokenizer_.end_of_text();
+    if (end.has_value() && std::find(ends.begin(), ends.end(), *end) == ends.end()) {
+      ends.push_back(*end);
+    }
+    out.eos_token_id = ends.size() == 1 ? Json(ends[0]) : Json(ends);
+  }
+
+  /// Makes the file do what the engine does; whether there was something to change.
+  bool ChangeFile() {
+    bool changed = false;
+    for (const char* key : {"truncation", "padding"}) {
+      if (Find(file_, key) == nullptr) continue;
+      file_[key] = nullptr;
+      changed = true;
+    }
+    const Json* processor = Find(file_, "post_processor");
+    if (causal_ || (processor != nullptr && processor->at("type") != "ByteLevel")) return changed;
+    file_["post_processor"] = Template();
+    return true;
+  }
+
+  /// The engine's forms as a post-processor.
+  Json Template() const {
+    Json special = Json::object();
+    const auto add = [&](Json& list, const std::vector<int64_t>& ids, int type) {
+      for (const int64_t id : ids) {
+        const std::string text = TextOf(id);
+        list.push_back({{"SpecialToken", {{"id", text}, {"type_id", type}}}});
+        special[text] = {{"id", text}, {"ids", {id}}, {"tokens", {text}}};
+      }
+    };
+    const auto text = [](const char* name, int type) {
+      return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
+    };
+    Json single = Json::array(), pair = Json::array();
+    const SequenceForm& form = tokenizer_.form(/*pair=*/false);
+    add(single, form.begin, 0);
+    single.push_back(text("A", 0));
+    add(single, form.end, 0);
+    const SequenceForm& both = tokenizer_.form(/*pair=*/true);
+    const int second = both.second_type ? 1 : 0;
+    add(pair, both.begin, 0);
+    pair.push_back(text("A", 0));
+    add(pair, both.middle, 0);
+    pair.push_back(text("B", second));
+    add(pair, both.end, second);
+    return {{"type", "TemplateProcessing"},
+            {"single", single},
+            {"pair", pair},
+            {"special_tokens", special}};
+  }
+
+  Json Config() const {
+    Json config = Json::object();
+    for (const char* key :
+         {"clean_up_tokenization_spaces", "padding_side", "truncation_side", "chat_template"}) {
+      if (const Json* value = Find(imported_.tokenizer_config, key)) config[key] = *value;
+    }
+    if (!config.contains("clean_up_tokenization_spaces")) {
+      config["clean_up_tokenization_spaces"] = false;
+    }
+    Json more = Json::array();
+    for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+      const Json* list = Find(imported_.tokenizer_config, key);
+      if (list == nullptr || !list->is_array()) continue;
+      for (const Json& value : *list) {
+        if (const std::string text = SpellingOf(value); ids_.contains(text)) more.push_back(text);
+      }
+    }
+    if (!more.empty()) config["additional_special_tokens"] = more;
+    // The class that takes tokenizer.json as it is; those of the families build another one from
+    // parts of it.
+    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    config["model_max_length"] = model_.context;
+    // transformers 4 would give types of tokens to all models, 5 to none.
+    config["model_input_names"] = model_.family == "bert" && TokenTypes(model_) > 1
+                                      ? Json({"input_ids", "token_type_ids", "attention_mask"})
+                                      : Json({"input_ids", "attention_mask"});
+    for (const auto& [role, text] : roles_) config[role] = text;
+    return config;
+  }
+
+  const Tokenizer& tokenizer_;
+  const ModelSpec& model_;
+  const UsageFiles& imported_;
+  const bool causal_;
+  Json file_;
+  const Ids ids_;
+  std::map<std::string, std::string> roles_;
+};
+
+}  // namespace
+
+Result<TokenizerExport> DescribeTokenizer(const Tokenizer& tokenizer, const ModelSpec& model,
+                                          const UsageFiles& imported) {
+  try {
+    Json file;
+    if (tokenizer.file_name() == "tokenizer.json") {
+      WEFT_ASSIGN_OR_RETURN(file, ParseJson(tokenizer.content(), {.bytes = size_t{1} << 30}));
+    } else {
+      WEFT_ASSIGN_OR_RETURN(file, SentencePieceJson(tokenizer.content()));
+    }
+    return Describer(tokenizer, model, imported, std::move(file)).Describe();
+  } catch (const Json::exception& error) {
+    return InvalidError(std::string("the tokenizer cannot be described for transformers: ") +
+                        error.what());
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,217 @@
+// What an export says of its tokenizer. That transformers 4 and 5 then do what the engine does is
+// for tests/parity/check_exports.py.
+#include "common/formats/tokenizer_export.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/formats/tokenizer_json.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+Tokenizer Load(const std::string& name) {
+  Result<Tokenizer> tokenizer =
+      Tokenizer::Load(Env::Posix(), WEFT_SOURCE_DIR "/common/formats/testdata/tokenizers/" + name);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  return *std::move(tokenizer);
+}
+
+ModelSpec Model(const std::string& family, const std::string& head = "auto") {
+  ModelSpec model;
+  model.family = family;
+  model.head = head;
+  model.classes = head == "classification" ? 3 : 0;
+  model.context = 77;
+  return model;
+}
+
+TokenizerExport Describe(const Tokenizer& tokenizer, const ModelSpec& model,
+                         const UsageFiles& imported = {}) {
+  Result<TokenizerExport> described = DescribeTokenizer(tokenizer, model, imported);
+  EXPECT_TRUE(described.ok()) << described.status().message();
+  return *std::move(described);
+}
+
+Json File(const TokenizerExport& described, const std::string& name) {
+  return *ParseJson(described.files.at(name));
+}
+
+std::vector<std::string> GoldenTexts() {
+  const Json golden = *ParseJson(
+      *ReadFile(Env::Posix(), WEFT_SOURCE_DIR "/common/formats/testdata/tokenizer_files.json"));
+  std::vector<std::string> texts;
+  for (const Json& row : golden["unigram.model"]) texts.push_back(row["text"]);
+  return texts;
+}
+
+std::vector<int32_t> Ids(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<int32_t> ids;
+  tokenizer.Encode(text, ids);
+  return ids;
+}
+
+TEST(TokenizerExport, SaysWhichInputsTheModelTakes) {
+  const Json causal = File(Describe(Load("neox.json"), Model("gpt2")), "tokenizer_config.json");
+  EXPECT_EQ(causal["model_input_names"], Json({"input_ids", "attention_mask"}));
+  EXPECT_EQ(causal["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(causal["model_max_length"], 77);
+  EXPECT_EQ(causal["clean_up_tokenization_spaces"], false);
+  for (const char* head : {"masked_lm", "classification"}) {
+    const Json bert =
+        File(Describe(Load("bert.json"), Model("bert", head)), "tokenizer_config.json");
+    EXPECT_EQ(bert["model_input_names"], Json({"input_ids", "token_type_ids", "attention_mask"}));
+  }
+}
+
+TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
+  for (const char* name : {"neox.json", "qwen2.json", "llama3.tiktoken", "t5.json"}) {
+    const Tokenizer tokenizer = Load(name);
+    EXPECT_EQ(Describe(tokenizer, Model("llama")).files.at("tokenizer.json"), tokenizer.content());
+  }
+  // But for truncation and padding, which the engine does not do.
+  Json json = *ParseJson(Load("neox.json").content());
+  json["truncation"] = {{"max_length", 50}};
+  json["padding"] = {{"pad_id", 0}};
+  const Json file =
+      File(Describe(*Tokenizer::FromJson(json.dump()), Model("gpt2")), "tokenizer.json");
+  EXPECT_TRUE(file["truncation"].is_null() && file["padding"].is_null());
+  EXPECT_EQ(file["model"], json["model"]);
+}
+
+TEST(TokenizerExport, EndsATextWhereDocumentsOfTheTrainingEnded) {
+  const Tokenizer tokenizer = Load("neox.json");
+  const TokenizerExport described = Describe(tokenizer, Model("gpt2"));
+  EXPECT_EQ(described.eos_token_id, *tokenizer.end_of_text());
+  EXPECT_EQ(described.bos_token_id, *tokenizer.end_of_text());
+  const Json config = File(described, "tokenizer_config.json");
+  EXPECT_EQ(config["eos_token"], "<|endoftext|>");
+  EXPECT_EQ(File(described, "special_tokens_map.json")["eos_token"], "<|endoftext|>");
+}
+
+TEST(TokenizerExport, NamesTheTokensOfBert) {
+  const TokenizerExport described = Describe(Load("bert.json"), Model("bert"));
+  const Json config = File(described, "tokenizer_config.json");
+  EXPECT_EQ(config["mask_token"], "[MASK]");
+  EXPECT_EQ(config["pad_token"], "[PAD]");
+  EXPECT_EQ(config["cls_token"], "[CLS]");
+  EXPECT_EQ(config["sep_token"], "[SEP]");
+  EXPECT_EQ(config["unk_token"], "[UNK]");
+  EXPECT_EQ(described.pad_token_id, 0);
+}
+
+TEST(TokenizerExport, GivesEncodersTheFormsOfTheEngine) {
+  for (const char* name :
+       {"unigram.model", "neox.json", "llama3.tiktoken", "bert.json", "xlmr.json"}) {
+    SCOPED_TRACE(name);
+    const Tokenizer tokenizer = Load(name);
+    const TokenizerExport described = Describe(tokenizer, Model("bert", "classification"));
+    const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    for (const bool pair : {false, true}) {
+      EXPECT_EQ(again->form(pair).begin, tokenizer.form(pair).begin);
+      EXPECT_EQ(again->form(pair).middle, tokenizer.form(pair).middle);
+      EXPECT_EQ(again->form(pair).end, tokenizer.form(pair).end);
+      EXPECT_EQ(again->form(pair).second_type, tokenizer.form(pair).second_type);
+    }
+    const Json file = File(described, "tokenizer.json");
+    EXPECT_NE(file["post_processor"]["type"], "ByteLevel");
+    for (const Json& part : file["post_processor"].value("pair", Json::array())) {
+      if (!part.contains("SpecialToken")) continue;
+      const std::string token = part["SpecialToken"]["id"];
+      EXPECT_TRUE(file["post_processor"]["special_tokens"].contains(token)) << token;
+    }
+  }
+}
+
+TEST(TokenizerExport, WritesSentencePieceAsATokenizerJsonThatEncodesTheSame) {
+  const Tokenizer tokenizer = Load("unigram.model");
+  const TokenizerExport described = Describe(tokenizer, Model("llama"));
+  EXPECT_EQ(described.files.at("tokenizer.model"), tokenizer.content());
+  const Result<Tokenizer> again = Tokenizer::FromJson(described.files.at("tokenizer.json"));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  for (const std::string& text : GoldenTexts()) {
+    EXPECT_EQ(Ids(*again, text), Ids(tokenizer, text)) << text;
+  }
+  EXPECT_EQ(described.eos_token_id, *tokenizer.end_of_text());
+  const Json config = File(described, "tokenizer_config.json");
+  EXPECT_EQ(config["eos_token"], "</s>");
+  EXPECT_EQ(config["unk_token"], "<unk>");
+}
+
+TEST(TokenizerExport, MakesMergesOfThePiecesOfSentencePiece) {
+  const Json file = File(Describe(Load("bpe.model"), Model("llama")), "tokenizer.json");
+  const Json& model = file["model"];
+  EXPECT_EQ(model["type"], "BPE");
+  std::map<std::string, int64_t> ids = model["vocab"];
+  ASSERT_FALSE(model["merges"].empty());
+  int64_t last = 0;
+  for (const Json& merge : model["merges"]) {
+    const std::string left = merge[0], right = merge[1];
+    ASSERT_TRUE(ids.contains(left) && ids.contains(right) && ids.contains(left + right));
+    // SentencePiece gives ids in the order in which it would merge.
+    EXPECT_LE(last, ids[left + right]);
+    last = ids[left + right];
+  }
+}
+
+/// What a folder of a Llama 3 says, with a tokenizer of this test.
+UsageFiles Imported() {
+  UsageFiles files;
+  files.config = {{"bos_token_id", 3}, {"eos_token_id", 1}, {"pad_token_id", 100000}};
+  files.generation_config = {{"eos_token_id", {1, 2, 99999}}, {"temperature", 0.6}};
+  files.tokenizer_config = {
+      {"tokenizer_class", "LlamaTokenizer"},
+      {"eos_token", {{"content", "<|endoftext|>"}, {"special", true}}},
+      {"pad_token", "<pad that the vocabulary lacks>"},
+      {"unk_token", 7},
+      {"padding_side", "left"},
+      {"chat_template", "{{ messages }}"},
+      {"add_bos_token", true},
+      {"additional_special_tokens", {"<|endoftext|>", "<not there>", {{"content", "!"}}}},
+      {"auto_map", {{"AutoTokenizer", "code.py"}}},
+      {"added_tokens_decoder", Json::object()}};
+  files.chat_template = "{{ other }}";
+  return files;
+}
+
+TEST(TokenizerExport, KeepsWhatTheImportSaid) {
+  const Tokenizer tokenizer = Load("neox.json");
+  const TokenizerExport described = Describe(tokenizer, Model("llama"), Imported());
+  const Json config = File(described, "tokenizer_config.json");
+  EXPECT_EQ(config["padding_side"], "left");
+  EXPECT_EQ(config["chat_template"], "{{ messages }}");
+  EXPECT_EQ(described.files.at("chat_template.jinja"), "{{ other }}");
+  EXPECT_EQ(config["eos_token"], "<|endoftext|>");
+  EXPECT_EQ(config["additional_special_tokens"], Json({"<|endoftext|>", "!"}));
+  // transformers would make a token of its own of one that is not there.
+  EXPECT_FALSE(config.contains("pad_token"));
+  EXPECT_FALSE(config.contains("auto_map"));
+  EXPECT_FALSE(config.contains("added_tokens_decoder"));
+  EXPECT_EQ(config["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(described.bos_token_id, 3);
+  Json ends = {1, 2};
+  if (*tokenizer.end_of_text() > 2) ends.push_back(*tokenizer.end_of_text());
+  EXPECT_EQ(described.eos_token_id, ends) << "what documents ended with stops a text, too";
+}
+
+TEST(TokenizerExport, SurvivesImportsOfAnyForm) {
+  const Tokenizer tokenizer = Load("neox.json");
+  const Json values = {nullptr, true, -1, 0.5, "x", {1, 2}, {{"content", 3}}, Json::array()};
+  for (const char* key : {"eos_token", "pad_token", "additional_special_tokens", "chat_template",
+                          "padding_side", "bos_token_id", "eos_token_id"}) {
+    for (const Json& value : values) {
+      UsageFiles files;
+      files.config[key] = value;
+      files.generation_config[key] = value;
+      files.tokenizer_config[key] = value;
+      const Result<TokenizerExport> described = DescribeTokenizer(tokenizer, Model("gpt2"), files);
+      EXPECT_TRUE(described.ok() || described.status().code() == StatusCode::kInvalid);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft

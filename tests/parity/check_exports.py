@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Uses exports as people use them, in transformers, and compares with the engine.
+
+exports_test leaves exports of each family with each kind of tokenizer, and what the engine makes of
+texts and pictures. In each of the given Python environments this
+  - loads them with AutoTokenizer and AutoModelFor...: no weight may be missing or left over,
+  - compares the logits of `model(**tokenizer(text))` (or a pair of texts, or a picture),
+  - compares what `generate(**tokenizer(prompt))` continues a prompt with,
+  - encodes the texts of common/formats/testdata/tokenizer_files.json, which must give their ids.
+
+    tests/parity/check_exports.py build/release/bin/exports_test PYTHON...
+
+PYTHON: interpreters with torch, transformers and pillow, one with 4.57 and one with the newest 5. By
+hand, when what is exported changes: torch takes gigabytes, too much for the gate.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "common/formats/testdata/tokenizer_files.json"
+# Rounding of float32 sums in another order.
+TOLERANCE = 2e-5
+
+
+def check(folder):
+    """In an environment with transformers: what differs, as a list of sentences."""
+    import numpy
+    import torch
+    from PIL import Image
+    from transformers import (AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageClassification,
+                              AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer)
+    facts = json.loads((folder / "facts.json").read_text())
+    architecture = json.loads((folder / "hf/config.json").read_text())["architectures"][0]
+    kinds = {"ForCausalLM": AutoModelForCausalLM, "LMHeadModel": AutoModelForCausalLM,
+             "ForMaskedLM": AutoModelForMaskedLM,
+             "ForSequenceClassification": AutoModelForSequenceClassification,
+             "ForImageClassification": AutoModelForImageClassification}
+    auto = next(kind for ending, kind in kinds.items() if architecture.endswith(ending))
+    model, info = auto.from_pretrained(folder / "hf", output_loading_info=True)
+    model = model.eval()
+    wrong = [f"{what} {info[what]}" for what in ("missing_keys", "unexpected_keys", "mismatched_keys")
+             if info[what]]
+    pictures = facts["texts"] == 0
+    use = (AutoImageProcessor if pictures else AutoTokenizer).from_pretrained(folder / "hf")
+    for row in facts["rows"]:
+        if pictures:
+            side = int(len(row["pixels"]) ** 0.5)
+            image = numpy.array(row["pixels"], dtype=numpy.uint8).reshape(side, side)
+            inputs = use(Image.fromarray(image), return_tensors="pt")
+        else:
+            inputs = use(*row["texts"], return_tensors="pt")
+            if inputs["input_ids"][0].tolist() != row["ids"]:
+                wrong.append(f"{row['texts']} is {inputs['input_ids'][0].tolist()}, in the engine {row['ids']}")
+                continue
+        with torch.no_grad():
+            logits = model(**inputs).logits.float().flatten()
+        difference = (logits - torch.tensor(row["logits"])).abs().max().item()
+        if not difference <= TOLERANCE * max(1, logits.abs().max().item()):
+            wrong.append(f"logits of {row.get('texts', 'a picture')} differ by {difference}")
+    if "prompt" in facts:
+        inputs = use(facts["prompt"], return_tensors="pt")
+        out = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+        ids = out[0, inputs["input_ids"].shape[1]:].tolist()
+        if ids != facts["generated"]:
+            wrong.append(f"generates {ids}, the engine {facts['generated']}")
+    if facts["tokenizer"]:
+        golden = json.loads(GOLDEN.read_text()).get(facts["tokenizer"].replace(".vocab.txt", ".json"), [])
+        # These read special tokens in a text, which to the engine are plain text.
+        cases = [case for case in golden
+                 if not any(token in case["text"] for token in use.get_vocab() if token[0] in "<[" and len(token) > 2)]
+        other = [case["text"] for case in cases
+                 if use(case["text"], add_special_tokens=False)["input_ids"] != case["ids"]]
+        if other or not cases:
+            wrong.append(f"{len(other)} of {len(cases)} texts are encoded otherwise: {other[:5]}")
+    return wrong
+
+
+def main():
+    if sys.argv[1] == "--check":
+        import transformers
+        transformers.logging.set_verbosity_error()
+        print(f"transformers {transformers.__version__}")
+        failed = False
+        for folder in sorted(pathlib.Path(sys.argv[2]).iterdir()):
+            wrong = check(folder)
+            failed |= bool(wrong)
+            print(f"{folder.name}: {'; '.join(wrong) or 'equal'}", flush=True)
+        sys.exit(failed)
+    with tempfile.TemporaryDirectory(prefix="weft-exports-") as root:
+        subprocess.run([sys.argv[1], "--gtest_brief=1"], check=True, env=dict(os.environ, WEFT_EXPORTS=root))
+        failed = False
+        for python in sys.argv[2:]:
+            failed |= subprocess.run([python, __file__, "--check", root],
+                                     env=dict(os.environ, HF_HUB_OFFLINE="1")).returncode != 0
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+// Exports of each family with each kind of tokenizer, imported again: the model and the tokenizer
+// must be the same. With WEFT_EXPORTS=DIR the folders stay there, with what the engine makes of
+// texts and pictures, for check_exports.py, which uses them in transformers.
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/env.h"
+#include "common/formats/huggingface.h"
+#include "common/formats/tokenizer_training.h"
+#include "common/json.h"
+#include "worker/engine/models/generate.h"
+#include "worker/engine/models/weights.h"
+#include "worker/engine/testing/tiny_run.h"
+
+namespace weft::engine {
+namespace {
+
+struct ExportCase {
+  std::string name;
+  std::string family;
+  std::string tokenizer;  ///< A file of common/formats/testdata/tokenizers; "": trained here.
+  int texts = 1;          ///< In a row; 0: pictures.
+  std::function<void(ModelSpec&)> change = [](ModelSpec&) {};
+};
+
+void Classify(ModelSpec& model) {
+  model.head = "classification";
+  model.classes = 3;
+}
+
+std::vector<ExportCase> Cases() {
+  const auto untied = [](ModelSpec& model) { model.untied_classifier = true; };
+  return {
+      {"gpt2", "gpt2", ""},
+      {"gpt2-tiktoken", "gpt2", "llama3.tiktoken", 1, untied},
+      {"llama", "llama", "neox.json"},
+      {"llama-unigram", "llama", "unigram.model"},
+      {"llama-bpe", "llama", "bpe.model"},
+      {"llama-t5", "llama", "t5.json", 1, untied},
+      {"llama-unigram-bytes", "llama", "unigram_bytes.json"},
+      {"mistral", "llama", "bpe.model", 1, [](ModelSpec& model) { model.sliding_window = 7; }},
+      {"mixtral", "llama", "unigram.model", 1,
+       [](ModelSpec& model) {
+         model.experts = 4;
+         model.experts_per_token = 2;
+       }},
+      {"qwen2", "llama", "qwen2.json", 1, [](ModelSpec& model) { model.qkv_bias = true; }},
+      {"bert-masked", "bert", "bert.json"},
+      {"bert-masked-untied", "bert", "bert_cased.json", 1, untied},
+      {"bert-masked-own", "bert", ""},
+      {"bert-masked-xlmr", "bert", "xlmr.json"},
+      {"bert-classes", "bert", "bert.vocab.txt", 1, Classify},
+      {"bert-pairs", "bert", "bert.json", 2, Classify},
+      {"bert-pairs-own", "bert", "", 2, Classify},
+      {"bert-pairs-unigram", "bert", "unigram.model", 2, Classify},
+      {"bert-pairs-bpe", "bert", "bpe.model", 2, Classify},
+      {"bert-pairs-xlmr", "bert", "xlmr.json", 2, Classify},
+      {"vit", "vit", "", 0, Classify},
+  };
+}
+
+ModelSpec SpecOf(const ExportCase& c, const Tokenizer* tokenizer) {
+  ModelSpec model = TinyModel();
+  model.family = c.family;
+  model.context = 128;
+  if (tokenizer != nullptr) model.vocab_size = tokenizer->vocab_size();
+  if (c.family == "vit") {
+    model.vocab_size = 0;
+    model.image_size = 12;
+    model.patch_size = 3;
+    model.image_channels = 1;
+  }
+  if (c.family == "llama") model.mlp_width = 48;
+  c.change(model);
+  return model;
+}
+
+/// Biases and norms begin at 0 and 1, which would hide mistakes.
+void Shake(Model& model) {
+  uint32_t state = 1;
+  for (const NamedTensor& parameter : model.parameters().NamedValues()) {
+    auto* values = parameter.view.As<float>();
+    for (int64_t i = 0; i < parameter.view.shape.Elements(); ++i) {
+      state = state * 1664525 + 1013904223;
+      values[i] += 0.2f * (static_cast<float>(state >> 8) / (1 << 24) - 0.5f);
+    }
+  }
+}
+
+Batch Row(const std::vector<int64_t>& tokens, const std::vector<int32_t>& types) {
+  Batch batch;
+  batch.sequences = 1;
+  batch.length = std::ssize(tokens);
+  batch.tokens.assign(tokens.begin(), tokens.end());
+  batch.token_types = types;
+  for (int32_t i = 0; i < batch.length; ++i) batch.positions.push_back(i);
+  batch.sequence_starts = {0, static_cast<int32_t>(batch.length)};
+  batch.lengths = {static_cast<int32_t>(batch.length)};
+  return batch;
+}
+
+/// The tokens of a row as training makes them, but for the end of a language model's document.
+Batch TextRow(const Tokenizer& tokenizer, const ModelSpec& model,
+              const std::vector<std::string>& texts) {
+  const SequenceForm none;
+  const bool causal = HeadOf(model) == "causal_lm";
+  const SequenceForm& form = causal ? none : tokenizer.form(texts.size() > 1);
+  std::vector<int64_t> tokens = form.begin;
+  std::vector<int32_t> types(tokens.size(), 0);
+  const auto add = [&](const auto& ids, int32_t type) {
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    types.resize(tokens.size(), type);
+  };
+  for (size_t i = 0; i < texts.size(); ++i) {
+    std::vector<int32_t> ids;
+    tokenizer.Encode(texts[i], ids);
+    const int32_t type = i == 1 && form.second_type ? 1 : 0;
+    add(ids, type);
+    add(i + 1 < texts.size() ? form.middle : form.end, type);
+  }
+  return Row(tokens, texts.size() > 1 ? types : std::vector<int32_t>());
+}
+
+const std::vector<std::vector<std::string>>& Texts() {
+  static const std::vector<std::vector<std::string>> texts = {
+      {"Kalo the mi, 12!", "An inging to."},
+      {"the weaver counts  the threads", "na\xc3\xafve \xe6\x9d\xb1\xe4\xba\xac 1995;"},
+      {"Renstatu kalotoing, the mi.\nVel", "a"}};
+  return texts;
+}
+
+class ExportsTest : public ::testing::TestWithParam<ExportCase> {
+ protected:
+  void SetUp() override {
+    const char* kept = std::getenv("WEFT_EXPORTS");
+    root_ = kept != nullptr ? kept : ::testing::TempDir() + "weft_exports_" + GetParam().name;
+    folder_ = JoinPath(root_, GetParam().name);
+    if (kept != nullptr) root_.clear();
+  }
+  void TearDown() override {
+    if (!root_.empty()) EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok());
+  }
+
+  Result<Tokenizer> LoadTokenizer() const {
+    Env& env = Env::Posix();
+    if (!GetParam().tokenizer.empty()) {
+      return Tokenizer::Load(
+          env, WEFT_SOURCE_DIR "/common/formats/testdata/tokenizers/" + GetParam().tokenizer);
+    }
+    return TrainTokenizer(env, {WEFT_SOURCE_DIR "/docs/examples/weaving.txt"}, {}, 300,
+                          /*with_mask=*/GetParam().family == "bert");
+  }
+
+  std::string root_, folder_;
+};
+
+TEST_P(ExportsTest, AreTheSameModelAndTokenizerWhenImported) {
+  const ExportCase& c = GetParam();
+  Env& env = Env::Posix();
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (c.texts > 0) {
+    Result<Tokenizer> loaded = LoadTokenizer();
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    tokenizer = std::make_unique<Tokenizer>(*std::move(loaded));
+  }
+  const ModelSpec spec = SpecOf(c, tokenizer.get());
+  TinyRun run(spec, {&kFp32Precision, false, {}});
+  Shake(*run.model);
+  ASSERT_TRUE(run.model->Pack(run.context).ok());
+
+  ExportOptions options;
+  options.tokenizer = tokenizer.get();
+  if (c.texts == 0) options.preprocessor_json = PreprocessorConfig(spec, DataSpec());
+  const Status exported = ExportWeights(env, JoinPath(folder_, "hf"), *run.model, options);
+  ASSERT_TRUE(exported.ok()) << exported.message();
+
+  const std::string hf = JoinPath(folder_, "hf");
+  const Result<ModelSpec> again = ReadModelConfig(env, hf, {});
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  TinyRun imported(*again, {&kFp32Precision, false, {}});
+  const Status status = ImportWeights(env, hf, *imported.model);
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_TRUE(imported.model->Pack(imported.context).ok());
+
+  Json facts = {{"texts", c.texts}, {"tokenizer", c.tokenizer}, {"rows", Json::array()}};
+  const auto record = [&](Json row, const Batch& batch) {
+    const std::vector<float> logits = run.Logits(batch);
+    EXPECT_EQ(imported.Logits(batch), logits);
+    row["logits"] = logits;
+    facts["rows"].push_back(std::move(row));
+  };
+  if (c.texts == 0) {
+    for (int image = 0; image < 3; ++image) {
+      Batch batch = Row(std::vector<int64_t>(17), {});
+      batch.tokens.clear();
+      Json bytes = Json::array();
+      for (int i = 0; i < 144; ++i) {
+        const int value = (i * 7 + image * 50 + i * i) % 256;
+        bytes.push_back(value);
+        batch.pixels.push_back((static_cast<float>(value) / 255 - 0.5f) / 0.5f);
+      }
+      batch.labels = {0};
+      record({{"pixels", bytes}}, batch);
+    }
+  } else {
+    const Result<Tokenizer> reread = Tokenizer::Load(env, JoinPath(hf, tokenizer->file_name()));
+    ASSERT_TRUE(reread.ok()) << reread.status().message();
+    for (const auto& pair : Texts()) {
+      const std::vector<std::string> texts(pair.begin(), pair.begin() + c.texts);
+      const Batch batch = TextRow(*tokenizer, spec, texts);
+      EXPECT_EQ(TextRow(*reread, spec, texts).tokens, batch.tokens);
+      record({{"texts", texts}, {"ids", batch.tokens}, {"types", batch.token_types}}, batch);
+    }
+  }
+  if (HeadOf(spec) == "causal_lm") {
+    std::vector<int32_t> prompt;
+    tokenizer->Encode(Texts()[0][0], prompt);
+    GenerateOptions generate;
+    generate.sampling.temperature = 0;
+    generate.max_new_tokens = 12;
+    generate.stop_token = tokenizer->end_of_text().value_or(-1);
+    const auto tokens =
+        Generate(run.context, static_cast<const LanguageModel&>(*run.model), prompt, generate);
+    ASSERT_TRUE(tokens.ok()) << tokens.status().message();
+    facts["prompt"] = Texts()[0][0];
+    facts["generated"] = *tokens;
+  }
+  ASSERT_TRUE(WriteFileAtomic(env, JoinPath(folder_, "facts.json"), facts.dump() + "\n").ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ExportsTest, ::testing::ValuesIn(Cases()), [](const auto& test) {
+  std::string name = test.param.name;
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+});
+
+}  // namespace
+}  // namespace weft::engine
