@@ -58,7 +58,7 @@ TEST(ImportedObjective, IsThatOfTheFileUnlessTheJobSaysOtherwise) {
     for (const char* key : place.keys) config[key] = 0.375;
     const ModelSpec model = Read(config);
     EXPECT_EQ(model.*place.field, 0.375);
-    const Result<Json> exported = ModelToConfig(model, std::nullopt);
+    const Result<Json> exported = ModelToConfig(model);
     ASSERT_TRUE(exported.ok()) << exported.status().ToString();
     for (const char* key : place.keys) EXPECT_EQ(exported->at(key), 0.375) << "and in exports";
 
@@ -100,7 +100,7 @@ TEST(ImportedObjective, WhatIsOneNumberHereIsRefusedWhereTheFileTellsItApart) {
 TEST(ImportedObjective, ExportsSayNothingThatTransformersWouldNotDo) {
   ModelSpec model = Read(Config("mixtral"));
   model.normalize_expert_weights = false;
-  EXPECT_THAT(ModelToConfig(model, std::nullopt).status().message(),
+  EXPECT_THAT(ModelToConfig(model).status().message(),
               HasSubstr("model.normalize_expert_weights false cannot be combined with an export"));
 }
 
