@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/json.h"
@@ -24,6 +25,19 @@ std::string ShapeOf(const JobSpec& spec) {
   shape.data.train.clear();
   shape.data.validation.clear();
   return ToJson(shape).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Tells most clusters apart.
+size_t HashOf(const ClusterProfile& cluster) {
+  size_t hash = cluster.workers.size();
+  const auto add = [&](size_t value) { hash = (hash ^ value) * 0x9e3779b97f4a7c15u; };
+  for (const WorkerProfile& worker : cluster.workers) {
+    add(std::hash<std::string>()(worker.worker_id));
+    add(static_cast<size_t>(worker.cores));
+    add(static_cast<size_t>(worker.memory_limit_bytes));
+    add(worker.devices.size());
+  }
+  return hash;
 }
 
 }  // namespace
@@ -71,24 +85,35 @@ Result<PlanReport> PlanMemory::Find(const JobSpec& spec, const ClusterProfile& c
 }
 
 PlanMemory::KnownCluster PlanMemory::IdOf(const ClusterProfile& cluster) {
+  const size_t hash = HashOf(cluster);
   const auto found = std::find_if(clusters_.begin(), clusters_.end(), [&](const auto& known) {
-    return known.cluster->workers == cluster.workers;
+    return known.hash == hash && known.cluster->workers == cluster.workers;
   });
   if (found != clusters_.end()) {
     clusters_.splice(clusters_.begin(), clusters_, found);
-    return clusters_.front();
-  }
-  clusters_.push_front({++last_cluster_, std::make_shared<const ClusterProfile>(cluster)});
-  if (clusters_.size() > kMostClusters) {
-    const int64_t id = clusters_.back().id;
-    clusters_.pop_back();
-    for (auto entry = entries_.begin(); entry != entries_.end();) {
-      const auto next = std::next(entry);
-      if (entry->key.cluster == id) GiveUp(entry);
-      entry = next;
-    }
+  } else {
+    clusters_.push_front({++last_cluster_, hash, std::make_shared<const ClusterProfile>(cluster)});
+    ForgetClusters();
   }
   return clusters_.front();
+}
+
+void PlanMemory::ForgetClusters() {
+  std::set<int64_t> in_use;  // something is looked for on them
+  for (const Entry& entry : entries_) {
+    if (entry.ticket != nullptr) in_use.insert(entry.key.cluster);
+  }
+  for (auto last = std::prev(clusters_.end());
+       clusters_.size() > kMostClusters && last != clusters_.begin();) {
+    const auto known = last--;
+    if (in_use.contains(known->id)) continue;
+    for (auto entry = entries_.begin(); entry != entries_.end();) {
+      const auto next = std::next(entry);
+      if (entry->key.cluster == known->id) GiveUp(entry);
+      entry = next;
+    }
+    clusters_.erase(known);
+  }
 }
 
 void PlanMemory::Ask(Entry& entry, const JobSpec& spec,
@@ -117,6 +142,7 @@ void PlanMemory::Take(const Key& key, int64_t number, bool overran, Result<PlanR
     overruns_.erase(key.shape);
     entry.ticket.reset();
     entry.report = std::move(report);
+    entries_.splice(entries_.begin(), entries_, found->second);
     changed_(owner);
     return;
   }

@@ -82,10 +82,13 @@ class PlanMemory {
   };
   struct KnownCluster {
     int64_t id = 0;
+    size_t hash = 0;
     std::shared_ptr<const ClusterProfile> cluster;
   };
 
   KnownCluster IdOf(const ClusterProfile& cluster);
+  /// Forgets clusters that were asked for long ago, with their answers.
+  void ForgetClusters();
   void Ask(Entry& entry, const JobSpec& spec, std::shared_ptr<const ClusterProfile> cluster);
   /// What came of a request.
   void Take(const Key& key, int64_t number, bool overran, Result<PlanReport> report);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <set>
 
 namespace weft::coordinator {
 namespace {
@@ -36,7 +37,9 @@ class PlanMemoryTest : public testing::Test {
     if (threads == 2) return ExhaustedError("too large");
     while (threads > 2 && !stop.stop_requested()) std::this_thread::sleep_for(milliseconds(1));
     if (threads > 2) return AbortedError("stopped");
-    return PlanReport{.parameters = 7};
+    PlanReport report;
+    report.parameters = 7;
+    return report;
   }
 
   Result<PlanReport> Find(const JobSpec& spec, int64_t cores, const std::string& owner = "") {
@@ -132,16 +135,30 @@ TEST_F(PlanMemoryTest, WhatIsAskedForManyTimesIsLookedForOnce) {
   EXPECT_EQ(plans_, 1);
 }
 
+// Each job that runs has a part of the cluster of its own, to grow in.
+TEST_F(PlanMemoryTest, ManyClustersMayBeAskedForAtOnce) {
+  constexpr int kJobs = 60;
+  const auto ask = [&](int job) { return Find(Job(1), 100 + job, "job " + std::to_string(job)); };
+  for (int job = 0; job < kJobs; ++job) EXPECT_TRUE(HasNoAnswerYet(ask(job).status()));
+  for (int i = 0; i < 5000 && changes_.size() < kJobs; ++i) {
+    DoPosted();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(std::set<std::string>(changes_.begin(), changes_.end()).size(), size_t{kJobs});
+  for (int job = 0; job < kJobs; ++job) EXPECT_TRUE(ask(job).ok()) << job;
+  EXPECT_EQ(plans_, kJobs);
+}
+
 TEST_F(PlanMemoryTest, WhatAPassDoesNotAskForAnyMoreIsGivenUp) {
   memory_.BeginPass();
-  Find(Job(3), 4);
+  EXPECT_FALSE(Find(Job(3), 4).ok());
   memory_.EndPass();
   AwaitPlans(1);
   memory_.BeginPass();
-  Find(Job(3), 4);
+  EXPECT_FALSE(Find(Job(3), 4).ok());
   memory_.EndPass();
   EXPECT_EQ(plans_, 1) << "still wanted";
-  Find(Job(4), 4, "a job that runs");
+  EXPECT_FALSE(Find(Job(4), 4, "a job that runs").ok());
   AwaitPlans(2);
   memory_.BeginPass();
   memory_.EndPass();

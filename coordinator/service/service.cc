@@ -238,6 +238,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
       live.dispatched_at = clock_.Monotonic();
       live.steps = StepTimer();
       live.next_plan.reset();
+      live.planned.reset();
     }
     if (attempt.ended_at) {
       live.history.Add(attempt);

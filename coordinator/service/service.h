@@ -183,6 +183,13 @@ class Service {
     ShareActivity activity;             ///< As last told; empty before.
   };
 
+  /// An answer of the planner, and to what.
+  struct Planned {
+    int64_t memory_per_rank_bytes;
+    ClusterProfile cluster;
+    Result<PlanReport> report;
+  };
+
   /// Why no worker can run a job, as long as the cluster is the one of that number.
   struct Misfit {
     int64_t cluster = 0;
@@ -201,13 +208,15 @@ class Service {
     std::optional<Duration> interrupted_at;     ///< Until it trains again.
     std::optional<Duration> retry_from;         ///< Queued after a failure: not started before.
     Reason interrupted_by = Reason::kNone;
-    AttemptHistory history;                  ///< Of the attempts that have ended.
-    StepTimer steps;                         ///< Of the newest attempt.
-    std::optional<double> start_seconds;     ///< The longest from dispatch to training.
-    std::optional<Plan> next_plan;           ///< For which it was stopped.
-    std::optional<BeforeGrowth> before;      ///< How it ran before it last grew.
-    bool went_back = false;                  ///< A growth made it slower.
-    std::vector<TriedPlan> tried;            ///< Of the attempts that have ended.
+    AttemptHistory history;               ///< Of the attempts that have ended.
+    StepTimer steps;                      ///< Of the newest attempt.
+    std::optional<double> start_seconds;  ///< The longest from dispatch to training.
+    std::optional<Plan> next_plan;        ///< For which it was stopped.
+    std::optional<BeforeGrowth> before;   ///< How it ran before it last grew.
+    bool went_back = false;               ///< A growth made it slower.
+    std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
+    /// What was planned last to see whether it should go on by another plan, and for what.
+    std::optional<Planned> planned;
     std::optional<Duration> planning_since;  ///< While its plan is being looked for.
     std::optional<Misfit> misfit;
   };
@@ -331,12 +340,16 @@ class Service {
   void LookAtPlansLater();
   void LookAtPlans();
   RunningJob AsRunning(const LiveJob& live) const;
-  std::optional<BetterWay> MoreMachines(const std::string& job_id, const RunningJob& job);
+  std::optional<BetterWay> MoreMachines(const std::string& job_id, LiveJob& live,
+                                        const RunningJob& job);
   std::optional<BetterWay> NextTrial(const std::string& job_id, LiveJob& live,
                                      const RunningJob& job);
   /// Stops the job at a checkpoint, to go on by that plan; `then` once that is stored.
   void Replan(const std::string& job_id, const BetterWay& better,
               std::function<void(LiveJob&)> then);
+  /// Known(job_id), and the last answer as long as its machines stay: of many jobs that run each
+  /// has other ones to grow on.
+  PlanFunction PlannedBefore(const std::string& job_id, LiveJob& live);
   bool HasAllWorkers(const Plan& plan) const;
 
   Store& store_;

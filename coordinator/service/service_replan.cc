@@ -53,7 +53,7 @@ void Service::LookAtPlans() {
     }
     if (!free) continue;
     if (auto trial = NextTrial(id, live, job)) return Replan(id, *trial, [](LiveJob&) {});
-    if (auto better = MoreMachines(id, job)) {
+    if (auto better = MoreMachines(id, live, job)) {
       return Replan(id, *better,
                     [before = BeforeGrowth{*job.plan, job.median_step_seconds}](LiveJob& stopping) {
                       stopping.before = before;
@@ -87,7 +87,8 @@ RunningJob Service::AsRunning(const LiveJob& live) const {
   return job;
 }
 
-std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, const RunningJob& job) {
+std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, LiveJob& live,
+                                               const RunningJob& job) {
   if (!MayGrow(job, options_.growth)) return std::nullopt;
   const Duration now = clock_.Monotonic();
   const auto& held = job.plan->rank_workers;
@@ -97,7 +98,8 @@ std::optional<BetterWay> Service::MoreMachines(const std::string& job_id, const 
     const double steady = Seconds(now - sessions_.at(worker.worker_id).steady_from);
     return !own && steady < options_.growth.after_seconds;
   });
-  return FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth, Known(job_id));
+  return FindGrowth(job, snapshot.cluster, snapshot.free, options_.growth,
+                    PlannedBefore(job_id, live));
 }
 
 std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& live,
@@ -105,7 +107,22 @@ std::optional<BetterWay> Service::NextTrial(const std::string& job_id, LiveJob& 
   if (job.spec->resources.try_plans <= 1) return std::nullopt;
   const SchedulerSnapshot snapshot = TakeSnapshot(job_id);
   return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.growth.restart,
-                   Known(job_id));
+                   PlannedBefore(job_id, live));
+}
+
+PlanFunction Service::PlannedBefore(const std::string& job_id, LiveJob& live) {
+  return [known = Known(job_id), &live](const JobSpec& spec, const ClusterProfile& part) {
+    const int64_t memory = spec.resources.memory_per_rank_bytes;
+    if (live.planned && live.planned->memory_per_rank_bytes == memory &&
+        live.planned->cluster.workers == part.workers) {
+      return live.planned->report;
+    }
+    Result<PlanReport> report = known(spec, part);
+    if (report.ok() || !HasNoAnswerYet(report.status())) {
+      live.planned = Planned{memory, part, report};
+    }
+    return report;
+  };
 }
 
 void Service::Replan(const std::string& job_id, const BetterWay& better,
