@@ -58,7 +58,7 @@ void EventLoop::Run() {
     if (stopping_) return;
     auto ready = [&] { return stopping_ || woken_ || !tasks_.empty(); };
     if (timers_.empty()) {
-      changed_.wait(lock, ready);
+      changed_.wait(lock, [&] { return ready() || !timers_.empty(); });
     } else {
       auto first = timers_.begin()->first;
       changed_.wait_for(lock, first - clock_.Monotonic(), [&] {

@@ -156,22 +156,22 @@ void PlanMemory::Take(const Key& key, int64_t number, bool overran, Result<PlanR
     post_after_(pause, [this, owner] { changed_(owner); });
   }
   GiveUp(found->second);
+  if (overran) GiveUpIf([&](const Entry& other) { return other.key.shape == key.shape; });
   changed_(owner);
 }
 
 void PlanMemory::EndPass() {
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    const auto next = std::next(entry);
-    const bool unasked = entry->ticket != nullptr && entry->owner.empty() && entry->pass != pass_;
-    if (unasked) GiveUp(entry);
-    entry = next;
-  }
+  GiveUpIf([&](const Entry& entry) { return entry.owner.empty() && entry.pass != pass_; });
 }
 
 void PlanMemory::Forget(const std::string& owner) {
+  GiveUpIf([&](const Entry& entry) { return entry.owner == owner; });
+}
+
+void PlanMemory::GiveUpIf(const std::function<bool(const Entry&)>& which) {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const auto next = std::next(entry);
-    if (entry->ticket != nullptr && entry->owner == owner) GiveUp(entry);
+    if (entry->ticket != nullptr && which(*entry)) GiveUp(entry);
     entry = next;
   }
 }

@@ -93,6 +93,8 @@ class PlanMemory {
   /// What came of a request.
   void Take(const Key& key, int64_t number, bool overran, Result<PlanReport> report);
   void GiveUp(Entries::iterator entry);
+  /// All for which that holds of those that are looked for.
+  void GiveUpIf(const std::function<bool(const Entry&)>& which);
   Status TookTooLong() const;
 
   const Clock& clock_;

@@ -45,6 +45,14 @@ TEST(PlanningPoolTest, WorkThatTakesLongerThanItsBudgetIsAskedToStop) {
   EXPECT_TRUE(work.overran.get_future().get());
 }
 
+TEST(PlanningPoolTest, BudgetsAreWatchedByTheMachinesClock) {
+  Endless work;
+  PlanningPool pool(Clock::System(), 2);
+  std::this_thread::sleep_for(milliseconds(20));  // nothing is watched yet
+  pool.Add(milliseconds(10), work.Work());
+  EXPECT_TRUE(work.overran.get_future().get());
+}
+
 TEST(PlanningPoolTest, CancelledWorkEndsWithoutHavingOverrunItsBudget) {
   Endless work;
   PlanningPool pool(Clock::System(), 2);
