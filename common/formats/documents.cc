@@ -1,10 +1,12 @@
 #include "common/formats/documents.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "common/formats/utf8.h"
 #include "common/json.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
@@ -16,21 +18,46 @@ bool IsBlank(std::string_view line) {
   return line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
+/// The first `limit` bytes of `text`, up to the end of a line where there is one.
+std::string_view Beginning(std::string_view text, uint64_t limit) {
+  if (limit == 0 || text.size() <= limit) return text;
+  text = text.substr(0, limit);
+  const size_t end = text.rfind('\n');
+  return end == std::string_view::npos ? text : text.substr(0, end + 1);
+}
+
+/// Why ParseJson refuses a value, without its line: that is the file's, not the value's.
+std::string WithoutLine(std::string reason) {
+  constexpr std::string_view kLine = "line 1, ";
+  if (size_t at = reason.find(kLine); at != std::string::npos) reason.erase(at, kLine.size());
+  return reason;
+}
+
 }  // namespace
 
 Status CheckIsText(std::string_view text, const std::string& source) {
   if (text.empty()) return InvalidError(source + " is empty");
-  if (const void* nul = std::memchr(text.data(), 0, text.size())) {
+  const void* nul = std::memchr(text.data(), 0, text.size());
+  const uint64_t invalid = nul == nullptr ? CountInvalidUtf8(text) : 0;
+  if (nul == nullptr && invalid * 10 <= text.size()) return OkStatus();
+  if (const std::string kind = KnownBinary(text); !kind.empty()) {
+    return InvalidError(source + " is not text: it is " + kind +
+                        ". hint: give plain text or JSON lines in UTF-8, not compressed");
+  }
+  if (nul != nullptr) {
     auto at = static_cast<const char*>(nul) - text.data();
     return InvalidError(source + " is not text: byte " + std::to_string(at) +
-                        " is NUL. hint: give plain text or JSONL in UTF-8, not compressed");
+                        " is NUL. hint: give plain text or JSON lines in UTF-8, not compressed");
   }
-  if (uint64_t invalid = CountInvalidUtf8(text); invalid * 10 > text.size()) {
-    return InvalidError(source + " is not text in UTF-8: " + std::to_string(invalid) + " of " +
-                        std::to_string(text.size()) +
-                        " bytes are invalid. hint: convert it, for example with iconv");
-  }
-  return OkStatus();
+  return InvalidError(source + " is not text in UTF-8: " + std::to_string(invalid) + " of " +
+                      std::to_string(text.size()) +
+                      " bytes are invalid. hint: convert it, for example with iconv");
+}
+
+Status WithBadLineHint(const Status& status) {
+  if (status.code() != StatusCode::kInvalid) return status;
+  if (status.message().find("hint: ") != std::string::npos) return status;
+  return InvalidError(status.message() + "; hint: data.bad_lines: skip leaves such lines out");
 }
 
 Result<DocumentFile> DocumentFile::Open(Env& env, const std::string& path,
@@ -42,14 +69,25 @@ Result<DocumentFile> DocumentFile::Open(Env& env, const std::string& path,
   std::span<const std::byte> bytes = file.file_->bytes();
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  WEFT_RETURN_IF_ERROR(CheckIsText(text, path));
-  file.is_jsonl_ =
-      options.format == "jsonl" ||
-      (options.format == "auto" && (path.ends_with(".jsonl") || path.ends_with(".ndjson")));
-  if (file.is_jsonl_) {
-    file.SplitLines(text);
-  } else {
-    file.SplitText(text, options.separator);
+  const std::string_view sample = Beginning(text, options.sample_bytes);
+  WEFT_RETURN_IF_ERROR(CheckIsText(sample, path));
+  WEFT_ASSIGN_OR_RETURN(file.form_,
+                        RecognizeText(path, text.substr(0, 2 * kMaxLineBytes), options.format));
+  switch (file.form_) {
+    case TextForm::kText:
+      file.SplitText(sample, options.separator);
+      break;
+    case TextForm::kJsonLines:
+      file.SplitLines(sample);
+      break;
+    case TextForm::kJsonArray:
+      WEFT_RETURN_IF_ERROR(file.SplitArray(sample, sample.size() == text.size()));
+      break;
+  }
+  if (sample.size() < text.size()) {
+    // What the end of the sample cuts tells nothing.
+    if (file.form_ == TextForm::kJsonLines && !sample.ends_with('\n')) file.documents_.clear();
+    return file;
   }
   if (file.documents_.empty()) return InvalidError(path + " has no document that is not blank");
   return file;
@@ -66,6 +104,44 @@ void DocumentFile::SplitLines(std::string_view text) {
   }
 }
 
+Status DocumentFile::SplitArray(std::string_view text, bool whole) {
+  size_t at = 0;
+  size_t counted = 0;
+  uint64_t line = 1;
+  auto refuse = [&](const std::string& reason) {
+    line += static_cast<uint64_t>(std::count(text.begin() + static_cast<ptrdiff_t>(counted),
+                                             text.begin() + static_cast<ptrdiff_t>(at), '\n'));
+    return InvalidError(path_ + ":" + std::to_string(line) + ": not valid JSON: " + reason);
+  };
+  SkipJsonSpace(text, at);
+  if (at == text.size() || text[at] != '[') return refuse("an array ([...]) is expected");
+  ++at;
+  SkipJsonSpace(text, at);
+  while (at < text.size() && text[at] != ']') {
+    const size_t begin = at;
+    const Result<std::string_view> element = ScanJsonValue(text, at);
+    if (!element.ok()) {
+      if (!whole) return OkStatus();
+      return refuse("an element of the array has no end");
+    }
+    line += static_cast<uint64_t>(std::count(text.begin() + static_cast<ptrdiff_t>(counted),
+                                             text.begin() + static_cast<ptrdiff_t>(begin), '\n'));
+    counted = begin;
+    documents_.push_back({*element, line});
+    SkipJsonSpace(text, at);
+    if (at == text.size() || text[at] == ']') break;
+    if (text[at] != ',') return refuse("',' or ']' is expected");
+    ++at;
+    SkipJsonSpace(text, at);
+    if (at < text.size() && text[at] == ']') return refuse("a value is expected");
+  }
+  if (at == text.size()) return whole ? refuse("the array has no end") : OkStatus();
+  ++at;
+  SkipJsonSpace(text, at);
+  if (at < text.size()) return refuse("something follows the array");
+  return OkStatus();
+}
+
 void DocumentFile::SplitText(std::string_view text, const std::string& separator) {
   while (!text.empty()) {
     size_t end = separator.empty() ? text.size() : std::min(text.find(separator), text.size());
@@ -78,14 +154,14 @@ void DocumentFile::SplitText(std::string_view text, const std::string& separator
 }
 
 Result<std::string_view> DocumentFile::Text(size_t i, std::string& scratch) const {
-  if (!is_jsonl_) return documents_[i].bytes;
-  WEFT_ASSIGN_OR_RETURN(Json json, ParseLine(i));
-  WEFT_ASSIGN_OR_RETURN(scratch, StringField(json, i, options_.text_field, "text_field"));
+  if (!is_json()) return documents_[i].bytes;
+  WEFT_ASSIGN_OR_RETURN(std::vector<JsonMember> members, Members(i));
+  WEFT_ASSIGN_OR_RETURN(scratch, StringField(members, i, options_.text_field, "text_field"));
   return std::string_view(scratch);
 }
 
 Status DocumentFile::Read(size_t i, DocumentContent& out) const {
-  if (!is_jsonl_) {
+  if (!is_json()) {
     if (!options_.second_text_field.empty() || !options_.label_field.empty()) {
       return InvalidError(path_ +
                           " is plain text, which has no pairs and labels. hint: give JSONL");
@@ -93,54 +169,109 @@ Status DocumentFile::Read(size_t i, DocumentContent& out) const {
     out.text = documents_[i].bytes;
     return OkStatus();
   }
-  WEFT_ASSIGN_OR_RETURN(Json json, ParseLine(i));
-  WEFT_ASSIGN_OR_RETURN(out.storage, StringField(json, i, options_.text_field, "text_field"));
+  WEFT_ASSIGN_OR_RETURN(std::vector<JsonMember> members, Members(i));
+  WEFT_ASSIGN_OR_RETURN(out.storage, StringField(members, i, options_.text_field, "text_field"));
   out.text = out.storage;
   if (!options_.second_text_field.empty()) {
     WEFT_ASSIGN_OR_RETURN(out.second,
-                          StringField(json, i, options_.second_text_field, "second_text_field"));
+                          StringField(members, i, options_.second_text_field, "second_text_field"));
   }
-  if (options_.label_field.empty()) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(Json label, FindField(json, i, options_.label_field, "label_field"));
-  out.label_is_number = label.is_number_unsigned();
-  if (!out.label_is_number && !label.is_string()) {
-    return InvalidError(Place(i) + ": the label in \"" + options_.label_field +
-                        "\" is neither a string nor a whole number from 0");
+  return options_.label_field.empty() ? OkStatus() : ReadLabel(members, i, out);
+}
+
+Status DocumentFile::ReadLabel(const std::vector<JsonMember>& members, size_t i,
+                               DocumentContent& out) const {
+  const std::string& name = options_.label_field;
+  WEFT_ASSIGN_OR_RETURN(std::string_view value, FindField(members, i, name, "label_field"));
+  out.label_is_number = !value.starts_with('"');
+  if (!out.label_is_number) {
+    WEFT_ASSIGN_OR_RETURN(out.label, StringOf(value, i, name));
+    return OkStatus();
   }
-  out.label = out.label_is_number ? label.dump() : label.get<std::string>();
+  if (value == "true" || value == "false") {
+    out.label = value == "true" ? "1" : "0";
+    return OkStatus();
+  }
+  constexpr double kMostExact = 0x1p53;
+  const Result<Json> number = ParseJson(value);
+  const double real = number.ok() && number->is_number() ? number->get<double>() : -1;
+  if (!(real >= 0 && real <= kMostExact && std::floor(real) == real)) {
+    return InvalidError(Place(i) + ": the label in \"" + name + "\" is " + ClipText(value, 40) +
+                        ", neither a string, a boolean nor a whole number from 0");
+  }
+  out.label = std::to_string(static_cast<uint64_t>(real));
   return OkStatus();
+}
+
+void DocumentFile::Remove(const std::vector<uint8_t>& removed) {
+  size_t kept = 0;
+  for (size_t i = 0; i < documents_.size(); ++i) {
+    if (removed[i] == 0) documents_[kept++] = documents_[i];
+  }
+  documents_.resize(kept);
 }
 
 std::string DocumentFile::Place(size_t i) const {
   return path_ + ":" + std::to_string(documents_[i].line);
 }
 
-Result<Json> DocumentFile::ParseLine(size_t i) const {
-  Result<Json> json = ParseJson(documents_[i].bytes, {.bytes = kMaxLineBytes, .depth = 64});
-  if (!json.ok()) return json.status().WithContext(Place(i));
-  if (!json->is_object()) return InvalidError(Place(i) + ": the line is not a JSON object");
-  return json;
+Result<std::vector<JsonMember>> DocumentFile::Members(size_t i) const {
+  const std::string_view text = documents_[i].bytes;
+  if (text.size() > kMaxLineBytes) {
+    return InvalidError(Place(i) + ": it has " + std::to_string(text.size()) + " bytes; at most " +
+                        std::to_string(kMaxLineBytes) + " are accepted");
+  }
+  size_t at = 0;
+  SkipJsonSpace(text, at);
+  if (at == text.size() || text[at] != '{') {
+    std::string message = Place(i) + ": it is not a JSON object";
+    if (form_ == TextForm::kJsonLines && documents_[i].line == 1 && text[at] == '[') {
+      message += ". hint: data.format: json reads an array of objects";
+    }
+    return InvalidError(message);
+  }
+  Result<std::vector<JsonMember>> members = ScanJsonObject(text);
+  if (!members.ok()) return members.status().WithContext(Place(i));
+  return members;
 }
 
-Result<Json> DocumentFile::FindField(const Json& json, size_t i, const std::string& name,
-                                     const char* option) const {
-  auto field = json.find(name);
-  if (field != json.end()) return *field;
+Result<std::string_view> DocumentFile::FindField(const std::vector<JsonMember>& members, size_t i,
+                                                 const std::string& name,
+                                                 const char* option) const {
+  const JsonMember* found = nullptr;
+  for (const JsonMember& member : members) {
+    if (JsonKeyName(member.key) != name) continue;
+    if (found != nullptr) {
+      return InvalidError(Place(i) + ": not valid JSON: it repeats the key \"" + ClipText(name) +
+                          "\"");
+    }
+    found = &member;
+  }
+  if (found != nullptr) return found->value;
   std::string keys;
-  for (const auto& [key, value] : json.items()) {
-    if (keys.size() < 200) keys += (keys.empty() ? "" : ", ") + key;
+  for (const JsonMember& member : members) {
+    if (keys.size() < 200) keys += (keys.empty() ? "" : ", ") + ClipText(JsonKeyName(member.key));
   }
-  return InvalidError(Place(i) + ": no field \"" + name + "\" (it has: " + keys +
-                      "). hint: set data." + option);
+  return InvalidError(
+      Place(i) + ": no field \"" + name + "\" (it has: " + keys + "). hint: set data." + option +
+      (options_.format == "auto" ? ", or data.format: text to learn the file as it is" : ""));
 }
 
-Result<std::string> DocumentFile::StringField(const Json& json, size_t i, const std::string& name,
-                                              const char* option) const {
-  WEFT_ASSIGN_OR_RETURN(Json field, FindField(json, i, name, option));
-  if (!field.is_string()) {
-    return InvalidError(Place(i) + ": the field \"" + name + "\" is not a string");
+Result<std::string> DocumentFile::StringField(const std::vector<JsonMember>& members, size_t i,
+                                              const std::string& name, const char* option) const {
+  WEFT_ASSIGN_OR_RETURN(std::string_view value, FindField(members, i, name, option));
+  return StringOf(value, i, name);
+}
+
+Result<std::string> DocumentFile::StringOf(std::string_view value, size_t i,
+                                           const std::string& name) const {
+  const std::string place = Place(i) + ": the field \"" + name + "\"";
+  if (!value.starts_with('"')) {
+    return InvalidError(place + " is " + ClipText(value, 40) + ", which is not a string");
   }
-  return std::move(field.get_ref<std::string&>());
+  Result<Json> text = ParseJson(value, {.bytes = kMaxLineBytes, .depth = 1});
+  if (!text.ok()) return InvalidError(place + ": " + WithoutLine(text.status().message()));
+  return std::move(text->get_ref<std::string&>());
 }
 
 }  // namespace weft

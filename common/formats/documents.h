@@ -8,18 +8,20 @@
 #include <vector>
 
 #include "common/env.h"
-#include "common/json.h"
+#include "common/formats/text_form.h"
+#include "common/json_scan.h"
 #include "common/status.h"
 
 namespace weft {
 
 /// How documents stand in a file; the fields mean what DataSpec says of them.
 struct DocumentOptions {
-  std::string format = "auto";  ///< "auto", "text" or "jsonl".
+  std::string format = "auto";  ///< "auto", "text", "jsonl" or "json".
   std::string text_field = "text";
   std::string separator = "";
   std::string second_text_field = "";  ///< "": single texts.
   std::string label_field = "";        ///< "": labels are not read.
+  uint64_t sample_bytes = 0;           ///< Look at documents in so many bytes alone; 0: in all.
 };
 
 /// What one document holds.
@@ -31,29 +33,37 @@ struct DocumentContent {
   std::string storage;
 };
 
-/// The documents of one text or JSONL file, mapped. Immutable, so thread-safe. The file must not be
-/// truncated while it is open.
+/// The documents of one file of text or JSON, mapped. Thread-safe but for Remove. The file must not
+/// be truncated while it is open.
 class DocumentFile {
  public:
-  /// Finds the documents. A byte order mark at the start is dropped; empty documents and blank
-  /// lines are skipped; the last line needs no newline; JSONL lines may end in CR LF. kInvalid: an
-  /// empty file, or one that is not text (NUL bytes, more than a tenth of its bytes not UTF-8).
+  /// Finds the documents, in the form that RecognizeText tells. A byte order mark at the start is
+  /// dropped; empty documents and blank lines are skipped; the last line needs no newline; JSON
+  /// lines may end in CR LF. kInvalid: an empty file, or one that is not text (NUL bytes, more than
+  /// a tenth of its bytes not UTF-8), or the brackets of an array of JSON do not match.
   static Result<DocumentFile> Open(Env& env, const std::string& path,
                                    const DocumentOptions& options);
 
   size_t size() const { return documents_.size(); }
-  bool is_jsonl() const { return is_jsonl_; }
+
+  /// Documents are JSON objects, not text as it is.
+  bool is_json() const { return form_ != TextForm::kText; }
+  TextForm form() const { return form_; }
 
   /// Bytes of the document in the file, for sharing out work.
   size_t StoredBytes(size_t i) const { return documents_[i].bytes.size(); }
 
   /// Text of document `i`; it stands in the file or in `scratch`. kInvalid names file and line when
-  /// a JSONL line is not a JSON object with the text field.
+  /// it is not a JSON object with the text field.
   Result<std::string_view> Text(size_t i, std::string& scratch) const;
 
   /// All of document `i`. kInvalid also when the second text or the label is missing, or the label
-  /// neither a string nor a whole number from 0. Only JSONL has pairs and labels.
+  /// neither a string, a boolean (false is 0, true 1) nor a whole number from 0. Fields that are
+  /// not asked for may hold anything. Only JSON has pairs and labels.
   Status Read(size_t i, DocumentContent& out) const;
+
+  /// Leaves out the documents for which `removed` holds true.
+  void Remove(const std::vector<uint8_t>& removed);
 
   /// The whole file.
   std::span<const std::byte> bytes() const { return file_->bytes(); }
@@ -61,24 +71,30 @@ class DocumentFile {
  private:
   struct Document {
     std::string_view bytes;
-    uint64_t line = 0;  ///< In JSONL, from 1.
+    uint64_t line = 0;  ///< In JSON, from 1.
   };
 
   std::string Place(size_t i) const;
-  Result<Json> ParseLine(size_t i) const;
-  Result<Json> FindField(const Json& json, size_t i, const std::string& name,
-                         const char* option) const;
-  Result<std::string> StringField(const Json& json, size_t i, const std::string& name,
-                                  const char* option) const;
+  Result<std::vector<JsonMember>> Members(size_t i) const;
+  Result<std::string_view> FindField(const std::vector<JsonMember>& members, size_t i,
+                                     const std::string& name, const char* option) const;
+  Result<std::string> StringField(const std::vector<JsonMember>& members, size_t i,
+                                  const std::string& name, const char* option) const;
+  Result<std::string> StringOf(std::string_view value, size_t i, const std::string& name) const;
+  Status ReadLabel(const std::vector<JsonMember>& members, size_t i, DocumentContent& out) const;
   void SplitLines(std::string_view text);
+  Status SplitArray(std::string_view text, bool whole);
   void SplitText(std::string_view text, const std::string& separator);
 
   std::string path_;
   std::unique_ptr<MappedFile> file_;
-  bool is_jsonl_ = false;
+  TextForm form_ = TextForm::kText;
   DocumentOptions options_;
   std::vector<Document> documents_;
 };
+
+/// The error of a document that cannot be used, with a hint at data.bad_lines unless it has one.
+Status WithBadLineHint(const Status& status);
 
 /// OK when `text` can be training text, kInvalid with the reason otherwise. `source` names it.
 Status CheckIsText(std::string_view text, const std::string& source);

@@ -46,6 +46,25 @@ int MegatronBytes(uint8_t code) {
   }
 }
 
+/// Whether 16-bit words are ids of 32 or 64 bits: every second word is then an upper half, which is
+/// small whatever the text. Looks at a part of the beginning, the middle and the end.
+bool LooksWide(std::span<const std::byte> bytes) {
+  constexpr size_t kFewestPairs = 16;
+  constexpr size_t kPairs = 4096;         // of each part
+  constexpr uint16_t kLargestUpper = 16;  // of a vocabulary of a million
+  const size_t pairs = bytes.size() / 4;
+  if (pairs < kFewestPairs || bytes.size() % 4 != 0) return false;
+  uint16_t upper = 0;
+  uint16_t lower = 0;
+  for (const size_t part : {size_t{0}, pairs / 2, pairs - std::min(pairs, kPairs)}) {
+    for (size_t i = part; i < std::min(part + kPairs, pairs); ++i) {
+      lower = std::max(lower, Load<uint16_t>(bytes.data() + i * 4));
+      upper = std::max(upper, Load<uint16_t>(bytes.data() + i * 4 + 2));
+    }
+  }
+  return upper == 0 ? lower > 0 : upper < kLargestUpper && lower > kLargestUpper * 16;
+}
+
 }  // namespace
 
 bool LooksLikeLlmc(std::span<const std::byte> bytes) {
@@ -100,6 +119,13 @@ Status TokenFile::OpenNanoGpt() {
   if (bytes.size() % 2 != 0) {
     return InvalidError("it has " + std::to_string(bytes.size()) +
                         " bytes, which are no tokens of two");
+  }
+  if (LooksWide(bytes)) {
+    return InvalidError(
+        "every second of its 16-bit ids is nearly 0, as in a file of 32-bit or 64-bit ids, which "
+        "this form is not. hint: write numpy.asarray(ids, dtype=numpy.uint16).tofile(path) where "
+        "the vocabulary has at most 65,536 tokens; else the .idx and .bin of Megatron-LM "
+        "(data.format: megatron), which say how wide their ids are");
   }
   count_ = bytes.size() / 2;
   tokens_ = bytes.data();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,7 +15,7 @@ namespace weft {
 /// Forms of files of ready-made tokens.
 enum class TokenFileFormat : uint8_t {
   kLlmc,      ///< llm.c: 256 i32 of header (magic, version, count), then u16 or u32 tokens.
-  kNanoGpt,   ///< nanoGPT: u16 tokens and nothing else.
+  kNanoGpt,   ///< nanoGPT: u16 tokens and nothing else; wider ones are noticed and refused.
   kMegatron,  ///< Megatron-LM: an .idx with the sizes of sequences and documents, and its .bin.
 };
 
@@ -26,6 +27,9 @@ class TokenFile {
   static Result<TokenFile> Open(Env& env, const std::string& path, TokenFileFormat format);
 
   uint64_t size() const { return count_; }
+
+  /// How many different tokens its elements can tell apart.
+  uint64_t most_tokens() const { return uint64_t{1} << std::min(8 * token_bytes_, 62); }
   const std::string& path() const { return path_; }
 
   /// Copies tokens [first, first + out.size()). kInvalid names the first that is negative or not

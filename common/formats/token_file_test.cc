@@ -106,6 +106,32 @@ TEST(TokenFile, ReadsNanoGptAndMegatron) {
   }
 }
 
+TEST(TokenFile, NoticesIdsThatAreWiderThanItsForm) {
+  auto open = [](const std::string& bytes) {
+    return TokenFile::Open(Env::Posix(), Write("wide.bin", bytes), TokenFileFormat::kNanoGpt)
+        .status();
+  };
+  PhiloxStream random({3, 3, 3});
+  std::string narrow, wide, wider, large, tiny;
+  for (int i = 0; i < 20000; ++i) {
+    const auto token = static_cast<int64_t>(random.Below(50257));
+    Add<uint16_t>(narrow, {token});
+    Add<uint32_t>(wide, {token});
+    Add<uint64_t>(wider, {token});
+    Add<uint32_t>(large, {static_cast<int64_t>(random.Below(151936))});
+    Add<uint16_t>(tiny, {static_cast<int64_t>(random.Below(4))});  // as of the bases of DNA
+  }
+  EXPECT_TRUE(open(narrow).ok());
+  EXPECT_TRUE(open(tiny).ok());
+  for (const std::string& bytes : {wide, wider, large, wide.substr(0, 64), large.substr(0, 64)}) {
+    EXPECT_THAT(open(bytes).message(), HasSubstr("numpy.uint16")) << bytes.size();
+  }
+  // A beginning that is all padding, and a few tokens that tell nothing.
+  EXPECT_TRUE(open(std::string(40000, '\0') + narrow).ok());
+  EXPECT_TRUE(open(wide.substr(0, 8)).ok());
+  EXPECT_TRUE(open(std::string(400, '\0')).ok());
+}
+
 TEST(TokenFile, RefusesWhatDoesNotAgree) {
   auto refusal = [](const std::string& name, const std::string& bytes, TokenFileFormat format) {
     return TokenFile::Open(Env::Posix(), Write(name, bytes), format).status().message();

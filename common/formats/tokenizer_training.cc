@@ -6,13 +6,11 @@
 
 namespace weft {
 
-Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files,
-                                 const DocumentOptions& options, int64_t vocab_size,
+Result<Tokenizer> TrainTokenizer(const std::vector<DocumentFile>& files, int64_t vocab_size,
                                  bool with_mask) {
   BpeTrainer trainer;
   std::string scratch;
-  for (const std::string& path : files) {
-    WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(env, path, options));
+  for (const DocumentFile& file : files) {
     for (size_t i = 0; i < file.size(); ++i) {
       WEFT_ASSIGN_OR_RETURN(std::string_view text, file.Text(i, scratch));
       trainer.Add(text);
@@ -30,7 +28,12 @@ Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files
 Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string>& files,
                                          const DocumentOptions& options, int64_t vocab_size,
                                          const std::string& output_folder) {
-  WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, TrainTokenizer(env, files, options, vocab_size));
+  std::vector<DocumentFile> opened;
+  for (const std::string& path : files) {
+    WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(env, path, options));
+    opened.push_back(std::move(file));
+  }
+  WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, TrainTokenizer(opened, vocab_size));
   WEFT_RETURN_IF_ERROR(env.CreateDirs(output_folder));
   WEFT_RETURN_IF_ERROR(WriteTokenizerFiles(env, output_folder, tokenizer.files()));
   return tokenizer;

@@ -10,12 +10,11 @@
 namespace weft {
 
 /// Trains a byte-level BPE tokenizer (BpeTrainer) on the documents of some files. Errors of the
-/// files are those of DocumentFile. `with_mask`: the last token is the special "<mask>".
-Result<Tokenizer> TrainTokenizer(Env& env, const std::vector<std::string>& files,
-                                 const DocumentOptions& options, int64_t vocab_size,
+/// documents are those of DocumentFile. `with_mask`: the last token is the special "<mask>".
+Result<Tokenizer> TrainTokenizer(const std::vector<DocumentFile>& files, int64_t vocab_size,
                                  bool with_mask = false);
 
-/// The same, written to `output_folder`/tokenizer.json; the folder is made when it is missing.
+/// The same of the files of these names, written to `output_folder`/tokenizer.json; the folder is made when it is missing.
 Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string>& files,
                                          const DocumentOptions& options, int64_t vocab_size,
                                          const std::string& output_folder);

@@ -61,10 +61,14 @@ struct DataSpec {
   MaskingSpec masking;
   double pixel_mean = 0.5;
   double pixel_deviation = 0.5;
+  std::string bad_lines = "fail";
+  std::string special_tokens = "text";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("train", "Files with the training text, read in this order.")
+    visit(Field("train",
+                "Files with the training text, read in this order; a folder stands for its files, "
+                "sorted. The command line expands ~, $NAME and patterns with *, ? and [...].")
               .Required()
               .Range(1, 100000),
           self.train);
@@ -75,15 +79,16 @@ struct DataSpec {
     visit(Field("validation_fraction", "Share of the training tokens held out, from the end.")
               .Range(0, 0.5),
           self.validation_fraction);
-    visit(
-        Field("format",
-              "Form of the files; auto goes by their names (.jsonl is jsonl). text; jsonl; "
-              "token files of llm.c (llmc), nanoGPT (nanogpt) and Megatron (megatron, the .idx); "
-              "images as IDX pairs (idx, the images file) or folders of a class each "
-              "(image_folder).")
-            .OneOf({"auto", "text", "jsonl", "llmc", "nanogpt", "megatron", "idx", "image_folder"}),
-        self.format);
-    visit(Field("text_field", "Key of the text in each JSONL object."), self.text_field);
+    visit(Field("format",
+                "Form of the files; auto goes by their content and names, and refuses what is in "
+                "doubt. text; jsonl (a JSON object a line); json (an array of objects); token "
+                "files of llm.c (llmc), nanoGPT (nanogpt) and Megatron (megatron, the .idx); "
+                "images as IDX pairs (idx, the images file) or folders of a class each "
+                "(image_folder).")
+              .OneOf({"auto", "text", "jsonl", "json", "llmc", "nanogpt", "megatron", "idx",
+                      "image_folder"}),
+          self.format);
+    visit(Field("text_field", "Key of the text in each JSON object."), self.text_field);
     visit(Field("document_separator",
                 "String between two documents of a text file. Empty: a file is one document."),
           self.document_separator);
@@ -99,13 +104,24 @@ struct DataSpec {
     visit(Field("tokenizer", "How text becomes tokens."), self.tokenizer);
     visit(Field("second_text_field", "Key of the second text of a pair; empty: single texts."),
           self.second_text_field);
-    visit(Field("label_field", "Key of the class (a number or a name) of each JSONL object."),
+    visit(Field("label_field",
+                "Key of the class (a number, a boolean or a name) of each JSON object."),
           self.label_field);
     visit(Field("masking", "What a masked language model predicts."), self.masking);
     visit(Field("pixel_mean", "Subtracted from pixels, which lie in 0 to 1.").Range(-10, 10),
           self.pixel_mean);
     visit(Field("pixel_deviation", "Divides pixels after that.").Range(1e-6, 1e6),
           self.pixel_deviation);
+    visit(Field("bad_lines",
+                "What a line that cannot be used (broken JSON, no text, no label) does: fail stops "
+                "the job, skip leaves the line out and counts it.")
+              .OneOf({"fail", "skip"}),
+          self.bad_lines);
+    visit(Field("special_tokens",
+                "What a special token that is spelled out in a text (<|endoftext|>) becomes: text "
+                "as any other, or, with parse, the token; for text that is trusted.")
+              .OneOf({"text", "parse"}),
+          self.special_tokens);
   }
 };
 

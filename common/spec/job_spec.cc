@@ -1,5 +1,6 @@
 #include "common/spec/job_spec.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/json.h"
@@ -293,6 +294,11 @@ Status ValidateHead(const JobSpec& job) {
         "jsonl");
   }
   if (data.second_text_field.empty()) return OkStatus();
+  if (data.special_tokens == "parse") {
+    return InvalidError(
+        "data.special_tokens parse does not go with data.second_text_field: a separator spelled in "
+        "a text would end it; hint: data.special_tokens text");
+  }
   if (head == "causal_lm" || !padded) {
     return InvalidError(
         "data.second_text_field needs a model.head of masked_lm or classification and a "
@@ -303,6 +309,15 @@ Status ValidateHead(const JobSpec& job) {
         "data.second_text_field needs a model.token_types of 2, to tell two texts apart");
   }
   return OkStatus();
+}
+
+bool FitDefaultWarmup(JobSpec& job) {
+  const int64_t decay =
+      job.schedule.kind == "warmup_stable_decay" ? job.schedule.decay_steps : int64_t{0};
+  const int64_t room = std::max<int64_t>(job.train.steps - decay, 0);
+  if (job.schedule.warmup_steps <= room) return false;
+  job.schedule.warmup_steps = room;
+  return true;
 }
 
 Status ValidateJob(const JobSpec& job) {

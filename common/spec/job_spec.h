@@ -242,6 +242,10 @@ Status ValidateJob(const JobSpec& job);
 /// out of model.import_path until its folder has been read.
 Status ValidateKnownSizes(const JobSpec& job);
 
+/// Lowers schedule.warmup_steps, where nobody wrote it, to what train.steps (and a decay that is
+/// asked for) leave room for; whether it did.
+bool FitDefaultWarmup(JobSpec& job);
+
 /// What a head needs of the data, and the data of the model: part of ValidateJob, but for imported
 /// models, whose family and head show when the folder has been read.
 Status ValidateHead(const JobSpec& job);

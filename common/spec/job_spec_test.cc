@@ -385,5 +385,23 @@ TEST(JobSpec, DefaultsLieWithinTheirDeclaredRanges) {
   EXPECT_EQ(ToJson(*back), json);
 }
 
+TEST(FitDefaultWarmup, LeavesRoomForTheStepsAndTheDecay) {
+  JobSpec job = GoodJob();
+  EXPECT_FALSE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 100);
+  job.train.steps = 40;
+  EXPECT_TRUE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 40);
+  job.schedule.kind = "warmup_stable_decay";
+  job.schedule.decay_steps = 30;
+  EXPECT_TRUE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 10);
+  EXPECT_TRUE(ValidateJob(job).ok());
+  job.schedule.decay_steps = 50;
+  EXPECT_TRUE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 0);
+  EXPECT_FALSE(ValidateJob(job).ok()) << "a decay that somebody wrote stays a mistake";
+}
+
 }  // namespace
 }  // namespace weft

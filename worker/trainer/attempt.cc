@@ -278,6 +278,7 @@ Status Attempt::OpenOutputs(const StartPoint& start) {
   if (!start.checkpoint_path.empty()) saved_step_ = start.counters.step;
   if (!first_rank()) return OkStatus();
   if (!data_.padding.empty()) Event("info", data_.padding);
+  for (const std::string& warning : data_.warnings) Event("warning", warning);
   if (!start.checkpoint_path.empty()) {
     checkpoints_->KeepResumeStep(start.counters.step);
     Event("info", "resumed from " + start.checkpoint_path);

@@ -47,9 +47,28 @@ std::string PaddingText(const engine::TokenLoader& loader, const AttemptSpec& sp
          ", micro-batch " + std::to_string(spec.plan.micro_batch) + ")";
 }
 
+/// What somebody who gave these data should know of how they were prepared.
+std::vector<std::string> WarningsOf(const engine::DatasetInfo& info, const DataSpec& data) {
+  std::vector<std::string> warnings;
+  if (info.skipped_lines > 0) {
+    warnings.push_back(std::to_string(info.skipped_lines) +
+                       " lines of the data cannot be used and are left out (data.bad_lines: skip); "
+                       "the first: " +
+                       info.first_skipped_line);
+  }
+  if (info.spelled_special_tokens > 0 && data.special_tokens == "text") {
+    warnings.push_back("special tokens are spelled out in the texts " +
+                       std::to_string(info.spelled_special_tokens) + " times, the first is " +
+                       info.spelled_example +
+                       "; they are learned as text; hint: data.special_tokens: parse makes them "
+                       "tokens, and data.document_separator cuts a text at them");
+  }
+  return warnings;
+}
+
 Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
                                                const AttemptSpec& spec, bool training,
-                                               std::string& padding) {
+                                               TrainingData& data) {
   const JobSpec& job = spec.job;
   const engine::TokenSpan& span = training ? dataset.train : dataset.validation;
   if (dataset.info.image_size > 0) {
@@ -61,7 +80,14 @@ Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
                                             ? engine::TrainLoaderOptions(job, dataset.info)
                                             : engine::ValidationLoaderOptions(job, dataset.info);
   WEFT_ASSIGN_OR_RETURN(auto tokens, engine::TokenLoader::Create(span, options));
-  if (training) padding = PaddingText(*tokens, spec);
+  if (training) data.padding = PaddingText(*tokens, spec);
+  if (const int64_t rows = tokens->unmaskable_rows(); rows > 0) {
+    data.warnings.push_back(std::to_string(rows) + " of " +
+                            std::to_string(rows + tokens->Sequences()) +
+                            (training ? " training" : " validation") +
+                            " sequences are left out: they are special tokens alone (unknown ones "
+                            "among them) and have nothing to predict");
+  }
   return std::unique_ptr<BatchSource>(std::move(tokens));
 }
 
@@ -95,13 +121,17 @@ Result<std::vector<std::string>> NamesOfClasses(Env& env, const JobSpec& job,
   if (model.import_path.empty()) return of_data;
   WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, model.import_path));
   if (!HasHead(head, model) || head.class_names.empty()) return of_data;
-  if (AreNumbers(of_data) || std::equal(of_data.begin(), of_data.end(), head.class_names.begin())) {
+  if (AreNumbers(of_data) || of_data == head.class_names) {
     return head.class_names;
   }
-  return InvalidError("the classes of the data in alphabetical order (" + Joined(of_data) +
-                      ") are not those of the model in " + model.import_path + " (" +
-                      Joined(head.class_names) +
-                      "); hint: labels that are numbers in the order of the model");
+  const auto unknown = std::find_if(of_data.begin(), of_data.end(), [&](const std::string& name) {
+    return std::find(head.class_names.begin(), head.class_names.end(), name) ==
+           head.class_names.end();
+  });
+  return InvalidError("the class \"" + (unknown == of_data.end() ? of_data.front() : *unknown) +
+                      "\" of the data (" + Joined(of_data) + ") is none of the model in " +
+                      model.import_path + " (" + Joined(head.class_names) +
+                      "); hint: labels that are names of the model's, or numbers in its order");
 }
 
 }  // namespace
@@ -126,9 +156,10 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
   data.fingerprint = dataset.fingerprint;
   data.unigram_entropy = dataset.info.unigram_entropy_nats;
   data.tokenizer_path = dataset.TokenizerPath();
+  data.warnings = WarningsOf(dataset.info, job.data);
   WEFT_ASSIGN_OR_RETURN(data.classes, NamesOfClasses(env, job, dataset.info.classes));
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<BatchSource> train,
-                        NewSource(dataset, spec, /*training=*/true, data.padding));
+                        NewSource(dataset, spec, /*training=*/true, data));
   if (job.train.batch_warmup_steps > 0) {
     train = std::make_unique<engine::BatchWarmup>(std::move(train), job.train);
   }
@@ -136,7 +167,7 @@ Result<TrainingData> OpenTrainingData(Env& env, const AttemptSpec& spec) {
       std::make_unique<engine::Prefetcher>(OwnChunks(std::move(train), spec), RangesOfRank(spec));
   if (dataset.validation.count == 0) return data;
   Result<std::unique_ptr<BatchSource>> validation =
-      NewSource(dataset, spec, /*training=*/false, data.padding);
+      NewSource(dataset, spec, /*training=*/false, data);
   if (validation.ok()) {
     data.validation = OwnChunks(*std::move(validation), spec);
   } else if (!job.data.validation.empty()) {

@@ -20,7 +20,8 @@ struct TrainingData {
   std::string fingerprint;                          ///< Hash over the tokens and how they are cut.
   std::string tokenizer_path;  ///< The tokenizer's file; empty when there is none.
   std::string padding;  ///< For people: the share of padding in an epoch; empty: there is none.
-  double unigram_entropy = 0;  ///< Of the training tokens. Unit: nats per token.
+  std::vector<std::string> warnings;  ///< For people: what of the data was left out or is in doubt.
+  double unigram_entropy = 0;         ///< Of the training tokens. Unit: nats per token.
 };
 
 /// Of each sequence what this rank has, where ranks share sequences; else `whole`.

@@ -33,6 +33,10 @@ struct DatasetInfo {
   int64_t validation_documents = 0;
   bool validation_file = false;
   double unigram_entropy_nats = 0;
+  int64_t skipped_lines = 0;
+  std::string first_skipped_line;
+  int64_t spelled_special_tokens = 0;
+  std::string spelled_example;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -76,6 +80,12 @@ struct DatasetInfo {
                 "the training tokens: the loss of a model that knows no context.")
               .Unit("nats/token"),
           self.unigram_entropy_nats);
+    visit(Field("skipped_lines", "Documents left out because they cannot be used."),
+          self.skipped_lines);
+    visit(Field("first_skipped_line", "Why the first of them was."), self.first_skipped_line);
+    visit(Field("spelled_special_tokens", "Special tokens that the texts spell out."),
+          self.spelled_special_tokens);
+    visit(Field("spelled_example", "The first of them."), self.spelled_example);
   }
 };
 

@@ -40,9 +40,6 @@ Result<std::unique_ptr<DatasetInput>> OpenTokenInput(Env& env, const JobSpec& jo
 Result<std::unique_ptr<DatasetInput>> OpenImageInput(Env& env, const JobSpec& job,
                                                      const std::string& format);
 
-/// Whether DataSpec::format, with "auto" resolved by the first training file, is this kind.
-Result<std::string> FormatOf(Env& env, const DataSpec& data);
-
 /// Writes the labels of a shard's documents in their order.
 Status WriteLabels(Env& env, const std::string& path, const std::vector<int32_t>& labels,
                    size_t classes, const std::string& tokenizer_hash);

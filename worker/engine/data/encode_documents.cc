@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "common/memory_errors.h"
+#include "worker/engine/data/spelled_tokens.h"
 
 namespace weft::engine {
 namespace {
@@ -23,6 +24,7 @@ struct Item {
 struct Encoded {
   std::vector<int32_t> tokens;
   std::vector<size_t> ends;  ///< Lengths of `tokens` at which documents end.
+  SpelledSpecialTokens spelled;
   Status status;
 };
 
@@ -41,15 +43,15 @@ void CutLongText(const DocumentPlace& place, size_t document, const Tokenizer& t
   }
 }
 
-std::vector<Item> ShareOut(const std::vector<DocumentPlace>& documents,
-                           const Tokenizer& tokenizer) {
+std::vector<Item> ShareOut(const std::vector<DocumentPlace>& documents, const Tokenizer& tokenizer,
+                           bool may_cut) {
   std::vector<Item> items;
   size_t first = 0;
   size_t bytes = 0;
   for (size_t i = 0; i < documents.size(); ++i) {
     const DocumentFile& file = *documents[i].file;
     const size_t size = file.StoredBytes(documents[i].index);
-    const bool cut = !file.is_jsonl() && size > 2 * kItemBytes;
+    const bool cut = may_cut && !file.is_json() && size > 2 * kItemBytes;
     if (i > first && (cut || bytes + size > kItemBytes)) {
       items.push_back({.first = first, .last = i});
       first = i;
@@ -69,8 +71,8 @@ std::vector<Item> ShareOut(const std::vector<DocumentPlace>& documents,
 class Encoder {
  public:
   Encoder(const std::vector<DocumentPlace>& documents, const Tokenizer& tokenizer,
-          const SequenceForm& form, bool keep_empty)
-      : documents_(documents), tokenizer_(tokenizer), form_(form), keep_empty_(keep_empty) {}
+          const SpelledTokens& spelled, const EncodeOptions& options)
+      : documents_(documents), tokenizer_(tokenizer), spelled_(spelled), options_(options) {}
 
   Encoded Encode(const Item& item) const {
     Encoded result;
@@ -78,22 +80,26 @@ class Encoder {
     auto add = [&](const std::vector<int64_t>& ids) {
       tokens.insert(tokens.end(), ids.begin(), ids.end());
     };
+    auto add_text = [&](std::string_view text) {
+      result.spelled.count += spelled_.Count(text, result.spelled.example);
+      return tokenizer_.Encode(text, tokens, options_.special);
+    };
+    const SequenceForm& form = options_.form;
     DocumentContent content;
     for (size_t i = item.first; i < item.last; ++i) {
-      result.status = documents_[i].file->Read(documents_[i].index, content);
+      result.status = WithBadLineHint(documents_[i].file->Read(documents_[i].index, content));
       if (!result.status.ok()) return result;
-      if (content.text.empty() && content.second.empty() && !keep_empty_) continue;
-      if (item.begin == 0) add(form_.begin);
-      result.status =
-          tokenizer_.Encode(content.text.substr(item.begin, item.end - item.begin), tokens);
+      if (content.text.empty() && content.second.empty() && !options_.keep_empty) continue;
+      if (item.begin == 0) add(form.begin);
+      result.status = add_text(content.text.substr(item.begin, item.end - item.begin));
       if (!result.status.ok()) return result;
       if (item.end != std::string_view::npos) continue;
-      if (!form_.middle.empty()) {
-        add(form_.middle);
-        result.status = tokenizer_.Encode(content.second, tokens);
+      if (!form.middle.empty()) {
+        add(form.middle);
+        result.status = add_text(content.second);
         if (!result.status.ok()) return result;
       }
-      add(form_.end);
+      add(form.end);
       result.ends.push_back(tokens.size());
     }
     return result;
@@ -102,18 +108,22 @@ class Encoder {
  private:
   const std::vector<DocumentPlace>& documents_;
   const Tokenizer& tokenizer_;
-  const SequenceForm& form_;
-  const bool keep_empty_;
+  const SpelledTokens& spelled_;
+  const EncodeOptions& options_;
 };
 
 }  // namespace
 
-Status EncodeDocuments(const std::vector<DocumentPlace>& documents, const Tokenizer& tokenizer,
-                       const SequenceForm& form, bool keep_empty, int threads,
-                       TokenShardWriter& out) {
-  const std::vector<Item> items = ShareOut(documents, tokenizer);
-  const Encoder encoder(documents, tokenizer, form, keep_empty);
+Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& documents,
+                                             const Tokenizer& tokenizer,
+                                             const EncodeOptions& options, TokenShardWriter& out) {
+  const SpelledTokens spelled(tokenizer);
+  const bool may_cut = options.special == SpecialTokens::kAsText || spelled.MayCutAtSpaces();
+  const std::vector<Item> items = ShareOut(documents, tokenizer, may_cut);
+  const Encoder encoder(documents, tokenizer, spelled, options);
+  const int threads = options.threads;
   const size_t wave = static_cast<size_t>(std::max(threads, 1)) * 4;
+  SpelledSpecialTokens found;
   for (size_t first = 0; first < items.size(); first += wave) {
     const size_t count = std::min(wave, items.size() - first);
     std::vector<Encoded> encoded(count);
@@ -134,6 +144,8 @@ Status EncodeDocuments(const std::vector<DocumentPlace>& documents, const Tokeni
     }
     for (const Encoded& part : encoded) {
       WEFT_RETURN_IF_ERROR(part.status);
+      found.count += part.spelled.count;
+      if (found.example.empty()) found.example = part.spelled.example;
       std::span<const int32_t> tokens = part.tokens;
       size_t begin = 0;
       for (size_t end : part.ends) {
@@ -144,7 +156,7 @@ Status EncodeDocuments(const std::vector<DocumentPlace>& documents, const Tokeni
       WEFT_RETURN_IF_ERROR(out.Append(tokens.subspan(begin)));
     }
   }
-  return OkStatus();
+  return found;
 }
 
 }  // namespace weft::engine

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "common/formats/documents.h"
@@ -15,12 +16,24 @@ struct DocumentPlace {
   size_t index = 0;
 };
 
-/// Encodes documents in the order given, each with the tokens of `form` around its text, or two
-/// texts where the form has a middle, on `threads` threads. Long texts are shared out in parts, so
-/// that one big file keeps all threads busy. Empty documents are left out unless `keep_empty`. Of
-/// several errors the first in the order of the documents is returned.
-Status EncodeDocuments(const std::vector<DocumentPlace>& documents, const Tokenizer& tokenizer,
-                       const SequenceForm& form, bool keep_empty, int threads,
-                       TokenShardWriter& out);
+/// How documents become tokens.
+struct EncodeOptions {
+  SequenceForm form;        ///< Tokens around each text, or two texts where it has a middle.
+  bool keep_empty = false;  ///< Empty documents stay, as one of the form's tokens alone.
+  SpecialTokens special = SpecialTokens::kAsText;
+  int threads = 1;
+};
+
+/// Special tokens that texts spell out, whatever became of them.
+struct SpelledSpecialTokens {
+  uint64_t count = 0;
+  std::string example;  ///< The first of them.
+};
+
+/// Encodes documents in the order given. Long texts are shared out in parts, so that one big file
+/// keeps all threads busy. Of several errors the first in the order of the documents is returned.
+Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& documents,
+                                             const Tokenizer& tokenizer,
+                                             const EncodeOptions& options, TokenShardWriter& out);
 
 }  // namespace weft::engine

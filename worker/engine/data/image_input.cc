@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "common/formats/image.h"
 #include "common/hash.h"
+#include "worker/engine/data/class_order.h"
 #include "worker/engine/data/dataset_input.h"
 
 namespace weft::engine {
@@ -179,8 +181,10 @@ class FolderInput : public DatasetInput {
     std::unique_ptr<FolderInput> input(new FolderInput(env, job));
     WEFT_ASSIGN_OR_RETURN(input->key_, input->FindFiles(job.data.train, input->train_));
     WEFT_ASSIGN_OR_RETURN(Json other, input->FindFiles(job.data.validation, input->validation_));
-    input->key_ = {"image_folder", job.model.image_size, job.model.image_channels,
-                   std::move(input->key_), std::move(other)};
+    WEFT_ASSIGN_OR_RETURN(input->classes_of_model_, ClassesOfModel(env, job.model));
+    input->key_ = {"image_folder",          job.model.image_size, job.model.image_channels,
+                   std::move(input->key_),  std::move(other),     "classes by value",
+                   input->classes_of_model_};
     return std::unique_ptr<DatasetInput>(std::move(input));
   }
 
@@ -188,11 +192,12 @@ class FolderInput : public DatasetInput {
   bool may_cut_documents() const override { return false; }
 
   Status Write(Env& env, const std::string& folder, int threads, DatasetInfo& info) override {
+    std::set<std::string> names;
+    for (const PictureFile& file : train_) names.insert(file.label);
+    info.classes = OrderClasses(names, classes_of_model_);
     std::map<std::string, int32_t> classes;
-    for (const PictureFile& file : train_) classes.emplace(file.label, 0);
-    for (auto& [name, number] : classes) {
-      number = static_cast<int32_t>(info.classes.size());
-      info.classes.push_back(name);
+    for (const std::string& name : info.classes) {
+      classes.emplace(name, static_cast<int32_t>(classes.size()));
     }
     for (const PictureFile& file : validation_) {
       if (!classes.contains(file.label)) {
@@ -278,6 +283,7 @@ class FolderInput : public DatasetInput {
   JobSpec job_;
   std::vector<PictureFile> train_;
   std::vector<PictureFile> validation_;
+  std::vector<std::string> classes_of_model_;
   Json key_;
 };
 

@@ -60,12 +60,58 @@ Status TokenLoader::Divide() {
   return OkStatus();
 }
 
+std::vector<TokenRun> TokenLoader::RunsOf(uint64_t row) const {
+  if (padded()) return {pieces_[row].first, pieces_[row].second};
+  if (options_.batching == Batching::kBestFit) {
+    const std::span<const TokenRun> runs = packed_[row];
+    return {runs.begin(), runs.end()};
+  }
+  const auto length = static_cast<uint64_t>(options_.length);
+  return {{row * length, static_cast<uint32_t>(length)}};
+}
+
+void TokenLoader::LeaveOutUnmaskable() {
+  std::vector<bool> special(static_cast<size_t>(options_.vocabulary.size));
+  for (int32_t token : options_.vocabulary.special_tokens) {
+    special[static_cast<size_t>(token)] = true;
+  }
+  // Nearly always one of the first tokens of a row is ordinary.
+  std::vector<int32_t> block(16);
+  auto has_ordinary = [&](const TokenRun& run) {
+    for (uint64_t done = 0; done < run.count; done += block.size()) {
+      const auto part = std::span(block).first(std::min<uint64_t>(block.size(), run.count - done));
+      span_.shard->Read(span_.first + run.first + done, part);
+      for (int32_t token : part) {
+        if (!special[static_cast<size_t>(token)]) return true;
+      }
+    }
+    return false;
+  };
+  const auto rows = static_cast<uint64_t>(sequences_);
+  std::vector<uint64_t> kept;
+  for (uint64_t row = 0; row < rows; ++row) {
+    const std::vector<TokenRun> runs = RunsOf(row);
+    if (std::any_of(runs.begin(), runs.end(), has_ordinary)) kept.push_back(row);
+  }
+  if (kept.size() == rows) return;
+  unmaskable_rows_ = sequences_ - static_cast<int64_t>(kept.size());
+  sequences_ = static_cast<int64_t>(kept.size());
+  kept_rows_ = std::move(kept);
+}
+
 Result<std::unique_ptr<TokenLoader>> TokenLoader::Create(TokenSpan span,
                                                          const LoaderOptions& options) {
   WEFT_CHECK(options.length > 0 && options.global_batch > 0, "sizes must be positive");
   std::unique_ptr<TokenLoader> loader(new TokenLoader(std::move(span), options));
   WEFT_RETURN_IF_ERROR(loader->Check());
   WEFT_RETURN_IF_ERROR(loader->Divide());
+  if (options.objective == Objective::kMasked) loader->LeaveOutUnmaskable();
+  if (loader->sequences_ == 0 && loader->unmaskable_rows_ > 0) {
+    return InvalidError(
+        "all " + std::to_string(loader->unmaskable_rows_) +
+        " sequences of the data are special tokens alone (unknown ones among them), and nothing is "
+        "left to predict. hint: give a tokenizer that knows the text");
+  }
   if (loader->sequences_ == 0) {
     return InvalidError("the data have " + std::to_string(loader->span_.count) +
                         " tokens, too few for one sequence of " + std::to_string(options.length) +
@@ -95,13 +141,14 @@ DrawnSequence TokenLoader::SequenceAt(int64_t step, int64_t sequence) const {
 }
 
 int64_t TokenLoader::RowLength(uint64_t sequence) const {
+  const uint64_t row = RowAt(sequence);
   if (padded()) {
-    const Piece& piece = pieces_[sequence];
+    const Piece& piece = pieces_[row];
     return static_cast<int64_t>(piece.first.count + piece.second.count + options_.form.Overhead());
   }
   if (options_.batching == Batching::kConcatenate) return options_.length;
   int64_t length = 0;
-  for (const TokenRun& segment : packed_[sequence]) length += segment.count;
+  for (const TokenRun& segment : packed_[row]) length += segment.count;
   return length;
 }
 
@@ -150,13 +197,14 @@ Result<Batch> TokenLoader::Get(int64_t step, int64_t first_sequence, int64_t cou
   batch.positions.reserve(size);
   for (const DrawnSequence& sequence : drawn) {
     const size_t row = batch.tokens.size();
+    const uint64_t stored = RowAt(sequence.index);
     batch.sequence_starts.push_back(static_cast<int32_t>(row));
     if (padded()) {
-      AppendPiece(sequence.index, batch);
+      AppendPiece(stored, batch);
     } else if (options_.batching == Batching::kBestFit) {
-      AppendPacked(sequence.index, batch);
+      AppendPacked(stored, batch);
     } else {
-      AppendStream(sequence.index, batch);
+      AppendStream(stored, batch);
     }
     if (masker_) MaskRow(sequence, row, batch);
     AppendPadding(row, batch);
@@ -185,10 +233,10 @@ void TokenLoader::AppendTokens(uint64_t first, uint64_t count, Batch& batch) con
   batch.tokens.resize(at + count);
 }
 
-void TokenLoader::AppendStream(uint64_t sequence, Batch& batch) const {
+void TokenLoader::AppendStream(uint64_t row, Batch& batch) const {
   const auto length = static_cast<uint64_t>(options_.length);
   const size_t base = batch.tokens.size();
-  const uint64_t first = sequence * length;
+  const uint64_t first = row * length;
   AppendTokens(first, length, batch);
   if (!options_.mask_documents) {
     CountUp(0, length, batch.positions);
@@ -207,9 +255,9 @@ void TokenLoader::AppendStream(uint64_t sequence, Batch& batch) const {
   }
 }
 
-void TokenLoader::AppendPacked(uint64_t sequence, Batch& batch) const {
+void TokenLoader::AppendPacked(uint64_t row, Batch& batch) const {
   const size_t base = batch.tokens.size();
-  for (const TokenRun& segment : packed_[sequence]) {
+  for (const TokenRun& segment : packed_[row]) {
     const size_t at = batch.tokens.size();
     if (options_.mask_documents && at > base) {
       batch.sequence_starts.push_back(static_cast<int32_t>(at));
@@ -251,9 +299,9 @@ void TokenLoader::AppendTexts(const Piece& piece, Batch& batch) const {
   if (form.second_type) batch.token_types.resize(batch.tokens.size(), 1);
 }
 
-void TokenLoader::AppendPiece(uint64_t sequence, Batch& batch) const {
+void TokenLoader::AppendPiece(uint64_t row, Batch& batch) const {
   const size_t base = batch.tokens.size();
-  const Piece& piece = pieces_[sequence];
+  const Piece& piece = pieces_[row];
   AppendTexts(piece, batch);
   CountUp(0, batch.tokens.size() - base, batch.positions);
   if (options_.objective == Objective::kClassification) {

@@ -67,6 +67,9 @@ struct PaddingCount {
 /// Padded, a sequence is a document: for classification and for pairs one that is too long is
 /// shortened, for language models it is cut into pieces, each with the tokens of the form around
 /// it. Rows are padded to `length` (kPadFixed) or to the longest that is asked for at once.
+///
+/// Masked, a row of special tokens alone (unknown ones among them) has nothing to predict and is
+/// left out: a micro-batch of such rows would have no loss.
 class TokenLoader : public BatchSource {
  public:
   /// kInvalid when the data do not fill one sequence, or the options ask for what the data do not
@@ -76,6 +79,9 @@ class TokenLoader : public BatchSource {
   int64_t Sequences() const override { return sequences_; }
   Result<Batch> Get(int64_t step, int64_t first_sequence, int64_t count) override;
 
+  /// Rows that are left out because they have nothing to predict.
+  int64_t unmaskable_rows() const { return unmaskable_rows_; }
+
   /// What an epoch of the training order costs in micro-batches of this size. Unit: tokens.
   PaddingCount CountPadding(int64_t micro_batch) const;
 
@@ -84,13 +90,17 @@ class TokenLoader : public BatchSource {
 
   Status Check() const;
   Status Divide();
+  void LeaveOutUnmaskable();
+  std::vector<TokenRun> RunsOf(uint64_t row) const;
+  /// The row of the data that is sequence `s`.
+  uint64_t RowAt(uint64_t s) const { return kept_rows_.empty() ? s : kept_rows_[s]; }
   bool padded() const { return options_.batching >= Batching::kPadFixed; }
   int64_t RowLength(uint64_t sequence) const;
   int64_t BatchLength(int64_t longest) const;
   DrawnSequence SequenceAt(int64_t step, int64_t sequence) const;
-  void AppendStream(uint64_t sequence, Batch& batch) const;
-  void AppendPacked(uint64_t sequence, Batch& batch) const;
-  void AppendPiece(uint64_t sequence, Batch& batch) const;
+  void AppendStream(uint64_t row, Batch& batch) const;
+  void AppendPacked(uint64_t row, Batch& batch) const;
+  void AppendPiece(uint64_t row, Batch& batch) const;
   void AppendTexts(const Piece& piece, Batch& batch) const;
   void AppendPadding(size_t row, Batch& batch) const;
   void MaskRow(const DrawnSequence& drawn, size_t row, Batch& batch) const;
@@ -105,6 +115,8 @@ class TokenLoader : public BatchSource {
   PackedSequences packed_;
   std::vector<Piece> pieces_;
   int64_t sequences_ = 0;
+  int64_t unmaskable_rows_ = 0;
+  std::vector<uint64_t> kept_rows_;  ///< The rows that are sequences; empty: all are.
   std::optional<SequenceOrder> order_;
   std::optional<TokenMasker> masker_;
 };

@@ -263,5 +263,44 @@ TEST(PaddedLoader, RefusesLabelsAndPairsInAStream) {
       HasSubstr("needs labels"));
 }
 
+TEST(PaddedLoader, LeavesOutRowsWithNothingToPredict) {
+  const int32_t unknown = 904;
+  MaskingVocabulary vocabulary = kVocabulary;
+  vocabulary.special_tokens.push_back(unknown);
+  const TokenSpan span = MakeSpan({{kBegin, unknown, unknown, kEnd},
+                                   {kBegin, 1, 2, kEnd},
+                                   {kBegin, unknown, 3, kEnd},
+                                   {kBegin, kEnd}});
+  for (Batching batching : {Batching::kPadFixed, Batching::kPadDynamic, Batching::kPadUniform,
+                            Batching::kBestFit, Batching::kConcatenate}) {
+    LoaderOptions options = {.length = 4,
+                             .shuffle = false,
+                             .batching = batching,
+                             .padding_token = kPad,
+                             .objective = Objective::kMasked,
+                             .form = kSingle,
+                             .vocabulary = vocabulary};
+    auto loader = Load(span, options);
+    EXPECT_EQ(loader->Sequences(), 2);
+    // A document without text is a row of its own only where whole documents are packed.
+    EXPECT_EQ(loader->unmaskable_rows(), batching == Batching::kBestFit ? 2 : 1);
+    std::vector<std::vector<int32_t>> texts;
+    for (int64_t s = 0; s < 2; ++s) {
+      const Batch batch = Get(*loader, 0, s, 1);
+      EXPECT_GE(batch.target_count, 1);
+      EXPECT_EQ(batch.lengths[0], 4);
+      texts.push_back(batch.tokens);
+      for (size_t i = 0; i < batch.tokens.size(); ++i) {
+        if (batch.targets[i] != kNone) texts.back()[i] = batch.targets[i];
+      }
+    }
+    EXPECT_THAT(texts, ::testing::UnorderedElementsAre(ElementsAre(kBegin, 1, 2, kEnd),
+                                                       ElementsAre(kBegin, unknown, 3, kEnd)));
+    const TokenSpan none = MakeSpan({{kBegin, unknown, unknown, kEnd}});
+    EXPECT_THAT(TokenLoader::Create(none, options).status().message(),
+                HasSubstr("nothing is left to predict"));
+  }
+}
+
 }  // namespace
 }  // namespace weft::engine

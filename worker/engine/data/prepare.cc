@@ -15,7 +15,7 @@ namespace weft::engine {
 namespace {
 
 /// Part of every key: a change of what is prepared from the same input must change it.
-constexpr std::string_view kKeyVersion = "weft-dataset-3";
+constexpr std::string_view kKeyVersion = "weft-dataset-4";
 
 std::string KeyOf(const JobSpec& job, const DatasetInput& input) {
   // Strings are written as JSON, so that no two inputs give the same text.

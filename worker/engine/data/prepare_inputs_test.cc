@@ -8,6 +8,7 @@
 
 #include "common/formats/tokenizer.h"
 #include "common/hash.h"
+#include "worker/engine/data/class_order.h"
 #include "worker/engine/data/image_loader.h"
 #include "worker/engine/data/loader.h"
 #include "worker/engine/data/prepare.h"
@@ -113,6 +114,35 @@ TEST(PrepareTokens, CopiesNanoGptAndMegatronFiles) {
   JobSpec masked = Tokens(folder + "/m.idx", "megatron");
   masked.model.head = "masked_lm";
   EXPECT_THAT(Refusal(masked), HasSubstr("no labels or masks"));
+}
+
+TEST(PrepareTokens, RefusesIdsThatDoNotFitTheForm) {
+  const std::string folder = MakeTestFolder();
+  std::string narrow, wide;
+  for (int64_t token = 1; token < 60; ++token) {
+    Add<uint16_t>(narrow, {token});
+    Add<uint32_t>(wide, {token});
+  }
+  EXPECT_THAT(Refusal(Tokens(Write(folder + "/wide.bin", wide), "nanogpt")),
+              HasSubstr("every second of its 16-bit ids"));
+  JobSpec job = Tokens(Write(folder + "/a.bin", narrow), "nanogpt");
+  job.model.vocab_size = 65537;
+  EXPECT_THAT(Refusal(job), HasSubstr("holds ids below 65536, and model.vocab_size has 65537"));
+  job.model.vocab_size = 65536;
+  EXPECT_EQ(Prepare(job).info.vocab_size, 65536);
+  // One byte an element, and a tokenizer of more tokens.
+  std::string index("MMIDIDX\0\0", 9);
+  Add<uint64_t>(index, {1});
+  Add<uint8_t>(index, {1});
+  Add<uint64_t>(index, {1, 2});
+  Add<int32_t>(index, {4});
+  Add<int64_t>(index, {0});
+  Add<int64_t>(index, {0, 1});
+  Write(folder + "/m.bin", "abcd");
+  job = Tokens(Write(folder + "/m.idx", index), "auto");
+  EXPECT_EQ(Prepare(job).info.vocab_size, 101);
+  job.data.tokenizer.path = kTestData + "gpt2_part";
+  EXPECT_THAT(Refusal(job), HasSubstr("holds ids below 256, and the tokenizer "));
 }
 
 JobSpec Bert(const std::string& path, const std::string& head) {
@@ -229,6 +259,128 @@ TEST(PrepareText, NamesWhatIsWrongWithLabels) {
   EXPECT_THAT(Refusal(job), HasSubstr("no mask token"));
 }
 
+JobSpec Gpt2(const std::vector<std::string>& train) {
+  JobSpec job;
+  job.data.train = train;
+  job.data.tokenizer.path = kTestData + "gpt2_part";
+  job.data.validation_fraction = 0;
+  return job;
+}
+
+TEST(PrepareText, TheSameDocumentsInAnyFormAreTheSameData) {
+  const std::string folder = MakeTestFolder();
+  const std::string lines = "{\"text\":\"one two\"}\n{\"text\":\"three\"}\n";
+  const std::vector<int32_t> expected =
+      Tokens(Prepare(Gpt2({Write(folder + "/a.jsonl", lines)})).train);
+  EXPECT_GT(expected.size(), 4u);
+  Write(folder + "/texts/p2.txt", "three");
+  Write(folder + "/texts/p1.txt", "one two");
+  for (const std::string& path :
+       {Write(folder + "/a.json", lines), Write(folder + "/A.JSONLINES", lines),
+        Write(folder + "/b.json", "[{\"text\":\"one two\"},{\"text\":\"three\"}]"),
+        folder + "/texts"}) {
+    EXPECT_EQ(Tokens(Prepare(Gpt2({path})).train), expected) << path;
+  }
+  EXPECT_THAT(Refusal(Gpt2({Write(folder + "/d.csv", "id,text\n1,one two\n")})),
+              HasSubstr("is a table"));
+}
+
+TEST(PrepareText, BadLinesStopTheJobOrAreSkippedAndCounted) {
+  const std::string folder = MakeTestFolder();
+  const std::string good = "{\"text\":\"one two\"}\n";
+  const std::vector<int32_t> expected =
+      Tokens(Prepare(Gpt2({Write(folder + "/a.jsonl", good + good)})).train);
+  JobSpec job = Gpt2(
+      {Write(folder + "/b.jsonl", good + "{\"text\":null}\n{broken\n" + good + "{\"t\":1}\n")});
+  const std::string refusal = Refusal(job);
+  EXPECT_THAT(refusal, HasSubstr("b.jsonl:2: the field \"text\" is null"));
+  EXPECT_THAT(refusal, HasSubstr("data.bad_lines: skip"));
+  job.data.bad_lines = "skip";
+  for (int open = 0; open < 2; ++open) {  // made, and then found in the cache
+    const Dataset dataset = Prepare(job);
+    EXPECT_EQ(Tokens(dataset.train), expected);
+    EXPECT_EQ(dataset.info.skipped_lines, 3);
+    EXPECT_THAT(dataset.info.first_skipped_line, HasSubstr("b.jsonl:2: "));
+  }
+  // A tokenizer that is trained here sees the same lines.
+  job.data.tokenizer.path = "";
+  job.data.tokenizer.vocab_size = 260;
+  EXPECT_EQ(Prepare(job).info.train_documents, 2);
+  job.data.train = {Write(folder + "/c.jsonl", "{broken\n")};
+  EXPECT_THAT(Refusal(job), HasSubstr("no line of the training data can be used"));
+}
+
+TEST(PrepareText, SpelledSpecialTokensAreTextOrTokensAndCounted) {
+  const std::string folder = MakeTestFolder();
+  Result<Tokenizer> tokenizer = Tokenizer::Load(Env::Posix(), kTestData + "gpt2_part");
+  ASSERT_TRUE(tokenizer.ok());
+  const int32_t end = *tokenizer->end_of_text();
+  const std::string text = "one<|endoftext|>two <|endoftext|>";
+  JobSpec job = Gpt2({Write(folder + "/a.txt", text)});
+  for (SpecialTokens special : {SpecialTokens::kAsText, SpecialTokens::kAsTokens}) {
+    const bool parse = special == SpecialTokens::kAsTokens;
+    job.data.special_tokens = parse ? "parse" : "text";
+    std::vector<int32_t> expected;
+    tokenizer->Encode(text, expected, special);
+    EXPECT_EQ(std::count(expected.begin(), expected.end(), end), parse ? 2 : 0);
+    expected.push_back(end);
+    const Dataset dataset = Prepare(job);
+    EXPECT_EQ(Tokens(dataset.train), expected);
+    EXPECT_EQ(dataset.info.spelled_special_tokens, 2);
+    EXPECT_EQ(dataset.info.spelled_example, "<|endoftext|>");
+  }
+  // A text that is cut for several threads gives the tokens of the whole.
+  std::string longer;
+  while (longer.size() < (5u << 20)) longer += "one two<|endoftext|> three ";
+  job.data.train = {Write(folder + "/b.txt", longer)};
+  std::vector<int32_t> expected;
+  tokenizer->Encode(longer, expected, SpecialTokens::kAsTokens);
+  expected.push_back(end);
+  EXPECT_EQ(Tokens(Prepare(job).train), expected);
+}
+
+TEST(PrepareText, ClassesThatAreNumbersAreInTheOrderOfTheirValues) {
+  const std::string folder = MakeTestFolder();
+  std::string names, numbers;
+  for (int label = 0; label < 12; ++label) {
+    names += R"({"text":"ka","label":")" + std::to_string(label) + "\"}\n";
+    numbers += R"({"text":"ka","label":)" + std::to_string(label) + "}\n";
+  }
+  JobSpec job = Bert(Write(folder + "/names.jsonl", names), "classification");
+  const Dataset named = Prepare(job);
+  EXPECT_EQ(named.info.classes[2], "2");
+  EXPECT_EQ(named.info.classes[10], "10");
+  const Dataset numbered = Prepare(Bert(Write(folder + "/n.jsonl", numbers), "classification"));
+  EXPECT_EQ(named.info.classes, numbered.info.classes);
+  for (size_t d = 0; d < 12; ++d) {
+    EXPECT_EQ((*named.train.labels)[d], (*numbered.train.labels)[d]);
+  }
+  EXPECT_THAT(OrderClasses({"b", "10", "9"}, {}), ElementsAre("10", "9", "b"));
+  EXPECT_THAT(OrderClasses({"100", "09", "9", "1"}, {}), ElementsAre("1", "9", "09", "100"));
+  EXPECT_THAT(OrderClasses({"no", "yes"}, {"yes", "maybe", "no"}),
+              ElementsAre("yes", "maybe", "no"));
+  EXPECT_THAT(OrderClasses({"no", "yes"}, {"yes", "maybe"}), ElementsAre("no", "yes"));
+  EXPECT_THAT(OrderClasses({"no", "yes"}, {"yes", "yes", "no"}), ElementsAre("no", "yes"));
+}
+
+TEST(PrepareText, AModelThatNamesItsClassesGivesTheirOrder) {
+  const std::string folder = MakeTestFolder();
+  Write(folder + "/model/config.json", R"({"model_type":"bert",
+      "architectures":["BertForSequenceClassification"],"hidden_size":32,"num_hidden_layers":1,
+      "num_attention_heads":4,"intermediate_size":48,"max_position_embeddings":32,"vocab_size":700,
+      "type_vocab_size":2,"hidden_act":"gelu","layer_norm_eps":1e-12,
+      "id2label":{"0":"positive","1":"negative"},"label2id":{"positive":0,"negative":1}})");
+  JobSpec job = Bert(Write(folder + "/a.jsonl",
+                           "{\"text\":\"ka\",\"label\":\"negative\"}\n"
+                           "{\"text\":\"mi\",\"label\":\"positive\"}\n"),
+                     "classification");
+  EXPECT_THAT(Prepare(job).info.classes, ElementsAre("negative", "positive"));
+  job.model.import_path = folder + "/model";
+  job.model.classes = 2;  // as the folder has it
+  const Dataset dataset = Prepare(job);
+  EXPECT_THAT(dataset.info.classes, ElementsAre("positive", "negative"));
+}
+
 JobSpec Vit(const std::string& path, int64_t size, int64_t channels) {
   JobSpec job;
   job.model.family = "vit";
@@ -295,6 +447,11 @@ TEST(PreparePictures, ReadsFoldersOfClasses) {
   EXPECT_EQ(dataset.info.train_tokens + dataset.info.validation_tokens, 4 * 48);
   Write(folder + "/pictures/dog/bad.png", "\x89PNG\r\n\x1a\nxxxx");
   EXPECT_THAT(Refusal(job), HasSubstr("bad.png"));
+  for (int label = 0; label < 11; ++label) {
+    Write(folder + "/numbered/" + std::to_string(label) + "/a.png",
+          *ReadFile(Env::Posix(), kTestData + "images/noise.png"));
+  }
+  EXPECT_EQ(Prepare(Vit(folder + "/numbered", 4, 3)).info.classes[10], "10");
   Write(folder + "/none/readme.txt", "");
   EXPECT_THAT(Refusal(Vit(folder + "/none", 4, 3)), HasSubstr("no pictures"));
 }

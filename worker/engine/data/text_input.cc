@@ -5,8 +5,12 @@
 #include <set>
 #include <utility>
 
+#include "common/formats/data_files.h"
 #include "common/formats/tokenizer_training.h"
 #include "common/hash.h"
+#include "common/text.h"
+#include "worker/engine/data/bad_lines.h"
+#include "worker/engine/data/class_order.h"
 #include "worker/engine/data/dataset_input.h"
 #include "worker/engine/data/encode_documents.h"
 #include "worker/engine/data/loader.h"
@@ -28,6 +32,7 @@ class TextInput : public DatasetInput {
     std::unique_ptr<TextInput> input(new TextInput(job));
     WEFT_RETURN_IF_ERROR(input->OpenFiles(env, job.data.train, input->train_));
     WEFT_RETURN_IF_ERROR(input->OpenFiles(env, job.data.validation, input->validation_));
+    WEFT_ASSIGN_OR_RETURN(input->classes_of_model_, ClassesOfModel(env, job.model));
     if (!job.data.tokenizer.path.empty()) {
       WEFT_ASSIGN_OR_RETURN(input->tokenizer_, Tokenizer::Load(env, job.data.tokenizer.path));
       WEFT_RETURN_IF_ERROR(input->CheckTokenizer(job.data.tokenizer.path));
@@ -39,21 +44,26 @@ class TextInput : public DatasetInput {
     auto contents = [&](const std::vector<DocumentFile>& files) {
       Json list = Json::array();
       for (const DocumentFile& file : files) {
-        list.push_back({HashHex(file.bytes()), file.is_jsonl() ? "jsonl:" + options_.text_field
-                                                               : "text:" + options_.separator});
+        const char* form = file.form() == TextForm::kJsonArray ? "json:" : "jsonl:";
+        list.push_back({HashHex(file.bytes()), file.is_json() ? form + options_.text_field
+                                                              : "text:" + options_.separator});
       }
       return list;
     };
     const std::string tokenizer =
         tokenizer_ ? "given:" + tokenizer_->hash() : "train:" + std::to_string(vocab_size_);
-    Json key = {"text", tokenizer, contents(train_), contents(validation_)};
-    // Plain language models have the key they always had.
+    Json key = {"text",
+                tokenizer,
+                contents(train_),
+                contents(validation_),
+                static_cast<int>(objective_),
+                options_.second_text_field,
+                options_.label_field,
+                classes_of_model_,
+                skip_bad_lines_,
+                special_ == SpecialTokens::kAsTokens};
     if (objective_ == Objective::kCausal && tokenizer_ && !tokenizer_->form(false).begin.empty()) {
       key.push_back({"begin", tokenizer_->form(false).begin});
-    }
-    if (objective_ != Objective::kCausal) {
-      key.push_back(
-          {static_cast<int>(objective_), options_.second_text_field, options_.label_field});
     }
     return key;
   }
@@ -61,9 +71,43 @@ class TextInput : public DatasetInput {
   bool may_cut_documents() const override { return objective_ != Objective::kClassification; }
 
   Status Write(Env& env, const std::string& folder, int threads, DatasetInfo& info) override {
+    if (skip_bad_lines_) WEFT_RETURN_IF_ERROR(SkipLines(threads, info));
+    return WriteDocuments(env, folder, threads, info);
+  }
+
+ private:
+  explicit TextInput(const JobSpec& job)
+      : objective_(ObjectiveOf(job.model)),
+        options_{
+            .format = job.data.format,
+            .text_field = job.data.text_field,
+            .separator = job.data.document_separator,
+            .second_text_field = job.data.second_text_field,
+            .label_field = objective_ == Objective::kClassification ? job.data.label_field : ""},
+        vocab_size_(job.data.tokenizer.vocab_size),
+        skip_bad_lines_(job.data.bad_lines == "skip"),
+        special_(job.data.special_tokens == "parse" ? SpecialTokens::kAsTokens
+                                                    : SpecialTokens::kAsText) {}
+
+  Status SkipLines(int threads, DatasetInfo& info) {
+    SkippedLines skipped;
+    SkipBadLines(train_, threads, skipped);
+    const auto has_documents = [](const DocumentFile& file) { return file.size() > 0; };
+    if (std::none_of(train_.begin(), train_.end(), has_documents)) {
+      return InvalidError("no line of the training data can be used; the first: " + skipped.first);
+    }
+    SkipBadLines(validation_, threads, skipped);
+    info.skipped_lines = skipped.count;
+    info.first_skipped_line = ClipText(skipped.first, 300);  // names of files may be any bytes
+    return OkStatus();
+  }
+
+  Status WriteDocuments(Env& env, const std::string& folder, int threads, DatasetInfo& info) {
     if (!tokenizer_) {
-      WEFT_ASSIGN_OR_RETURN(tokenizer_, TrainTokenizer(env, train_paths_, options_, vocab_size_,
-                                                       objective_ == Objective::kMasked));
+      Result<Tokenizer> trained =
+          TrainTokenizer(train_, vocab_size_, objective_ == Objective::kMasked);
+      if (!trained.ok()) return WithBadLineHint(trained.status());
+      tokenizer_ = *std::move(trained);
     }
     info.tokenizer_file = tokenizer_->file_name();
     info.tokenizer_hash = tokenizer_->hash();
@@ -86,26 +130,22 @@ class TextInput : public DatasetInput {
         classes.emplace(name, static_cast<int32_t>(classes.size()));
       }
     }
-    WEFT_RETURN_IF_ERROR(WritePart(env, JoinPath(folder, "train"), train_, classes, threads));
-    if (validation_.empty()) return OkStatus();
-    return WritePart(env, JoinPath(folder, "validation"), validation_, classes, threads);
+    SpelledSpecialTokens spelled;
+    WEFT_RETURN_IF_ERROR(
+        WritePart(env, JoinPath(folder, "train"), train_, classes, threads, spelled));
+    if (!validation_.empty()) {
+      WEFT_RETURN_IF_ERROR(
+          WritePart(env, JoinPath(folder, "validation"), validation_, classes, threads, spelled));
+    }
+    info.spelled_special_tokens = static_cast<int64_t>(spelled.count);
+    info.spelled_example = spelled.example;
+    return OkStatus();
   }
-
- private:
-  explicit TextInput(const JobSpec& job)
-      : objective_(ObjectiveOf(job.model)),
-        options_{
-            .format = job.data.format,
-            .text_field = job.data.text_field,
-            .separator = job.data.document_separator,
-            .second_text_field = job.data.second_text_field,
-            .label_field = objective_ == Objective::kClassification ? job.data.label_field : ""},
-        train_paths_(job.data.train),
-        vocab_size_(job.data.tokenizer.vocab_size) {}
 
   Status OpenFiles(Env& env, const std::vector<std::string>& paths,
                    std::vector<DocumentFile>& files) {
-    for (const std::string& path : paths) {
+    WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, FilesOf(env, paths));
+    for (const std::string& path : all) {
       WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(env, path, options_));
       files.push_back(std::move(file));
     }
@@ -141,7 +181,7 @@ class TextInput : public DatasetInput {
     Labels labels;
     DocumentContent content;
     for (const DocumentPlace& place : places) {
-      WEFT_RETURN_IF_ERROR(place.file->Read(place.index, content));
+      WEFT_RETURN_IF_ERROR(WithBadLineHint(place.file->Read(place.index, content)));
       if (labels.names.empty()) labels.numbers = content.label_is_number;
       if (labels.numbers != content.label_is_number) {
         return InvalidError("some labels are numbers and some are names, as \"" + content.label +
@@ -152,11 +192,11 @@ class TextInput : public DatasetInput {
     return labels;
   }
 
-  /// Names in alphabetical order, or 0 to the largest number, of the training documents.
+  /// Names of the classes of the training documents in order, or 0 to the largest number.
   Result<std::vector<std::string>> FindClasses() const {
     WEFT_ASSIGN_OR_RETURN(Labels labels, ReadLabels(Places(train_)));
     std::set<std::string> names(labels.names.begin(), labels.names.end());
-    if (!labels.numbers) return std::vector<std::string>(names.begin(), names.end());
+    if (!labels.numbers) return OrderClasses(names, classes_of_model_);
     uint64_t largest = 0;
     for (const std::string& name : names) {
       const uint64_t number = name.size() > 7 ? kMaxClass : std::stoull(name);
@@ -170,7 +210,8 @@ class TextInput : public DatasetInput {
   }
 
   Status WritePart(Env& env, const std::string& path, const std::vector<DocumentFile>& files,
-                   const std::map<std::string, int32_t>& classes, int threads) const {
+                   const std::map<std::string, int32_t>& classes, int threads,
+                   SpelledSpecialTokens& spelled) const {
     std::vector<DocumentPlace> places = Places(files);
     const bool labelled = !classes.empty();
     if (labelled) {
@@ -182,8 +223,14 @@ class TextInput : public DatasetInput {
                           TokenShardWriter::Create(env, path + ".tokens",
                                                    static_cast<uint64_t>(tokenizer_->vocab_size()),
                                                    tokenizer_->hash()));
-    WEFT_RETURN_IF_ERROR(
-        EncodeDocuments(places, *tokenizer_, encoded_form_, labelled, threads, writer));
+    WEFT_ASSIGN_OR_RETURN(SpelledSpecialTokens found, EncodeDocuments(places, *tokenizer_,
+                                                                      {.form = encoded_form_,
+                                                                       .keep_empty = labelled,
+                                                                       .special = special_,
+                                                                       .threads = threads},
+                                                                      writer));
+    spelled.count += found.count;
+    if (spelled.example.empty()) spelled.example = found.example;
     WEFT_RETURN_IF_ERROR(writer.Finish());
     if (!labelled) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(Labels labels, ReadLabels(places));
@@ -201,8 +248,10 @@ class TextInput : public DatasetInput {
 
   Objective objective_;
   DocumentOptions options_;
-  std::vector<std::string> train_paths_;
   int64_t vocab_size_;
+  bool skip_bad_lines_;
+  SpecialTokens special_;
+  std::vector<std::string> classes_of_model_;
   std::vector<DocumentFile> train_;
   std::vector<DocumentFile> validation_;
   std::optional<Tokenizer> tokenizer_;

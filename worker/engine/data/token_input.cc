@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/formats/data_files.h"
 #include "common/formats/token_file.h"
 #include "common/formats/tokenizer.h"
 #include "common/hash.h"
@@ -31,6 +32,7 @@ class TokenInput : public DatasetInput {
     if (!job.data.tokenizer.path.empty()) {
       WEFT_ASSIGN_OR_RETURN(input->tokenizer_, Tokenizer::Load(env, job.data.tokenizer.path));
     }
+    WEFT_RETURN_IF_ERROR(input->CheckWidth(job));
     WEFT_RETURN_IF_ERROR(input->FindVocabulary(job.model.vocab_size));
     return std::unique_ptr<DatasetInput>(std::move(input));
   }
@@ -73,9 +75,36 @@ class TokenInput : public DatasetInput {
     const TokenFileFormat format = format_ == "llmc"      ? TokenFileFormat::kLlmc
                                    : format_ == "nanogpt" ? TokenFileFormat::kNanoGpt
                                                           : TokenFileFormat::kMegatron;
-    for (const std::string& path : paths) {
+    std::vector<std::string> all = paths;  // an .idx and its .bin are one
+    if (format != TokenFileFormat::kMegatron) {
+      WEFT_ASSIGN_OR_RETURN(all, FilesOf(env, paths));
+    }
+    for (const std::string& path : all) {
       WEFT_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(env, path, format));
       files.push_back(std::move(file));
+    }
+    return OkStatus();
+  }
+
+  /// Ids of a larger vocabulary than the elements can tell apart were cut off when they were
+  /// written, and then each names a wrong token.
+  Status CheckWidth(const JobSpec& job) const {
+    int64_t tokens = tokenizer_ ? tokenizer_->vocab_size() : 0;
+    std::string of = "the tokenizer " + job.data.tokenizer.path;
+    if (!tokenizer_ && format_ == "nanogpt") {
+      tokens = job.model.vocab_size;
+      of = "model.vocab_size";
+    }
+    for (const auto* files : {&train_, &validation_}) {
+      for (const TokenFile& file : *files) {
+        if (static_cast<uint64_t>(tokens) <= file.most_tokens()) continue;
+        return InvalidError(
+            file.path() + " holds ids below " + std::to_string(file.most_tokens()) + ", and " + of +
+            " has " + std::to_string(tokens) +
+            " tokens: larger ids do not fit and are wrong in the file. hint: write the .idx and "
+            ".bin of Megatron-LM with 32-bit ids (data.format: megatron), or give the tokenizer "
+            "that the file was made with");
+      }
     }
     return OkStatus();
   }

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/env.h"
+#include "common/spec/job_spec.h"
+#include "common/status.h"
+
+namespace weft {
+
+/// DataSpec::format of the job; "auto" resolved by the first training file, with "text" for all
+/// forms of text, which each file tells of itself (RecognizeText). kInvalid when a file of tokens
+/// does not show what it is.
+Result<std::string> DataFormatOf(Env& env, const JobSpec& job);
+
+/// `paths` with the files of each folder, sorted by name, in its place. Hidden files are left out.
+/// kInvalid: a folder that holds folders or nothing; what they are for nobody said.
+Result<std::vector<std::string>> FilesOf(Env& env, const std::vector<std::string>& paths);
+
+/// How much CheckDataFiles reads.
+struct DataCheckLimits {
+  uint64_t bytes_per_file = uint64_t{1} << 20;
+  uint64_t bytes = uint64_t{32} << 20;  ///< Of all files together.
+  bool missing_is_error = true;         ///< Otherwise a file that is not here is somebody else's.
+};
+
+/// Looks for mistakes in the files of a job that can be seen in their beginnings: missing files,
+/// forms in doubt, lines that cannot be used (unless data.bad_lines is skip), files of tokens that
+/// are none. kInvalid names the field, the file and the line.
+Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limits);
+
+}  // namespace weft

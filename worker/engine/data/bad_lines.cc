@@ -1,0 +1,47 @@
+#include "worker/engine/data/bad_lines.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+namespace weft::engine {
+namespace {
+
+constexpr size_t kAtOnce = 1024;  ///< Documents that a thread takes at a time.
+
+/// For each document whether it cannot be used.
+std::vector<uint8_t> FindBad(const DocumentFile& file, int threads) {
+  std::vector<uint8_t> bad(file.size());
+  std::atomic<size_t> next{0};
+  auto work = [&] {
+    DocumentContent content;
+    for (size_t first; (first = next.fetch_add(kAtOnce)) < bad.size();) {
+      for (size_t i = first; i < std::min(first + kAtOnce, bad.size()); ++i) {
+        bad[i] = file.Read(i, content).ok() ? 0 : 1;
+      }
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (int t = 1; t < threads; ++t) helpers.emplace_back(work);
+  work();
+  helpers.clear();  // waits for them
+  return bad;
+}
+
+}  // namespace
+
+void SkipBadLines(std::vector<DocumentFile>& files, int threads, SkippedLines& skipped) {
+  for (DocumentFile& file : files) {
+    const std::vector<uint8_t> bad = FindBad(file, threads);
+    const auto first = std::find(bad.begin(), bad.end(), 1);
+    if (first == bad.end()) continue;
+    if (skipped.count == 0) {
+      DocumentContent content;
+      skipped.first = file.Read(static_cast<size_t>(first - bad.begin()), content).message();
+    }
+    skipped.count += std::count(first, bad.end(), 1);
+    file.Remove(bad);
+  }
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/env.h"
+#include "common/spec/model_spec.h"
+#include "common/status.h"
+
+namespace weft::engine {
+
+/// The names of classes by number: those of `of_model` when it has all of `names`, each once (it
+/// may have more). Else `names` by value when all are whole numbers ("10" is after "9"), and
+/// otherwise alphabetically.
+std::vector<std::string> OrderClasses(const std::set<std::string>& names,
+                                      const std::vector<std::string>& of_model);
+
+/// Names of the classes of the classifier that `model` goes on with; none when its classifier is a
+/// new one or does not name them.
+Result<std::vector<std::string>> ClassesOfModel(Env& env, const ModelSpec& model);
+
+}  // namespace weft::engine
