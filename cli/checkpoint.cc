@@ -13,6 +13,25 @@
 namespace weft::cli {
 namespace {
 
+/// A job, and the step of a checkpoint of it or -1, as `-o name` prints them:
+/// "checkpoint/JOB/STEP", "job/JOB"; anything else is a job as it is.
+struct NamedCheckpoint {
+  std::string job;
+  int64_t step = -1;
+};
+
+NamedCheckpoint ParseName(const std::string& name) {
+  constexpr std::string_view kKind = "checkpoint/";
+  if (!name.starts_with(kKind)) return {JobIdOf(name)};
+  const std::string rest = name.substr(kKind.size());
+  const size_t slash = rest.find('/');
+  const std::string step = slash == std::string::npos ? "" : rest.substr(slash + 1);
+  const bool is_step = !step.empty() && step.size() < 19 &&
+                       step.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_step) return {name};
+  return {rest.substr(0, slash), std::stoll(step)};
+}
+
 ExitCode List(const Session& session, const std::string& id) {
   auto checkpoints = session.Connect().ListCheckpoints(id);
   if (!checkpoints.ok()) return Fail(session, checkpoints.status());
@@ -62,13 +81,15 @@ Result<std::string> FindCheckpoint(const Session& session, const std::string& wh
   if (env.FileExists(JoinPath(what, engine::kManifestName))) return what;
   std::string run_dir = what;
   if (!env.FileExists(engine::CheckpointsFolder(what))) {
+    const NamedCheckpoint named = ParseName(what);
+    if (named.step >= 0) step = named.step;
     const Status missing = MissingFileError(env, what,
                                             "config.json (a Hugging Face folder), " +
                                                 std::string(engine::kManifestName) +
                                                 " (a checkpoint) or checkpoints (a run folder)");
     const bool is_folder = missing.code() != StatusCode::kNotFound;
-    if (is_folder || what.find('/') != std::string::npos) return missing;
-    Result<v1::Job> job = session.Connect().GetJob(what);
+    if (is_folder || named.job.find('/') != std::string::npos) return missing;
+    Result<v1::Job> job = session.Connect().GetJob(named.job);
     if (!job.ok()) return job.status().WithContext(missing.message() + ", and as a job");
     run_dir = job->run_dir();
   }

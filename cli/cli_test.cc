@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -50,10 +53,76 @@ TEST(JobFile, NamesFileLineAndNearestField) {
   EXPECT_EQ(LoadError("name: a\ndata: {train: [x]}\ntrain: {steps: 0}\n"),
             "F:3: train.steps is 0, but must be 1 to 1000000000000 steps");
   EXPECT_EQ(LoadError("name: a\ndata: {train: [x]}\nmodel: {width: 100, heads: 3}\n"),
-            "F: model.width 100 must be a multiple of model.heads 3");
+            "F:3: model.width 100 must be a multiple of model.heads 3");
+  EXPECT_EQ(LoadError("name: a\ndata:\n  train: [x]\n  format: text\nmodel:\n  family: bert\n"
+                      "  head: classification\n"),
+            "F:7: model.head classification needs one document a sequence, not data.batching "
+            "concatenate; hint: pad_uniform, pad_dynamic or pad_fixed");
+  EXPECT_EQ(LoadError("data: {train: [x]}\nname: A\n").substr(0, 16), "F:2: name 'A' mu");
   EXPECT_NE(LoadError("name: a\n").find("required field data is missing"), std::string::npos);
   EXPECT_NE(LoadError("name: [a\n").find("not valid YAML"), std::string::npos);
   EXPECT_NE(LoadError(std::string("name: a\0b", 9)).find("binary data"), std::string::npos);
+}
+
+TEST(JobFile, TellsTheLineOfJsonThatYamlCannotRead) {
+  EXPECT_EQ(LoadError("{\n\t\"name\": \"a\",\n\t\"data\": {\"train\": [\"x\"]},\n\t\"model\": "
+                      "{\"heads\": 3,\n\t\"width\": 100}}"),
+            "F:5: model.width 100 must be a multiple of model.heads 3");
+}
+
+TEST(JobFile, LowersAWarmupThatNobodyWrote) {
+  std::ostringstream notes;
+  Result<JobSpec> job =
+      LoadJobFile(WriteTemp("warm.yaml", "name: a\ndata: {train: [x]}\ntrain: {steps: 20}\n"),
+                  DataCheck::kNone, notes);
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_EQ(job->schedule.warmup_steps, 20);
+  EXPECT_EQ(notes.str(),
+            "note: schedule.warmup_steps is 20 rather than 100, for train.steps is 20\n");
+  EXPECT_EQ(LoadError("name: a\ndata: {train: [x]}\ntrain: {steps: 20}\n"
+                      "schedule: {warmup_steps: 100}\n"),
+            "F:4: schedule.warmup_steps 100 is more than train.steps 20");
+}
+
+TEST(JobFile, ExpandsHomeVariablesAndPatterns) {
+  const std::string folder = testing::TempDir() + "/expanded_" + std::to_string(getpid());
+  std::filesystem::create_directories(folder + "/data");
+  for (const char* name : {"data/b.txt", "data/a.txt", "data/odd[1].txt", "$x.txt"}) {
+    std::ofstream(folder + "/" + name) << "some text";
+  }
+  setenv("WEFT_TEST_DATA", (folder + "/data").c_str(), 1);
+  const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
+  setenv("HOME", folder.c_str(), 1);
+  auto load = [&](const std::string& train) {
+    return LoadJobFile(WriteTemp("expanded_" + std::to_string(getpid()) + "/job.yaml",
+                                 "name: a\ndata:\n  train:\n" + train),
+                       DataCheck::kAll);
+  };
+  Result<JobSpec> job = load(
+      "    - $WEFT_TEST_DATA/[ab].*\n    - ~/data/a.txt\n    - ${WEFT_TEST_DATA}/a.txt\n"
+      "    - data/odd[1].txt\n    - $x.txt\n");
+  setenv("HOME", home.c_str(), 1);
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  const std::string base = std::filesystem::path(folder).lexically_normal().string();
+  EXPECT_EQ(job->data.train,
+            (std::vector<std::string>{base + "/data/a.txt", base + "/data/b.txt",
+                                      base + "/data/a.txt", base + "/data/a.txt",
+                                      base + "/data/odd[1].txt", base + "/$x.txt"}));
+  auto error = [&](const std::string& train) { return load(train).status().message(); };
+  EXPECT_NE(error("    - data/*.jsonl\n").find("job.yaml:4: data.train[0]: no file matches"),
+            std::string::npos);
+  EXPECT_NE(error("    - $WEFT_NOT_SET/a\n").find("variable $WEFT_NOT_SET is not set"),
+            std::string::npos);
+  EXPECT_NE(error("    - ~other/a\n").find("another user's home"), std::string::npos);
+  // The line is that of the pattern, or the file, that is at fault.
+  EXPECT_NE(error("    - data/[ab].txt\n    - data/none.txt\n")
+                .find("job.yaml:5: data.train[2]: there is no file " + base),
+            std::string::npos);
+  std::ofstream(folder + "/data/bad.jsonl") << "{\"text\": \"a\"}\n{\"text\": null}\n";
+  const std::string bad = error("    - data/a.txt\n    - data/bad.jsonl\n");
+  EXPECT_NE(bad.find("job.yaml:5: data.train[1]: "), std::string::npos) << bad;
+  EXPECT_NE(bad.find("bad.jsonl:2: the field \"text\" is null"), std::string::npos) << bad;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(JobFile, ReadsJsonToo) {

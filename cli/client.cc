@@ -30,7 +30,50 @@ bool IsTransient(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE;
 }
 
+bool Holds(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// What only gRPC's own messages hold.
+constexpr const char* kMarksOfGrpc[] = {
+    "ipv4:",   "ipv6:",  "failed to connect", "DNS", "Socket", "RST_STREAM", "GOAWAY",
+    "recvmsg", "stream", "transport",         "http"};
+
+/// Why a call did not reach a coordinator, from what gRPC says of it: its own text is about sockets
+/// and addresses. What a coordinator says itself is passed on.
+std::string ReasonOf(const std::string& message) {
+  if (message.empty()) return "the connection broke off";
+  const bool own = std::none_of(std::begin(kMarksOfGrpc), std::end(kMarksOfGrpc),
+                                [&](const char* mark) { return Holds(message, mark); });
+  if (own) return message;
+  struct Reason {
+    const char* part;
+    const char* words;
+  };
+  static constexpr Reason kReasons[] = {
+      {"Connection refused", "the connection is refused"},
+      {"DNS", "the name of the host is not known"},
+      {"Name or service not known", "the name of the host is not known"},
+      {"timed out", "the connection takes too long"},
+      {"Timeout", "the connection takes too long"},
+      {"No route to host", "there is no route to the host"},
+      {"Network is unreachable", "the network cannot be reached"},
+      {"http1.x", "what listens there is another kind of server"},
+      {"settings", "what listens there is another kind of server"},
+      {"handshake", "what listens there is another kind of server"},
+      {"failed to connect", "the connection cannot be made"}};
+  for (const Reason& reason : kReasons) {
+    if (Holds(message, reason.part)) return reason.words;
+  }
+  return "the connection broke off";
+}
+
 }  // namespace
+
+std::string JobIdOf(const std::string& id_or_name) {
+  constexpr std::string_view kKind = "job/";
+  return id_or_name.starts_with(kKind) ? id_or_name.substr(kKind.size()) : id_or_name;
+}
 
 std::string RandomId() {
   std::random_device source;
@@ -52,12 +95,18 @@ Client::Client(const std::string& server, double timeout_seconds)
 
 Status Client::Explain(const grpc::Status& status) const {
   if (IsTransient(status)) {
-    return UnavailableError("no coordinator answers at " + server_ + " (" + status.error_message() +
+    return UnavailableError("no coordinator answers at " + server_ + " (" +
+                            ReasonOf(status.error_message()) +
                             "); hint: `weft up` starts one on this machine, or name another with "
                             "--server HOST:PORT");
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return UnavailableError("the coordinator at " + server_ + " did not answer in time");
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return InvalidError("the server at " + server_ +
+                        " does not know this call; hint: `weft version` compares its version with "
+                        "this one's, if it is a coordinator");
   }
   return FromGrpcStatus(status);
 }
@@ -87,7 +136,7 @@ Result<v1::SubmitJobResponse> Client::SubmitJob(const v1::JobSpec& spec,
 
 Result<v1::Job> Client::GetJob(const std::string& id) {
   v1::GetJobRequest request;
-  request.set_id(id);
+  request.set_id(JobIdOf(id));
   return Call(&v1::Coordinator::Stub::GetJob, request);
 }
 
@@ -107,13 +156,13 @@ Result<std::vector<v1::Job>> Client::ListJobs(const std::vector<v1::JobState>& s
 
 Result<v1::Job> Client::CancelJob(const std::string& id) {
   v1::CancelJobRequest request;
-  request.set_id(id);
+  request.set_id(JobIdOf(id));
   return Call(&v1::Coordinator::Stub::CancelJob, request);
 }
 
 Result<v1::Job> Client::RetryJob(const std::string& id) {
   v1::RetryJobRequest request;
-  request.set_id(id);
+  request.set_id(JobIdOf(id));
   return Call(&v1::Coordinator::Stub::RetryJob, request);
 }
 
@@ -146,7 +195,7 @@ Result<std::vector<v1::JobEvent>> Client::ListEvents(const std::string& id) {
 
 Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& id) {
   v1::ListCheckpointsRequest request;
-  request.set_job_id(id);
+  request.set_job_id(JobIdOf(id));
   auto response = Call(&v1::Coordinator::Stub::ListCheckpoints, request);
   if (!response.ok()) return response.status();
   return std::vector<v1::Checkpoint>(response->checkpoints().begin(),
@@ -155,7 +204,7 @@ Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& i
 
 Result<v1::ProfileJobResponse> Client::ProfileJob(const std::string& id, int steps) {
   v1::ProfileJobRequest request;
-  request.set_id(id);
+  request.set_id(JobIdOf(id));
   request.set_steps(steps);
   return Call(&v1::Coordinator::Stub::ProfileJob, request);
 }
@@ -167,7 +216,7 @@ Result<v1::GetVersionResponse> Client::GetVersion() {
 Status Client::WatchJob(const std::string& id, const std::function<bool(const v1::Job&)>& on_job,
                         double limit_seconds) {
   v1::WatchJobRequest request;
-  request.set_id(id);
+  request.set_id(JobIdOf(id));
   double last_heard = Now();
   double give_up = limit_seconds > 0 ? last_heard + limit_seconds : 0;
   while (true) {
@@ -201,6 +250,7 @@ Status Client::WatchJob(const std::string& id, const std::function<bool(const v1
 
 Status Client::StreamLogs(v1::StreamLogsRequest request,
                           const std::function<bool(const v1::LogLine&)>& on_line) {
+  request.set_id(JobIdOf(request.id()));
   double last_heard = Now();
   while (true) {
     grpc::ClientContext context;

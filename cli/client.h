@@ -58,6 +58,9 @@ class Client {
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 
+/// The id, or the prefix of one, in what a command was given: `-o name` prints "job/ID".
+std::string JobIdOf(const std::string& id_or_name);
+
 /// A random id, 32 hex digits.
 std::string RandomId();
 

@@ -1,100 +1,79 @@
-#include <iostream>
+#include "cli/completion.h"
 
-#include "cli/command.h"
+#include <algorithm>
+#include <utility>
+
+#include "cli/command_words.h"
 
 namespace weft::cli {
 namespace {
 
-/// "job submit" and the like, each with the words that may follow.
-void Collect(const CLI::App& app, const std::string& path,
-             std::vector<std::pair<std::string, std::vector<std::string>>>& out) {
-  std::vector<std::string> words;
-  for (const CLI::App* child : app.get_subcommands(nullptr)) words.push_back(child->get_name());
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+/// The legal values of an option that has a list of them.
+std::vector<std::string> ValuesOf(CLI::Option& option) {
+  // A list describes itself as {a,b,c}; the library tells it no other way.
+  for (int i = 0;; ++i) {
+    std::string text;
+    try {
+      text = option.get_validator(i)->get_description();
+    } catch (const CLI::OptionNotFound&) {
+      return {};
+    }
+    if (text.size() < 2 || text.front() != '{' || text.back() != '}') continue;
+    return CLI::detail::split(text.substr(1, text.size() - 2), ',');
   }
-  out.emplace_back(path, words);
-  for (const CLI::App* child : app.get_subcommands(nullptr)) {
-    Collect(*child, path.empty() ? child->get_name() : path + " " + child->get_name(), out);
-  }
 }
 
-using CommandWords = std::vector<std::pair<std::string, std::vector<std::string>>>;
-
-std::string Joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
-/// Commands whose argument is a job id.
-constexpr char kJobPattern[] =
-    "'job get'|'job describe'|'job logs'|'job wait'|'job cancel'|'job retry'|logs|cancel|explain|"
-    "'ckpt list'|export|generate";
-
-void PrintBash(const CommandWords& commands) {
-  std::cout << "_weft() {\n"
-               "  local current=${COMP_WORDS[COMP_CWORD]} path= word words=\n"
-               "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
-               "    case $word in -*) ;; *) path=\"${path:+$path }$word\" ;; esac\n"
-               "  done\n"
-               "  while :; do\n"
-               "    case $path in\n";
-  for (const auto& [path, words] : commands) {
-    std::cout << "      '" << path << "') words='" << Joined(words) << "' ;;\n";
-  }
-  std::cout
-      << "      *) path=${path% *}; continue ;;\n"
-         "    esac\n"
-         "    break\n"
-         "  done\n"
-         "  case $path in\n    "
-      << kJobPattern
-      << ")\n"
-         "      case $current in -*) ;; *) words=\"$(timeout 0.3 weft ls -o name 2>/dev/null |"
-         " sed 's,^job/,,') $words\" ;; esac ;;\n"
-         "  esac\n"
-         "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\")\n"
-         "  [ ${#COMPREPLY[@]} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "
-         "\"$current\")\n"
-         "}\n"
-         "complete -F _weft weft\n";
-}
-
-void PrintZsh(const CommandWords& commands) {
-  std::cout << "#compdef weft\nautoload -U +X bashcompinit && bashcompinit\n";
-  PrintBash(commands);
-}
-
-void PrintFish(const CommandWords& commands) {
-  std::cout << "complete -c weft -f\n";
-  for (const auto& [path, words] : commands) {
-    for (const std::string& word : words) {
-      std::string condition =
-          path.empty() ? "__fish_use_subcommand" : "__fish_seen_subcommand_from " + path;
-      std::cout << "complete -c weft -n '" << condition << "' "
-                << (word.starts_with("--") ? "-l " + word.substr(2) : "-a " + word) << '\n';
+/// The argument of a command that comes after `before` others, or null.
+CLI::Option* ArgumentAt(CLI::App& command, size_t before) {
+  CLI::Option* last = nullptr;
+  size_t at = 0;
+  std::vector<CLI::App*> apps = command.get_subcommands(
+      [](const CLI::App* child) { return child->get_name().empty(); });  // option groups
+  apps.insert(apps.begin(), &command);
+  for (CLI::App* app : apps) {
+    for (CLI::Option* option : app->get_options()) {
+      if (!option->get_positional()) continue;
+      if (at++ == before) return option;
+      last = option;
     }
   }
-  std::cout << "complete -c weft -n '__fish_seen_subcommand_from submit plan train' -F\n";
+  return last != nullptr && last->get_items_expected_max() > 1 ? last : nullptr;
+}
+
+bool NamesJob(const CLI::Option& argument) {
+  const std::string name = argument.get_name(/*positional=*/true);
+  return name == "job" || name == "source" || name == "what";
 }
 
 }  // namespace
 
-void AddCompletionCommand(CLI::App& app, Session& session) {
-  auto shell = std::make_shared<std::string>();
-  CLI::App* command = AddCommand(app, session, "completion",
-                                 "Print the completion script of a shell", [&app, shell] {
-                                   CommandWords commands;
-                                   Collect(app, "", commands);
-                                   if (*shell == "bash") PrintBash(commands);
-                                   if (*shell == "zsh") PrintZsh(commands);
-                                   if (*shell == "fish") PrintFish(commands);
-                                   return ExitCode::kOk;
-                                 });
-  command->add_option("shell", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+std::vector<std::string> Completions(CLI::App& app, std::vector<std::string> words,
+                                     const std::function<std::vector<std::string>()>& jobs) {
+  std::string current = words.empty() ? "" : words.back();
+  if (!words.empty()) words.pop_back();
+  const CommandWords read = ReadWords(app, words);
+  std::vector<std::string> found;
+  if (read.value != nullptr) {
+    if (current == "=") current.clear();
+    found = ValuesOf(*read.value);
+  } else if (!read.only_arguments && current.starts_with('-')) {
+    const size_t equals = current.find('=');
+    found = OptionNames(*read.command);
+    if (equals != std::string::npos) {
+      words.push_back(current.substr(0, equals));
+      const CommandWords option = ReadWords(app, words);
+      found = option.value != nullptr ? ValuesOf(*option.value) : std::vector<std::string>();
+      for (std::string& value : found) value.insert(0, current.substr(0, equals + 1));
+    }
+  } else {
+    if (read.arguments == 0) found = CommandNames(*read.command);
+    CLI::Option* argument = found.empty() ? ArgumentAt(*read.command, read.arguments) : nullptr;
+    if (argument != nullptr) found = NamesJob(*argument) ? jobs() : ValuesOf(*argument);
+  }
+  std::erase_if(found, [&](const std::string& word) { return !word.starts_with(current); });
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
 }
 
 }  // namespace weft::cli

@@ -55,4 +55,12 @@ inline bool IsTerminal(v1::JobState state) {
   return state == v1::SUCCEEDED || state == v1::FAILED || state == v1::CANCELLED;
 }
 
+/// Whether a job in `from` may still come to `to` without a user's doing: one that has ended stays
+/// as it is, one that is being cancelled can only end. Others may be started again.
+inline bool CanReach(v1::JobState from, v1::JobState to) {
+  if (from == to) return true;
+  if (IsTerminal(from)) return false;
+  return from != v1::CANCELLING || to == v1::SUCCEEDED || to == v1::CANCELLED;
+}
+
 }  // namespace weft::cli

@@ -70,6 +70,22 @@ ExitCode Follow(const Session& session, Client& client, const std::string& id) {
   return ExitCodeOf(last.state());
 }
 
+std::vector<std::string> JobStateNames() {
+  std::vector<std::string> names;
+  for (int state = v1::JobState_MIN; state <= v1::JobState_MAX; ++state) {
+    if (v1::JobState_IsValid(state) && state != v1::JOB_STATE_UNSPECIFIED) {
+      names.push_back(v1::JobState_Name(static_cast<v1::JobState>(state)));
+    }
+  }
+  return names;
+}
+
+/// Whether the coordinator, and so what it starts, has the files of this machine.
+bool RunsHere(const std::string& server) {
+  return server.starts_with("127.") || server.starts_with("localhost:") ||
+         server.starts_with("[::1]") || server.starts_with("unix:");
+}
+
 struct SubmitOptions {
   std::string file;
   std::string request_id;
@@ -78,7 +94,8 @@ struct SubmitOptions {
 };
 
 ExitCode Submit(const Session& session, const SubmitOptions& options) {
-  Result<JobSpec> job = LoadJobFile(options.file);
+  Result<JobSpec> job =
+      LoadJobFile(options.file, RunsHere(session.server) ? DataCheck::kAll : DataCheck::kPresent);
   if (!job.ok()) return Fail(session, job.status());
   if (options.dry_run) {
     std::cout << ToYaml(ToJson(*job));
@@ -106,12 +123,8 @@ ExitCode Submit(const Session& session, const SubmitOptions& options) {
 ExitCode List(const Session& session, const std::vector<std::string>& states, int limit) {
   std::vector<v1::JobState> wanted;
   for (const std::string& name : states) {
-    v1::JobState state;
-    if (!v1::JobState_Parse(name, &state)) {
-      return Fail(session, InvalidError("--state " + name +
-                                        " is not a job state; use QUEUED, STARTING, RUNNING, "
-                                        "RECOVERING, CANCELLING, SUCCEEDED, FAILED or CANCELLED"));
-    }
+    v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+    v1::JobState_Parse(name, &state);
     wanted.push_back(state);
   }
   auto jobs = session.Connect().ListJobs(wanted, limit);
@@ -259,9 +272,7 @@ ExitCode Logs(const Session& session, const LogOptions& options) {
 ExitCode Wait(const Session& session, const std::string& id, const std::string& wanted,
               double limit_seconds) {
   v1::JobState target = v1::JOB_STATE_UNSPECIFIED;
-  if (!wanted.empty() && !v1::JobState_Parse(wanted, &target)) {
-    return Fail(session, InvalidError("--for " + wanted + " is not a job state"));
-  }
+  if (!wanted.empty()) v1::JobState_Parse(wanted, &target);
   Client client = session.Connect();
   if (target == v1::JOB_STATE_UNSPECIFIED && limit_seconds <= 0) return Follow(session, client, id);
   v1::Job last;
@@ -269,12 +280,20 @@ ExitCode Wait(const Session& session, const std::string& id, const std::string& 
       id,
       [&](const v1::Job& job) {
         last = job;
-        return !IsTerminal(job.state()) && job.state() != target;
+        return !IsTerminal(job.state()) && job.state() != target &&
+               (wanted.empty() || CanReach(job.state(), target));
       },
       limit_seconds);
   if (!status.ok()) {
     ExitCode code = Fail(session, status);
     return status.code() == StatusCode::kExhausted ? ExitCode::kWaitTimedOut : code;
+  }
+  if (!wanted.empty() && last.state() != target) {
+    const ExitCode code =
+        Fail(session, ConflictError("job " + last.id() + " is " + StateText(last) +
+                                    " and does not become " + wanted + " any more"));
+    const bool failed = last.state() == v1::FAILED || last.state() == v1::CANCELLED;
+    return failed ? ExitCodeOf(last.state()) : code;
   }
   Print(JobListing({last}, true), session.output, std::cout);
   return last.state() == target ? ExitCode::kOk : ExitCodeOf(last.state());
@@ -325,7 +344,9 @@ void AddList(CLI::App& parent, Session& session, const std::string& name) {
   CLI::App* command =
       AddCommand(parent, session, name, "List jobs, newest first",
                  [&session, options] { return List(session, options->states, options->limit); });
-  command->add_option("--state", options->states, "Only jobs in these states")->delimiter(',');
+  command->add_option("--state", options->states, "Only jobs in these states")
+      ->delimiter(',')
+      ->transform(CLI::IsMember(JobStateNames(), CLI::ignore_case));
   command->add_option("--limit", options->limit, "At most so many")->check(CLI::Range(1, 100000));
 }
 
@@ -371,7 +392,8 @@ void AddWait(CLI::App& parent, Session& session) {
         return Wait(session, options->id, options->state, options->limit_seconds);
       });
   command->add_option("job", options->id, "Job id or a prefix of it")->required();
-  command->add_option("--for", options->state, "Until this state (default: until it has ended)");
+  command->add_option("--for", options->state, "Until this state (default: until it has ended)")
+      ->transform(CLI::IsMember(JobStateNames(), CLI::ignore_case));
   command->add_option("--timeout", options->limit_seconds, "Give up after so many seconds")
       ->check(CLI::NonNegativeNumber);
 }

@@ -1,10 +1,14 @@
 #include "cli/job_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <optional>
 
+#include "cli/data_paths.h"
 #include "common/env.h"
+#include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
 #include "common/spec/spec_json.h"
 #include "common/yaml.h"
@@ -14,13 +18,116 @@ namespace {
 
 constexpr uint64_t kMaxFileBytes = uint64_t{4} << 20;
 
-void MakeAbsolute(const std::filesystem::path& base, std::string& path) {
-  if (!path.empty()) path = (base / path).lexically_normal().string();
+constexpr size_t kMaxDataFiles = 100000;  // as data.train allows
+
+/// Replaces patterns by their files; the line of each file is then that of its pattern.
+Status ExpandList(const std::filesystem::path& base, const std::string& field,
+                  std::vector<std::string>& paths, Document& document) {
+  std::vector<std::string> all;
+  std::map<std::string, int> lines;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::string place = field + "[" + std::to_string(i) + "]";
+    Result<std::vector<std::string>> files = ExpandPath(paths[i], base);
+    if (!files.ok()) return InvalidError(place + ": " + files.status().message());
+    const auto line = document.lines.find(place);
+    for (std::string& file : *files) {
+      if (line != document.lines.end()) {
+        lines[field + "[" + std::to_string(all.size()) + "]"] = line->second;
+      }
+      all.push_back(std::move(file));
+    }
+  }
+  if (all.size() > kMaxDataFiles) {
+    return InvalidError(field + " stands for " + std::to_string(all.size()) + " files; at most " +
+                        std::to_string(kMaxDataFiles) + " are accepted");
+  }
+  paths = std::move(all);
+  for (const auto& [place, line] : lines) document.lines[place] = line;
+  return OkStatus();
+}
+
+Status ResolveField(const std::filesystem::path& base, const std::string& field,
+                    std::string& path) {
+  Result<std::string> resolved = ResolvePath(path, base);
+  if (!resolved.ok()) return InvalidError(field + ": " + resolved.status().message());
+  path = *std::move(resolved);
+  return OkStatus();
+}
+
+Status ResolvePaths(const std::filesystem::path& base, JobSpec& job, Document& document) {
+  WEFT_RETURN_IF_ERROR(ExpandList(base, "data.train", job.data.train, document));
+  WEFT_RETURN_IF_ERROR(ExpandList(base, "data.validation", job.data.validation, document));
+  WEFT_RETURN_IF_ERROR(ResolveField(base, "data.tokenizer.path", job.data.tokenizer.path));
+  return ResolveField(base, "model.import_path", job.model.import_path);
+}
+
+Status CheckFiles(const JobSpec& job, DataCheck check) {
+  if (check == DataCheck::kNone) return OkStatus();
+  Env& env = Env::Posix();
+  const std::string& tokenizer = job.data.tokenizer.path;
+  if (check == DataCheck::kAll && !tokenizer.empty() && !env.FileExists(tokenizer)) {
+    return InvalidError("data.tokenizer.path: there is no " + tokenizer);
+  }
+  return CheckDataFiles(env, job, {.missing_is_error = check == DataCheck::kAll});
+}
+
+bool IsWritten(const Json& document, const char* section, const char* field) {
+  const auto found = document.find(section);
+  return found != document.end() && found->is_object() && found->contains(field);
+}
+
+/// The line of `path` or, where it is not written, of what it belongs to.
+std::map<std::string, int>::const_iterator LineOf(const Document& document, std::string path,
+                                                  bool or_parent) {
+  auto line = document.lines.find(path);
+  while (line == document.lines.end() && or_parent) {
+    const size_t end = path.find_last_of(".[");
+    if (end == std::string::npos) break;
+    path.resize(end);
+    line = document.lines.find(path);
+  }
+  return line;
+}
+
+/// Words of a message that may be paths of fields: "data.train[0]", and a first word such as
+/// "name".
+std::vector<std::string> FieldsIn(const std::string& message) {
+  constexpr char kOfPath[] = "abcdefghijklmnopqrstuvwxyz0123456789_.[]";
+  std::vector<std::string> fields;
+  for (size_t at = 0; at < message.size();) {
+    const size_t end = std::min(message.find_first_not_of(kOfPath, at), message.size());
+    std::string word = message.substr(at, end - at);
+    while (word.ends_with('.')) word.pop_back();
+    if (!word.empty() && (at == 0 || word.find('.') != std::string::npos)) fields.push_back(word);
+    at = std::max(end, at + 1);
+    // The rest of a word in which another character stands is no field: "/data/a.b".
+    if (end < message.size() && message[end] == '/') {
+      at = std::min(message.find(' ', end), message.size());
+    }
+  }
+  return fields;
+}
+
+/// The line of the first field that a message names and the document holds, or holds a part of.
+std::optional<int> LineOfField(const Document& document, const std::string& message) {
+  const std::vector<std::string> fields = FieldsIn(message);
+  for (const bool or_parent : {false, true}) {
+    for (const std::string& field : fields) {
+      const auto line = LineOf(document, field, or_parent);
+      if (line != document.lines.end()) return line->second;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
-Result<JobSpec> LoadJobFile(const std::string& path) {
+Status WithLineOfField(const Document& document, const Status& status) {
+  const std::optional<int> line = LineOfField(document, status.message());
+  return status.WithContext(line ? document.source + ":" + std::to_string(*line) : document.source);
+}
+
+Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostream& notes) {
   std::string text;
   std::error_code error;
   std::filesystem::path base = std::filesystem::current_path(error);
@@ -35,13 +142,24 @@ Result<JobSpec> LoadJobFile(const std::string& path) {
   }
   WEFT_ASSIGN_OR_RETURN(Document document, ParseYaml(text, path == "-" ? "standard input" : path));
   WEFT_ASSIGN_OR_RETURN(JobSpec job, FromJson<JobSpec>(document));
-  WEFT_RETURN_IF_ERROR(ValidateJob(job).WithContext(document.source));
-  for (std::string& file : job.data.train) MakeAbsolute(base, file);
-  for (std::string& file : job.data.validation) MakeAbsolute(base, file);
-  MakeAbsolute(base, job.data.tokenizer.path);
-  MakeAbsolute(base, job.model.import_path);
-  // The planner needs the sizes of the model that is imported.
-  WEFT_RETURN_IF_ERROR(ResolveImportedModel(Env::Posix(), job));
+  const int64_t warmup = job.schedule.warmup_steps;
+  if (!IsWritten(document.value, "schedule", "warmup_steps") && FitDefaultWarmup(job)) {
+    notes << "note: schedule.warmup_steps is " << job.schedule.warmup_steps << " rather than "
+          << warmup << ", for train.steps is " << job.train.steps << '\n';
+  }
+  const auto finish = [&]() -> Status {
+    WEFT_RETURN_IF_ERROR(ValidateJob(job));
+    WEFT_RETURN_IF_ERROR(ResolvePaths(base, job, document));
+    // The planner needs the sizes of the model that is imported; its family tells what data are
+    // for.
+    Status imported = ResolveImportedModel(Env::Posix(), job);
+    if (!imported.ok() && !LineOfField(document, imported.message())) {
+      imported = imported.WithContext("model.import_path");
+    }
+    WEFT_RETURN_IF_ERROR(imported);
+    return CheckFiles(job, check);
+  };
+  if (Status status = finish(); !status.ok()) return WithLineOfField(document, status);
   return job;
 }
 

@@ -1,10 +1,14 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include "cli/command.h"
+#include "cli/command_words.h"
+#include "cli/completion.h"
 #include "cli/local.h"
 #include "common/log.h"
+#include "common/spec/spec_json.h"
 #include "common/version.h"
 
 namespace weft::cli {
@@ -33,6 +37,49 @@ void AddHelpTopic(CLI::App& app, Session& session) {
     std::cout << kExitCodes;
     return ExitCode::kOk;
   });
+}
+
+std::string DefaultServer() {
+  const std::string local = LocalServer();
+  return local.empty() ? "127.0.0.1:7070" : local;
+}
+
+/// Ids of the newest jobs; none when no coordinator answers at once, for somebody waits at a key.
+std::vector<std::string> JobsForCompletion() {
+  constexpr double kPatienceSeconds = 0.5;
+  constexpr int kMostJobs = 100;
+  const char* server = std::getenv("WEFT_SERVER");
+  Client client(server != nullptr && *server != '\0' ? server : DefaultServer(), kPatienceSeconds);
+  std::vector<std::string> ids;
+  if (auto jobs = client.ListJobs({}, kMostJobs); jobs.ok()) {
+    for (const v1::Job& job : *jobs) ids.push_back(job.id());
+  }
+  return ids;
+}
+
+/// `weft __complete -- WORD...`
+int PrintCompletions(CLI::App& app, std::vector<std::string> words) {
+  words.erase(words.begin());
+  if (!words.empty() && words[0] == "--") words.erase(words.begin());
+  for (const std::string& word : Completions(app, std::move(words), &JobsForCompletion)) {
+    std::cout << word << '\n';
+  }
+  return 0;
+}
+
+/// Why a command line was not understood, when that is a command or an option that does not exist.
+Status UnknownWord(CLI::App& app, const std::vector<std::string>& words) {
+  const CommandWords read = ReadWords(app, words);
+  if (read.of_unknown == nullptr) return OkStatus();
+  const bool is_command = !read.unknown_command.empty();
+  const std::string& word = is_command ? read.unknown_command : read.unknown_option;
+  const std::vector<std::string> known =
+      is_command ? CommandNames(*read.of_unknown) : OptionNames(*read.of_unknown);
+  const std::string path = PathOf(*read.of_unknown);
+  const std::string nearest = NearestName(word, known);
+  return InvalidError(
+      "`" + path + "` has no " + (is_command ? "command" : "option") + " '" + word + "'; hint: " +
+      (nearest.empty() ? "see `" + path + " --help`" : "did you mean '" + nearest + "'?"));
 }
 
 int Run(int argc, char** argv) {
@@ -69,9 +116,16 @@ int Run(int argc, char** argv) {
   AddCompletionCommand(app, session);
   AddHelpTopic(app, session);
 
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == kCompleteWord) return PrintCompletions(app, words);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) {
+      if (const Status unknown = UnknownWord(app, words); !unknown.ok()) {
+        return static_cast<int>(Fail(session, unknown));
+      }
+    }
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
   for (const auto& [name, value] : OutputFormats()) {
@@ -81,8 +135,7 @@ int Run(int argc, char** argv) {
     return static_cast<int>(
         Fail(session, InvalidError("-o html is a form of `weft plan`, and of nothing else")));
   }
-  if (session.server.empty()) session.server = LocalServer();
-  if (session.server.empty()) session.server = "127.0.0.1:7070";
+  if (session.server.empty()) session.server = DefaultServer();
   return static_cast<int>(session.action());
 }
 

@@ -101,7 +101,7 @@ struct TrainOptions {
 };
 
 Result<AttemptSpec> MakeAttempt(const TrainOptions& options) {
-  WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file));
+  WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file, DataCheck::kAll));
   if (job.resources.ranks > 1) {
     return InvalidError("resources.ranks is " + std::to_string(job.resources.ranks) +
                         ", but `weft train` runs one rank in one process; hint: `weft up` and "

@@ -52,6 +52,13 @@ Result<std::optional<ClusterProfile>> ClusterOf(const Request& request) {
   return cluster;
 }
 
+/// The job of a request, with a warm-up that fits where the request has none.
+Result<JobSpec> ReadSpec(const v1::JobSpec& message) {
+  WEFT_ASSIGN_OR_RETURN(JobSpec spec, FromProto<JobSpec>(message));
+  if (!message.schedule().has_warmup_steps()) FitDefaultWarmup(spec);
+  return spec;
+}
+
 }  // namespace
 
 void CoordinatorApi::Count(const char* method, const Status& status) {
@@ -69,7 +76,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::SubmitJob(grpc::CallbackServerContext*
                                                     const v1::SubmitJobRequest* request,
                                                     v1::SubmitJobResponse* response) {
   auto* reactor = context->DefaultReactor();
-  Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
+  Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return Finish(reactor, "SubmitJob", spec.status());
   service_.Submit(*spec, request->client_request_id(),
                   [this, reactor, response](const Result<SubmitResult>& result) {
@@ -144,7 +151,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::PlanJob(grpc::CallbackServerContext* c
   const auto refuse = [&](const Status& status) {
     return Finish(context->DefaultReactor(), "PlanJob", status);
   };
-  Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
+  Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return refuse(spec.status());
   Result<std::optional<ClusterProfile>> cluster = ClusterOf(*request);
   if (!cluster.ok()) return refuse(cluster.status());
@@ -166,7 +173,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
   const auto refuse = [&](const Status& status) {
     return Finish(context->DefaultReactor(), "ExplainPlan", status);
   };
-  Result<JobSpec> spec = FromProto<JobSpec>(request->spec());
+  Result<JobSpec> spec = ReadSpec(request->spec());
   if (!spec.ok()) return refuse(spec.status());
   Result<std::optional<ClusterProfile>> cluster = ClusterOf(*request);
   if (!cluster.ok()) return refuse(cluster.status());

@@ -1,6 +1,9 @@
 // What a client of the Coordinator service can ask for.
+#include <unistd.h>
+
 #include <atomic>
 
+#include "common/env.h"
 #include "common/json.h"
 #include "coordinator/api/testing.h"
 
@@ -69,6 +72,33 @@ TEST_F(ApiTest, OneRequestIdSubmittedTwiceIsOneJob) {
   Restart();
   ASSERT_TRUE(Submit(Spec(), "same", second).ok());
   EXPECT_EQ(first.job().id(), second.job().id());
+}
+
+TEST_F(ApiTest, AWarmupThatTheRequestDoesNotHaveFitsTheSteps) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_train()->set_steps(20);
+  spec.mutable_schedule()->clear_warmup_steps();
+  v1::SubmitJobResponse response;
+  ASSERT_TRUE(Submit(spec, "x", response).ok());
+  EXPECT_EQ(response.job().spec().schedule().warmup_steps(), 20);
+  spec.mutable_schedule()->set_warmup_steps(100);
+  EXPECT_THAT(Submit(spec, "y", response).error_message(), HasSubstr("schedule.warmup_steps 100"));
+}
+
+TEST_F(ApiTest, DataThatAreHereAreLookedAt) {
+  const std::string path = testing::TempDir() + "looked_at_" + std::to_string(getpid()) + ".jsonl";
+  ASSERT_TRUE(WriteFileAtomic(Env::Posix(), path, "{\"text\":\"a\"}\n{broken\n").ok());
+  v1::JobSpec spec = Spec();
+  spec.mutable_data()->set_train(0, path);
+  v1::SubmitJobResponse response;
+  const grpc::Status status = Submit(spec, "x", response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("data.train[0]: " + path + ":2: "));
+  spec.mutable_data()->set_train(0, "~/a.txt");
+  EXPECT_THAT(Submit(spec, "x", response).error_message(), HasSubstr("by the command line"));
+  spec.mutable_data()->set_train(0, "/only/on/the/workers.txt");
+  EXPECT_TRUE(Submit(spec, "x", response).ok());
+  ASSERT_TRUE(Env::Posix().RemoveFile(path).ok());
 }
 
 TEST_F(ApiTest, BadRequestsAreRefusedWithTheReason) {

@@ -4,6 +4,7 @@
 
 #include "common/env.h"
 #include "common/failpoint.h"
+#include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
 #include "coordinator/service/service.h"
 
@@ -11,6 +12,9 @@ namespace weft::coordinator {
 namespace {
 
 constexpr int kSuffixLength = 5;
+/// Of files that are here, a little: the caller waits. Workers may have others.
+constexpr DataCheckLimits kDataCheck = {
+    .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = false};
 
 /// Five characters that are hard to mistake for each other.
 std::string RandomSuffix() {
@@ -69,6 +73,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   JobRecord job;
   job.spec = spec;
   if (status.ok()) status = ResolveImport(job.spec);
+  if (status.ok()) status = CheckDataFiles(Env::Posix(), job.spec, kDataCheck);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
   }

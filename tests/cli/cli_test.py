@@ -40,15 +40,104 @@ class WithoutCluster(unittest.TestCase):
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("gradient_clip_norm: 1.0", result.out)
 
-    def test_completion_scripts_are_valid(self):
+    def test_completion_scripts_are_printed(self):
         for shell in ("bash", "zsh", "fish"):
             script = self.cluster.weft("completion", shell)
             self.assertEqual(script.code, 0)
-            self.assertIn("submit", script.out)
-        bash = self.cluster.weft("completion", "bash").out
-        complete = ('COMP_WORDS=(weft job su); COMP_CWORD=2; _weft; echo "${COMPREPLY[@]}"')
-        words = subprocess.run(["bash", "-c", bash + complete], capture_output=True, text=True)
-        self.assertEqual(words.stdout.strip(), "submit", words.stderr)
+            self.assertIn("weft __complete", script.out.replace('"$program"', "weft")
+                          .replace("${(e)words[1]}", "weft"))
+
+    def complete(self, *words):
+        """What bash offers for the last of these words after `weft`."""
+        script = self.cluster.weft("completion", "bash").out
+        ask = (script + 'COMP_WORDS=(weft "$@"); COMP_CWORD=$#; _weft; printf "%s\\n" '
+               '"${COMPREPLY[@]}"')
+        done = subprocess.run(["bash", "-c", ask, "bash", *words], capture_output=True, text=True,
+                              timeout=20, env=self.cluster.environment, cwd=self.cluster.folder)
+        self.assertEqual(done.stderr, "")
+        return done.stdout.split()
+
+    def test_completion_offers_what_can_come_and_never_hangs(self):
+        # The values are those of the option before, which is none of the commands.
+        self.assertIn("json", self.complete("-o", ""))
+        self.assertEqual(self.complete("-o", "js"), ["json"])
+        self.assertIn("submit", self.complete("-o", "json", ""))
+        self.assertEqual(self.complete("job", "su"), ["submit"])
+        self.assertEqual(self.complete("--server", "submit", "--timeout", "1", "job", "su"),
+                         ["submit"])
+        self.assertIn("RUNNING", self.complete("job", "wait", "x", "--for", ""))
+        self.assertEqual(self.complete("plan", "a.yaml", "--goal", "c"), ["cheapest"])
+        self.assertEqual(self.complete("plan", "--goal", "=", "c"), ["cheapest"])
+        self.assertEqual(self.complete("job", "submit", "--dr"), ["--dry-run"])
+        self.assertIn("--server", self.complete("job", "submit", "--"))
+        self.assertEqual(self.complete("completion", "z"), ["zsh"])
+        for words in [("nonsense", "more", ""), ("-o",), ("--", ""), ("job", "", ""), ("-", ""),
+                      ("logs", ""), ("submit", "no"), ("--no-such", "job", ""), ("'\"$(x)", "")]:
+            self.complete(*words)  # no answer, within the time
+
+    def test_unknown_words_have_a_nearest_one(self):
+        for words, nearest, where in [
+                (["sumbit", "a.yaml"], "submit", "`weft`"),
+                (["job", "cancle", "x"], "cancel", "`weft job`"),
+                (["submit", "a.yaml", "--folow"], "--follow", "`weft submit`"),
+                (["--servr", "x:1", "ls"], "--server", "`weft`"),
+                (["job", "wait", "x", "--tiemout=3"], "--timeout", "`weft job wait`")]:
+            with self.subTest(words=words):
+                result = self.cluster.weft(*words)
+                self.assertEqual(result.code, 2)
+                self.assertIn(f"hint: did you mean '{nearest}'?", result.err)
+                self.assertIn(where, result.err)
+
+    def test_errors_do_not_speak_of_grpc(self):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            port = silent.getsockname()[1]
+            result = self.cluster.weft("--server", f"127.0.0.1:{port}", "--timeout", "1", "ls")
+        self.assertEqual(result.code, 6)
+        self.assertIn("(the connection is refused)", result.err)
+        named = self.cluster.weft("--server", "no-such-host.invalid:1", "--timeout", "1", "ls")
+        self.assertEqual(named.code, 6)
+        for dump in ("ipv4", "UNKNOWN", "addresses", "C-ares", "DNS"):
+            self.assertNotIn(dump, result.err + named.err)
+
+    def test_a_folder_that_is_not_there_is_said(self):
+        result = self.cluster.weft("export", "./none", "--output", "hf")
+        self.assertEqual(result.code, 3)
+        self.assertIn("there is no folder ./none", result.err)
+
+    def test_data_are_looked_at_before_anything_starts(self):
+        cluster = self.cluster
+        (cluster.folder / "bad.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
+        (cluster.folder / "table.csv").write_text("id,text\n1,a\n")
+        path = cluster.job()
+        good = json.loads(path.read_text())
+        for train, words in [("none.txt", "there is no file"), ("no*.txt", "no file matches"),
+                             ("~/none.txt", f"there is no file {cluster.folder}/none.txt"),
+                             ("bad.jsonl", "bad.jsonl:2: "), ("table.csv", "is a table")]:
+            path.write_text(json.dumps({**good, "data": {"train": [train]}}, indent=1))
+            line = path.read_text()[:path.read_text().index(train)].count("\n") + 1
+            for command in (["submit"], ["train", "--run-dir", "run"]):
+                with self.subTest(train=train, command=command):
+                    cluster.environment["HOME"] = str(cluster.folder)
+                    result = cluster.weft(*command, path)
+                    self.assertEqual(result.code, 2, result.err)
+                    self.assertIn(words, result.err)
+                    self.assertIn(f"{path.name}:{line}: data.train[0]: ", result.err)
+        self.assertFalse((cluster.folder / "run").exists())
+
+    def test_what_was_left_out_of_the_data_is_said(self):
+        cluster = self.cluster
+        text = json.dumps({"text": "the king saw the sea. " * 40 + "<|endoftext|>"})
+        (cluster.folder / "some.json").write_text(f"{text}\n{{broken\n{text}\n" * 5)
+        path = cluster.job(steps=2, eval_every_steps=0)
+        job = json.loads(path.read_text())
+        job["data"].update(train=["some.json"], bad_lines="skip")
+        path.write_text(json.dumps(job))
+        result = cluster.weft("train", path, "--run-dir", "run")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("5 lines of the data cannot be used and are left out", result.out)
+        self.assertIn("some.json:2: ", result.out)
+        self.assertIn("spelled out in the texts 10 times", result.out)
 
     def test_versions_and_help(self):
         self.assertIn("client", self.cluster.weft("version", "--client", "-o", "json").json())
@@ -243,15 +332,37 @@ class WithCluster(unittest.TestCase):
 
     def test_bad_data_fails_the_job_for_good(self):
         cluster = self.cluster
-        path = cluster.job("binary")
-        (cluster.folder / "binary.txt").write_bytes(bytes(range(256)) * 64)
+        path = cluster.job("short")
+        (cluster.folder / "short.txt").write_text("too short")  # which shows when it is cut
         job = json.loads(path.read_text())
-        job["data"]["train"] = ["binary.txt"]
+        job["data"]["train"] = ["short.txt"]
         path.write_text(json.dumps(job))
         result = cluster.weft("submit", path, "-f")
         self.assertEqual(result.code, 10, result.out + result.err)
-        self.assertIn("binary.txt", result.out)
+        self.assertIn("too few for one sequence", result.out)
         self.assertIn("USER_ERROR", result.out)
+
+    def test_names_are_taken_wherever_jobs_are(self):
+        cluster = self.cluster
+        name = cluster.weft("submit", cluster.job("named"), "-o", "name").out.strip()
+        self.assertTrue(name.startswith("job/named-"))
+        self.assertEqual(cluster.weft("job", "wait", name).code, 0)
+        # A state that has passed, or that another end rules out, is not waited for.
+        late = cluster.weft("job", "wait", name, "--for", "running", timeout=20)
+        self.assertEqual(late.code, 5, late.err)
+        self.assertIn("does not become RUNNING any more", late.err)
+        self.assertEqual(cluster.weft("job", "wait", name, "--for", "SUCCEEDED").code, 0)
+        self.assertEqual(cluster.weft("job", "wait", name, "--for", "WALKING").code, 2)
+        for command in (["job", "get"], ["job", "describe"], ["explain"], ["logs"], ["cancel"],
+                        ["ckpt", "list"], ["ckpt", "verify"]):
+            self.assertEqual(cluster.weft(*command, name).code, 0, command)
+        self.assertIn("only a RUNNING one", cluster.weft("profile", name).err)
+        checkpoint = cluster.weft("ckpt", "list", name, "-o", "name").out.split()[-1]
+        self.assertIn("step 10,", cluster.weft("ckpt", "verify", checkpoint).out)
+        self.assertEqual(cluster.weft("generate", name, "--prompt", "the", "--tokens", "2").code, 0)
+        # Completion knows it, too.
+        listed = cluster.weft("__complete", "--", "job", "wait", name[4:8])
+        self.assertIn(name[4:], listed.out.split())
 
 
 if __name__ == "__main__":
