@@ -140,7 +140,7 @@ TEST_F(ServiceStopsTest, RanksThatAreSavingGetTenTimesAsLong) {
   asked.get_future().get();
   Pass(95, {a}, {Running(id, 1, "saving", 0.5)});
   EXPECT_FALSE(HasEvent(id, "kill", ""));
-  Pass(10, {a}, {Running(id, 1, "saving", 0.5)});
+  Pass(20, {a}, {Running(id, 1, "saving", 0.5)});
   for (int i = 0; i < 1000 && !HasEvent(id, "kill", ""); ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }

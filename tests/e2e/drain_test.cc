@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <sstream>
+
 #include "tests/framework/cluster.h"
 
 namespace weft::testing {
