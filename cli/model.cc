@@ -7,6 +7,7 @@
 #include "common/formats/huggingface.h"
 #include "common/formats/utf8.h"
 #include "common/spec/model_family.h"
+#include "kernels/cpu/wait_policy.h"
 #include "worker/engine/models/generate.h"
 #include "worker/engine/models/language_model.h"
 #include "worker/engine/models/weights.h"
@@ -82,6 +83,7 @@ std::string TakeWholeCharacters(std::string& pending, bool last) {
 }
 
 ExitCode Generate(const Session& session, const PromptOptions& options) {
+  kernels::cpu::BoundSpinning();
   auto trained = LoadTrainedModel(session, options.source, options.step);
   if (!trained.ok()) return Fail(session, trained.status());
   if (const ModelSpec& spec = trained->model->spec(); HeadOf(spec) != "causal_lm") {

@@ -18,6 +18,7 @@
 #include "common/spec/cluster_spec.h"
 #include "coordinator/planner/planner.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/wait_policy.h"
 #include "worker/daemon/progress.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/trainer/run_attempt.h"
@@ -123,6 +124,7 @@ Result<AttemptSpec> MakeAttempt(const TrainOptions& options) {
 }
 
 ExitCode Train(const Session& session, const TrainOptions& options) {
+  kernels::cpu::BoundSpinning();
   auto attempt = MakeAttempt(options);
   if (!attempt.ok()) return Fail(session, attempt.status());
   // The first Ctrl-C saves a checkpoint and stops; the second one kills.

@@ -20,6 +20,7 @@
 #include "common/log.h"
 #include "common/spec/spec_json.h"
 #include "common/version.h"
+#include "kernels/cpu/wait_policy.h"
 #include "worker/daemon/agent.h"
 #include "worker/daemon/data_dir.h"
 #include "worker/daemon/device_monitor.h"
@@ -279,6 +280,7 @@ int main(int argc, char** argv) {
   if (!weft::daemon::ParseOptions(argc, argv, options, exit_code)) return exit_code;
   if (options.measure_device >= 0) return weft::daemon::PrintRates(options.measure_device);
   if (options.healthcheck) return weft::daemon::CheckHealth(options.data_dir);
+  weft::kernels::cpu::BoundSpinning();  // measurements compute, and ranks have this environment
   weft::InitLog("worker");
   // Writing to a rank that has just died is an error to handle, not a reason to end.
   signal(SIGPIPE, SIG_IGN);

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/spec/spec_json.h"
 #include "common/version.h"
+#include "kernels/cpu/wait_policy.h"
 #include "worker/engine/comm/file_store.h"
 #include "worker/trainer/control_channel.h"
 #include "worker/trainer/run_attempt.h"
@@ -134,6 +135,7 @@ int main(int argc, char** argv) {
     const int code = app.exit(error);
     return code == 0 ? kExitDone : kExitUsage;
   }
+  weft::kernels::cpu::BoundSpinning();  // a worker's ranks have it from there
   weft::InitLog("trainer");
   signal(SIGPIPE, SIG_IGN);  // Gloo writes to sockets that peers may have closed
   signal(SIGTERM, OnSignal);
