@@ -336,5 +336,57 @@ TEST(Scheduler, NeverGivesMoreThanIsFree) {
   }
 }
 
+/// As SimplePlan, but it has no answer yet for jobs of so many ranks, on the cores that are given.
+PlanFunction Unknown(int64_t ranks, int64_t cores) {
+  return [=](const JobSpec& spec, const ClusterProfile& cluster) -> Result<PlanReport> {
+    int64_t offered = 0;
+    for (const WorkerProfile& worker : cluster.workers) offered += worker.cores;
+    if (spec.resources.ranks == ranks && offered == cores) {
+      return UnavailableError("being looked for");
+    }
+    return SimplePlan(spec, cluster);
+  };
+}
+
+TEST(Scheduler, AJobWhosePlanIsNotKnownHoldsBackOthersUntilItTakesLong) {
+  Situation s;
+  s.Worker("a", 4, 4).Job("first", 2, 1).Job("second", 1, 1);
+  SchedulerDecisions held = Schedule(s.snapshot, Unknown(2, 4));
+  EXPECT_TRUE(held.starts.empty());
+  ASSERT_EQ(held.waits.size(), 2u);
+  EXPECT_EQ(held.waits[0].reason, Reason::kPlanning);
+  EXPECT_EQ(held.waits[0].message, "being looked for");
+  EXPECT_THAT(held.waits[1].message, HasSubstr("waits behind job first"));
+  s.snapshot.queue[0].planned_long = true;
+  SchedulerDecisions passed = Schedule(s.snapshot, Unknown(2, 4));
+  ASSERT_EQ(passed.starts.size(), 1u);
+  EXPECT_EQ(passed.starts[0].job_id, "second");
+}
+
+TEST(Scheduler, AJobThatIsPlannedLongTakesThePlanForTheWholeCluster) {
+  // What is free changes all the time, the cluster does not.
+  Situation s;
+  s.Worker("a", 8, 4).Job("slow", 2, 1);
+  EXPECT_TRUE(Schedule(s.snapshot, Unknown(2, 4)).starts.empty());
+  s.snapshot.queue[0].planned_long = true;
+  EXPECT_EQ(Schedule(s.snapshot, Unknown(2, 4)).starts.size(), 1u);
+}
+
+TEST(Scheduler, AJobThatIsKnownToFitNowhereIsNotPlannedAgain) {
+  Situation s;
+  s.Worker("a", 4, 4).Job("large", 9, 1).Job("small", 1, 1);
+  SchedulerDecisions first = Schedule(s.snapshot, SimplePlan);
+  ASSERT_EQ(first.waits.size(), 1u);
+  EXPECT_TRUE(first.waits[0].misfit);
+  s.snapshot.queue[0].misfit = &first.waits[0].message;
+  SchedulerDecisions again = Schedule(
+      s.snapshot, [](const JobSpec& spec, const ClusterProfile& cluster) -> Result<PlanReport> {
+        EXPECT_NE(spec.resources.ranks, 9);
+        return SimplePlan(spec, cluster);
+      });
+  ASSERT_EQ(again.starts.size(), 1u);
+  EXPECT_EQ(again.waits[0].message, first.waits[0].message);
+}
+
 }  // namespace
 }  // namespace weft::coordinator
