@@ -14,7 +14,8 @@ namespace weft {
 Result<Tokenizer> TrainTokenizer(const std::vector<DocumentFile>& files, int64_t vocab_size,
                                  bool with_mask = false);
 
-/// The same of the files of these names, written to `output_folder`/tokenizer.json; the folder is made when it is missing.
+/// The same of the files of these names, written to `output_folder`/tokenizer.json; the folder is
+/// made when it is missing.
 Result<Tokenizer> TrainTokenizerToFolder(Env& env, const std::vector<std::string>& files,
                                          const DocumentOptions& options, int64_t vocab_size,
                                          const std::string& output_folder);
