@@ -17,6 +17,8 @@ using std::chrono::duration;
 using std::chrono::milliseconds;
 using std::chrono::system_clock;
 
+/// Jobs in one answer of the coordinator.
+constexpr int kLargestPage = 5000;
 constexpr auto kRetryPause = milliseconds(200);
 /// How long a stream waits for a coordinator that is away.
 constexpr double kPatienceSeconds = 60;
@@ -145,7 +147,7 @@ Result<std::vector<v1::Job>> Client::ListJobs(const std::vector<v1::JobState>& s
   for (v1::JobState state : states) request.add_states(state);
   std::vector<v1::Job> jobs;
   do {
-    request.set_page_size(std::min(limit - static_cast<int>(jobs.size()), 1000));
+    request.set_page_size(std::min(limit - static_cast<int>(jobs.size()), kLargestPage));
     auto page = Call(&v1::Coordinator::Stub::ListJobs, request);
     if (!page.ok()) return page.status();
     for (auto& job : *page->mutable_jobs()) jobs.push_back(std::move(job));
@@ -164,6 +166,13 @@ Result<v1::Job> Client::RetryJob(const std::string& id) {
   v1::RetryJobRequest request;
   request.set_id(JobIdOf(id));
   return Call(&v1::Coordinator::Stub::RetryJob, request);
+}
+
+Result<v1::DeleteJobResponse> Client::DeleteJob(const std::string& id, bool delete_run_dir) {
+  v1::DeleteJobRequest request;
+  request.set_id(id);
+  request.set_delete_run_dir(delete_run_dir);
+  return Call(&v1::Coordinator::Stub::DeleteJob, request);
 }
 
 Result<v1::PlanReport> Client::PlanJob(const v1::PlanJobRequest& request) {
@@ -191,6 +200,12 @@ Result<std::vector<v1::JobEvent>> Client::ListEvents(const std::string& id) {
   auto response = Call(&v1::Coordinator::Stub::ListEvents, request);
   if (!response.ok()) return response.status();
   return std::vector<v1::JobEvent>(response->events().begin(), response->events().end());
+}
+
+Status Client::ForgetWorker(const std::string& worker_id) {
+  v1::ForgetWorkerRequest request;
+  request.set_worker_id(worker_id);
+  return Call(&v1::Coordinator::Stub::ForgetWorker, request).status();
 }
 
 Result<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& id) {

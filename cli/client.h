@@ -21,12 +21,14 @@ class Client {
   Result<std::vector<v1::Job>> ListJobs(const std::vector<v1::JobState>& states, int limit);
   Result<v1::Job> CancelJob(const std::string& id);
   Result<v1::Job> RetryJob(const std::string& id);
+  Result<v1::DeleteJobResponse> DeleteJob(const std::string& id, bool delete_run_dir);
   Result<v1::PlanReport> PlanJob(const v1::PlanJobRequest& request);
   Result<v1::ExplainPlanResponse> ExplainPlan(const v1::ExplainPlanRequest& request);
   Result<v1::CalibratePlansResponse> CalibratePlans(const v1::CalibratePlansRequest& request);
   Result<std::vector<v1::Worker>> ListWorkers();
   /// Oldest first.
   Result<std::vector<v1::JobEvent>> ListEvents(const std::string& id);
+  Status ForgetWorker(const std::string& worker_id);
   Result<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& id);
   /// Returns when the steps are done.
   Result<v1::ProfileJobResponse> ProfileJob(const std::string& id, int steps);

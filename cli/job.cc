@@ -46,7 +46,7 @@ Listing JobListing(const std::vector<v1::Job>& jobs, bool single) {
         {job.id(), v1::JobState_Name(job.state()),
          job.reason() == v1::REASON_UNSPECIFIED ? "-" : v1::Reason_Name(job.reason()),
          ProgressText(job), loss, p.has_validation_loss() ? FixedText(p.validation_loss(), 4) : "-",
-         rate, std::to_string(job.attempts_size()),
+         rate, std::to_string(job.attempt_count()),
          p.eta_seconds() > 0 ? HumanDuration(p.eta_seconds()) : "-", age, job.run_dir()});
   }
   return listing;
@@ -322,6 +322,29 @@ ExitCode Retry(const Session& session, const std::string& id) {
   return ExitCode::kOk;
 }
 
+ExitCode Delete(const Session& session, const std::vector<std::string>& ids, bool run_dir) {
+  Client client = session.Connect();
+  ExitCode code = ExitCode::kOk;
+  Listing listing{
+      "DeletedJob",   {}, {}, Table({"ID", "RUN DIR KEPT"}), Table({"ID", "RUN DIR KEPT"}),
+      ids.size() == 1};
+  for (const std::string& id : ids) {
+    auto deleted = client.DeleteJob(id, run_dir);
+    if (!deleted.ok()) {
+      code = Fail(session, deleted.status());
+      continue;
+    }
+    const std::string& kept = deleted->kept_run_dir();
+    listing.items.push_back(ProtoToJson(*deleted));
+    listing.names.push_back("job/" + deleted->id());
+    for (Table* table : {&listing.table, &listing.wide}) {
+      table->Add({deleted->id(), kept.empty() ? "-" : kept});
+    }
+  }
+  if (!listing.items.empty()) Print(listing, session.output, std::cout);
+  return code;
+}
+
 void AddSubmit(CLI::App& parent, Session& session) {
   auto options = std::make_shared<SubmitOptions>();
   CLI::App* command = AddCommand(parent, session, "submit", "Submit a job file",
@@ -380,6 +403,20 @@ void AddCancel(CLI::App& parent, Session& session) {
   command->add_option("job", *ids, "Job ids or prefixes of them")->required();
 }
 
+void AddDelete(CLI::App& parent, Session& session) {
+  struct Options {
+    std::vector<std::string> ids;
+    bool run_dir = false;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      AddCommand(parent, session, "delete", "Forget jobs that have ended, with their logs",
+                 [&session, options] { return Delete(session, options->ids, options->run_dir); });
+  command->add_option("job", options->ids, "Job ids or prefixes of them")->required();
+  command->add_flag("--run-dir", options->run_dir,
+                    "Delete their run folders, too, with all checkpoints");
+}
+
 void AddWait(CLI::App& parent, Session& session) {
   struct Options {
     std::string id;
@@ -413,6 +450,7 @@ void AddJobCommands(CLI::App& app, Session& session) {
   AddLogs(*job, session);
   AddWait(*job, session);
   AddCancel(*job, session);
+  AddDelete(*job, session);
   AddOnJob(*job, session, "retry", "Queue a failed or cancelled job again", &Retry);
   // The daily five, without the noun.
   AddSubmit(app, session);

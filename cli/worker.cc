@@ -1,5 +1,6 @@
 #include <iostream>
 #include <map>
+#include <memory>
 
 #include "cli/command.h"
 #include "common/clock.h"
@@ -79,12 +80,26 @@ ExitCode List(const Session& session) {
   return ExitCode::kOk;
 }
 
+ExitCode Forget(const Session& session, const std::string& id) {
+  Status status = session.Connect().ForgetWorker(id);
+  if (!status.ok()) return Fail(session, status);
+  if (!session.quiet && session.output == OutputFormat::kTable) {
+    std::cout << "worker " << id << " is forgotten\n";
+  }
+  return ExitCode::kOk;
+}
+
 }  // namespace
 
 void AddWorkerCommands(CLI::App& app, Session& session) {
   CLI::App* worker = app.add_subcommand("worker", "See the machines");
   worker->require_subcommand(1);
   AddCommand(*worker, session, "list", "List workers", [&session] { return List(session); });
+  auto id = std::make_shared<std::string>();
+  CLI::App* forget =
+      AddCommand(*worker, session, "forget", "Forget a worker that will not come back",
+                 [&session, id] { return Forget(session, *id); });
+  forget->add_option("worker", *id, "Worker id")->required();
 }
 
 }  // namespace weft::cli

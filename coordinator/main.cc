@@ -1,21 +1,23 @@
 // weft-coordinator: the one process that knows all jobs and workers.
 #include <fcntl.h>
-#include <prometheus/exposer.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "common/env.h"
+#include "common/http/server.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/version.h"
 #include "coordinator/api/server.h"
+#include "coordinator/health.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/store/sqlite_store.h"
 
@@ -30,6 +32,11 @@ enum ExitCode : int {
   kExitUnavailable = 6,  ///< Port or data folder taken by another process.
 };
 
+constexpr const char* kPortsFile = "coordinator.json";
+constexpr std::chrono::milliseconds kProbePatience{3000};
+/// Between looks for space on a full disk.
+constexpr std::chrono::seconds kSpacePause{2};
+
 struct Options {
   std::string listen = "127.0.0.1:7070";
   std::string metrics_listen = "127.0.0.1:7071";
@@ -42,6 +49,11 @@ struct Options {
   double hang_seconds = HangRules().least_seconds;
   double stop_seconds = std::chrono::duration<double>(ServiceOptions().stop_limit).count();
   double plan_budget_seconds = std::chrono::duration<double>(PlanningRules().budget).count();
+  int64_t keep_jobs_days = RetentionRules().jobs.count() / 24;
+  bool delete_run_folders = RetentionRules().run_folders;
+  int64_t keep_lost_workers_hours = RetentionRules().lost_workers.count();
+  int64_t max_connections = static_cast<int64_t>(ServerLimits().connections);
+  bool healthcheck = false;
 };
 
 int ExitCodeOf(const Status& status) {
@@ -83,30 +95,72 @@ class FolderLock {
   int fd_ = -1;
 };
 
-Result<std::unique_ptr<prometheus::Exposer>> ServeMetrics(const std::string& address,
-                                                          const Metrics& metrics) {
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address, 2);
-    exposer->RegisterCollectable(metrics.registry());
-    return exposer;
-  } catch (const std::exception& error) {
-    return UnavailableError("cannot serve metrics on " + address + ": " + error.what() +
-                            "; hint: --metrics-listen with a free port, or an empty one for none");
-  }
-}
-
 /// Where the ports of this process can be found when they were chosen by the system.
-Status WritePorts(const Options& options, int port, const prometheus::Exposer* exposer) {
+Status WritePorts(const Options& options, int port, const http::Server* pages) {
   std::string host = options.listen.substr(0, options.listen.rfind(':'));
   Json json = {{"pid", getpid()},
                {"version", kVersion},
                {"port", port},
                {"address", host + ":" + std::to_string(port)}};
-  if (exposer != nullptr && !exposer->GetListeningPorts().empty()) {
-    json["metrics_port"] = exposer->GetListeningPorts().front();
+  if (pages != nullptr) {
+    json["metrics_port"] = pages->port();
+    json["metrics_address"] = pages->local_address();
   }
-  return WriteFileAtomic(Env::Posix(), JoinPath(options.data_dir, "coordinator.json"),
-                         json.dump(2) + "\n");
+  return WriteFileAtomic(Env::Posix(), JoinPath(options.data_dir, kPortsFile), json.dump(2) + "\n");
+}
+
+/// Asks the coordinator of the data folder whether it serves; the exit code of a container's probe.
+int CheckHealth(const std::string& data_dir) {
+  const auto ask = [&]() -> Result<http::Reply> {
+    const std::string path = JoinPath(data_dir, kPortsFile);
+    WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(Env::Posix(), path, 1 << 16));
+    WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(text));
+    if (!json.is_object() || !json.contains("metrics_address") ||
+        !json["metrics_address"].is_string()) {
+      return InvalidError("the coordinator serves no health; hint: give it --metrics-listen");
+    }
+    return http::Get(json["metrics_address"].get<std::string>(), "/readyz", kProbePatience);
+  };
+  const Result<http::Reply> reply = ask();
+  const bool ready = reply.ok() && reply->status == 200;
+  std::fprintf(ready ? stdout : stderr, "weft-coordinator: %s\n",
+               (reply.ok() ? reply->body : reply.status().message()).c_str());
+  return ready ? kExitOk : kExitInternal;
+}
+
+/// One of the signals, or 0 after `time`.
+int AwaitSignal(const sigset_t& signals, std::chrono::seconds time) {
+  const timespec limit{time.count(), 0};
+  const int number = sigtimedwait(&signals, nullptr, &limit);
+  return number > 0 ? number : 0;
+}
+
+/// Opens the store; on a full disk that does not even let it be read, waits for space. Null when a
+/// signal came first.
+Result<std::unique_ptr<SqliteStore>> OpenStore(const SqliteOptions& options, Health& health,
+                                               const sigset_t& signals) {
+  std::string told;
+  while (true) {
+    Result<std::unique_ptr<SqliteStore>> store = SqliteStore::Open(options);
+    if (store.ok() || store.status().code() != StatusCode::kExhausted) return store;
+    const std::string& why = store.status().message();
+    if (told != why) WEFT_LOG_ERROR << why << "; waiting for space";
+    told = why;
+    health.Wait("waiting for space: " + why);
+    if (AwaitSignal(signals, kSpacePause) != 0) return std::unique_ptr<SqliteStore>();
+  }
+}
+
+/// Until a signal. A file of ports that could not be written for lack of space is tried again.
+int AwaitEnd(const Options& options, int port, const http::Server* pages, Status written,
+             const sigset_t& signals) {
+  int signal_number = 0;
+  while (!written.ok() && signal_number == 0) {
+    signal_number = AwaitSignal(signals, kSpacePause);
+    written = WritePorts(options, port, pages);
+  }
+  if (signal_number == 0) sigwait(&signals, &signal_number);
+  return signal_number;
 }
 
 Status Prepare(Options& options) {
@@ -134,12 +188,32 @@ Status Run(Options options, const sigset_t& signals) {
   FolderLock lock;
   WEFT_RETURN_IF_ERROR(lock.Take(options.data_dir));
   Metrics metrics;
+  Health health;
+  std::unique_ptr<http::Server> pages;
+  if (!options.metrics_listen.empty()) {
+    Result<std::unique_ptr<http::Server>> listening =
+        http::Server::Listen(options.metrics_listen, health.Pages(metrics));
+    if (!listening.ok()) {
+      return Status(listening.status().code(),
+                    "--metrics-listen: " + listening.status().message() + ", or '' for none");
+    }
+    pages = std::move(*listening);
+  }
   SqliteOptions sqlite;
   sqlite.path = JoinPath(options.data_dir, "weft.db");
   sqlite.on_commit = [&](double seconds, int64_t changes) {
     metrics.StoreCommitted(seconds, changes);
   };
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SqliteStore> store, SqliteStore::Open(sqlite));
+  sqlite.on_writable = [&](const Status& status) {
+    metrics.SetStoreWritable(status.ok());
+    if (status.ok()) {
+      WEFT_LOG_INFO << "the database takes changes again";
+    } else {
+      WEFT_LOG_ERROR << "the database can only be read: " << status.message();
+    }
+  };
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<SqliteStore> store, OpenStore(sqlite, health, signals));
+  if (store == nullptr) return OkStatus();
   ServiceOptions service_options;
   service_options.run_root = options.run_root;
   service_options.data_roots = options.data_roots;
@@ -151,27 +225,30 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.stop_limit = std::chrono::nanoseconds(std::llround(options.stop_seconds * 1e9));
   service_options.planning.budget =
       std::chrono::nanoseconds(std::llround(options.plan_budget_seconds * 1e9));
+  service_options.retention.jobs = std::chrono::hours(24) * options.keep_jobs_days;
+  service_options.retention.run_folders = options.delete_run_folders;
+  service_options.retention.lost_workers = std::chrono::hours(options.keep_lost_workers_hours);
   Service service(*store, Clock::System(), planner::PlanJob, metrics, service_options);
   WEFT_RETURN_IF_ERROR(service.Start());
-  std::unique_ptr<prometheus::Exposer> exposer;
-  if (!options.metrics_listen.empty()) {
-    WEFT_ASSIGN_OR_RETURN(exposer, ServeMetrics(options.metrics_listen, metrics));
-  }
+  ServerLimits limits;
+  limits.connections = static_cast<size_t>(options.max_connections);
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
-                        Server::Listen(options.listen, service, metrics));
-  WEFT_RETURN_IF_ERROR(WritePorts(options, server->port(), exposer.get()));
+                        Server::Listen(options.listen, service, metrics, limits));
+  Status written = WritePorts(options, server->port(), pages.get());
+  if (!written.ok() && written.code() != StatusCode::kExhausted) return written;
+  if (!written.ok()) WEFT_LOG_ERROR << written.message() << "; trying again";
+  health.Serve(service, [&store] { return store->Writable(); });
   std::printf("weft-coordinator %s ready on %s:%d\n", kVersion,
               options.listen.substr(0, options.listen.rfind(':')).c_str(), server->port());
   std::fflush(stdout);
 
-  int signal_number = 0;
-  sigwait(&signals, &signal_number);
+  const int signal_number = AwaitEnd(options, server->port(), pages.get(), written, signals);
   WEFT_LOG_INFO << "signal " << signal_number << ": shutting down; ranks go on";
+  health.Stop();
+  pages.reset();
   service.CloseLinks();
   server.reset();
   service.Stop();
-  // Stopping the metrics server takes two seconds and is of use to nobody.
-  (void)exposer.release();
   return OkStatus();
 }
 
@@ -186,6 +263,7 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error to handle
 
   Options options;
   CLI::App app("Keeps jobs, plans them and gives them to workers.", "weft-coordinator");
@@ -194,7 +272,8 @@ int Main(int argc, char** argv) {
                  "Address for the CLI and workers, HOST:PORT; port 0: any")
       ->envname("WEFT_COORDINATOR_LISTEN")
       ->capture_default_str();
-  app.add_option("--metrics-listen", options.metrics_listen, "Address of /metrics; empty: none")
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "Address of /metrics, /healthz and /readyz; empty: none")
       ->envname("WEFT_COORDINATOR_METRICS_LISTEN")
       ->capture_default_str();
   app.add_option("--data-dir", options.data_dir, "Folder of the database")
@@ -202,8 +281,7 @@ int Main(int argc, char** argv) {
       ->required();
   app.add_option("--run-root", options.run_root,
                  "Folder, shared with the workers, that holds a folder for each job")
-      ->envname("WEFT_COORDINATOR_RUN_ROOT")
-      ->required();
+      ->envname("WEFT_COORDINATOR_RUN_ROOT");
   app.add_option("--data-root", options.data_roots,
                  "Jobs may read files below these folders only; default: anywhere")
       ->envname("WEFT_COORDINATOR_DATA_ROOT");
@@ -241,11 +319,33 @@ int Main(int argc, char** argv) {
       ->envname("WEFT_COORDINATOR_PLAN_BUDGET_SECONDS")
       ->check(CLI::Range(0.01, 3600.0))
       ->capture_default_str();
+  app.add_option("--keep-jobs-days", options.keep_jobs_days,
+                 "Jobs that ended so long ago are forgotten, with their logs; 0: never")
+      ->envname("WEFT_COORDINATOR_KEEP_JOBS_DAYS")
+      ->check(CLI::Range(0, 36500))
+      ->capture_default_str();
+  app.add_flag("--delete-run-folders", options.delete_run_folders,
+               "Their run folders go with them, but for those that hold an export")
+      ->envname("WEFT_COORDINATOR_DELETE_RUN_FOLDERS");
+  app.add_option("--keep-lost-workers-hours", options.keep_lost_workers_hours,
+                 "Workers that were last heard of so long ago are forgotten; 0: never")
+      ->envname("WEFT_COORDINATOR_KEEP_LOST_WORKERS_HOURS")
+      ->check(CLI::Range(0, 876000))
+      ->capture_default_str();
+  app.add_option("--max-connections", options.max_connections,
+                 "Connections of the CLI and workers at a time; one more is closed at once")
+      ->envname("WEFT_COORDINATOR_MAX_CONNECTIONS")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_flag("--healthcheck", options.healthcheck,
+               "Ask the coordinator that runs on --data-dir whether it serves; exit 0 if so");
   try {
     app.parse(argc, argv);
+    if (options.run_root.empty() && !options.healthcheck) throw CLI::RequiredError("--run-root");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
+  if (options.healthcheck) return CheckHealth(options.data_dir);
   Status status = Run(std::move(options), signals);
   if (!status.ok()) std::fprintf(stderr, "weft-coordinator: %s\n", status.message().c_str());
   return ExitCodeOf(status);

@@ -5,6 +5,7 @@
 namespace weft::coordinator {
 namespace {
 
+constexpr size_t kMaxListedMessageBytes = 800;  // 200 characters of four bytes
 constexpr size_t kMaxLineBytes = size_t{64} << 10;
 
 v1::JobState StateMessage(JobState state) {
@@ -59,6 +60,30 @@ v1::Job ToMessage(const JobView& view) {
   message.set_run_dir(job.run_dir);
   message.set_summary_json(job.summary_json);
   message.set_version(job.version);
+  message.set_attempt_count(job.last_epoch);
+  return message;
+}
+
+v1::Job ToMessage(const JobSummary& job) {
+  v1::Job message;
+  message.set_id(job.id);
+  message.set_state(StateMessage(job.state));
+  message.set_reason(ReasonMessage(job.reason));
+  message.set_message(Clip(job.message, kMaxListedMessageBytes));
+  message.set_submitted_at(job.submitted_at);
+  if (job.started_at) message.set_started_at(*job.started_at);
+  if (job.ended_at) message.set_ended_at(*job.ended_at);
+  message.set_run_dir(job.run_dir);
+  message.set_version(job.version);
+  message.set_attempt_count(job.last_epoch);
+  // Field by field: the generic way goes through JSON, which takes ten times as long.
+  v1::Progress& progress = *message.mutable_progress();
+  progress.set_step(job.progress.step);
+  progress.set_steps_total(job.progress.steps_total);
+  progress.set_loss(job.progress.loss);
+  if (job.progress.validation_loss) progress.set_validation_loss(*job.progress.validation_loss);
+  progress.set_tokens_per_second(job.progress.tokens_per_second);
+  progress.set_eta_seconds(job.progress.eta_seconds);
   return message;
 }
 

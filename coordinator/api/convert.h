@@ -8,6 +8,8 @@ namespace weft::coordinator {
 
 // Between the records of the coordinator and the messages of the wire.
 
+/// As lists have it: without spec, attempts and summary.
+v1::Job ToMessage(const JobSummary& job);
 v1::Job ToMessage(const JobView& view);
 v1::Worker ToMessage(const WorkerView& view);
 v1::Checkpoint ToMessage(const CheckpointRecord& checkpoint);

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "common/spec/check_profile.h"
 #include "common/version.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/job_streams.h"
@@ -13,7 +14,7 @@ namespace weft::coordinator {
 namespace {
 
 constexpr int32_t kDefaultPage = 100;
-constexpr int32_t kMaxPage = 1000;
+constexpr int32_t kMaxPage = 5000;
 constexpr int64_t kDefaultCandidates = 10;
 
 Result<JobQuery> ToQuery(const v1::ListJobsRequest& request) {
@@ -48,6 +49,10 @@ Result<std::optional<ClusterProfile>> ClusterOf(const Request& request) {
   std::optional<ClusterProfile> cluster;
   if (request.has_cluster()) {
     WEFT_ASSIGN_OR_RETURN(cluster, FromProto<ClusterProfile>(request.cluster()));
+    for (const WorkerProfile& machine : cluster->workers) {
+      WEFT_RETURN_IF_ERROR(
+          CheckProfile(machine).WithContext("cluster.workers '" + machine.worker_id + "'"));
+    }
   }
   return cluster;
 }
@@ -84,7 +89,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::SubmitJob(grpc::CallbackServerContext*
                       *response->mutable_job() = ToMessage(result->view);
                       response->set_already_submitted(result->already_submitted);
                     }
-                    Finish(reactor, "SubmitJob", result.status());
+                    const Status& status = result.status();
+                    if (status.code() == StatusCode::kConflict) {
+                      metrics_.RpcHandled("Coordinator", "SubmitJob", "ALREADY_EXISTS");
+                      reactor->Finish({grpc::StatusCode::ALREADY_EXISTS, status.message()});
+                    } else {
+                      Finish(reactor, "SubmitJob", status);
+                    }
                   });
   return reactor;
 }
@@ -105,7 +116,7 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListJobs(grpc::CallbackServerContext* 
   if (!query.ok()) return Finish(reactor, "ListJobs", query.status());
   Result<JobPage> page = service_.List(*query);
   if (page.ok()) {
-    for (const JobView& view : page->jobs) *response->add_jobs() = ToMessage(view);
+    for (const JobSummary& job : page->jobs) *response->add_jobs() = ToMessage(job);
     if (page->next_before_ordinal > 0) {
       response->set_next_page_token(std::to_string(page->next_before_ordinal));
     }
@@ -132,6 +143,21 @@ grpc::ServerUnaryReactor* CoordinatorApi::RetryJob(grpc::CallbackServerContext* 
     if (view.ok()) *response = ToMessage(*view);
     Finish(reactor, "RetryJob", view.status());
   });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::DeleteJob(grpc::CallbackServerContext* context,
+                                                    const v1::DeleteJobRequest* request,
+                                                    v1::DeleteJobResponse* response) {
+  auto* reactor = context->DefaultReactor();
+  service_.Delete(request->id(), request->delete_run_dir(),
+                  [this, reactor, response](const Result<DeletedJob>& deleted) {
+                    if (deleted.ok()) {
+                      response->set_id(deleted->id);
+                      response->set_kept_run_dir(deleted->kept_run_dir);
+                    }
+                    Finish(reactor, "DeleteJob", deleted.status());
+                  });
   return reactor;
 }
 
@@ -220,6 +246,16 @@ grpc::ServerUnaryReactor* CoordinatorApi::ListEvents(grpc::CallbackServerContext
     for (const EventRecord& event : *events) *response->add_events() = ToMessage(event);
   }
   return Finish(context->DefaultReactor(), "ListEvents", events.status());
+}
+
+grpc::ServerUnaryReactor* CoordinatorApi::ForgetWorker(grpc::CallbackServerContext* context,
+                                                       const v1::ForgetWorkerRequest* request,
+                                                       v1::ForgetWorkerResponse*) {
+  auto* reactor = context->DefaultReactor();
+  service_.ForgetWorker(request->worker_id(), [this, reactor](const Status& status) {
+    Finish(reactor, "ForgetWorker", status);
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListCheckpoints(grpc::CallbackServerContext* context,

@@ -32,6 +32,9 @@ class LeaseTable {
   /// Grants or renews: the lease runs anew from now.
   void Renew(const std::string& worker_id);
 
+  /// As if it had never had one.
+  void Forget(const std::string& worker_id) { entries_.erase(worker_id); }
+
   /// Leases that ran out since the last call, each phase once, in order of time.
   std::vector<Change> TakeChanges();
 

@@ -1,5 +1,7 @@
 #include "coordinator/service/metrics.h"
 
+#include <prometheus/text_serializer.h>
+
 #include <cctype>
 
 #include "common/version.h"
@@ -48,6 +50,11 @@ Metrics::Metrics()
                      .Help("Jobs accepted.")
                      .Register(*registry_)
                      .Add({})),
+      deleted_(BuildCounter()
+                   .Name("weft_coord_jobs_deleted_total")
+                   .Help("Jobs forgotten, as asked or by retention.")
+                   .Register(*registry_)
+                   .Add({})),
       finished_(BuildCounter()
                     .Name("weft_coord_jobs_finished_total")
                     .Help("Jobs that ended, by outcome and reason.")
@@ -138,6 +145,11 @@ Metrics::Metrics()
                         .Help("Changes the store could not make durable.")
                         .Register(*registry_)
                         .Add({})),
+      store_writable_(BuildGauge()
+                          .Name("weft_coord_store_writable")
+                          .Help("1: the database takes changes; 0: its disk is full.")
+                          .Register(*registry_)
+                          .Add({})),
       checkpoints_(BuildCounter()
                        .Name("weft_coord_checkpoints_total")
                        .Help("Checkpoints reported, by state.")
@@ -152,6 +164,11 @@ Metrics::Metrics()
                    .Help("Time to load the store at start.")
                    .Register(*registry_)
                    .Add({})),
+      connections_refused_(BuildCounter()
+                               .Name("weft_rpc_server_connections_refused_total")
+                               .Help("Connections closed at once: there were too many.")
+                               .Register(*registry_)
+                               .Add({})),
       rpc_handled_(BuildCounter()
                        .Name("weft_rpc_server_handled_total")
                        .Help("Calls answered, by service, method and code.")
@@ -166,9 +183,14 @@ Metrics::Metrics()
     if (!IsTerminal(static_cast<JobState>(i))) SetLiveJobs(static_cast<JobState>(i), 0);
   }
   for (const char* state : {"ready", "disconnected", "lost"}) SetWorkers(state, 0);
+  SetStoreWritable(true);
   SetPending(Reason::kWaitingForWorkers, 0);
   SetPending(Reason::kWaitingForCapacity, 0);
   SetPending(Reason::kPlanning, 0);
+}
+
+std::string Metrics::Text() const {
+  return prometheus::TextSerializer().Serialize(registry_->Collect());
 }
 
 void Metrics::SetLiveJobs(JobState state, int64_t count) {

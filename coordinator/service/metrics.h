@@ -18,9 +18,12 @@ class Metrics {
   Metrics();
 
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
+  /// All of them in the text format of Prometheus.
+  std::string Text() const;
 
   void SetLiveJobs(JobState state, int64_t count);
   void JobSubmitted() { submitted_.Increment(); }
+  void JobDeleted() { deleted_.Increment(); }
   void JobMoved(JobState from, JobState to);
   void JobFinished(JobState outcome, Reason reason);
   /// Stopped at a checkpoint to go on by another plan.
@@ -44,15 +47,20 @@ class Metrics {
   void Recovered(Reason cause, double seconds);
   void StoreCommitted(double seconds, int64_t changes);
   void StoreFailed() { store_errors_.Increment(); }
+  /// The store takes changes; a full disk is what keeps it from that.
+  void SetStoreWritable(bool writable) { store_writable_.Set(writable ? 1 : 0); }
   void CheckpointReported(bool verified);
   void LogLines(int64_t lines) { log_lines_.Increment(static_cast<double>(lines)); }
   void SetStartupSeconds(double seconds) { startup_.Set(seconds); }
+  /// One more than the server serves at a time.
+  void ConnectionRefused() { connections_refused_.Increment(); }
   void RpcHandled(const std::string& service, const std::string& method, const std::string& code);
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Family<prometheus::Gauge>& jobs_;
   prometheus::Counter& submitted_;
+  prometheus::Counter& deleted_;
   prometheus::Family<prometheus::Counter>& finished_;
   prometheus::Family<prometheus::Counter>& transitions_;
   prometheus::Counter& replanned_;
@@ -72,9 +80,11 @@ class Metrics {
   prometheus::Histogram& store_txn_;
   prometheus::Histogram& store_batch_;
   prometheus::Counter& store_errors_;
+  prometheus::Gauge& store_writable_;
   prometheus::Family<prometheus::Counter>& checkpoints_;
   prometheus::Counter& log_lines_;
   prometheus::Gauge& startup_;
+  prometheus::Counter& connections_refused_;
   prometheus::Family<prometheus::Counter>& rpc_handled_;
 };
 

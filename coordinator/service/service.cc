@@ -28,6 +28,7 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
       loop_(clock),
       queue_pool_(clock, kPlanningThreads),
       call_pool_(clock, kPlanningThreads, kMostCallsWaiting),
+      files_(clock),
       leases_(clock, options_.lease, options_.Margin()),
       plans_(
           clock, queue_pool_,
@@ -51,8 +52,8 @@ Status Service::Start() {
     if (!IsTerminal(static_cast<JobState>(i))) query.states.push_back(static_cast<JobState>(i));
   }
   while (true) {
-    WEFT_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, store_.ListJobs(query));
-    for (const JobRecord& job : jobs) WEFT_RETURN_IF_ERROR(Load(job.id).status());
+    WEFT_ASSIGN_OR_RETURN(std::vector<JobSummary> jobs, store_.ListJobs(query));
+    for (const JobSummary& job : jobs) WEFT_RETURN_IF_ERROR(Load(job.id).status());
     if (std::ssize(jobs) < query.limit) break;
     query.before_ordinal = jobs.back().ordinal;
   }
@@ -76,11 +77,13 @@ Status Service::Start() {
   CountWorkers();
   ArmLeaseTimer();
   LookAtPlansLater();
+  SweepLater();
   metrics_.SetStartupSeconds(Seconds(clock_.Monotonic() - begin));
   if (!live_.empty()) {
     WEFT_LOG_INFO << live_.size() << " unfinished jobs loaded, " << placed_.size()
                   << " workers expected back with running attempts";
   }
+  files_.Start();
   loop_.Start();
   return OkStatus();
 }
@@ -105,6 +108,7 @@ void Service::Stop() {
   call_pool_.Stop();
   queue_pool_.Stop();
   loop_.Stop();
+  files_.Stop();
   // Replies come in order: after this one none of ours is left that refers to this object.
   (void)CommitAndWait(store_, Transaction{});
 }
@@ -202,6 +206,13 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
 void Service::NextChange(const std::string& job_id) {
   auto it = live_.find(job_id);
   if (it == live_.end() || it->second->busy) return;
+  if (it->second->deleted) {
+    // What still waits finds that there is no such job.
+    std::deque<std::function<void()>> waiting = std::move(it->second->waiting);
+    Retire(job_id);
+    for (auto& change : waiting) change();
+    return;
+  }
   if (it->second->waiting.empty()) {
     if (IsTerminal(it->second->current.job.state)) Retire(job_id);
     return;
@@ -268,6 +279,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
   const bool asks = std::any_of(change.add_intents.begin(), change.add_intents.end(),
                                 [](const IntentRecord& intent) { return intent.graceful; });
   if (asks) ExpectStop(job_id, live.current.job.last_epoch);
+  if (change.delete_job) live.deleted = true;
   bool frees =
       change.attempt && std::any_of(change.attempt->shares.begin(), change.attempt->shares.end(),
                                     [](const auto& share) { return IsGone(share.state); });

@@ -27,6 +27,7 @@
 #include "coordinator/service/plan_memory.h"
 #include "coordinator/service/planning_pool.h"
 #include "coordinator/service/rendezvous.h"
+#include "coordinator/service/retention.h"
 #include "coordinator/service/step_timer.h"
 #include "coordinator/service/worker_link.h"
 #include "coordinator/store/store.h"
@@ -45,6 +46,7 @@ struct ServiceOptions {
   /// life.
   std::chrono::nanoseconds stop_limit = std::chrono::seconds(60);
   PlanningRules planning;
+  RetentionRules retention;
 
   /// Past the lease, until ranks of a lost worker are surely gone.
   std::chrono::nanoseconds Margin() const { return lease / 5; }
@@ -61,8 +63,13 @@ struct JobView {
 };
 
 struct JobPage {
-  std::vector<JobView> jobs;
+  std::vector<JobSummary> jobs;     ///< With the newest progress and the reason why they wait.
   int64_t next_before_ordinal = 0;  ///< For the next page; 0: this was the last.
+};
+
+struct DeletedJob {
+  std::string id;
+  std::string kept_run_dir;  ///< Its run folder, where that is still there; else empty.
 };
 
 struct SubmitResult {
@@ -113,6 +120,14 @@ class Service {
               const std::function<void(Result<SubmitResult>)>& done);
   void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
   void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done);
+  /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
+  /// something lies there that no job writes. An event "deleted" says by whom.
+  void Delete(const std::string& id_or_prefix, bool delete_run_dir,
+              std::function<void(Result<DeletedJob>)> done);
+  /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
+  void ForgetWorker(const std::string& worker_id, std::function<void(Status)> done);
+  /// Calls `answer` on the loop: whoever waits for it knows that the loop runs.
+  void Ping(std::function<void()> answer) { loop_.Post(std::move(answer)); }
   Result<JobView> Get(const std::string& id_or_prefix);
   Result<JobPage> List(const JobQuery& query);
   /// Plans for `cluster`, or for the attached workers. Keeps the `top` best candidates. `done` is
@@ -214,6 +229,7 @@ class Service {
     std::optional<Plan> next_plan;        ///< For which it was stopped.
     std::optional<BeforeGrowth> before;   ///< How it ran before it last grew.
     bool went_back = false;               ///< A growth made it slower.
+    bool deleted = false;                 ///< Not stored any more.
     std::vector<TriedPlan> tried;         ///< Of the attempts that have ended.
     /// What was planned last to see whether it should go on by another plan, and for what.
     std::optional<Planned> planned;
@@ -264,6 +280,16 @@ class Service {
   void CountJob(JobState state, int64_t change);
   void SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change);
   JobView Compose(JobRecord job, std::vector<AttemptRecord> attempts);
+
+  // service_retention.cc: what is forgotten. On the loop.
+  void DeleteStored(const std::string& job_id, const std::string& by, bool delete_run_dir,
+                    std::function<void(Result<DeletedJob>)> done);
+  /// Why the worker is not to be forgotten.
+  Status MayForget(const std::string& worker_id) const;
+  void DropWorker(const std::string& worker_id);
+  void SweepLater();
+  void Sweep();
+  void ForgetGhosts();
 
   // service_workers.cc: sessions. On the loop.
   Session* SessionOf(const std::shared_ptr<WorkerLink>& link, const char* method,
@@ -362,6 +388,7 @@ class Service {
   EventLoop loop_;
   PlanningPool queue_pool_;  ///< For jobs,
   PlanningPool call_pool_;   ///< and for calls, which so take nothing from each other.
+  EventLoop files_;  ///< Deletes folders, which may take minutes.
 
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;

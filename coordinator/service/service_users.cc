@@ -6,6 +6,7 @@
 #include "common/failpoint.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/spec/spec_json.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -23,6 +24,18 @@ std::string RandomSuffix() {
   std::string suffix;
   for (int i = 0; i < kSuffixLength; ++i) suffix += kAlphabet[random() % kAlphabet.size()];
   return suffix;
+}
+
+/// Where two specs differ first: "train.steps was 20, is 10".
+std::string FirstDifference(const Json& before, const Json& now, const std::string& path = "") {
+  if (before.is_object() && now.is_object()) {
+    for (const auto& [key, value] : before.items()) {
+      if (!now.contains(key) || now.at(key) == value) continue;
+      return FirstDifference(value, now.at(key), path.empty() ? key : path + "." + key);
+    }
+  }
+  constexpr size_t kShown = 60;
+  return path + " was " + before.dump().substr(0, kShown) + ", is " + now.dump().substr(0, kShown);
 }
 
 }  // namespace
@@ -106,12 +119,17 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
       return;
     }
     if (!result->existing_job_id.empty()) {
-      loop_.Post([this, id = result->existing_job_id, done] {
+      loop_.Post([this, id = result->existing_job_id, client_request_id, spec = job.spec, done] {
         Result<JobView> view = Get(id);
-        if (view.ok()) {
-          done(SubmitResult{std::move(*view), true});
-        } else {
+        if (!view.ok()) {
           done(view.status());
+        } else if (const Json before = ToJson(view->job.spec), now = ToJson(spec); before != now) {
+          done(ConflictError("client_request_id '" + client_request_id +
+                             "' was used before, for job " + id + " of another spec (" +
+                             FirstDifference(before, now) +
+                             "); hint: a new submission needs a request id of its own"));
+        } else {
+          done(SubmitResult{std::move(*view), true});
         }
       });
       return;
@@ -187,12 +205,23 @@ Result<JobView> Service::Get(const std::string& id_or_prefix) {
 }
 
 Result<JobPage> Service::List(const JobQuery& query) {
-  WEFT_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs, store_.ListJobs(query));
   JobPage page;
-  if (std::ssize(jobs) == query.limit) page.next_before_ordinal = jobs.back().ordinal;
-  for (JobRecord& job : jobs) {
-    WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job.id));
-    page.jobs.push_back(Compose(std::move(job), std::move(attempts)));
+  WEFT_ASSIGN_OR_RETURN(page.jobs, store_.ListJobs(query));
+  if (std::ssize(page.jobs) == query.limit) page.next_before_ordinal = page.jobs.back().ordinal;
+  std::lock_guard lock(view_mutex_);
+  for (JobSummary& job : page.jobs) {
+    auto it = overlays_.find(job.id);
+    if (it == overlays_.end() || IsTerminal(job.state)) continue;
+    const Overlay& overlay = it->second;
+    if (overlay.progress) {
+      job.progress = *overlay.progress;
+      job.progress.norms.clear();
+      job.progress.recent_losses.clear();
+    }
+    if (job.state == JobState::kQueued && overlay.reason != Reason::kNone) {
+      job.reason = overlay.reason;
+      job.message = overlay.message;
+    }
   }
   return page;
 }

@@ -4,11 +4,15 @@
 
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "common/spec/check_profile.h"
 #include "common/version.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
 namespace {
+
+/// Attached or not; each counts in every pass of the scheduler.
+constexpr int64_t kMostWorkers = 10000;
 
 const ShareRecord* FindShare(const JobCase& current, int64_t epoch, const std::string& worker_id) {
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
@@ -63,6 +67,18 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     if (id.empty() || id.size() > 128) {
       link->Refuse("worker_id must have 1 to 128 characters");
       return;
+    }
+    if (Status sound = CheckProfile(hello.profile); !sound.ok()) {
+      link->Refuse("worker " + id + ": " + sound.message());
+      return;
+    }
+    if (std::ssize(sessions_) >= kMostWorkers && !sessions_.contains(id)) {
+      ForgetGhosts();
+      if (std::ssize(sessions_) >= kMostWorkers) {
+        link->Refuse("this coordinator knows " + std::to_string(sessions_.size()) +
+                     " workers and takes no more; hint: weft worker forget those that are lost");
+        return;
+      }
     }
     Duration now = clock_.Monotonic();
     auto known = sessions_.find(id);

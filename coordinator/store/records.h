@@ -156,6 +156,22 @@ struct JobRecord {
   int64_t ordinal = 0;      ///< Place in the order of submission; given by the store.
 };
 
+/// What a list shows of a job: small, and read without its spec, plans and log.
+struct JobSummary {
+  std::string id;
+  JobState state = JobState::kQueued;
+  Reason reason = Reason::kNone;
+  std::string message;  ///< Its first 200 characters.
+  double submitted_at = 0;
+  std::optional<double> started_at;
+  std::optional<double> ended_at;
+  std::string run_dir;
+  Progress progress;  ///< Numbers alone: norms and recent losses are not read.
+  int64_t last_epoch = 0;
+  int64_t version = 0;
+  int64_t ordinal = 0;
+};
+
 /// The ranks of an attempt on one worker.
 struct ShareRecord {
   std::string worker_id;

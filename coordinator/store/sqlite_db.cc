@@ -1,12 +1,28 @@
 #include "coordinator/store/sqlite_db.h"
 
+#include <cerrno>
+
 namespace weft::coordinator {
+
+namespace {
+
+/// The disk is full, or this process or user may not use more of it.
+bool IsOutOfSpace(sqlite3* db) {
+  const int code = sqlite3_errcode(db) & 0xff;
+  if (code == SQLITE_FULL) return true;
+  const int cause = sqlite3_system_errno(db);
+  return (code == SQLITE_IOERR || code == SQLITE_CANTOPEN) &&
+         (cause == ENOSPC || cause == EDQUOT || cause == EFBIG);
+}
+
+}  // namespace
 
 Status SqliteError(sqlite3* db, std::string_view what) {
   std::string message = std::string(what) + ": " + sqlite3_errmsg(db);
+  if (IsOutOfSpace(db)) {
+    return ExhaustedError(message + "; hint: free space on the disk of --data-dir");
+  }
   switch (sqlite3_errcode(db) & 0xff) {
-    case SQLITE_FULL:
-      return ExhaustedError(message + "; hint: free space on the disk of --data-dir");
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return CorruptError(message + "; hint: restore the database from a copy");
@@ -102,14 +118,17 @@ std::optional<int64_t> SqliteQuery::OptionalInt() {
   return Int();
 }
 
-Result<std::unique_ptr<SqliteDb>> SqliteDb::Open(const std::string& path) {
+Result<std::unique_ptr<SqliteDb>> SqliteDb::Open(const std::string& path, bool alone) {
   std::unique_ptr<SqliteDb> db(new SqliteDb);
   int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX;
   if (sqlite3_open_v2(path.c_str(), &db->db_, flags, nullptr) != SQLITE_OK) {
     return SqliteError(db->db_, "open the database " + path);
   }
   sqlite3_busy_timeout(db->db_, 5000);
-  Status status = db->Exec(
+  // Without it the index of the log is a file that others can map.
+  Status status = alone ? db->Exec("PRAGMA locking_mode=EXCLUSIVE") : OkStatus();
+  if (!status.ok()) return status.WithContext("open the database " + path);
+  status = db->Exec(
       "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
       "PRAGMA wal_autocheckpoint=1000; PRAGMA temp_store=MEMORY");
   if (!status.ok()) return status.WithContext("open the database " + path);

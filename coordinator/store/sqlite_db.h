@@ -65,7 +65,9 @@ class SqliteDb {
  public:
   /// Opens or creates `path` (":memory:" for none) in WAL mode with synchronous=FULL: a commit
   /// that returned survives power loss.
-  static Result<std::unique_ptr<SqliteDb>> Open(const std::string& path);
+  /// With `alone` no other connection can have the file, and nothing is written to open it: so a
+  /// full disk can be read.
+  static Result<std::unique_ptr<SqliteDb>> Open(const std::string& path, bool alone = false);
   ~SqliteDb();
   SqliteDb(const SqliteDb&) = delete;
   SqliteDb& operator=(const SqliteDb&) = delete;

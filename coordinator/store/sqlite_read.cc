@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "common/spec/spec_json.h"
 #include "coordinator/store/sqlite_store.h"
 
@@ -7,6 +9,12 @@ namespace {
 constexpr std::string_view kJobColumns =
     "id, version, state, reason, message, submitted_at, started_at, ended_at, queued_at, run_dir, "
     "summary_json, spec_json, progress_json, last_epoch, budget_from, ordinal";
+
+constexpr std::string_view kSummaryColumns =
+    "id, state, reason, substr(message, 1, 200), submitted_at, started_at, ended_at, run_dir, "
+    "step, "
+    "steps_total, loss, validation_loss, tokens_per_second, eta_seconds, last_epoch, version, "
+    "ordinal";
 
 template <class T>
 Result<T> Decode(const std::string& json, const std::string& what) {
@@ -42,6 +50,29 @@ Result<JobRecord> ReadJob(SqliteQuery& row) {
   WEFT_ASSIGN_OR_RETURN(job.progress, Decode<Progress>(row.Text(), what));
   job.last_epoch = row.Int();
   job.budget_from = row.Int();
+  job.ordinal = row.Int();
+  return job;
+}
+
+Result<JobSummary> ReadSummary(SqliteQuery& row) {
+  JobSummary job;
+  job.id = row.Text();
+  const std::string what = "stored job " + job.id;
+  WEFT_RETURN_IF_ERROR(DecodeName(JobStateFromName(row.Text()), what, job.state));
+  WEFT_RETURN_IF_ERROR(DecodeName(ReasonFromName(row.Text()), what, job.reason));
+  job.message = row.Text();
+  job.submitted_at = row.Real();
+  job.started_at = row.OptionalReal();
+  job.ended_at = row.OptionalReal();
+  job.run_dir = row.Text();
+  job.progress.step = row.Int();
+  job.progress.steps_total = row.Int();
+  job.progress.loss = row.Real();
+  job.progress.validation_loss = row.OptionalReal();
+  job.progress.tokens_per_second = row.Real();
+  job.progress.eta_seconds = row.Real();
+  job.last_epoch = row.Int();
+  job.version = row.Int();
   job.ordinal = row.Int();
   return job;
 }
@@ -101,17 +132,33 @@ Result<std::vector<std::string>> SqliteStore::FindJobIds(const std::string& pref
                           [](SqliteQuery& row) -> Result<std::string> { return row.Text(); });
 }
 
-Result<std::vector<JobRecord>> SqliteStore::ListJobs(const JobQuery& query) {
-  std::lock_guard lock(read_mutex_);
-  std::string sql =
-      "SELECT " + std::string(kJobColumns) + " FROM jobs WHERE (? = 0 OR ordinal < ?)";
+std::string SqliteStore::ListJobsSql(const JobQuery& query) {
+  std::string sql = "SELECT " + std::string(kSummaryColumns) + " FROM jobs";
+  // All columns are in this index, which SQLite does not take by itself: the table has the order.
+  // Few jobs of some states are found by their own index.
+  if (query.states.empty()) sql += " INDEXED BY jobs_listed";
+  sql += " WHERE ordinal < ?";
   for (size_t i = 0; i < query.states.size(); ++i) sql += i == 0 ? " AND state IN (?" : ",?";
   if (!query.states.empty()) sql += ')';
-  SqliteQuery rows(reader(), sql + " ORDER BY ordinal DESC LIMIT ?");
-  rows.Bind(query.before_ordinal).Bind(query.before_ordinal);
+  return sql + " ORDER BY ordinal DESC LIMIT ?";
+}
+
+Result<std::vector<JobSummary>> SqliteStore::ListJobs(const JobQuery& query) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(), ListJobsSql(query));
+  rows.Bind(query.before_ordinal > 0 ? query.before_ordinal : std::numeric_limits<int64_t>::max());
   for (JobState state : query.states) rows.Bind(Name(state));
   rows.Bind(query.limit);
-  return All<JobRecord>(rows, ReadJob);
+  return All<JobSummary>(rows, ReadSummary);
+}
+
+Result<std::vector<std::string>> SqliteStore::ListEndedBefore(double unix_seconds, int64_t limit) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(),
+                   "SELECT id FROM jobs WHERE ended_at < ? AND state IN "
+                   "('SUCCEEDED', 'FAILED', 'CANCELLED') ORDER BY ended_at, ordinal LIMIT ?");
+  rows.Bind(unix_seconds).Bind(limit);
+  return All<std::string>(rows, [](SqliteQuery& row) -> Result<std::string> { return row.Text(); });
 }
 
 Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& job_id) {

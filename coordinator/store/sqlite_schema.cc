@@ -1,3 +1,4 @@
+#include "common/env.h"
 #include "coordinator/store/sqlite_db.h"
 
 namespace weft::coordinator {
@@ -108,12 +109,46 @@ CREATE TABLE calibrations (
   calibration_json TEXT NOT NULL
 ) WITHOUT ROWID;
 )sql",
+    // What lists show, in columns and in an index that holds all of them: rows of jobs are large.
+    R"sql(
+ALTER TABLE jobs ADD COLUMN step INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN steps_total INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN loss REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN validation_loss REAL;
+ALTER TABLE jobs ADD COLUMN tokens_per_second REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN eta_seconds REAL NOT NULL DEFAULT 0;
+UPDATE jobs SET
+  step = coalesce(json_extract(progress_json, '$.step'), 0),
+  steps_total = coalesce(json_extract(progress_json, '$.steps_total'), 0),
+  loss = coalesce(json_extract(progress_json, '$.loss'), 0),
+  validation_loss = json_extract(progress_json, '$.validation_loss'),
+  tokens_per_second = coalesce(json_extract(progress_json, '$.tokens_per_second'), 0),
+  eta_seconds = coalesce(json_extract(progress_json, '$.eta_seconds'), 0)
+  WHERE json_valid(progress_json);
+CREATE INDEX jobs_listed ON jobs (ordinal, id, version, state, reason, message, submitted_at,
+  started_at, ended_at, run_dir, last_epoch, step, steps_total, loss, validation_loss,
+  tokens_per_second, eta_seconds);
+CREATE INDEX request_ids_by_job ON request_ids (job_id);
+CREATE INDEX jobs_by_end ON jobs (ended_at) WHERE ended_at IS NOT NULL;
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {
   SqliteQuery query(db, "PRAGMA user_version");
   WEFT_ASSIGN_OR_RETURN(bool row, query.Step());
   return row ? query.Int() : 0;
+}
+
+/// Has its name only when it is whole; half of one that a full disk left is no hindrance.
+Status Copy(SqliteDb& db, const std::string& path) {
+  Env& env = Env::Posix();
+  const std::string part = path + ".part";
+  if (env.FileExists(part)) WEFT_RETURN_IF_ERROR(env.RemoveFile(part));
+  {
+    SqliteQuery copy(db, "VACUUM INTO ?");
+    WEFT_RETURN_IF_ERROR(copy.Bind(part).Run());
+  }
+  return env.Rename(part, path);
 }
 
 }  // namespace
@@ -131,9 +166,8 @@ Status Migrate(SqliteDb& db, const std::string& path, std::span<const char* cons
                          "; hint: run the newer version of Weft");
   }
   if (version > 0 && version < newest && path != ":memory:") {
-    SqliteQuery copy(db, "VACUUM INTO ?");
-    Status status = copy.Bind(path + ".v" + std::to_string(version) + ".backup").Run();
-    if (!status.ok()) return status.WithContext("copy the database before its migration");
+    WEFT_RETURN_IF_ERROR(Copy(db, path + ".v" + std::to_string(version) + ".backup")
+                             .WithContext("copy the database before its migration"));
   }
   for (; version < newest; ++version) {
     Status status = db.Exec("BEGIN IMMEDIATE;" + std::string(migrations[version]) +

@@ -1,5 +1,6 @@
 #include "coordinator/store/sqlite_store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -10,14 +11,56 @@ namespace weft::coordinator {
 
 Result<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteOptions options) {
   std::unique_ptr<SqliteStore> store(new SqliteStore(std::move(options)));
-  const std::string& path = store->options_.path;
-  WEFT_ASSIGN_OR_RETURN(store->writer_, SqliteDb::Open(path));
-  WEFT_RETURN_IF_ERROR(Migrate(*store->writer_, path, Migrations()));
-  if (path != ":memory:") {
-    WEFT_ASSIGN_OR_RETURN(store->reader_, SqliteDb::Open(path));
-  }
+  WEFT_RETURN_IF_ERROR(store->OpenConnections());
   store->thread_ = std::thread([raw = store.get()] { raw->WriterLoop(); });
   return store;
+}
+
+Status SqliteStore::OpenConnections() {
+  const std::string& path = options_.path;
+  const auto open = [&](bool alone) -> Status {
+    reader_.reset();
+    writer_.reset();
+    WEFT_ASSIGN_OR_RETURN(writer_, SqliteDb::Open(path, alone));
+    WEFT_RETURN_IF_ERROR(Migrate(*writer_, path, Migrations()));
+    if (!alone && path != ":memory:") {
+      WEFT_ASSIGN_OR_RETURN(reader_, SqliteDb::Open(path));
+    }
+    // Files that are made at the first read are made now.
+    return (reader_ ? reader_ : writer_)->Exec("SELECT count(*) FROM calibrations");
+  };
+  const Status opened = open(false);
+  if (opened.code() != StatusCode::kExhausted || path == ":memory:") return opened;
+  WEFT_RETURN_IF_ERROR(open(true));
+  SetWritable(opened);
+  return OkStatus();
+}
+
+Status SqliteStore::Writable() const {
+  std::lock_guard lock(mutex_);
+  return writable_;
+}
+
+void SqliteStore::SetWritable(const Status& status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (writable_.code() == status.code()) return;
+    writable_ = status;
+  }
+  if (options_.on_writable) options_.on_writable(status);
+}
+
+void SqliteStore::Probe() {
+  Status status = Failpoint("coordinator.store.before_commit");
+  {
+    std::unique_lock lock(read_mutex_, std::defer_lock);
+    if (reader_ == nullptr) lock.lock();
+    // Writes the first page as it is.
+    if (status.ok()) {
+      status = writer_->Exec("PRAGMA user_version=" + std::to_string(Migrations().size()));
+    }
+  }
+  if (status.ok() || status.code() == StatusCode::kExhausted) SetWritable(status);
 }
 
 SqliteStore::~SqliteStore() {
@@ -43,7 +86,14 @@ void SqliteStore::WriterLoop() {
     std::deque<Operation> batch;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      const auto ready = [&] { return stopping_ || !queue_.empty(); };
+      if (writable_.ok()) {
+        wake_.wait(lock, ready);
+      } else if (!wake_.wait_for(lock, options_.probe_every, ready)) {
+        lock.unlock();
+        Probe();
+        continue;
+      }
       if (queue_.empty()) return;
       while (!queue_.empty() && static_cast<int64_t>(batch.size()) < options_.max_batch) {
         batch.push_back(std::move(queue_.front()));
@@ -82,6 +132,10 @@ void SqliteStore::RunBatch(std::deque<Operation>& batch) {
       (void)writer_->Exec("ROLLBACK");
     }
   }
+  const bool writes = std::any_of(batch.begin(), batch.end(), [](const Operation& operation) {
+    return !operation.transaction.empty();
+  });
+  if ((status.ok() && writes) || status.code() == StatusCode::kExhausted) SetWritable(status);
   if (status.ok()) {
     // The changes are durable; whatever happens now, they were made.
     (void)Failpoint("coordinator.store.after_commit");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,10 @@ struct SqliteOptions {
   int64_t max_batch = 64;                         ///< Changes per durable commit.
   /// Called on the writer thread after each durable commit, with its time and its changes.
   std::function<void(double seconds, int64_t changes)> on_commit = nullptr;
+  /// Called on the writer thread, and by Open, when Writable changes.
+  std::function<void(const Status&)> on_writable = nullptr;
+  /// How often a full disk is tried again.
+  std::chrono::milliseconds probe_every{2000};
 };
 
 /// Store on one SQLite file. One writer thread takes what has queued up while the previous commit
@@ -28,15 +33,23 @@ struct SqliteOptions {
 /// crowd shares one sync. A damaged change fails alone (savepoint); a failed sync fails its batch.
 class SqliteStore : public Store {
  public:
-  /// Opens or creates the database and migrates it.
+  /// Opens or creates the database and migrates it. One that exists and needs no migration is also
+  /// opened on a full disk; kExhausted otherwise.
   static Result<std::unique_ptr<SqliteStore>> Open(SqliteOptions options);
+  /// The question that ListJobs asks.
+  static std::string ListJobsSql(const JobQuery& query);
   /// Finishes the queued changes first.
   ~SqliteStore() override;
+
+  /// OK, or why changes cannot be made durable: kExhausted while the disk is full. Found out by the
+  /// last change, and then by small writes now and then.
+  Status Writable() const;
 
   void Commit(Transaction transaction, std::function<void(Result<CommitResult>)> done) override;
   Result<JobRecord> GetJob(const std::string& id) override;
   Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) override;
-  Result<std::vector<JobRecord>> ListJobs(const JobQuery& query) override;
+  Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) override;
+  Result<std::vector<std::string>> ListEndedBefore(double unix_seconds, int64_t limit) override;
   Result<std::vector<AttemptRecord>> ListAttempts(const std::string& job_id) override;
   Result<std::vector<EventRecord>> ListEvents(const std::string& job_id) override;
   Result<std::vector<IntentRecord>> ListIntents() override;
@@ -56,14 +69,18 @@ class SqliteStore : public Store {
   SqliteDb& reader() { return reader_ ? *reader_ : *writer_; }
   void WriterLoop();
   void RunBatch(std::deque<Operation>& batch);
+  Status OpenConnections();
+  void SetWritable(const Status& status);
+  void Probe();
 
   SqliteOptions options_;
   std::unique_ptr<SqliteDb> writer_;
   std::unique_ptr<SqliteDb> reader_;  ///< Null in memory, where both are one connection.
   std::mutex read_mutex_;             ///< Guards the connection that reader() names.
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  ///< Guards what follows.
   std::condition_variable wake_;
+  Status writable_;
   std::deque<Operation> queue_;
   bool stopping_ = false;
   std::thread thread_;

@@ -10,7 +10,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <set>
+#include <thread>
+#include <vector>
+
+#include "common/failpoint.h"
 
 namespace weft::coordinator {
 namespace {
@@ -122,6 +127,79 @@ TEST_F(SqliteStoreTest, MigrationsRunOnceInOrderAndLeaveACopy) {
   EXPECT_FALSE(Migrate(**db, path_, bad).ok());
   EXPECT_FALSE((*db)->Exec("INSERT INTO u VALUES (1)").ok()) << "half a migration is stored";
   EXPECT_TRUE((*db)->Exec("INSERT INTO t (a, b) VALUES (1, 2)").ok());
+}
+
+TEST_F(SqliteStoreTest, HalfACopyOfAnEarlierMigrationIsNoHindrance) {
+  auto db = SqliteDb::Open(path_);
+  const char* one[] = {"CREATE TABLE t (a)"};
+  const char* two[] = {"CREATE TABLE t (a)", "ALTER TABLE t ADD COLUMN b"};
+  ASSERT_TRUE(Migrate(**db, path_, one).ok());
+  std::ofstream(path_ + ".v1.backup.part") << "half";
+  ASSERT_TRUE(Migrate(**db, path_, two).ok());
+  EXPECT_TRUE(std::filesystem::exists(path_ + ".v1.backup"));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".v1.backup.part"));
+}
+
+TEST_F(SqliteStoreTest, JobsOfAnOlderSchemaAreListedWithTheirNumbers) {
+  {
+    auto db = SqliteDb::Open(path_);
+    ASSERT_TRUE(Migrate(**db, path_, Migrations().first(2)).ok());
+    ASSERT_TRUE((*db)
+                    ->Exec("INSERT INTO jobs VALUES (1,'old',3,'RUNNING','REASON_UNSPECIFIED','',"
+                           "1,NULL,NULL,1,'/r','','{}','{\"step\":7,\"steps_total\":10,"
+                           "\"loss\":2.5,\"validation_loss\":2.0}',2,0)")
+                    .ok());
+  }
+  auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  auto jobs = (*store)->ListJobs({});
+  ASSERT_TRUE(jobs.ok()) << jobs.status().message();
+  ASSERT_EQ(jobs->size(), 1u);
+  EXPECT_EQ(jobs->front().progress.step, 7);
+  EXPECT_EQ(jobs->front().progress.steps_total, 10);
+  EXPECT_EQ(jobs->front().progress.loss, 2.5);
+  EXPECT_EQ(jobs->front().progress.validation_loss, 2.0);
+}
+
+TEST_F(SqliteStoreTest, AListReadsNoRowOfJobs) {
+  ASSERT_TRUE(Open().ok());
+  auto db = SqliteDb::Open(path_);
+  std::string plan;
+  SqliteQuery explain(**db, "EXPLAIN QUERY PLAN " + SqliteStore::ListJobsSql({}));
+  while (*explain.Step()) {
+    explain.Int();
+    explain.Int();
+    explain.Int();
+    plan += explain.Text() + "\n";
+  }
+  EXPECT_THAT(plan, HasSubstr("USING COVERING INDEX jobs_listed"));
+  EXPECT_THAT(plan, testing::Not(HasSubstr("TEMP B-TREE")));
+}
+
+TEST_F(SqliteStoreTest, AFullDiskIsToldAndItsEndIsFound) {
+  SqliteOptions options;
+  options.path = path_;
+  options.probe_every = std::chrono::milliseconds(10);
+  std::mutex mutex;
+  std::vector<StatusCode> told;
+  options.on_writable = [&](const Status& status) {
+    std::lock_guard lock(mutex);
+    told.push_back(status.code());
+  };
+  auto store = SqliteStore::Open(options);
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  EXPECT_EQ(CommitAndWait(**store, NewJob("a")).status().code(), StatusCode::kExhausted);
+  EXPECT_EQ((*store)->Writable().code(), StatusCode::kExhausted);
+  EXPECT_TRUE((*store)->ListJobs({}).ok()) << "what there is can be read";
+  ASSERT_TRUE(SetFailpoints("").ok());
+  for (int i = 0; i < 2000 && !(*store)->Writable().ok(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE((*store)->Writable().ok());
+  EXPECT_TRUE(CommitAndWait(**store, NewJob("a")).ok());
+  std::lock_guard lock(mutex);
+  EXPECT_THAT(told, testing::ElementsAre(StatusCode::kExhausted, StatusCode::kOk));
 }
 
 TEST_F(SqliteStoreTest, AFileThatIsNoDatabaseIsCorrupt) {

@@ -31,17 +31,27 @@ std::string SharesJson(const std::vector<ShareRecord>& shares) {
   return list.dump();
 }
 
+/// The numbers of a list, in the order of their columns.
+void BindSummary(SqliteQuery& query, const Progress& progress) {
+  query.Bind(progress.step).Bind(progress.steps_total).Bind(progress.loss);
+  query.Bind(progress.validation_loss).Bind(progress.tokens_per_second);
+  query.Bind(progress.eta_seconds);
+}
+
 Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
+  const Progress progress = Finite(job.progress);
   if (job.version == 0) {
     SqliteQuery insert(
         db,
         "INSERT INTO jobs (id, version, state, reason, message, submitted_at, started_at, "
         "ended_at, queued_at, run_dir, summary_json, spec_json, progress_json, last_epoch, "
-        "budget_from) VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+        "budget_from, step, steps_total, loss, validation_loss, tokens_per_second, eta_seconds) "
+        "VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     insert.Bind(job.id).Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
     insert.Bind(job.submitted_at).Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at);
     insert.Bind(job.run_dir).Bind(job.summary_json).Bind(ToJson(job.spec).dump());
-    insert.Bind(ToJson(Finite(job.progress)).dump()).Bind(job.last_epoch).Bind(job.budget_from);
+    insert.Bind(ToJson(progress).dump()).Bind(job.last_epoch).Bind(job.budget_from);
+    BindSummary(insert, progress);
     WEFT_RETURN_IF_ERROR(insert.Run().WithContext("store the new job " + job.id));
     result.job_ordinal = sqlite3_last_insert_rowid(db.handle());
   } else {
@@ -49,11 +59,14 @@ Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
         db,
         "UPDATE jobs SET version = version + 1, state = ?, reason = ?, message = ?, "
         "started_at = ?, ended_at = ?, queued_at = ?, run_dir = ?, summary_json = ?, "
-        "progress_json = ?, last_epoch = ?, budget_from = ? WHERE id = ? AND version = ?");
+        "progress_json = ?, last_epoch = ?, budget_from = ?, step = ?, steps_total = ?, loss = ?, "
+        "validation_loss = ?, tokens_per_second = ?, eta_seconds = ? WHERE id = ? AND version = ?");
     update.Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
     update.Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at).Bind(job.run_dir);
-    update.Bind(job.summary_json).Bind(ToJson(Finite(job.progress)).dump());
-    update.Bind(job.last_epoch).Bind(job.budget_from).Bind(job.id).Bind(job.version);
+    update.Bind(job.summary_json).Bind(ToJson(progress).dump());
+    update.Bind(job.last_epoch).Bind(job.budget_from);
+    BindSummary(update, progress);
+    update.Bind(job.id).Bind(job.version);
     WEFT_RETURN_IF_ERROR(update.Run());
     if (sqlite3_changes64(db.handle()) != 1) {
       return ConflictError("job " + job.id + " is not at version " + std::to_string(job.version) +
@@ -180,6 +193,34 @@ Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
   return forget.Run();
 }
 
+Status DeleteJob(SqliteDb& db, const JobDeletion& deletion) {
+  SqliteQuery known(db, "SELECT 1 FROM jobs WHERE id = ? AND version = ?");
+  WEFT_ASSIGN_OR_RETURN(bool row, known.Bind(deletion.id).Bind(deletion.version).Step());
+  if (!row) {
+    return ConflictError("job " + deletion.id + " is not at version " +
+                         std::to_string(deletion.version) + " any more");
+  }
+  for (const char* table : {"runs", "attempts", "request_ids", "checkpoints", "outbox", "events",
+                            "logs", "log_sources", "log_heads"}) {
+    SqliteQuery remove(db, "DELETE FROM " + std::string(table) + " WHERE job_id = ?");
+    WEFT_RETURN_IF_ERROR(remove.Bind(deletion.id).Run());
+  }
+  SqliteQuery remove(db, "DELETE FROM jobs WHERE id = ?");
+  return remove.Bind(deletion.id).Run().WithContext("delete job " + deletion.id);
+}
+
+Status TrimEvents(SqliteDb& db, int64_t keep) {
+  SqliteQuery trim(db,
+                   "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER "
+                   "(PARTITION BY job_id ORDER BY id DESC) AS place FROM events) WHERE place > ?)");
+  return trim.Bind(keep).Run();
+}
+
+Status ForgetDeleted(SqliteDb& db, double before) {
+  SqliteQuery forget(db, "DELETE FROM events WHERE kind = 'deleted' AND time < ?");
+  return forget.Bind(before).Run();
+}
+
 }  // namespace
 
 Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transaction,
@@ -193,6 +234,7 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
       return result;
     }
   }
+  if (transaction.delete_job) WEFT_RETURN_IF_ERROR(DeleteJob(db, *transaction.delete_job));
   if (transaction.job) WEFT_RETURN_IF_ERROR(WriteJob(db, *transaction.job, result));
   if (!transaction.client_request_id.empty()) {
     SqliteQuery insert(db, "INSERT INTO request_ids VALUES (?,?)");
@@ -231,6 +273,12 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
   if (transaction.run) WEFT_RETURN_IF_ERROR(WriteRun(db, *transaction.run));
   if (transaction.calibrations) {
     WEFT_RETURN_IF_ERROR(WriteCalibrations(db, *transaction.calibrations));
+  }
+  if (transaction.keep_events) {
+    WEFT_RETURN_IF_ERROR(TrimEvents(db, *transaction.keep_events));
+  }
+  if (transaction.forget_deleted_before) {
+    WEFT_RETURN_IF_ERROR(ForgetDeleted(db, *transaction.forget_deleted_before));
   }
   if (transaction.logs) {
     WEFT_RETURN_IF_ERROR(WriteLogs(db, *transaction.logs, log_bytes_per_job, result));

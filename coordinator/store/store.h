@@ -19,6 +19,12 @@ struct CheckpointRetention {
   std::optional<int64_t> resume_step;  ///< And this one.
 };
 
+/// A job that is forgotten, if it is still as its version says.
+struct JobDeletion {
+  std::string id;
+  int64_t version = 0;
+};
+
 /// One atomic change. All parts are stored, or none.
 struct Transaction {
   /// Written when the stored version equals job->version (0: it must not exist yet); the stored
@@ -42,10 +48,18 @@ struct Transaction {
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
   /// has lost those lines.
   std::optional<LogAppend> logs;
+  /// The job and all that is stored of it: attempts, events, checkpoints, runs, log, request id.
+  /// kConflict when it is of another version. Events of this transaction are stored after that.
+  std::optional<JobDeletion> delete_job;
+  /// Of the events of each job only so many, the newest, are kept.
+  std::optional<int64_t> keep_events;
+  /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
+  std::optional<double> forget_deleted_before;
 
   bool empty() const {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
-           !checkpoint && !run && !calibrations && !logs;
+           !checkpoint && !run && !calibrations && !logs && !delete_job && !keep_events &&
+           !forget_deleted_before;
   }
 };
 
@@ -88,7 +102,10 @@ class Store {
   virtual Result<JobRecord> GetJob(const std::string& id) = 0;
   /// Ids that begin with `prefix`, in order, at most `limit`.
   virtual Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) = 0;
-  virtual Result<std::vector<JobRecord>> ListJobs(const JobQuery& query) = 0;
+  /// One query, whatever the number of jobs; reads neither specs nor plans.
+  virtual Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) = 0;
+  /// Jobs that ended before `unix_seconds`, the one that ended first first, at most `limit`.
+  virtual Result<std::vector<std::string>> ListEndedBefore(double unix_seconds, int64_t limit) = 0;
   /// Oldest first.
   virtual Result<std::vector<AttemptRecord>> ListAttempts(const std::string& job_id) = 0;
   virtual Result<std::vector<EventRecord>> ListEvents(const std::string& job_id) = 0;

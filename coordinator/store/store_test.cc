@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "common/failpoint.h"
@@ -196,6 +197,116 @@ TEST_P(StoreContract, JobsAreListedNewestFirstInPages) {
   EXPECT_EQ(page[0].id, "j-1");
   EXPECT_THAT(*store_->FindJobIds("j-3", 10), ElementsAre("j-3"));
   EXPECT_THAT(*store_->FindJobIds("k", 10), IsEmpty());
+}
+
+TEST_P(StoreContract, AListHasTheNumbersAndNotTheTexts) {
+  JobRecord job = NewJob("j-1");
+  job.state = JobState::kRunning;
+  job.reason = Reason::kReplanned;
+  job.message = std::string(1000, 'm');
+  job.started_at = 6;
+  job.run_dir = "/runs/j-1";
+  job.last_epoch = 3;
+  job.progress.step = 7;
+  job.progress.steps_total = 10;
+  job.progress.loss = 2.5;
+  job.progress.validation_loss = 2.25;
+  job.progress.tokens_per_second = 1e6;
+  job.progress.eta_seconds = 60;
+  MustCommit(Put(job));
+  job.version = 1;
+  job.progress.step = 8;
+  job.progress.validation_loss.reset();
+  job.progress.loss = std::numeric_limits<double>::infinity();
+  MustCommit(Put(job));
+  const std::vector<JobSummary> list = *store_->ListJobs({});
+  ASSERT_EQ(list.size(), 1u);
+  const JobSummary& row = list[0];
+  EXPECT_EQ(row.id, "j-1");
+  EXPECT_EQ(row.state, JobState::kRunning);
+  EXPECT_EQ(row.reason, Reason::kReplanned);
+  EXPECT_EQ(row.message, std::string(200, 'm'));
+  EXPECT_EQ(row.submitted_at, 5);
+  EXPECT_EQ(row.started_at, 6);
+  EXPECT_EQ(row.ended_at, std::nullopt);
+  EXPECT_EQ(row.run_dir, "/runs/j-1");
+  EXPECT_EQ(row.last_epoch, 3);
+  EXPECT_EQ(row.version, 2);
+  EXPECT_EQ(row.progress.step, 8);
+  EXPECT_EQ(row.progress.steps_total, 10);
+  EXPECT_EQ(row.progress.loss, 0) << "as in the whole record: JSON has no infinity";
+  EXPECT_EQ(row.progress.validation_loss, std::nullopt);
+  EXPECT_EQ(row.progress.tokens_per_second, 1e6);
+  EXPECT_EQ(row.progress.eta_seconds, 60);
+}
+
+TEST_P(StoreContract, ADeletedJobLeavesNothingButTheEventThatSaysSo) {
+  JobRecord job = NewJob("j-1");
+  Transaction change = Put(job);
+  change.client_request_id = "r";
+  AttemptRecord attempt;
+  attempt.job_id = "j-1";
+  attempt.epoch = 1;
+  change.attempt = attempt;
+  change.events.push_back({"j-1", 0, 1, "submitted", ""});
+  change.checkpoint = CheckpointRecord{"j-1", 10, 1, "/c", 5, true, 2};
+  change.add_intents.push_back({"w", "j-1", 1, IntentKind::kStart, false});
+  RunRecord run;
+  run.job_id = "j-1";
+  run.epoch = 1;
+  change.run = run;
+  change.logs = LogAppend{"j-1", 1, "w", 1, {{0, 1, 0, false, 1, "line"}}};
+  MustCommit(change);
+  MustCommit(Put(NewJob("j-2")));
+  Transaction stale;
+  stale.delete_job = {"j-1", 7};
+  EXPECT_EQ(CommitAndWait(*store_, stale).status().code(), StatusCode::kConflict);
+  Transaction remove;
+  remove.delete_job = {"j-1", 1};
+  remove.events.push_back({"j-1", 1, 3, "deleted", "by a test"});
+  MustCommit(remove);
+  EXPECT_EQ(store_->GetJob("j-1").status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(*store_->ListAttempts("j-1"), IsEmpty());
+  EXPECT_THAT(*store_->ListCheckpoints("j-1"), IsEmpty());
+  EXPECT_THAT(*store_->ListIntents(), IsEmpty());
+  EXPECT_THAT(*store_->ListRuns(10), IsEmpty());
+  LogQuery logs;
+  logs.job_id = "j-1";
+  EXPECT_THAT(*store_->ReadLogs(logs), IsEmpty());
+  ASSERT_EQ(store_->ListEvents("j-1")->size(), 1u);
+  EXPECT_EQ(store_->ListEvents("j-1")->front().kind, "deleted");
+  EXPECT_TRUE(store_->GetJob("j-2").ok());
+  change.job->id = "j-3";  // its request id is free again
+  change.attempt.reset();
+  change.run.reset();
+  EXPECT_EQ(CommitAndWait(*store_, change)->existing_job_id, "");
+}
+
+TEST_P(StoreContract, OldJobsAreFoundAndOldEventsForgotten) {
+  for (int i = 0; i < 4; ++i) {
+    JobRecord job = NewJob("j-" + std::to_string(i));
+    job.state = i == 3 ? JobState::kQueued : JobState::kFailed;
+    job.ended_at = 10 - i;  // a queued one may have ended before a retry
+    Transaction change = Put(job);
+    for (int e = 0; e < 5; ++e) change.events.push_back({job.id, e, 1, "e", ""});
+    MustCommit(change);
+  }
+  EXPECT_THAT(*store_->ListEndedBefore(10, 10), ElementsAre("j-2", "j-1"));
+  EXPECT_THAT(*store_->ListEndedBefore(10, 1), ElementsAre("j-2"));
+  Transaction trim;
+  trim.keep_events = 2;
+  trim.events.push_back({"gone", 0, 5, "deleted", ""});
+  MustCommit(trim);
+  ASSERT_EQ(store_->ListEvents("j-1")->size(), 2u);
+  EXPECT_EQ(store_->ListEvents("j-1")->front().epoch, 3) << "the newest stay";
+  Transaction forget;
+  forget.forget_deleted_before = 5;
+  MustCommit(forget);
+  EXPECT_EQ(store_->ListEvents("gone")->size(), 1u);
+  forget.forget_deleted_before = 6;
+  MustCommit(forget);
+  EXPECT_THAT(*store_->ListEvents("gone"), IsEmpty());
+  EXPECT_EQ(store_->ListEvents("j-1")->size(), 2u);
 }
 
 std::vector<LogRecord> Lines(std::initializer_list<const char*> texts) {

@@ -216,7 +216,9 @@ class WithCluster(unittest.TestCase):
         listed = cluster.weft("ls", "--state", "SUCCEEDED", "-o", "json").json()["items"]
         job = next(item for item in listed if item["id"].startswith("whole-"))
         self.assertEqual(job["progress"]["step"], 20)
-        summary = json.loads(job["summary_json"])
+        self.assertNotIn("spec", job, "lists are short")
+        whole = cluster.weft("job", "get", job["id"], "-o", "json").json()
+        summary = json.loads(whole["summary_json"])
         self.assertLess(summary["validation_loss_nats"], summary["unigram_entropy_nats"])
         self.assertEqual(cluster.weft("job", "wait", job["id"]).code, 0)
         self.assertIn("plan:", cluster.weft("explain", job["id"]).out)

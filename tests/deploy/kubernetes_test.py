@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 import grpc
@@ -349,7 +350,10 @@ class Probes(unittest.TestCase):
         if "httpGet" in probe:
             port = self.ports[names[probe["httpGet"]["port"]]]
             url = f"http://127.0.0.1:{port}{probe['httpGet']['path']}"
-            return urllib.request.urlopen(url, timeout=5).status == 200
+            try:
+                return urllib.request.urlopen(url, timeout=5).status == 200
+            except urllib.error.HTTPError:
+                return False
         program, *arguments = map(self.here, probe["exec"]["command"])
         return subprocess.run([BIN / program, *arguments], capture_output=True).returncode == 0
 

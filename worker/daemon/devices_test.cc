@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <boost/asio.hpp>
 #include <condition_variable>
 #include <cstdlib>
 #include <fstream>
@@ -78,13 +77,6 @@ constexpr const char* kCalls[] = {"nvmlDeviceGetName",
 
 std::string Library(const std::string& kind) {
   return std::string(WEFT_BINARY_DIR) + "/" + kind + "_nvml/libnvidia-ml.so.1";
-}
-
-/// What a scraper reads.
-std::string Scrape(int port) {
-  boost::asio::ip::tcp::iostream stream("127.0.0.1", std::to_string(port));
-  stream << "GET /metrics HTTP/1.0\r\n\r\n" << std::flush;
-  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 class DevicesTest : public ::testing::Test {
@@ -383,12 +375,11 @@ TEST_F(DevicesTest, XidsThatAskForTheProgramToBeRestartedOrForNothingLeaveTheGpu
 TEST_F(DevicesTest, AreMetrics) {
   auto nvml = Load();
   Metrics metrics(Clock::System());
-  ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
   metrics.devices().Add(nvml->Describe(0));
   metrics.devices().Add(nvml->Describe(1));
   metrics.devices().Set(0, nvml->Sample(0));
   metrics.devices().Set(1, nvml->Sample(1));
-  std::string text = Scrape(metrics.port());
+  std::string text = metrics.Text();
   for (const char* line :
        {"weft_device_info{compute_capability=\"9.0\",device=\"1\",driver=\"580.65.06\","
         "name=\"NVIDIA H100 80GB HBM3\",uuid=\"GPU-bbbbbbbb-1111\"} 1",
@@ -411,7 +402,7 @@ TEST_F(DevicesTest, AreMetrics) {
   metrics.devices().Set(1, nvml->Sample(1));
   metrics.devices().Count({1, 79, "XID 79", true});
   metrics.devices().Count({0, 31, "XID 31", false});
-  text = Scrape(metrics.port());
+  text = metrics.Text();
   EXPECT_THAT(text, HasSubstr("weft_device_power_watts{device=\"0\"} 99"));
   EXPECT_THAT(text, Not(HasSubstr("weft_device_power_watts{device=\"1\"}")));
   EXPECT_THAT(text, HasSubstr("errors_total{device=\"0\",kind=\"corrected\"} 5"));

@@ -2,10 +2,8 @@
 
 #include <unistd.h>
 
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <iostream>
-#include <iterator>
-#include <string>
 
 #include "common/env.h"
 #include "common/json.h"
@@ -15,50 +13,81 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{3};
 
-Result<int> ReadPort(const std::string& data_dir) {
+Result<http::Reply> Ask(const std::string& data_dir) {
   std::string path = JoinPath(data_dir, "daemon.json");
   WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(Env::Posix(), path, 1 << 16));
   WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(text));
-  if (!json.is_object() || !json.contains("metrics_port") ||
-      !json["metrics_port"].is_number_integer()) {
-    return CorruptError(path + " names no metrics port");
+  if (!json.is_object() || !json.contains("metrics_address") ||
+      !json["metrics_address"].is_string()) {
+    return InvalidError("the worker serves no health; hint: give it --metrics-listen");
   }
-  return json["metrics_port"].get<int>();
-}
-
-Result<std::string> FetchMetrics(int port) {
-  boost::asio::ip::tcp::iostream stream;
-  stream.expires_after(kPatience);
-  stream.connect("127.0.0.1", std::to_string(port));
-  stream << "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n" << std::flush;
-  std::string reply{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!reply.empty()) return reply;
-  return UnavailableError("no answer on metrics port " + std::to_string(port) + ": " +
-                          stream.error().message());
-}
-
-Status Check(const std::string& data_dir) {
-  WEFT_ASSIGN_OR_RETURN(int port, ReadPort(data_dir));
-  if (port == 0) {
-    return InvalidError("the worker serves no metrics; hint: give it --metrics-listen");
-  }
-  WEFT_ASSIGN_OR_RETURN(std::string metrics, FetchMetrics(port));
-  if (metrics.find("\nweft_worker_attached 1") != std::string::npos) return OkStatus();
-  return UnavailableError("the worker runs but is not attached to its coordinator");
+  return http::Get(json["metrics_address"].get<std::string>(), "/readyz", kPatience);
 }
 
 }  // namespace
 
-Status WriteHealthFile(const std::string& data_dir, int metrics_port) {
-  Json json{{"pid", getpid()}, {"metrics_port", metrics_port}};
+void Health::Wait(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  why_ = why;
+}
+
+void Health::Serve(boost::asio::io_context& io) {
+  std::lock_guard lock(mutex_);
+  io_ = &io;
+}
+
+void Health::Stop() {
+  std::lock_guard lock(mutex_);
+  io_ = nullptr;
+  why_ = "stopping";
+}
+
+void Health::Alive(const http::Answer& answer) {
+  std::lock_guard lock(mutex_);
+  if (io_ == nullptr) {
+    answer({200, "alive: " + why_ + "\n"});
+  } else {
+    boost::asio::post(*io_, [answer] { answer({200, "alive\n"}); });
+  }
+}
+
+void Health::Ready(const http::Answer& answer) {
+  std::lock_guard lock(mutex_);
+  if (io_ == nullptr) {
+    answer({503, why_ + "\n"});
+    return;
+  }
+  boost::asio::post(*io_, [this, answer] {
+    if (metrics_.attached()) {
+      answer({200, "attached\n"});
+    } else {
+      answer({503, "the worker runs but is not attached to its coordinator\n"});
+    }
+  });
+}
+
+std::map<std::string, http::Page> Health::Pages() {
+  return {{"/metrics",
+           [this](const http::Answer& answer) {
+             answer({200, metrics_.Text(), "text/plain; version=0.0.4; charset=utf-8"});
+           }},
+          {"/healthz", [this](const http::Answer& answer) { Alive(answer); }},
+          {"/readyz", [this](const http::Answer& answer) { Ready(answer); }}};
+}
+
+Status WriteHealthFile(const std::string& data_dir, const http::Server* pages) {
+  Json json{{"pid", getpid()}, {"metrics_port", pages != nullptr ? pages->port() : 0}};
+  if (pages != nullptr) json["metrics_address"] = pages->local_address();
   return WriteFileAtomic(Env::Posix(), JoinPath(data_dir, "daemon.json"), json.dump(2) + "\n");
 }
 
 int CheckHealth(const std::string& data_dir) {
-  Status status = Check(data_dir);
-  (status.ok() ? std::cout : std::cerr)
-      << "weft-worker: " << (status.ok() ? "attached" : status.message()) << std::endl;
-  return status.ok() ? 0 : 1;
+  const Result<http::Reply> reply = Ask(data_dir);
+  const bool ready = reply.ok() && reply->status == 200;
+  (ready ? std::cout : std::cerr) << "weft-worker: "
+                                  << (reply.ok() ? reply->body : reply.status().message() + "\n")
+                                  << std::flush;
+  return ready ? 0 : 1;
 }
 
 }  // namespace weft::daemon

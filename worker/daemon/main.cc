@@ -12,10 +12,13 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "common/env.h"
+#include "common/http/server.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/spec/spec_json.h"
@@ -96,6 +99,9 @@ Result<WorkerProfile> Profile(const Options& options, const DataDir& data,
   return profile;
 }
 
+/// Between looks for space on a full disk.
+constexpr std::chrono::seconds kSpacePause{2};
+
 /// How often GPUs are asked what they do.
 constexpr std::chrono::seconds kSampleEvery{5};
 
@@ -174,7 +180,7 @@ std::unique_ptr<DeviceMonitor> Watch(const Nvml* nvml, asio::io_context& io, Age
 
 /// Runs until drained or refused; the exit code.
 int RunAgent(const Options& options, const Agent::Settings& settings, const Nvml* nvml,
-             Metrics& metrics) {
+             Metrics& metrics, Health& health, int metrics_port) {
   asio::io_context io;
   int exit_code = kExitOk;
   Agent agent(io, Clock::System(), settings, metrics, [&](const Status& status) {
@@ -204,9 +210,11 @@ int RunAgent(const Options& options, const Agent::Settings& settings, const Nvml
   std::unique_ptr<DeviceMonitor> monitor = Watch(nvml, io, agent, metrics);
   std::cout << "weft-worker " << kVersion << " ready: worker " << settings.profile.worker_id << ", "
             << settings.profile.cores << " cores, " << settings.attempt.devices.size()
-            << " GPUs, coordinator " << options.coordinator << ", metrics port " << metrics.port()
+            << " GPUs, coordinator " << options.coordinator << ", metrics port " << metrics_port
             << std::endl;
+  health.Serve(io);
   io.run();
+  health.Stop();
   return exit_code;
 }
 
@@ -221,52 +229,92 @@ int PrintRates(int device) {
   return kExitOk;
 }
 
+/// What a daemon needs before it can work, in the order in which it is made.
+struct Parts {
+  std::optional<DataDir> data;
+  std::string trainer;
+  std::string run_root;
+  WorkerProfile profile;
+  std::unique_ptr<Nvml> nvml;
+};
+
+std::string OwnerOf(const DataDir& data) {
+  return "WEFT_RANK_OWNER=" + data.path();
+}
+
+/// Fills in what is missing; kExhausted when the disk is full, and then may be called again.
+Status MakeParts(const Options& options, const http::Server* pages, Parts& parts) {
+  if (!parts.data) {
+    WEFT_ASSIGN_OR_RETURN(DataDir data, DataDir::Open(options.data_dir, options.worker_id));
+    parts.data.emplace(std::move(data));
+    // Ranks die with their daemon; should one have lived on, it goes before its successors come.
+    WEFT_RETURN_IF_ERROR(KillProcesses({OwnerOf(*parts.data)}, std::chrono::seconds(5)));
+  }
+  WEFT_ASSIGN_OR_RETURN(parts.trainer, FindTrainer(options.trainer));
+  WEFT_ASSIGN_OR_RETURN(parts.run_root, FindRunRoot(options.run_root));
+  WEFT_ASSIGN_OR_RETURN(parts.profile, Profile(options, *parts.data, parts.run_root));
+  if (!parts.nvml) parts.nvml = LoadNvml();
+  if (parts.nvml) {
+    WEFT_RETURN_IF_ERROR(AddDevices(options, *parts.data, *parts.nvml, parts.profile));
+  }
+  return WriteHealthFile(parts.data->path(), pages);
+}
+
+/// The same, waiting for space on a full disk: nothing can run there, but probes are answered.
+Status AwaitParts(const Options& options, const http::Server* pages, Health& health, Parts& parts) {
+  std::string told;
+  while (true) {
+    Status status = MakeParts(options, pages, parts);
+    if (status.code() != StatusCode::kExhausted) return status;
+    if (told != status.message()) WEFT_LOG_ERROR << status.message() << "; waiting for space";
+    told = status.message();
+    health.Wait("waiting for space: " + told);
+    std::this_thread::sleep_for(kSpacePause);
+  }
+}
+
+int ExitCodeOf(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kConflict:
+      return kExitInUse;
+    case StatusCode::kInternal:
+      return kExitInternal;
+    default:
+      return kExitUsage;
+  }
+}
+
 int Run(const Options& options) {
-  Result<DataDir> data = DataDir::Open(options.data_dir, options.worker_id);
-  if (!data.ok()) {
-    return Fail(data.status(),
-                data.status().code() == StatusCode::kConflict ? kExitInUse : kExitUsage);
-  }
-  Result<std::string> trainer = FindTrainer(options.trainer);
-  if (!trainer.ok()) return Fail(trainer.status(), kExitUsage);
-  Result<std::string> run_root = FindRunRoot(options.run_root);
-  if (!run_root.ok()) return Fail(run_root.status(), kExitUsage);
-
-  // Ranks die with their daemon; should one have lived on, it goes before its successors come.
-  std::string owner = "WEFT_RANK_OWNER=" + data->path();
-  if (Status s = KillProcesses({owner}, std::chrono::seconds(5)); !s.ok()) {
-    return Fail(s, kExitInternal);
-  }
-  Result<WorkerProfile> profile = Profile(options, *data, *run_root);
-  if (!profile.ok()) return Fail(profile.status(), kExitUsage);
-
-  std::unique_ptr<Nvml> nvml = LoadNvml();
-  if (nvml != nullptr) {
-    if (Status s = AddDevices(options, *data, *nvml, *profile); !s.ok()) {
-      return Fail(s, kExitUsage);
-    }
-  }
-
   Metrics metrics(Clock::System());
-  for (const DeviceSpec& device : profile->devices) metrics.devices().Add(device);
-  metrics.SetWorker(profile->worker_id, profile->cores, profile->memory_limit_bytes);
+  Health health(metrics);
+  std::unique_ptr<http::Server> pages;
   if (!options.metrics_listen.empty()) {
-    if (Status s = metrics.Listen(options.metrics_listen); !s.ok()) return Fail(s, kExitInUse);
+    Result<std::unique_ptr<http::Server>> listening =
+        http::Server::Listen(options.metrics_listen, health.Pages());
+    if (!listening.ok()) {
+      return Fail(listening.status().WithContext("--metrics-listen"),
+                  listening.status().code() == StatusCode::kInvalid ? kExitUsage : kExitInUse);
+    }
+    pages = std::move(*listening);
   }
-  if (Status s = WriteHealthFile(data->path(), metrics.port()); !s.ok()) {
-    return Fail(s, kExitUsage);
+  Parts parts;
+  if (Status s = AwaitParts(options, pages.get(), health, parts); !s.ok()) {
+    return Fail(s, ExitCodeOf(s));
   }
+  const WorkerProfile& profile = parts.profile;
+  for (const DeviceSpec& device : profile.devices) metrics.devices().Add(device);
+  metrics.SetWorker(profile.worker_id, profile.cores, profile.memory_limit_bytes);
 
-  int exit_code =
-      RunAgent(options,
-               {options.coordinator,
-                NewIncarnation(),
-                *profile,
-                data->LogDir(),
-                {*trainer, profile->host, data->CacheDir(), *run_root, data->SpecDir(),
-                 BestFlops(profile->gemm), owner, CudaNames(*profile), FlopsPerDevice(*profile)}},
-               nvml.get(), metrics);
-  // The metrics server takes two seconds to stop, and nothing is left that needs an end.
+  int exit_code = RunAgent(options,
+                           {options.coordinator,
+                            NewIncarnation(),
+                            profile,
+                            parts.data->LogDir(),
+                            {parts.trainer, profile.host, parts.data->CacheDir(), parts.run_root,
+                             parts.data->SpecDir(), BestFlops(profile.gemm), OwnerOf(*parts.data),
+                             CudaNames(profile), FlopsPerDevice(profile)}},
+                           parts.nvml.get(), metrics, health, pages != nullptr ? pages->port() : 0);
+  // Nothing is left that needs an end.
   std::cout.flush();
   std::_Exit(exit_code);
 }
@@ -284,5 +332,6 @@ int main(int argc, char** argv) {
   weft::InitLog("worker");
   // Writing to a rank that has just died is an error to handle, not a reason to end.
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // so is a file that may not grow
   return weft::daemon::Run(options);
 }

@@ -1,7 +1,8 @@
 #include "worker/daemon/metrics.h"
 
+#include <prometheus/text_serializer.h>
+
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "common/version.h"
@@ -188,16 +189,12 @@ Metrics::Metrics(const Clock& clock)
 
 Metrics::~Metrics() = default;
 
-Status Metrics::Listen(const std::string& address) {
-  try {
-    exposer_ = std::make_unique<prometheus::Exposer>(address);
-    exposer_->RegisterCollectable(registry_);
-    port_ = exposer_->GetListeningPorts().at(0);
-  } catch (const std::exception& error) {
-    return UnavailableError("cannot serve metrics on '" + address + "': " + error.what() +
-                            "; hint: choose another --metrics-listen HOST:PORT, or port 0");
-  }
-  return OkStatus();
+std::string Metrics::Text() const {
+  return prometheus::TextSerializer().Serialize(registry_->Collect());
+}
+
+bool Metrics::attached() const {
+  return families_->attached.Value() != 0;
 }
 
 void Metrics::SetWorker(const std::string& worker_id, int64_t cores, int64_t memory_limit_bytes) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
@@ -28,20 +27,18 @@
 
 namespace weft::daemon {
 
-/// The metrics of this daemon and of the runs that have ranks here, for Prometheus at
-/// http://ADDRESS/metrics. What is true of a whole run (label run) is published by the worker of
-/// rank 0 only, so that sums over workers are right. Updated on the io_context's thread; read by
-/// the threads of the exposer.
+/// The metrics of this daemon and of the runs that have ranks here, for Prometheus. What is true of
+/// a whole run (label run) is published by the worker of rank 0 only, so that sums over workers are
+/// right. Updated on the io_context's thread; Text and attached may be called on any.
 class Metrics {
  public:
   explicit Metrics(const Clock& clock);
   ~Metrics();
 
-  /// Serves them on "HOST:PORT" (port 0: a free one); kUnavailable when that cannot be bound.
-  Status Listen(const std::string& address);
-
-  /// Port served on; 0 before Listen.
-  int port() const { return port_; }
+  /// All of them in the text format of Prometheus.
+  std::string Text() const;
+  /// As SetAttached said last.
+  bool attached() const;
 
   void SetWorker(const std::string& worker_id, int64_t cores, int64_t memory_limit_bytes);
   DeviceMetrics& devices() { return *devices_; }
@@ -96,8 +93,6 @@ class Metrics {
   std::unique_ptr<Families> families_;
   std::unique_ptr<DeviceMetrics> devices_;
   std::map<std::string, std::unique_ptr<Run>> runs_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  int port_ = 0;
 };
 
 }  // namespace weft::daemon

@@ -4,32 +4,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <boost/asio.hpp>
 
 namespace weft::daemon {
 namespace {
 
 using ::testing::HasSubstr;
 
-/// What a scraper reads.
-std::string Scrape(int port) {
-  namespace asio = boost::asio;
-  asio::io_context io;
-  asio::ip::tcp::socket socket(io);
-  socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(port)});
-  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-  asio::write(socket, asio::buffer(request));
-  std::string answer;
-  boost::system::error_code end;
-  asio::read(socket, asio::dynamic_buffer(answer), end);
-  return answer;
-}
-
 TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   Metrics metrics(Clock::System());
-  ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
   metrics.BeginRun("r", 1, {}, true);
-  EXPECT_THAT(Scrape(metrics.port()),
+  EXPECT_THAT(metrics.Text(),
               AllOf(HasSubstr("weft_train_skipped_steps_total{reason=\"overflow\",run=\"r\"} 0"),
                     Not(HasSubstr("noise_scale"))));
   trainer::ProgressMessage step;
@@ -46,7 +30,7 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   step.loss.reset();
   metrics.ObserveNumerics("r", step);
   metrics.ObserveNumerics("another", step);
-  const std::string text = Scrape(metrics.port());
+  const std::string text = metrics.Text();
   for (const char* line :
        {"weft_train_loss_scale{run=\"r\"} 16384", "weft_train_padding_ratio{run=\"r\"} 0.25",
         "weft_train_gradient_noise_scale_sequences{run=\"r\"} 37.5",
@@ -60,7 +44,6 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
 
 TEST(Metrics, SumUpWhatRanksSentAndWaitedFor) {
   Metrics metrics(Clock::System());
-  ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
   metrics.BeginRun("r", 1, {}, true);
   const CollectiveUse use{.axis = "tensor",
                           .collective = "all-reduce",
@@ -72,7 +55,7 @@ TEST(Metrics, SumUpWhatRanksSentAndWaitedFor) {
   const TierUse tiers{
       .device_bytes = 100, .host_bytes = 50, .file_bytes = 4096, .stall_seconds = 0.25};
   for (int step = 0; step < 2; ++step) metrics.ObserveUse("r", 1, {use}, tiers);
-  const std::string text = Scrape(metrics.port());
+  const std::string text = metrics.Text();
   for (const char* line :
        {"weft_train_communication_sent_bytes_total{axis=\"tensor\",collective=\"all-reduce\","
         "rank=\"1\",run=\"r\"} 400",
@@ -91,16 +74,15 @@ TEST(Metrics, SumUpWhatRanksSentAndWaitedFor) {
 
 TEST(Metrics, TellTheAccuracyOfAClassificationAlone) {
   Metrics metrics(Clock::System());
-  ASSERT_TRUE(metrics.Listen("127.0.0.1:0").ok());
   metrics.BeginRun("r", 1, {}, true);
   v1::Progress progress;
   progress.set_step(1);
   metrics.SetProgress("r", progress);
-  EXPECT_THAT(Scrape(metrics.port()), ::testing::Not(HasSubstr("weft_train_accuracy_ratio{")));
+  EXPECT_THAT(metrics.Text(), ::testing::Not(HasSubstr("weft_train_accuracy_ratio{")));
   progress.set_accuracy(0.75);
   progress.set_validation_accuracy(0.5);
   metrics.SetProgress("r", progress);
-  const std::string text = Scrape(metrics.port());
+  const std::string text = metrics.Text();
   EXPECT_THAT(text, HasSubstr("weft_train_accuracy_ratio{run=\"r\"} 0.75"));
   EXPECT_THAT(text, HasSubstr("weft_train_eval_accuracy_ratio{dataset=\"validation\",run=\"r\"} "
                               "0.5"));

@@ -42,7 +42,8 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
       "GPUs offered to ranks: all, none, or indices and UUIDs with commas between")
       ->capture_default_str();
   Add(app, "metrics-listen", options.metrics_listen,
-      "Where /metrics is served, HOST:PORT; port 0: any free one; empty: nowhere")
+      "Where /metrics, /healthz and /readyz are served, HOST:PORT; port 0: any free one; empty: "
+      "nowhere")
       ->capture_default_str();
   Add(app, "trainer", options.trainer,
       "Program run for each rank; default: weft-trainer beside this program");

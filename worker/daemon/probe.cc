@@ -201,10 +201,11 @@ Result<double> MeasureDisk(const std::string& dir) {
 }
 
 Result<WorkerProfile> Measure(WorkerProfile profile, const std::string& write_dir) {
+  // First: a full disk fails at once.
+  WEFT_ASSIGN_OR_RETURN(profile.disk_write_bytes_per_second, MeasureDisk(write_dir));
   WEFT_RETURN_IF_ERROR(MeasureGemms(profile));
   profile.copy_bytes_per_second = MeasureCopy();
   WEFT_ASSIGN_OR_RETURN(profile.loopback_bytes_per_second, MeasureLoopback());
-  WEFT_ASSIGN_OR_RETURN(profile.disk_write_bytes_per_second, MeasureDisk(write_dir));
   return profile;
 }
 

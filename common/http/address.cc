@@ -1,0 +1,25 @@
+#include "common/http/address.h"
+
+#include <algorithm>
+
+namespace weft::http {
+
+Result<HostPort> ParseAddress(const std::string& address) {
+  const Status wrong =
+      InvalidError("'" + address + "' is not HOST:PORT; hint: for example 127.0.0.1:7071");
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return wrong;
+  HostPort parts{address.substr(0, colon), address.substr(colon + 1)};
+  const bool number = !parts.port.empty() && parts.port.size() <= 5 &&
+                      std::all_of(parts.port.begin(), parts.port.end(),
+                                  [](char c) { return c >= '0' && c <= '9'; });
+  if (!number || std::stoi(parts.port) > 65535) return wrong;
+  if (parts.host.size() >= 2 && parts.host.front() == '[' && parts.host.back() == ']') {
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
+  } else if (parts.host.find(':') != std::string::npos) {
+    return wrong;
+  }
+  return parts;
+}
+
+}  // namespace weft::http

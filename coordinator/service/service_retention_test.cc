@@ -1,0 +1,194 @@
+// What the coordinator forgets by itself, and how many questions it asks of its store for a list.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "coordinator/service/testing.h"
+
+namespace weft::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Counts the reads.
+class CountingStore : public Store {
+ public:
+  explicit CountingStore(Store& store) : store_(store) {}
+  int64_t reads() const { return reads_; }
+
+  void Commit(Transaction change, std::function<void(Result<CommitResult>)> done) override {
+    store_.Commit(std::move(change), std::move(done));
+  }
+  Result<JobRecord> GetJob(const std::string& id) override { return Read().GetJob(id); }
+  Result<std::vector<std::string>> FindJobIds(const std::string& prefix, int64_t limit) override {
+    return Read().FindJobIds(prefix, limit);
+  }
+  Result<std::vector<JobSummary>> ListJobs(const JobQuery& query) override {
+    return Read().ListJobs(query);
+  }
+  Result<std::vector<std::string>> ListEndedBefore(double time, int64_t limit) override {
+    return Read().ListEndedBefore(time, limit);
+  }
+  Result<std::vector<AttemptRecord>> ListAttempts(const std::string& id) override {
+    return Read().ListAttempts(id);
+  }
+  Result<std::vector<EventRecord>> ListEvents(const std::string& id) override {
+    return Read().ListEvents(id);
+  }
+  Result<std::vector<IntentRecord>> ListIntents() override { return Read().ListIntents(); }
+  Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& id) override {
+    return Read().ListCheckpoints(id);
+  }
+  Result<std::vector<RunRecord>> ListRuns(int64_t limit) override { return Read().ListRuns(limit); }
+  Result<std::vector<CalibrationRecord>> ListCalibrations() override {
+    return Read().ListCalibrations();
+  }
+  Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override {
+    return Read().ReadLogs(query);
+  }
+  Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) override {
+    return Read().TailCursor(query, lines);
+  }
+
+ private:
+  Store& Read() {
+    ++reads_;
+    return store_;
+  }
+  Store& store_;
+  std::atomic<int64_t> reads_ = 0;
+};
+
+class RetentionTest : public ServiceTest {
+ protected:
+  void SetUp() override {
+    root_ = std::filesystem::temp_directory_path() / ("weft-retention-" + std::to_string(getpid()));
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(root_);
+    ServiceTest::SetUp();
+    ServiceOptions options;
+    options.run_root = root_;
+    options.retention.run_folders = true;
+    service_ = std::make_unique<Service>(*store_, clock_, planner_, metrics_, options);
+    ASSERT_TRUE(service_->Start().ok());
+  }
+  void TearDown() override {
+    ServiceTest::TearDown();
+    std::filesystem::remove_all(root_);
+  }
+  std::string EndedJob() {
+    const std::string id = Submit(1)->view.job.id;
+    std::promise<Status> cancelled;
+    service_->Cancel(id, [&](const Result<JobView>& view) { cancelled.set_value(view.status()); });
+    EXPECT_TRUE(cancelled.get_future().get().ok());
+    return id;
+  }
+  void PassHours(int hours) {
+    clock_.Advance(std::chrono::hours(hours));
+    service_->Wake();
+  }
+  bool IsGone(const std::string& id) {
+    for (int i = 0; i < 2000; ++i) {
+      if (service_->Get(id).status().code() == StatusCode::kNotFound) return true;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return false;
+  }
+  std::string DeletedEvent(const std::string& id) {
+    const auto events = store_->ListEvents(id);
+    for (const EventRecord& event : *events) {
+      if (event.kind == "deleted") return event.text;
+    }
+    return "";
+  }
+
+  std::filesystem::path root_;
+};
+
+TEST_F(RetentionTest, AListIsOneQuestionWhateverTheNumberOfJobs) {
+  for (int i = 0; i < 300; ++i) {
+    JobRecord job;
+    job.id = "j-" + std::to_string(i);
+    job.spec.name = "test";
+    job.spec.data.train = {std::string(50000, 'x')};
+    job.state = JobState::kSucceeded;
+    Transaction change;
+    change.job = job;
+    ASSERT_TRUE(CommitAndWait(*store_, change).ok());
+  }
+  CountingStore counted(*store_);
+  Service service(counted, clock_, planner_, metrics_, ServiceOptions{});
+  for (int64_t limit : {10, 300}) {
+    const int64_t before = counted.reads();
+    JobQuery query;
+    query.limit = limit;
+    auto page = service.List(query);
+    ASSERT_TRUE(page.ok());
+    EXPECT_EQ(std::ssize(page->jobs), limit);
+    EXPECT_EQ(counted.reads() - before, 1);
+  }
+}
+
+TEST_F(RetentionTest, OldJobsGoWithTheirFoldersAndExportsStay) {
+  const std::string plain = EndedJob();
+  const std::string exported = EndedJob();
+  const std::string waiting = Submit(1)->view.job.id;
+  std::filesystem::create_directories(root_ / plain / "checkpoints/step-00000010");
+  std::filesystem::create_directories(root_ / exported / "hf");
+  PassHours(89 * 24);
+  PassHours(1);
+  EXPECT_TRUE(service_->Get(plain).ok()) << "not yet";
+  PassHours(2 * 24);
+  EXPECT_TRUE(IsGone(plain));
+  EXPECT_TRUE(IsGone(exported));
+  EXPECT_TRUE(service_->Get(waiting).ok()) << "it has not ended";
+  service_.reset();  // the folder is deleted on a thread of its own
+  EXPECT_FALSE(std::filesystem::exists(root_ / plain));
+  EXPECT_TRUE(std::filesystem::exists(root_ / exported / "hf"));
+  EXPECT_THAT(DeletedEvent(plain), HasSubstr("by retention; its run folder"));
+  EXPECT_THAT(DeletedEvent(plain), HasSubstr("is deleted"));
+  EXPECT_THAT(DeletedEvent(exported), HasSubstr("is kept, because it holds"));
+}
+
+TEST_F(RetentionTest, AUserIsToldWhyAFolderIsNotDeletedAndKeepsTheJob) {
+  const std::string id = EndedJob();
+  std::filesystem::create_directories(root_ / id / "hf");
+  const auto remove = [&](bool run_dir) {
+    std::promise<Result<DeletedJob>> promise;
+    service_->Delete(id, run_dir, [&](Result<DeletedJob> r) { promise.set_value(std::move(r)); });
+    return promise.get_future().get();
+  };
+  Result<DeletedJob> refused = remove(true);
+  EXPECT_EQ(refused.status().code(), StatusCode::kConflict);
+  EXPECT_THAT(refused.status().message(), HasSubstr((root_ / id / "hf").string()));
+  EXPECT_TRUE(service_->Get(id).ok());
+  Result<DeletedJob> kept = remove(false);
+  ASSERT_TRUE(kept.ok());
+  EXPECT_EQ(kept->kept_run_dir, (root_ / id).string());
+  EXPECT_TRUE(IsGone(id));
+}
+
+TEST_F(RetentionTest, LostWorkersAreForgottenThoseWithRanksOrALinkAreNot) {
+  auto gone = Attach("gone");
+  auto here = Attach("here");
+  service_->Detach(gone);
+  Pass(20, {here});
+  EXPECT_EQ(service_->Workers().size(), 2u);
+  for (int hour = 0; hour < 26; ++hour) {
+    PassHours(1);
+    Pass(1, {here});
+  }
+  std::vector<std::string> known;
+  for (int i = 0; i < 1000 && known.size() != 1; ++i) {
+    known.clear();
+    for (const WorkerView& worker : service_->Workers()) known.push_back(worker.profile.worker_id);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_THAT(known, ElementsAre("here"));
+}
+
+}  // namespace
+}  // namespace weft::coordinator
