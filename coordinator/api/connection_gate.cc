@@ -127,8 +127,8 @@ bool ConnectionGate::Accept() {
   if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
   struct stat state {};
   if (!HasRoom() || fstat(fd, &state) != 0) {
+    on_refused_();  // first: whoever sees the end finds it counted
     close(fd);
-    on_refused_();
     return true;
   }
   SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
