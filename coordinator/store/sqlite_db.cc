@@ -6,10 +6,13 @@ namespace weft::coordinator {
 
 namespace {
 
-/// The disk is full, or this process or user may not use more of it.
+/// The disk is full, this process or user may not use more of it, or it takes no writes.
 bool IsOutOfSpace(sqlite3* db) {
   const int code = sqlite3_errcode(db) & 0xff;
   if (code == SQLITE_FULL) return true;
+  // SQLite calls only ENOSPC full; of a quota or a limit it says that it could not write.
+  const int extended = sqlite3_extended_errcode(db);
+  if (extended == SQLITE_IOERR_WRITE || extended == SQLITE_IOERR_SHMSIZE) return true;
   const int cause = sqlite3_system_errno(db);
   return (code == SQLITE_IOERR || code == SQLITE_CANTOPEN) &&
          (cause == ENOSPC || cause == EDQUOT || cause == EFBIG);
