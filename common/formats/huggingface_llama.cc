@@ -153,6 +153,10 @@ Status ReadWindow(const Json& config, std::string_view type, ModelSpec& model) {
   if (type == "llama") return OkStatus();
   int64_t window = type == "mixtral" || config.contains("sliding_window") ? 0 : kDefaultWindow;
   WEFT_RETURN_IF_ERROR(ReadOptionalSize(config, "sliding_window", window));
+  if (window < 0) {
+    return InvalidError("sliding_window in config.json is " + std::to_string(window) +
+                        ", which must not be negative");
+  }
   WEFT_ASSIGN_OR_RETURN(bool used, AllLayersHaveWindow(config, model, type == "qwen2", window));
   if (used && window < model.context) model.sliding_window = window;
   return OkStatus();

@@ -178,7 +178,7 @@ TEST(SplitRegex, RefusesWhatItDoesNotReadAndSaysWhere) {
 
 TEST(SplitRegex, EndsAMatchThatTakesTooLong) {
   const SplitRegex hostile = Compiled("(?:a|a)+(?:a|a)+c");
-  const Status status = hostile.ForEach(std::string(60, 'a') + "b", [](std::string_view, bool) {});
+  const Status status = hostile.ForEach(std::string(60, 'a') + "bc", [](std::string_view, bool) {});
   EXPECT_EQ(status.code(), StatusCode::kInvalid);
   EXPECT_THAT(status.message(), HasSubstr("fails at byte 0 of a text"));
   // And others still work.
@@ -202,7 +202,8 @@ TEST(SplitRegex, AnyPatternAndTextAreBorne) {
     std::string all;
     const Status status =
         compiled->ForEach(text, [&](std::string_view piece, bool) { all += piece; });
-    if (status.ok()) ASSERT_EQ(all, text) << regex;
+    if (!status.ok()) continue;
+    ASSERT_EQ(all, text) << regex;
   }
 }
 

@@ -49,7 +49,7 @@ std::vector<std::string> GoldenTexts() {
 
 std::vector<int32_t> Ids(const Tokenizer& tokenizer, const std::string& text) {
   std::vector<int32_t> ids;
-  tokenizer.Encode(text, ids);
+  EXPECT_TRUE(tokenizer.Encode(text, ids).ok());
   return ids;
 }
 

@@ -172,7 +172,8 @@ Status ReadAddedTokens(const Json& list, TokenizerDefinition& definition) {
   if (!list.is_array()) return InvalidError("added_tokens must be a list");
   for (const Json& json : list) {
     const Json& id = json.is_object() ? Member(json, "id") : json;
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxTokenId) {
+    if (!json.is_object() || !Member(json, "content").is_string() || !id.is_number_unsigned() ||
+        id.get<uint64_t>() > kMaxTokenId) {
       return InvalidError("an added token must have an id and a content");
     }
     WEFT_ASSIGN_OR_RETURN(AddedToken token, tokenizer_json::ReadAddedToken(json));

@@ -174,6 +174,29 @@ class WithoutCluster(unittest.TestCase):
         self.assertEqual(
             cluster.weft("tokenizer", "train", "none.txt", "--output", "t2").code, 3)
 
+        texts = ["the king", "", "a\nb <|endoftext|> é"]
+        lines = "".join(json.dumps(text) + "\n" for text in texts)
+        ids = cluster.weft("tokenizer", "encode", "tok", "--jsonl", stdin=lines)
+        self.assertEqual(ids.code, 0, ids.err)
+        lists = [json.loads(line) for line in ids.out.splitlines()]
+        self.assertEqual(lists[1], [])
+        self.assertNotIn(279, lists[2])
+        again = cluster.weft("tokenizer", "decode", "tok", "--jsonl", stdin=ids.out)
+        self.assertEqual([json.loads(line) for line in again.out.splitlines()], texts)
+        plain = cluster.weft("tokenizer", "encode", "tok", stdin="the king\n")
+        self.assertEqual(json.loads(plain.out), lists[0])
+        parsed = cluster.weft("tokenizer", "encode", "tok", "--jsonl", "--parse-special",
+                              stdin=lines)
+        self.assertIn(279, json.loads(parsed.out.splitlines()[2]))
+        for verb, line, words in (("encode", "text", "line 2"), ("encode", "[1]", "JSON string"),
+                                  ("decode", "{}", "list of ids"), ("decode", "[-1]", "-1"),
+                                  ("decode", "[280]", "280")):
+            good = '"a"' if verb == "encode" else "[0]"
+            bad = cluster.weft("tokenizer", verb, "tok", "--jsonl", stdin=f"{good}\n{line}\n")
+            self.assertEqual(bad.code, 2, bad.err)
+            self.assertIn(words, bad.err)
+            self.assertEqual(len(bad.out.splitlines()), 1)
+
     def test_a_dead_start_says_why(self):
         cluster = self.cluster
         with socket.socket() as taken:

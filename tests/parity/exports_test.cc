@@ -124,7 +124,16 @@ Batch TextRow(const Tokenizer& tokenizer, const ModelSpec& model,
     add(ids, type);
     add(i + 1 < texts.size() ? form.middle : form.end, type);
   }
-  return Row(tokens, texts.size() > 1 ? types : std::vector<int32_t>());
+  Batch batch = Row(tokens, texts.size() > 1 ? types : std::vector<int32_t>());
+  batch.target_count = 1;
+  if (HeadOf(model) == "classification") {
+    batch.labels = {0};
+  } else {
+    batch.targets = batch.tokens;
+    batch.target_count = batch.length;
+  }
+  if (HeadOf(model) == "masked_lm") batch.target_rows = batch.positions;
+  return batch;
 }
 
 const std::vector<std::vector<std::string>>& Texts() {
@@ -144,7 +153,8 @@ class ExportsTest : public ::testing::TestWithParam<ExportCase> {
     if (kept != nullptr) root_.clear();
   }
   void TearDown() override {
-    if (!root_.empty()) EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok());
+    if (root_.empty()) return;
+    EXPECT_TRUE(Env::Posix().RemoveTree(root_).ok());
   }
 
   Result<Tokenizer> LoadTokenizer() const {
@@ -206,6 +216,7 @@ TEST_P(ExportsTest, AreTheSameModelAndTokenizerWhenImported) {
         batch.pixels.push_back((static_cast<float>(value) / 255 - 0.5f) / 0.5f);
       }
       batch.labels = {0};
+      batch.target_count = 1;
       record({{"pixels", bytes}}, batch);
     }
   } else {
