@@ -321,7 +321,7 @@ TEST(PrepareText, SpelledSpecialTokensAreTextOrTokensAndCounted) {
     const bool parse = special == SpecialTokens::kAsTokens;
     job.data.special_tokens = parse ? "parse" : "text";
     std::vector<int32_t> expected;
-    tokenizer->Encode(text, expected, special);
+    ASSERT_TRUE(tokenizer->Encode(text, expected, special).ok());
     EXPECT_EQ(std::count(expected.begin(), expected.end(), end), parse ? 2 : 0);
     expected.push_back(end);
     const Dataset dataset = Prepare(job);
