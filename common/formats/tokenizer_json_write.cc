@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
 #include "common/formats/tokenizer_json.h"
 
 namespace weft {
@@ -28,6 +29,7 @@ Json PreTokenizerJson(std::vector<WordSplit> splits) {
   if (splits.empty()) return byte_level;
   Json parts = Json::array();
   for (const WordSplit& split : splits) {
+    WEFT_CHECK(split.regex.has_value(), "before ByteLevel only patterns are written");
     parts.push_back({{"type", "Split"},
                      {"pattern", {{"Regex", split.regex->regex()}}},
                      {"behavior", "Isolated"},
