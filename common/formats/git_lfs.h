@@ -12,7 +12,7 @@ namespace weft {
 inline Status CheckNotGitLfsPointer(std::string_view content, const std::string& path) {
   if (!content.starts_with("version https://git-lfs.github.com/spec/")) return OkStatus();
   return InvalidError(path +
-                      " is a pointer of git-lfs, not the file itself. hint: run `git lfs pull` in "
+                      " is a git-lfs pointer, not the file itself. hint: run 'git lfs pull' in "
                       "its folder, or download the file");
 }
 

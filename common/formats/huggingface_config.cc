@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "common/formats/git_lfs.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/weight_files.h"
 #include "common/model/model_sizes.h"
@@ -67,11 +68,7 @@ Result<Json> ReadConfig(Env& env, const std::string& folder) {
   const std::string path = ConfigPath(folder);
   if (!env.FileExists(path)) return MissingFileError(env, folder, "config.json");
   WEFT_ASSIGN_OR_RETURN(std::string text, ReadFile(env, path, kMaxConfigBytes));
-  if (IsGitLfsPointer(text)) {
-    return InvalidError(path +
-                        " is a git-lfs pointer, not the file itself; hint: run 'git lfs "
-                        "pull' in its folder");
-  }
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(text, path));
   Result<Json> config = ParseJson(text);
   if (!config.ok()) return config.status().WithContext(path);
   if (!config->is_object()) return InvalidError(path + " is not a JSON object");

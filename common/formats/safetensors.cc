@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "common/formats/weight_files.h"
+#include "common/formats/git_lfs.h"
 #include "common/hash.h"
 #include "common/json.h"
 
@@ -279,10 +279,8 @@ Result<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte> bytes,
   auto fail = [&](const Status& status) {
     return CorruptError(source + " is not a sound safetensors file: " + status.message());
   };
-  if (IsGitLfsPointer({reinterpret_cast<const char*>(bytes.data()), bytes.size()})) {
-    return InvalidError(source + " is a git-lfs pointer of " + std::to_string(bytes.size()) +
-                        " bytes, not the file itself; hint: run 'git lfs pull' in its folder");
-  }
+  WEFT_RETURN_IF_ERROR(
+      CheckNotGitLfsPointer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, source));
   uint64_t length = 0;
   if (bytes.size() < sizeof(length)) return fail(CorruptError("shorter than 8 bytes"));
   std::memcpy(&length, bytes.data(), sizeof(length));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 namespace weft {
@@ -62,10 +63,6 @@ std::vector<OtherForm> OtherForms() {
 }
 
 }  // namespace
-
-bool IsGitLfsPointer(std::string_view content) {
-  return content.starts_with("version https://git-lfs.github.com/spec/");
-}
 
 Status MissingFileError(Env& env, const std::string& folder, const std::string& wanted) {
   Result<std::vector<std::string>> names = env.ListDir(folder);

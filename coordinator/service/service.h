@@ -388,7 +388,7 @@ class Service {
   EventLoop loop_;
   PlanningPool queue_pool_;  ///< For jobs,
   PlanningPool call_pool_;   ///< and for calls, which so take nothing from each other.
-  EventLoop files_;  ///< Deletes folders, which may take minutes.
+  EventLoop files_;          ///< Deletes folders, which may take minutes.
 
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;

@@ -1,6 +1,7 @@
 #include "worker/engine/models/gpt2.h"
 
 #include <cmath>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -97,7 +98,8 @@ TEST(Gpt2Test, LossIsTheCrossEntropyOfTheLogitsOverTheRealVocabulary) {
 }
 
 TEST(Gpt2Test, DropoutChangesWithTheStepNotWithTheSplit) {
-  for (double ModelSpec::*which : {&ModelSpec::dropout, &ModelSpec::attention_dropout}) {
+  for (std::optional<double> ModelSpec::*which :
+       {&ModelSpec::dropout, &ModelSpec::attention_dropout}) {
     ModelSpec spec = TinyModel();
     spec.*which = 0.3;
     // Weights large enough that attention is not far from choosing.
