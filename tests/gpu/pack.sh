@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 packages=(
   nlohmann-json3-dev libcli11-dev libxxhash-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9
   libdnnl-dev libdnnl2 libgloo-dev libgloo0
-  libutf8proc-dev libutf8proc2 libpng-dev libpng16-16 libjpeg62-turbo-dev libjpeg62-turbo
+  libutf8proc-dev libutf8proc2 libpcre2-dev libpcre2-8-0 libpng-dev libpng16-16 libjpeg62-turbo-dev libjpeg62-turbo
   zlib1g-dev zlib1g liburing-dev liburing2 libgtest-dev libgmock-dev
 )
 newest=(GLIBC_2.35 GLIBCXX_3.4.30)
