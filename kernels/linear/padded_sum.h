@@ -10,7 +10,7 @@ namespace weft::kernels::cpu {
 
 /// Length of the sums of bf16 numbers that oneDNN is given: a multiple of this, always. On AMX,
 /// oneDNN 2.6.3 of Debian 12 multiplies other lengths (63, 1087, 2111, ..) wrongly, without a word
-/// or with SIGILL (oneDNN issue 1661), and a NaN in one row may reach others (issue 5717).
+/// or with SIGILL (oneDNN #1661), and a NaN in one row may reach others (#5717).
 constexpr int64_t kSumMultiple = 32;
 
 /// A sum in two parts: `whole` numbers that the library adds up as they are stored, and the `rest`,
