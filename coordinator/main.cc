@@ -144,7 +144,9 @@ Result<std::unique_ptr<SqliteStore>> OpenStore(const SqliteOptions& options, Hea
     Result<std::unique_ptr<SqliteStore>> store = SqliteStore::Open(options);
     if (store.ok() || store.status().code() != StatusCode::kExhausted) return store;
     const std::string& why = store.status().message();
-    if (told != why) WEFT_LOG_ERROR << why << "; waiting for space";
+    if (told != why) {
+      WEFT_LOG_ERROR << why << "; waiting for space";
+    }
     told = why;
     health.Wait("waiting for space: " + why);
     if (AwaitSignal(signals, kSpacePause) != 0) return std::unique_ptr<SqliteStore>();
@@ -236,7 +238,9 @@ Status Run(Options options, const sigset_t& signals) {
                         Server::Listen(options.listen, service, metrics, limits));
   Status written = WritePorts(options, server->port(), pages.get());
   if (!written.ok() && written.code() != StatusCode::kExhausted) return written;
-  if (!written.ok()) WEFT_LOG_ERROR << written.message() << "; trying again";
+  if (!written.ok()) {
+    WEFT_LOG_ERROR << written.message() << "; trying again";
+  }
   health.Serve(service, [&store] { return store->Writable(); });
   std::printf("weft-coordinator %s ready on %s:%d\n", kVersion,
               options.listen.substr(0, options.listen.rfind(':')).c_str(), server->port());

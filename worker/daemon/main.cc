@@ -266,7 +266,9 @@ Status AwaitParts(const Options& options, const http::Server* pages, Health& hea
   while (true) {
     Status status = MakeParts(options, pages, parts);
     if (status.code() != StatusCode::kExhausted) return status;
-    if (told != status.message()) WEFT_LOG_ERROR << status.message() << "; waiting for space";
+    if (told != status.message()) {
+      WEFT_LOG_ERROR << status.message() << "; waiting for space";
+    }
     told = status.message();
     health.Wait("waiting for space: " + told);
     std::this_thread::sleep_for(kSpacePause);
