@@ -82,7 +82,9 @@ TEST_F(CommandTree, SaysNothingWhereItKnowsNothing) {
                                              {"--no-such", ""},
                                              {"job", "nonsense", ""}}) {
     const std::vector<std::string> found = Complete(words);
-    if (words[0] != "--no-such") EXPECT_THAT(found, IsEmpty()) << words[0];
+    if (words[0] != "--no-such") {
+      EXPECT_THAT(found, IsEmpty()) << words[0];
+    }
   }
 }
 
