@@ -110,6 +110,9 @@ class Describer {
       if (ids_.contains(text)) roles_[role] = text;
     }
     const std::optional<int32_t> end = tokenizer_.end_of_text();
+    if (auto first = tokenizer_.roles().begin; first.has_value()) {
+      SetRole("bos_token", TextOf(*first));
+    }
     const std::vector<int64_t> begin =
         ConfigIds(imported_.config, "bos_token_id", tokenizer_.vocab_size());
     if (!begin.empty()) SetRole("bos_token", TextOf(begin[0]));

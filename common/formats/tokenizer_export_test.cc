@@ -67,7 +67,7 @@ TEST(TokenizerExport, SaysWhichInputsTheModelTakes) {
 }
 
 TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
-  for (const char* name : {"neox.json", "qwen2.json", "llama3.tiktoken", "t5.json"}) {
+  for (const char* name : {"neox.json", "qwen2.json", "llama3/ranks.tiktoken", "t5.json"}) {
     const Tokenizer tokenizer = Load(name);
     EXPECT_EQ(Describe(tokenizer, Model("llama")).files.at("tokenizer.json"), tokenizer.content());
   }
@@ -104,7 +104,7 @@ TEST(TokenizerExport, NamesTheTokensOfBert) {
 
 TEST(TokenizerExport, GivesEncodersTheFormsOfTheEngine) {
   for (const char* name :
-       {"unigram.model", "neox.json", "llama3.tiktoken", "bert.json", "xlmr.json"}) {
+       {"unigram.model", "neox.json", "llama3/ranks.tiktoken", "bert.json", "xlmr.json"}) {
     SCOPED_TRACE(name);
     const Tokenizer tokenizer = Load(name);
     const TokenizerExport described = Describe(tokenizer, Model("bert", "classification"));

@@ -119,7 +119,7 @@ Batch TextRow(const Tokenizer& tokenizer, const ModelSpec& model,
   };
   for (size_t i = 0; i < texts.size(); ++i) {
     std::vector<int32_t> ids;
-    tokenizer.Encode(texts[i], ids);
+    EXPECT_TRUE(tokenizer.Encode(texts[i], ids).ok());
     const int32_t type = i == 1 && form.second_type ? 1 : 0;
     add(ids, type);
     add(i + 1 < texts.size() ? form.middle : form.end, type);
