@@ -45,8 +45,7 @@ TEST(RankPulse, SeesWhatAProcessDoes) {
   const pid_t pid = fork();
   ASSERT_GE(pid, 0);
   if (pid == 0) {
-    for (volatile int64_t i = 0;; ++i) {
-    }
+    for (volatile int64_t i = 0;;) i = i + 1;
   }
   RankPulse pulse(seconds(0));
   for (int i = 0; i < 1000 && ReadProcessUse(pid)->cpu_ticks < 10; ++i) {
