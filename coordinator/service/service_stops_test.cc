@@ -40,7 +40,9 @@ class ServiceStopsTest : public ServiceTest {
     service_->Report(link, id, {"", epoch, ShareEvent::kStopped, Reason::kNone, "", ""});
   }
   bool HasEvent(const std::string& id, const std::string& kind, const std::string& words) {
-    for (const EventRecord& event : *service_->Events(id)) {
+    const Result<std::vector<EventRecord>> events = service_->Events(id);
+    if (!events.ok()) return false;
+    for (const EventRecord& event : *events) {
       if (event.kind == kind && event.text.find(words) != std::string::npos) return true;
     }
     return false;
