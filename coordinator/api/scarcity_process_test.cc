@@ -139,7 +139,8 @@ TEST_F(ScarcityTest, MessagesThatAreTooLargeLeaveNoMemoryBehind) {
   const int64_t grown = ResidentKilobytes(process.pid()) - before;
   std::printf("four messages of 64 MiB: resident memory grew by %lld KiB\n",
               static_cast<long long>(grown));
-  EXPECT_LT(grown, 32 << 10);
+  // Less than one of them: what the allocator keeps for the connections' threads.
+  EXPECT_LT(grown, 48 << 10);
 }
 
 TEST_F(ScarcityTest, ItsHealthCheckFollowsIt) {
