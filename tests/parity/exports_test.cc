@@ -38,7 +38,7 @@ std::vector<ExportCase> Cases() {
   const auto untied = [](ModelSpec& model) { model.untied_classifier = true; };
   return {
       {"gpt2", "gpt2", ""},
-      {"gpt2-tiktoken", "gpt2", "llama3.tiktoken", 1, untied},
+      {"gpt2-tiktoken", "gpt2", "llama3/ranks.tiktoken", 1, untied},
       {"llama", "llama", "neox.json"},
       {"llama-unigram", "llama", "unigram.model"},
       {"llama-bpe", "llama", "bpe.model"},
