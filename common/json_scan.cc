@@ -12,11 +12,10 @@ constexpr std::string_view kEndOfScalar = " \t\r\n,:]}[{\"";
 
 /// Where the string that begins at `at` ends, after its last quote.
 std::optional<size_t> EndOfString(std::string_view text, size_t at) {
-  for (++at; at < text.size(); ++at) {
-    at = text.find_first_of("\"\\", at);
-    if (at == std::string_view::npos) return std::nullopt;
+  ++at;
+  while ((at = text.find_first_of("\"\\", at)) != std::string_view::npos) {
     if (text[at] == '"') return at + 1;
-    ++at;  // what is escaped
+    at += 2;  // with what is escaped
   }
   return std::nullopt;
 }

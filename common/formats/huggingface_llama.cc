@@ -104,7 +104,7 @@ Status ReadRotaryEmbedding(const Json& config, double default_theta, ModelSpec& 
   if (parameters != nullptr && !same(model, other)) {
     return Disagree("rope_scaling " + scaling->dump(), "rope_parameters " + parameters->dump());
   }
-  model = other;
+  model = std::move(other);
   return OkStatus();
 }
 

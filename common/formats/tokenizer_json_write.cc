@@ -22,10 +22,10 @@ Json PreTokenizerJson(std::vector<WordSplit> splits) {
   if (gpt2) splits.pop_back();
   const bool prefix_space = ends_with(WordSplit::Kind::kPrefixSpace);
   if (prefix_space) splits.pop_back();
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", prefix_space},
-                           {"trim_offsets", true},
-                           {"use_regex", gpt2}};
+  Json byte_level = {{"type", "ByteLevel"},
+                     {"add_prefix_space", prefix_space},
+                     {"trim_offsets", true},
+                     {"use_regex", gpt2}};
   if (splits.empty()) return byte_level;
   Json parts = Json::array();
   for (const WordSplit& split : splits) {
