@@ -1,4 +1,5 @@
 #include <string_view>
+#include <utility>
 
 #include "common/formats/huggingface_config.h"
 #include "common/model/model_sizes.h"
