@@ -74,7 +74,7 @@ TEST(Hangs, AreNotSeenInSlowSteps) {
   Cluster cluster({.workers = 1,
                    .coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "0.4"}},
                    .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:800"}}});
-  v1::JobSpec spec = cluster.TinyJob("slow", 4, 1);
+  v1::JobSpec spec = cluster.TinyJob("slow", 6, 1);
   spec.mutable_checkpoint()->set_every_steps(2);
   const v1::Job job = cluster.Await(cluster.Submit(spec), v1::SUCCEEDED);
   EXPECT_EQ(job.attempts_size(), 1) << job.attempts(0).message();
