@@ -29,7 +29,7 @@ Status SqliteStore::OpenConnections() {
     // Files that are made at the first read are made now.
     return (reader_ ? reader_ : writer_)->Exec("SELECT count(*) FROM calibrations");
   };
-  const Status opened = open(false);
+  Status opened = open(false);
   if (opened.code() != StatusCode::kExhausted || path == ":memory:") return opened;
   WEFT_RETURN_IF_ERROR(open(true));
   SetWritable(opened);
