@@ -139,6 +139,13 @@ Result<std::vector<std::string>> FilesOf(Env& env, const std::vector<std::string
   return files;
 }
 
+Status CheckFormatServes(const std::string& format, const std::string& family) {
+  const bool images = format == "idx" || format == "image_folder";
+  if (images == (family == "vit")) return OkStatus();
+  return InvalidError("data.format " + format + " cannot train model.family " + family +
+                      ": pictures are for vit, tokens for all others");
+}
+
 Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limits) {
   for (const auto& [field, paths] : {std::pair{"data.train", &job.data.train},
                                      std::pair{"data.validation", &job.data.validation}}) {
@@ -159,6 +166,9 @@ Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limit
   if (!env.FileExists(job.data.train.front())) return OkStatus();
   Result<std::string> format = DataFormatOf(env, job);
   if (!format.ok()) return InvalidError("data.train[0]: " + format.status().message());
+  if (job.model.import_path.empty()) {
+    WEFT_RETURN_IF_ERROR(CheckFormatServes(*format, job.model.family));
+  }
   DataChecker checker(env, job, *std::move(format), limits);
   WEFT_RETURN_IF_ERROR(checker.Check(job.data.train, "data.train"));
   return checker.Check(job.data.validation, "data.validation");

@@ -19,6 +19,10 @@ Result<std::string> DataFormatOf(Env& env, const JobSpec& job);
 /// kInvalid: a folder that holds folders or nothing; what they are for nobody said.
 Result<std::vector<std::string>> FilesOf(Env& env, const std::vector<std::string>& paths);
 
+/// Whether data of this format (data.format, not auto) can train a model of this family. kInvalid
+/// says why not.
+Status CheckFormatServes(const std::string& format, const std::string& family);
+
 /// How much CheckDataFiles reads.
 struct DataCheckLimits {
   uint64_t bytes_per_file = uint64_t{1} << 20;

@@ -57,7 +57,7 @@ class Encoders(unittest.TestCase):
             {"eos_token_id": [end, 1], "bos_token_id": end, "temperature": 0.6, "do_sample": True}))
         (model / "tokenizer_config.json").write_text(json.dumps(
             {"eos_token": "<|endoftext|>", "chat_template": "{{ messages }}", "padding_side": "left",
-             "pad_token": "<pad that is not there>"}))
+             "truncation_side": "left"}))
         path = self.job("tuned", {"import_path": "model"},
                         {"train": ["text.txt"], "tokenizer": {"path": "model"}}, steps=3)
         job = json.loads(path.read_text())
@@ -76,7 +76,7 @@ class Encoders(unittest.TestCase):
         self.assertEqual(tokens["chat_template"], "{{ messages }}")
         self.assertEqual(tokens["padding_side"], "left")
         self.assertEqual(tokens["model_input_names"], ["input_ids", "attention_mask"])
-        self.assertNotIn("pad_token", tokens)
+        self.assertEqual(tokens["truncation_side"], "left")
 
     def test_masked_words_then_classes_from_what_was_learnt(self):
         data = {"train": ["text.txt"], "tokenizer": {"vocab_size": 300}}
@@ -117,7 +117,7 @@ class Encoders(unittest.TestCase):
         renamed = (self.cluster.folder / "topics.jsonl").read_text().replace("baking", "tailoring")
         (self.cluster.folder / "renamed.jsonl").write_text(renamed)
         result = self.train(self.job("other", model, {**data, "train": ["renamed.jsonl"]}), code=2)
-        self.assertIn("(sailing, tailoring, weaving) are not those of the model", result.err)
+        self.assertIn("(sailing, tailoring, weaving) is none of the model", result.err)
         self.assertIn("(baking, sailing, weaving)", result.err)
 
     def test_pictures(self):

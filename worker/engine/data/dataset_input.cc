@@ -15,12 +15,8 @@ constexpr uint32_t kExamplesSite = SiteHash("data.examples");
 
 Result<std::unique_ptr<DatasetInput>> OpenDatasetInput(Env& env, const JobSpec& job) {
   WEFT_ASSIGN_OR_RETURN(std::string format, DataFormatOf(env, job));
-  const bool images = format == "idx" || format == "image_folder";
-  if (images != (job.model.family == "vit")) {
-    return InvalidError("data.format " + format + " cannot train model.family " + job.model.family +
-                        ": pictures are for vit, tokens for all others");
-  }
-  if (images) return OpenImageInput(env, job, format);
+  WEFT_RETURN_IF_ERROR(CheckFormatServes(format, job.model.family));
+  if (job.model.family == "vit") return OpenImageInput(env, job, format);
   if (format == "text") return OpenTextInput(env, job);
   return OpenTokenInput(env, job, format);
 }
