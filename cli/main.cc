@@ -44,7 +44,7 @@ std::string DefaultServer() {
   return local.empty() ? "127.0.0.1:7070" : local;
 }
 
-/// Ids of the newest jobs; none when no coordinator answers at once, for somebody waits at a key.
+/// Ids of the newest jobs; none when no coordinator answers at once, because the user waits.
 std::vector<std::string> JobsForCompletion() {
   constexpr double kPatienceSeconds = 0.5;
   constexpr int kMostJobs = 100;

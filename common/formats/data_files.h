@@ -16,7 +16,7 @@ namespace weft {
 Result<std::string> DataFormatOf(Env& env, const JobSpec& job);
 
 /// `paths` with the files of each folder, sorted by name, in its place. Hidden files are left out.
-/// kInvalid: a folder that holds folders or nothing; what they are for nobody said.
+/// kInvalid: a folder that is empty or holds folders.
 Result<std::vector<std::string>> FilesOf(Env& env, const std::vector<std::string>& paths);
 
 /// Whether data of this format (data.format, not auto) can train a model of this family. kInvalid
@@ -27,7 +27,7 @@ Status CheckFormatServes(const std::string& format, const std::string& family);
 struct DataCheckLimits {
   uint64_t bytes_per_file = uint64_t{1} << 20;
   uint64_t bytes = uint64_t{32} << 20;  ///< Of all files together.
-  bool missing_is_error = true;         ///< Otherwise a file that is not here is somebody else's.
+  bool missing_is_error = true;         ///< Otherwise the workers look for it.
 };
 
 /// Looks for mistakes in the files of a job that can be seen in their beginnings: missing files,

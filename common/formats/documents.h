@@ -21,7 +21,7 @@ struct DocumentOptions {
   std::string separator = "";
   std::string second_text_field = "";  ///< "": single texts.
   std::string label_field = "";        ///< "": labels are not read.
-  uint64_t sample_bytes = 0;           ///< Look at documents in so many bytes alone; 0: in all.
+  uint64_t sample_bytes = 0;           ///< Read only the documents in the first N bytes; 0: all.
 };
 
 /// What one document holds.
