@@ -33,7 +33,7 @@ struct DocumentContent {
   std::string storage;
 };
 
-/// The documents of one file of text or JSON, mapped. Thread-safe but for Remove. The file must not
+/// The documents of one file of text or JSON, mapped. Thread-safe except Remove. The file must not
 /// be truncated while it is open.
 class DocumentFile {
  public:

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-/// What the names in a family's files begin with, but for the output projection's; old files leave
+/// What the names in a family's files begin with, except the output projection's; old files leave
 /// it out.
 std::string_view PrefixOf(const ModelSpec& model) {
   if (model.family == "bert") return "bert.";

@@ -71,7 +71,7 @@ TEST(TokenizerExport, LeavesTheFileOfALanguageModelAsItIs) {
     const Tokenizer tokenizer = Load(name);
     EXPECT_EQ(Describe(tokenizer, Model("llama")).files.at("tokenizer.json"), tokenizer.content());
   }
-  // But for truncation and padding, which the engine does not do.
+  // Except truncation and padding, which the engine does not do.
   Json json = *ParseJson(Load("neox.json").content());
   json["truncation"] = {{"max_length", 50}};
   json["padding"] = {{"pad_id", 0}};

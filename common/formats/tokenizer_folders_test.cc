@@ -91,7 +91,7 @@ Json Bytes() {
       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
 }
 
-/// Several special tokens, of which no name says which ends a text.
+/// Several special tokens; no name says which one ends a text.
 Json ManySpecial() {
   Json json = Bytes();
   json["added_tokens"].push_back(Added(257, "</s>", true));
